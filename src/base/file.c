@@ -1,0 +1,95 @@
+/* file.c: POSIX file reads with named errors. */
+#include "base/file.h"
+#include "base/size.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
+    /* O_NONBLOCK: a FIFO in place of a file must not hang the open. */
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (f < 0) {
+        iv_status status = errno == ENOENT || errno == ENOTDIR ? IV_NOT_FOUND : IV_IO;
+        return iv_fail(err, status, "%s: cannot open: %s", path, strerror(errno));
+    }
+    struct stat st;
+    if (fstat(f, &st) != 0 || !S_ISREG(st.st_mode)) {
+        const char *found = S_ISDIR(st.st_mode) ? "a directory" : "not a regular file";
+        close(f);
+        return iv_fail(err, IV_IO, "%s: wanted a file, found %s", path, found);
+    }
+    *fd = f;
+    *size = (size_t)st.st_size;
+    return IV_OK;
+}
+
+iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t offset, iv_error *err) {
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, (char *)dst + done, iv_size_min(n - done, (size_t)1 << 30),
+                            (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return iv_fail(err, IV_IO, "%s: read failed: %s", path, strerror(errno));
+        if (got == 0)
+            return iv_fail(err, IV_IO, "%s: ends at byte %zu, wanted %zu bytes at %zu (shortened while being read?)",
+                           path, offset + done, n, offset);
+        done += (size_t)got;
+    }
+    return IV_OK;
+}
+
+iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error *err) {
+    int fd;
+    size_t size;
+    IV_TRY(iv_file_open(path, &fd, &size, err));
+    iv_status status = IV_OK;
+    iv_buf_clear(out);
+    if (size > max_bytes)
+        status = iv_fail(err, IV_LIMIT, "%s: %zu bytes, at most %zu are read", path, size, max_bytes);
+    else if (!iv_buf_reserve(out, size))
+        status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes", path, size);
+    else
+        status = iv_file_read_at(fd, path, out->data, size, 0, err);
+    close(fd);
+    if (status == IV_OK) {
+        out->len = size;
+        out->data[size] = 0;
+    }
+    return status;
+}
+
+iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err) {
+    iv_buf tmp = {0};
+    if (!iv_buf_printf(&tmp, "%s.tmp.%ld", path, (long)getpid()))
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    iv_status status = IV_OK;
+    int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) status = iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
+    for (size_t done = 0; status == IV_OK && done < n;) {
+        ssize_t put = write(fd, (const char *)bytes + done, iv_size_min(n - done, (size_t)1 << 30));
+        if (put >= 0) done += (size_t)put;
+        else if (errno != EINTR) status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
+    }
+    if (fd >= 0 && close(fd) != 0 && status == IV_OK)
+        status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
+    if (status == IV_OK && rename(tmp.data, path) != 0)
+        status = iv_fail(err, IV_IO, "%s: cannot rename into place: %s", path, strerror(errno));
+    if (status != IV_OK && fd >= 0) unlink(tmp.data);
+    iv_buf_free(&tmp);
+    return status;
+}
+
+bool iv_file_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+iv_status iv_path_join(const char *dir, const char *name, iv_buf *out, iv_error *err) {
+    size_t n = strlen(dir);
+    iv_buf_clear(out);
+    if (iv_buf_printf(out, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name)) return IV_OK;
+    return iv_fail(err, IV_NO_MEMORY, "%s/%s: no memory for the path", dir, name);
+}

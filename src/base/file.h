@@ -1,0 +1,26 @@
+/* file.h: reading files so that bad ones give one clear error. */
+#ifndef IV_BASE_FILE_H
+#define IV_BASE_FILE_H
+
+#include "base/buf.h"
+#include "base/status.h"
+
+/* Reads a whole regular file of at most max_bytes into out (replacing its content). Errors name the path:
+ * missing, a directory, too large, a short read. */
+iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error *err);
+
+/* Opens a regular file for reading; *fd is the caller's to close, *size its length in bytes. */
+iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err);
+
+/* Reads exactly n bytes at offset; IV_IO if the file has become shorter. Safe from several threads. */
+iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t offset, iv_error *err);
+
+/* Writes bytes to path through a temporary file and a rename, so that a reader never sees half of it. */
+iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err);
+
+bool iv_file_exists(const char *path);
+
+/* dir + "/" + name, into out (replacing its content). */
+iv_status iv_path_join(const char *dir, const char *name, iv_buf *out, iv_error *err);
+
+#endif

@@ -1,0 +1,19 @@
+/* json.h: strict JSON for every file that invar reads (jansson underneath). */
+#ifndef IV_FORMAT_JSON_H
+#define IV_FORMAT_JSON_H
+
+#include "base/status.h"
+#include <jansson.h>
+
+/* Parses n bytes as one JSON value: duplicate keys, trailing bytes, invalid UTF-8, NaN and nesting over
+ * jansson's limit are refused; NUL escapes are allowed in strings. `name` heads the error. The caller
+ * owns *out (json_decref). */
+iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
+
+/* The same for a file of at most max_bytes. */
+iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err);
+
+/* "object", "array", "string", "integer", "real", "true", "false", "null": for error lines. */
+const char *iv_json_type_name(const json_t *value);
+
+#endif

@@ -1,0 +1,48 @@
+/* support.h: what every test program shares: cmocka in the right order, paths to data, skips that are seen. */
+#ifndef IV_TESTS_SUPPORT_H
+#define IV_TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/status.h"
+
+/* Fails the test with the library's message unless the call came to IV_OK. */
+#define ASSERT_OK(call, err)                                                                                 \
+    do {                                                                                                     \
+        if ((call) != IV_OK) fail_msg("%s: %s", #call, (err)->message);                                      \
+    } while (0)
+
+/* Data in the repository: tests/data, models. Static buffer, overwritten by the next call. */
+static inline const char *source_path(const char *relative) {
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/%s", INVAR_SOURCE_DIR, relative);
+    return path;
+}
+
+/* Material too large or too differently licensed for the repository: $INVAR_SHARED, else ../shared.
+ * NULL when it is not there: the caller then prints and skips. Static buffer. */
+static inline const char *shared_path(const char *relative) {
+    static char path[4096];
+    const char *root = getenv("INVAR_SHARED");
+    if (root) snprintf(path, sizeof path, "%s/%s", root, relative);
+    else snprintf(path, sizeof path, "%s/../shared/%s", INVAR_SOURCE_DIR, relative);
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+#define SKIP_WITHOUT(path, what)                                                                             \
+    do {                                                                                                     \
+        if (!(path)) {                                                                                       \
+            printf("SKIPPED: %s is not here (set INVAR_SHARED)\n", what);                                    \
+            skip();                                                                                          \
+        }                                                                                                    \
+    } while (0)
+
+#endif
