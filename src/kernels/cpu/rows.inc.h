@@ -1,0 +1,159 @@
+/* rows.inc.h: the row ops in the vector vocabulary. Before including it: a vec_*.h and ROWS_NAME. */
+#include "kernels/cpu/rows.h"
+#include "numerics/attention.h"
+#include "numerics/elementary.h"
+#include "numerics/rows.h"
+
+#include <string.h>
+
+/* The first n of V_LANES floats at p; the rest zero. */
+static inline vf load_some(const float *p, size_t n) {
+    if (n >= V_LANES) return v_load(p);
+    float t[V_LANES] = {0};
+    memcpy(t, p, n * sizeof *t);
+    return v_load(t);
+}
+
+static inline vf canonical(vf x) { return v_select(v_is_nan(x), v_float(vi_set(IV_NAN_F32_BITS)), x); }
+
+/* Rounds x to type and stores its first n lanes as elements i and on of out. */
+static inline void store_some(iv_dtype type, void *out, size_t i, vf x, size_t n) {
+    if (n >= V_LANES) {
+        if (type == IV_BF16) v_store_bf16((uint16_t *)out + i, x);
+        else if (type == IV_F16) v_store_f16((uint16_t *)out + i, x);
+        else v_store((float *)out + i, canonical(x));
+        return;
+    }
+    float t[V_LANES];
+    if (type == IV_BF16) v_store_bf16((uint16_t *)(void *)t, x);
+    else if (type == IV_F16) v_store_f16((uint16_t *)(void *)t, x);
+    else v_store(t, canonical(x));
+    memcpy((char *)out + i * iv_dtype_bytes(type), t, n * iv_dtype_bytes(type));
+}
+
+#define EACH(i, n) for (size_t i = 0, left = (n); i < (n); i += V_LANES, left -= left < V_LANES ? left : V_LANES)
+
+enum { LANE_VECTORS = IV_ROW_LANES / V_LANES };
+
+static float fold(vf lanes[LANE_VECTORS]) {
+    for (int stride = LANE_VECTORS / 2; stride > 0; stride /= 2)
+        for (int i = 0; i < stride; i++) lanes[i] = v_add(lanes[i], lanes[i + stride]);
+    float t[V_LANES];
+    v_store(t, lanes[0]);
+    for (int stride = V_LANES / 2; stride > 0; stride /= 2)
+        for (int i = 0; i < stride; i++) t[i] = t[i] + t[i + stride];
+    return t[0];
+}
+
+static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
+    vf lanes[LANE_VECTORS];
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    EACH(i, n) {
+        vf v = load_some(x + i, left);
+        size_t lane = i / V_LANES % LANE_VECTORS;
+        lanes[lane] = v_fma(v, v, lanes[lane]);
+    }
+    vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
+    vf r = v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps))));
+    EACH(i, n) store_some(type, out, i, v_mul(v_mul(load_some(x + i, left), r), load_some(weight + i, left)), left);
+}
+
+static void rope(float *x, const float *cosine, const float *sine, size_t pairs) {
+    EACH(i, pairs) {
+        vf a = load_some(x + i, left), b = load_some(x + i + pairs, left);
+        vf c = load_some(cosine + i, left), s = load_some(sine + i, left);
+        vf minus_bs = v_float(vi_xor(v_bits(v_mul(b, s)), vi_set(0x80000000u)));
+        store_some(IV_F32, x, i, v_fma(a, c, minus_bs), left);
+        store_some(IV_F32, x, i + pairs, v_fma(b, c, v_mul(a, s)), left);
+    }
+}
+
+static void swiglu(const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
+    EACH(i, n) store_some(type, out, i, v_mul(v_silu(load_some(gate + i, left)), load_some(up + i, left)), left);
+}
+
+static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
+    EACH(i, n) store_some(type, out, i, load_some(x + i, left), left);
+}
+
+static void log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
+    float best[V_LANES], m = -__builtin_inff();
+    vf top = v_set(m), lanes[LANE_VECTORS];
+    size_t whole = n / V_LANES * V_LANES;
+    for (size_t i = 0; i < whole; i += V_LANES) top = v_max(v_load(x + i), top); /* passes NaN over */
+    v_store(best, top);
+    for (int i = 0; i < V_LANES; i++) m = best[i] > m ? best[i] : m;
+    for (size_t i = whole; i < n; i++) m = x[i] > m ? x[i] : m;
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    for (size_t i = 0; i < whole; i += V_LANES) {
+        size_t lane = i / V_LANES % LANE_VECTORS;
+        lanes[lane] = v_add(lanes[lane], v_exp(v_sub(v_load(x + i), v_set(m))));
+    }
+    if (whole < n) {
+        float t[V_LANES];
+        for (size_t i = 0; i < V_LANES; i++) t[i] = whole + i < n ? x[whole + i] : -__builtin_inff();
+        size_t lane = whole / V_LANES % LANE_VECTORS;
+        vf term = v_exp(v_sub(v_load(t), v_set(m)));
+        lanes[lane] = v_add(lanes[lane], term); /* the lanes past n add e^-inf = +0 */
+    }
+    float first[V_LANES];
+    *max = m;
+    v_store(first, v_log(v_set(fold(lanes))));
+    *log_sum = first[0];
+}
+
+static void softmax_block(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
+                          float *alpha, iv_dtype type, void *weights) {
+    float s[IV_ATTENTION_BLOCK], a[V_LANES];
+    vf top = v_set(*max);
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) v_store(s + i, v_mul(v_load(score + i), v_set(scale_log2e)));
+    for (int i = 0; i < first; i++) s[i] = -__builtin_inff();
+    for (int i = last + 1; i < IV_ATTENTION_BLOCK; i++) s[i] = -__builtin_inff();
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) top = v_max(v_load(s + i), top);
+    v_store(a, top);
+    float m = a[0];
+    for (int i = 1; i < V_LANES; i++) m = a[i] > m ? a[i] : m;
+    v_store(a, v_exp2(v_set(*max - m)));
+    *alpha = a[0];
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
+        vf p = v_exp2(v_sub(v_load(s + i), v_set(m)));
+        v_store(s + i, p);
+        store_some(type, weights, (size_t)i, p, V_LANES);
+    }
+    for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * a[0];
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i += IV_ATTENTION_LANES)
+        for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] + s[i + c];
+    *max = m;
+}
+
+static void scale(float *x, size_t n, float s) {
+    EACH(i, n) {
+        vf y = v_mul(load_some(x + i, left), v_set(s));
+        if (left >= V_LANES) v_store(x + i, y);
+        else {
+            float t[V_LANES];
+            v_store(t, y);
+            memcpy(x + i, t, left * sizeof *t);
+        }
+    }
+}
+
+static void merge(float *total, const float *split, float keep, float add, size_t n) {
+    EACH(i, n) {
+        vf y = v_fma(load_some(split + i, left), v_set(add), v_mul(load_some(total + i, left), v_set(keep)));
+        store_some(IV_F32, total, i, y, left);
+    }
+}
+
+static void divide(const float *x, float d, size_t n, iv_dtype type, void *out) {
+    EACH(i, n) store_some(type, out, i, v_div(load_some(x + i, left), v_set(d)), left);
+}
+
+static void add(float *x, const float *y, size_t n) {
+    EACH(i, n) store_some(IV_F32, x, i, v_add(load_some(x + i, left), load_some(y + i, left)), left);
+}
+
+void ROWS_NAME(iv_kernels *k) {
+    k->rmsnorm = rmsnorm, k->rope = rope, k->swiglu = swiglu, k->round = round_row, k->log_sum_exp = log_sum_exp;
+    k->softmax_block = softmax_block, k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
+}

@@ -1,0 +1,74 @@
+/* rows_scalar.c: the row ops by the reference of src/numerics, rounded to the type asked for. */
+#include "kernels/cpu/rows.h"
+#include "numerics/rows.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+#include <string.h>
+
+static void put(iv_dtype type, void *out, size_t i, float x) {
+    if (type == IV_BF16) ((uint16_t *)out)[i] = iv_bf16_from_f32(x);
+    else if (type == IV_F16) ((uint16_t *)out)[i] = iv_f16_from_f32(x);
+    else ((float *)out)[i] = iv_canonical(x);
+}
+
+enum { CHUNK = 256 };
+
+static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
+    for (size_t i = 0; i < n; i++) put(type, out, i, x[i]);
+}
+
+static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
+    float r = 1.0f / sqrtf(iv_ref_fold_lanes(lanes) / (float)n + eps);
+    for (size_t i = 0; i < n; i++) put(type, out, i, (x[i] * r) * weight[i]);
+}
+
+static void swiglu(const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
+    float t[CHUNK];
+    for (size_t i = 0; i < n; i += CHUNK) {
+        size_t m = n - i < CHUNK ? n - i : CHUNK;
+        iv_ref_swiglu(gate + i, up + i, m, t);
+        round_row(t, m, type, (char *)out + i * iv_dtype_bytes(type));
+    }
+}
+
+static void softmax_block(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
+                          float *alpha, iv_dtype type, void *weights) {
+    float s[IV_ATTENTION_BLOCK], m = *max;
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {
+        s[i] = i >= first && i <= last ? score[i] * scale_log2e : -INFINITY;
+        m = s[i] > m ? s[i] : m;
+    }
+    *alpha = v_exp2(*max - m);
+    for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * *alpha;
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {
+        float p = v_exp2(s[i] - m);
+        lanes[i % IV_ATTENTION_LANES] += p;
+        put(type, weights, (size_t)i, p);
+    }
+    *max = m;
+}
+
+static void scale(float *x, size_t n, float s) {
+    for (size_t i = 0; i < n; i++) x[i] = x[i] * s;
+}
+
+static void merge(float *total, const float *split, float keep, float add, size_t n) {
+    for (size_t i = 0; i < n; i++) total[i] = iv_canonical(iv_fma(split[i], add, total[i] * keep));
+}
+
+static void divide(const float *x, float d, size_t n, iv_dtype type, void *out) {
+    for (size_t i = 0; i < n; i++) put(type, out, i, x[i] / d);
+}
+
+static void add(float *x, const float *y, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = iv_canonical(x[i] + y[i]);
+}
+
+void iv_rows_scalar(iv_kernels *k) {
+    k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->swiglu = swiglu, k->round = round_row;
+    k->log_sum_exp = iv_ref_log_sum_exp, k->softmax_block = softmax_block, k->scale = scale, k->merge = merge;
+    k->divide = divide, k->add = add;
+}

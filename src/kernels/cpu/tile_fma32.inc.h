@@ -1,0 +1,101 @@
+/* tile_fma32.inc.h: one fma32 tile kernel, in the vector vocabulary.
+ *
+ * Before including it: a vec_*.h, and
+ *   TILE(x)       the kernel's names
+ *   TILE_ROWS     tallest tile: TILE_ROWS * 2 accumulators + 5 registers must fit
+ *   TILE_WEIGHT   element type of the panel
+ *   TILE_LOAD(panel, k, column, odd, even)   weights of k + 1 and k for V_LANES columns, as floats
+ * Two vectors of columns are kept at a time; a narrow machine walks the panel's 32 columns in groups. */
+
+enum { TILE(COLUMNS) = 2 * V_LANES, TILE(GROUPS) = IV_PANEL_COLUMNS / (2 * V_LANES) };
+
+/* acc += chain over k in [from, to). a: [k][rows]. */
+IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *panel, int column, size_t from, size_t to,
+                         vf acc[][2]) {
+    for (size_t k = from; k < to; k += 2) {
+        vf odd[2], even[2];
+        TILE_LOAD(panel, k, column, odd[0], even[0]);
+        TILE_LOAD(panel, k, column + V_LANES, odd[1], even[1]);
+        const float *x = a + k * (size_t)rows;
+        for (int r = 0; r < rows; r++) {
+            vf s = v_set(x[rows + r]);
+            acc[r][0] = v_fma(s, odd[0], acc[r][0]);
+            acc[r][1] = v_fma(s, odd[1], acc[r][1]);
+        }
+        for (int r = 0; r < rows; r++) {
+            vf s = v_set(x[r]);
+            acc[r][0] = v_fma(s, even[0], acc[r][0]);
+            acc[r][1] = v_fma(s, even[1], acc[r][1]);
+        }
+    }
+}
+
+IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, int leaves,
+                                 float *out) {
+    for (int group = 0; group < TILE(GROUPS); group++) {
+        int column = group * TILE(COLUMNS);
+        vf pending[3][TILE_ROWS][2]; /* a finished subtree of 1, 2 and 4 leaves waits here for its sibling */
+        size_t leaf_k = k / (size_t)leaves;
+        for (int leaf = 0; leaf < leaves; leaf++) {
+            vf acc[TILE_ROWS][2];
+            for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
+            TILE(run)(rows, a, panel, column, leaf * leaf_k, (leaf + 1) * leaf_k, acc);
+            int level = 0;
+            for (int i = leaf; i & 1; i >>= 1, level++)
+                for (int r = 0; r < rows; r++)
+                    for (int v = 0; v < 2; v++) acc[r][v] = v_add(pending[level][r][v], acc[r][v]);
+            if (leaf + 1 < leaves) {
+                for (int r = 0; r < rows; r++)
+                    for (int v = 0; v < 2; v++) pending[level][r][v] = acc[r][v];
+                continue;
+            }
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < 2; v++) {
+                    vf y = v_select(v_is_nan(acc[r][v]), v_float(vi_set(IV_NAN_F32_BITS)), acc[r][v]);
+                    v_store(out + r * IV_PANEL_COLUMNS + column + v * V_LANES, y);
+                }
+        }
+    }
+}
+
+IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, float *c) {
+    for (int group = 0; group < TILE(GROUPS); group++) {
+        int column = group * TILE(COLUMNS);
+        vf acc[TILE_ROWS][2];
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < 2; v++) acc[r][v] = v_load(c + r * IV_PANEL_COLUMNS + column + v * V_LANES);
+        TILE(run)(rows, a, panel, column, 0, k, acc);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < 2; v++) v_store(c + r * IV_PANEL_COLUMNS + column + v * V_LANES, acc[r][v]);
+    }
+}
+
+static __attribute__((noinline)) void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
+                                                        int leaves, float *out) {
+#define CALL(n) TILE(linear_rows)(n, a, panel, k, leaves, out)
+    switch (rows) { TILE_CASES(CALL) }
+#undef CALL
+}
+
+static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
+                                                       float *acc) {
+#define CALL(n) TILE(chain_rows)(n, a, panel, k, acc)
+    switch (rows) { TILE_CASES(CALL) }
+#undef CALL
+}
+
+static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, float *out) {
+    IV_WITH_FLUSH(TILE(linear_body)(a, rows, panel, k, leaves, out));
+}
+
+static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k, float *acc) {
+    IV_WITH_FLUSH(TILE(chain_body)(a, rows, panel, k, acc));
+}
+
+const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 4, iv_tile_pack_f32, TILE(linear), TILE(chain)};
+
+#undef TILE
+#undef TILE_WEIGHT
+#undef TILE_LOAD
+#undef TILE_NAME
+#undef TILE_TEXT

@@ -1,0 +1,127 @@
+/* tile_scalar.c: tiles straight from the law: chains of src/numerics over packed panels. */
+#include "kernels/cpu/tile_common.h"
+#include "numerics/fma32.h"
+#include "numerics/tc16.h"
+
+#include <string.h>
+
+static float to_f32(iv_dtype type, const void *p, size_t i) {
+    if (type == IV_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
+}
+
+void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
+    float *out = packed;
+    for (size_t r = 0; r < rows; r++) {
+        const char *row = (const char *)a + r * stride * iv_dtype_bytes(type);
+        for (size_t i = 0; i < k; i++) out[i * rows + r] = to_f32(type, row, i);
+        for (size_t i = k; i < k_padded; i++) out[i * rows + r] = 0.0f;
+    }
+}
+
+static size_t panel_at(iv_dtype type, size_t k, size_t c) {
+    return type == IV_BF16 ? (k / 2 * IV_PANEL_COLUMNS + c) * 2 + k % 2 : k * IV_PANEL_COLUMNS + c;
+}
+
+static float fma32_leaf(iv_dtype type, const float *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
+                        size_t to, float acc) {
+    for (size_t k = from; k < to; k += 2) {
+        acc = iv_fma_ftz(a[(k + 1) * rows + r], to_f32(type, panel, panel_at(type, k + 1, c)), acc);
+        acc = iv_fma_ftz(a[k * rows + r], to_f32(type, panel, panel_at(type, k, c)), acc);
+    }
+    return acc;
+}
+
+static float tc16_leaf(iv_dtype type, const uint16_t *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
+                       size_t to, float acc) {
+    for (size_t k = from; k < to; k += IV_CHAIN_STEP) {
+        uint16_t x[IV_CHAIN_STEP], w[IV_CHAIN_STEP];
+        for (size_t i = 0; i < IV_CHAIN_STEP; i++) {
+            x[i] = a[(k + i) * rows + r];
+            w[i] = ((const uint16_t *)panel)[panel_at(type, k + i, c)];
+        }
+        acc = iv_tc16_chain(type, acc, x, w, IV_CHAIN_STEP);
+    }
+    return acc;
+}
+
+typedef float leaf_fn(iv_dtype type, const void *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
+                      size_t to, float acc);
+
+static float fma32_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from, size_t to, float acc) {
+    return fma32_leaf(t, a, rows, r, p, c, from, to, acc);
+}
+static float tc16_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from, size_t to, float acc) {
+    return tc16_leaf(t, a, rows, r, p, c, from, to, acc);
+}
+static float add_plain(float a, float b) { return a + b; }
+
+static void linear(leaf_fn *leaf, float (*add)(float, float), iv_dtype type, const void *a, size_t rows,
+                   const void *panel, size_t k, int leaves, float *out) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
+            float node[IV_LEAVES_MAX];
+            size_t step = k / (size_t)leaves;
+            for (int i = 0; i < leaves; i++)
+                node[i] = leaf(type, a, rows, r, panel, c, (size_t)i * step, (size_t)(i + 1) * step, 0.0f);
+            for (int width = leaves; width > 1; width /= 2)
+                for (int i = 0; i < width / 2; i++) node[i] = add(node[2 * i], node[2 * i + 1]);
+            out[r * IV_PANEL_COLUMNS + c] = iv_canonical(node[0]);
+        }
+}
+
+static void chain(leaf_fn *leaf, iv_dtype type, const void *a, size_t rows, const void *panel, size_t k, float *acc) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
+            float *x = &acc[r * IV_PANEL_COLUMNS + c];
+            *x = leaf(type, a, rows, r, panel, c, 0, k, *x);
+        }
+}
+
+void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
+    IV_ASSERT(type != IV_F32);
+    uint16_t *out = packed;
+    for (size_t r = 0; r < rows; r++) {
+        const uint16_t *row = (const uint16_t *)a + r * stride;
+        for (size_t i = 0; i < k; i++) out[i * rows + r] = row[i];
+        for (size_t i = k; i < k_padded; i++) out[i * rows + r] = 0;
+    }
+}
+
+/* Below its threshold on 2^e_max a row's fast step might not be exact. A product with a subnormal bf16
+ * weight (which has no power of its own) must stay 2 bits under the last kept one: 2^(e_a + 1 - 126) is at
+ * most 2^(e_max - 27) once e_max >= e_a - 98. Rows with a subnormal bf16, a value of 2^63 or more or a
+ * non-finite one never take the fast form. */
+void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
+    float *threshold = packed, *out = threshold + IV_TILE_HEADER_BYTES / sizeof(float);
+    for (size_t r = 0; r < rows; r++) {
+        const uint16_t *row = (const uint16_t *)a + r * stride;
+        float largest = 0x1p8f; /* the power below which 2^-90 is threshold enough */
+        int plain = 1;
+        for (size_t i = 0; i < k_padded; i++) {
+            float x = i < k ? to_f32(type, row, i) : 0.0f, power = iv_float(iv_bits(x) & 0x7f800000u);
+            if (type == IV_F16 && x != 0.0f && power < 0x1p-14f) power = 0x1p-14f;
+            if ((x != 0.0f && power == 0.0f) || !(power < 0x1p63f)) plain = 0;
+            if (power > largest) largest = power;
+            out[2 * i * rows + r] = x;
+            out[(2 * i + 1) * rows + r] = power;
+        }
+        threshold[r] = plain ? largest * 0x1p-98f : iv_float(0x7f800000u);
+    }
+}
+
+#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                                           \
+    static void linear_##id(const void *a, size_t rows, const void *p, size_t k, int leaves, float *out) {   \
+        linear(leaf, add, type, a, rows, p, k, leaves, out);                                                 \
+    }                                                                                                        \
+    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {                \
+        chain(leaf, type, a, rows, p, k, acc);                                                               \
+    }                                                                                                        \
+    const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, pack, linear_##id, chain_##id}
+
+SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
+SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
+SCALAR_KERNEL("linear_f32_fma32_scalar", f32_fma32, IV_F32, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
+SCALAR_KERNEL("linear_bf16_tc16_scalar", bf16_tc16, IV_BF16, iv_tile_pack_u16, 2, tc16_any, add_plain);
+SCALAR_KERNEL("linear_f16_tc16_scalar", f16_tc16, IV_F16, iv_tile_pack_u16, 2, tc16_any, add_plain);

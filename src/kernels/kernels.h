@@ -1,0 +1,79 @@
+/* kernels.h: the op table of a CPU. Filled with the scalar reference, then overlaid with the fast forms the
+ * machine has and --isa allows. Every entry gives the reference's bits (tests/kernels).
+ *
+ * The table holds what depends on instructions; loops over rows, panels and threads are in linear.h and
+ * attention.h and do not. */
+#ifndef IV_KERNELS_KERNELS_H
+#define IV_KERNELS_KERNELS_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "numerics/attention.h"
+
+enum {
+    IV_PANEL_COLUMNS = 32,   /* outputs a packed panel holds */
+    IV_TILE_ROWS_MAX = 12    /* rows of the tallest tile of any kernel */
+};
+
+/* A tile is `rows` activations against one panel of 32 outputs.
+ *
+ * Panels: bf16 as [k/2][32][2]; f16 and f32 as [k][32]; k padded with zeros to a multiple of 16.
+ * Packed rows: private to the kernel; see iv_tile_packed_bytes. */
+typedef struct iv_tile_kernel {
+    const char *name;
+    size_t rows_max;
+    size_t pack_bytes; /* per element of the activations */
+    /* Packs rows of k elements of `type` at a, `stride` elements apart, zero from k to k_padded. */
+    void (*pack)(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
+    /* out[rows][32] = leaves and tree over k_padded. NaN canonical. */
+    void (*linear)(const void *packed, size_t rows, const void *panel, size_t k_padded, int leaves, float *out);
+    /* acc[rows][32] = one chain of k steps from acc. NaN as it falls. */
+    void (*chain)(const void *packed, size_t rows, const void *panel, size_t k_padded, float *acc);
+} iv_tile_kernel;
+
+enum { IV_TILE_HEADER_BYTES = 64 };
+
+/* Bytes that pack writes for a tile of `rows`. */
+static inline size_t iv_tile_packed_bytes(const iv_tile_kernel *t, size_t rows, size_t k_padded) {
+    return IV_TILE_HEADER_BYTES + t->pack_bytes * rows * k_padded;
+}
+
+typedef enum iv_isa { IV_ISA_SCALAR, IV_ISA_AVX2, IV_ISA_AVX512, IV_ISA_COUNT } iv_isa;
+
+typedef struct iv_kernels {
+    iv_isa isa;
+    /* [arithmetic][activation type][weight type]; NULL where the arithmetic is not defined. */
+    const iv_tile_kernel *tile[2][3][3];
+
+    /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
+    void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);
+    void (*rope)(float *x, const float *cosine, const float *sine, size_t pairs);
+    void (*swiglu)(const float *gate, const float *up, size_t n, iv_dtype type, void *out);
+    void (*round)(const float *x, size_t n, iv_dtype type, void *out);
+    void (*log_sum_exp)(const float *x, size_t n, float *max, float *log_sum);
+
+    /* One block of online softmax for one row (law, section 7). score[64] holds raw dot products; those
+     * outside [first, last] are masked. Updates *max and lanes, returns alpha through *alpha and the
+     * weights rounded to `type` in weights[64]. */
+    void (*softmax_block)(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
+                          float *alpha, iv_dtype type, void *weights);
+    /* x[i] = x[i] * s. */
+    void (*scale)(float *x, size_t n, float s);
+    /* total[i] = fma(split[i], add, total[i] * keep). */
+    void (*merge)(float *total, const float *split, float keep, float add, size_t n);
+    /* out[i] = x[i] / d, NaN canonical, rounded to `type`. */
+    void (*divide)(const float *x, float d, size_t n, iv_dtype type, void *out);
+    /* x[i] = x[i] + y[i]. */
+    void (*add)(float *x, const float *y, size_t n);
+} iv_kernels;
+
+/* The best this machine has, not above `limit`. Static storage; never fails. */
+const iv_kernels *iv_kernels_select(iv_isa limit);
+
+/* What the machine has. */
+iv_isa iv_isa_detect(void);
+const char *iv_isa_name(iv_isa isa);
+/* "scalar", "avx2", "avx512" or "auto"; asking for more than the machine has is IV_UNSUPPORTED. */
+iv_status iv_isa_parse(const char *text, iv_isa *isa, iv_error *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* matrix.c: packing into panels of 32 outputs. */
+#include "kernels/matrix.h"
+#include "base/size.h"
+#include "kernels/kernels.h"
+#include "numerics/floats.h"
+#include "numerics/tree.h"
+
+enum { C = IV_PANEL_COLUMNS };
+
+bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k) {
+    size_t total;
+    IV_ASSERT(type == IV_BF16 || type == IV_F16 || type == IV_F32);
+    if (n > SIZE_MAX / 64 || k > SIZE_MAX / 64) return false;
+    *m = (iv_matrix){.type = type, .n = n, .k = k, .k_padded = iv_padded_k(k), .panels = (n + C - 1) / C};
+    m->leaves = iv_leaf_count(m->k_padded);
+    return iv_size_mul(m->k_padded, C * iv_dtype_bytes(type), &m->panel_bytes) &&
+           iv_size_mul(m->panels, m->panel_bytes, &total);
+}
+
+/* Where element k of column c stands inside a panel, in elements. */
+static size_t place(iv_dtype type, size_t k, size_t c) {
+    return type == IV_BF16 ? (k / 2 * C + c) * 2 + k % 2 : k * C + c;
+}
+
+static float element_to_f32(iv_dtype type, const void *p, size_t i) {
+    if (type == IV_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
+}
+
+static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
+    if (type == IV_F32) ((float *)panel)[at] = x;
+    else ((uint16_t *)panel)[at] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
+}
+
+/* The common case, bits moved as they are: a pair of k at a time so that stores fill cache lines. */
+static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *row, size_t k) {
+    size_t pairs = k / 2;
+    for (size_t i = 0; i < pairs; i++) panel[i * C + c] = (uint32_t)row[2 * i] | (uint32_t)row[2 * i + 1] << 16;
+    if (k % 2) panel[pairs * C + c] = row[k - 1];
+}
+
+void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t first, size_t count) {
+    IV_ASSERT(first + count <= m->n);
+    const char *row = rows;
+    size_t row_bytes = m->k * iv_dtype_bytes(from);
+    for (size_t n = first; n < first + count; n++, row += row_bytes) {
+        unsigned char *panel = m->data + n / C * m->panel_bytes;
+        if (from == IV_BF16 && m->type == IV_BF16) {
+            pack_bf16((uint32_t *)(void *)panel, n % C, (const uint16_t *)(const void *)row, m->k);
+            continue;
+        }
+        for (size_t k = 0; k < m->k; k++)
+            put_f32(m->type, panel, place(m->type, k, n % C), element_to_f32(from, row, k));
+    }
+}
+
+uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k) {
+    const unsigned char *panel = iv_matrix_panel(m, n / C);
+    size_t at = place(m->type, k, n % C);
+    return m->type == IV_F32 ? ((const uint32_t *)(const void *)panel)[at] : ((const uint16_t *)(const void *)panel)[at];
+}
+
+void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {
+    const unsigned char *panel = iv_matrix_panel(m, n / C);
+    for (size_t k = 0; k < m->k; k++) out[k] = element_to_f32(m->type, panel, place(m->type, k, n % C));
+}

@@ -1,0 +1,38 @@
+/* matrix.h: a weight matrix packed into panels, once, at load. */
+#ifndef IV_KERNELS_MATRIX_H
+#define IV_KERNELS_MATRIX_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* y[n] = sum over k of W[n][k] x[k]. The data is owned by whoever allocated it (64-byte aligned). */
+typedef struct iv_matrix {
+    iv_dtype type;     /* BF16, F16 or F32 */
+    size_t n, k;       /* outputs, inputs */
+    size_t k_padded;   /* to a multiple of 16 */
+    size_t panels;     /* of 32 outputs, the last padded with zeros */
+    size_t panel_bytes;
+    int leaves;
+    unsigned char *data;
+} iv_matrix;
+
+/* Fills every field but data; false when a size overflows. */
+bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
+static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
+static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) { return m->data + p * m->panel_bytes; }
+
+/* Packs rows [first, first + count) of W, given as `from` elements row by row, rounding to m->type if
+ * `from` differs. The data must have been zeroed. first is a multiple of 32 unless one caller packs all:
+ * callers with disjoint panels may run at once. */
+void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t first, size_t count);
+
+/* Element (n, k) in m->type's bits, in the low half for 16-bit types. For references and tests. */
+uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k);
+
+/* Row n as floats (an embedding look-up); k elements. */
+void iv_matrix_row(const iv_matrix *m, size_t n, float *out);
+
+#endif

@@ -1,0 +1,95 @@
+/* attention.c: online softmax over blocks, splits merged in index order, in plain loops. */
+#include "numerics/attention.h"
+#include "numerics/fma32.h"
+#include "numerics/tc16.h"
+#include "numerics/tree.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+#include <stdlib.h>
+
+enum { HEAD_DIM_MAX = 1024 };
+
+static float load(iv_dtype type, const void *p, size_t i) {
+    if (type == IV_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
+}
+
+static void store(iv_dtype type, void *p, size_t i, float x) {
+    if (type == IV_F32) ((float *)p)[i] = x;
+    else ((uint16_t *)p)[i] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
+}
+
+float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const void *a, const void *b, size_t padded_k) {
+    if (arithmetic == IV_TC16) return iv_tc16_chain(type, acc, a, b, padded_k);
+    for (size_t i = 0; i < padded_k; i += 2) {
+        acc = iv_fma_ftz(load(type, a, i + 1), load(type, b, i + 1), acc);
+        acc = iv_fma_ftz(load(type, a, i), load(type, b, i), acc);
+    }
+    return acc;
+}
+
+typedef struct row_state { /* of one split, or of the splits merged so far */
+    float max, lanes[IV_ATTENTION_LANES], sum;
+    float out[HEAD_DIM_MAX];
+} row_state;
+
+static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_state *s) {
+    size_t padded = iv_padded_k(a->head_dim), element = iv_dtype_bytes(a->type);
+    float score[IV_ATTENTION_BLOCK], max = s->max;
+    float rounded[IV_ATTENTION_BLOCK], column[IV_ATTENTION_BLOCK]; /* raw storage for the rounded weights, values */
+    int64_t low = iv_first_visible(a->position, a->window);
+    for (int64_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
+        int64_t key = first_key + j;
+        bool visible = key >= low && key <= a->position;
+        const char *k = (const char *)a->keys + (size_t)key * padded * element;
+        score[j] = visible ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, k, padded) * a->scale_log2e : -INFINITY;
+        if (score[j] > max) max = score[j];
+    }
+    float alpha = v_exp2(s->max - max);
+    for (size_t c = 0; c < IV_ATTENTION_LANES; c++) s->lanes[c] = s->lanes[c] * alpha;
+    for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
+        float p = v_exp2(score[j] - max);
+        s->lanes[j % IV_ATTENTION_LANES] += p;
+        store(a->type, rounded, j, p);
+    }
+    for (size_t d = 0; d < a->head_dim; d++) {
+        for (int64_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
+            int64_t key = first_key + j;
+            bool visible = key >= low && key <= a->position;
+            store(a->type, column, (size_t)j, visible ? load(a->type, a->values, (size_t)key * a->head_dim + d) : 0.0f);
+        }
+        s->out[d] = iv_ref_chain(a->arithmetic, a->type, s->out[d] * alpha, rounded, column, IV_ATTENTION_BLOCK);
+    }
+    s->max = max;
+}
+
+static void merge(row_state *total, const row_state *split, size_t head_dim) {
+    float max = split->max > total->max ? split->max : total->max;
+    float keep = v_exp2(total->max - max), add = v_exp2(split->max - max);
+    total->sum = iv_fma(split->sum, add, total->sum * keep);
+    for (size_t d = 0; d < head_dim; d++) total->out[d] = iv_fma(split->out[d], add, total->out[d] * keep);
+    total->max = max;
+}
+
+bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
+    if (a->head_dim > HEAD_DIM_MAX) return false;
+    row_state *total = calloc(2, sizeof *total), *split = total + 1;
+    if (!total) return false;
+    int64_t low = iv_first_visible(a->position, a->window), first_split = low / IV_ATTENTION_SPLIT;
+    for (int64_t i = first_split; i <= a->position / IV_ATTENTION_SPLIT; i++) {
+        *split = (row_state){.max = -INFINITY};
+        for (int64_t b = 0; b < IV_ATTENTION_SPLIT; b += IV_ATTENTION_BLOCK) {
+            int64_t first_key = i * IV_ATTENTION_SPLIT + b;
+            if (first_key + IV_ATTENTION_BLOCK > low && first_key <= a->position) block_step(a, first_key, split);
+        }
+        const float *l = split->lanes;
+        split->sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+        if (i == first_split) *total = *split;
+        else merge(total, split, a->head_dim);
+    }
+    for (size_t d = 0; d < a->head_dim; d++) out[d] = iv_canonical(total->out[d] / total->sum);
+    free(total);
+    return true;
+}

@@ -1,0 +1,40 @@
+/* attention.h: the scalar reference of causal attention for one query row. Law: NUMERICS.md section 7.
+ *
+ * Keys stand in blocks of 64 and splits of 256 at absolute positions, so a row's result depends on its own
+ * position only: not on the batch, the chunk it came in, or the pages its keys lie in. */
+#ifndef IV_NUMERICS_ATTENTION_H
+#define IV_NUMERICS_ATTENTION_H
+
+#include "base/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { IV_ATTENTION_BLOCK = 64, IV_ATTENTION_SPLIT = 256, IV_ATTENTION_LANES = 8 };
+
+typedef enum iv_arithmetic { IV_FMA32, IV_TC16 } iv_arithmetic;
+
+/* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
+static inline int64_t iv_first_visible(int64_t position, int64_t window) {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+/* One dot product over k elements (padded_k of each are readable) continuing from acc. */
+float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const void *a, const void *b, size_t padded_k);
+
+typedef struct iv_ref_attention_args {
+    iv_arithmetic arithmetic;
+    iv_dtype type;       /* of q, k, v and of the rounded weights: BF16, F16 or F32 */
+    size_t head_dim;     /* elements; q and each key hold iv_padded_k(head_dim), zero at the end */
+    int64_t position;    /* of the query */
+    int64_t window;      /* 0, or how many keys including its own a row sees */
+    float scale_log2e;   /* head_dim^-0.5 * log2(e), rounded once to float */
+    const void *q;       /* [padded head_dim] */
+    const void *keys;    /* [position + 1][padded head_dim] */
+    const void *values;  /* [position + 1][head_dim] */
+} iv_ref_attention_args;
+
+/* out: head_dim floats, canonical NaN. False when scratch memory is out. */
+bool iv_ref_attention(const iv_ref_attention_args *args, float *out);
+
+#endif

@@ -1,0 +1,74 @@
+/* rows.c: row ops in plain loops, in the order the law gives. */
+#include "numerics/rows.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
+    for (size_t stride = IV_ROW_LANES / 2; stride > 0; stride /= 2)
+        for (size_t i = 0; i < stride; i++) lanes[i] = lanes[i] + lanes[i + stride];
+    return lanes[0];
+}
+
+void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
+    float mean = iv_ref_fold_lanes(lanes) / (float)n;
+    float r = 1.0f / sqrtf(mean + eps);
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical((x[i] * r) * weight[i]);
+}
+
+void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs) {
+    for (size_t i = 0; i < pairs; i++) {
+        float a = x[i], b = x[i + pairs], as = a * sine[i], bs = b * sine[i];
+        x[i] = iv_canonical(iv_fma(a, cosine[i], -bs));
+        x[i + pairs] = iv_canonical(iv_fma(b, cosine[i], as));
+    }
+}
+
+void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out) {
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_silu(gate[i]) * up[i]);
+}
+
+void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
+    float m = -INFINITY, lanes[IV_ROW_LANES] = {0}; /* a NaN is passed over here and reaches the sum */
+    for (size_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
+    for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] += v_exp(x[i] - m);
+    *max = m;
+    *log_sum = v_log(iv_ref_fold_lanes(lanes));
+}
+
+void iv_ref_route(const float *logits, size_t experts, size_t k, int normalise, int32_t *ids, float *weights) {
+    float max, log_sum, lanes[IV_ROW_LANES] = {0};
+    iv_ref_log_sum_exp(logits, experts, &max, &log_sum);
+    for (size_t i = 0; i < experts; i++) lanes[i % IV_ROW_LANES] += v_exp(logits[i] - max);
+    float sum = iv_ref_fold_lanes(lanes), selected = 0.0f;
+    for (size_t j = 0; j < k; j++) {
+        int32_t best = -1;
+        for (size_t e = 0; e < experts; e++) {
+            int taken = 0;
+            for (size_t i = 0; i < j; i++) taken |= ids[i] == (int32_t)e;
+            if (!taken && (best < 0 || logits[e] > logits[best])) best = (int32_t)e;
+        }
+        ids[j] = best;
+        weights[j] = v_exp(logits[best] - max) / sum;
+        selected += weights[j];
+    }
+    for (size_t j = 0; normalise && j < k; j++) weights[j] = weights[j] / selected;
+}
+
+float iv_ref_combine(const int32_t *ids, const float *terms, size_t k) {
+    float node[IV_EXPERTS_PER_TOKEN_MAX];
+    int32_t at[IV_EXPERTS_PER_TOKEN_MAX];
+    for (size_t i = 0; i < k; i++) node[i] = terms[i], at[i] = ids[i];
+    while (k > 1) { /* one level of the tree: siblings meet, everybody moves up */
+        size_t out = 0;
+        for (size_t i = 0; i < k; out++) {
+            int sibling = i + 1 < k && at[i] / 2 == at[i + 1] / 2;
+            node[out] = sibling ? node[i] + node[i + 1] : node[i];
+            at[out] = at[i] / 2;
+            i += sibling ? 2 : 1;
+        }
+        k = out;
+    }
+    return node[0];
+}

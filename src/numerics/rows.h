@@ -1,0 +1,37 @@
+/* rows.h: the scalar reference of every op that works on one row of floats.
+ *
+ * All results are fp32 with canonical NaN; where an op's output is stored in the GEMM type, the caller
+ * rounds with floats.h. Law: NUMERICS.md section 4. */
+#ifndef IV_NUMERICS_ROWS_H
+#define IV_NUMERICS_ROWS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { IV_ROW_LANES = 256, IV_EXPERTS_PER_TOKEN_MAX = 64 };
+
+/* Sum over lanes: element i joins lane i mod 256 in ascending i; lanes then fold at strides 128, 64 ... 1. */
+float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]);
+
+/* out[i] = (x[i] * r) * weight[i], r = 1 / sqrt(mean of squares + eps). */
+void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out);
+
+/* Rotates pairs (x[i], x[i + pairs]) in place by the table row. */
+void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
+
+/* out[i] = silu(gate[i]) * up[i]. */
+void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out);
+
+/* The largest element and the logarithm of the sum of exponentials relative to it:
+ * log softmax of x[i] is (x[i] - max) - log_sum. */
+void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum);
+
+/* Routes one token: the k largest logits in order (larger logit first, then smaller id), with softmax
+ * weights over all experts, divided by the selected weights' sum (added in that order) if normalise. */
+void iv_ref_route(const float *logits, size_t experts, size_t k, int normalise, int32_t *ids, float *weights);
+
+/* Adds k expert outputs of one element. terms[i] belongs to expert ids[i] (ascending, distinct); the
+ * sum is the binary tree over expert ids in which an absent side passes the other through. */
+float iv_ref_combine(const int32_t *ids, const float *terms, size_t k);
+
+#endif
