@@ -47,6 +47,7 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
         score[j] = visible ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, k, padded) * a->scale_log2e : -INFINITY;
         if (score[j] > max) max = score[j];
     }
+    max = max + 0.0f;
     float alpha = v_exp2(s->max - max);
     for (size_t c = 0; c < IV_ATTENTION_LANES; c++) s->lanes[c] = s->lanes[c] * alpha;
     for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) {

@@ -84,6 +84,7 @@ static void log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
     v_store(best, top);
     for (int i = 0; i < V_LANES; i++) m = best[i] > m ? best[i] : m;
     for (size_t i = whole; i < n; i++) m = x[i] > m ? x[i] : m;
+    m = m + 0.0f; /* of two zeros the law wants the positive one */
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
     for (size_t i = 0; i < whole; i += V_LANES) {
         size_t lane = i / V_LANES % LANE_VECTORS;
@@ -113,6 +114,7 @@ static void softmax_block(const float *score, int first, int last, float scale_l
     v_store(a, top);
     float m = a[0];
     for (int i = 1; i < V_LANES; i++) m = a[i] > m ? a[i] : m;
+    m = m + 0.0f;
     v_store(a, v_exp2(v_set(*max - m)));
     *alpha = a[0];
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {

@@ -41,6 +41,7 @@ static void softmax_block(const float *score, int first, int last, float scale_l
         s[i] = i >= first && i <= last ? score[i] * scale_log2e : -INFINITY;
         m = s[i] > m ? s[i] : m;
     }
+    m = m + 0.0f;
     *alpha = v_exp2(*max - m);
     for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * *alpha;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {

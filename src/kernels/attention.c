@@ -1,0 +1,212 @@
+/* attention.c: a tile is the query heads of one KV head for a few tokens that share a block of 64. It walks
+ * the blocks in order, each split from fresh, and merges splits as they end. */
+#include "kernels/attention.h"
+#include "base/size.h"
+#include "numerics/tree.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+#include <string.h>
+
+enum { B = IV_ATTENTION_BLOCK, C = IV_PANEL_COLUMNS, R = IV_TILE_ROWS_MAX, L = IV_ATTENTION_LANES };
+
+/* Everything one tile keeps; outputs stand as [panel of 32][rows][32], the shape a chain works on. */
+typedef struct tile_state {
+    float max[R], sum[R], lanes[R][L];          /* of the split at work */
+    float total_max[R], total_sum[R];           /* of the splits merged so far */
+    bool seen[R], started[R];                   /* a visible key in this split; any split merged */
+    _Alignas(64) float score[2][R * C];
+    _Alignas(64) unsigned char weights[R * B * 4]; /* [rows][64] in the KV type */
+} tile_state;
+
+typedef struct scratch {
+    tile_state *s;
+    float *out, *total; /* [value panels][rows][32] */
+    void *q, *packed_q, *packed_weights;
+} scratch;
+
+static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
+
+/* Carves one thread's scratch; with base NULL only measures. */
+static size_t carve(const iv_kv_layout *l, unsigned char *base, scratch *s) {
+    size_t at = 0, outputs = aligned(l->values.panels * R * C * sizeof(float));
+    size_t widest = IV_TILE_HEADER_BYTES + 8 * R * iv_size_max(l->keys.k_padded, B);
+    size_t part[6] = {aligned(sizeof(tile_state)), outputs, outputs, aligned(R * l->head_dim * 4), aligned(widest), aligned(widest)};
+    void *p[6];
+    for (int i = 0; i < 6; i++) p[i] = base ? base + at : NULL, at += part[i];
+    *s = (scratch){p[0], p[1], p[2], p[3], p[4], p[5]};
+    return at;
+}
+
+bool iv_attention_scratch(const iv_kv_layout *l, size_t *bytes) {
+    scratch s;
+    if (l->head_dim > (size_t)1 << 20) return false;
+    *bytes = carve(l, NULL, &s);
+    return true;
+}
+
+typedef struct job {
+    const iv_compute *c;
+    const iv_attention_args *a;
+    const iv_tile_kernel *kernel;
+    size_t group;        /* query heads a KV head */
+    size_t tile_tokens;  /* most tokens of a tile */
+    size_t head_slices;  /* tiles that the group's heads are cut into when they exceed a tile */
+    size_t scratch_bytes;
+} job;
+
+static void end_split(const job *j, scratch *s, size_t rows) {
+    tile_state *t = s->s;
+    for (size_t r = 0; r < rows; r++) {
+        if (!t->seen[r]) continue;
+        const float *l = t->lanes[r];
+        float sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+        float keep = 0.0f, add = 1.0f, max = t->max[r];
+        if (t->started[r]) {
+            max = t->max[r] > t->total_max[r] ? t->max[r] : t->total_max[r];
+            keep = v_exp2(t->total_max[r] - max), add = v_exp2(t->max[r] - max);
+            t->total_sum[r] = iv_fma(sum, add, t->total_sum[r] * keep);
+        } else t->total_sum[r] = sum;
+        for (size_t p = 0; p < j->a->layout->values.panels; p++) {
+            float *total = s->total + (p * rows + r) * C, *out = s->out + (p * rows + r) * C;
+            if (t->started[r]) j->c->kernels->merge(total, out, keep, add, C);
+            else memcpy(total, out, C * sizeof *out);
+        }
+        t->total_max[r] = max;
+        t->started[r] = true;
+    }
+}
+
+static void begin_split(const job *j, scratch *s, size_t rows) {
+    tile_state *t = s->s;
+    memset(s->out, 0, j->a->layout->values.panels * rows * C * sizeof *s->out);
+    for (size_t r = 0; r < rows; r++) {
+        t->max[r] = -INFINITY, t->seen[r] = false;
+        memset(t->lanes[r], 0, sizeof t->lanes[r]);
+    }
+}
+
+static void block_step(const job *j, scratch *s, const unsigned char *page, size_t head, int64_t first_key,
+                       int64_t position, size_t heads_here, size_t rows) {
+    const iv_kv_layout *l = j->a->layout;
+    const iv_kernels *k = j->c->kernels;
+    tile_state *t = s->s;
+    size_t element = iv_dtype_bytes(l->type);
+    bool masked_tail[R] = {false};
+    const unsigned char *keys = iv_kv_keys(l, page, head), *values = iv_kv_values(l, page, head);
+    memset(t->score, 0, sizeof t->score);
+    for (size_t p = 0; p < 2; p++)
+        j->kernel->chain(s->packed_q, rows, keys + p * l->keys.panel_bytes, l->keys.k_padded, t->score[p]);
+    for (size_t r = 0; r < rows; r++) {
+        int64_t at = position + (int64_t)(r / heads_here), low = iv_first_visible(at, j->a->window);
+        int first = low > first_key ? (int)(low - first_key) : 0;
+        int last = at - first_key < B - 1 ? (int)(at - first_key) : B - 1;
+        unsigned char *weights = t->weights + r * B * element;
+        float score[B], alpha = 1.0f;
+        if (first > last) { /* before this row's window: weights of zero leave its fresh state as it is */
+            memset(weights, 0, B * element);
+            continue;
+        }
+        memcpy(score, t->score[0] + r * C, C * sizeof *score);
+        memcpy(score + C, t->score[1] + r * C, C * sizeof *score);
+        k->softmax_block(score, first, last, j->a->scale_log2e, &t->max[r], t->lanes[r], &alpha, l->type, weights);
+        masked_tail[r] = last < B - 1;
+        t->seen[r] = true;
+        if (alpha != 1.0f)
+            for (size_t p = 0; p < l->values.panels; p++) k->scale(s->out + (p * rows + r) * C, C, alpha);
+    }
+    j->kernel->pack(l->type, t->weights, B, rows, B, B, s->packed_weights);
+    for (size_t p = 0; p < l->values.panels; p++) {
+        float *out = s->out + p * rows * C;
+        j->kernel->chain(s->packed_weights, rows, values + p * l->values.panel_bytes, B, out);
+        /* The law's masked keys have values of +0, which make a sum of -0 positive; the page's may not. */
+        for (size_t r = 0; r < rows; r++)
+            for (size_t i = 0; masked_tail[r] && i < C; i++) out[r * C + i] += 0.0f;
+    }
+}
+
+/* Heads [head_first, head_first + heads_here) of the KV head's group for `tokens` tokens from `token`. */
+static void run_tile(const job *j, scratch *s, const iv_attention_span *span, size_t token, size_t tokens, size_t kv_head,
+                     size_t head_first, size_t heads_here) {
+    const iv_attention_args *a = j->a;
+    const iv_kv_layout *l = a->layout;
+    size_t rows = tokens * heads_here, head_bytes = l->head_dim * iv_dtype_bytes(l->type), row_bytes = a->heads * head_bytes;
+    size_t column = (kv_head * j->group + head_first) * head_bytes;
+    int64_t position = span->position + (int64_t)token, last = position + (int64_t)tokens - 1;
+    tile_state *t = s->s;
+    for (size_t i = 0; i < tokens; i++)
+        memcpy((char *)s->q + i * heads_here * head_bytes,
+               (const char *)a->q + (span->first_row + token + i) * row_bytes + column, heads_here * head_bytes);
+    j->kernel->pack(l->type, s->q, l->head_dim, rows, l->head_dim, l->keys.k_padded, s->packed_q);
+    memset(t->started, 0, sizeof t->started);
+    int64_t block = iv_first_visible(position, a->window) / B, blocks_a_split = IV_ATTENTION_SPLIT / B;
+    begin_split(j, s, rows);
+    for (; block <= last / B; block++) {
+        block_step(j, s, span->pages[block], kv_head, block * B, position, heads_here, rows);
+        if ((block + 1) % blocks_a_split == 0 || block == last / B) {
+            end_split(j, s, rows);
+            begin_split(j, s, rows);
+        }
+    }
+    for (size_t r = 0; r < rows; r++) {
+        float row[C];
+        char *out = (char *)a->out + (span->first_row + token + r / heads_here) * row_bytes + column + r % heads_here * head_bytes;
+        for (size_t p = 0; p < l->values.panels; p++) {
+            memcpy(row, s->total + (p * rows + r) * C, sizeof row);
+            size_t n = iv_size_min(C, l->head_dim - p * C);
+            j->c->kernels->divide(row, t->total_sum[r], n, l->type, out + p * C * iv_dtype_bytes(l->type));
+        }
+    }
+}
+
+/* How many tiles a span makes: tiles do not cross a block of 64, so that all their rows end in one block. */
+static size_t span_tiles(const job *j, const iv_attention_span *span) {
+    size_t tiles = 0, first_room = B - (size_t)(span->position % B);
+    for (size_t token = 0, room = first_room; token < span->rows; room = B) {
+        size_t n = iv_size_min(room, span->rows - token);
+        tiles += (n + j->tile_tokens - 1) / j->tile_tokens;
+        token += n;
+    }
+    return tiles;
+}
+
+static void find_tile(const job *j, const iv_attention_span *span, size_t tile, size_t *token, size_t *tokens) {
+    size_t at = 0, room = B - (size_t)(span->position % B);
+    for (;; room = B) {
+        size_t n = iv_size_min(room, span->rows - at), here = (n + j->tile_tokens - 1) / j->tile_tokens;
+        if (tile < here) {
+            *token = at + tile * j->tile_tokens;
+            *tokens = iv_size_min(j->tile_tokens, n - tile * j->tile_tokens);
+            return;
+        }
+        tile -= here, at += n;
+    }
+}
+
+static void task(void *context, size_t index, size_t worker) {
+    const job *j = context;
+    scratch s;
+    carve(j->a->layout, (unsigned char *)j->c->scratch + worker * j->scratch_bytes, &s);
+    size_t per_tile = j->a->layout->heads * j->head_slices, inner = index % per_tile, tile = index / per_tile;
+    const iv_attention_span *span = j->a->spans;
+    for (size_t n; tile >= (n = span_tiles(j, span)); span++) tile -= n;
+    size_t token, tokens, slice = inner % j->head_slices, width = (j->group + j->head_slices - 1) / j->head_slices;
+    find_tile(j, span, tile, &token, &tokens);
+    size_t first = slice * width;
+    if (first < j->group)
+        run_tile(j, &s, span, token, tokens, inner / j->head_slices, first, iv_size_min(width, j->group - first));
+}
+
+void iv_attention(const iv_compute *c, const iv_attention_args *a) {
+    const iv_kv_layout *l = a->layout;
+    job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][l->type][l->type], .group = a->heads / l->heads};
+    scratch unused;
+    IV_ASSERT(j.kernel && a->heads % l->heads == 0);
+    j.scratch_bytes = carve(l, NULL, &unused);
+    IV_ASSERT(j.scratch_bytes * iv_pool_threads(c->pool) <= c->scratch_bytes);
+    j.head_slices = (j.group + j.kernel->rows_max - 1) / j.kernel->rows_max;
+    j.tile_tokens = iv_size_max(1, j.kernel->rows_max / ((j.group + j.head_slices - 1) / j.head_slices));
+    size_t tiles = 0;
+    for (size_t i = 0; i < a->span_count; i++) tiles += span_tiles(&j, &a->spans[i]);
+    iv_pool_run(c->pool, tiles * l->heads * j.head_slices, task, &j);
+}

@@ -1,0 +1,32 @@
+/* attention.h: paged causal attention for a batch of query tokens, over threads. Law: NUMERICS.md section 7. */
+#ifndef IV_KERNELS_ATTENTION_H
+#define IV_KERNELS_ATTENTION_H
+
+#include "kernels/compute.h"
+#include "kernels/paged_kv.h"
+
+/* Consecutive query tokens of one sequence. */
+typedef struct iv_attention_span {
+    size_t first_row;      /* in q and out */
+    size_t rows;           /* tokens */
+    int64_t position;      /* of the first; the others follow */
+    unsigned char *const *pages; /* [block] -> this layer's page; must cover position + rows - 1 */
+} iv_attention_span;
+
+typedef struct iv_attention_args {
+    const iv_kv_layout *layout;
+    size_t heads;          /* query heads: a multiple of layout->heads */
+    int64_t window;        /* 0: none */
+    float scale_log2e;
+    const void *q;         /* [tokens][heads * head_dim] in layout->type */
+    void *out;             /* the same shape and type */
+    const iv_attention_span *spans;
+    size_t span_count;
+} iv_attention_args;
+
+/* Scratch for one thread, in bytes; iv_attention needs threads times as much. */
+bool iv_attention_scratch(const iv_kv_layout *l, size_t *bytes);
+
+void iv_attention(const iv_compute *c, const iv_attention_args *args);
+
+#endif

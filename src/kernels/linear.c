@@ -1,0 +1,82 @@
+/* linear.c: packs the rows into tiles once, then hands out groups of panels. A group is read from memory
+ * once and stays in cache while all row tiles pass over it. */
+#include "kernels/linear.h"
+#include "base/size.h"
+#include "numerics/floats.h"
+#include "numerics/tree.h"
+
+#include <string.h>
+
+enum { C = IV_PANEL_COLUMNS, GROUP_BYTES = 512 * 1024, TASKS_PER_THREAD = 6, PACK_ALONE_ELEMENTS = 16 * 1024 };
+
+typedef struct job {
+    const iv_compute *c;
+    const iv_linear_args *a;
+    const iv_tile_kernel *kernel;
+    size_t tiles, tile_rows, tall; /* the first `tall` tiles hold tile_rows + 1 rows */
+    size_t tile_bytes;
+    size_t group;                  /* panels a task */
+} job;
+
+static size_t tile_first(const job *j, size_t tile) { return tile * j->tile_rows + iv_size_min(tile, j->tall); }
+
+bool iv_linear_scratch(size_t rows, size_t k, size_t *bytes) {
+    size_t per_row; /* the widest packing is 8 bytes an element; a tile has a header and is rounded up */
+    return iv_size_mul(iv_padded_k(k), 8, &per_row) && iv_size_add(per_row, 2 * IV_TILE_HEADER_BYTES, &per_row) &&
+           iv_size_mul(per_row, rows, bytes);
+}
+
+static void pack_tile(void *context, size_t tile, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    size_t first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+    const char *x = (const char *)j->a->x + first * j->a->x_stride * iv_dtype_bytes(j->a->type);
+    j->kernel->pack(j->a->type, x, j->a->x_stride, rows, j->a->weight->k, j->a->weight->k_padded,
+                    (char *)j->c->scratch + tile * j->tile_bytes);
+}
+
+static void store_tile(const iv_linear_args *a, const float *tile, size_t first_row, size_t rows, size_t panel) {
+    size_t column = panel * C, columns = iv_size_min(C, a->weight->n - column);
+    for (size_t r = 0; r < rows; r++, tile += C) {
+        float *out = a->out + (first_row + r) * a->out_stride + column;
+        float y[C];
+        memcpy(y, tile, sizeof y);
+        for (size_t i = 0; a->bias && i < columns; i++) y[i] = iv_canonical(y[i] + a->bias[column + i]);
+        for (size_t i = 0; a->accumulate && i < columns; i++) y[i] = iv_canonical(out[i] + y[i]);
+        memcpy(out, y, columns * sizeof *y);
+    }
+}
+
+static void panel_group(void *context, size_t task, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    const iv_matrix *w = j->a->weight;
+    size_t begin = task * j->group, end = iv_size_min(begin + j->group, w->panels);
+    for (size_t tile = 0; tile < j->tiles; tile++) {
+        size_t first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+        const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
+        for (size_t p = begin; p < end; p++) {
+            _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
+            j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, w->leaves, out);
+            store_tile(j->a, out, first, rows, p);
+        }
+    }
+}
+
+void iv_linear(const iv_compute *c, const iv_linear_args *a) {
+    const iv_matrix *w = a->weight;
+    job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type]};
+    IV_ASSERT(j.kernel);
+    if (a->rows == 0 || w->n == 0) return;
+    j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
+    j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
+    j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;
+    IV_ASSERT(j.tiles * j.tile_bytes <= c->scratch_bytes);
+    if (a->rows * w->k <= PACK_ALONE_ELEMENTS)
+        for (size_t t = 0; t < j.tiles; t++) pack_tile(&j, t, 0);
+    else iv_pool_run(c->pool, j.tiles, pack_tile, &j);
+    size_t fits = iv_size_max(1, GROUP_BYTES / w->panel_bytes);
+    size_t share = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);
+    j.group = iv_size_max(1, iv_size_min(fits, share));
+    iv_pool_run(c->pool, (w->panels + j.group - 1) / j.group, panel_group, &j);
+}

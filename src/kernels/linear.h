@@ -1,0 +1,27 @@
+/* linear.h: y = W x for many rows, over threads. The bits are the tile kernel's: how rows and panels are
+ * shared out is free. */
+#ifndef IV_KERNELS_LINEAR_H
+#define IV_KERNELS_LINEAR_H
+
+#include "kernels/compute.h"
+#include "kernels/matrix.h"
+
+typedef struct iv_linear_args {
+    const iv_matrix *weight;
+    iv_dtype type;    /* of x: the weight's, or F32 in fma32 */
+    const void *x;    /* [rows][x_stride] elements, weight->k of each row used */
+    size_t x_stride;
+    size_t rows;
+    const float *bias; /* [weight->n] or NULL: added after the tree, rounded once */
+    float *out;        /* [rows][out_stride] */
+    size_t out_stride;
+    bool accumulate;   /* out += result instead of out = result (the residual): rounded once */
+} iv_linear_args;
+
+/* Scratch that iv_linear needs for up to `rows` rows of k inputs. False when the size overflows. */
+bool iv_linear_scratch(size_t rows, size_t k, size_t *bytes);
+
+/* The compute's scratch must suffice. */
+void iv_linear(const iv_compute *c, const iv_linear_args *args);
+
+#endif

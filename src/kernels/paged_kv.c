@@ -1,0 +1,50 @@
+/* paged_kv.c: scattering a token's key and value into its page. */
+#include "kernels/paged_kv.h"
+#include "base/size.h"
+#include "kernels/kernels.h"
+#include "numerics/attention.h"
+
+#include <string.h>
+
+enum { C = IV_PANEL_COLUMNS };
+
+bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim) {
+    *l = (iv_kv_layout){.type = type, .heads = heads, .head_dim = head_dim};
+    return iv_matrix_shape(&l->keys, type, IV_ATTENTION_BLOCK, head_dim) &&
+           iv_matrix_shape(&l->values, type, head_dim, IV_ATTENTION_BLOCK) &&
+           iv_size_add(iv_matrix_bytes(&l->keys), iv_matrix_bytes(&l->values), &l->head_bytes) &&
+           iv_size_mul(l->head_bytes, heads, &l->page_bytes);
+}
+
+static bool finite_values(iv_dtype type, const void *p, size_t n) {
+    static const uint32_t exponent[3] = {0x7f80u, 0x7c00u, 0x7f800000u};
+    uint32_t mask = exponent[type];
+    bool bad = false;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = type == IV_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
+        bad |= (u & mask) == mask;
+    }
+    return !bad;
+}
+
+/* Element (n, k) of a packed matrix, in elements from its start. */
+static size_t place(const iv_matrix *m, size_t n, size_t k) {
+    size_t panel = n / C * (m->k_padded * C);
+    return panel + (m->type == IV_BF16 ? (k / 2 * C + n % C) * 2 + k % 2 : k * C + n % C);
+}
+
+bool iv_kv_write(const iv_kv_layout *l, unsigned char *page, size_t head, size_t slot, const void *k, const void *v) {
+    if (!finite_values(l->type, k, l->head_dim) || !finite_values(l->type, v, l->head_dim)) return false;
+    unsigned char *keys = page + head * l->head_bytes, *values = keys + iv_matrix_bytes(&l->keys);
+    for (size_t d = 0; d < l->head_dim; d++) {
+        size_t at_k = place(&l->keys, slot, d), at_v = place(&l->values, d, slot);
+        if (l->type == IV_F32) {
+            ((float *)(void *)keys)[at_k] = ((const float *)k)[d];
+            ((float *)(void *)values)[at_v] = ((const float *)v)[d];
+        } else {
+            ((uint16_t *)(void *)keys)[at_k] = ((const uint16_t *)k)[d];
+            ((uint16_t *)(void *)values)[at_v] = ((const uint16_t *)v)[d];
+        }
+    }
+    return true;
+}

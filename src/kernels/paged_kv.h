@@ -1,0 +1,33 @@
+/* paged_kv.h: how keys and values of one layer lie in a page of 64 tokens.
+ *
+ * A page holds one attention block at an absolute position. For each KV head it is two packed matrices in
+ * the panel layout of matrix.h: K with 64 outputs (keys) of head_dim inputs, V with head_dim outputs of 64
+ * inputs, so attention runs on the tile kernels of the linear layers. Unwritten slots are finite. */
+#ifndef IV_KERNELS_PAGED_KV_H
+#define IV_KERNELS_PAGED_KV_H
+
+#include "kernels/matrix.h"
+
+typedef struct iv_kv_layout {
+    iv_dtype type;
+    size_t heads, head_dim;
+    iv_matrix keys, values; /* shapes only, of one head in one page */
+    size_t head_bytes;      /* K then V of one head */
+    size_t page_bytes;      /* of one layer */
+} iv_kv_layout;
+
+/* False when a size overflows. */
+bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim);
+
+/* Writes one token's K and V of one head (head_dim elements of the layout's type) to slot 0..63.
+ * False if a value is not finite: nothing is written, so that a page never holds a NaN or an infinity. */
+bool iv_kv_write(const iv_kv_layout *l, unsigned char *page, size_t head, size_t slot, const void *k, const void *v);
+
+static inline const unsigned char *iv_kv_keys(const iv_kv_layout *l, const unsigned char *page, size_t head) {
+    return page + head * l->head_bytes;
+}
+static inline const unsigned char *iv_kv_values(const iv_kv_layout *l, const unsigned char *page, size_t head) {
+    return page + head * l->head_bytes + iv_matrix_bytes(&l->keys);
+}
+
+#endif

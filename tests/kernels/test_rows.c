@@ -1,0 +1,70 @@
+/* The row ops of every instruction set against the scalar reference, bit for bit. */
+#include "random.h"
+#include "kernels/kernels.h"
+
+enum { N_MAX = 3000 };
+
+static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
+    family f = (family)rng_below(r, FAMILIES);
+    size_t n = 1 + rng_below(r, rng_below(r, 2) ? 80 : N_MAX - 1);
+    iv_dtype type = (iv_dtype)rng_below(r, 3);
+    size_t e = iv_dtype_bytes(type);
+    float *x = random_values(r, f, IV_F32, n), *y = random_values(r, f, IV_F32, n), *z = random_values(r, NORMAL, IV_F32, n);
+    char *want = calloc(n, 4), *got = calloc(n, 4), what[120];
+    snprintf(what, sizeof what, "%s n %zu family %d %s", iv_isa_name(k->isa), n, (int)f, iv_dtype_name(type));
+#define SAME(op) assert_same_bits(what, want, got, n, e, false), memset(want, 0, n * 4), memset(got, 0, n * 4)
+    ref->rmsnorm(x, y, 1e-5f, n, type, want), k->rmsnorm(x, y, 1e-5f, n, type, got), SAME(rmsnorm);
+    ref->swiglu(x, y, n, type, want), k->swiglu(x, y, n, type, got), SAME(swiglu);
+    ref->round(x, n, type, want), k->round(x, n, type, got), SAME(round);
+    ref->divide(x, y[0], n, type, want), k->divide(x, y[0], n, type, got), SAME(divide);
+    e = 4;
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->add((float *)(void *)want, y, n), k->add((float *)(void *)got, y, n), SAME(add);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->merge((float *)(void *)want, y, z[0], 0.5f, n), k->merge((float *)(void *)got, y, z[0], 0.5f, n), SAME(merge);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->scale((float *)(void *)want, n, z[0]), k->scale((float *)(void *)got, n, z[0]);
+    assert_same_bits(what, want, got, n, 4, true);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->rope((float *)(void *)want, y, z, n / 2), k->rope((float *)(void *)got, y, z, n / 2), SAME(rope);
+    float m[2], s[2];
+    ref->log_sum_exp(x, n, &m[0], &s[0]), k->log_sum_exp(x, n, &m[1], &s[1]);
+    assert_same_bits(what, &m[0], &m[1], 1, 4, false);
+    assert_same_bits(what, &s[0], &s[1], 1, 4, false);
+    free(x), free(y), free(z), free(want), free(got);
+}
+
+static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
+    family f = (family)rng_below(r, FAMILIES);
+    float *score = random_values(r, f, IV_F32, 64), *l = random_values(r, NORMAL, IV_F32, 8), scale = random_float(r, NORMAL);
+    int first = (int)rng_below(r, 64), last = first + (int)rng_below(r, (size_t)(64 - first));
+    iv_dtype type = (iv_dtype)rng_below(r, 3);
+    float max[2], alpha[2], lanes[2][8], weights[2][64] = {{0}};
+    max[0] = max[1] = rng_below(r, 3) ? random_float(r, NORMAL) : -INFINITY;
+    memcpy(lanes[0], l, sizeof lanes[0]), memcpy(lanes[1], l, sizeof lanes[1]);
+    ref->softmax_block(score, first, last, scale, &max[0], lanes[0], &alpha[0], type, weights[0]);
+    k->softmax_block(score, first, last, scale, &max[1], lanes[1], &alpha[1], type, weights[1]);
+    assert_same_bits("softmax max", &max[0], &max[1], 1, 4, false);
+    assert_same_bits("softmax alpha", &alpha[0], &alpha[1], 1, 4, true);
+    assert_same_bits("softmax lanes", lanes[0], lanes[1], 8, 4, true);
+    assert_same_bits("softmax weights", weights[0], weights[1], 64, iv_dtype_bytes(type), false);
+    free(score), free(l);
+}
+
+static void rows_have_the_reference_bits(void **state) {
+    (void)state;
+    rng r = rng_start("rows");
+    size_t n = trials(1000, 10000);
+    for (int isa = 1; isa <= (int)iv_isa_detect(); isa++) {
+        for (size_t i = 0; i < n; i++) {
+            one_row(&r, iv_kernels_select(IV_ISA_SCALAR), iv_kernels_select((iv_isa)isa));
+            one_softmax(&r, iv_kernels_select(IV_ISA_SCALAR), iv_kernels_select((iv_isa)isa));
+        }
+        printf("rows %s: %zu shapes, 0 differ\n", iv_isa_name((iv_isa)isa), n);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_have_the_reference_bits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
