@@ -33,7 +33,7 @@ static const char *describe(const json_t *value, char buf[48]) {
     if (json_is_integer(value))
         snprintf(buf, 48, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
-        snprintf(buf, 48, "%.17g", json_real_value(value));
+        snprintf(buf, 48, "%.15g", json_real_value(value));
     else
         snprintf(buf, 48, "%s", iv_json_type_name(value));
     return buf;
