@@ -1,0 +1,262 @@
+/* checkpoint.c: one or many safetensors files as one set of named tensors.
+ *
+ * Invariant: tensors are sorted by name, no name occurs twice, and every tensor's shard is open. */
+#include "format/checkpoint.h"
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/size.h"
+#include "format/shard_index.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SINGLE_NAME "model.safetensors"
+#define INDEX_NAME "model.safetensors.index.json"
+
+enum { DIGEST_CHUNK_BYTES = 1 << 20 };
+
+typedef struct shard {
+    const char *path;
+    int fd; /* -1: not open */
+    iv_tensor_info *tensors;
+    size_t count;
+} shard;
+
+struct iv_checkpoint {
+    iv_arena arena; /* owns paths, names and tensors */
+    shard *shards;
+    size_t shard_count;
+    iv_tensor_info *tensors;
+    size_t count, bytes;
+};
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const iv_tensor_info *)a)->name, ((const iv_tensor_info *)b)->name);
+}
+
+void iv_checkpoint_close(iv_checkpoint *c) {
+    if (!c) return;
+    for (size_t i = 0; i < c->shard_count; i++)
+        if (c->shards[i].fd >= 0) close(c->shards[i].fd);
+    iv_arena_free(&c->arena);
+    free(c);
+}
+
+static iv_status join(iv_checkpoint *c, const char *dir, const char *name, const char **out, iv_error *err) {
+    iv_buf path = {0};
+    IV_TRY(iv_path_join(dir, name, &path, err));
+    *out = iv_arena_strndup(&c->arena, path.data, path.len);
+    iv_buf_free(&path);
+    return *out ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory for the path of %s", dir, name);
+}
+
+/* Room for count shards, none of them open. */
+static iv_status reserve_shards(iv_checkpoint *c, const char *dir, size_t count, iv_error *err) {
+    c->shards = IV_ARENA_NEW(&c->arena, count, shard);
+    if (!c->shards) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu shards", dir, count);
+    for (size_t i = 0; i < count; i++) c->shards[i].fd = -1;
+    c->shard_count = count;
+    return IV_OK;
+}
+
+static iv_status open_shard(iv_checkpoint *c, const char *dir, const char *name, size_t i, iv_error *err) {
+    shard *s = &c->shards[i];
+    size_t size;
+    IV_TRY(join(c, dir, name, &s->path, err));
+    IV_TRY(iv_file_open(s->path, &s->fd, &size, err));
+    IV_TRY(iv_safetensors_read(s->path, s->fd, size, &c->arena, &s->tensors, &s->count, err));
+    for (size_t k = 0; k < s->count; k++) s->tensors[k].shard = (int)i;
+    return IV_OK;
+}
+
+/* All shards' tensors in one list by name; a name in two shards is refused. */
+static iv_status merge_shards(iv_checkpoint *c, const char *dir, iv_error *err) {
+    size_t total = 0;
+    for (size_t i = 0; i < c->shard_count; i++) total += c->shards[i].count;
+    if (total > IV_INDEX_TENSORS_MAX)
+        return iv_fail(err, IV_LIMIT, "%s: %zu tensors, at most %zu are read", dir, total,
+                       IV_INDEX_TENSORS_MAX);
+    c->tensors = IV_ARENA_NEW(&c->arena, total, iv_tensor_info);
+    if (!c->tensors) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu tensors", dir, total);
+    for (size_t i = 0; i < c->shard_count; i++)
+        for (size_t k = 0; k < c->shards[i].count; k++) c->tensors[c->count++] = c->shards[i].tensors[k];
+    if (c->count > 1) qsort(c->tensors, c->count, sizeof *c->tensors, by_name);
+    for (size_t i = 0; i < c->count; i++) {
+        if (i > 0 && by_name(&c->tensors[i - 1], &c->tensors[i]) == 0)
+            return iv_fail(err, IV_FORMAT, "tensor '%.200s' is in both %.200s and %.200s", c->tensors[i].name,
+                           c->shards[c->tensors[i - 1].shard].path, c->shards[c->tensors[i].shard].path);
+        if (!iv_size_add(c->bytes, c->tensors[i].bytes, &c->bytes))
+            return iv_fail(err, IV_FORMAT, "%s: the tensors' size overflows", dir);
+    }
+    return IV_OK;
+}
+
+/* Both lists are sorted by name, so the first difference is found in one walk. */
+static iv_status check_index(const iv_checkpoint *c, const char *index_path, const iv_shard_index *index,
+                             iv_error *err) {
+    for (size_t i = 0, k = 0; i < index->count || k < c->count; i++, k++) {
+        const iv_shard_entry *e = i < index->count ? &index->entries[i] : NULL;
+        const iv_tensor_info *t = k < c->count ? &c->tensors[k] : NULL;
+        int order = !e ? 1 : !t ? -1 : strcmp(e->tensor, t->name);
+        if (order < 0)
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' is not in %s", index_path, e->tensor,
+                           index->shards[e->shard]);
+        if (order > 0)
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' of %s is not in the weight_map", index_path,
+                           t->name, index->shards[t->shard]);
+        if (e->shard != t->shard)
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' is in %s, the weight_map says %s", index_path,
+                           t->name, index->shards[t->shard], index->shards[e->shard]);
+    }
+    return IV_OK;
+}
+
+static iv_status open_single(iv_checkpoint *c, const char *dir, iv_error *err) {
+    IV_TRY(reserve_shards(c, dir, 1, err));
+    IV_TRY(open_shard(c, dir, SINGLE_NAME, 0, err));
+    return merge_shards(c, dir, err);
+}
+
+static iv_status open_sharded(iv_checkpoint *c, const char *dir, const char *index_path, iv_error *err) {
+    iv_buf bytes = {0};
+    iv_shard_index index;
+    iv_status status = iv_file_read(index_path, IV_INDEX_BYTES_MAX, &bytes, err);
+    if (status == IV_OK)
+        status = iv_shard_index_parse(index_path, bytes.data, bytes.len, &c->arena, &index, err);
+    iv_buf_free(&bytes);
+    IV_TRY(status);
+    IV_TRY(reserve_shards(c, dir, index.shard_count, err));
+    for (size_t i = 0; i < index.shard_count; i++) IV_TRY(open_shard(c, dir, index.shards[i], i, err));
+    IV_TRY(merge_shards(c, dir, err));
+    return check_index(c, index_path, &index, err);
+}
+
+static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
+    struct stat st;
+    const char *single, *index;
+    if (stat(dir, &st) != 0) return iv_fail(err, IV_NOT_FOUND, "%s: no such directory", dir);
+    if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_IO, "%s: wanted a model directory, found a file", dir);
+    IV_TRY(join(c, dir, SINGLE_NAME, &single, err));
+    IV_TRY(join(c, dir, INDEX_NAME, &index, err));
+    if (iv_file_exists(single)) return open_single(c, dir, err);
+    if (iv_file_exists(index)) return open_sharded(c, dir, index, err);
+    return iv_fail(err, IV_NOT_FOUND, "%s: wanted " SINGLE_NAME " or " INDEX_NAME ", found neither", dir);
+}
+
+iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err) {
+    iv_checkpoint *c = calloc(1, sizeof *c);
+    if (!c) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", dir);
+    iv_status status = open_files(c, dir, err);
+    if (status == IV_OK)
+        *out = c;
+    else
+        iv_checkpoint_close(c);
+    return status;
+}
+
+size_t iv_checkpoint_count(const iv_checkpoint *c) {
+    return c->count;
+}
+size_t iv_checkpoint_bytes(const iv_checkpoint *c) {
+    return c->bytes;
+}
+
+const iv_tensor_info *iv_checkpoint_at(const iv_checkpoint *c, size_t i) {
+    IV_ASSERT(i < c->count);
+    return &c->tensors[i];
+}
+
+const iv_tensor_info *iv_checkpoint_find(const iv_checkpoint *c, const char *name) {
+    iv_tensor_info key = {.name = name};
+    return c->count ? bsearch(&key, c->tensors, c->count, sizeof key, by_name) : NULL;
+}
+
+const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t) {
+    IV_ASSERT(t->shard >= 0 && (size_t)t->shard < c->shard_count);
+    return c->shards[t->shard].path;
+}
+
+iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset,
+                             size_t n, iv_error *err) {
+    IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
+    const char *path = iv_checkpoint_path(c, t);
+    if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
+    return iv_error_prefix(err, "tensor '%.200s'", t->name);
+}
+
+static void add_u64(iv_digest *d, uint64_t v) {
+    uint8_t raw[8];
+    for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(v >> (8 * i));
+    iv_digest_add(d, raw, sizeof raw);
+}
+
+static void add_string(iv_digest *d, const char *s) {
+    add_u64(d, strlen(s));
+    iv_digest_add(d, s, strlen(s));
+}
+
+static void add_layout(iv_digest *d, const iv_tensor_info *t) {
+    add_string(d, t->name);
+    add_string(d, iv_safetensors_dtype_name(t->dtype));
+    add_u64(d, (uint64_t)t->ndim);
+    for (int i = 0; i < t->ndim; i++) add_u64(d, (uint64_t)t->shape[i]);
+}
+
+typedef struct hashing {
+    const iv_checkpoint *c;
+    iv_checkpoint_progress *progress;
+    void *user;
+    uint8_t *chunk; /* DIGEST_CHUNK_BYTES */
+    size_t done;
+} hashing;
+
+static iv_status hash_data(hashing *h, const iv_tensor_info *t, uint8_t out[32], iv_error *err) {
+    iv_digest *d = iv_digest_new();
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "tensor '%.200s': no memory for its digest", t->name);
+    iv_status status = IV_OK;
+    for (size_t at = 0; at < t->bytes && status == IV_OK;) {
+        size_t n = iv_size_min(t->bytes - at, DIGEST_CHUNK_BYTES);
+        status = iv_checkpoint_read(h->c, t, h->chunk, at, n, err);
+        if (status != IV_OK) break;
+        iv_digest_add(d, h->chunk, n);
+        at += n;
+        h->done += n;
+        if (h->progress && h->done < h->c->bytes) h->progress(h->user, h->done, h->c->bytes);
+    }
+    iv_digest_finish(d, out);
+    return status;
+}
+
+iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user,
+                               uint8_t out[32], iv_error *err) {
+    hashing h = {.c = c, .progress = progress, .user = user, .chunk = malloc(DIGEST_CHUNK_BYTES)};
+    iv_digest *d = iv_digest_new();
+    iv_status status = IV_OK;
+    if (!h.chunk || !d) status = iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
+    if (status == IV_OK) {
+        iv_digest_add(d, "invar weights 1\n", 16);
+        add_u64(d, c->count);
+    }
+    for (size_t i = 0; i < c->count && status == IV_OK; i++) {
+        uint8_t data[32];
+        status = hash_data(&h, &c->tensors[i], data, err);
+        add_layout(d, &c->tensors[i]);
+        iv_digest_add(d, data, sizeof data);
+    }
+    if (d) iv_digest_finish(d, out);
+    if (status == IV_OK && progress) progress(user, c->bytes, c->bytes);
+    free(h.chunk);
+    return status;
+}
+
+iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err) {
+    iv_digest *d = iv_digest_new();
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the layout digest");
+    iv_digest_add(d, "invar layout 1\n", 15);
+    add_u64(d, c->count);
+    for (size_t i = 0; i < c->count; i++) add_layout(d, &c->tensors[i]);
+    iv_digest_finish(d, out);
+    return IV_OK;
+}

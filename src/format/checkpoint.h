@@ -1,0 +1,47 @@
+/* checkpoint.h: the weights of a model directory: model.safetensors, or the shards that
+ * model.safetensors.index.json names. When both are there the single file is read, as transformers does. */
+#ifndef IV_FORMAT_CHECKPOINT_H
+#define IV_FORMAT_CHECKPOINT_H
+
+#include "format/safetensors.h"
+
+typedef struct iv_checkpoint iv_checkpoint;
+
+/* Opens every file and reads the headers, no data. The files stay open until iv_checkpoint_close. On failure
+ * *out is untouched. An index must agree with its shards tensor by tensor, in both directions. */
+iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err);
+void iv_checkpoint_close(iv_checkpoint *c); /* NULL is fine */
+
+size_t iv_checkpoint_count(const iv_checkpoint *c);
+size_t iv_checkpoint_bytes(const iv_checkpoint *c); /* of all tensors */
+
+/* The i-th tensor in byte order of the names; i < count. Borrowed until close. */
+const iv_tensor_info *iv_checkpoint_at(const iv_checkpoint *c, size_t i);
+
+/* NULL if there is none. A binary search. */
+const iv_tensor_info *iv_checkpoint_find(const iv_checkpoint *c, const char *name);
+
+/* The path of the file that holds t, for messages. */
+const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t);
+
+/* Reads n bytes of t's data, from byte `offset` of it, into dst; the range must lie in t->bytes. By pread and
+ * never by a mapping, so that a file cut short meanwhile is IV_IO and not a signal. Thread-safe. */
+iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset,
+                             size_t n, iv_error *err);
+
+/* Called now and then with the bytes hashed so far and in all; done == total comes last. */
+typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
+
+/* The identity of the weights, whatever the files are called and however they are cut:
+ *     SHA-256( "invar weights 1\n", u64 tensors, then per tensor in byte order of the names:
+ *              u64 length, name, u64 length, type name ("BF16"), u64 ndim, u64 shape[ndim],
+ *              SHA-256(data) )
+ * with every u64 little-endian. Reads all data; progress may be NULL. Errors: IV_IO, IV_NO_MEMORY. */
+iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user,
+                               uint8_t out[32], iv_error *err);
+
+/* The same without the data: "invar layout 1\n" and no inner digests. Tells apart models of different names,
+ * types or shapes, not of different values; reads nothing. */
+iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err);
+
+#endif

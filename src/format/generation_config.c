@@ -1,0 +1,60 @@
+/* generation_config.c: a flat object of optional numbers.
+ *
+ * Invariant: what is flagged present lies in the range that the header names. */
+#include "format/generation_config.h"
+#include "base/file.h"
+#include "format/json_object.h"
+
+/* Ids of -1 appear in published files for "none". */
+static iv_status parse_id(const iv_json_object *o, const char *key, int64_t *out, bool *has, iv_error *err) {
+    int64_t id = -1;
+    IV_TRY(iv_json_object_int(o, key, -1, IV_VOCAB_MAX - 1, &id, has, err));
+    *has = *has && id >= 0;
+    if (*has) *out = id;
+    return IV_OK;
+}
+
+static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, iv_error *err) {
+    IV_TRY(iv_json_object_bool(o, "do_sample", &g->do_sample, &g->has_do_sample, err));
+    IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature,
+                               err));
+    IV_TRY(iv_json_object_int(o, "top_k", 0, IV_VOCAB_MAX, &g->top_k, &g->has_top_k, err));
+    IV_TRY(iv_json_object_real(o, "top_p", 0, 1, &g->top_p, &g->has_top_p, err));
+    IV_TRY(iv_json_object_real(o, "min_p", 0, 1, &g->min_p, &g->has_min_p, err));
+    IV_TRY(iv_json_object_real(o, "repetition_penalty", 0, IV_REPETITION_PENALTY_MAX, &g->repetition_penalty,
+                               &g->has_repetition_penalty, err));
+    if (g->has_repetition_penalty && g->repetition_penalty == 0)
+        return iv_fail(err, IV_FORMAT, "%s: repetition_penalty: wanted a number above 0, found 0", o->file);
+    IV_TRY(iv_json_object_int(o, "max_new_tokens", 1, IV_POSITIONS_MAX, &g->max_new_tokens,
+                              &g->has_max_new_tokens, err));
+    IV_TRY(iv_json_object_int(o, "max_length", 1, IV_POSITIONS_MAX, &g->max_length, &g->has_max_length, err));
+    IV_TRY(parse_id(o, "bos_token_id", &g->bos_id, &g->has_bos, err));
+    IV_TRY(parse_id(o, "pad_token_id", &g->pad_id, &g->has_pad, err));
+    return iv_json_object_ints(o, "eos_token_id", 0, IV_VOCAB_MAX - 1, g->eos_ids, IV_EOS_IDS_MAX,
+                               &g->eos_count, &g->has_eos, err);
+}
+
+iv_status iv_generation_config_parse(const char *name, const char *json, size_t n, iv_generation_config *out,
+                                     iv_error *err) {
+    json_t *root;
+    iv_json_object top;
+    *out = (iv_generation_config){0};
+    IV_TRY(iv_json_parse(name, json, n, &root, err));
+    iv_status status = iv_json_object_of(name, "", root, &top, err);
+    if (status == IV_OK) status = parse_fields(&top, out, err);
+    json_decref(root);
+    return status;
+}
+
+iv_status iv_generation_config_read(const char *dir, iv_generation_config *out, iv_error *err) {
+    iv_buf path = {0}, bytes = {0};
+    *out = (iv_generation_config){0};
+    iv_status status = iv_path_join(dir, "generation_config.json", &path, err);
+    if (status == IV_OK && iv_file_exists(path.data)) {
+        status = iv_file_read(path.data, IV_CONFIG_BYTES_MAX, &bytes, err);
+        if (status == IV_OK) status = iv_generation_config_parse(path.data, bytes.data, bytes.len, out, err);
+    }
+    iv_buf_free(&bytes);
+    iv_buf_free(&path);
+    return status;
+}

@@ -1,0 +1,78 @@
+/* model_config.h: config.json of a Hugging Face checkpoint -> one checked struct.
+ *
+ * Defaults are those of the transformers library, per family; docs/formats/config.md lists them with every
+ * rule. Both spellings of rotary settings are read: rope_theta with rope_scaling, and rope_parameters. */
+#ifndef IV_FORMAT_MODEL_CONFIG_H
+#define IV_FORMAT_MODEL_CONFIG_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+#define IV_CONFIG_BYTES_MAX ((size_t)1 << 22)
+#define IV_VOCAB_MAX (1 << 24)
+#define IV_HIDDEN_MAX (1 << 20)
+#define IV_INTERMEDIATE_MAX (1 << 22)
+#define IV_LAYERS_MAX 1024
+#define IV_HEADS_MAX 4096
+#define IV_HEAD_DIM_MAX 512
+#define IV_EXPERTS_MAX 4096
+#define IV_POSITIONS_MAX (1 << 30)
+#define IV_EOS_IDS_MAX 16
+
+typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL } iv_family;
+
+/* How the inverse frequencies f_i = theta^(-2i / head_dim) are changed. */
+typedef enum iv_rope_kind {
+    IV_ROPE_DEFAULT, /* not at all */
+    IV_ROPE_LINEAR,  /* divided by rope_factor */
+    IV_ROPE_LLAMA3   /* by wavelength: kept, divided by rope_factor, or between the two */
+} iv_rope_kind;
+
+typedef struct iv_model_config {
+    iv_family family;
+    const char *model_type; /* static string: "qwen3", ... */
+
+    int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
+    int64_t head_dim;                                                            /* even */
+    int64_t max_positions;
+    double rms_norm_eps;
+
+    iv_rope_kind rope;
+    double rope_theta;
+    double rope_factor;                                 /* LINEAR, LLAMA3; else 1 */
+    double rope_low_freq_factor, rope_high_freq_factor; /* LLAMA3, low < high; else 0 */
+    int64_t rope_original_positions;                    /* LLAMA3; else 0 */
+
+    bool tie_embeddings;
+    bool attention_bias;     /* on q, k and v */
+    bool attention_out_bias; /* on o */
+    bool mlp_bias;           /* on gate, up and down */
+    bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+
+    /* In a layer that slides, query i sees keys j with i - sliding_window < j <= i. 0 when no layer slides.
+     */
+    int64_t sliding_window;
+    bool sliding_layers[IV_LAYERS_MAX];
+
+    /* Mixture of experts: 0 experts and no MoE layer in dense families. */
+    int64_t experts, experts_per_token, moe_intermediate_size;
+    bool norm_topk_prob; /* the chosen experts' probabilities are scaled to sum to 1 */
+    bool moe_layers[IV_LAYERS_MAX];
+
+    bool has_dtype;
+    iv_dtype dtype; /* what the weights were saved as: BF16, F16, F32 or F64 */
+
+    int64_t bos_id, pad_id; /* -1: none; bos_id < vocab_size, pad_id < IV_VOCAB_MAX */
+    int64_t eos_ids[IV_EOS_IDS_MAX];
+    size_t eos_count; /* each < vocab_size */
+} iv_model_config;
+
+/* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
+ * IV_UNSUPPORTED for what is well formed but not something invar runs, by name. */
+iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out,
+                                iv_error *err);
+
+/* The same for dir/config.json. */
+iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *err);
+
+#endif
