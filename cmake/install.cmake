@@ -15,10 +15,11 @@ install(DIRECTORY models/tiny-math DESTINATION ${CMAKE_INSTALL_DATADIR}/invar/mo
 
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
-install(FILES completions/invar.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
-  RENAME invar OPTIONAL)
-install(FILES completions/_invar DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
-install(FILES completions/invar.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
+if(EXISTS ${CMAKE_SOURCE_DIR}/completions)
+  install(FILES completions/invar.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME invar)
+  install(FILES completions/_invar DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES completions/invar.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
 
 set(CPACK_PACKAGE_NAME invar)
 set(CPACK_PACKAGE_VENDOR "the invar project")
