@@ -1,0 +1,33 @@
+# install.cmake: what an installed invar consists of, and the packages made of it.
+
+install(TARGETS invar_static invar_shared
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET invar)
+  install(TARGETS invar RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(FILES include/invar.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+configure_file(cmake/invar.pc.in invar.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/invar.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(DIRECTORY models/tiny-math DESTINATION ${CMAKE_INSTALL_DATADIR}/invar/models)
+
+install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+if(EXISTS ${CMAKE_SOURCE_DIR}/completions)
+  install(FILES completions/invar.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME invar)
+  install(FILES completions/_invar DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES completions/invar.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
+
+set(CPACK_PACKAGE_NAME invar)
+set(CPACK_PACKAGE_VENDOR "the invar project")
+set(CPACK_PACKAGE_CONTACT "the invar project")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "LLM engine whose answers are the same bits every time")
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+include(CPack)

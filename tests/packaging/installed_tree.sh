@@ -1,0 +1,41 @@
+#!/bin/sh
+# installed_tree.sh BUILD_FOLDER: installs into a temporary prefix, then builds and runs a small program against
+# what was installed, through pkg-config, linked to the shared library and wholly statically.
+set -eu
+
+build=$1
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+
+env -u DESTDIR cmake --install "$build" --prefix "$prefix" >"$prefix/install.log" || {
+    cat "$prefix/install.log"
+    exit 1
+}
+pc=$(find "$prefix" -name invar.pc)
+lib=$(dirname "$(dirname "$pc")")
+PKG_CONFIG_PATH=$lib/pkgconfig
+export PKG_CONFIG_PATH
+
+# The .pc file names the prefix of configure time; this tree lies elsewhere.
+flags() { pkg-config --define-variable=prefix="$prefix" "$@" invar; }
+
+# shellcheck disable=SC2046  # flags are lists of words
+${CC:-cc} -std=c11 -Wall -Werror "$here/use_invar.c" -o "$prefix/shared" $(flags --cflags --libs)
+LD_LIBRARY_PATH=$lib "$prefix/shared"
+LD_LIBRARY_PATH=$lib ldd "$prefix/shared" | grep -q "$lib/libinvar.so.0" || {
+    echo "the shared program does not use $lib/libinvar.so.0"
+    exit 1
+}
+
+# shellcheck disable=SC2046
+${CC:-cc} -std=c11 -Wall -Werror -static "$here/use_invar.c" -o "$prefix/static" $(flags --static --cflags --libs)
+"$prefix/static"
+
+for file in share/invar/models/tiny-math/model.safetensors share/doc/invar/README.md share/doc/invar/LICENSE; do
+    [ -s "$prefix/$file" ] || {
+        echo "not installed: $file"
+        exit 1
+    }
+done
+echo "installed tree: shared and static programs run"
