@@ -3,6 +3,8 @@
 #include "base/file.h"
 #include "format/safetensors.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
 
 typedef struct parsed {
@@ -299,6 +301,28 @@ static void the_writer_refuses_what_could_not_be_read(void **state) {
     scratch_close(&s);
 }
 
+/* A disk that fills up: the limit on file sizes stands in for it. */
+static void a_write_that_fails_leaves_nothing(void **state) {
+    (void)state;
+    static const uint8_t data[4096];
+    const iv_tensor_data t = {"a", IV_U8, 1, {sizeof data}, data};
+    scratch s;
+    iv_error err;
+    struct rlimit before, small;
+    scratch_open(&s);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 1000;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    iv_status got = iv_safetensors_write(scratch_path(&s, "x"), &t, 1, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    expect_error("full", got, &err, IV_IO, "write failed");
+    assert_int_equal(scratch_count(&s), 0);
+    scratch_close(&s);
+}
+
 static void every_truncation_is_refused(void **state) {
     (void)state;
     scratch s;
@@ -392,6 +416,7 @@ int main(void) {
                                        cmocka_unit_test(written_files_read_back),
                                        cmocka_unit_test(bytes_are_those_of_the_reference),
                                        cmocka_unit_test(the_writer_refuses_what_could_not_be_read),
+                                       cmocka_unit_test(a_write_that_fails_leaves_nothing),
                                        cmocka_unit_test(every_truncation_is_refused),
                                        cmocka_unit_test(bit_flips_never_break_a_promise),
                                        cmocka_unit_test(the_length_is_checked_before_it_is_used)};
