@@ -232,23 +232,28 @@ static iv_status hash_data(hashing *h, const iv_tensor_info *t, uint8_t out[32],
 iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user,
                                uint8_t out[32], iv_error *err) {
     hashing h = {.c = c, .progress = progress, .user = user, .chunk = malloc(DIGEST_CHUNK_BYTES)};
-    iv_digest *d = iv_digest_new();
+    uint8_t(*data)[32] = calloc(c->count + 1, sizeof *data);
     iv_status status = IV_OK;
-    if (!h.chunk || !d) status = iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
-    if (status == IV_OK) {
-        iv_digest_add(d, "invar weights 1\n", 16);
-        add_u64(d, c->count);
-    }
-    for (size_t i = 0; i < c->count && status == IV_OK; i++) {
-        uint8_t data[32];
-        status = hash_data(&h, &c->tensors[i], data, err);
-        add_layout(d, &c->tensors[i]);
-        iv_digest_add(d, data, sizeof data);
-    }
-    if (d) iv_digest_finish(d, out);
+    if (!h.chunk || !data) status = iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
+    for (size_t i = 0; i < c->count && status == IV_OK; i++) status = hash_data(&h, &c->tensors[i], data[i], err);
+    if (status == IV_OK) status = iv_checkpoint_digest_join(c, data, out, err);
     if (status == IV_OK && progress) progress(user, c->bytes, c->bytes);
+    free(data);
     free(h.chunk);
     return status;
+}
+
+iv_status iv_checkpoint_digest_join(const iv_checkpoint *c, const uint8_t (*data)[32], uint8_t out[32], iv_error *err) {
+    iv_digest *d = iv_digest_new();
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
+    iv_digest_add(d, "invar weights 1\n", 16);
+    add_u64(d, c->count);
+    for (size_t i = 0; i < c->count; i++) {
+        add_layout(d, &c->tensors[i]);
+        iv_digest_add(d, data[i], sizeof data[i]);
+    }
+    iv_digest_finish(d, out);
+    return IV_OK;
 }
 
 iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err) {

@@ -40,6 +40,10 @@ typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
 iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user,
                                uint8_t out[32], iv_error *err);
 
+/* The same from digests of the tensors' data that the caller made while reading them: data[i] is that of
+ * iv_checkpoint_at(c, i). Reads nothing. */
+iv_status iv_checkpoint_digest_join(const iv_checkpoint *c, const uint8_t (*data)[32], uint8_t out[32], iv_error *err);
+
 /* The same without the data: "invar layout 1\n" and no inner digests. Tells apart models of different names,
  * types or shapes, not of different values; reads nothing. */
 iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err);

@@ -142,7 +142,7 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
     int64_t block = iv_first_visible(position, a->window) / B, blocks_a_split = IV_ATTENTION_SPLIT / B;
     begin_split(j, s, rows);
     for (; block <= last / B; block++) {
-        block_step(j, s, span->pages[block], kv_head, block * B, position, heads_here, rows);
+        block_step(j, s, a->kv + span->pages[block] * l->page_bytes, kv_head, block * B, position, heads_here, rows);
         if ((block + 1) % blocks_a_split == 0 || block == last / B) {
             end_split(j, s, rows);
             begin_split(j, s, rows);

@@ -10,11 +10,12 @@ typedef struct iv_attention_span {
     size_t first_row;      /* in q and out */
     size_t rows;           /* tokens */
     int64_t position;      /* of the first; the others follow */
-    unsigned char *const *pages; /* [block] -> this layer's page; must cover position + rows - 1 */
+    const uint32_t *pages; /* [block] -> page number; covers position + rows - 1 */
 } iv_attention_span;
 
 typedef struct iv_attention_args {
     const iv_kv_layout *layout;
+    const unsigned char *kv; /* this layer's pages, layout->page_bytes apart */
     size_t heads;          /* query heads: a multiple of layout->heads */
     int64_t window;        /* 0: none */
     float scale_log2e;

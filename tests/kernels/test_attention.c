@@ -22,22 +22,19 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
     assert_true(iv_attention_scratch(&l, &c.scratch_bytes));
     c.scratch_bytes *= threads;
     c.scratch = aligned_alloc(64, c.scratch_bytes);
-    unsigned char **pages = calloc(blocks, sizeof *pages);
-    for (size_t b = 0; b < blocks; b++) {
-        pages[b] = aligned_alloc(64, l.page_bytes);
-        memset(pages[b], 0, l.page_bytes);
-    }
+    uint32_t *pages = calloc(blocks, sizeof *pages); /* backwards: a page's place must not matter */
+    unsigned char *kv = calloc(blocks, l.page_bytes);
+    for (size_t b = 0; b < blocks; b++) pages[b] = (uint32_t)(blocks - 1 - b);
     for (size_t t = 0; t < tokens; t++)
         for (size_t h = 0; h < p->kv_heads; h++) {
             size_t at = (t * p->kv_heads + h) * dim * e;
-            assert_true(iv_kv_write(&l, pages[t / 64], h, t % 64, (char *)p->k + at, (char *)p->v + at));
+            assert_true(iv_kv_write(&l, kv + pages[t / 64] * l.page_bytes, h, t % 64, (char *)p->k + at, (char *)p->v + at));
         }
     char *out = calloc(p->rows * p->heads * dim, e);
     iv_attention_span span = {0, p->rows, (int64_t)p->first, pages};
     const void *q = (char *)p->q + p->first * p->heads * dim * e;
-    iv_attention(&c, &(iv_attention_args){&l, p->heads, p->window, p->scale, q, out, &span, 1});
-    for (size_t b = 0; b < blocks; b++) free(pages[b]);
-    free(pages), free(c.scratch);
+    iv_attention(&c, &(iv_attention_args){&l, kv, p->heads, p->window, p->scale, q, out, &span, 1});
+    free(kv), free(pages), free(c.scratch);
     iv_pool_close(c.pool);
     return out;
 }

@@ -1,0 +1,224 @@
+/* forward.c: the decoder that all five families share, written once against the op table. */
+#include "model/forward.h"
+#include "base/size.h"
+#include "device/memory.h"
+#include "kernels/linear.h"
+#include "model/moe.h"
+#include "numerics/attention.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+typedef struct carving {
+    unsigned char *base; /* NULL: only measure */
+    size_t at;
+    bool overflow;
+} carving;
+
+static void *carve(carving *c, size_t count, size_t width) {
+    size_t bytes, at = c->at;
+    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 64, &bytes) || !iv_size_add(at, bytes, &c->at)) {
+        c->overflow = true;
+        return NULL;
+    }
+    return c->base ? c->base + at : NULL;
+}
+
+static size_t widest_input(const iv_model_config *c) {
+    size_t k = iv_size_max((size_t)c->hidden_size, (size_t)(c->heads * c->head_dim));
+    return iv_size_max(k, iv_size_max((size_t)c->intermediate_size, (size_t)c->moe_intermediate_size));
+}
+
+static void carve_all(iv_forward_state *s, carving *v) {
+    const iv_model_config *c = &s->model->config;
+    size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
+    size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim), k = (size_t)c->experts_per_token;
+    size_t intermediate = iv_size_max((size_t)c->intermediate_size, (size_t)c->moe_intermediate_size);
+    size_t linear = 0, attention = 0, total = 0;
+    if (!iv_linear_scratch(t, widest_input(c), &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
+        !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
+        v->overflow = true;
+    s->compute.scratch_bytes = iv_size_max(linear, total);
+    s->compute.scratch = carve(v, s->compute.scratch_bytes, 1);
+    s->x = carve(v, t * hidden, sizeof(float));
+    s->normed = carve(v, t * hidden, width);
+    s->wide = carve(v, t * iv_size_max(q + 2 * kv, iv_size_max(2 * intermediate, hidden)), sizeof(float));
+    s->q = carve(v, t * q, width);
+    s->attended = carve(v, t * q, width);
+    s->act = carve(v, t * intermediate, width);
+    if (k == 0) return;
+    s->router_logits = carve(v, t * (size_t)c->experts, sizeof(float));
+    s->expert_ids = carve(v, t * k, sizeof(int32_t));
+    s->expert_weights = carve(v, t * k, sizeof(float));
+    s->terms = carve(v, t * k * hidden, sizeof(float));
+    s->gathered = carve(v, t * hidden, width);
+    s->expert_rows = carve(v, t * 2, sizeof(uint32_t));
+}
+
+iv_status iv_forward_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
+                          size_t tokens_max, iv_forward_state **out, iv_error *err) {
+    if (arithmetic == IV_TC16 && m->dtype == IV_F32)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
+    if (tokens_max == 0 || tokens_max > SIZE_MAX >> 32)
+        return iv_fail(err, IV_INVALID, "tokens in a step: wanted 1 to 2^32, found %zu", tokens_max);
+    iv_forward_state *s = calloc(1, sizeof *s);
+    if (!s) return iv_fail(err, IV_NO_MEMORY, "forward: no memory");
+    s->model = m, s->tokens_max = tokens_max;
+    s->compute = (iv_compute){.kernels = kernels, .arithmetic = arithmetic, .pool = pool};
+    carving v = {0};
+    carve_all(s, &v);
+    s->data_bytes = v.at;
+    if (!v.overflow) s->data = iv_memory_alloc(s->data_bytes);
+    if (!s->data) {
+        free(s);
+        return iv_fail(err, IV_NO_MEMORY, "forward: no memory for steps of %zu tokens", tokens_max);
+    }
+    v = (carving){.base = s->data};
+    carve_all(s, &v);
+    *out = s;
+    return IV_OK;
+}
+
+void iv_forward_close(iv_forward_state *s) {
+    if (!s) return;
+    iv_memory_free(s->data, s->data_bytes);
+    free(s);
+}
+
+/* ---- pieces of a layer --------------------------------------------------------------------------------- */
+
+typedef struct step { /* what a parallel task sees */
+    iv_forward_state *s;
+    const iv_batch *b;
+    const iv_layer *layer;
+    unsigned char *kv;   /* this layer's pages */
+    const float *weight; /* of the norm at work */
+    atomic_size_t bad_span;
+} step;
+
+static void embed_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    step *t = context;
+    const iv_model *m = t->s->model;
+    iv_matrix_row(&m->embedding, (size_t)t->b->ids[row], t->s->x + row * (size_t)m->config.hidden_size);
+}
+
+static void norm_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    step *t = context;
+    const iv_model *m = t->s->model;
+    size_t hidden = (size_t)m->config.hidden_size;
+    t->s->compute.kernels->rmsnorm(t->s->x + row * hidden, t->weight, (float)m->config.rms_norm_eps, hidden, m->dtype,
+                                   (char *)t->s->normed + row * hidden * iv_dtype_bytes(m->dtype));
+}
+
+static void norm_rows(step *t, const float *weight) {
+    t->weight = weight;
+    iv_pool_run(t->s->compute.pool, t->b->tokens, norm_row, t);
+}
+
+/* Head norms, rotation and the KV write of one token: qkv row -> q in dtype, K and V in the page. */
+static void rotate_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    step *t = context;
+    const iv_model *m = t->s->model;
+    const iv_model_config *c = &m->config;
+    const iv_kernels *k = t->s->compute.kernels;
+    size_t dim = (size_t)c->head_dim, heads = (size_t)c->heads, kv_heads = (size_t)c->kv_heads, width = iv_dtype_bytes(m->dtype);
+    float *qkv = t->s->wide + row * (heads + 2 * kv_heads) * dim;
+    size_t span = 0;
+    while (row >= t->b->spans[span].first_row + t->b->spans[span].rows) span++;
+    const iv_attention_span *sp = &t->b->spans[span];
+    size_t position = (size_t)sp->position + (row - sp->first_row);
+    const float *cosine = m->rope_cosine + position * dim / 2, *sine = m->rope_sine + position * dim / 2;
+    for (size_t h = 0; h < heads + kv_heads; h++) {
+        float *x = qkv + h * dim;
+        const float *norm = h < heads ? t->layer->q_norm : t->layer->k_norm;
+        if (norm) k->rmsnorm(x, norm, (float)c->rms_norm_eps, dim, IV_F32, x);
+        k->rope(x, cosine, sine, dim / 2);
+    }
+    k->round(qkv, heads * dim, m->dtype, (char *)t->s->q + row * heads * dim * width);
+    unsigned char *page = t->kv + sp->pages[position / IV_ATTENTION_BLOCK] * m->kv_layout.page_bytes;
+    for (size_t h = 0; h < kv_heads; h++) {
+        float key[IV_HEAD_DIM_MAX], value[IV_HEAD_DIM_MAX]; /* storage for any dtype */
+        k->round(qkv + (heads + h) * dim, dim, m->dtype, key);
+        k->round(qkv + (heads + kv_heads + h) * dim, dim, m->dtype, value);
+        if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) atomic_store(&t->bad_span, span);
+    }
+}
+
+static void swiglu_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    step *t = context;
+    const iv_model *m = t->s->model;
+    size_t n = (size_t)m->config.intermediate_size;
+    const float *gate = t->s->wide + row * 2 * n;
+    t->s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)t->s->act + row * n * iv_dtype_bytes(m->dtype));
+}
+
+static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x, size_t rows, const float *bias, float *out,
+                   bool accumulate) {
+    iv_linear(&s->compute, &(iv_linear_args){.weight = w, .type = s->model->dtype, .x = x, .x_stride = w->k, .rows = rows,
+                                             .bias = bias, .out = out, .out_stride = w->n, .accumulate = accumulate});
+}
+
+static void attention_block(step *t) {
+    iv_forward_state *s = t->s;
+    const iv_model *m = s->model;
+    const iv_layer *l = t->layer;
+    norm_rows(t, l->attention_norm);
+    linear(s, &l->qkv, s->normed, t->b->tokens, l->qkv_bias, s->wide, false);
+    iv_pool_run(s->compute.pool, t->b->tokens, rotate_row, t);
+    iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout, .kv = t->kv, .heads = (size_t)m->config.heads,
+                                                   .window = l->window, .scale_log2e = m->scale_log2e, .q = s->q,
+                                                   .out = s->attended, .spans = t->b->spans, .span_count = t->b->span_count});
+    linear(s, &l->out, s->attended, t->b->tokens, l->out_bias, s->x, true);
+}
+
+static void mlp_block(step *t) {
+    iv_forward_state *s = t->s;
+    const iv_layer *l = t->layer;
+    norm_rows(t, l->mlp_norm);
+    if (l->moe) {
+        iv_moe(s, l, t->b->tokens);
+        return;
+    }
+    linear(s, &l->experts->gate_up, s->normed, t->b->tokens, l->experts->gate_up_bias, s->wide, false);
+    iv_pool_run(s->compute.pool, t->b->tokens, swiglu_row, t);
+    linear(s, &l->experts->down, s->act, t->b->tokens, l->experts->down_bias, s->x, true);
+}
+
+/* The rows whose logits are wanted, in batches that fit the step's buffers. */
+static void logits_block(step *t) {
+    iv_forward_state *s = t->s;
+    const iv_model *m = s->model;
+    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
+    for (size_t i = 0; i < t->b->logit_count; i++)
+        s->compute.kernels->rmsnorm(s->x + t->b->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps, hidden,
+                                    m->dtype, (char *)s->normed + i * hidden * width);
+    linear(s, &m->head, s->normed, t->b->logit_count, NULL, t->b->logits, false);
+}
+
+iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {
+    const iv_model *m = s->model;
+    step t = {.s = s, .b = b, .bad_span = SIZE_MAX};
+    IV_ASSERT(b->tokens > 0 && b->tokens <= s->tokens_max && b->logit_count <= b->tokens);
+    for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < m->config.vocab_size);
+    for (size_t i = 0; i < b->span_count; i++)
+        IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= m->rope_positions);
+    iv_pool_run(s->compute.pool, b->tokens, embed_row, &t);
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
+        t.layer = &m->layers[i];
+        t.kv = b->kv + i * b->kv_layer_bytes;
+        attention_block(&t);
+        size_t bad = atomic_load(&t.bad_span);
+        if (bad != SIZE_MAX)
+            return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite", i, bad);
+        mlp_block(&t);
+    }
+    if (b->logit_count) logits_block(&t);
+    return IV_OK;
+}

@@ -1,0 +1,227 @@
+/* load.c: opening a model: plan from headers, then tensors read, checked, hashed and packed in parallel. */
+#include "base/digest.h"
+#include "base/size.h"
+#include "device/memory.h"
+#include "model/tensors.h"
+#include "numerics/floats.h"
+#include "numerics/rope.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 2 * 1024 * 1024, CHUNK_ROWS = 32 };
+
+static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_checkpoint *c, iv_error *err) {
+    if (o->has_dtype) {
+        m->dtype = o->dtype;
+        return IV_OK;
+    }
+    m->dtype = m->config.dtype;
+    if (!m->config.has_dtype) { /* the type of the embedding, which every family has */
+        const iv_tensor_info *t = iv_checkpoint_find(c, "model.embed_tokens.weight");
+        if (!t) return iv_fail(err, IV_FORMAT, "model.embed_tokens.weight: not in the checkpoint");
+        m->dtype = t->dtype;
+    }
+    if (m->dtype == IV_BF16 || m->dtype == IV_F16 || m->dtype == IV_F32) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "dtype: the checkpoint is %s; choose bfloat16, float16 or float32", iv_dtype_name(m->dtype));
+}
+
+/* Everything that headers tell. On failure nothing is held. */
+static iv_status plan_from_headers(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
+                                   iv_weight_plan *plan, iv_error *err) {
+    *m = (iv_model){0};
+    IV_TRY(iv_model_config_read(dir, &m->config, err));
+    iv_checkpoint *c;
+    IV_TRY(iv_checkpoint_open(dir, &c, err));
+    iv_status status = choose_dtype(o, m, c, err);
+    if (status == IV_OK) status = iv_weight_plan_make(m, c, plan, err);
+    if (status == IV_OK && !iv_kv_layout_make(&m->kv_layout, m->dtype, (size_t)m->config.kv_heads, (size_t)m->config.head_dim))
+        status = iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+    if (status == IV_OK) {
+        m->weight_bytes = plan->matrix_bytes;
+        *checkpoint = c;
+        return IV_OK;
+    }
+    iv_checkpoint_close(c);
+    iv_arena_free(&m->arena);
+    return status;
+}
+
+iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint, iv_error *err) {
+    iv_weight_plan plan;
+    return plan_from_headers(dir, o, m, checkpoint, &plan, err);
+}
+
+typedef struct loading {
+    const iv_checkpoint *c;
+    const iv_weight_plan *plan;
+    const iv_model_options *o;
+    uint8_t (*digests)[32];
+    size_t total_bytes;
+    atomic_size_t done_bytes;
+    atomic_bool failed;
+    pthread_mutex_t lock; /* of progress calls and of *err */
+    iv_error *err;
+} loading;
+
+/* Index of the first value that is a NaN or an infinity; n if all are finite. */
+static size_t first_not_finite(iv_dtype type, const void *p, size_t n) {
+    static const uint32_t exponent[3] = {0x7f80u, 0x7c00u, 0x7f800000u};
+    uint32_t mask = exponent[type];
+    for (size_t at = 0; at < n; at += 256) { /* blocks without a branch inside */
+        size_t end = iv_size_min(at + 256, n);
+        uint32_t bad = 0;
+        if (type == IV_F32)
+            for (size_t i = at; i < end; i++) bad |= (((const uint32_t *)p)[i] & mask) == mask;
+        else
+            for (size_t i = at; i < end; i++) bad |= (((const uint16_t *)p)[i] & mask) == mask;
+        if (!bad) continue;
+        for (size_t i = at; i < end; i++) {
+            uint32_t u = type == IV_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
+            if ((u & mask) == mask) return i;
+        }
+    }
+    return n;
+}
+
+static void to_floats(iv_dtype type, const void *p, size_t n, float *out) {
+    for (size_t i = 0; i < n; i++) {
+        if (type == IV_F32) out[i] = ((const float *)p)[i];
+        else out[i] = type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i]) : iv_f16_to_f32(((const uint16_t *)p)[i]);
+    }
+}
+
+static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t element, size_t n, iv_error *err) {
+    const iv_tensor_info *t = part->tensor;
+    if (!part->matrix && !part->vector) return IV_OK;
+    size_t bad = first_not_finite(t->dtype, bytes, n);
+    if (bad < n) return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->name, element + bad);
+    if (part->vector) to_floats(t->dtype, bytes, n, part->vector + part->first + element);
+    else iv_matrix_pack(part->matrix, t->dtype, bytes, part->first + element / part->matrix->k, n / part->matrix->k);
+    return IV_OK;
+}
+
+static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t digest[32], iv_error *err) {
+    const iv_tensor_info *t = part->tensor;
+    size_t width = iv_dtype_bytes(t->dtype), row = part->matrix ? part->matrix->k * width : width;
+    size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS * row; /* whole groups of rows */
+    unsigned char *chunk = malloc(iv_size_min(step, t->bytes ? t->bytes : 1));
+    iv_digest *d = iv_digest_new();
+    iv_status status = chunk && d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->name);
+    for (size_t at = 0; status == IV_OK && at < t->bytes && !atomic_load(&job->failed); at += step) {
+        size_t n = iv_size_min(step, t->bytes - at);
+        status = iv_checkpoint_read(job->c, t, chunk, at, n, err);
+        if (status != IV_OK) break;
+        iv_digest_add(d, chunk, n);
+        status = use_chunk(part, chunk, at / width, n / width, err);
+        size_t done = atomic_fetch_add(&job->done_bytes, n) + n;
+        if (job->o->progress && pthread_mutex_trylock(&job->lock) == 0) {
+            job->o->progress(job->o->user, done, job->total_bytes);
+            pthread_mutex_unlock(&job->lock);
+        }
+    }
+    if (d) iv_digest_finish(d, digest);
+    free(chunk);
+    return status;
+}
+
+static void load_task(void *context, size_t index, size_t worker) {
+    (void)worker;
+    loading *job = context;
+    iv_error err;
+    if (atomic_load(&job->failed)) return;
+    const iv_weight_part *part = &job->plan->parts[index];
+    size_t slot = (size_t)(part->tensor - iv_checkpoint_at(job->c, 0));
+    if (load_part(job, part, job->digests[slot], &err) == IV_OK) return;
+    pthread_mutex_lock(&job->lock);
+    if (!atomic_exchange(&job->failed, true)) *job->err = err;
+    pthread_mutex_unlock(&job->lock);
+}
+
+static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_weight_plan *plan, const iv_model_options *o,
+                          iv_pool *pool, iv_error *err) {
+    loading job = {.c = c, .plan = plan, .o = o, .total_bytes = iv_checkpoint_bytes(c), .err = err};
+    job.digests = calloc(iv_checkpoint_count(c) + 1, sizeof *job.digests);
+    if (!job.digests) return iv_fail(err, IV_NO_MEMORY, "model: no memory for digests");
+    pthread_mutex_init(&job.lock, NULL);
+    iv_pool_run(pool, plan->count, load_task, &job);
+    iv_status status = atomic_load(&job.failed) ? err->status : IV_OK;
+    if (status == IV_OK && o->progress) o->progress(o->user, job.total_bytes, job.total_bytes);
+    if (status == IV_OK)
+        status = iv_checkpoint_digest_join(c, (const uint8_t(*)[32])job.digests, m->weights_digest, err);
+    pthread_mutex_destroy(&job.lock);
+    free(job.digests);
+    return status;
+}
+
+typedef struct rope_job {
+    iv_model *m;
+    const double *frequencies;
+    size_t pairs;
+} rope_job;
+
+enum { ROPE_ROWS_A_TASK = 256 };
+
+static void rope_task(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const rope_job *j = context;
+    size_t end = iv_size_min((index + 1) * ROPE_ROWS_A_TASK, j->m->rope_positions);
+    for (size_t p = index * ROPE_ROWS_A_TASK; p < end; p++)
+        iv_rope_row(j->frequencies, j->pairs, (int64_t)p, j->m->rope_cosine + p * j->pairs, j->m->rope_sine + p * j->pairs);
+}
+
+static size_t rope_bytes(const iv_model *m) { return m->rope_positions * (size_t)m->config.head_dim / 2 * sizeof(float); }
+
+static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
+    const iv_model_config *c = &m->config;
+    size_t pairs = (size_t)c->head_dim / 2;
+    double frequencies[IV_HEAD_DIM_MAX / 2];
+    iv_rope_rule rule = {.theta = c->rope_theta, .factor = c->rope_factor, .low_freq = c->rope_low_freq_factor,
+                         .high_freq = c->rope_high_freq_factor, .original_positions = (double)c->rope_original_positions};
+    m->rope_positions = o->positions ? o->positions : (size_t)c->max_positions;
+    m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
+    if (!m->rope_cosine || !m->rope_sine)
+        return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
+    iv_rope_frequencies(&rule, (size_t)c->head_dim, frequencies);
+    rope_job job = {m, frequencies, pairs};
+    iv_pool_run(pool, (m->rope_positions + ROPE_ROWS_A_TASK - 1) / ROPE_ROWS_A_TASK, rope_task, &job);
+    return IV_OK;
+}
+
+/* head_dim^-0.5 * log2(e) in double, rounded once; the square root is correctly rounded by IEEE 754. */
+static float attention_scale(int64_t head_dim) {
+    return (float)(1.4426950408889634 / __builtin_sqrt((double)head_dim));
+}
+
+iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *pool, iv_model **out, iv_error *err) {
+    iv_model *m = calloc(1, sizeof *m);
+    iv_checkpoint *c = NULL;
+    iv_weight_plan plan;
+    if (!m) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a model", dir);
+    iv_status status = plan_from_headers(dir, o, m, &c, &plan, err);
+    if (status == IV_OK) {
+        m->data = iv_memory_alloc(plan.matrix_bytes);
+        if (!m->data) status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes of weights", dir, plan.matrix_bytes);
+    }
+    if (status == IV_OK) {
+        iv_weight_plan_place(m, m->data);
+        status = load_all(m, c, &plan, o, pool, err);
+    }
+    if (status == IV_OK) status = make_rope_tables(m, o, pool, err);
+    if (status == IV_OK) m->scale_log2e = attention_scale(m->config.head_dim);
+    iv_checkpoint_close(c);
+    if (status == IV_OK) *out = m;
+    else iv_model_close(m);
+    return status;
+}
+
+void iv_model_close(iv_model *m) {
+    if (!m) return;
+    iv_memory_free(m->data, m->weight_bytes);
+    iv_memory_free(m->rope_cosine, rope_bytes(m));
+    iv_memory_free(m->rope_sine, rope_bytes(m));
+    iv_arena_free(&m->arena);
+    free(m);
+}

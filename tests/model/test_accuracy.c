@@ -1,0 +1,153 @@
+/* The five families against float64 logits of the same checkpoints, in every arithmetic and dtype that runs. */
+#include "runner.h"
+#include "numerics/rope.h"
+
+typedef struct reference {
+    iv_checkpoint *file;
+    size_t sequences, tokens, vocab, greedy_count;
+    int32_t *ids, *greedy;
+    double *logits;
+} reference;
+
+static void *read_tensor(iv_checkpoint *c, const char *name, const iv_tensor_info **info) {
+    iv_error err;
+    *info = iv_checkpoint_find(c, name);
+    assert_non_null(*info);
+    void *p = malloc((*info)->bytes);
+    ASSERT_OK(iv_checkpoint_read(c, *info, p, 0, (*info)->bytes, &err), &err);
+    return p;
+}
+
+/* A file is opened as a one-file checkpoint through a directory of its own. */
+static void reference_open(reference *r, const char *file) {
+    char dir[] = "/tmp/invar-reference-XXXXXX", link_path[64];
+    iv_error err;
+    const iv_tensor_info *t;
+    assert_non_null(mkdtemp(dir));
+    snprintf(link_path, sizeof link_path, "%s/model.safetensors", dir);
+    assert_int_equal(symlink(file, link_path), 0);
+    ASSERT_OK(iv_checkpoint_open(dir, &r->file, &err), &err);
+    unlink(link_path), rmdir(dir);
+    r->logits = read_tensor(r->file, "logits_f64", &t);
+    r->vocab = (size_t)t->shape[t->ndim - 1], r->tokens = (size_t)t->shape[t->ndim - 2];
+    r->sequences = t->ndim == 3 ? (size_t)t->shape[0] : 1;
+    r->ids = read_tensor(r->file, "input_ids", &t);
+    r->greedy = read_tensor(r->file, "greedy_ids", &t);
+    r->greedy_count = (size_t)t->shape[0];
+}
+
+static void reference_close(reference *r) {
+    iv_checkpoint_close(r->file);
+    free(r->ids), free(r->greedy), free(r->logits);
+}
+
+/* Relative error: root mean square of the difference over that of the reference. */
+static double relative_error(const float *got, const double *want, size_t n) {
+    double d = 0, w = 0;
+    for (size_t i = 0; i < n; i++) d += (got[i] - want[i]) * (got[i] - want[i]), w += want[i] * want[i];
+    return sqrt(d / w);
+}
+
+/* The float64 references of tests/data/hf come from models that were cast to bf16 whole, their table of
+ * inverse frequencies too, before they were widened. invar keeps frequencies in double (as do the references
+ * of tiny-math and stories15m), so the same table is put in here to compare everything else. */
+static void round_frequencies_to_bf16(iv_model *m) {
+    const iv_model_config *c = &m->config;
+    double f[IV_HEAD_DIM_MAX / 2];
+    size_t pairs = (size_t)c->head_dim / 2;
+    iv_rope_rule rule = {c->rope_theta, c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
+                         (double)c->rope_original_positions};
+    iv_rope_frequencies(&rule, (size_t)c->head_dim, f);
+    for (size_t i = 0; i < pairs; i++) f[i] = iv_bf16_to_f32(iv_bf16_from_f32((float)f[i]));
+    for (size_t p = 0; p < m->rope_positions; p++)
+        iv_rope_row(f, pairs, (int64_t)p, m->rope_cosine + p * pairs, m->rope_sine + p * pairs);
+}
+
+static double check(const char *dir, const reference *ref, iv_arithmetic arithmetic, const iv_dtype *dtype, bool rounded,
+                    double limit) {
+    runner r;
+    iv_model_options o = {.has_dtype = dtype != NULL, .dtype = dtype ? *dtype : IV_BF16};
+    runner_open(&r, dir, &o, arithmetic, iv_isa_detect(), 2);
+    assert_int_equal(r.model->config.vocab_size, ref->vocab);
+    if (rounded) round_frequencies_to_bf16(r.model);
+    float *logits = malloc(ref->tokens * ref->vocab * sizeof *logits);
+    double worst = 0;
+    for (size_t s = 0; s < ref->sequences; s++) {
+        runner_reset(&r);
+        runner_step(&r, ref->ids + s * ref->tokens, ref->tokens, logits);
+        double e = relative_error(logits, ref->logits + s * ref->tokens * ref->vocab, ref->tokens * ref->vocab);
+        if (e > worst) worst = e;
+    }
+    printf("%-40s %s %-8s relative error %.6f\n", strrchr(dir, '/') + 1, arithmetic == IV_TC16 ? "tc16 " : "fma32",
+           iv_dtype_name(r.model->dtype), worst);
+    assert_true(worst < limit);
+    runner_close(&r);
+    free(logits);
+    return worst;
+}
+
+static void all_types(const char *dir, const char *reference_file, bool rounded, double limit) {
+    reference ref;
+    const iv_dtype f16 = IV_F16, f32 = IV_F32;
+    reference_open(&ref, reference_file);
+    double bf16 = check(dir, &ref, IV_FMA32, NULL, rounded, limit);
+    check(dir, &ref, IV_TC16, NULL, rounded, limit);
+    double half = check(dir, &ref, IV_FMA32, &f16, rounded, limit);
+    check(dir, &ref, IV_TC16, &f16, rounded, limit);
+    double full = check(dir, &ref, IV_FMA32, &f32, rounded, limit);
+    assert_true(half < bf16 && full < half); /* more bits, less error: the types are really in use */
+    assert_true(full < 2e-5);
+    reference_close(&ref);
+}
+
+/* As users get it: double frequencies. */
+static void check_plain(const char *dir, const char *file, double limit) {
+    reference ref;
+    reference_open(&ref, file);
+    printf("with double frequencies: ");
+    check(dir, &ref, IV_FMA32, NULL, false, limit);
+    printf("with double frequencies: ");
+    check(dir, &ref, IV_TC16, NULL, false, limit);
+    printf("with the reference's bf16 frequencies:\n");
+    reference_close(&ref);
+}
+
+static void one_family(const char *name, double limit) {
+    char dir[4096], file[4200];
+    snprintf(dir, sizeof dir, "%s", source_path("tests/data/hf/"));
+    strcat(dir, name);
+    snprintf(file, sizeof file, "%s/reference.safetensors", dir);
+    check_plain(dir, file, limit);
+    all_types(dir, file, true, limit);
+}
+
+static void qwen3(void **state) { (void)state, one_family("qwen3", 0.04); }
+static void llama31(void **state) { (void)state, one_family("llama31", 0.04); }
+static void mistral(void **state) { (void)state, one_family("mistral_v03", 0.04); }
+static void qwen2(void **state) { (void)state, one_family("qwen2", 0.04); }
+static void qwen3_moe(void **state) { (void)state, one_family("qwen3_moe", 0.2); }
+
+static void tiny_math(void **state) {
+    (void)state;
+    char dir[4096], file[4200];
+    snprintf(dir, sizeof dir, "%s", source_path("models/tiny-math"));
+    snprintf(file, sizeof file, "%s/oracle.safetensors", dir);
+    all_types(dir, file, false, 0.04);
+}
+
+static void stories15m(void **state) {
+    (void)state;
+    const char *path = shared_path("models/stories15m");
+    SKIP_WITHOUT(path, "models/stories15m");
+    char dir[4096], file[4200];
+    snprintf(dir, sizeof dir, "%s", path);
+    snprintf(file, sizeof file, "%s/oracle.safetensors", dir);
+    all_types(dir, file, false, 0.04);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(qwen3), cmocka_unit_test(llama31), cmocka_unit_test(mistral),
+                                       cmocka_unit_test(qwen2), cmocka_unit_test(qwen3_moe), cmocka_unit_test(tiny_math),
+                                       cmocka_unit_test(stories15m)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
