@@ -1,6 +1,27 @@
 /* invar.h: the only public header of libinvar.
  *
- * Engine, request, event, status. C ABI, opaque types, no global state. */
+ * An engine holds one model. Requests are submitted to it, steps are run, events are read:
+ *
+ *     iv_engine_options o;
+ *     iv_engine_options_init(&o);
+ *     o.model = "models/tiny-math";
+ *     iv_engine *engine;
+ *     iv_error err;
+ *     if (iv_engine_open(&o, &engine, &err) != IV_OK) return complain(err.message);
+ *     iv_request r;
+ *     iv_request_init(engine, &r);
+ *     r.text = "2 + 2 =", r.text_bytes = 7;
+ *     uint64_t id;
+ *     iv_engine_submit(engine, &r, &id, &err);
+ *     for (bool busy = true; busy;) {
+ *         iv_engine_step(engine, &busy, &err);
+ *         for (iv_event e; iv_engine_next_event(engine, &e);) use(&e);
+ *     }
+ *     iv_engine_close(engine);
+ *
+ * C ABI, opaque types, errors as values, no global state: several engines may live in one process. One engine is
+ * used by one thread at a time; it runs its own worker threads. Strings are UTF-8. The library never prints,
+ * never exits, and keeps no pointer into a request after iv_engine_submit returns. */
 #ifndef INVAR_H
 #define INVAR_H
 
@@ -13,6 +34,8 @@ extern "C" {
 #endif
 
 #define IV_API __attribute__((visibility("default")))
+
+/* ---- status -------------------------------------------------------------------------------------------- */
 
 /* What a call came to. Everything but IV_OK fills the caller's iv_error. */
 typedef enum iv_status {
@@ -37,6 +60,188 @@ typedef struct iv_error {
 
 /* The name of a status, for logs ("invalid", "format", ...). Static string. */
 IV_API const char *iv_status_name(iv_status status);
+
+/* "0.1.0". Static string. */
+IV_API const char *iv_version(void);
+
+/* Text or ids that the library allocated; free with iv_text_free or iv_ids_free (zeroed ones too). */
+typedef struct iv_text {
+    char *data; /* NUL-terminated; may hold NUL inside */
+    size_t bytes;
+} iv_text;
+typedef struct iv_ids {
+    int32_t *data;
+    size_t count, capacity;
+} iv_ids;
+IV_API void iv_text_free(iv_text *text);
+IV_API void iv_ids_free(iv_ids *ids);
+
+/* ---- engine -------------------------------------------------------------------------------------------- */
+
+typedef struct iv_engine iv_engine;
+
+typedef struct iv_engine_options {
+    const char *model;      /* a Hugging Face model directory */
+    const char *dtype;      /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
+    const char *arithmetic; /* "fma32" or "tc16": how dot products are summed; part of the fingerprint */
+    const char *isa;        /* "auto", "scalar", "avx2", "avx512": never changes a bit */
+    size_t threads;         /* 0: one for each CPU; never changes a bit */
+    size_t max_model_len;   /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
+    size_t max_num_seqs;    /* sequences run together */
+    size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
+    size_t kv_bytes;        /* KV cache memory; 0: enough for one sequence of max_model_len */
+    void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while weights load; may be NULL */
+    void *user;
+} iv_engine_options;
+
+/* auto, fma32, all CPUs, 16 sequences, 512 tokens a step. */
+IV_API void iv_engine_options_init(iv_engine_options *options);
+
+IV_API iv_status iv_engine_open(const iv_engine_options *options, iv_engine **out, iv_error *err);
+IV_API void iv_engine_close(iv_engine *engine); /* NULL is fine; ends all requests */
+
+/* Facts of an open engine. Strings live as long as the engine. */
+typedef struct iv_engine_info {
+    const char *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
+    const char *model_type, *dtype, *arithmetic, *isa;
+    size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
+    double load_seconds;
+} iv_engine_info;
+IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+typedef struct iv_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit before temperature */
+} iv_logit_bias;
+
+/* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
+ * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
+typedef struct iv_request {
+    const char *text;      /* the prompt as text ... */
+    size_t text_bytes;
+    bool add_special;      /* let the tokenizer add its BOS (off for rendered chat templates) */
+    const int32_t *ids;    /* ... or as tokens; give one of the two */
+    size_t id_count;
+    size_t max_tokens;     /* most tokens to generate; 0: up to max_model_len */
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    const iv_logit_bias *logit_bias;
+    size_t logit_bias_count;
+    bool has_seed;
+    uint64_t seed;         /* without has_seed one is drawn, and reported by the events */
+    int logprobs;          /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
+    const char *const *stop; /* generation ends before any of these; at most 16 of at most 256 bytes */
+    size_t stop_count;
+    const int32_t *stop_ids;
+    size_t stop_id_count;
+    bool ignore_eos;
+    bool keep_special;     /* special tokens appear in the text */
+} iv_request;
+
+/* Defaults: no prompt, add_special, temperature 1, everything else off; then what the model's
+ * generation_config.json suggests (do_sample false: temperature 0). */
+IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
+
+/* Queues a request; *id is never 0. A prompt that is empty, too long, or names tokens outside the vocabulary, and
+ * fields out of range, are IV_INVALID; a full queue is IV_BUSY. */
+IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
+
+/* Ends a request at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED. IV_NOT_FOUND if it is not running. */
+IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err);
+
+/* Runs one step. *busy: requests remain. An error here is the engine's, not a request's. */
+IV_API iv_status iv_engine_step(iv_engine *engine, bool *busy, iv_error *err);
+
+/* ---- events -------------------------------------------------------------------------------------------- */
+
+typedef enum iv_event_kind {
+    IV_EVENT_TOKEN, /* one more token; text may be empty while a character or a stop string is incomplete */
+    IV_EVENT_DONE   /* the last event of a request */
+} iv_event_kind;
+
+typedef enum iv_finish {
+    IV_FINISH_NONE,
+    IV_FINISH_STOP,      /* end-of-sequence token, stop id or stop string */
+    IV_FINISH_LENGTH,    /* max_tokens or max_model_len */
+    IV_FINISH_CANCELLED,
+    IV_FINISH_ERROR      /* iv_event.error says what */
+} iv_finish;
+
+/* "stop", "length", "cancelled", "error"; NULL for IV_FINISH_NONE. Static strings. */
+IV_API const char *iv_finish_name(iv_finish finish);
+
+typedef struct iv_logprob {
+    int32_t id;
+    float logprob; /* natural logarithm, of the model's own distribution before temperature and filters */
+} iv_logprob;
+
+/* Pointers live until the next call on the engine. */
+typedef struct iv_event {
+    uint64_t request;
+    iv_event_kind kind;
+    uint64_t seed;
+    const char *text;       /* new text; whole UTF-8 characters */
+    size_t text_bytes;
+    /* TOKEN */
+    int32_t token;
+    float logprob;          /* always computed: it is part of the digest */
+    const iv_logprob *top;  /* the request's `logprobs` likeliest: larger first, then smaller id */
+    size_t top_count;
+    /* DONE */
+    iv_finish finish;
+    const char *error;      /* NULL unless IV_FINISH_ERROR */
+    const char *stop;       /* the stop string that was met, or NULL */
+    const int32_t *ids;     /* all generated tokens */
+    size_t id_count, prompt_tokens;
+    const char *digest;     /* "sha256:..." over the ids and logprob bits of all generated tokens */
+    double prefill_seconds, decode_seconds;
+} iv_event;
+
+/* Takes the oldest event. False when there is none. */
+IV_API bool iv_engine_next_event(iv_engine *engine, iv_event *event);
+
+/* ---- text, templates, logits --------------------------------------------------------------------------- */
+
+/* A model's tokenizer and chat template, without its weights. Immutable: any number of threads. */
+typedef struct iv_textual iv_textual;
+IV_API iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err);
+IV_API void iv_textual_close(iv_textual *t); /* NULL is fine */
+IV_API const iv_textual *iv_engine_textual(const iv_engine *engine);
+
+IV_API iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out, iv_error *err);
+IV_API iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out, iv_error *err);
+/* The token's own string as the vocabulary spells it. Lives as long as t; NULL outside the vocabulary. */
+IV_API const char *iv_token_string(const iv_textual *t, int32_t id, size_t *bytes);
+
+/* Renders the model's chat template. variables_json: an object whose members are the template's variables
+ * ("messages", "tools", "add_generation_prompt", ...). strftime_now: what strftime_now() returns, NULL: the clock. */
+IV_API iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,
+                                iv_text *out, iv_error *err);
+/* The same for a template given as a file. */
+IV_API iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes, const char *strftime_now,
+                                    iv_text *out, iv_error *err);
+
+/* fp32 logits after each of count tokens, out[count][vocab_size]. Not while requests run (IV_BUSY). */
+IV_API iv_status iv_engine_logits(iv_engine *engine, const int32_t *ids, size_t count, float *out, iv_error *err);
+/* Writes them as a safetensors file: "logits" F32 [count, vocab_size] and "input_ids" I32 [count]. */
+IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, size_t count, const char *path, iv_error *err);
+
+/* ---- what a model would need --------------------------------------------------------------------------- */
+
+/* From headers alone: no weights are read. Sizes in bytes. */
+typedef struct iv_model_info {
+    char model_type[32], dtype[16], stored_dtype[16]; /* stored_dtype: of most of the weights on disk */
+    uint64_t parameters, file_bytes, weight_bytes, kv_bytes_per_token, memory_available;
+    int64_t layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size, max_positions;
+    int64_t experts, experts_per_token, sliding_window; /* 0: none */
+    bool tied_embeddings;
+    size_t tensors, shards;
+    uint64_t tokens_that_fit; /* of KV cache in the memory available, beside the weights */
+} iv_model_info;
+IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 
 #ifdef __cplusplus
 }
