@@ -6,34 +6,34 @@
 #include <string.h>
 
 static bool reserve(iv_ids *ids, size_t extra) {
-    size_t need, bytes, cap = ids->cap ? ids->cap : 64;
-    if (!iv_size_add(ids->len, extra, &need)) return false;
-    if (need <= ids->cap) return true;
+    size_t need, bytes, cap = ids->capacity ? ids->capacity : 64;
+    if (!iv_size_add(ids->count, extra, &need)) return false;
+    if (need <= ids->capacity) return true;
     while (cap < need)
         if (!iv_size_mul(cap, 2, &cap)) return false;
     if (!iv_size_mul(cap, sizeof *ids->data, &bytes)) return false;
     int32_t *data = realloc(ids->data, bytes);
     if (!data) return false;
     ids->data = data;
-    ids->cap = cap;
+    ids->capacity = cap;
     return true;
 }
 
 bool iv_ids_push(iv_ids *ids, int32_t id) {
-    if (ids->len == ids->cap && !reserve(ids, 1)) return false;
-    ids->data[ids->len++] = id;
+    if (ids->count == ids->capacity && !reserve(ids, 1)) return false;
+    ids->data[ids->count++] = id;
     return true;
 }
 
 bool iv_ids_append(iv_ids *ids, const int32_t *from, size_t n) {
     if (!reserve(ids, n)) return false;
-    if (n) memcpy(ids->data + ids->len, from, n * sizeof *from);
-    ids->len += n;
+    if (n) memcpy(ids->data + ids->count, from, n * sizeof *from);
+    ids->count += n;
     return true;
 }
 
 void iv_ids_clear(iv_ids *ids) {
-    ids->len = 0;
+    ids->count = 0;
 }
 
 void iv_ids_free(iv_ids *ids) {

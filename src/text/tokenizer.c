@@ -209,7 +209,7 @@ static iv_status encode_with(encoder *e, const char *text, size_t n, bool add_sp
 
 iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n, unsigned flags, iv_ids *out,
                               iv_error *err) {
-    size_t bad, before = out->len;
+    size_t bad, before = out->count;
     if (n > IV_TOKENIZE_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "tokenizer: a text of %zu bytes, at most %d are encoded", n,
                        IV_TOKENIZE_BYTES_MAX);
@@ -217,7 +217,7 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
         return iv_fail(err, IV_INVALID, "tokenizer: the text is not UTF-8 at byte %zu", bad);
     encoder e = {.t = t, .special = flags & IV_ENCODE_PARSE_SPECIAL, .out = out, .err = err};
     iv_status status = encode_with(&e, text, n, flags & IV_ENCODE_ADD_SPECIAL);
-    if (status != IV_OK) out->len = before;
+    if (status != IV_OK) out->count = before;
     iv_regex_work_free(e.regex);
     iv_split_work_free(&e.split);
     iv_bpe_work_free(&e.bpe);
