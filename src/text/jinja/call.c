@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { GENERATOR_ARGS_MAX = 4 };
+
 static iv_status bind_keyword(ivj_run *r, const char *what, const ivj_keyword *k, const char *names, ivj_value *out) {
     int n = (int)(k->name.n < 60 ? k->name.n : 60);
     size_t slot = 0;
@@ -62,7 +64,9 @@ iv_status ivj_arg_string(ivj_run *r, const char *what, ivj_value v, const char *
 
 iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call, ivj_value *out) {
     if (!f->generator) return f->run(r, self, call, out);
+    ivj_value bound[GENERATOR_ARGS_MAX];
     ivj_iter *it;
+    if (f->names) IV_TRY(ivj_bind(r, f->name, call, f->names, bound));
     IV_TRY(ivj_alloc(r, 1, sizeof *it, &it));
     *it = (ivj_iter){.kind = IVJ_OVER_FILTER, .name = f->generator, .source = self, .filter = f, .call = *call};
     *out = (ivj_value){.type = IVJ_ITERATOR, .u.iter = it};

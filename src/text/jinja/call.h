@@ -27,6 +27,7 @@ typedef struct ivj_filter {
     const char *name;
     ivj_callee *run;
     const char *generator; /* not NULL: gives an iterator, printed so; `run` makes its list when it is walked */
+    const char *names;     /* of a generator's arguments, checked at once; NULL: any, checked by `run` */
 } ivj_filter;
 
 struct ivj_bound {

@@ -105,9 +105,7 @@ static bool is_reversible(ivj_value v) {
 IVJ_FILTER(ivj_f_last) {
     ivj_list *list;
     IV_TRY(ivj_bind(r, "last", call, "", NULL));
-    if (!is_reversible(self) || self.type == IVJ_UNDEFINED)
-        return self.type == IVJ_UNDEFINED ? ivj_fail_undefined(r, self)
-                                          : ivj_fail(r, "'%s' object cannot be reversed", ivj_type_name(self));
+    if (!is_reversible(self)) return ivj_fail(r, "'%s' object cannot be reversed", ivj_type_name(self));
     IV_TRY(ivj_to_list(r, self, &list));
     *out = list->n ? list->items[list->n - 1] : ivj_hint("there is no last item, the sequence is empty");
     return IV_OK;
@@ -118,7 +116,6 @@ IVJ_FILTER(ivj_f_reverse) {
     IV_TRY(ivj_bind(r, "reverse", call, "", NULL));
     if (self.type == IVJ_STRING)
         return ivj_slice(r, self, (ivj_value[]){ivj_none(), ivj_none(), ivj_int(-1)}, out);
-    if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
     IV_TRY(ivj_to_list(r, self, &list));
     IV_TRY(ivj_list_new(r, list->n, &reversed));
     for (size_t i = list->n; i-- > 0;) IV_TRY(ivj_list_push(r, reversed, list->items[i]));

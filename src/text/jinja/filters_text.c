@@ -171,12 +171,14 @@ IVJ_FILTER(ivj_f_truncate) {
     IV_TRY(ivj_arg_string(r, "truncate", arg[2], "...", &end));
     if (arg[3].type == IVJ_NONE) arg[3].type = IVJ_MISSING;
     IV_TRY(ivj_arg_int(r, "truncate", arg[3], TRUNCATE_LEEWAY, &leeway));
-    IV_TRY(ivj_arg_string(r, "truncate", self, NULL, &self));
-    int64_t end_n = (int64_t)ivj_cp_count(end.u.s, end.n), n = (int64_t)ivj_cp_count(self.u.s, self.n);
+    size_t n;
+    int64_t end_n = (int64_t)ivj_cp_count(end.u.s, end.n);
     if (length < end_n) return ivj_fail(r, "truncate wants a length of at least %lld", (long long)end_n);
     if (leeway < 0) return ivj_fail(r, "the leeway of truncate is negative");
-    *out = self;
-    if (n - leeway <= length) return IV_OK;
+    if (!ivj_length(self, &n)) return ivj_fail(r, "'%s' object has no length", ivj_type_name(self));
+    *out = self; /* whatever is short enough; only strings can be cut */
+    if ((int64_t)n - leeway <= length) return IV_OK;
+    IV_TRY(ivj_arg_string(r, "truncate", self, NULL, &self));
     ivj_value kept = ivj_part(self, 0, ivj_cp_offset(self.u.s, self.n, (size_t)(length - end_n)));
     int64_t space = -1;
     if (!ivj_arg_bool(arg[1], false)) IV_TRY(ivj_find(r, kept, ivj_text(" "), true, &space));

@@ -160,8 +160,10 @@ static iv_status run_percent(formatter *f, iv_buf *buf) {
         f->at = end + (mark != NULL);
         if (mark) IV_TRY(percent_field(f, buf));
     }
-    bool rest = f->args.type == IVJ_TUPLE ? f->used < f->args.u.list->n
-                                          : !f->used && f->args.type != IVJ_DICT && f->args.type != IVJ_LIST;
+    /* Python lets anything with items, which might be a mapping, go unused. */
+    uint8_t type = f->args.type;
+    bool mapping = type == IVJ_DICT || type == IVJ_LIST || type == IVJ_RANGE || type == IVJ_UNDEFINED;
+    bool rest = type == IVJ_TUPLE ? f->used < f->args.u.list->n : !f->used && !mapping;
     return rest ? ivj_fail(f->r, "not all arguments are used by the format string") : IV_OK;
 }
 

@@ -82,10 +82,7 @@ METHOD(replace) {
     IV_TRY(ivj_arg_string(r, "replace", arg[0], NULL, &arg[0]));
     IV_TRY(ivj_arg_string(r, "replace", arg[1], NULL, &arg[1]));
     IV_TRY(ivj_arg_int(r, "replace", arg[2], -1, &count));
-    if (self.markup) {
-        IV_TRY(ivj_escape(r, arg[0], &arg[0]));
-        IV_TRY(ivj_escape(r, arg[1], &arg[1]));
-    }
+    if (self.markup) IV_TRY(ivj_escape(r, arg[1], &arg[1]));
     return ivj_replace(r, self, arg[0], arg[1], count, out);
 }
 

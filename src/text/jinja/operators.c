@@ -167,7 +167,7 @@ iv_status ivj_binary(ivj_run *r, ivj_op op, ivj_value a, ivj_value b, ivj_value 
     static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
     if (ivj_is_int(a) && ivj_is_int(b)) return binary_ints(r, op, ivj_as_int(a), ivj_as_int(b), out);
     if (ivj_is_number(a) && ivj_is_number(b)) return binary_floats(r, op, ivj_as_double(a), ivj_as_double(b), out);
-    if (op == IVJ_MOD && a.type == IVJ_STRING && b.type != IVJ_UNDEFINED) return ivj_percent(r, a, b, out);
+    if (op == IVJ_MOD && a.type == IVJ_STRING) return ivj_percent(r, a, b, out);
     if (op == IVJ_ADD && a.type == b.type) {
         if (a.type == IVJ_STRING) return add_strings(r, a, b, out);
         if (ivj_is_sequence(a)) return add_lists(r, a, b, out);

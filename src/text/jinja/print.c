@@ -113,6 +113,15 @@ static iv_status repr_range(ivj_run *r, iv_buf *buf, const ivj_range *range) {
     return ivj_write_text(r, buf, text);
 }
 
+static iv_status repr_loop(ivj_run *r, iv_buf *buf, ivj_loop *loop) {
+    ivj_value length;
+    bool found;
+    char text[64];
+    IV_TRY(ivj_loop_attribute(r, loop, ivj_text("length"), &found, &length));
+    snprintf(text, sizeof text, "<LoopContext %zu/%" PRId64 ">", loop->index0 + 1, length.u.i);
+    return ivj_write_text(r, buf, text);
+}
+
 /* Objects that Python prints with an address: the address is left out, so that the text is reproducible. */
 static iv_status repr_object(ivj_run *r, iv_buf *buf, ivj_value v) {
     const char *name = "object";
@@ -156,6 +165,7 @@ iv_status ivj_repr(ivj_run *r, iv_buf *buf, ivj_value v) {
     else if (v.type == IVJ_TUPLE) IV_TRY(repr_items(r, buf, v.u.list, "()"));
     else if (v.type == IVJ_DICT) IV_TRY(repr_dict(r, buf, v.u.dict));
     else if (v.type == IVJ_VIEW) IV_TRY(repr_view(r, buf, v));
+    else if (v.type == IVJ_LOOP) IV_TRY(repr_loop(r, buf, v.u.loop));
     else if (v.type == IVJ_NAMESPACE) IV_TRY(repr_namespace(r, buf, v.u.dict));
     else IV_TRY(repr_object(r, buf, v));
     ivj_leave(r);

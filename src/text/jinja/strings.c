@@ -186,10 +186,7 @@ static iv_status split_space(ivj_run *r, ivj_value s, int64_t max, bool from_rig
             if (ivj_cp_is_space(cp)) break;
             end = from_right ? end - n : end + n;
         }
-        if (max >= 0 && done >= max) { /* the rest as it is, less the space at its far end */
-            IV_TRY(ivj_strip(r, s, ivj_none(), IVJ_BOTH - near, &s));
-            return ivj_list_push(r, out, s);
-        }
+        if (max >= 0 && done >= max) return ivj_list_push(r, out, s); /* the rest as it is */
         IV_TRY(ivj_list_push(r, out, from_right ? ivj_part(s, end, s.n) : ivj_part(s, 0, end)));
         IV_TRY(ivj_strip(r, from_right ? ivj_part(s, 0, end) : ivj_part(s, end, s.n), ivj_none(), near, &s));
     }
