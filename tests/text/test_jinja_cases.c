@@ -19,7 +19,8 @@ static bool agrees(const json_t *entry, const json_t *variables, const char *now
                            memcmp(out.data ? out.data : "", wanted, out.len) == 0
                      : status == IV_TEMPLATE || status == IV_LIMIT;
     if (!same) {
-        print_error("%s\n  wanted %s\n  found  %s\n", shown, text ? wanted : json_string_value(json_object_get(entry, "error")),
+        print_error("%s\n  wanted %s\n  found  %s\n", shown,
+                    text ? wanted : json_string_value(json_object_get(entry, "error")),
                     status == IV_OK ? (out.data ? out.data : "") : err.message);
     }
     iv_buf_free(&out);
@@ -41,7 +42,8 @@ static void cases_as_jinja2(void **state) {
         errors += same && !is_text;
         wrong += !same;
     }
-    printf("%zu cases: %zu texts equal, %zu errors raised, %zu wrong\n", json_array_size(cases), texts, errors, wrong);
+    printf("%zu cases: %zu texts equal, %zu errors raised, %zu wrong\n", json_array_size(cases), texts,
+           errors, wrong);
     assert_int_equal(wrong, 0);
     assert_true(texts > 1000 && errors > 500);
     json_decref(root);
