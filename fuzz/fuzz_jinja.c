@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 static const char variables_text[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": "
     "\"h\u00e9\"},"

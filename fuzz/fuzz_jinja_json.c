@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     if (!nul) return 0;
