@@ -44,7 +44,8 @@ IV_INLINE void TILE(step)(const int rows, const float *threshold, const float *a
         for (int j = i; j < i + 2; j++) {
             vf wp = TILE_POWER(weight[j]);
             largest = v_max(largest, wp);
-            for (int r = 0; r < rows; r++) power[r] = v_max(power[r], v_mul(v_set(x[(2 * j + 1) * rows + r]), wp));
+            for (int r = 0; r < rows; r++) /* the product first: where it is a NaN (0 times infinity) power stays */
+                power[r] = v_max(v_mul(v_set(x[(2 * j + 1) * rows + r]), wp), power[r]);
         }
     }
     bool huge = v_any(v_less(v_set(0x1p62f), largest)); /* or not finite: zero times infinity has no power */
