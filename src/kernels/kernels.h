@@ -50,7 +50,7 @@ typedef struct iv_kernels {
     void (*rope)(float *x, const float *cosine, const float *sine, size_t pairs);
     void (*swiglu)(const float *gate, const float *up, size_t n, iv_dtype type, void *out);
     void (*round)(const float *x, size_t n, iv_dtype type, void *out);
-    void (*log_sum_exp)(const float *x, size_t n, float *max, float *log_sum);
+    void (*sum_exp)(const float *x, size_t n, float *max, float *sum);
 
     /* One block of online softmax for one row (law, section 7). score[64] holds raw dot products; those
      * outside [first, last] are masked. Updates *max and lanes, returns alpha through *alpha and the

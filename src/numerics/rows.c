@@ -29,20 +29,26 @@ void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_silu(gate[i]) * up[i]);
 }
 
-void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
+void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum) {
     float m = -INFINITY, lanes[IV_ROW_LANES] = {0}; /* a NaN is passed over here and reaches the sum */
     for (size_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
     m = m + 0.0f; /* of two zeros the law wants the positive one */
     for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] += v_exp(x[i] - m);
     *max = m;
-    *log_sum = v_log(iv_ref_fold_lanes(lanes));
+    *sum = iv_ref_fold_lanes(lanes);
+}
+
+float iv_ref_log(float x) { return v_log(x); }
+
+void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
+    float sum;
+    iv_ref_sum_exp(x, n, max, &sum);
+    *log_sum = v_log(sum);
 }
 
 void iv_ref_route(const float *logits, size_t experts, size_t k, int normalise, int32_t *ids, float *weights) {
-    float max, log_sum, lanes[IV_ROW_LANES] = {0};
-    iv_ref_log_sum_exp(logits, experts, &max, &log_sum);
-    for (size_t i = 0; i < experts; i++) lanes[i % IV_ROW_LANES] += v_exp(logits[i] - max);
-    float sum = iv_ref_fold_lanes(lanes), selected = 0.0f;
+    float max, sum, selected = 0.0f;
+    iv_ref_sum_exp(logits, experts, &max, &sum);
     for (size_t j = 0; j < k; j++) {
         int32_t best = -1;
         for (size_t e = 0; e < experts; e++) {

@@ -22,9 +22,14 @@ void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs)
 /* out[i] = silu(gate[i]) * up[i]. */
 void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out);
 
-/* The largest element and the logarithm of the sum of exponentials relative to it:
- * log softmax of x[i] is (x[i] - max) - log_sum. */
+/* The largest element and the sum of exponentials relative to it, in lanes. */
+void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum);
+
+/* The same with the sum's logarithm: log softmax of x[i] is (x[i] - max) - log_sum. */
 void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum);
+
+/* Natural logarithm by the law's v_log. */
+float iv_ref_log(float x);
 
 /* Routes one token: the k largest logits in order (larger logit first, then smaller id), with softmax
  * weights over all experts, divided by the selected weights' sum (added in that order) if normalise. */

@@ -76,7 +76,7 @@ static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
     EACH(i, n) store_some(type, out, i, load_some(x + i, left), left);
 }
 
-static void log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
+static void sum_exp(const float *x, size_t n, float *max, float *sum) {
     float best[V_LANES], m = -__builtin_inff();
     vf top = v_set(m), lanes[LANE_VECTORS];
     size_t whole = n / V_LANES * V_LANES;
@@ -97,10 +97,8 @@ static void log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
         vf term = v_exp(v_sub(v_load(t), v_set(m)));
         lanes[lane] = v_add(lanes[lane], term); /* the lanes past n add e^-inf = +0 */
     }
-    float first[V_LANES];
     *max = m;
-    v_store(first, v_log(v_set(fold(lanes))));
-    *log_sum = first[0];
+    *sum = fold(lanes);
 }
 
 static void softmax_block(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
@@ -156,6 +154,6 @@ static void add(float *x, const float *y, size_t n) {
 }
 
 void ROWS_NAME(iv_kernels *k) {
-    k->rmsnorm = rmsnorm, k->rope = rope, k->swiglu = swiglu, k->round = round_row, k->log_sum_exp = log_sum_exp;
+    k->rmsnorm = rmsnorm, k->rope = rope, k->swiglu = swiglu, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
 }

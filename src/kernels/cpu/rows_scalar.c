@@ -70,6 +70,6 @@ static void add(float *x, const float *y, size_t n) {
 
 void iv_rows_scalar(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->swiglu = swiglu, k->round = round_row;
-    k->log_sum_exp = iv_ref_log_sum_exp, k->softmax_block = softmax_block, k->scale = scale, k->merge = merge;
+    k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->scale = scale, k->merge = merge;
     k->divide = divide, k->add = add;
 }

@@ -1,0 +1,50 @@
+/* inspect.c: what a model would need, from its headers. */
+#include "base/size.h"
+#include "device/memory.h"
+#include "kv/pages.h"
+#include "model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The type that holds most of the bytes on disk. */
+static iv_dtype stored_dtype(const iv_checkpoint *c) {
+    size_t bytes[IV_DTYPE_COUNT] = {0};
+    iv_dtype best = IV_BF16;
+    for (size_t i = 0; i < iv_checkpoint_count(c); i++) bytes[iv_checkpoint_at(c, i)->dtype] += iv_checkpoint_at(c, i)->bytes;
+    for (int t = 0; t < IV_DTYPE_COUNT; t++)
+        if (bytes[t] > bytes[best]) best = (iv_dtype)t;
+    return best;
+}
+
+iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err) {
+    iv_model_options o = {0};
+    iv_model m;
+    iv_checkpoint *c;
+    for (int t = IV_BF16; dtype && t <= IV_F32; t++)
+        if (strcmp(dtype, iv_dtype_name((iv_dtype)t)) == 0) o.has_dtype = true, o.dtype = (iv_dtype)t;
+    if (dtype && !o.has_dtype && strcmp(dtype, "auto") != 0)
+        return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", dtype);
+    IV_TRY(iv_model_plan(model, &o, &m, &c, err));
+    const iv_model_config *g = &m.config;
+    *info = (iv_model_info){.file_bytes = iv_checkpoint_bytes(c), .weight_bytes = m.weight_bytes,
+                            .kv_bytes_per_token = iv_kv_token_bytes(&m.kv_layout, (size_t)g->layers),
+                            .memory_available = iv_memory_available(), .layers = g->layers, .hidden_size = g->hidden_size,
+                            .intermediate_size = g->intermediate_size, .heads = g->heads, .kv_heads = g->kv_heads,
+                            .head_dim = g->head_dim, .vocab_size = g->vocab_size, .max_positions = g->max_positions,
+                            .experts = g->experts, .experts_per_token = g->experts_per_token, .sliding_window = g->sliding_window,
+                            .tied_embeddings = g->tie_embeddings, .tensors = iv_checkpoint_count(c), .shards = 0};
+    snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
+    snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.dtype));
+    snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));
+    for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
+        const iv_tensor_info *t = iv_checkpoint_at(c, i);
+        info->parameters += t->elements;
+        info->shards = iv_size_max(info->shards, (size_t)t->shard + 1);
+    }
+    if (info->memory_available > info->weight_bytes && info->kv_bytes_per_token)
+        info->tokens_that_fit = (info->memory_available - info->weight_bytes) / info->kv_bytes_per_token;
+    iv_checkpoint_close(c);
+    iv_arena_free(&m.arena);
+    return IV_OK;
+}

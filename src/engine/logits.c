@@ -1,0 +1,53 @@
+/* logits.c: the logits of every position of one sequence, outside the request queue. */
+#include "engine/engine.h"
+#include "base/size.h"
+#include "format/safetensors.h"
+
+#include <stdlib.h>
+
+static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count, iv_error *err) {
+    if (e->running_count || e->waiting) return iv_fail(err, IV_BUSY, "logits: requests are running");
+    if (count == 0 || count > e->max_model_len)
+        return iv_fail(err, IV_INVALID, "logits: wanted 1 to %zu tokens, found %zu", e->max_model_len, count);
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= e->model->config.vocab_size)
+            return iv_fail(err, IV_INVALID, "logits: token %zu: wanted an id below %lld, found %d", i,
+                           (long long)e->model->config.vocab_size, (int)ids[i]);
+    return IV_OK;
+}
+
+iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
+    IV_TRY(check_ids(e, ids, count, err));
+    iv_kv_table table;
+    size_t chunk = e->max_num_batched_tokens, vocab = (size_t)e->model->config.vocab_size;
+    uint32_t *rows = calloc(chunk, sizeof *rows);
+    if (!rows) return iv_fail(err, IV_NO_MEMORY, "logits: no memory");
+    for (size_t i = 0; i < chunk; i++) rows[i] = (uint32_t)i;
+    iv_status status = iv_kv_table_open(&table, count, err);
+    if (status == IV_OK) status = iv_kv_table_grow(&table, &e->kv, count, err);
+    for (size_t at = 0; status == IV_OK && at < count; at += chunk) {
+        size_t n = iv_size_min(chunk, count - at);
+        iv_attention_span span = {.rows = n, .position = (int64_t)at, .pages = table.pages};
+        iv_batch b = {.ids = ids + at, .tokens = n, .spans = &span, .span_count = 1, .kv = e->kv.data,
+                      .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes, .logit_rows = rows, .logit_count = n,
+                      .logits = out + at * vocab};
+        status = iv_forward(e->forward, &b, err);
+    }
+    if (table.pages) iv_kv_table_close(&table, &e->kv);
+    free(rows);
+    return status;
+}
+
+iv_status iv_engine_write_logits(iv_engine *e, const int32_t *ids, size_t count, const char *path, iv_error *err) {
+    IV_TRY(check_ids(e, ids, count, err));
+    size_t vocab = (size_t)e->model->config.vocab_size, n;
+    float *logits = iv_size_mul(vocab, count, &n) ? calloc(n, sizeof *logits) : NULL;
+    if (!logits) return iv_fail(err, IV_NO_MEMORY, "logits: no memory for %zu x %zu floats", count, vocab);
+    iv_status status = iv_engine_logits(e, ids, count, logits, err);
+    const iv_tensor_data tensors[] = {
+        {.name = "input_ids", .dtype = IV_I32, .ndim = 1, .shape = {(int64_t)count}, .data = ids},
+        {.name = "logits", .dtype = IV_F32, .ndim = 2, .shape = {(int64_t)count, (int64_t)vocab}, .data = logits}};
+    if (status == IV_OK) status = iv_safetensors_write(path, tensors, 2, err);
+    free(logits);
+    return status;
+}

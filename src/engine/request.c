@@ -1,0 +1,163 @@
+/* request.c: a request checked and copied into a sequence. */
+#include "engine/engine.h"
+#include "base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+void iv_request_init(const iv_engine *e, iv_request *r) {
+    const iv_generation_config *g = &e->generation;
+    *r = (iv_request){.add_special = true, .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1};
+    if (g->has_temperature) r->temperature = (float)g->temperature;
+    if (g->has_top_p && g->top_p > 0) r->top_p = (float)g->top_p;
+    if (g->has_min_p) r->min_p = (float)g->min_p;
+    if (g->has_top_k) r->top_k = (int32_t)g->top_k;
+    if (g->has_repetition_penalty) r->repetition_penalty = (float)g->repetition_penalty;
+    if (g->has_do_sample && !g->do_sample) r->temperature = 0.0f;
+}
+
+static iv_status in_range(const char *name, float value, float low, float high, bool low_open, iv_error *err) {
+    if ((low_open ? value > low : value >= low) && value <= high) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: wanted %s%g to %g, found %g", name, low_open ? "above " : "", (double)low, (double)high,
+                   (double)value);
+}
+
+static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
+    size_t vocab = (size_t)e->model->config.vocab_size;
+    IV_TRY(in_range("temperature", r->temperature, 0.0f, 100.0f, false, err));
+    if (r->temperature > 0.0f && r->temperature < 1e-4f)
+        return iv_fail(err, IV_INVALID, "temperature: wanted 0 or 0.0001 to 100, found %g", (double)r->temperature);
+    IV_TRY(in_range("top_p", r->top_p, 0.0f, 1.0f, true, err));
+    IV_TRY(in_range("min_p", r->min_p, 0.0f, 1.0f, false, err));
+    IV_TRY(in_range("repetition_penalty", r->repetition_penalty, 0.0f, 100.0f, true, err));
+    IV_TRY(in_range("presence_penalty", r->presence_penalty, -2.0f, 2.0f, false, err));
+    IV_TRY(in_range("frequency_penalty", r->frequency_penalty, -2.0f, 2.0f, false, err));
+    if (r->top_k < 0) return iv_fail(err, IV_INVALID, "top_k: wanted 0 (off) or more, found %d", (int)r->top_k);
+    if (r->logprobs < -1 || r->logprobs > IV_LOGPROBS_MAX || (size_t)(r->logprobs < 0 ? 0 : r->logprobs) > vocab)
+        return iv_fail(err, IV_INVALID, "logprobs: wanted 0 to %d, found %d", IV_LOGPROBS_MAX, r->logprobs);
+    if (r->stop_count > IV_STOPS_MAX)
+        return iv_fail(err, IV_INVALID, "stop: wanted at most %d strings, found %zu", IV_STOPS_MAX, r->stop_count);
+    for (size_t i = 0; i < r->stop_count; i++) {
+        size_t n = strlen(r->stop[i]);
+        if (n == 0 || n > IV_STOP_BYTES_MAX)
+            return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n, i);
+    }
+    if (r->stop_id_count > IV_STOP_IDS_MAX)
+        return iv_fail(err, IV_INVALID, "stop ids: wanted at most %d, found %zu", IV_STOP_IDS_MAX, r->stop_id_count);
+    if (r->logit_bias_count > IV_LOGIT_BIAS_MAX)
+        return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX, r->logit_bias_count);
+    for (size_t i = 0; i < r->logit_bias_count; i++) {
+        int32_t id = r->logit_bias[i].id;
+        if (id < 0 || (size_t)id >= vocab)
+            return iv_fail(err, IV_INVALID, "logit_bias: wanted a token id below %zu, found %d", vocab, (int)id);
+        IV_TRY(in_range("logit_bias", r->logit_bias[i].bias, -100.0f, 100.0f, false, err));
+    }
+    return IV_OK;
+}
+
+static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
+    if ((r->text != NULL) == (r->ids != NULL))
+        return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s", r->text ? "both" : "neither");
+    if (r->text) IV_TRY(iv_tokenize(e->textual, r->text, r->text_bytes, r->add_special, &s->tokens, err));
+    else if (!iv_ids_append(&s->tokens, r->ids, r->id_count)) return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
+    s->prompt_tokens = s->tokens.count;
+    if (s->prompt_tokens == 0) return iv_fail(err, IV_INVALID, "prompt: wanted at least one token, found none");
+    if (s->prompt_tokens >= e->max_model_len)
+        return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu", s->prompt_tokens,
+                       e->max_model_len);
+    for (size_t i = 0; i < s->prompt_tokens; i++)
+        if (s->tokens.data[i] < 0 || s->tokens.data[i] >= e->model->config.vocab_size)
+            return iv_fail(err, IV_INVALID, "prompt: token %zu: wanted an id below %lld, found %d", i,
+                           (long long)e->model->config.vocab_size, (int)s->tokens.data[i]);
+    return IV_OK;
+}
+
+static int by_id(const void *a, const void *b) {
+    int32_t x = ((const iv_seen *)a)->id, y = ((const iv_seen *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+/* The prompt's distinct tokens; room for every token that may be generated. */
+static bool start_seen(iv_sequence *s) {
+    s->seen_capacity = s->tokens_max;
+    s->seen = calloc(s->seen_capacity, sizeof *s->seen);
+    if (!s->seen) return false;
+    for (size_t i = 0; i < s->prompt_tokens; i++) s->seen[i].id = s->tokens.data[i];
+    qsort(s->seen, s->prompt_tokens, sizeof *s->seen, by_id);
+    for (size_t i = 0; i < s->prompt_tokens; i++)
+        if (s->seen_count == 0 || s->seen[s->seen_count - 1].id != s->seen[i].id) s->seen[s->seen_count++] = s->seen[i];
+    return true;
+}
+
+static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
+    size_t room = e->max_model_len - s->prompt_tokens;
+    s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
+    s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
+    s->sampling = (iv_sampling){.temperature = r->temperature, .top_p = r->top_p, .min_p = r->min_p, .top_k = r->top_k,
+                                .repetition_penalty = r->repetition_penalty, .presence_penalty = r->presence_penalty,
+                                .frequency_penalty = r->frequency_penalty, .bias_count = r->logit_bias_count, .seed = r->seed};
+    if (!r->has_seed && getrandom(&s->sampling.seed, sizeof s->sampling.seed, 0) != sizeof s->sampling.seed)
+        return iv_fail(err, IV_IO, "seed: the system gave no random bytes");
+    if (!r->has_seed) s->sampling.seed &= 0x7fffffffffffffffu; /* so that every JSON reader can hold it */
+    s->bias = calloc(r->logit_bias_count + 1, sizeof *s->bias);
+    s->stop_ids = calloc(r->stop_id_count + 1, sizeof *s->stop_ids);
+    s->digest = iv_digest_new();
+    bool ok = s->bias && s->stop_ids && s->digest && start_seen(s);
+    for (size_t i = 0; ok && i < r->logit_bias_count; i++) s->bias[i] = r->logit_bias[i];
+    for (size_t i = 0; ok && i < r->stop_id_count; i++) s->stop_ids[s->stop_id_count++] = r->stop_ids[i];
+    for (size_t i = 0; ok && i < r->stop_count; i++, s->stop_count++) ok = (s->stop[i] = strdup(r->stop[i])) != NULL;
+    if (!ok) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    s->sampling.bias = s->bias;
+    return IV_OK;
+}
+
+iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_error *err) {
+    if (e->waiting_count >= IV_WAITING_MAX)
+        return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
+    IV_TRY(check_fields(e, r, err));
+    iv_sequence *s = calloc(1, sizeof *s);
+    if (!s) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    iv_status status = read_prompt(e, r, s, err);
+    if (status == IV_OK) status = copy_fields(e, r, s, err);
+    size_t pages = (s->tokens_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
+    if (status == IV_OK && pages > e->kv.pages)
+        status = iv_fail(err, IV_INVALID, "request: %zu tokens take %zu KV pages, the cache has %zu", s->tokens_max, pages, e->kv.pages);
+    if (status == IV_OK) status = iv_kv_table_open(&s->table, s->tokens_max, err);
+    if (status == IV_OK && e->textual->tokenizer)
+        status = iv_token_stream_open(e->textual->tokenizer, !r->keep_special, &s->stream, err);
+    if (status != IV_OK) {
+        iv_sequence_free(e, s);
+        return status;
+    }
+    *id = s->id = e->next_id++;
+    *e->waiting_tail = s, e->waiting_tail = &s->next;
+    e->waiting_count++;
+    return IV_OK;
+}
+
+iv_status iv_engine_cancel(iv_engine *e, uint64_t id, iv_error *err) {
+    for (size_t i = 0; i < e->running_count; i++)
+        if (e->running[i]->id == id) {
+            e->running[i]->cancelled = true;
+            return IV_OK;
+        }
+    for (iv_sequence *s = e->waiting; s; s = s->next)
+        if (s->id == id) {
+            s->cancelled = true;
+            return IV_OK;
+        }
+    return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
+}
+
+void iv_sequence_free(iv_engine *e, iv_sequence *s) {
+    uint8_t unused[32];
+    iv_ids_free(&s->tokens);
+    if (s->table.pages) iv_kv_table_close(&s->table, &e->kv);
+    for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
+    free(s->bias), free(s->stop_ids), free(s->seen);
+    iv_token_stream_close(s->stream);
+    iv_buf_free(&s->text);
+    if (s->digest) iv_digest_finish(s->digest, unused);
+    free(s);
+}

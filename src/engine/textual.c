@@ -1,0 +1,118 @@
+/* textual.c: opening words without weights, and the text calls of invar.h. */
+#include "engine/textual.h"
+#include "base/file.h"
+#include "format/json.h"
+#include "text/jinja/template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEMPLATE_FILE_BYTES_MAX = 1 << 20 };
+
+void iv_text_free(iv_text *text) {
+    free(text->data);
+    *text = (iv_text){0};
+}
+
+/* Hands a buffer's memory to the caller; an empty one becomes "". */
+static iv_status give(iv_buf *buf, iv_text *out, iv_error *err) {
+    if (!iv_buf_reserve(buf, 0)) return iv_fail(err, IV_NO_MEMORY, "no memory for text");
+    *out = (iv_text){.data = buf->data, .bytes = buf->len};
+    *buf = (iv_buf){0};
+    return IV_OK;
+}
+
+iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
+    iv_textual *t = calloc(1, sizeof *t);
+    if (!t || !(t->model = strdup(model))) {
+        free(t);
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory", model);
+    }
+    iv_buf path = {0};
+    iv_status status = iv_path_join(model, "tokenizer.json", &path, err);
+    if (status == IV_OK && iv_file_exists(path.data)) status = iv_tokenizer_open(model, &t->tokenizer, err);
+    if (status == IV_OK) {
+        status = iv_chat_template_open(model, &t->chat, err);
+        if (status == IV_NOT_FOUND) status = IV_OK;
+    }
+    iv_buf_free(&path);
+    if (status == IV_OK) *out = t;
+    else iv_textual_close(t);
+    return status;
+}
+
+void iv_textual_close(iv_textual *t) {
+    if (!t) return;
+    iv_tokenizer_close(t->tokenizer);
+    iv_chat_template_close(t->chat);
+    free(t->model);
+    free(t);
+}
+
+iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err) {
+    if (t->tokenizer) return IV_OK;
+    return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json; give token ids instead of text", t->model);
+}
+
+iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out, iv_error *err) {
+    iv_ids ids = {0};
+    IV_TRY(iv_textual_need_tokenizer(t, err));
+    unsigned flags = IV_ENCODE_PARSE_SPECIAL | (add_special ? IV_ENCODE_ADD_SPECIAL : 0u);
+    iv_status status = iv_tokenizer_encode(t->tokenizer, text, bytes, flags, &ids, err);
+    if (status == IV_OK) *out = ids;
+    else iv_ids_free(&ids);
+    return status;
+}
+
+iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out, iv_error *err) {
+    iv_buf buf = {0};
+    IV_TRY(iv_textual_need_tokenizer(t, err));
+    iv_status status = iv_tokenizer_decode(t->tokenizer, ids, count, !keep_special, &buf, err);
+    if (status == IV_OK) status = give(&buf, out, err);
+    iv_buf_free(&buf);
+    return status;
+}
+
+const char *iv_token_string(const iv_textual *t, int32_t id, size_t *bytes) {
+    return t->tokenizer ? iv_tokenizer_token(t->tokenizer, id, bytes) : NULL;
+}
+
+static iv_status parse_variables(const char *json, size_t bytes, json_t **out, iv_error *err) {
+    IV_TRY(iv_json_parse("template variables", json, bytes, out, err));
+    if (json_is_object(*out)) return IV_OK;
+    const char *found = iv_json_type_name(*out);
+    json_decref(*out);
+    return iv_fail(err, IV_INVALID, "template variables: wanted a JSON object, found %s", found);
+}
+
+iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now, iv_text *out,
+                         iv_error *err) {
+    if (!t->chat)
+        return iv_fail(err, IV_NOT_FOUND, "%s: has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",
+                       t->model);
+    json_t *variables;
+    iv_buf buf = {0};
+    IV_TRY(parse_variables(variables_json, bytes, &variables, err));
+    iv_status status = iv_chat_template_render(t->chat, variables, strftime_now, &buf, err);
+    if (status == IV_OK) status = give(&buf, out, err);
+    iv_buf_free(&buf);
+    json_decref(variables);
+    return status;
+}
+
+iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes, const char *strftime_now, iv_text *out,
+                             iv_error *err) {
+    json_t *variables;
+    iv_buf source = {0}, buf = {0};
+    iv_template *template = NULL;
+    IV_TRY(parse_variables(variables_json, bytes, &variables, err));
+    iv_status status = iv_file_read(path, TEMPLATE_FILE_BYTES_MAX, &source, err);
+    if (status == IV_OK) status = iv_template_parse(path, source.data, source.len, &template, err);
+    if (status == IV_OK) status = iv_template_render(template, variables, strftime_now, &buf, err);
+    if (status == IV_OK) status = give(&buf, out, err);
+    iv_template_close(template);
+    iv_buf_free(&buf);
+    iv_buf_free(&source);
+    json_decref(variables);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* textual.h: a model's words: its tokenizer and chat template, each perhaps absent. Implements iv_textual. */
+#ifndef IV_ENGINE_TEXTUAL_H
+#define IV_ENGINE_TEXTUAL_H
+
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+struct iv_textual {
+    char *model;
+    iv_tokenizer *tokenizer;  /* NULL: the directory has no tokenizer.json */
+    iv_chat_template *chat;   /* NULL: the model has no chat template */
+};
+
+/* IV_NOT_FOUND, saying so, when the model has no tokenizer. */
+iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err);
+
+#endif

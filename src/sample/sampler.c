@@ -1,0 +1,224 @@
+/* sampler.c: filters and Gumbel-max. Where a shortcut skips tokens, it skips only those that cannot win. */
+#include "sample/sampler.h"
+#include "numerics/philox.h"
+#include "numerics/rows.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err) {
+    *s = (iv_sampler){.vocab = vocab, .work = malloc(vocab * sizeof(float)), .order = malloc(vocab * sizeof(int32_t))};
+    if (s->work && s->order) return IV_OK;
+    iv_sampler_close(s);
+    return iv_fail(err, IV_NO_MEMORY, "sampler: no memory for a vocabulary of %zu", vocab);
+}
+
+void iv_sampler_close(iv_sampler *s) {
+    free(s->work);
+    free(s->order);
+    *s = (iv_sampler){0};
+}
+
+/* ---- the total order ----------------------------------------------------------------------------------- */
+
+static bool before(const float *x, int32_t a, int32_t b) { return x[a] > x[b] || (x[a] == x[b] && a < b); }
+
+/* A heap whose root is the last in order of those kept. */
+static void sift_down(const float *x, int32_t *heap, size_t n, size_t i) {
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(x, heap[child], heap[child + 1])) child++;
+        if (!before(x, heap[i], heap[child])) return;
+        int32_t t = heap[i];
+        heap[i] = heap[child], heap[child] = t;
+    }
+}
+
+static void sort_in_order(const float *x, int32_t *ids, size_t n) { /* heap sort: no recursion, no allocation */
+    for (size_t i = n / 2; i-- > 0;) sift_down(x, ids, n, i);
+    for (size_t left = n; left > 1; left--) {
+        int32_t t = ids[0];
+        ids[0] = ids[left - 1], ids[left - 1] = t;
+        sift_down(x, ids, left - 1, 0);
+    }
+}
+
+/* Puts the first k in order of n tokens into out, sorted. */
+static void select_first(const float *x, size_t n, int32_t *out, size_t k) {
+    for (size_t i = 0; i < k; i++) out[i] = (int32_t)i;
+    for (size_t i = k / 2; i-- > 0;) sift_down(x, out, k, i);
+    for (size_t i = k; i < n; i++)
+        if (before(x, (int32_t)i, out[0])) {
+            out[0] = (int32_t)i;
+            sift_down(x, out, k, 0);
+        }
+    sort_in_order(x, out, k);
+}
+
+/* ---- filters ------------------------------------------------------------------------------------------- */
+
+static void adjust(const iv_sampling *p, float *x, size_t vocab, const iv_seen *seen, size_t seen_count) {
+    for (size_t i = 0; i < p->bias_count; i++)
+        if (p->bias[i].id >= 0 && (size_t)p->bias[i].id < vocab) x[p->bias[i].id] = x[p->bias[i].id] + p->bias[i].bias;
+    for (size_t i = 0; i < seen_count; i++) {
+        float *y = &x[seen[i].id];
+        if (p->repetition_penalty != 1.0f) *y = *y > 0.0f ? *y / p->repetition_penalty : *y * p->repetition_penalty;
+        if (seen[i].generated == 0) continue;
+        *y = *y - p->frequency_penalty * (float)seen[i].generated;
+        *y = *y - p->presence_penalty;
+    }
+}
+
+static int by_id(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The sum of exp(x - max) over n tokens, in lanes by id as the law sums a row with the others absent. */
+static float sum_of(const float *x, const int32_t *ids, size_t n, float max) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++) lanes[ids[i] % IV_ROW_LANES] += v_exp(x[ids[i]] - max);
+    return iv_ref_fold_lanes(lanes);
+}
+
+/* How many of the sorted tokens make up the share top_p of `total`; n if they do not reach it. *enough says. */
+static size_t nucleus(const float *x, const int32_t *sorted, size_t n, float max, float total, float top_p, bool *enough) {
+    double target = (double)top_p * (double)total, sum = 0.0;
+    *enough = true;
+    for (size_t i = 0; i < n; i++) {
+        sum += (double)v_exp(x[sorted[i]] - max);
+        if (sum >= target) return i + 1;
+    }
+    *enough = false;
+    return n;
+}
+
+/* The nucleus of the whole vocabulary, sorting no more than it must. */
+static size_t nucleus_of_all(iv_sampler *s, const iv_kernels *k, float max, float top_p) {
+    float total, unused;
+    k->sum_exp(s->work, s->vocab, &unused, &total);
+    for (float depth = 6.0f;; depth *= 2.0f) {
+        size_t n = 0;
+        for (size_t i = 0; i < s->vocab; i++)
+            if (s->work[i] >= max - depth) s->order[n++] = (int32_t)i;
+        sort_in_order(s->work, s->order, n);
+        bool enough;
+        size_t kept = nucleus(s->work, s->order, n, max, total, top_p, &enough);
+        if (enough || n == s->vocab || depth > 1e6f) return kept;
+    }
+}
+
+static size_t top_k_then_p(iv_sampler *s, const iv_sampling *p, size_t k) {
+    bool enough;
+    select_first(s->work, s->vocab, s->order, k);
+    if (p->top_p >= 1.0f) return k;
+    float max = s->work[s->order[0]];
+    int32_t *ascending = s->order + k; /* k < vocab / 2, or a copy would not fit: see iv_sample */
+    memcpy(ascending, s->order, k * sizeof *ascending);
+    qsort(ascending, k, sizeof *ascending, by_id);
+    return nucleus(s->work, s->order, k, max, sum_of(s->work, ascending, k, max), p->top_p, &enough);
+}
+
+/* ---- noise --------------------------------------------------------------------------------------------- */
+
+static float gumbel_from(uint32_t bits) {
+    float v = (float)bits * 0x1p-32f + 0x1p-33f; /* each rounded once; may reach 1 */
+    if (v > 0x1.fffffep-1f) v = 0x1.fffffep-1f;
+    float e = v < 0x1p-12f ? iv_fma(v * 0.5f, v, v) : -v_log(1.0f - v); /* -log(1 - v) */
+    return -v_log(e);
+}
+
+static void noise_block(uint64_t seed, uint64_t position, uint32_t block, uint32_t out[4]) {
+    const uint32_t counter[4] = {block, (uint32_t)position, (uint32_t)(position >> 32), 0};
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    iv_philox4x32(counter, key, out);
+}
+
+float iv_gumbel(uint64_t seed, uint64_t position, int32_t id) {
+    uint32_t r[4];
+    noise_block(seed, position, (uint32_t)id >> 2, r);
+    return gumbel_from(r[id & 3]);
+}
+
+typedef struct choice {
+    float value;
+    int32_t id;
+} choice;
+
+static void consider(choice *best, float x, float noise, int32_t id) {
+    float value = x + noise;
+    if (best->id < 0 || value > best->value || (value == best->value && id < best->id)) *best = (choice){value, id};
+}
+
+/* The noise of `bits` is at most -log(bits / 2^32), as -log(1 - v) >= v; a quarter covers all roundings. */
+static float noise_bound(uint32_t bits) {
+    int zeros = bits ? __builtin_clz(bits) : 33;
+    return (float)(zeros + 1) * 0.6931472f + 0.25f;
+}
+
+static int32_t gumbel_max_of_all(const iv_sampler *s, const iv_sampling *p, float floor, uint64_t position) {
+    choice best = {0, -1};
+    for (size_t block = 0; 4 * block < s->vocab; block++) {
+        uint32_t r[4];
+        noise_block(p->seed, position, (uint32_t)block, r);
+        for (size_t i = 0; i < 4 && 4 * block + i < s->vocab; i++) {
+            float x = s->work[4 * block + i];
+            if (x < floor || (best.id >= 0 && x + noise_bound(r[i]) < best.value)) continue;
+            consider(&best, x, gumbel_from(r[i]), (int32_t)(4 * block + i));
+        }
+    }
+    return best.id;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------------------- */
+
+/* The smallest logit that min_p lets through: exp(x - max) >= min_p is tested as such, not through a logarithm. */
+static bool passes_min_p(float x, float max, float min_p) { return v_exp(x - max) >= min_p; }
+
+static int32_t largest(const float *x, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return (int32_t)best;
+}
+
+int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits, const iv_seen *seen,
+                  size_t seen_count, uint64_t position) {
+    float *x = s->work;
+    memcpy(x, logits, s->vocab * sizeof *x);
+    adjust(p, x, s->vocab, seen, seen_count);
+    if (p->temperature == 0.0f) return largest(x, s->vocab);
+    for (size_t i = 0; i < s->vocab; i++) x[i] = x[i] / p->temperature;
+    int32_t first = largest(x, s->vocab);
+    float max = x[first];
+    size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab, kept;
+    if (k < s->vocab / 2) kept = top_k_then_p(s, p, k);
+    else if (k < s->vocab) {
+        select_first(x, s->vocab, s->order, k);
+        for (size_t i = 0; i < s->vocab; i++) /* what top-k drops leaves the row: the sums then skip it */
+            if (before(x, s->order[k - 1], (int32_t)i)) x[i] = -INFINITY;
+        kept = p->top_p < 1.0f ? nucleus_of_all(s, kernels, max, p->top_p) : k;
+    } else if (p->top_p < 1.0f) kept = nucleus_of_all(s, kernels, max, p->top_p);
+    else if (p->min_p == 0.0f) return gumbel_max_of_all(s, p, -INFINITY, position);
+    else {
+        for (size_t i = 0; i < s->vocab; i++)
+            if (!passes_min_p(x[i], max, p->min_p)) x[i] = -INFINITY;
+        return gumbel_max_of_all(s, p, -0x1.fffffep127f, position);
+    }
+    choice best = {0, -1};
+    for (size_t i = 0; i < kept; i++) {
+        int32_t id = s->order[i];
+        if (i > 0 && p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) break;
+        consider(&best, x[id], iv_gumbel(p->seed, position, id), id);
+    }
+    return best.id;
+}
+
+void iv_top_logprobs(const float *logits, size_t vocab, float max, float log_sum, iv_logprob *out, size_t n) {
+    int32_t heap[IV_TOP_MAX];
+    IV_ASSERT(n <= IV_TOP_MAX && n <= vocab);
+    if (n == 0) return;
+    select_first(logits, vocab, heap, n);
+    for (size_t i = 0; i < n; i++) out[i] = (iv_logprob){heap[i], (logits[heap[i]] - max) - log_sum};
+}

@@ -1,0 +1,50 @@
+/* decode.h: token texts -> bytes, as a chain of steps that each pass on what is certain at once.
+ *
+ * Whole decoding is streaming with one flush at the end, so the two cannot differ. Between steps flow parts
+ * of tokens and ends of tokens: a step that joins all tokens (Fuse, ByteLevel) passes on parts and holds back
+ * the end. */
+#ifndef IV_TEXT_DECODE_H
+#define IV_TEXT_DECODE_H
+
+#include "base/buf.h"
+#include "text/regex.h"
+
+/* The compiled decoder of a tokenizer. */
+typedef struct iv_decoder {
+    const iv_decoder_spec *steps; /* borrowed */
+    size_t count;
+    bool join_with_spaces;                     /* there is no decoder */
+    iv_regex *regexes[IV_TOKENIZER_STEPS_MAX]; /* owned; NULL where a step has none */
+} iv_decoder;
+
+/* The specs must outlive the decoder. On failure nothing is left to close. */
+iv_status iv_decoder_open(const char *name, const iv_tokenizer_json *spec, iv_decoder *out, iv_error *err);
+void iv_decoder_close(iv_decoder *d);
+
+/* What one step remembers between tokens. */
+typedef struct iv_decode_state {
+    iv_buf held;        /* the token so far, or what may still be stripped */
+    iv_buf bytes;       /* BYTE_FALLBACK: the run of byte tokens; BYTE_LEVEL: an incomplete sequence */
+    size_t token_index; /* METASPACE */
+    size_t stripped;    /* STRIP: characters looked at on the left */
+    bool left_done;     /* STRIP */
+} iv_decode_state;
+
+typedef struct iv_decode_run {
+    const iv_decoder *decoder;
+    iv_regex_work *work;
+    iv_decode_state states[IV_TOKENIZER_STEPS_MAX];
+    size_t tokens;
+    iv_buf *out; /* of the call in progress */
+    iv_error *err;
+} iv_decode_run;
+
+/* A run owns its states; *run may be moved only before the first token. */
+iv_status iv_decode_begin(const iv_decoder *d, iv_decode_run *run, iv_error *err);
+void iv_decode_end(iv_decode_run *run);
+
+/* Each appends to out. After a flush the run may only be ended. */
+iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_error *err);
+iv_status iv_decode_flush(iv_decode_run *run, iv_buf *out, iv_error *err);
+
+#endif

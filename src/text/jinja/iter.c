@@ -1,0 +1,196 @@
+/* iter.c: iter(), next(), len(), list() and `in`. */
+#include "text/jinja/iter.h"
+#include "text/jinja/eval.h"
+#include "text/jinja/unicode.h"
+
+#include <string.h>
+
+bool ivj_iterable(ivj_value v) {
+    switch ((ivj_type)v.type) {
+    case IVJ_UNDEFINED:
+    case IVJ_STRING:
+    case IVJ_LIST:
+    case IVJ_TUPLE:
+    case IVJ_DICT:
+    case IVJ_VIEW:
+    case IVJ_RANGE:
+    case IVJ_ITERATOR:
+    case IVJ_LOOP: return true;
+    default: return false;
+    }
+}
+
+ivj_value ivj_range_item(const ivj_range *range, size_t i) {
+    return ivj_int(range->start + (int64_t)i * range->step);
+}
+
+iv_status ivj_iter_open(ivj_run *r, ivj_value v, ivj_iter **out) {
+    if (v.type == IVJ_ITERATOR) {
+        *out = v.u.iter;
+        return IV_OK;
+    }
+    if (!ivj_iterable(v) || v.type == IVJ_LOOP) return ivj_fail(r, "'%s' object is not iterable", ivj_type_name(v));
+    IV_TRY(ivj_alloc(r, 1, sizeof **out, out));
+    ivj_iter *it = *out;
+    it->source = v;
+    switch ((ivj_type)v.type) {
+    case IVJ_STRING: it->kind = IVJ_OVER_STRING; break;
+    case IVJ_RANGE: it->kind = IVJ_OVER_RANGE; break;
+    case IVJ_DICT:
+    case IVJ_VIEW:
+        it->kind = IVJ_OVER_DICT;
+        it->view = v.type == IVJ_VIEW ? (ivj_view)v.why : IVJ_KEYS;
+        break;
+    default: it->kind = IVJ_OVER_LIST; break; /* an undefined value has no list: nothing */
+    }
+    return IV_OK;
+}
+
+iv_status ivj_iter_over(ivj_run *r, ivj_list *list, const char *name, ivj_value *out) {
+    ivj_iter *it;
+    IV_TRY(ivj_alloc(r, 1, sizeof *it, &it));
+    it->kind = IVJ_OVER_LIST;
+    it->name = name;
+    it->source = ivj_list_value(list);
+    *out = (ivj_value){.type = IVJ_ITERATOR, .u.iter = it};
+    return IV_OK;
+}
+
+static iv_status dict_item(ivj_run *r, const ivj_entry *e, ivj_view view, ivj_value *out) {
+    if (view != IVJ_ITEMS) {
+        *out = view == IVJ_KEYS ? e->key : e->value;
+        return IV_OK;
+    }
+    ivj_list *pair;
+    IV_TRY(ivj_list_new(r, 2, &pair));
+    IV_TRY(ivj_list_push(r, pair, e->key));
+    IV_TRY(ivj_list_push(r, pair, e->value));
+    *out = ivj_tuple_value(pair);
+    return IV_OK;
+}
+
+/* Runs a filter that was put off; the iterator then walks its list. */
+static iv_status run_filter(ivj_run *r, ivj_iter *it) {
+    const ivj_filter *filter = it->filter;
+    ivj_value list;
+    it->filter = NULL;
+    it->kind = IVJ_OVER_LIST;
+    IV_TRY(ivj_enter(r));
+    IV_TRY(filter->run(r, it->source, &it->call, &list));
+    ivj_leave(r);
+    it->source = list;
+    return IV_OK;
+}
+
+/* Items for which the test of a loop holds; its target is bound in a scope of its own. */
+static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
+    for (;;) {
+        IV_TRY(ivj_iter_next(r, it->inner, has, out));
+        if (!*has) return IV_OK;
+        ivj_scope *outer = r->scope;
+        ivj_value held;
+        r->scope = it->scope;
+        it->scope->n = 0;
+        iv_status status = ivj_bind_target(r, it->loop->a, *out);
+        if (status == IV_OK)
+            status = ivj_assign(r, it->scope, r->t->loop, ivj_hint("the loop variable is not known in the loop's if"));
+        if (status == IV_OK) status = ivj_eval(r, it->loop->c, &held);
+        r->scope = outer;
+        IV_TRY(status);
+        if (ivj_truth(held)) return IV_OK;
+    }
+}
+
+iv_status ivj_iter_next(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
+    IV_TRY(ivj_charge(r, 1));
+    if (it->kind == IVJ_OVER_FILTER) IV_TRY(run_filter(r, it));
+    const ivj_value *source = &it->source;
+    *has = false;
+    switch (it->kind) {
+    case IVJ_OVER_LIST:
+        if (!ivj_is_sequence(*source) || it->at >= source->u.list->n) return IV_OK;
+        *out = source->u.list->items[it->at++];
+        break;
+    case IVJ_OVER_STRING: {
+        if (it->at >= source->n) return IV_OK;
+        uint32_t cp;
+        size_t len = ivj_cp_next(source->u.s + it->at, source->n - it->at, &cp);
+        *out = ivj_string(source->u.s + it->at, len);
+        out->markup = source->markup;
+        it->at += len;
+        break;
+    }
+    case IVJ_OVER_RANGE:
+        if (it->at >= source->u.range->n) return IV_OK;
+        *out = ivj_range_item(source->u.range, it->at++);
+        break;
+    case IVJ_OVER_DICT:
+        if (it->at >= source->u.dict->n) return IV_OK;
+        IV_TRY(dict_item(r, &source->u.dict->entries[it->at++], it->view, out));
+        break;
+    default: return next_tested(r, it, has, out);
+    }
+    *has = true;
+    return IV_OK;
+}
+
+iv_status ivj_to_list(ivj_run *r, ivj_value v, ivj_list **out) {
+    if (ivj_is_sequence(v)) {
+        *out = v.u.list;
+        return IV_OK;
+    }
+    ivj_iter *it;
+    ivj_value item;
+    bool has;
+    IV_TRY(ivj_iter_open(r, v, &it));
+    IV_TRY(ivj_list_new(r, 0, out));
+    for (;;) {
+        IV_TRY(ivj_iter_next(r, it, &has, &item));
+        if (!has) return IV_OK;
+        IV_TRY(ivj_list_push(r, *out, item));
+    }
+}
+
+bool ivj_length(ivj_value v, size_t *out) {
+    switch ((ivj_type)v.type) {
+    case IVJ_UNDEFINED: *out = 0; return true;
+    case IVJ_STRING: *out = ivj_cp_count(v.u.s, v.n); return true;
+    case IVJ_LIST:
+    case IVJ_TUPLE: *out = v.u.list->n; return true;
+    case IVJ_DICT:
+    case IVJ_VIEW: *out = v.u.dict->n; return true;
+    case IVJ_RANGE: *out = v.u.range->n; return true;
+    default: return false;
+    }
+}
+
+static iv_status contains_item(ivj_run *r, ivj_value seq, ivj_value v, bool *out) {
+    ivj_iter *it;
+    ivj_value item;
+    bool has = true;
+    IV_TRY(ivj_iter_open(r, seq, &it));
+    for (*out = false; has && !*out;) {
+        IV_TRY(ivj_iter_next(r, it, &has, &item));
+        if (!has) break;
+        *out = ivj_same(item, v);
+        if (!*out) IV_TRY(ivj_equal(r, item, v, out));
+    }
+    return IV_OK;
+}
+
+iv_status ivj_contains(ivj_run *r, ivj_value seq, ivj_value v, bool *out) {
+    if (seq.type == IVJ_STRING) {
+        if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, v);
+        if (v.type != IVJ_STRING)
+            return ivj_fail(r, "'in <string>' wants a string on its left, found '%s'", ivj_type_name(v));
+        *out = v.n == 0 || (seq.n && memmem(seq.u.s, seq.n, v.u.s, v.n) != NULL);
+        return ivj_charge_bytes(r, seq.n);
+    }
+    if (seq.type == IVJ_DICT || (seq.type == IVJ_VIEW && seq.why == IVJ_KEYS)) {
+        const ivj_value *found;
+        IV_TRY(ivj_dict_get(r, seq.u.dict, v, &found));
+        *out = found != NULL;
+        return IV_OK;
+    }
+    return contains_item(r, seq, v, out);
+}

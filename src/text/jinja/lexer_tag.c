@@ -1,0 +1,207 @@
+/* lexer_tag.c: names, numbers, strings and operators inside {{ }} and {% %}. */
+#include "text/jinja/lexer_tag.h"
+#include "base/utf8.h"
+#include "text/jinja/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUMBER_BYTES_MAX = 400 };
+
+static char byte_at(const ivj_lexer *x, size_t i) { return i < x->n ? x->s[i] : 0; }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static int hex_digit(char c) {
+    if (is_digit(c)) return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* End of the digits at i, single underscores between them allowed; i itself if there are none. */
+static size_t digits_end(const ivj_lexer *x, size_t i) {
+    if (!is_digit(byte_at(x, i))) return i;
+    for (i++;; i++) {
+        if (byte_at(x, i) == '_' && is_digit(byte_at(x, i + 1))) continue;
+        if (!is_digit(byte_at(x, i))) return i;
+    }
+}
+
+/* End of the float at i, or 0 if what is there is not one. */
+static size_t float_end(const ivj_lexer *x, size_t i) {
+    if (i > 0 && x->s[i - 1] == '.') return 0;
+    size_t end = digits_end(x, i), whole = end;
+    if (byte_at(x, end) == '.' && is_digit(byte_at(x, end + 1))) end = digits_end(x, end + 1);
+    if ((byte_at(x, end) | 0x20) == 'e') {
+        size_t e = end + 1;
+        if (byte_at(x, e) == '+' || byte_at(x, e) == '-') e++;
+        if (is_digit(byte_at(x, e))) end = digits_end(x, e);
+    }
+    return end > whole ? end : 0;
+}
+
+static iv_status lex_float(ivj_lexer *x, size_t end) {
+    char text[NUMBER_BYTES_MAX];
+    size_t n = 0;
+    if (end - x->at >= sizeof text) return ivj_lex_fail(x, "a number is too long");
+    for (size_t i = x->at; i < end; i++)
+        if (x->s[i] != '_') text[n++] = x->s[i];
+    text[n] = 0;
+    IV_TRY(ivj_lex_emit(x, (ivj_token){.type = IVJ_T_FLOAT, .line = x->line, .s = x->s + x->at,
+                                       .n = (uint32_t)(end - x->at), .d = strtod(text, NULL)}));
+    ivj_lex_advance(x, end);
+    return IV_OK;
+}
+
+static iv_status lex_int(ivj_lexer *x) {
+    size_t start = x->at, i = start;
+    char mark = byte_at(x, i + 1) | 0x20;
+    int base = x->s[i] != '0' ? 10 : mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 10;
+    size_t first = base == 10 ? i : i + 2;
+    bool zero = base == 10 && x->s[i] == '0'; /* "012" is 0 and then 12 */
+    int64_t v = 0;
+    for (i = first; i < x->n; i++) {
+        size_t j = byte_at(x, i) == '_' && i > start ? i + 1 : i;
+        int d = hex_digit(byte_at(x, j));
+        if (d < 0 || d >= base || (zero && d != 0)) break;
+        if (__builtin_mul_overflow(v, base, &v) || __builtin_add_overflow(v, d, &v))
+            return ivj_lex_fail(x, "an integer does not fit 64 bits");
+        i = j;
+    }
+    if (i == first) i = start + 1; /* "0x" without digits is 0 and then a name */
+    IV_TRY(ivj_lex_emit(x, (ivj_token){.type = IVJ_T_INT, .line = x->line, .s = x->s + start,
+                                       .n = (uint32_t)(i - start), .i = v}));
+    ivj_lex_advance(x, i);
+    return IV_OK;
+}
+
+/* Reads up to `digits` digits of the base at *i as a code point; *i moves behind them. */
+static iv_status code_point(ivj_lexer *x, const char *s, size_t n, size_t *i, size_t digits, uint32_t base, bool exact,
+                            uint32_t *cp) {
+    size_t k = 0;
+    for (*cp = 0; k < digits && *i < n; k++, ++*i) {
+        int d = hex_digit(s[*i]);
+        if (d < 0 || (uint32_t)d >= base) break;
+        *cp = *cp * base + (uint32_t)d;
+    }
+    if (exact && k < digits) return ivj_lex_fail(x, "a string escape is cut short");
+    if (*cp > 0x10ffff || (*cp >= 0xd800 && *cp < 0xe000))
+        return ivj_lex_fail(x, "a string escape is not a Unicode character");
+    return IV_OK;
+}
+
+/* The escape after the backslash at s[*i - 1]: appends its bytes at out + *len. */
+static iv_status unescape(ivj_lexer *x, const char *s, size_t n, size_t *i, char *out, size_t *len) {
+    static const char letters[] = "\\'\"abfnrtv", values[] = "\\'\"\a\b\f\n\r\t\v";
+    char c = s[(*i)++];
+    const char *letter = c ? strchr(letters, c) : NULL;
+    uint32_t cp;
+    if (c == '\n') return IV_OK;
+    if (letter) {
+        out[(*len)++] = values[letter - letters];
+        return IV_OK;
+    }
+    if (c == 'N') return ivj_lex_fail(x, "character names (\\N{...}) are not supported");
+    if (c == 'x' || c == 'u' || c == 'U') {
+        IV_TRY(code_point(x, s, n, i, c == 'x' ? 2 : c == 'u' ? 4 : 8, 16, true, &cp));
+    } else if (c >= '0' && c <= '7') {
+        --*i;
+        IV_TRY(code_point(x, s, n, i, 3, 8, false, &cp));
+    } else { /* not an escape: both bytes stay */
+        out[(*len)++] = '\\';
+        out[(*len)++] = c;
+        return IV_OK;
+    }
+    *len += iv_utf8_encode(cp, (uint8_t *)out + *len);
+    return IV_OK;
+}
+
+static iv_status lex_string(ivj_lexer *x) {
+    char quote = x->s[x->at];
+    size_t from = x->at + 1, end = from;
+    while (end < x->n && x->s[end] != quote) end += x->s[end] == '\\' ? 2 : 1;
+    if (end >= x->n) return ivj_lex_fail(x, "a string without its closing quote");
+    /* No escape is longer than what it stands for, "\0" to "\777" included: two bytes for two. */
+    char *out = ivj_pool_alloc(x->pool, end - from + 1, 1);
+    if (!out) return iv_fail(x->err, IV_LIMIT, "%.200s:%u: no room for a string", x->name, x->line);
+    size_t len = 0;
+    for (size_t i = from; i < end;) {
+        if (x->s[i] != '\\') out[len++] = x->s[i++];
+        else {
+            i++;
+            IV_TRY(unescape(x, x->s, end, &i, out, &len));
+        }
+    }
+    IV_TRY(ivj_lex_emit(x, (ivj_token){.type = IVJ_T_STRING, .line = x->line, .s = out, .n = (uint32_t)len}));
+    ivj_lex_advance(x, end + 1);
+    return IV_OK;
+}
+
+static size_t name_end(const ivj_lexer *x, size_t i) {
+    while (i < x->n) {
+        uint32_t cp;
+        size_t len = ivj_cp_next(x->s + i, x->n - i, &cp);
+        if (!ivj_cp_is_word(cp)) break;
+        i += len;
+    }
+    return i;
+}
+
+static size_t operator_length(const ivj_lexer *x) {
+    static const char *const two[] = {"//", "**", "==", "!=", ">=", "<="};
+    for (size_t i = 0; i < sizeof two / sizeof *two; i++)
+        if (x->n - x->at >= 2 && memcmp(x->s + x->at, two[i], 2) == 0) return 2;
+    char c = x->s[x->at];
+    return c && strchr("+-/*%~[](){}<>=.:|,;", c) ? 1 : 0;
+}
+
+static iv_status lex_one(ivj_lexer *x) {
+    char c = x->s[x->at];
+    if (is_digit(c)) {
+        size_t end = float_end(x, x->at);
+        return end ? lex_float(x, end) : lex_int(x);
+    }
+    if (c == '"' || c == '\'') return lex_string(x);
+    size_t end = name_end(x, x->at);
+    ivj_token_type type = IVJ_T_NAME;
+    if (end == x->at) {
+        type = IVJ_T_OPERATOR;
+        end += operator_length(x);
+        if (end == x->at) return ivj_lex_fail(x, "an unexpected character in a tag");
+    }
+    IV_TRY(ivj_lex_emit(
+        x, (ivj_token){.type = type, .line = x->line, .s = x->s + x->at, .n = (uint32_t)(end - x->at)}));
+    ivj_lex_advance(x, end);
+    return IV_OK;
+}
+
+iv_status ivj_lex_tag(ivj_lexer *x, bool block) {
+    char open[IVJ_MAX_NESTING * 4]; /* closing brackets still wanted, innermost last */
+    size_t depth = 0;
+    const char *end_text = block ? "%}" : "}}";
+    IV_TRY(ivj_lex_emit(x, (ivj_token){.type = block ? IVJ_T_BLOCK_BEGIN : IVJ_T_OUTPUT_BEGIN, .line = x->line,
+                                       .s = "begin of tag", .n = 12}));
+    for (;;) {
+        size_t end = depth ? 0 : ivj_lex_tag_end(x, x->at, end_text, block);
+        if (end) {
+            IV_TRY(ivj_lex_emit(x, (ivj_token){.type = block ? IVJ_T_BLOCK_END : IVJ_T_OUTPUT_END, .line = x->line,
+                                               .s = end_text, .n = 2}));
+            ivj_lex_advance(x, end);
+            return IV_OK;
+        }
+        size_t token = ivj_lex_skip_space(x, x->at);
+        if (token > x->at) {
+            ivj_lex_advance(x, token);
+            continue; /* the end of the tag is looked for first */
+        }
+        if (x->at >= x->n) return IV_OK; /* the parser misses the end of the tag */
+        char c = x->s[x->at];
+        const char *pair = c ? strchr("()[]{}", c) : NULL;
+        if (pair && strchr("([{", c)) {
+            if (depth == sizeof open) return ivj_lex_fail(x, "brackets are nested too deeply");
+            open[depth++] = pair[1];
+        } else if (pair && (depth == 0 || open[--depth] != c)) {
+            return ivj_lex_fail(x, "a closing bracket without its opening one");
+        }
+        IV_TRY(lex_one(x));
+    }
+}

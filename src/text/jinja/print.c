@@ -1,0 +1,219 @@
+/* print.c: str() and repr() of every value, and HTML escaping. */
+#include "text/jinja/eval.h"
+#include "text/jinja/text.h"
+#include "text/jinja/unicode.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ivj_float_text(double d, char out[IVJ_FLOAT_BYTES]) {
+    if (!isfinite(d)) {
+        snprintf(out, IVJ_FLOAT_BYTES, "%s", isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
+        return;
+    }
+    char text[IVJ_FLOAT_BYTES], digits[24] = "";
+    int precision = 0;
+    do snprintf(text, sizeof text, "%.*e", precision, d);
+    while (strtod(text, NULL) != d && ++precision < 17);
+    /* text is [-]D[.DDD]e[+-]XX: take it apart, and place the point where Python does. */
+    const char *at = text;
+    size_t n = 0, len = 0;
+    if (*at == '-') out[len++] = *at++;
+    for (; *at != 'e'; at++)
+        if (*at != '.') digits[n++] = *at;
+    int point = atoi(at + 1) + 1; /* digits before the decimal point */
+    if (point > 16 || point < -3) {
+        out[len++] = digits[0];
+        if (n > 1) out[len++] = '.';
+        memcpy(out + len, digits + 1, n - 1);
+        len += n - 1;
+        snprintf(out + len, IVJ_FLOAT_BYTES - len, "e%c%02d", point > 0 ? '+' : '-', abs(point - 1));
+        return;
+    }
+    if (point <= 0) {
+        memcpy(out + len, "0.", 2);
+        len += 2;
+        for (int i = point; i < 0; i++) out[len++] = '0';
+    }
+    for (size_t i = 0; i < n || (int)i < point; i++) {
+        if (point > 0 && (int)i == point) out[len++] = '.';
+        out[len++] = i < n ? digits[i] : '0';
+    }
+    if (point >= (int)n) memcpy(out + len, ".0", 2), len += 2;
+    out[len] = 0;
+}
+
+static iv_status repr_string(ivj_run *r, iv_buf *buf, ivj_value v) {
+    char quote = v.n && memchr(v.u.s, '\'', v.n) && !memchr(v.u.s, '"', v.n) ? '"' : '\'';
+    IV_TRY(ivj_charge_bytes(r, v.n));
+    IV_TRY(ivj_write(r, buf, &quote, 1));
+    for (size_t i = 0; i < v.n;) {
+        uint32_t cp;
+        char text[16];
+        size_t n = ivj_cp_next(v.u.s + i, v.n - i, &cp);
+        const char *named = cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : cp == '\t' ? "\\t" : cp == '\\' ? "\\\\" : NULL;
+        if (named) IV_TRY(ivj_write(r, buf, named, 2));
+        else if (cp == (uint32_t)quote) {
+            snprintf(text, sizeof text, "\\%c", quote);
+            IV_TRY(ivj_write(r, buf, text, 2));
+        } else if (ivj_cp_is_printable(cp)) IV_TRY(ivj_write(r, buf, v.u.s + i, n));
+        else {
+            snprintf(text, sizeof text, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+            IV_TRY(ivj_write_text(r, buf, text));
+        }
+        i += n;
+    }
+    return ivj_write(r, buf, &quote, 1);
+}
+
+static iv_status repr_items(ivj_run *r, iv_buf *buf, const ivj_list *list, const char *brackets) {
+    IV_TRY(ivj_write(r, buf, brackets, 1));
+    for (size_t i = 0; i < list->n; i++) {
+        if (i) IV_TRY(ivj_write(r, buf, ", ", 2));
+        IV_TRY(ivj_repr(r, buf, list->items[i]));
+    }
+    if (list->n == 1 && *brackets == '(') IV_TRY(ivj_write(r, buf, ",", 1));
+    return ivj_write(r, buf, brackets + 1, 1);
+}
+
+static iv_status repr_dict(ivj_run *r, iv_buf *buf, const ivj_dict *d) {
+    IV_TRY(ivj_write(r, buf, "{", 1));
+    for (size_t i = 0; i < d->n; i++) {
+        if (i) IV_TRY(ivj_write(r, buf, ", ", 2));
+        IV_TRY(ivj_repr(r, buf, d->entries[i].key));
+        IV_TRY(ivj_write(r, buf, ": ", 2));
+        IV_TRY(ivj_repr(r, buf, d->entries[i].value));
+    }
+    return ivj_write(r, buf, "}", 1);
+}
+
+static iv_status repr_view(ivj_run *r, iv_buf *buf, ivj_value v) {
+    static const char *const names[] = {"dict_keys(", "dict_values(", "dict_items("};
+    ivj_list *list;
+    IV_TRY(ivj_to_list(r, v, &list));
+    IV_TRY(ivj_write_text(r, buf, names[v.why]));
+    IV_TRY(repr_items(r, buf, list, "[]"));
+    return ivj_write(r, buf, ")", 1);
+}
+
+static iv_status repr_namespace(ivj_run *r, iv_buf *buf, const ivj_dict *d) {
+    IV_TRY(ivj_write_text(r, buf, "<Namespace "));
+    IV_TRY(repr_dict(r, buf, d));
+    return ivj_write(r, buf, ">", 1);
+}
+
+static iv_status repr_range(ivj_run *r, iv_buf *buf, const ivj_range *range) {
+    char text[96];
+    int n = snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64, range->start, range->stop);
+    if (range->step != 1) n += snprintf(text + n, sizeof text - (size_t)n, ", %" PRId64, range->step);
+    snprintf(text + n, sizeof text - (size_t)n, ")");
+    return ivj_write_text(r, buf, text);
+}
+
+/* Objects that Python prints with an address: the address is left out, so that the text is reproducible. */
+static iv_status repr_object(ivj_run *r, iv_buf *buf, ivj_value v) {
+    const char *name = "object";
+    size_t n = strlen(name);
+    if (v.type == IVJ_ITERATOR) name = v.u.iter->name ? v.u.iter->name : "generator object", n = strlen(name);
+    else if (v.type == IVJ_FUNCTION) name = v.u.function->name, n = strlen(name);
+    else if (v.type == IVJ_METHOD) name = v.u.bound->method->name, n = strlen(name);
+    else if (v.type == IVJ_MACRO) name = v.u.macro->node->value.u.s, n = v.u.macro->node->value.n;
+    IV_TRY(ivj_write(r, buf, "<", 1));
+    if (v.type != IVJ_ITERATOR) {
+        IV_TRY(ivj_write_text(r, buf, ivj_type_name(v)));
+        IV_TRY(ivj_write(r, buf, " ", 1));
+    }
+    if (v.type == IVJ_MACRO) IV_TRY(repr_string(r, buf, ivj_string(name, n)));
+    else IV_TRY(ivj_write(r, buf, name, n));
+    return ivj_write(r, buf, ">", 1);
+}
+
+iv_status ivj_repr(ivj_run *r, iv_buf *buf, ivj_value v) {
+    char text[IVJ_FLOAT_BYTES];
+    switch ((ivj_type)v.type) {
+    case IVJ_UNDEFINED: return ivj_write_text(r, buf, "Undefined");
+    case IVJ_NONE: return ivj_write_text(r, buf, "None");
+    case IVJ_BOOL: return ivj_write_text(r, buf, v.u.b ? "True" : "False");
+    case IVJ_INT:
+        snprintf(text, sizeof text, "%" PRId64, v.u.i);
+        return ivj_write_text(r, buf, text);
+    case IVJ_FLOAT:
+        ivj_float_text(v.u.d, text);
+        return ivj_write_text(r, buf, text);
+    case IVJ_STRING:
+        if (!v.markup) return repr_string(r, buf, v);
+        IV_TRY(ivj_write_text(r, buf, "Markup("));
+        IV_TRY(repr_string(r, buf, v));
+        return ivj_write(r, buf, ")", 1);
+    case IVJ_RANGE: return repr_range(r, buf, v.u.range);
+    default: break;
+    }
+    IV_TRY(ivj_enter(r));
+    if (v.type == IVJ_LIST) IV_TRY(repr_items(r, buf, v.u.list, "[]"));
+    else if (v.type == IVJ_TUPLE) IV_TRY(repr_items(r, buf, v.u.list, "()"));
+    else if (v.type == IVJ_DICT) IV_TRY(repr_dict(r, buf, v.u.dict));
+    else if (v.type == IVJ_VIEW) IV_TRY(repr_view(r, buf, v));
+    else if (v.type == IVJ_NAMESPACE) IV_TRY(repr_namespace(r, buf, v.u.dict));
+    else IV_TRY(repr_object(r, buf, v));
+    ivj_leave(r);
+    return IV_OK;
+}
+
+iv_status ivj_print(ivj_run *r, iv_buf *buf, ivj_value v) {
+    if (v.type == IVJ_UNDEFINED) return IV_OK;
+    if (v.type == IVJ_STRING) return ivj_write(r, buf, v.u.s, v.n);
+    return ivj_repr(r, buf, v);
+}
+
+iv_status ivj_soft_str(ivj_run *r, ivj_value v, ivj_value *out) {
+    if (v.type == IVJ_STRING) {
+        *out = v;
+        return IV_OK;
+    }
+    iv_buf buf = {0};
+    return ivj_finish_string(r, ivj_print(r, &buf, v), &buf, out);
+}
+
+iv_status ivj_str(ivj_run *r, ivj_value v, ivj_value *out) {
+    IV_TRY(ivj_soft_str(r, v, out));
+    out->markup = false;
+    return IV_OK;
+}
+
+static iv_status write_escaped(ivj_run *r, iv_buf *buf, ivj_value v) {
+    IV_TRY(ivj_charge_bytes(r, v.n));
+    for (size_t i = 0, from = 0; i <= v.n; i++) {
+        const char *entity = i == v.n ? "" : NULL;
+        switch (i < v.n ? v.u.s[i] : 0) {
+        case '&': entity = "&amp;"; break;
+        case '<': entity = "&lt;"; break;
+        case '>': entity = "&gt;"; break;
+        case '\'': entity = "&#39;"; break;
+        case '"': entity = "&#34;"; break;
+        default: break;
+        }
+        if (!entity) continue;
+        IV_TRY(ivj_write(r, buf, v.u.s + from, i - from));
+        IV_TRY(ivj_write_text(r, buf, entity));
+        from = i + 1;
+    }
+    return IV_OK;
+}
+
+iv_status ivj_force_escape(ivj_run *r, ivj_value v, ivj_value *out) {
+    ivj_value s;
+    iv_buf buf = {0};
+    IV_TRY(ivj_str(r, v, &s));
+    IV_TRY(ivj_finish_string(r, write_escaped(r, &buf, s), &buf, out));
+    out->markup = true;
+    return IV_OK;
+}
+
+iv_status ivj_escape(ivj_run *r, ivj_value v, ivj_value *out) {
+    if (v.type != IVJ_STRING || !v.markup) return ivj_force_escape(r, v, out);
+    *out = v;
+    return IV_OK;
+}

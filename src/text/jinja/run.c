@@ -1,0 +1,147 @@
+/* run.c: failing with a line, charging against the limits, memory, text, scopes. */
+#include "text/jinja/run.h"
+#include "base/size.h"
+#include "text/jinja/template.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEP_BYTES = 64, TAIL_FROM = 1024 };
+
+static iv_status fail_with(ivj_run *r, iv_status status, const char *fmt, va_list args) {
+    char message[sizeof r->err->message];
+    vsnprintf(message, sizeof message, fmt, args);
+    return iv_fail(r->err, status, "%.200s:%u: %s", r->name, r->line, message);
+}
+
+iv_status ivj_fail(ivj_run *r, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    iv_status status = fail_with(r, IV_TEMPLATE, fmt, args);
+    va_end(args);
+    return status;
+}
+
+iv_status ivj_fail_limit(ivj_run *r, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    iv_status status = fail_with(r, IV_LIMIT, fmt, args);
+    va_end(args);
+    return status;
+}
+
+iv_status ivj_fail_memory(ivj_run *r, size_t bytes) {
+    if (ivj_pool_full(&r->pool, bytes))
+        return ivj_fail_limit(r, "the values of the template need more than %zu bytes", r->pool.arena.limit_bytes);
+    return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes", r->name, r->line, bytes);
+}
+
+iv_status ivj_fail_undefined(ivj_run *r, ivj_value v) {
+    int n = (int)iv_size_min(v.n, 200);
+    if (v.why == IVJ_BY_HINT) return ivj_fail(r, "%.*s", n, v.u.s);
+    if (v.why == IVJ_BY_NAME) return ivj_fail(r, "'%.*s' is undefined", n, v.u.s);
+    if (v.why == IVJ_BY_SANDBOX) return ivj_fail(r, "access to attribute '%.*s' is unsafe", n, v.u.s);
+    return ivj_fail(r, "'%s object' has no attribute '%.*s'",
+                    ivj_type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n, v.u.s);
+}
+
+iv_status ivj_charge(ivj_run *r, size_t steps) {
+    r->steps += steps;
+    if (r->steps <= IVJ_MAX_STEPS) return IV_OK;
+    return ivj_fail_limit(r, "the template takes more than %zu steps", IVJ_MAX_STEPS);
+}
+
+iv_status ivj_charge_bytes(ivj_run *r, size_t bytes) { return ivj_charge(r, bytes / STEP_BYTES); }
+
+iv_status ivj_enter(ivj_run *r) {
+    if (r->depth >= IVJ_MAX_EVAL_DEPTH)
+        return ivj_fail_limit(r, "expressions and calls are nested more than %d deep", IVJ_MAX_EVAL_DEPTH);
+    r->depth++;
+    return ivj_charge(r, 1);
+}
+
+iv_status ivj_alloc(ivj_run *r, size_t count, size_t size, void *out) {
+    void *p = ivj_pool_alloc(&r->pool, count, size);
+    size_t bytes;
+    memcpy(out, &p, sizeof p);
+    if (!p) return ivj_fail_memory(r, iv_size_mul(count, size, &bytes) ? bytes : SIZE_MAX);
+    return ivj_charge(r, count / STEP_BYTES);
+}
+
+iv_status ivj_write(ivj_run *r, iv_buf *buf, const char *s, size_t n) {
+    size_t len;
+    if (!iv_size_add(buf->len, n, &len) || len > IVJ_MAX_OUTPUT_BYTES)
+        return ivj_fail_limit(r, "the text is longer than %zu bytes", IVJ_MAX_OUTPUT_BYTES);
+    r->written += n;
+    if (r->written > IVJ_MAX_WRITTEN_BYTES)
+        return ivj_fail_limit(r, "the template writes more than %zu bytes", IVJ_MAX_WRITTEN_BYTES);
+    if (!iv_buf_append(buf, s, n))
+        return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes of text", r->name, r->line, len);
+    return IV_OK;
+}
+
+iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s) { return ivj_write(r, buf, s, strlen(s)); }
+
+iv_status ivj_copy_string(ivj_run *r, const char *s, size_t n, ivj_value *out) {
+    char *copy;
+    IV_TRY(ivj_alloc(r, n, 1, &copy));
+    if (n) memcpy(copy, s, n);
+    *out = ivj_string(copy, n);
+    return IV_OK;
+}
+
+iv_status ivj_finish_string(ivj_run *r, iv_status status, iv_buf *buf, ivj_value *out) {
+    if (status == IV_OK) status = ivj_copy_string(r, buf->data, buf->len, out);
+    iv_buf_free(buf);
+    return status;
+}
+
+iv_status ivj_join_two(ivj_run *r, ivj_value a, ivj_value b, ivj_value *out) {
+    size_t n = (size_t)a.n + b.n;
+    if (a.n == 0 || b.n == 0) {
+        *out = ivj_string(a.n ? a.u.s : b.u.s, n);
+        return IV_OK;
+    }
+    IV_TRY(ivj_charge_bytes(r, b.n));
+    if (r->tail == a.u.s && r->tail_len == a.n && n <= r->tail_cap) {
+        memcpy(r->tail + a.n, b.u.s, b.n);
+        r->tail_len = n;
+        *out = ivj_string(r->tail, n);
+        return IV_OK;
+    }
+    IV_TRY(ivj_charge_bytes(r, a.n));
+    size_t cap = n < TAIL_FROM ? n : n * 2;
+    char *s;
+    IV_TRY(ivj_alloc(r, cap, 1, &s));
+    memcpy(s, a.u.s, a.n);
+    memcpy(s + a.n, b.u.s, b.n);
+    if (cap > n) r->tail = s, r->tail_len = n, r->tail_cap = cap;
+    *out = ivj_string(s, n);
+    return IV_OK;
+}
+
+iv_status ivj_scope_new(ivj_run *r, ivj_scope *parent, ivj_scope **out) {
+    IV_TRY(ivj_alloc(r, 1, sizeof **out, out));
+    (*out)->parent = parent;
+    return IV_OK;
+}
+
+iv_status ivj_assign(ivj_run *r, ivj_scope *scope, uint32_t atom, ivj_value value) {
+    for (size_t i = scope->n; i-- > 0;) {
+        if (scope->bindings[i].atom != atom) continue;
+        scope->bindings[i].value = value;
+        return IV_OK;
+    }
+    IV_TRY(ivj_charge(r, scope->n / 16));
+    if (scope->n == scope->cap) {
+        size_t cap = scope->cap ? scope->cap * 2 : 4;
+        ivj_binding *bindings;
+        IV_TRY(ivj_alloc(r, cap, sizeof *bindings, &bindings));
+        if (scope->n) memcpy(bindings, scope->bindings, scope->n * sizeof *bindings);
+        scope->bindings = bindings;
+        scope->cap = cap;
+    }
+    scope->bindings[scope->n++] = (ivj_binding){.atom = atom, .value = value};
+    return IV_OK;
+}

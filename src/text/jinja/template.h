@@ -1,0 +1,43 @@
+/* template.h: Jinja2 templates, as chat templates use them.
+ *
+ * The dialect is that of the Hugging Face chat-template environment: an immutable sandbox with trim_blocks
+ * and lstrip_blocks on, autoescape off, keep_trailing_newline off, loop controls, `{% generation %}` as a
+ * transparent block, and the globals raise_exception and strftime_now. Rendering follows Python's values:
+ * truth, equality, str() and repr() are Python's. docs/formats/chat_template.md lists what is understood.
+ *
+ * A template is untrusted: every loop, recursion and growth has one of the maxima below. */
+#ifndef IV_TEXT_JINJA_TEMPLATE_H
+#define IV_TEXT_JINJA_TEMPLATE_H
+
+#include "base/buf.h"
+#include "base/status.h"
+#include <jansson.h>
+
+#define IVJ_MAX_SOURCE_BYTES ((size_t)1 << 20)   /* template text */
+#define IVJ_MAX_TREE_BYTES ((size_t)128 << 20)   /* a parsed template in memory */
+#define IVJ_MAX_NAMES 4096                       /* different names in a template */
+#define IVJ_MAX_NESTING 100                      /* statements and expressions inside one another */
+#define IVJ_MAX_EVAL_DEPTH 400                   /* expressions, statements and macro calls being evaluated */
+#define IVJ_MAX_VALUE_DEPTH 200                  /* lists and objects inside one another */
+#define IVJ_MAX_STEPS ((size_t)10 * 1000 * 1000) /* nodes evaluated, plus a share for bulk work */
+#define IVJ_MAX_OUTPUT_BYTES ((size_t)16 << 20)  /* rendered text */
+#define IVJ_MAX_WRITTEN_BYTES ((size_t)64 << 20) /* the same, with text captured by macros and set blocks */
+#define IVJ_MAX_LIVE_BYTES ((size_t)256 << 20)   /* values made while rendering */
+#define IVJ_MAX_RANGE 100000                     /* items of range(), as in Jinja2's sandbox */
+
+typedef struct iv_template iv_template; /* parsed; immutable, may be rendered by several threads at once */
+
+/* Parses n bytes of UTF-8. `name` (copied) heads every error of this template, followed by the line.
+ * IV_TEMPLATE for a syntax error, IV_LIMIT past a maximum above. The caller closes *out. */
+iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_template **out, iv_error *err);
+
+/* Renders into out, replacing its content. `variables` is a JSON object whose members are the template's
+ * variables; it is only read. strftime_now is what strftime_now(...) returns, whatever the format; NULL
+ * means the local clock. An error the template raises, itself or by a wrong operation, is IV_TEMPLATE with
+ * the line of the template; on failure the content of out is unspecified. */
+iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now,
+                             iv_buf *out, iv_error *err);
+
+void iv_template_close(iv_template *t); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,303 @@
+/* tokenizer.c: the parts put together.
+ *
+ * Encoding: added tokens are cut out of the text; the rest is normalized; added tokens that want to be found
+ * in normalized text are cut out of that; the rest is split into pieces; each piece goes through the merges.
+ */
+#include "text/tokenizer.h"
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/size.h"
+#include "base/utf8.h"
+#include "text/added.h"
+#include "text/bpe.h"
+#include "text/decode.h"
+#include "text/normalize.h"
+#include "text/split.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct iv_tokenizer {
+    iv_tokenizer_json spec;
+    iv_normalizer normalizer;
+    iv_splitter splitter;
+    iv_bpe bpe;
+    iv_decoder decoder;
+    iv_added_set raw, normalized; /* tokens found before and after normalizing */
+    uint8_t *special;             /* a bit for each id */
+    uint8_t digest[32];
+};
+
+struct iv_token_stream {
+    const iv_tokenizer *tokenizer;
+    bool skip_special;
+    iv_decode_run run;
+};
+
+/* Scratch of one encode call. */
+typedef struct encoder {
+    const iv_tokenizer *t;
+    iv_regex_work *regex;
+    iv_split_work split;
+    iv_bpe_work bpe;
+    iv_buf normal, spare;
+    bool special; /* IV_ENCODE_PARSE_SPECIAL */
+    iv_ids *out;
+    iv_error *err;
+} encoder;
+
+static iv_status no_memory(iv_error *err) {
+    return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory");
+}
+
+/* ---- opening ---- */
+
+/* The text by which an added token is found: its content, or what the normalizer makes of it (kept in the
+ * arena). */
+static iv_status added_text(iv_tokenizer *t, iv_regex_work *work, const iv_added_token *a, iv_str *out,
+                            iv_error *err) {
+    iv_buf normal = {0}, spare = {0};
+    *out = a->content;
+    if (!a->normalized) return IV_OK;
+    normal.limit = spare.limit = IV_TOKEN_BYTES_MAX;
+    iv_status status =
+        iv_normalizer_apply(&t->normalizer, work, a->content.data, a->content.len, &normal, &spare, err);
+    if (status == IV_OK) {
+        *out = (iv_str){iv_arena_strndup(&t->spec.arena, normal.data, normal.len), normal.len};
+        if (!out->data) status = no_memory(err);
+    }
+    iv_buf_free(&normal);
+    iv_buf_free(&spare);
+    return status;
+}
+
+static iv_status open_added(const char *name, iv_tokenizer *t, bool normalized, iv_added_set *out,
+                            iv_error *err) {
+    size_t count = 0, bytes;
+    iv_added_entry *entries = NULL;
+    iv_status status = IV_OK;
+    for (size_t i = 0; i < t->spec.added_count; i++) count += t->spec.added[i].normalized == normalized;
+    iv_regex_work *work = iv_regex_work_new();
+    if (work && iv_size_mul(count, sizeof *entries, &bytes)) entries = malloc(iv_size_max(bytes, 1));
+    if (!entries) status = no_memory(err);
+    count = 0;
+    for (size_t i = 0; status == IV_OK && i < t->spec.added_count; i++) {
+        const iv_added_token *a = &t->spec.added[i];
+        if (a->normalized != normalized) continue;
+        entries[count].token = a;
+        status = added_text(t, work, a, &entries[count++].text, err);
+    }
+    iv_regex_work_free(work);
+    if (status == IV_OK) return iv_added_set_open(name, entries, count, out, err);
+    free(entries);
+    return status;
+}
+
+static iv_status mark_special(iv_tokenizer *t, iv_error *err) {
+    t->special = calloc(t->spec.id_count / 8 + 1, 1);
+    if (!t->special) return no_memory(err);
+    for (size_t i = 0; i < t->spec.added_count; i++) {
+        const iv_added_token *a = &t->spec.added[i];
+        if (a->special) t->special[a->id / 8] |= (uint8_t)(1u << (a->id % 8));
+    }
+    return IV_OK;
+}
+
+static iv_status open_parts(const char *name, iv_tokenizer *t, iv_error *err) {
+    const iv_tokenizer_json *s = &t->spec;
+    IV_TRY(iv_normalizer_open(name, s->normalizers, s->normalizer_count, &t->normalizer, err));
+    IV_TRY(iv_splitter_open(name, s->pretokenizers, s->pretokenizer_count, &t->splitter, err));
+    IV_TRY(iv_bpe_open(s, &t->bpe, err));
+    IV_TRY(iv_decoder_open(name, s, &t->decoder, err));
+    IV_TRY(open_added(name, t, false, &t->raw, err));
+    IV_TRY(open_added(name, t, true, &t->normalized, err));
+    return mark_special(t, err);
+}
+
+iv_status iv_tokenizer_parse(const char *name, const char *json, size_t n, iv_tokenizer **out,
+                             iv_error *err) {
+    iv_tokenizer *t = calloc(1, sizeof *t);
+    if (!t) return no_memory(err);
+    iv_status status = iv_tokenizer_json_parse(name, json, n, &t->spec, err);
+    if (status == IV_OK) status = open_parts(name, t, err);
+    if (status != IV_OK) {
+        iv_tokenizer_close(t);
+        return status;
+    }
+    iv_digest_of(json, n, t->digest);
+    *out = t;
+    return IV_OK;
+}
+
+iv_status iv_tokenizer_open(const char *dir, iv_tokenizer **out, iv_error *err) {
+    iv_buf path = {0}, json = {0};
+    iv_status status = iv_path_join(dir, "tokenizer.json", &path, err);
+    if (status == IV_OK) status = iv_file_read(path.data, IV_TOKENIZER_FILE_BYTES_MAX, &json, err);
+    if (status == IV_OK) status = iv_tokenizer_parse(path.data, json.data, json.len, out, err);
+    iv_buf_free(&path);
+    iv_buf_free(&json);
+    return status;
+}
+
+void iv_tokenizer_close(iv_tokenizer *t) {
+    if (!t) return;
+    iv_normalizer_close(&t->normalizer);
+    iv_splitter_close(&t->splitter);
+    iv_bpe_close(&t->bpe);
+    iv_decoder_close(&t->decoder);
+    iv_added_set_close(&t->raw);
+    iv_added_set_close(&t->normalized);
+    iv_tokenizer_json_free(&t->spec);
+    free(t->special);
+    free(t);
+}
+
+/* ---- encoding ---- */
+
+static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_start) {
+    IV_TRY(iv_splitter_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, e->err));
+    const iv_pieces *p = &e->split.current;
+    for (size_t i = 0; i < p->len; i++)
+        IV_TRY(iv_bpe_encode(&e->t->bpe, &e->bpe, p->text.data + p->items[i].start, p->items[i].len, e->out,
+                             e->err));
+    return IV_OK;
+}
+
+/* Text between the tokens found as they stand. */
+static iv_status encode_text(encoder *e, const char *text, size_t n, bool at_start) {
+    iv_added_walk walk = {0};
+    bool more;
+    IV_TRY(iv_normalizer_apply(&e->t->normalizer, e->regex, text, n, &e->normal, &e->spare, e->err));
+    if (e->normal.len == 0) return IV_OK;
+    for (;;) {
+        IV_TRY(iv_added_next(&e->t->normalized, e->regex, e->normal.data, e->normal.len, e->special, &walk,
+                             &more, e->err));
+        if (!more) return IV_OK;
+        if (!walk.token)
+            IV_TRY(encode_run(e, e->normal.data + walk.start, walk.end - walk.start,
+                              at_start && walk.start == 0));
+        else if (!iv_ids_push(e->out, walk.token->id))
+            return no_memory(e->err);
+    }
+}
+
+static iv_status encode_all(encoder *e, const char *text, size_t n) {
+    iv_added_walk walk = {0};
+    bool more;
+    for (;;) {
+        IV_TRY(iv_added_next(&e->t->raw, e->regex, text, n, e->special, &walk, &more, e->err));
+        if (!more) return IV_OK;
+        if (!walk.token)
+            IV_TRY(encode_text(e, text + walk.start, walk.end - walk.start, walk.start == 0));
+        else if (!iv_ids_push(e->out, walk.token->id))
+            return no_memory(e->err);
+    }
+}
+
+static iv_status encode_with(encoder *e, const char *text, size_t n, bool add_special) {
+    const iv_tokenizer_json *s = &e->t->spec;
+    size_t limit = IV_TOKENIZE_GROWTH_BASE + n * IV_TOKENIZE_GROWTH_MAX;
+    e->normal.limit = e->spare.limit = e->split.line.limit = limit;
+    e->split.current.text.limit = e->split.next.text.limit = limit;
+    e->regex = iv_regex_work_new();
+    if (!e->regex) return no_memory(e->err);
+    if (add_special && !iv_ids_append(e->out, s->before, s->before_count)) return no_memory(e->err);
+    IV_TRY(encode_all(e, text, n));
+    if (add_special && !iv_ids_append(e->out, s->after, s->after_count)) return no_memory(e->err);
+    return IV_OK;
+}
+
+iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n, unsigned flags, iv_ids *out,
+                              iv_error *err) {
+    size_t bad, before = out->count;
+    if (n > IV_TOKENIZE_BYTES_MAX)
+        return iv_fail(err, IV_LIMIT, "tokenizer: a text of %zu bytes, at most %d are encoded", n,
+                       IV_TOKENIZE_BYTES_MAX);
+    if (!iv_utf8_valid((const uint8_t *)text, n, &bad))
+        return iv_fail(err, IV_INVALID, "tokenizer: the text is not UTF-8 at byte %zu", bad);
+    encoder e = {.t = t, .special = flags & IV_ENCODE_PARSE_SPECIAL, .out = out, .err = err};
+    iv_status status = encode_with(&e, text, n, flags & IV_ENCODE_ADD_SPECIAL);
+    if (status != IV_OK) out->count = before;
+    iv_regex_work_free(e.regex);
+    iv_split_work_free(&e.split);
+    iv_bpe_work_free(&e.bpe);
+    iv_buf_free(&e.normal);
+    iv_buf_free(&e.spare);
+    return status;
+}
+
+/* ---- decoding ---- */
+
+static iv_status decode_id(const iv_tokenizer *t, bool skip_special, iv_decode_run *run, int32_t id,
+                           iv_buf *out, iv_error *err) {
+    if (id < 0) return iv_fail(err, IV_INVALID, "tokenizer: %d is not a token id", id);
+    if ((size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return IV_OK;
+    if (skip_special && iv_tokenizer_is_special(t, id)) return IV_OK;
+    return iv_decode_token(run, t->spec.by_id[id], out, err);
+}
+
+iv_status iv_tokenizer_decode(const iv_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                              iv_buf *out, iv_error *err) {
+    iv_decode_run run;
+    IV_TRY(iv_decode_begin(&t->decoder, &run, err));
+    iv_status status = IV_OK;
+    for (size_t i = 0; i < n && status == IV_OK; i++)
+        status = decode_id(t, skip_special, &run, ids[i], out, err);
+    if (status == IV_OK) status = iv_decode_flush(&run, out, err);
+    iv_decode_end(&run);
+    return status;
+}
+
+iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out,
+                               iv_error *err) {
+    iv_token_stream *s = malloc(sizeof *s);
+    if (!s) return no_memory(err);
+    *s = (iv_token_stream){.tokenizer = t, .skip_special = skip_special};
+    iv_status status = iv_decode_begin(&t->decoder, &s->run, err);
+    if (status == IV_OK)
+        *out = s;
+    else
+        free(s);
+    return status;
+}
+
+iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err) {
+    return decode_id(s->tokenizer, s->skip_special, &s->run, id, out, err);
+}
+
+iv_status iv_token_stream_flush(iv_token_stream *s, iv_buf *out, iv_error *err) {
+    return iv_decode_flush(&s->run, out, err);
+}
+
+void iv_token_stream_close(iv_token_stream *s) {
+    if (!s) return;
+    iv_decode_end(&s->run);
+    free(s);
+}
+
+/* ---- looking up ---- */
+
+size_t iv_tokenizer_vocab_size(const iv_tokenizer *t) {
+    return t->spec.id_count;
+}
+
+bool iv_tokenizer_find(const iv_tokenizer *t, const char *token, size_t n, int32_t *id) {
+    const iv_token *found = iv_token_map_find(&t->spec.added_map, token, n);
+    if (!found) found = iv_token_map_find(&t->spec.vocab, token, n);
+    if (found) *id = found->id;
+    return found != NULL;
+}
+
+const char *iv_tokenizer_token(const iv_tokenizer *t, int32_t id, size_t *n) {
+    if (id < 0 || (size_t)id >= t->spec.id_count) return NULL;
+    if (n) *n = t->spec.by_id[id].len;
+    return t->spec.by_id[id].data;
+}
+
+bool iv_tokenizer_is_special(const iv_tokenizer *t, int32_t id) {
+    return id >= 0 && (size_t)id < t->spec.id_count && (t->special[id / 8] >> (id % 8) & 1);
+}
+
+void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]) {
+    memcpy(out, t->digest, 32);
+}
