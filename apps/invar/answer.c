@@ -19,7 +19,8 @@ static void on_signal(int number) {
     caught = number;
 }
 
-/* SA_RESETHAND: the second signal of a kind has its usual effect. A signal that is ignored (nohup) stays so. */
+/* SA_RESETHAND: the second signal of a kind has its usual effect. A signal that is ignored (nohup) stays so.
+ */
 static void watch_signals(struct sigaction before[WATCHED]) {
     caught = 0;
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
@@ -87,12 +88,14 @@ static int run_to_end(run *r, iv_error *err) {
         if (iv_engine_step(r->engine, &busy, err) != IV_OK) return CLI_FAILED;
         int code = take_events(r, err);
         if (code != CLI_OK) return code;
-        if (!busy && !r->done) return cli_fail(err, CLI_FAILED, "the engine stopped before the request ended");
+        if (!busy && !r->done)
+            return cli_fail(err, CLI_FAILED, "the engine stopped before the request ended");
     }
     return CLI_OK;
 }
 
-int cli_answer_get(iv_engine *engine, const iv_request *request, cli_sink sink, void *user, cli_answer *out, iv_error *err) {
+int cli_answer_get(iv_engine *engine, const iv_request *request, cli_sink sink, void *user, cli_answer *out,
+                   iv_error *err) {
     *out = (cli_answer){0};
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
@@ -134,12 +137,15 @@ static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
     json_t *object = json_loads(kwargs, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     int code = CLI_OK;
     if (!object)
-        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: column %d: not valid JSON: %s", why.column, why.text);
+        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: column %d: not valid JSON: %s", why.column,
+                        why.text);
     else if (!json_is_object(object))
-        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: wanted a JSON object such as {\"enable_thinking\": false}");
+        code = cli_fail(err, CLI_USAGE,
+                        "--chat-template-kwargs: wanted a JSON object such as {\"enable_thinking\": false}");
     else if (json_object_get(object, "messages"))
         code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: \"messages\" is the conversation itself");
-    else if (json_object_update(variables, object) != 0) code = cli_fail(err, CLI_FAILED, "out of memory");
+    else if (json_object_update(variables, object) != 0)
+        code = cli_fail(err, CLI_FAILED, "out of memory");
     json_decref(object);
     return code;
 }
@@ -151,7 +157,8 @@ int cli_chat_variables(const struct json_t *messages, const char *kwargs, char *
     if (code == CLI_OK && kwargs) code = add_kwargs(variables, kwargs, err);
     if (code == CLI_OK) {
         /* A deep copy keeps messages the caller's, and const. */
-        if (json_object_set_new(variables, "messages", json_deep_copy(messages)) == 0) *out = json_dumps(variables, JSON_COMPACT);
+        if (json_object_set_new(variables, "messages", json_deep_copy(messages)) == 0)
+            *out = json_dumps(variables, JSON_COMPACT);
         if (!*out) code = cli_fail(err, CLI_FAILED, "out of memory");
     }
     json_decref(variables);

@@ -33,7 +33,8 @@ static double median(double *values, size_t n) {
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-static int run_once(iv_engine *engine, size_t run, int32_t *ids, size_t id_count, size_t decode, figures *f, iv_error *err) {
+static int run_once(iv_engine *engine, size_t run, int32_t *ids, size_t id_count, size_t decode, figures *f,
+                    iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
     uint64_t state = run;
@@ -52,15 +53,18 @@ static int run_once(iv_engine *engine, size_t run, int32_t *ids, size_t id_count
     f->prefill[run] = cli_prefill_rate(&a);
     f->decode[run] = cli_decode_rate(&a);
     if (run == 0) memcpy(f->digest, a.digest, sizeof f->digest);
-    if (a.signal) code = 128 + a.signal;
+    if (a.signal)
+        code = 128 + a.signal;
     else if (a.id_count != decode)
-        code = cli_fail(err, CLI_FAILED, "wanted %zu generated tokens, found %zu: raise --max-model-len or ask for fewer",
+        code = cli_fail(err, CLI_FAILED,
+                        "wanted %zu generated tokens, found %zu: raise --max-model-len or ask for fewer",
                         decode, a.id_count);
     cli_answer_free(&a);
     return code;
 }
 
-static int report(const cli_args *args, const iv_engine *engine, size_t prompt, size_t decode, size_t repeat, figures *f, iv_error *err) {
+static int report(const cli_args *args, const iv_engine *engine, size_t prompt, size_t decode, size_t repeat,
+                  figures *f, iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
     double prefill_rate = median(f->prefill, repeat), decode_rate = median(f->decode, repeat);
@@ -83,9 +87,9 @@ static int report(const cli_args *args, const iv_engine *engine, size_t prompt, 
         fputc('\n', page.file);
     } else {
         char weights[24];
-        fprintf(page.file, "%s: %s of %s weights, %s, %s, %zu thread%s, loaded in %.2f s\n", args->operands[0],
-                cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic, info.isa, info.threads,
-                info.threads == 1 ? "" : "s", info.load_seconds);
+        fprintf(page.file, "%s: %s of %s weights, %s, %s, %zu thread%s, loaded in %.2f s\n",
+                args->operands[0], cli_human_bytes((double)info.weight_bytes, weights), info.dtype,
+                info.arithmetic, info.isa, info.threads, info.threads == 1 ? "" : "s", info.load_seconds);
         fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, prompt);
         fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, decode);
         fprintf(page.file, "medians of %zu run%s\ndigest %s\n", repeat, repeat == 1 ? "" : "s", f->digest);
@@ -102,7 +106,8 @@ int cli_bench(const cli_args *args, iv_error *err) {
     figures f = {.prefill = calloc(repeat, sizeof(double)), .decode = calloc(repeat, sizeof(double))};
     int32_t *ids = calloc(prompt, sizeof *ids);
     if (!ids || !f.prefill || !f.decode) code = cli_fail(err, CLI_FAILED, "out of memory");
-    for (size_t run = 0; code == CLI_OK && run < repeat; run++) code = run_once(engine, run, ids, prompt, decode, &f, err);
+    for (size_t run = 0; code == CLI_OK && run < repeat; run++)
+        code = run_once(engine, run, ids, prompt, decode, &f, err);
     if (code == CLI_OK) code = report(args, engine, prompt, decode, repeat, &f, err);
     free(ids);
     free(f.prefill);

@@ -1,5 +1,5 @@
-/* chat.c: invar chat. Invariant: the conversation holds whole turns only: a user's message whose answer failed is
- * taken back. Answers go to standard output, everything else to standard error. */
+/* chat.c: invar chat. Invariant: the conversation holds whole turns only: a user's message whose answer
+ * failed is taken back. Answers go to standard output, everything else to standard error. */
 #include "answer.h"
 #include "commands.h"
 #include "input.h"
@@ -31,14 +31,18 @@ static int no_memory(iv_error *err) {
 }
 
 static int add_turn(chat *c, const char *role, const char *text, size_t bytes, iv_error *err) {
-    return json_array_append_new(c->turns, json_pack("{s:s, s:s%}", "role", role, "content", text, bytes)) ? no_memory(err) : CLI_OK;
+    return json_array_append_new(c->turns, json_pack("{s:s, s:s%}", "role", role, "content", text, bytes))
+               ? no_memory(err)
+               : CLI_OK;
 }
 
 /* The system message and the turns. The caller owns *out. */
 static int messages_of(const chat *c, json_t **out, iv_error *err) {
     json_t *all = json_array();
     int bad = all == NULL;
-    if (c->instruction) bad |= json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->instruction));
+    if (c->instruction)
+        bad |=
+            json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->instruction));
     bad |= json_array_extend(all, c->turns);
     if (!bad) return *out = all, CLI_OK;
     json_decref(all);
@@ -93,7 +97,8 @@ static int do_save(chat *c, const char *rest, iv_error *err) {
     if (code != CLI_OK) return code;
     json_t *whole = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 0);
     if (!whole) return no_memory(err);
-    if (json_dump_file(whole, rest, JSON_INDENT(2)) != 0) code = cli_fail(err, CLI_FAILED, "%s: cannot write", rest);
+    if (json_dump_file(whole, rest, JSON_INDENT(2)) != 0)
+        code = cli_fail(err, CLI_FAILED, "%s: cannot write", rest);
     json_decref(whole);
     return code;
 }
@@ -137,7 +142,8 @@ static int run_chat_command(chat *c, const char *line, iv_error *err) {
         if (distance < best_distance) best = i, best_distance = distance;
     }
     if (cli_is_near(best_distance, name))
-        return cli_fail(err, CLI_FAILED, "unknown command '%s': did you mean %s?", name, chat_commands[best].name);
+        return cli_fail(err, CLI_FAILED, "unknown command '%s': did you mean %s?", name,
+                        chat_commands[best].name);
     return cli_fail(err, CLI_FAILED, "unknown command '%s': /help lists them", name);
 }
 
@@ -152,8 +158,10 @@ static int render(const chat *c, iv_text *out, iv_error *err) {
     json_t *messages = NULL;
     char *variables = NULL;
     int code = messages_of(c, &messages, err);
-    if (code == CLI_OK) code = cli_chat_variables(messages, cli_text(c->args, "chat-template-kwargs", NULL), &variables, err);
-    if (code == CLI_OK && iv_render_chat(iv_engine_textual(c->engine), variables, strlen(variables), NULL, out, err) != IV_OK)
+    if (code == CLI_OK)
+        code = cli_chat_variables(messages, cli_text(c->args, "chat-template-kwargs", NULL), &variables, err);
+    if (code == CLI_OK &&
+        iv_render_chat(iv_engine_textual(c->engine), variables, strlen(variables), NULL, out, err) != IV_OK)
         code = CLI_FAILED;
     free(variables);
     json_decref(messages);
@@ -176,8 +184,9 @@ static int reply(chat *c, iv_error *err) {
     if (code == CLI_OK) code = cli_out("\n", 1, err);
     if (code == CLI_OK) code = add_turn(c, "assistant", a.text, a.text_bytes, err);
     if (code == CLI_OK && !cli_has(c->args, "quiet"))
-        fprintf(stderr, "%sseed %llu, %zu tokens, %.1f tokens/s%s, digest %s%s\n", c->style.dim, (unsigned long long)a.seed,
-                a.id_count, cli_decode_rate(&a), a.signal ? ", stopped" : "", a.digest, c->style.plain);
+        fprintf(stderr, "%sseed %llu, %zu tokens, %.1f tokens/s%s, digest %s%s\n", c->style.dim,
+                (unsigned long long)a.seed, a.id_count, cli_decode_rate(&a), a.signal ? ", stopped" : "",
+                a.digest, c->style.plain);
     if (code == CLI_OK && a.signal && a.signal != SIGINT) code = 128 + a.signal;
     cli_answer_free(&a);
     return code;
@@ -186,7 +195,8 @@ static int reply(chat *c, iv_error *err) {
 static int say(chat *c, const char *text, size_t bytes, iv_error *err) {
     size_t bad;
     if (!cli_utf8_valid(text, bytes, &bad))
-        return cli_fail(err, CLI_FAILED, "message: wanted UTF-8, found byte 0x%02x at offset %zu", (unsigned)(unsigned char)text[bad], bad);
+        return cli_fail(err, CLI_FAILED, "message: wanted UTF-8, found byte 0x%02x at offset %zu",
+                        (unsigned)(unsigned char)text[bad], bad);
     int code = add_turn(c, "user", text, bytes, err);
     if (code != CLI_OK) return code;
     code = reply(c, err);
@@ -210,7 +220,8 @@ static cli_line read_message(const chat *c, cli_bytes *out) {
             *out = line;
             continue;
         }
-        if (came == CLI_LINE && out->count + line.count > CLI_MESSAGE_MAX) came = CLI_LINE_TOO_LONG, free(line.data);
+        if (came == CLI_LINE && out->count + line.count > CLI_MESSAGE_MAX)
+            came = CLI_LINE_TOO_LONG, free(line.data);
         char *both = came == CLI_LINE ? realloc(out->data, out->count + line.count + 1) : NULL;
         if (!both) {
             if (came == CLI_LINE) came = CLI_LINE_FAILED, free(line.data);
@@ -240,10 +251,14 @@ static int converse(chat *c, iv_error *err) {
         cli_line came = read_message(c, &message);
         int code = CLI_OK;
         if (came == CLI_LINE_END) break;
-        if (came == CLI_LINE_INTERRUPTED) fputc('\n', stderr);
-        else if (came == CLI_LINE_FAILED) return cli_fail(err, CLI_FAILED, "standard input: cannot be read");
-        else if (came == CLI_LINE_TOO_LONG) code = cli_fail(err, CLI_FAILED, "message: wanted at most %d bytes, found more", CLI_MESSAGE_MAX);
-        else code = take_message(c, &message, err);
+        if (came == CLI_LINE_INTERRUPTED)
+            fputc('\n', stderr);
+        else if (came == CLI_LINE_FAILED)
+            return cli_fail(err, CLI_FAILED, "standard input: cannot be read");
+        else if (came == CLI_LINE_TOO_LONG)
+            code = cli_fail(err, CLI_FAILED, "message: wanted at most %d bytes, found more", CLI_MESSAGE_MAX);
+        else
+            code = take_message(c, &message, err);
         free(message.data);
         if (code > 128 || (code != CLI_OK && !err->message[0])) return code;
         if (code == CLI_OK) continue;
@@ -261,11 +276,15 @@ static void on_interrupt(int number) {
 }
 
 int cli_chat(const cli_args *args, iv_error *err) {
-    chat c = {.args = args, .style = cli_style_of(STDERR_FILENO), .terminal = isatty(STDIN_FILENO) != 0, .turns = json_array()};
+    chat c = {.args = args,
+              .style = cli_style_of(STDERR_FILENO),
+              .terminal = isatty(STDIN_FILENO) != 0,
+              .turns = json_array()};
     char *variables = NULL;
     int code = c.turns ? CLI_OK : no_memory(err);
     /* For its errors, before a long load. */
-    if (code == CLI_OK) code = cli_chat_variables(c.turns, cli_text(args, "chat-template-kwargs", NULL), &variables, err);
+    if (code == CLI_OK)
+        code = cli_chat_variables(c.turns, cli_text(args, "chat-template-kwargs", NULL), &variables, err);
     if (code == CLI_OK) code = set_instruction(&c, cli_text(args, "system", ""), err);
     if (code == CLI_OK) code = cli_engine_open(args, &c.engine, err);
     if (code == CLI_OK) {

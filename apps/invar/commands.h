@@ -1,5 +1,5 @@
-/* commands.h: what each command does. Each returns an exit code: CLI_OK, CLI_FAILED or CLI_USAGE with err filled,
- * or 128 + n when signal n ended it. None of them prints errors. */
+/* commands.h: what each command does. Each returns an exit code: CLI_OK, CLI_FAILED or CLI_USAGE with err
+ * filled, or 128 + n when signal n ended it. None of them prints errors. */
 #ifndef INVAR_CLI_COMMANDS_H
 #define INVAR_CLI_COMMANDS_H
 

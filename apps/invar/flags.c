@@ -1,5 +1,5 @@
-/* flags.c: the parser behind every command. Invariant: a cli_args that cli_parse called good holds only values
- * inside the ranges of their table lines, and no flag more often than its table line allows. */
+/* flags.c: the parser behind every command. Invariant: a cli_args that cli_parse called good holds only
+ * values inside the ranges of their table lines, and no flag more often than its table line allows. */
 #include "flags.h"
 #include "text.h"
 
@@ -15,17 +15,21 @@
 static const char *wanted(const cli_flag *flag, char out[160]) {
     switch (flag->kind) {
     case CLI_COUNT:
-        if (flag->greatest >= INT64_MAX) snprintf(out, 160, "a whole number of %llu or more", (unsigned long long)flag->least);
+        if (flag->greatest >= INT64_MAX)
+            snprintf(out, 160, "a whole number of %llu or more", (unsigned long long)flag->least);
         else
             snprintf(out, 160, "a whole number from %llu to %llu", (unsigned long long)flag->least,
                      (unsigned long long)flag->greatest);
         break;
     case CLI_REAL:
-        if (!flag->above_low) snprintf(out, 160, "a number from %g to %g", flag->low, flag->high);
-        else if (flag->high > 1e30) snprintf(out, 160, "a number above %g", flag->low);
-        else snprintf(out, 160, "a number above %g and at most %g", flag->low, flag->high);
+        if (!flag->above_low)
+            snprintf(out, 160, "a number from %g to %g", flag->low, flag->high);
+        else
+            snprintf(out, 160, "a number above %g and at most %g", flag->low, flag->high);
         break;
-    case CLI_BIAS: snprintf(out, 160, "ID=F, a token id and a number from %g to %g", flag->low, flag->high); break;
+    case CLI_BIAS:
+        snprintf(out, 160, "ID=F, a token id and a number from %g to %g", flag->low, flag->high);
+        break;
     case CLI_CHOICE: snprintf(out, 160, "one of: %s", flag->choices); break;
     case CLI_IDS: snprintf(out, 160, "token ids such as 1,2,3"); break;
     case CLI_TEXT:
@@ -81,7 +85,8 @@ int cli_parse_ids(const char *text, int32_t *out, size_t *count, iv_error *err) 
         size_t length = strspn(at, "0123456789");
         uint64_t id;
         if (!read_count(at, length, &id) || id > INT32_MAX)
-            return cli_fail(err, CLI_USAGE, "wanted token ids such as 1,2,3, found '%.40s' in place %zu", at, n + 1);
+            return cli_fail(err, CLI_USAGE, "wanted token ids such as 1,2,3, found '%.40s' in place %zu", at,
+                            n + 1);
         if (n == CLI_IDS_MAX) return cli_fail(err, CLI_USAGE, "wanted at most %d token ids", CLI_IDS_MAX);
         if (out) out[n] = (int32_t)id;
         n++;
@@ -115,7 +120,8 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
                             (unsigned)(unsigned char)text[at], at);
         break;
     case CLI_COUNT:
-        good = read_count(text, strlen(text), &out->count) && out->count >= flag->least && out->count <= flag->greatest;
+        good = read_count(text, strlen(text), &out->count) && out->count >= flag->least &&
+               out->count <= flag->greatest;
         break;
     case CLI_REAL: good = read_real(text, &out->real) && in_range(flag, out->real); break;
     case CLI_CHOICE: good = is_choice(flag->choices, text); break;
@@ -129,7 +135,8 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
     }
     if (good) return CLI_OK;
     char want[160], found[CLI_SHOWN_BYTES];
-    return cli_fail(err, CLI_USAGE, "--%s: wanted %s, found '%s'", flag->name, wanted(flag, want), cli_shown(text, found));
+    return cli_fail(err, CLI_USAGE, "--%s: wanted %s, found '%s'", flag->name, wanted(flag, want),
+                    cli_shown(text, found));
 }
 
 /* ---- words --------------------------------------------------------------------------------------------- */
@@ -185,17 +192,22 @@ static int take_flag(cli_args *args, int left, char *const *words, int *used, iv
         size_t n = strcspn(word + 2, "=");
         flag = known_flag(args->syntax, word + 2, n);
         if (word[2 + n] == '=') text = word + 2 + n + 1;
-    } else flag = word[2] == 0 ? known_letter(args->syntax, word[1]) : NULL;
+    } else
+        flag = word[2] == 0 ? known_letter(args->syntax, word[1]) : NULL;
     if (!flag) return unknown_flag(args->syntax, word, err);
     *used = 1;
     cli_value value = {.flag = flag};
     if (flag->kind == CLI_SWITCH) {
         char found[CLI_SHOWN_BYTES];
-        if (text) return cli_fail(err, CLI_USAGE, "--%s: wanted no value, found '%s'", flag->name, cli_shown(text, found));
+        if (text)
+            return cli_fail(err, CLI_USAGE, "--%s: wanted no value, found '%s'", flag->name,
+                            cli_shown(text, found));
     } else {
         if (!text) {
             char want[160];
-            if (left < 2) return cli_fail(err, CLI_USAGE, "--%s: wanted %s, found nothing", flag->name, wanted(flag, want));
+            if (left < 2)
+                return cli_fail(err, CLI_USAGE, "--%s: wanted %s, found nothing", flag->name,
+                                wanted(flag, want));
             text = words[1];
             *used = 2;
         }
@@ -209,8 +221,9 @@ static int take_operand(cli_args *args, const char *word, iv_error *err) {
     size_t most = args->syntax->operand ? 1 : 0;
     char found[CLI_SHOWN_BYTES];
     if (args->operand_count >= most)
-        return cli_fail(err, CLI_USAGE, "wanted %s%s, found '%s' as well", most ? "one " : "no words but flags",
-                        most ? args->syntax->operand : "", cli_shown(word, found));
+        return cli_fail(err, CLI_USAGE, "wanted %s%s, found '%s' as well",
+                        most ? "one " : "no words but flags", most ? args->syntax->operand : "",
+                        cli_shown(word, found));
     args->operands[args->operand_count++] = word;
     return CLI_OK;
 }
@@ -232,8 +245,10 @@ int cli_parse(const cli_syntax *syntax, int count, char *const *words, cli_args 
             args->help = true;
             return CLI_OK;
         }
-        if (flags && word[0] == '-' && word[1]) code = take_flag(args, count - i, words + i, &used, err);
-        else code = take_operand(args, word, err);
+        if (flags && word[0] == '-' && word[1])
+            code = take_flag(args, count - i, words + i, &used, err);
+        else
+            code = take_operand(args, word, err);
         if (code != CLI_OK) return code;
     }
     if (syntax->operand && !syntax->operand_optional && args->operand_count == 0)

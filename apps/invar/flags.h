@@ -1,5 +1,5 @@
-/* flags.h: command lines, by table. What a command accepts is data (cli_syntax); help, the parser and the shell
- * completions all read the same tables, so they cannot disagree. */
+/* flags.h: command lines, by table. What a command accepts is data (cli_syntax); help, the parser and the
+ * shell completions all read the same tables, so they cannot disagree. */
 #ifndef INVAR_CLI_FLAGS_H
 #define INVAR_CLI_FLAGS_H
 
@@ -11,8 +11,8 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 enum {
     CLI_VALUES_MAX = 1024, /* flags in one command line, repeats included */
     CLI_OPERANDS_MAX = 2,
-    CLI_SECTIONS_MAX = 5,
-    CLI_IDS_MAX = 1 << 20  /* token ids in one flag */
+    CLI_SECTIONS_MAX = 6, /* of a command, the NULL included */
+    CLI_IDS_MAX = 1 << 20 /* token ids in one flag */
 };
 
 typedef enum cli_kind {
@@ -54,8 +54,8 @@ typedef struct cli_syntax {
     const char *operand;         /* its metavar, NULL if the command takes none */
     const char *operand_choices; /* for completion, NULL: a path */
     bool operand_optional;
-    const char *usage; /* the line behind "invar NAME" */
-    const char *text;  /* a paragraph for help */
+    const char *usage;                             /* the line behind "invar NAME" */
+    const char *text;                              /* a paragraph for help */
     const cli_section *sections[CLI_SECTIONS_MAX]; /* ends with NULL */
     const cli_example *examples;
 } cli_syntax;
@@ -91,8 +91,8 @@ uint64_t cli_count(const cli_args *args, const char *name, uint64_t otherwise);
 /* The n-th value of a flag that may be repeated, NULL behind the last. */
 const cli_value *cli_nth(const cli_args *args, const char *name, size_t n);
 
-/* Reads "1,2,3" (spaces around numbers are fine) into out, which may be NULL to count only. CLI_USAGE if it is
- * anything else, an id is above INT32_MAX, or there are more than CLI_IDS_MAX. */
+/* Reads "1,2,3" (spaces around numbers are fine) into out, which may be NULL to count only. CLI_USAGE if it
+ * is anything else, an id is above INT32_MAX, or there are more than CLI_IDS_MAX. */
 int cli_parse_ids(const char *text, int32_t *out, size_t *count, iv_error *err);
 
 /* The line of a flag, NULL if the command has none of this name. */

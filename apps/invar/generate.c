@@ -33,8 +33,10 @@ static void prompt_free(prompt *p) {
 static int check_sources(const cli_args *args, iv_error *err) {
     int sources = cli_has(args, "prompt") + cli_has(args, "prompt-file") + cli_has(args, "ids");
     if (sources != 1)
-        return cli_fail(err, CLI_USAGE, "wanted one of -p TEXT, --prompt-file FILE (- is standard input) and --ids 1,2,3, found %s",
-                        sources ? "more" : "none");
+        return cli_fail(
+            err, CLI_USAGE,
+            "wanted one of -p TEXT, --prompt-file FILE (- is standard input) and --ids 1,2,3, found %s",
+            sources ? "more" : "none");
     bool chat = cli_has(args, "chat");
     if (chat && cli_has(args, "ids")) return cli_fail(err, CLI_USAGE, "--chat needs a text, found --ids");
     if (!chat && cli_has(args, "system")) return cli_fail(err, CLI_USAGE, "--system needs --chat");
@@ -47,10 +49,13 @@ static int chat_variables(const cli_args *args, const char *text, size_t bytes, 
     const char *instruction = cli_text(args, "system", NULL);
     json_t *messages = json_array();
     int bad = 0;
-    if (instruction) bad |= json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", instruction));
+    if (instruction)
+        bad |= json_array_append_new(messages,
+                                     json_pack("{s:s, s:s}", "role", "system", "content", instruction));
     bad |= json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", text, bytes));
-    int code = bad ? cli_fail(err, CLI_FAILED, "out of memory")
-                   : cli_chat_variables(messages, cli_text(args, "chat-template-kwargs", NULL), &p->variables, err);
+    int code =
+        bad ? cli_fail(err, CLI_FAILED, "out of memory")
+            : cli_chat_variables(messages, cli_text(args, "chat-template-kwargs", NULL), &p->variables, err);
     json_decref(messages);
     return code;
 }
@@ -65,11 +70,14 @@ static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
         code = cli_read_file(cli_text(args, "prompt-file", "-"), true, &p->file, err);
         if (code != CLI_OK) return code;
     }
-    return cli_has(args, "chat") ? chat_variables(args, text ? text : p->file.data, text ? strlen(text) : p->file.count, p, err) : CLI_OK;
+    return cli_has(args, "chat")
+               ? chat_variables(args, text ? text : p->file.data, text ? strlen(text) : p->file.count, p, err)
+               : CLI_OK;
 }
 
 /* Fills the request's prompt. p->text holds the text when it was not given as one. */
-static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r, iv_error *err) {
+static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r,
+                      iv_error *err) {
     const iv_textual *t = iv_engine_textual(engine);
     iv_status status = IV_OK;
     if (p->ids) {
@@ -123,18 +131,23 @@ static void json_logprobs(view *v, const iv_event *event) {
     cli_json_end(json, '}');
 }
 
+/* One cell of the table, padded by characters and not by bytes. */
 static void print_token(view *v, int32_t id, float logprob) {
-    size_t n = 0;
+    enum { CELL = 12 };
+    size_t n = 0, width = 0;
     const char *token = iv_token_string(v->textual, id, &n);
     FILE *out = v->logprobs.file;
-    fprintf(out, "  %7d %9.4f ", (int)id, (double)logprob);
-    if (token) cli_print_safe(out, token, n, false);
+    fprintf(out, "%8d %10.5f ", (int)id, (double)logprob);
+    if (!token) n = 0;
+    cli_print_safe(out, token, n, false);
+    for (size_t i = 0; i < n; i++) width += ((unsigned char)token[i] & 0xc0) != 0x80;
+    fprintf(out, "%*s", width < CELL ? (int)(CELL - width) : 1, "");
 }
 
 static void table_logprobs(view *v, const iv_event *event) {
     print_token(v, event->token, event->logprob);
     for (size_t i = 0; i < event->top_count; i++) {
-        fputs(i == 0 ? "   |" : "", v->logprobs.file);
+        fputs(i == 0 ? "|" : "", v->logprobs.file);
         print_token(v, event->top[i].id, event->top[i].logprob);
     }
     fputc('\n', v->logprobs.file);
@@ -143,31 +156,35 @@ static void table_logprobs(view *v, const iv_event *event) {
 static int on_event(void *user, const iv_event *event, iv_error *err) {
     view *v = user;
     if (v->logprobs.file && event->kind == IV_EVENT_TOKEN) {
-        if (v->table) table_logprobs(v, event);
-        else json_logprobs(v, event);
+        if (v->table)
+            table_logprobs(v, event);
+        else
+            json_logprobs(v, event);
     }
     return v->stream && event->text_bytes ? cli_out_text(event->text, event->text_bytes, err) : CLI_OK;
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------- */
 
-static void print_report(const cli_answer *a, const cli_sampling *s, const iv_engine_info *info, const view *v) {
+static void print_report(const cli_answer *a, const cli_sampling *s, const iv_engine_info *info,
+                         const view *v) {
     cli_style style = cli_style_of(STDERR_FILENO);
     FILE *out = stderr;
     if (v->logprobs.bytes) {
-        fprintf(out, "%s  %7s %9s token%s\n", style.bold, "id", "logprob", style.plain);
+        fprintf(out, "%s%8s %10s token%s\n", style.bold, "id", "logprob", style.plain);
         fwrite(v->logprobs.data, 1, v->logprobs.bytes, out);
     }
     fprintf(out, "%sseed %llu\nparameters ", style.dim, (unsigned long long)a->seed);
     cli_sampling_print(s, out);
     fprintf(out, "\ntokens %zu prompt, %zu generated\n", a->prompt_tokens, a->id_count);
-    fprintf(out, "speed %.1f tokens/s prefill, %.1f tokens/s decode\n", cli_prefill_rate(a), cli_decode_rate(a));
-    fprintf(out, "finish %s\nfingerprint %s\ndigest %s%s\n", iv_finish_name(a->finish), info->fingerprint, a->digest,
-            style.plain);
+    fprintf(out, "speed %.1f tokens/s prefill, %.1f tokens/s decode\n", cli_prefill_rate(a),
+            cli_decode_rate(a));
+    fprintf(out, "finish %s\nfingerprint %s\ndigest %s%s\n", iv_finish_name(a->finish), info->fingerprint,
+            a->digest, style.plain);
 }
 
-static int write_json(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine_info *info,
-                      const view *v, iv_error *err) {
+static int write_json(const cli_args *args, const cli_answer *a, const cli_sampling *s,
+                      const iv_engine_info *info, const view *v, iv_error *err) {
     const iv_request *r = &s->request;
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
@@ -179,7 +196,8 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
         cli_json_begin(&json, "prompt_token_ids", '[');
         for (size_t i = 0; i < r->id_count; i++) cli_json_int(&json, NULL, r->ids[i]);
         cli_json_end(&json, ']');
-    } else cli_json_text(&json, "prompt", r->text, r->text_bytes);
+    } else
+        cli_json_text(&json, "prompt", r->text, r->text_bytes);
     cli_json_text(&json, "text", a->text, a->text_bytes);
     cli_json_begin(&json, "token_ids", '[');
     for (size_t i = 0; i < a->id_count; i++) cli_json_int(&json, NULL, a->ids[i]);
@@ -210,20 +228,24 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine *engine,
-                         const view *v, iv_error *err) {
+static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s,
+                         const iv_engine *engine, const view *v, iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
     int code = CLI_OK;
-    if (!v->stream) code = write_json(args, a, s, &info, v, err);
-    else if (isatty(STDOUT_FILENO) && a->text_bytes && a->text[a->text_bytes - 1] != '\n') code = cli_out("\n", 1, err);
+    if (!v->stream)
+        code = write_json(args, a, s, &info, v, err);
+    else if (isatty(STDOUT_FILENO) && a->text_bytes && a->text[a->text_bytes - 1] != '\n')
+        code = cli_out("\n", 1, err);
     if (code == CLI_OK && v->stream && !cli_has(args, "quiet")) print_report(a, s, &info, v);
     return code == CLI_OK && a->signal ? 128 + a->signal : code;
 }
 
 static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampling *s, iv_error *err) {
     const cli_value *logprobs = cli_find(args, "logprobs");
-    view v = {.textual = iv_engine_textual(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
+    view v = {.textual = iv_engine_textual(engine),
+              .stream = !cli_has(args, "json"),
+              .table = !cli_has(args, "json")};
     cli_sampling_init(s, engine, args);
     s->request.logprobs = logprobs ? (int)logprobs->count : -1;
     int code = prompt_use(args, engine, p, &s->request, err);

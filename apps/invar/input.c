@@ -83,9 +83,12 @@ cli_line cli_read_line(FILE *file, cli_bytes *out) {
         data[n++] = (char)c;
     }
     cli_line came = CLI_LINE;
-    if (too_long) came = CLI_LINE_TOO_LONG;
-    else if (c == EOF && ferror(file)) came = errno == EINTR ? CLI_LINE_INTERRUPTED : CLI_LINE_FAILED;
-    else if (c == EOF && n == 0) came = CLI_LINE_END;
+    if (too_long)
+        came = CLI_LINE_TOO_LONG;
+    else if (c == EOF && ferror(file))
+        came = errno == EINTR ? CLI_LINE_INTERRUPTED : CLI_LINE_FAILED;
+    else if (c == EOF && n == 0)
+        came = CLI_LINE_END;
     clearerr(file);
     if (came != CLI_LINE) {
         free(data);

@@ -12,11 +12,16 @@ static void write_string(FILE *file, const char *s, size_t n) {
     for (size_t i = 0; i < n;) {
         unsigned char c = (unsigned char)s[i];
         size_t length = cli_utf8_length(s + i, n - i);
-        if (length == 0) fputs("\\ufffd", file);
-        else if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
-        else if (c == '\n') fputs("\\n", file);
-        else if (c < 0x20 || c == 0x7f) fprintf(file, "\\u%04x", c);
-        else fwrite(s + i, 1, length, file);
+        if (length == 0)
+            fputs("\\ufffd", file);
+        else if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c == '\n')
+            fputs("\\n", file);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(file, "\\u%04x", c);
+        else
+            fwrite(s + i, 1, length, file);
         i += length ? length : 1;
     }
     fputc('"', file);
@@ -48,8 +53,10 @@ void cli_json_text(cli_json *json, const char *key, const char *text, size_t byt
 
 void cli_json_word(cli_json *json, const char *key, const char *text) {
     before(json, key);
-    if (text) write_string(json->file, text, strlen(text));
-    else fputs("null", json->file);
+    if (text)
+        write_string(json->file, text, strlen(text));
+    else
+        fputs("null", json->file);
 }
 
 void cli_json_count(cli_json *json, const char *key, uint64_t value) {
@@ -68,7 +75,8 @@ void cli_json_bool(cli_json *json, const char *key, bool value) {
 }
 
 const char *cli_float_digits(float value, char out[32]) {
-    for (int digits = 1; digits <= 9; digits++) {
+    /* From 6: fewer would write 20 as 2e+01. */
+    for (int digits = 6; digits <= 9; digits++) {
         snprintf(out, 32, "%.*g", digits, (double)value);
         if (strtof(out, NULL) == value) break;
     }
@@ -84,7 +92,7 @@ void cli_json_float(cli_json *json, const char *key, float value) {
 void cli_json_double(cli_json *json, const char *key, double value) {
     char digits[32] = "null";
     before(json, key);
-    for (int n = 1; n <= 17 && isfinite(value); n++) {
+    for (int n = 6; n <= 17 && isfinite(value); n++) {
         snprintf(digits, sizeof digits, "%.*g", n, value);
         if (strtod(digits, NULL) == value) break;
     }

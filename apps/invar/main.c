@@ -12,9 +12,11 @@ static const struct {
     const cli_syntax *syntax;
     int (*run)(const cli_args *args, iv_error *err);
 } commands[] = {
-    {&cli_generate_syntax, cli_generate}, {&cli_chat_syntax, cli_chat},         {&cli_bench_syntax, cli_bench},
-    {&cli_inspect_syntax, cli_inspect},   {&cli_tokenize_syntax, cli_tokenize}, {&cli_render_syntax, cli_render},
-    {&cli_logits_syntax, cli_logits},     {&cli_help_syntax, cli_help},         {&cli_completion_syntax, cli_completion},
+    {&cli_generate_syntax, cli_generate},     {&cli_chat_syntax, cli_chat},
+    {&cli_bench_syntax, cli_bench},           {&cli_inspect_syntax, cli_inspect},
+    {&cli_tokenize_syntax, cli_tokenize},     {&cli_render_syntax, cli_render},
+    {&cli_logits_syntax, cli_logits},         {&cli_help_syntax, cli_help},
+    {&cli_completion_syntax, cli_completion},
 };
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
@@ -47,7 +49,9 @@ static int run(int count, char *const *words, iv_error *err) {
     char shown[CLI_SHOWN_BYTES];
     const char *nearest = cli_syntax_nearest(word), *what = word[0] == '-' ? "flag" : "command";
     cli_shown(word, shown);
-    if (nearest) return cli_fail(err, CLI_USAGE, "unknown %s '%s': did you mean %s? (see invar help)", what, shown, nearest);
+    if (nearest)
+        return cli_fail(err, CLI_USAGE, "unknown %s '%s': did you mean %s? (see invar help)", what, shown,
+                        nearest);
     return cli_fail(err, CLI_USAGE, "unknown %s '%s' (see invar help)", what, shown);
 }
 

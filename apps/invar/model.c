@@ -19,13 +19,17 @@ static void own_folder(char out[CLI_PATH_BYTES]) {
     ssize_t n = readlink("/proc/self/exe", out, CLI_PATH_BYTES - 1);
     out[n < 0 ? 0 : n] = 0;
     char *slash = strrchr(out, '/');
-    if (slash) *slash = 0;
-    else out[0] = 0;
+    if (slash)
+        *slash = 0;
+    else
+        out[0] = 0;
 }
 
 int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
     struct stat st;
-    if (!*name) return cli_fail(err, CLI_FAILED, "MODEL is empty: wanted a model directory, or a name such as tiny-math");
+    if (!*name)
+        return cli_fail(err, CLI_FAILED,
+                        "MODEL is empty: wanted a model directory, or a name such as tiny-math");
     if (stat(name, &st) == 0 && !S_ISDIR(st.st_mode))
         return cli_fail(err, CLI_FAILED, "%s: wanted a model directory, found a file", name);
     if (is_directory(name)) {
@@ -44,7 +48,8 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
         int n = snprintf(out, CLI_PATH_BYTES, "%s%s/%s", places[i].base, places[i].below, name);
         if (n < CLI_PATH_BYTES && is_directory(out)) return CLI_OK;
     }
-    return cli_fail(err, CLI_FAILED, "%s: no such model directory, here or in %s%s%s/../share/invar/models or %s/../models",
+    return cli_fail(err, CLI_FAILED,
+                    "%s: no such model directory, here or in %s%s%s/../share/invar/models or %s/../models",
                     name, models ? models : "", models ? ", " : "", own, own);
 }
 

@@ -1,5 +1,5 @@
-/* output.c: standard output, styles, error lines, the progress bar. Invariant: bytes that came from outside reach
- * a terminal only through cli_print_safe. */
+/* output.c: standard output, styles, error lines, the progress bar. Invariant: bytes that came from outside
+ * reach a terminal only through cli_print_safe. */
 #include "output.h"
 #include "text.h"
 
@@ -63,7 +63,8 @@ void cli_page_free(cli_page *page) {
 
 cli_style cli_style_of(int fd) {
     const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
-    if (!isatty(fd) || (none && *none) || !term || strcmp(term, "dumb") == 0) return (cli_style){"", "", "", ""};
+    if (!isatty(fd) || (none && *none) || !term || strcmp(term, "dumb") == 0)
+        return (cli_style){"", "", "", ""};
     return (cli_style){.bold = "\033[1m", .dim = "\033[2m", .red = "\033[31m", .plain = "\033[0m"};
 }
 
@@ -85,7 +86,11 @@ const char *cli_human_bytes(double bytes, char out[24]) {
     static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
     size_t unit = 0;
     while (bytes >= 999.5 && unit + 1 < sizeof units / sizeof *units) bytes /= 1000, unit++;
-    snprintf(out, 24, unit == 0 || bytes >= 99.95 ? "%.0f %s" : bytes >= 9.995 ? "%.1f %s" : "%.2f %s", bytes, units[unit]);
+    snprintf(out, 24,
+             unit == 0 || bytes >= 99.95 ? "%.0f %s"
+             : bytes >= 9.995            ? "%.1f %s"
+                                         : "%.2f %s",
+             bytes, units[unit]);
     return out;
 }
 
@@ -108,8 +113,9 @@ void cli_progress_step(void *user, size_t done_bytes, size_t total_bytes) {
     fputs("\r\033[K", stderr);
     cli_shown(progress->name, name);
     cli_print_safe(stderr, name, strlen(name), false);
-    fprintf(stderr, " [%s] %3.0f%% %s of %s, %s/s", bar, 100 * part, cli_human_bytes((double)done_bytes, done),
-            cli_human_bytes((double)total_bytes, total), cli_human_bytes((double)done_bytes / passed, rate));
+    fprintf(stderr, " [%s] %3.0f%% %s of %s, %s/s", bar, 100 * part,
+            cli_human_bytes((double)done_bytes, done), cli_human_bytes((double)total_bytes, total),
+            cli_human_bytes((double)done_bytes / passed, rate));
     fflush(stderr);
 }
 

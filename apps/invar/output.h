@@ -1,5 +1,5 @@
-/* output.h: what reaches the terminal. Standard output is written unbuffered and every failure is seen: a reader
- * that went away (EPIPE) ends a command quietly, as it does with head. */
+/* output.h: what reaches the terminal. Standard output is written unbuffered and every failure is seen: a
+ * reader that went away (EPIPE) ends a command quietly, as it does with head. */
 #ifndef INVAR_CLI_OUTPUT_H
 #define INVAR_CLI_OUTPUT_H
 
@@ -9,7 +9,8 @@
 /* Writes n bytes to standard output. CLI_FAILED: err says why, or is empty when the reader has gone. */
 int cli_out(const char *bytes, size_t n, iv_error *err);
 
-/* The same for a model's text: on a terminal, control characters other than newline and tab are made visible. */
+/* The same for a model's text: on a terminal, control characters other than newline and tab are made visible.
+ */
 int cli_out_text(const char *bytes, size_t n, iv_error *err);
 
 /* A page is built in memory and then written as a whole. */

@@ -33,15 +33,18 @@ static float get(const iv_request *request, const parameter *p) {
 
 static void set(iv_request *request, const parameter *p, float real, int32_t whole) {
     char *at = (char *)request + p->offset;
-    if (p->whole) memcpy(at, &whole, sizeof whole);
-    else memcpy(at, &real, sizeof real);
+    if (p->whole)
+        memcpy(at, &whole, sizeof whole);
+    else
+        memcpy(at, &real, sizeof real);
 }
 
 void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args *args) {
     iv_request *r = &s->request;
     iv_request_init(engine, r);
     if (cli_has(args, "no-generation-config")) {
-        for (size_t i = 0; i < PARAMETERS; i++) set(r, &parameters[i], parameters[i].neutral, (int32_t)parameters[i].neutral);
+        for (size_t i = 0; i < PARAMETERS; i++)
+            set(r, &parameters[i], parameters[i].neutral, (int32_t)parameters[i].neutral);
         r->max_tokens = 0;
     }
     s->suggested = *r;
@@ -58,7 +61,8 @@ void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args 
     for (n = 0; n < CLI_STOPS_MAX && (value = cli_nth(args, "stop", n)); n++) s->stops[n] = value->text;
     r->stop = s->stops;
     r->stop_count = n;
-    for (n = 0; n < CLI_STOP_IDS_MAX && (value = cli_nth(args, "stop-id", n)); n++) s->stop_ids[n] = (int32_t)value->count;
+    for (n = 0; n < CLI_STOP_IDS_MAX && (value = cli_nth(args, "stop-id", n)); n++)
+        s->stop_ids[n] = (int32_t)value->count;
     r->stop_ids = s->stop_ids;
     r->stop_id_count = n;
     for (n = 0; n < CLI_BIASES_MAX && (value = cli_nth(args, "logit-bias", n)); n++)
@@ -103,8 +107,10 @@ void cli_sampling_json(const cli_sampling *s, cli_json *json, const char *key) {
     cli_json_begin(json, key, '{');
     for (size_t i = 0; i < PARAMETERS; i++) {
         const parameter *p = &parameters[i];
-        if (p->whole) cli_json_int(json, p->json, (int64_t)get(r, p));
-        else cli_json_float(json, p->json, get(r, p));
+        if (p->whole)
+            cli_json_int(json, p->json, (int64_t)get(r, p));
+        else
+            cli_json_float(json, p->json, get(r, p));
     }
     cli_json_count(json, "max_tokens", r->max_tokens);
     cli_json_begin(json, "stop", '[');

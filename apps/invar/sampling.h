@@ -9,7 +9,7 @@ enum { CLI_STOPS_MAX = 16, CLI_STOP_IDS_MAX = 64, CLI_BIASES_MAX = 512 };
 
 /* What a request borrows from the command line. Holds no memory of its own. */
 typedef struct cli_sampling {
-    iv_request request; /* no prompt yet; points into this struct and into argv: do not copy */
+    iv_request request;   /* no prompt yet; points into this struct and into argv: do not copy */
     iv_request suggested; /* what the model's generation_config.json came to, before any flag */
     const char *stops[CLI_STOPS_MAX];
     int32_t stop_ids[CLI_STOP_IDS_MAX];

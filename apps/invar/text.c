@@ -11,7 +11,8 @@ size_t cli_utf8_length(const char *s, size_t n) {
     /* The second byte's range is what excludes overlong forms, surrogates and code points past U+10FFFF. */
     unsigned low = 0x80, high = 0xbf;
     size_t length;
-    if (u[0] >= 0xc2 && u[0] <= 0xdf) length = 2;
+    if (u[0] >= 0xc2 && u[0] <= 0xdf)
+        length = 2;
     else if ((u[0] & 0xf0) == 0xe0) {
         length = 3;
         if (u[0] == 0xe0) low = 0xa0;
@@ -20,7 +21,8 @@ size_t cli_utf8_length(const char *s, size_t n) {
         length = 4;
         if (u[0] == 0xf0) low = 0x90;
         if (u[0] == 0xf4) high = 0x8f;
-    } else return 0;
+    } else
+        return 0;
     if (n < length || u[1] < low || u[1] > high) return 0;
     for (size_t i = 2; i < length; i++)
         if ((u[i] & 0xc0) != 0x80) return 0;
