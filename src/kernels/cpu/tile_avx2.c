@@ -9,6 +9,7 @@
 #define TILE_NAME iv_tile_bf16_fma32_avx2
 #define TILE_TEXT "linear_bf16_fma32_avx2"
 #define TILE_WEIGHT uint32_t /* a pair of k */
+#define TILE_BYTES 2
 #define TILE_LOAD(panel, k, column, odd, even)                                                               \
     do {                                                                                                     \
         vi pair_ = vi_load((panel) + (k) / 2 * IV_PANEL_COLUMNS + (column));                                 \
@@ -21,6 +22,7 @@
 #define TILE_NAME iv_tile_f16_fma32_avx2
 #define TILE_TEXT "linear_f16_fma32_avx2"
 #define TILE_WEIGHT uint16_t
+#define TILE_BYTES 2
 #define TILE_LOAD(panel, k, column, odd, even)                                                               \
     ((odd) = v_load_f16((panel) + ((k) + 1) * IV_PANEL_COLUMNS + (column)),                                  \
      (even) = v_load_f16((panel) + (k) * IV_PANEL_COLUMNS + (column)))
@@ -30,6 +32,7 @@
 #define TILE_NAME iv_tile_f32_fma32_avx2
 #define TILE_TEXT "linear_f32_fma32_avx2"
 #define TILE_WEIGHT float
+#define TILE_BYTES 4
 #define TILE_LOAD(panel, k, column, odd, even)                                                               \
     ((odd) = v_load((panel) + ((k) + 1) * IV_PANEL_COLUMNS + (column)),                                      \
      (even) = v_load((panel) + (k) * IV_PANEL_COLUMNS + (column)))

@@ -8,6 +8,9 @@
 
 #include <immintrin.h>
 
+#ifndef IV_PREFETCH_BYTES
+#define IV_PREFETCH_BYTES 2048
+#endif
 #define IV_INLINE static inline __attribute__((always_inline))
 
 enum { IV_MXCSR_DEFAULT = 0x1f80, IV_MXCSR_FLUSH = 0x1f80 | 0x8040 /* FTZ, DAZ */, IV_MXCSR_TRUNCATE = 0x1f80 | 0x6000 };

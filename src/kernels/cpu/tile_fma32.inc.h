@@ -4,6 +4,7 @@
  *   TILE(x)       the kernel's names
  *   TILE_ROWS     tallest tile: TILE_ROWS * 2 accumulators + 5 registers must fit
  *   TILE_WEIGHT   element type of the panel
+ *   TILE_BYTES    bytes of one weight
  *   TILE_LOAD(panel, k, column, odd, even)   weights of k + 1 and k for V_LANES columns, as floats
  * Two vectors of columns are kept at a time; a narrow machine walks the panel's 32 columns in groups. */
 
@@ -14,6 +15,9 @@ IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *pane
                          vf acc[][2]) {
     for (size_t k = from; k < to; k += 2) {
         vf odd[2], even[2];
+        const char *ahead = (const char *)panel + k * TILE_BYTES * IV_PANEL_COLUMNS + IV_PREFETCH_BYTES;
+        if (column == 0)
+            for (int line = 0; line < 2 * TILE_BYTES * IV_PANEL_COLUMNS; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
         TILE_LOAD(panel, k, column, odd[0], even[0]);
         TILE_LOAD(panel, k, column + V_LANES, odd[1], even[1]);
         const float *x = a + k * (size_t)rows;
@@ -96,6 +100,7 @@ const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 4, iv_tile_pack_f32, TIL
 
 #undef TILE
 #undef TILE_WEIGHT
+#undef TILE_BYTES
 #undef TILE_LOAD
 #undef TILE_NAME
 #undef TILE_TEXT

@@ -22,11 +22,16 @@ static iv_status cycler_attribute(ivj_value obj, ivj_value name, bool *found, iv
 static void macro_attribute(ivj_value obj, ivj_value name, bool *found, ivj_value *out) {
     const ivj_node *node = obj.u.macro->node;
     *found = true;
-    if (ivj_bytes_equal(name, "name")) *out = node->value;
-    else if (ivj_bytes_equal(name, "caller")) *out = ivj_bool(node->uses & IVJ_USES_CALLER);
-    else if (ivj_bytes_equal(name, "catch_varargs")) *out = ivj_bool(node->uses & IVJ_USES_VARARGS);
-    else if (ivj_bytes_equal(name, "catch_kwargs")) *out = ivj_bool(node->uses & IVJ_USES_KWARGS);
-    else *found = false;
+    if (ivj_bytes_equal(name, "name"))
+        *out = node->value;
+    else if (ivj_bytes_equal(name, "caller"))
+        *out = ivj_bool(node->uses & IVJ_USES_CALLER);
+    else if (ivj_bytes_equal(name, "catch_varargs"))
+        *out = ivj_bool(node->uses & IVJ_USES_VARARGS);
+    else if (ivj_bytes_equal(name, "catch_kwargs"))
+        *out = ivj_bool(node->uses & IVJ_USES_KWARGS);
+    else
+        *found = false;
 }
 
 iv_status ivj_own_attribute(ivj_run *r, ivj_value obj, ivj_value name, bool *found, ivj_value *out) {
@@ -82,8 +87,10 @@ static iv_status own_item(ivj_run *r, ivj_value obj, ivj_value key, bool *found,
     if (i < 0) i += (int64_t)n;
     if (i < 0 || (uint64_t)i >= n) return IV_OK;
     *found = true;
-    if (obj.type == IVJ_RANGE) *out = ivj_range_item(obj.u.range, (size_t)i);
-    else if (obj.type != IVJ_STRING) *out = obj.u.list->items[i];
+    if (obj.type == IVJ_RANGE)
+        *out = ivj_range_item(obj.u.range, (size_t)i);
+    else if (obj.type != IVJ_STRING)
+        *out = obj.u.list->items[i];
     else {
         uint32_t cp;
         size_t at = ivj_cp_offset(obj.u.s, obj.n, (size_t)i);
@@ -113,8 +120,8 @@ iv_status ivj_item(ivj_run *r, ivj_value obj, ivj_value key, ivj_value *out) {
 }
 
 /* Python's slice.indices: start, step and the number of items. */
-static iv_status slice_indices(ivj_run *r, const ivj_value part[3], size_t length, int64_t *start, int64_t *step,
-                               size_t *count) {
+static iv_status slice_indices(ivj_run *r, const ivj_value part[3], size_t length, int64_t *start,
+                               int64_t *step, size_t *count) {
     int64_t n = (int64_t)length, v[3];
     bool given[3];
     for (int i = 0; i < 3; i++) {
@@ -137,7 +144,8 @@ static iv_status slice_indices(ivj_run *r, const ivj_value part[3], size_t lengt
     return IV_OK;
 }
 
-static iv_status slice_string(ivj_run *r, ivj_value s, int64_t start, int64_t step, size_t count, ivj_value *out) {
+static iv_status slice_string(ivj_run *r, ivj_value s, int64_t start, int64_t step, size_t count,
+                              ivj_value *out) {
     if (step == 1 || count <= 1) {
         size_t from = ivj_cp_offset(s.u.s, s.n, (size_t)start);
         *out = ivj_string(s.u.s + from, ivj_cp_offset(s.u.s + from, s.n - from, count));
@@ -168,7 +176,8 @@ iv_status ivj_slice(ivj_run *r, ivj_value obj, const ivj_value part[3], ivj_valu
     size_t n, count = 0;
     int64_t start = 0, step = 1;
     bool sliced = obj.type == IVJ_STRING || ivj_is_sequence(obj) || obj.type == IVJ_RANGE;
-    if (!sliced || !ivj_length(obj, &n)) return ivj_fail(r, "'%s' object cannot be sliced", ivj_type_name(obj));
+    if (!sliced || !ivj_length(obj, &n))
+        return ivj_fail(r, "'%s' object cannot be sliced", ivj_type_name(obj));
     IV_TRY(slice_indices(r, part, n, &start, &step, &count));
     if (obj.type == IVJ_STRING) {
         IV_TRY(slice_string(r, obj, start, step, count, out));

@@ -26,7 +26,9 @@ struct ivj_function { /* a function, method or test */
 typedef struct ivj_filter {
     const char *name;
     ivj_callee *run;
-    const char *generator; /* not NULL: gives an iterator, printed so; `run` makes its list when it is walked */
+    const char
+        *generator;    /* not NULL: gives an iterator, printed so; `run` makes its list when it is walked */
+    const char *names; /* of a generator's arguments, checked at once; NULL: any, checked by `run` */
 } ivj_filter;
 
 struct ivj_bound {
@@ -55,7 +57,8 @@ bool ivj_is_hidden_method(ivj_type type, const char *name, size_t n);
 
 /* Calls any value. */
 iv_status ivj_call_value(ivj_run *r, ivj_value callee, const ivj_call *call, ivj_value *out);
-iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call, ivj_value *out);
+iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call,
+                          ivj_value *out);
 
 /* obj.name, obj[key], obj|attr(name): undefined when absent; an error on an undefined obj. */
 iv_status ivj_attribute(ivj_run *r, ivj_value obj, ivj_value name, ivj_value *out);

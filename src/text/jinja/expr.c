@@ -100,7 +100,8 @@ static iv_status spread(ivj_run *r, ivj_value v, ivj_keyword **keywords, size_t 
     if (*n) memcpy(all, *keywords, *n * sizeof *all);
     for (size_t i = 0; i < v.u.dict->n; i++) {
         const ivj_entry *e = &v.u.dict->entries[i];
-        if (e->key.type != IVJ_STRING) return ivj_fail(r, "the keys of ** are strings, found '%s'", ivj_type_name(e->key));
+        if (e->key.type != IVJ_STRING)
+            return ivj_fail(r, "the keys of ** are strings, found '%s'", ivj_type_name(e->key));
         all[(*n)++] = (ivj_keyword){.name = e->key, .value = e->value};
     }
     *keywords = all;
@@ -113,7 +114,8 @@ static iv_status check_keywords(ivj_run *r, const ivj_keyword *keywords, size_t 
         for (size_t k = 0; k < i; k++)
             if (ivj_same(keywords[i].name, keywords[k].name))
                 return ivj_fail(r, "the keyword argument '%.*s' is given twice",
-                                (int)(keywords[i].name.n < 60 ? keywords[i].name.n : 60), keywords[i].name.u.s);
+                                (int)(keywords[i].name.n < 60 ? keywords[i].name.n : 60),
+                                keywords[i].name.u.s);
     }
     return IV_OK;
 }
@@ -132,12 +134,14 @@ iv_status ivj_eval_args(ivj_run *r, const ivj_nodes *nodes, ivj_call *out) {
         const ivj_node *arg = nodes->at[i];
         ivj_value v;
         IV_TRY(ivj_eval(r, arg->a, &v));
-        if (arg->op == IVJ_POSITIONAL) IV_TRY(ivj_list_push(r, args, v));
+        if (arg->op == IVJ_POSITIONAL)
+            IV_TRY(ivj_list_push(r, args, v));
         else if (arg->op == IVJ_STAR) {
             ivj_list *more;
             IV_TRY(ivj_to_list(r, v, &more));
             IV_TRY(ivj_list_append(r, args, more->items, more->n));
-        } else if (arg->op == IVJ_STAR_STAR) IV_TRY(spread(r, v, &keywords, &n_keywords)); /* always the last */
+        } else if (arg->op == IVJ_STAR_STAR)
+            IV_TRY(spread(r, v, &keywords, &n_keywords)); /* always the last */
         else {
             IV_ASSERT(n_keywords < room);
             keywords[n_keywords++] = (ivj_keyword){.name = arg->value, .value = v};

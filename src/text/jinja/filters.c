@@ -17,9 +17,12 @@ IVJ_FILTER(ivj_f_abs) {
     IV_TRY(ivj_bind(r, "abs", call, "", NULL));
     if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
     if (!ivj_is_number(self)) return ivj_fail(r, "abs wants a number, found '%s'", ivj_type_name(self));
-    if (self.type == IVJ_FLOAT) *out = ivj_float(fabs(self.u.d));
-    else if (ivj_as_int(self) == INT64_MIN) return ivj_fail_limit(r, "an integer does not fit 64 bits");
-    else *out = ivj_int(llabs(ivj_as_int(self)));
+    if (self.type == IVJ_FLOAT)
+        *out = ivj_float(fabs(self.u.d));
+    else if (ivj_as_int(self) == INT64_MIN)
+        return ivj_fail_limit(r, "an integer does not fit 64 bits");
+    else
+        *out = ivj_int(llabs(ivj_as_int(self)));
     return IV_OK;
 }
 
@@ -32,7 +35,8 @@ IVJ_FILTER(ivj_f_attr) {
     if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
     IV_TRY(ivj_own_attribute(r, self, name, &found, out));
     if (!found)
-        *out = (ivj_value){.type = IVJ_UNDEFINED, .why = (uint16_t)(IVJ_OF_TYPE + self.type), .n = name.n, .u.s = name.u.s};
+        *out = (ivj_value){
+            .type = IVJ_UNDEFINED, .why = (uint16_t)(IVJ_OF_TYPE + self.type), .n = name.n, .u.s = name.u.s};
     return IV_OK;
 }
 
@@ -58,11 +62,13 @@ IVJ_FILTER(ivj_f_length) {
  * False if it is too long or has a misplaced underscore. */
 static bool number_text(ivj_run *r, ivj_value s, char out[NUMBER_BYTES_MAX]) {
     size_t n = 0;
-    if (ivj_strip(r, s, ivj_none(), IVJ_BOTH, &s) != IV_OK || s.n == 0 || s.n >= NUMBER_BYTES_MAX) return false;
+    if (ivj_strip(r, s, ivj_none(), IVJ_BOTH, &s) != IV_OK || s.n == 0 || s.n >= NUMBER_BYTES_MAX)
+        return false;
     for (size_t i = 0; i < s.n; i++) {
         char c = s.u.s[i];
-        bool between = i > 0 && i + 1 < s.n && s.u.s[i - 1] != '_' && s.u.s[i + 1] != '_' && s.u.s[i - 1] != '+' &&
-                       s.u.s[i - 1] != '-' && s.u.s[i - 1] != '.' && s.u.s[i + 1] != '.';
+        bool between = i > 0 && i + 1 < s.n && s.u.s[i - 1] != '_' && s.u.s[i + 1] != '_' &&
+                       s.u.s[i - 1] != '+' && s.u.s[i - 1] != '-' && s.u.s[i - 1] != '.' &&
+                       s.u.s[i + 1] != '.';
         if (c == '_' && !between) return false;
         if (c == 0 || ivj_cp_is_space((unsigned char)c)) return false;
         if (c != '_') out[n++] = c;
@@ -86,14 +92,16 @@ static bool parse_int(ivj_run *r, ivj_value s, int base, int64_t *out) {
     const char *digits = text + (*text == '-' || *text == '+');
     char mark = digits[0] == '0' ? (char)(digits[1] | 0x20) : 0;
     int marked = mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 0;
-    if (marked && (base == 0 || base == marked)) base = marked, digits += 2;
+    if (marked && (base == 0 || base == marked))
+        base = marked, digits += 2;
     else if (base == 0) {
         base = 10;
         if (digits[0] == '0' && strspn(digits, "0") != strlen(digits)) return false;
     }
     char first = digits[0];
     if (!((first >= '0' && first <= '9') || ((first | 0x20) >= 'a' && (first | 0x20) <= 'z'))) return false;
-    if (base == 16 && first == '0' && (digits[1] | 0x20) == 'x') return false; /* strtoull would skip a prefix */
+    if (base == 16 && first == '0' && (digits[1] | 0x20) == 'x')
+        return false; /* strtoull would skip a prefix */
     errno = 0;
     unsigned long long v = strtoull(digits, &end, base);
     bool negative = *text == '-';
@@ -117,13 +125,18 @@ IVJ_FILTER(ivj_f_int) {
     if (base != 0 && (base < 2 || base > 36)) return ivj_fail(r, "a base is 0 or from 2 to 36");
     *out = arg[0].type == IVJ_MISSING ? ivj_int(0) : arg[0];
     if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
-    if (ivj_is_int(self)) *out = ivj_int(ivj_as_int(self));
+    if (ivj_is_int(self))
+        *out = ivj_int(ivj_as_int(self));
     else if (self.type == IVJ_FLOAT) {
-        if (float_to_int(self.u.d, &v)) *out = ivj_int(v);
-        else if (isfinite(self.u.d)) return ivj_fail_limit(r, "an integer does not fit 64 bits");
+        if (float_to_int(self.u.d, &v))
+            *out = ivj_int(v);
+        else if (isfinite(self.u.d))
+            return ivj_fail_limit(r, "an integer does not fit 64 bits");
     } else if (self.type == IVJ_STRING) {
-        if (parse_int(r, self, (int)base, &v)) *out = ivj_int(v);
-        else if (parse_float(r, self, &d) && float_to_int(d, &v)) *out = ivj_int(v);
+        if (parse_int(r, self, (int)base, &v))
+            *out = ivj_int(v);
+        else if (parse_float(r, self, &d) && float_to_int(d, &v))
+            *out = ivj_int(v);
     }
     return IV_OK;
 }
@@ -134,8 +147,10 @@ IVJ_FILTER(ivj_f_float) {
     IV_TRY(ivj_bind(r, "float", call, "default", &fallback));
     *out = fallback.type == IVJ_MISSING ? ivj_float(0) : fallback;
     if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
-    if (ivj_is_number(self)) *out = ivj_float(ivj_as_double(self));
-    else if (self.type == IVJ_STRING && parse_float(r, self, &d)) *out = ivj_float(d);
+    if (ivj_is_number(self))
+        *out = ivj_float(ivj_as_double(self));
+    else if (self.type == IVJ_STRING && parse_float(r, self, &d))
+        *out = ivj_float(d);
     return IV_OK;
 }
 
@@ -161,9 +176,11 @@ static iv_status round_int(ivj_run *r, int64_t v, int64_t digits, ivj_value *out
         }
     int64_t rest = v % unit, low = v - rest;
     if (rest < 0) rest += unit;
-    if (v % unit < 0 && __builtin_sub_overflow(low, unit, &low)) return ivj_fail_limit(r, "an integer does not fit 64 bits");
+    if (v % unit < 0 && __builtin_sub_overflow(low, unit, &low))
+        return ivj_fail_limit(r, "an integer does not fit 64 bits");
     bool up = unit > 1 && (rest > unit - rest || (rest == unit - rest && (low / unit) % 2 != 0));
-    if (up && __builtin_add_overflow(low, unit, &low)) return ivj_fail_limit(r, "an integer does not fit 64 bits");
+    if (up && __builtin_add_overflow(low, unit, &low))
+        return ivj_fail_limit(r, "an integer does not fit 64 bits");
     *out = ivj_int(low);
     return IV_OK;
 }
@@ -182,7 +199,8 @@ IVJ_FILTER(ivj_f_round) {
         *out = ivj_float(round_decimal(self.u.d, digits));
         return IV_OK;
     }
-    if (!ceiling && !ivj_bytes_equal(method, "floor")) return ivj_fail(r, "round's method is common, ceil or floor");
+    if (!ceiling && !ivj_bytes_equal(method, "floor"))
+        return ivj_fail(r, "round's method is common, ceil or floor");
     if (digits > 308 || digits < -308) return ivj_fail(r, "round is out of range");
     double scale = ivj_power(10, digits), scaled = ivj_as_double(self) * scale;
     if (!isfinite(scaled) || scale == 0) return ivj_fail(r, "round is out of range");
@@ -191,54 +209,54 @@ IVJ_FILTER(ivj_f_round) {
 }
 
 static const ivj_filter filters[] = {
-    {"abs", ivj_f_abs, NULL},
-    {"attr", ivj_f_attr, NULL},
-    {"batch", ivj_f_batch, "generator object do_batch"},
-    {"capitalize", ivj_f_capitalize, NULL},
-    {"center", ivj_f_center, NULL},
-    {"count", ivj_f_length, NULL},
-    {"d", ivj_f_default, NULL},
-    {"default", ivj_f_default, NULL},
-    {"dictsort", ivj_f_dictsort, NULL},
-    {"e", ivj_f_escape, NULL},
-    {"escape", ivj_f_escape, NULL},
-    {"first", ivj_f_first, NULL},
-    {"float", ivj_f_float, NULL},
-    {"forceescape", ivj_f_forceescape, NULL},
-    {"format", ivj_f_format, NULL},
-    {"groupby", ivj_f_groupby, NULL},
-    {"indent", ivj_f_indent, NULL},
-    {"int", ivj_f_int, NULL},
-    {"items", ivj_f_items, "generator object do_items"},
-    {"join", ivj_f_join, NULL},
-    {"last", ivj_f_last, NULL},
-    {"length", ivj_f_length, NULL},
-    {"list", ivj_f_list, NULL},
-    {"lower", ivj_f_lower, NULL},
-    {"map", ivj_f_map, "generator object sync_do_map"},
-    {"max", ivj_f_max, NULL},
-    {"min", ivj_f_min, NULL},
-    {"reject", ivj_f_reject, "generator object select_or_reject"},
-    {"rejectattr", ivj_f_rejectattr, "generator object select_or_reject"},
-    {"replace", ivj_f_replace, NULL},
-    {"reverse", ivj_f_reverse, NULL},
-    {"round", ivj_f_round, NULL},
-    {"safe", ivj_f_safe, NULL},
-    {"select", ivj_f_select, "generator object select_or_reject"},
-    {"selectattr", ivj_f_selectattr, "generator object select_or_reject"},
-    {"slice", ivj_f_slice, "generator object sync_do_slice"},
-    {"sort", ivj_f_sort, NULL},
-    {"string", ivj_f_string, NULL},
-    {"sum", ivj_f_sum, NULL},
-    {"title", ivj_f_title, NULL},
-    {"tojson", ivj_filter_tojson, NULL},
-    {"trim", ivj_f_trim, NULL},
-    {"truncate", ivj_f_truncate, NULL},
-    {"unique", ivj_f_unique, "generator object sync_do_unique"},
-    {"upper", ivj_f_upper, NULL},
-    {"urlencode", ivj_f_urlencode, NULL},
-    {"wordcount", ivj_f_wordcount, NULL},
-    {"xmlattr", ivj_f_xmlattr, NULL}};
+    {"abs", ivj_f_abs, NULL, NULL},
+    {"attr", ivj_f_attr, NULL, NULL},
+    {"batch", ivj_f_batch, "generator object do_batch", "linecount! fill_with"},
+    {"capitalize", ivj_f_capitalize, NULL, NULL},
+    {"center", ivj_f_center, NULL, NULL},
+    {"count", ivj_f_length, NULL, NULL},
+    {"d", ivj_f_default, NULL, NULL},
+    {"default", ivj_f_default, NULL, NULL},
+    {"dictsort", ivj_f_dictsort, NULL, NULL},
+    {"e", ivj_f_escape, NULL, NULL},
+    {"escape", ivj_f_escape, NULL, NULL},
+    {"first", ivj_f_first, NULL, NULL},
+    {"float", ivj_f_float, NULL, NULL},
+    {"forceescape", ivj_f_forceescape, NULL, NULL},
+    {"format", ivj_f_format, NULL, NULL},
+    {"groupby", ivj_f_groupby, NULL, NULL},
+    {"indent", ivj_f_indent, NULL, NULL},
+    {"int", ivj_f_int, NULL, NULL},
+    {"items", ivj_f_items, "generator object do_items", ""},
+    {"join", ivj_f_join, NULL, NULL},
+    {"last", ivj_f_last, NULL, NULL},
+    {"length", ivj_f_length, NULL, NULL},
+    {"list", ivj_f_list, NULL, NULL},
+    {"lower", ivj_f_lower, NULL, NULL},
+    {"map", ivj_f_map, "generator object sync_do_map", NULL},
+    {"max", ivj_f_max, NULL, NULL},
+    {"min", ivj_f_min, NULL, NULL},
+    {"reject", ivj_f_reject, "generator object select_or_reject", NULL},
+    {"rejectattr", ivj_f_rejectattr, "generator object select_or_reject", NULL},
+    {"replace", ivj_f_replace, NULL, NULL},
+    {"reverse", ivj_f_reverse, NULL, NULL},
+    {"round", ivj_f_round, NULL, NULL},
+    {"safe", ivj_f_safe, NULL, NULL},
+    {"select", ivj_f_select, "generator object select_or_reject", NULL},
+    {"selectattr", ivj_f_selectattr, "generator object select_or_reject", NULL},
+    {"slice", ivj_f_slice, "generator object sync_do_slice", "slices! fill_with"},
+    {"sort", ivj_f_sort, NULL, NULL},
+    {"string", ivj_f_string, NULL, NULL},
+    {"sum", ivj_f_sum, NULL, NULL},
+    {"title", ivj_f_title, NULL, NULL},
+    {"tojson", ivj_filter_tojson, NULL, NULL},
+    {"trim", ivj_f_trim, NULL, NULL},
+    {"truncate", ivj_f_truncate, NULL, NULL},
+    {"unique", ivj_f_unique, "generator object sync_do_unique", "case_sensitive attribute"},
+    {"upper", ivj_f_upper, NULL, NULL},
+    {"urlencode", ivj_f_urlencode, NULL, NULL},
+    {"wordcount", ivj_f_wordcount, NULL, NULL},
+    {"xmlattr", ivj_f_xmlattr, NULL, NULL}};
 
 const ivj_filter *ivj_find_filter(const char *name, size_t n) {
     for (size_t i = 0; i < sizeof filters / sizeof *filters; i++)

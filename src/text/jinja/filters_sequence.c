@@ -14,8 +14,10 @@ static iv_status get_path(ivj_run *r, ivj_value v, ivj_value path, ivj_value fal
     *out = v;
     if (path.type == IVJ_MISSING || path.type == IVJ_NONE) return IV_OK;
     ivj_list *parts, one = {.n = 1, .items = &path};
-    if (path.type == IVJ_STRING) IV_TRY(ivj_split(r, path, ivj_text("."), -1, false, &parts));
-    else parts = &one;
+    if (path.type == IVJ_STRING)
+        IV_TRY(ivj_split(r, path, ivj_text("."), -1, false, &parts));
+    else
+        parts = &one;
     for (size_t i = 0; i < parts->n; i++) {
         ivj_value part = parts->items[i];
         int64_t index = 0;
@@ -37,8 +39,8 @@ static iv_status fold_case(ivj_run *r, bool case_sensitive, ivj_value *v) {
 }
 
 /* A sort key of every item: the path's value, lower-cased unless case_sensitive. */
-static iv_status make_keys(ivj_run *r, const ivj_list *list, ivj_value path, ivj_value fallback, bool case_sensitive,
-                           ivj_value **out) {
+static iv_status make_keys(ivj_run *r, const ivj_list *list, ivj_value path, ivj_value fallback,
+                           bool case_sensitive, ivj_value **out) {
     IV_TRY(ivj_alloc(r, list->n, sizeof **out, out));
     for (size_t i = 0; i < list->n; i++) {
         IV_TRY(get_path(r, list->items[i], path, fallback, &(*out)[i]));
@@ -80,9 +82,12 @@ IVJ_FILTER(ivj_f_list) {
 IVJ_FILTER(ivj_f_items) {
     ivj_list *list;
     IV_TRY(ivj_bind(r, "items", call, "", NULL));
-    if (self.type == IVJ_UNDEFINED) IV_TRY(ivj_list_new(r, 0, &list));
-    else if (self.type != IVJ_DICT) return ivj_fail(r, "items wants a mapping, found '%s'", ivj_type_name(self));
-    else IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_VIEW, .why = IVJ_ITEMS, .u.dict = self.u.dict}, &list));
+    if (self.type == IVJ_UNDEFINED)
+        IV_TRY(ivj_list_new(r, 0, &list));
+    else if (self.type != IVJ_DICT)
+        return ivj_fail(r, "items wants a mapping, found '%s'", ivj_type_name(self));
+    else
+        IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_VIEW, .why = IVJ_ITEMS, .u.dict = self.u.dict}, &list));
     *out = ivj_list_value(list);
     return IV_OK;
 }
@@ -105,9 +110,7 @@ static bool is_reversible(ivj_value v) {
 IVJ_FILTER(ivj_f_last) {
     ivj_list *list;
     IV_TRY(ivj_bind(r, "last", call, "", NULL));
-    if (!is_reversible(self) || self.type == IVJ_UNDEFINED)
-        return self.type == IVJ_UNDEFINED ? ivj_fail_undefined(r, self)
-                                          : ivj_fail(r, "'%s' object cannot be reversed", ivj_type_name(self));
+    if (!is_reversible(self)) return ivj_fail(r, "'%s' object cannot be reversed", ivj_type_name(self));
     IV_TRY(ivj_to_list(r, self, &list));
     *out = list->n ? list->items[list->n - 1] : ivj_hint("there is no last item, the sequence is empty");
     return IV_OK;
@@ -118,7 +121,6 @@ IVJ_FILTER(ivj_f_reverse) {
     IV_TRY(ivj_bind(r, "reverse", call, "", NULL));
     if (self.type == IVJ_STRING)
         return ivj_slice(r, self, (ivj_value[]){ivj_none(), ivj_none(), ivj_int(-1)}, out);
-    if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
     IV_TRY(ivj_to_list(r, self, &list));
     IV_TRY(ivj_list_new(r, list->n, &reversed));
     for (size_t i = list->n; i-- > 0;) IV_TRY(ivj_list_push(r, reversed, list->items[i]));
@@ -174,8 +176,12 @@ static iv_status extreme(ivj_run *r, ivj_value self, const ivj_call *call, bool 
     return IV_OK;
 }
 
-IVJ_FILTER(ivj_f_min) { return extreme(r, self, call, false, out); }
-IVJ_FILTER(ivj_f_max) { return extreme(r, self, call, true, out); }
+IVJ_FILTER(ivj_f_min) {
+    return extreme(r, self, call, false, out);
+}
+IVJ_FILTER(ivj_f_max) {
+    return extreme(r, self, call, true, out);
+}
 
 /* The items of a list in another order, as a new list value. */
 static iv_status reorder(ivj_run *r, const ivj_list *list, const size_t *order, ivj_value *out) {
@@ -206,9 +212,11 @@ IVJ_FILTER(ivj_f_dictsort) {
     if (!ivj_bytes_equal(by, "key") && !ivj_bytes_equal(by, "value"))
         return ivj_fail(r, "dictsort sorts by 'key' or 'value'");
     if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
-    if (self.type != IVJ_DICT) return ivj_fail(r, "dictsort wants a mapping, found '%s'", ivj_type_name(self));
+    if (self.type != IVJ_DICT)
+        return ivj_fail(r, "dictsort wants a mapping, found '%s'", ivj_type_name(self));
     IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_VIEW, .why = IVJ_ITEMS, .u.dict = self.u.dict}, &list));
-    IV_TRY(make_keys(r, list, ivj_int(ivj_bytes_equal(by, "value")), ivj_none(), ivj_arg_bool(arg[0], false), &keys));
+    IV_TRY(make_keys(r, list, ivj_int(ivj_bytes_equal(by, "value")), ivj_none(), ivj_arg_bool(arg[0], false),
+                     &keys));
     IV_TRY(ivj_sort_order(r, keys, list->n, ivj_arg_bool(arg[2], false), &order));
     return reorder(r, list, order, out);
 }
@@ -264,7 +272,9 @@ IVJ_FILTER(ivj_f_groupby) {
     return IV_OK;
 }
 
-static bool given(ivj_value v) { return v.type != IVJ_MISSING && v.type != IVJ_NONE; }
+static bool given(ivj_value v) {
+    return v.type != IVJ_MISSING && v.type != IVJ_NONE;
+}
 
 IVJ_FILTER(ivj_f_batch) {
     ivj_value arg[2];
@@ -285,7 +295,8 @@ IVJ_FILTER(ivj_f_batch) {
         }
         IV_TRY(ivj_list_push(r, row, list->items[i]));
     }
-    if (row && given(arg[1]) && width > IVJ_MAX_RANGE) return ivj_fail_limit(r, "batch fills at most %d places", IVJ_MAX_RANGE);
+    if (row && given(arg[1]) && width > IVJ_MAX_RANGE)
+        return ivj_fail_limit(r, "batch fills at most %d places", IVJ_MAX_RANGE);
     while (row && given(arg[1]) && (int64_t)row->n < width) IV_TRY(ivj_list_push(r, row, arg[1]));
     *out = ivj_list_value(rows);
     return IV_OK;
@@ -301,7 +312,8 @@ IVJ_FILTER(ivj_f_slice) {
     if (slices == 0) return ivj_fail(r, "slice wants at least one slice");
     if (slices > IVJ_MAX_RANGE) return ivj_fail_limit(r, "slice makes at most %d slices", IVJ_MAX_RANGE);
     IV_TRY(ivj_list_new(r, 0, &columns));
-    size_t n = slices > 0 ? (size_t)slices : 0, each = n ? list->n / n : 0, extra = n ? list->n % n : 0, at = 0;
+    size_t n = slices > 0 ? (size_t)slices : 0, each = n ? list->n / n : 0, extra = n ? list->n % n : 0,
+           at = 0;
     for (size_t i = 0; i < n; i++) {
         ivj_list *column;
         size_t take = each + (i < extra);
@@ -336,7 +348,8 @@ IVJ_FILTER(ivj_f_map) {
     *out = ivj_list_value(mapped);
     if (!ivj_truth(self)) return IV_OK;
     bool by_attribute = false;
-    for (size_t i = 0; i < call->n_keywords; i++) by_attribute |= ivj_bytes_equal(call->keywords[i].name, "attribute");
+    for (size_t i = 0; i < call->n_keywords; i++)
+        by_attribute |= ivj_bytes_equal(call->keywords[i].name, "attribute");
     if (call->n_args == 0) {
         if (!by_attribute) return ivj_fail(r, "map wants a filter or an attribute");
         IV_TRY(ivj_to_list(r, self, &list));
@@ -344,7 +357,9 @@ IVJ_FILTER(ivj_f_map) {
     }
     ivj_value name = call->args[0];
     const ivj_filter *filter = name.type == IVJ_STRING ? ivj_find_filter(name.u.s, name.n) : NULL;
-    ivj_call rest = {.args = call->args + 1, .n_args = call->n_args - 1, .keywords = call->keywords,
+    ivj_call rest = {.args = call->args + 1,
+                     .n_args = call->n_args - 1,
+                     .keywords = call->keywords,
                      .n_keywords = call->n_keywords};
     IV_TRY(ivj_to_list(r, self, &list));
     for (size_t i = 0; i < list->n; i++) {
@@ -357,7 +372,8 @@ IVJ_FILTER(ivj_f_map) {
 }
 
 /* select and reject, by a test of the item or of one of its attributes. */
-static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool keep, bool attribute, ivj_value *out) {
+static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool keep, bool attribute,
+                      ivj_value *out) {
     ivj_list *list, *kept;
     IV_TRY(ivj_list_new(r, 0, &kept));
     *out = ivj_list_value(kept);
@@ -366,7 +382,8 @@ static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool kee
     size_t at = attribute ? 1 : 0;
     bool has_test = call->n_args > at;
     const ivj_function *test = NULL;
-    if (has_test && call->args[at].type == IVJ_STRING) test = ivj_find_test(call->args[at].u.s, call->args[at].n);
+    if (has_test && call->args[at].type == IVJ_STRING)
+        test = ivj_find_test(call->args[at].u.s, call->args[at].n);
     ivj_call rest = {.keywords = call->keywords, .n_keywords = call->n_keywords};
     if (has_test) rest.args = call->args + at + 1, rest.n_args = call->n_args - at - 1;
     IV_TRY(ivj_to_list(r, self, &list));
@@ -380,7 +397,15 @@ static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool kee
     return IV_OK;
 }
 
-IVJ_FILTER(ivj_f_select) { return sift(r, self, call, true, false, out); }
-IVJ_FILTER(ivj_f_reject) { return sift(r, self, call, false, false, out); }
-IVJ_FILTER(ivj_f_selectattr) { return sift(r, self, call, true, true, out); }
-IVJ_FILTER(ivj_f_rejectattr) { return sift(r, self, call, false, true, out); }
+IVJ_FILTER(ivj_f_select) {
+    return sift(r, self, call, true, false, out);
+}
+IVJ_FILTER(ivj_f_reject) {
+    return sift(r, self, call, false, false, out);
+}
+IVJ_FILTER(ivj_f_selectattr) {
+    return sift(r, self, call, true, true, out);
+}
+IVJ_FILTER(ivj_f_rejectattr) {
+    return sift(r, self, call, false, true, out);
+}

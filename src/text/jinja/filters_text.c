@@ -16,8 +16,12 @@ static iv_status recase(ivj_run *r, ivj_value self, const ivj_call *call, ivj_ca
     return ivj_recase(r, self, to, out);
 }
 
-IVJ_FILTER(ivj_f_upper) { return recase(r, self, call, IVJ_UPPER, out); }
-IVJ_FILTER(ivj_f_lower) { return recase(r, self, call, IVJ_LOWER, out); }
+IVJ_FILTER(ivj_f_upper) {
+    return recase(r, self, call, IVJ_UPPER, out);
+}
+IVJ_FILTER(ivj_f_lower) {
+    return recase(r, self, call, IVJ_LOWER, out);
+}
 
 IVJ_FILTER(ivj_f_capitalize) {
     IV_TRY(ivj_bind(r, "capitalize", call, "", NULL));
@@ -34,11 +38,14 @@ static iv_status title_into(ivj_run *r, iv_buf *buf, ivj_value s) {
         for (end = i; end < s.n; end += ivj_cp_next(s.u.s + end, s.n - end, &cp)) {
             ivj_cp_next(s.u.s + end, s.n - end, &cp);
             bool is = ivj_cp_is_space(cp) || (cp < 0x80 && strchr("-({[<", (int)cp) && cp);
-            if (end == from) between = is;
-            else if (is != between) break;
+            if (end == from)
+                between = is;
+            else if (is != between)
+                break;
         }
         ivj_value word = ivj_part(s, from, end), head, tail;
-        if (between) head = word, tail = ivj_string("", 0);
+        if (between)
+            head = word, tail = ivj_string("", 0);
         else {
             size_t first = ivj_cp_next(word.u.s, word.n, &cp);
             IV_TRY(ivj_recase(r, ivj_part(word, 0, first), IVJ_UPPER, &head));
@@ -131,7 +138,8 @@ IVJ_FILTER(ivj_f_format) {
     return ivj_percent(r, self, args, out);
 }
 
-static iv_status indent_into(ivj_run *r, iv_buf *buf, const ivj_list *lines, ivj_value indent, bool first, bool blank) {
+static iv_status indent_into(ivj_run *r, iv_buf *buf, const ivj_list *lines, ivj_value indent, bool first,
+                             bool blank) {
     if (first) IV_TRY(ivj_write(r, buf, indent.u.s, indent.n));
     for (size_t i = 0; i < lines->n; i++) {
         ivj_value line = lines->items[i];
@@ -147,7 +155,8 @@ IVJ_FILTER(ivj_f_indent) {
     ivj_list *lines;
     iv_buf buf = {0};
     IV_TRY(ivj_bind(r, "indent", call, "width first blank", arg));
-    if (arg[0].type == IVJ_STRING) indent = arg[0];
+    if (arg[0].type == IVJ_STRING)
+        indent = arg[0];
     else {
         int64_t width;
         IV_TRY(ivj_arg_int(r, "indent", arg[0], INDENT_WIDTH, &width));
@@ -157,7 +166,8 @@ IVJ_FILTER(ivj_f_indent) {
     if (self.markup) IV_TRY(ivj_escape(r, indent, &indent));
     IV_TRY(ivj_join_two(r, self, ivj_text("\n"), &ended));
     IV_TRY(ivj_splitlines(r, ended, false, &lines));
-    iv_status status = indent_into(r, &buf, lines, indent, ivj_arg_bool(arg[1], false), ivj_arg_bool(arg[2], false));
+    iv_status status =
+        indent_into(r, &buf, lines, indent, ivj_arg_bool(arg[1], false), ivj_arg_bool(arg[2], false));
     IV_TRY(ivj_finish_string(r, status, &buf, out));
     out->markup = self.markup;
     return IV_OK;
@@ -171,12 +181,14 @@ IVJ_FILTER(ivj_f_truncate) {
     IV_TRY(ivj_arg_string(r, "truncate", arg[2], "...", &end));
     if (arg[3].type == IVJ_NONE) arg[3].type = IVJ_MISSING;
     IV_TRY(ivj_arg_int(r, "truncate", arg[3], TRUNCATE_LEEWAY, &leeway));
-    IV_TRY(ivj_arg_string(r, "truncate", self, NULL, &self));
-    int64_t end_n = (int64_t)ivj_cp_count(end.u.s, end.n), n = (int64_t)ivj_cp_count(self.u.s, self.n);
+    size_t n;
+    int64_t end_n = (int64_t)ivj_cp_count(end.u.s, end.n);
     if (length < end_n) return ivj_fail(r, "truncate wants a length of at least %lld", (long long)end_n);
     if (leeway < 0) return ivj_fail(r, "the leeway of truncate is negative");
-    *out = self;
-    if (n - leeway <= length) return IV_OK;
+    if (!ivj_length(self, &n)) return ivj_fail(r, "'%s' object has no length", ivj_type_name(self));
+    *out = self; /* whatever is short enough; only strings can be cut */
+    if ((int64_t)n - leeway <= length) return IV_OK;
+    IV_TRY(ivj_arg_string(r, "truncate", self, NULL, &self));
     ivj_value kept = ivj_part(self, 0, ivj_cp_offset(self.u.s, self.n, (size_t)(length - end_n)));
     int64_t space = -1;
     if (!ivj_arg_bool(arg[1], false)) IV_TRY(ivj_find(r, kept, ivj_text(" "), true, &space));
@@ -209,8 +221,10 @@ static iv_status quote_into(ivj_run *r, iv_buf *buf, ivj_value v, bool query) {
     IV_TRY(ivj_charge_bytes(r, (size_t)v.n * 4));
     for (size_t i = 0; i < v.n; i++) {
         char text[4], c = v.u.s[i];
-        if ((c && strchr(plain, c)) || (c == '/' && !query)) IV_TRY(ivj_write(r, buf, &c, 1));
-        else if (c == ' ' && query) IV_TRY(ivj_write(r, buf, "+", 1));
+        if ((c && strchr(plain, c)) || (c == '/' && !query))
+            IV_TRY(ivj_write(r, buf, &c, 1));
+        else if (c == ' ' && query)
+            IV_TRY(ivj_write(r, buf, "+", 1));
         else {
             snprintf(text, sizeof text, "%%%02X", (unsigned char)c);
             IV_TRY(ivj_write(r, buf, text, 3));
@@ -248,7 +262,8 @@ static iv_status xmlattr_into(ivj_run *r, iv_buf *buf, const ivj_dict *d, bool s
         if (value.type == IVJ_NONE || value.type == IVJ_UNDEFINED) continue;
         IV_TRY(ivj_arg_string(r, "an attribute name", key, NULL, &key));
         for (size_t k = 0; k < key.n; k++)
-            if (key.u.s[k] && strchr(" \t\n\r\f\v/>=", key.u.s[k])) return ivj_fail(r, "an attribute name has a character that ends it");
+            if (key.u.s[k] && strchr(" \t\n\r\f\v/>=", key.u.s[k]))
+                return ivj_fail(r, "an attribute name has a character that ends it");
         IV_TRY(ivj_escape(r, key, &key));
         IV_TRY(ivj_escape(r, value, &value));
         if (!first || space) IV_TRY(ivj_write(r, buf, " ", 1));

@@ -20,7 +20,9 @@ typedef struct formatter {
     size_t next_auto;
 } formatter;
 
-static bool at_char(const formatter *f, char c) { return f->at < f->n && f->s[f->at] == c; }
+static bool at_char(const formatter *f, char c) {
+    return f->at < f->n && f->s[f->at] == c;
+}
 
 static bool skip_char(formatter *f, char c) {
     bool is = at_char(f, c);
@@ -38,7 +40,8 @@ static bool read_number(formatter *f, int *out) {
 
 /* Appends text that a field came to; in a Markup format, escaped unless the value was Markup. */
 static iv_status put_field(formatter *f, iv_buf *buf, const ivj_spec *spec, ivj_value v) {
-    if (!f->markup || ivj_is_number(v) || (v.type == IVJ_STRING && v.markup)) return ivj_put_spec(f->r, buf, spec, v);
+    if (!f->markup || ivj_is_number(v) || (v.type == IVJ_STRING && v.markup))
+        return ivj_put_spec(f->r, buf, spec, v);
     iv_buf plain = {0};
     ivj_value text;
     IV_TRY(ivj_finish_string(f->r, ivj_put_spec(f->r, &plain, spec, v), &plain, &text));
@@ -89,18 +92,26 @@ static iv_status read_percent(formatter *f, ivj_spec *spec, bool *has_key, ivj_v
         const ivj_value *found;
         ivj_value key = ivj_string(f->s + from, f->at - from);
         IV_TRY(ivj_dict_get(f->r, f->args.u.dict, key, &found));
-        if (!found) return ivj_fail(f->r, "the format's key '%.*s' is not given", (int)(key.n < 60 ? key.n : 60), key.u.s);
+        if (!found)
+            return ivj_fail(f->r, "the format's key '%.*s' is not given", (int)(key.n < 60 ? key.n : 60),
+                            key.u.s);
         *v = *found;
         f->at++;
     }
     bool left = false, zero = false;
     for (;; f->at++) {
-        if (at_char(f, '-')) left = true;
-        else if (at_char(f, '0')) zero = true;
-        else if (at_char(f, '+')) spec->sign = '+';
-        else if (at_char(f, ' ')) spec->sign = spec->sign ? spec->sign : ' ';
-        else if (at_char(f, '#')) spec->alternate = true;
-        else break;
+        if (at_char(f, '-'))
+            left = true;
+        else if (at_char(f, '0'))
+            zero = true;
+        else if (at_char(f, '+'))
+            spec->sign = '+';
+        else if (at_char(f, ' '))
+            spec->sign = spec->sign ? spec->sign : ' ';
+        else if (at_char(f, '#'))
+            spec->alternate = true;
+        else
+            break;
     }
     IV_TRY(read_star(f, &spec->width));
     if (spec->width < 0) left = true, spec->width = -spec->width;
@@ -117,7 +128,8 @@ static iv_status read_percent(formatter *f, ivj_spec *spec, bool *has_key, ivj_v
 
 static iv_status percent_number(formatter *f, iv_buf *buf, ivj_spec *spec, ivj_value v) {
     if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(f->r, v);
-    if (!ivj_is_number(v)) return ivj_fail(f->r, "%%%c wants a number, found '%s'", spec->type, ivj_type_name(v));
+    if (!ivj_is_number(v))
+        return ivj_fail(f->r, "%%%c wants a number, found '%s'", spec->type, ivj_type_name(v));
     if (spec->type == 'd' && v.type == IVJ_FLOAT) {
         if (!(v.u.d > -9.2e18 && v.u.d < 9.2e18)) return ivj_fail(f->r, "a number does not fit 64 bits");
         v = ivj_int((int64_t)v.u.d);
@@ -127,8 +139,10 @@ static iv_status percent_number(formatter *f, iv_buf *buf, ivj_spec *spec, ivj_v
 
 static iv_status percent_text(formatter *f, iv_buf *buf, ivj_spec *spec, bool repr, ivj_value v) {
     iv_buf text = {0};
-    if (repr) IV_TRY(ivj_finish_string(f->r, ivj_repr(f->r, &text, v), &text, &v));
-    else IV_TRY(ivj_soft_str(f->r, v, &v));
+    if (repr)
+        IV_TRY(ivj_finish_string(f->r, ivj_repr(f->r, &text, v), &text, &v));
+    else
+        IV_TRY(ivj_soft_str(f->r, v, &v));
     spec->type = 's';
     spec->sign = 0;
     if (spec->align == '=') spec->align = '>', spec->fill = ivj_text(" ");
@@ -148,7 +162,8 @@ static iv_status percent_field(formatter *f, iv_buf *buf) {
     if (type == 's' || type == 'r' || type == 'a') return percent_text(f, buf, &spec, type != 's', v);
     if (type == 'c' && v.type == IVJ_STRING && ivj_cp_count(v.u.s, v.n) == 1)
         return percent_text(f, buf, &spec, false, v);
-    if (!strchr("dxXoeEfFgGc", spec.type) || !spec.type) return ivj_fail(f->r, "an unknown letter in a format string");
+    if (!strchr("dxXoeEfFgGc", spec.type) || !spec.type)
+        return ivj_fail(f->r, "an unknown letter in a format string");
     return percent_number(f, buf, &spec, v);
 }
 
@@ -160,8 +175,10 @@ static iv_status run_percent(formatter *f, iv_buf *buf) {
         f->at = end + (mark != NULL);
         if (mark) IV_TRY(percent_field(f, buf));
     }
-    bool rest = f->args.type == IVJ_TUPLE ? f->used < f->args.u.list->n
-                                          : !f->used && f->args.type != IVJ_DICT && f->args.type != IVJ_LIST;
+    /* Python lets anything with items, which might be a mapping, go unused. */
+    uint8_t type = f->args.type;
+    bool mapping = type == IVJ_DICT || type == IVJ_LIST || type == IVJ_RANGE || type == IVJ_UNDEFINED;
+    bool rest = type == IVJ_TUPLE ? f->used < f->args.u.list->n : !f->used && !mapping;
     return rest ? ivj_fail(f->r, "not all arguments are used by the format string") : IV_OK;
 }
 
@@ -225,7 +242,8 @@ static iv_status parse_spec(ivj_run *r, const char *s, size_t n, ivj_spec *spec)
         spec->fill = ivj_string(s, first);
         spec->align = s[first];
         f.at = first + 1;
-    } else if (n && s[0] && strchr("<>=^", s[0])) spec->align = s[f.at++];
+    } else if (n && s[0] && strchr("<>=^", s[0]))
+        spec->align = s[f.at++];
     if (at_char(&f, '+') || at_char(&f, '-') || at_char(&f, ' ')) {
         spec->sign = s[f.at] == '-' ? 0 : s[f.at];
         f.at++;
@@ -244,7 +262,8 @@ static iv_status parse_spec(ivj_run *r, const char *s, size_t n, ivj_spec *spec)
 
 static iv_status format_field(formatter *f, iv_buf *buf, int depth) {
     size_t name = f->at, nested = 0;
-    while (f->at < f->n && f->s[f->at] != '}' && f->s[f->at] != ':' && f->s[f->at] != '!' && f->s[f->at] != '{') {
+    while (f->at < f->n && f->s[f->at] != '}' && f->s[f->at] != ':' && f->s[f->at] != '!' &&
+           f->s[f->at] != '{') {
         if (f->s[f->at] == '[')
             while (f->at < f->n && f->s[f->at] != ']') f->at++;
         f->at += f->at < f->n;
@@ -252,7 +271,8 @@ static iv_status format_field(formatter *f, iv_buf *buf, int depth) {
     size_t name_n = f->at - name;
     char conversion = 0;
     if (skip_char(f, '!')) conversion = f->at < f->n ? f->s[f->at++] : '?';
-    if (conversion && !strchr("rsa", conversion)) return ivj_fail(f->r, "'!%c' is not a conversion", conversion);
+    if (conversion && !strchr("rsa", conversion))
+        return ivj_fail(f->r, "'!%c' is not a conversion", conversion);
     size_t spec_at = f->at;
     if (skip_char(f, ':')) {
         spec_at++;
@@ -274,7 +294,8 @@ static iv_status format_field(formatter *f, iv_buf *buf, int depth) {
     IV_TRY(parse_spec(f->r, spec_text.u.s, spec_text.n, &spec));
     if (conversion == 'r' || conversion == 'a')
         IV_TRY(ivj_finish_string(f->r, ivj_repr(f->r, &text, v), &text, &v));
-    else if (conversion == 's' || spec_text.n == 0) IV_TRY(ivj_soft_str(f->r, v, &v));
+    else if (conversion == 's' || spec_text.n == 0)
+        IV_TRY(ivj_soft_str(f->r, v, &v));
     return put_field(f, buf, &spec, v);
 }
 
@@ -285,9 +306,12 @@ static iv_status run_format(formatter *f, iv_buf *buf, int depth) {
         IV_TRY(ivj_write(f->r, buf, f->s + from, f->at - from));
         if (f->at == f->n) break;
         char brace = f->s[f->at++];
-        if (skip_char(f, brace)) IV_TRY(ivj_write(f->r, buf, &brace, 1));
-        else if (brace == '}') return ivj_fail(f->r, "a single '}' in a format string");
-        else IV_TRY(format_field(f, buf, depth));
+        if (skip_char(f, brace))
+            IV_TRY(ivj_write(f->r, buf, &brace, 1));
+        else if (brace == '}')
+            return ivj_fail(f->r, "a single '}' in a format string");
+        else
+            IV_TRY(format_field(f, buf, depth));
     }
     return IV_OK;
 }

@@ -12,8 +12,10 @@ enum { NUMBER_BYTES = 1024 }; /* DBL_MAX with IVJ_MAX_PRECISION decimals and sep
 
 static iv_status put_fill(ivj_run *r, iv_buf *buf, const ivj_spec *spec, size_t n) {
     for (; n > 0; n--) {
-        if (spec->fill.n) IV_TRY(ivj_write(r, buf, spec->fill.u.s, spec->fill.n));
-        else IV_TRY(ivj_write(r, buf, " ", 1));
+        if (spec->fill.n)
+            IV_TRY(ivj_write(r, buf, spec->fill.u.s, spec->fill.n));
+        else
+            IV_TRY(ivj_write(r, buf, " ", 1));
     }
     return IV_OK;
 }
@@ -61,8 +63,10 @@ static iv_status put_int(ivj_run *r, iv_buf *buf, const ivj_spec *spec, int64_t 
     uint64_t magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
     char type = spec->type ? spec->type : 'd';
     unsigned base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
-    if (v < 0) prefix[n++] = '-';
-    else if (spec->sign) prefix[n++] = spec->sign;
+    if (v < 0)
+        prefix[n++] = '-';
+    else if (spec->sign)
+        prefix[n++] = spec->sign;
     if (spec->alternate && base != 10) prefix[n++] = '0', prefix[n++] = type;
     int_digits(magnitude, base, type == 'X', spec->precision, text);
     if (spec->comma) group_digits(text, spec->comma, base == 10 ? 3 : 4);
@@ -89,8 +93,10 @@ static void float_digits(double d, const ivj_spec *spec, char *out) {
 
 static iv_status put_float(ivj_run *r, iv_buf *buf, const ivj_spec *spec, double d) {
     char text[NUMBER_BYTES * 2], prefix[2] = "";
-    if (signbit(d) && !isnan(d)) prefix[0] = '-';
-    else prefix[0] = spec->sign;
+    if (signbit(d) && !isnan(d))
+        prefix[0] = '-';
+    else
+        prefix[0] = spec->sign;
     float_digits(isnan(d) ? (double)NAN : fabs(d), spec, text);
     if (spec->comma && isfinite(d)) {
         size_t whole = strspn(text, "0123456789");
@@ -115,7 +121,8 @@ static iv_status put_string(ivj_run *r, iv_buf *buf, const ivj_spec *spec, ivj_v
 
 iv_status ivj_put_spec(ivj_run *r, iv_buf *buf, const ivj_spec *spec, ivj_value v) {
     if (spec->width > IVJ_MAX_WIDTH || (v.type != IVJ_STRING && spec->precision > IVJ_MAX_PRECISION))
-        return ivj_fail_limit(r, "a format is at most %d wide and %d precise", IVJ_MAX_WIDTH, IVJ_MAX_PRECISION);
+        return ivj_fail_limit(r, "a format is at most %d wide and %d precise", IVJ_MAX_WIDTH,
+                              IVJ_MAX_PRECISION);
     if (v.type == IVJ_STRING && (spec->type == 's' || spec->type == 0)) return put_string(r, buf, spec, v);
     if (ivj_is_number(v) && (spec->type == 0 || strchr("dxXobcfFeEgG%", spec->type))) {
         bool wants_int = spec->type && strchr("dxXobc", spec->type);
@@ -123,6 +130,7 @@ iv_status ivj_put_spec(ivj_run *r, iv_buf *buf, const ivj_spec *spec, ivj_value 
         if (ivj_is_int(v) && (wants_int || spec->type == 0)) return put_int(r, buf, spec, ivj_as_int(v));
         if (!wants_int) return put_float(r, buf, spec, ivj_as_double(v));
     }
-    if (spec->type) return ivj_fail(r, "the format '%c' cannot be applied to '%s'", spec->type, ivj_type_name(v));
+    if (spec->type)
+        return ivj_fail(r, "the format '%c' cannot be applied to '%s'", spec->type, ivj_type_name(v));
     return ivj_fail(r, "'%s' cannot be formatted to a width", ivj_type_name(v));
 }

@@ -34,10 +34,12 @@ FUNCTION(make_range) {
 
 /* dict(mapping or pairs, **more) */
 static iv_status fill_dict(ivj_run *r, const char *what, const ivj_call *call, ivj_dict *d) {
-    if (call->n_args > 1) return ivj_fail(r, "%s takes at most 1 positional argument, found %zu", what, call->n_args);
+    if (call->n_args > 1)
+        return ivj_fail(r, "%s takes at most 1 positional argument, found %zu", what, call->n_args);
     if (call->n_args && call->args[0].type == IVJ_DICT) {
         const ivj_dict *from = call->args[0].u.dict;
-        for (size_t i = 0; i < from->n; i++) IV_TRY(ivj_dict_set(r, d, from->entries[i].key, from->entries[i].value));
+        for (size_t i = 0; i < from->n; i++)
+            IV_TRY(ivj_dict_set(r, d, from->entries[i].key, from->entries[i].value));
     } else if (call->n_args) {
         ivj_list *pairs, *pair;
         IV_TRY(ivj_to_list(r, call->args[0], &pairs));
@@ -123,10 +125,10 @@ FUNCTION(strftime_now) {
     return ivj_copy_string(r, text, n - 1, out);
 }
 
-static const ivj_function globals[] = {
-    {"cycler", make_cycler},       {"dict", make_dict},   {"joiner", make_joiner},
-    {"namespace", make_namespace}, {"range", make_range}, {"raise_exception", raise_exception},
-    {"strftime_now", strftime_now}};
+static const ivj_function globals[] = {{"cycler", make_cycler},       {"dict", make_dict},
+                                       {"joiner", make_joiner},       {"namespace", make_namespace},
+                                       {"range", make_range},         {"raise_exception", raise_exception},
+                                       {"strftime_now", strftime_now}};
 
 const ivj_function *ivj_find_global(const char *name, size_t n) {
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)

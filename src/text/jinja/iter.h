@@ -10,9 +10,9 @@ typedef enum ivj_iter_kind {
     IVJ_OVER_LIST,
     IVJ_OVER_STRING,
     IVJ_OVER_RANGE,
-    IVJ_OVER_DICT,  /* keys, values or items */
+    IVJ_OVER_DICT,   /* keys, values or items */
     IVJ_OVER_FILTER, /* what a filter will give; it runs when the first item is asked for */
-    IVJ_OVER_TEST   /* items of another iterator for which a loop's `if` holds */
+    IVJ_OVER_TEST    /* items of another iterator for which a loop's `if` holds */
 } ivj_iter_kind;
 
 struct ivj_iter {

@@ -17,7 +17,8 @@ iv_status ivj_loop_next(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
         *has = true;
         *out = loop->next;
         loop->has_next = false;
-    } else IV_TRY(pull(r, loop, has, out));
+    } else
+        IV_TRY(pull(r, loop, has, out));
     if (!*has) return IV_OK;
     loop->index0++;
     loop->previous = loop->current;
@@ -49,11 +50,16 @@ iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *f
     int64_t index0 = (int64_t)loop->index0, n = 0;
     bool has;
     *found = true;
-    if (ivj_bytes_equal(name, "index")) *out = ivj_int(index0 + 1);
-    else if (ivj_bytes_equal(name, "index0")) *out = ivj_int(index0);
-    else if (ivj_bytes_equal(name, "first")) *out = ivj_bool(index0 == 0);
-    else if (ivj_bytes_equal(name, "depth")) *out = ivj_int((int64_t)loop->depth0 + 1);
-    else if (ivj_bytes_equal(name, "depth0")) *out = ivj_int((int64_t)loop->depth0);
+    if (ivj_bytes_equal(name, "index"))
+        *out = ivj_int(index0 + 1);
+    else if (ivj_bytes_equal(name, "index0"))
+        *out = ivj_int(index0);
+    else if (ivj_bytes_equal(name, "first"))
+        *out = ivj_bool(index0 == 0);
+    else if (ivj_bytes_equal(name, "depth"))
+        *out = ivj_int((int64_t)loop->depth0 + 1);
+    else if (ivj_bytes_equal(name, "depth0"))
+        *out = ivj_int((int64_t)loop->depth0);
     else if (ivj_bytes_equal(name, "last")) {
         IV_TRY(peek(r, loop, &has));
         *out = ivj_bool(!has);
@@ -66,7 +72,8 @@ iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *f
                ivj_bytes_equal(name, "revindex0")) {
         IV_TRY(length(r, loop, &n));
         *out = ivj_int(name.n == 6 ? n : name.n == 8 ? n - index0 : n - index0 - 1);
-    } else *found = false;
+    } else
+        *found = false;
     return IV_OK;
 }
 

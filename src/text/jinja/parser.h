@@ -1,4 +1,5 @@
-/* parser.h: the parser's state, shared by its two halves: statements (parser.c), expressions (parser_expr.c). */
+/* parser.h: the parser's state, shared by its two halves: statements (parser.c), expressions (parser_expr.c).
+ */
 #ifndef IV_TEXT_JINJA_PARSER_H
 #define IV_TEXT_JINJA_PARSER_H
 
@@ -8,10 +9,10 @@ typedef struct ivj_parser {
     iv_template *t;
     const ivj_token *at; /* the current token; the last one is IVJ_T_END */
     iv_error *err;
-    uint32_t depth;   /* nesting of what is being parsed */
-    uint32_t loops;   /* loops around the current statement, within its macro */
-    uint8_t uses;     /* special names that the current macro's body has named: IVJ_USES_... */
-    bool conditional; /* inside an if: unknown filters are an error only when they run */
+    uint32_t depth;           /* nesting of what is being parsed */
+    uint32_t loops;           /* loops around the current statement, within its macro */
+    uint8_t uses;             /* special names that the current macro's body has named: IVJ_USES_... */
+    bool conditional;         /* inside an if: unknown filters are an error only when they run */
     const ivj_token *unknown; /* the first unknown filter or test outside, or NULL */
 } ivj_parser;
 
@@ -37,7 +38,9 @@ bool ivj_skip_operator(ivj_parser *p, const char *op);
 bool ivj_skip_name(ivj_parser *p, const char *name);
 iv_status ivj_expect_operator(ivj_parser *p, const char *op);
 iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out);
-static inline ivj_value ivj_token_string(const ivj_token *token) { return ivj_string(token->s, token->n); }
+static inline ivj_value ivj_token_string(const ivj_token *token) {
+    return ivj_string(token->s, token->n);
+}
 
 iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out);
 iv_status ivj_parse_or(ivj_parser *p, ivj_node **out); /* an expression without inline if */

@@ -38,7 +38,8 @@ static bool take_operator(ivj_parser *p, const operator_name *level, ivj_op *op)
 
 typedef iv_status operand_parser(ivj_parser *p, ivj_node **out);
 
-static iv_status parse_left(ivj_parser *p, const operator_name *level, operand_parser *operand, ivj_node **out) {
+static iv_status parse_left(ivj_parser *p, const operator_name *level, operand_parser *operand,
+                            ivj_node **out) {
     uint32_t line = p->at->line;
     ivj_op op;
     IV_TRY(operand(p, out));
@@ -52,9 +53,15 @@ static iv_status parse_left(ivj_parser *p, const operator_name *level, operand_p
     return IV_OK;
 }
 
-static iv_status parse_operand(ivj_parser *p, ivj_node **out) { return parse_unary(p, true, out); }
-static iv_status parse_power(ivj_parser *p, ivj_node **out) { return parse_left(p, level_power, parse_operand, out); }
-static iv_status parse_product(ivj_parser *p, ivj_node **out) { return parse_left(p, level_product, parse_power, out); }
+static iv_status parse_operand(ivj_parser *p, ivj_node **out) {
+    return parse_unary(p, true, out);
+}
+static iv_status parse_power(ivj_parser *p, ivj_node **out) {
+    return parse_left(p, level_power, parse_operand, out);
+}
+static iv_status parse_product(ivj_parser *p, ivj_node **out) {
+    return parse_left(p, level_product, parse_power, out);
+}
 
 static iv_status parse_concat(ivj_parser *p, ivj_node **out) {
     uint32_t line = p->at->line;
@@ -70,7 +77,9 @@ static iv_status parse_concat(ivj_parser *p, ivj_node **out) {
     return IV_OK;
 }
 
-static iv_status parse_sum(ivj_parser *p, ivj_node **out) { return parse_left(p, level_sum, parse_concat, out); }
+static iv_status parse_sum(ivj_parser *p, ivj_node **out) {
+    return parse_left(p, level_sum, parse_concat, out);
+}
 
 static iv_status parse_compare(ivj_parser *p, ivj_node **out) {
     uint32_t line = p->at->line;
@@ -78,11 +87,13 @@ static iv_status parse_compare(ivj_parser *p, ivj_node **out) {
     IV_TRY(parse_sum(p, out));
     for (;;) {
         ivj_op op;
-        if (ivj_skip_name(p, "in")) op = IVJ_IN;
+        if (ivj_skip_name(p, "in"))
+            op = IVJ_IN;
         else if (ivj_at_name(p, "not") && ivj_token_is(p->at + 1, IVJ_T_NAME, "in")) {
             ivj_next_token(p), ivj_next_token(p);
             op = IVJ_NOT_IN;
-        } else if (!take_operator(p, level_compare, &op)) return IV_OK;
+        } else if (!take_operator(p, level_compare, &op))
+            return IV_OK;
         if (!compare) {
             IV_TRY(join(p, IVJ_N_COMPARE, line, *out, NULL, &compare));
             *out = compare;
@@ -167,8 +178,10 @@ static iv_status parse_items(ivj_parser *p, operand_parser *item, const char *en
         if (at_tuple_end(p, end_name)) break;
         ivj_node *node;
         IV_TRY(item(p, &node));
-        if (tuple) IV_TRY(ivj_nodes_push(p, &tuple->list, node));
-        else first = node;
+        if (tuple)
+            IV_TRY(ivj_nodes_push(p, &tuple->list, node));
+        else
+            first = node;
         if (!ivj_skip_operator(p, ",")) break;
         if (!tuple) {
             IV_TRY(ivj_node_new(p, IVJ_N_TUPLE, line, &tuple));
@@ -188,8 +201,12 @@ iv_status ivj_parse_tuple(ivj_parser *p, ivj_tuple_mode mode, const char *end_na
     return parse_items(p, item, end_name, parenthesised, out);
 }
 
-static iv_status parse_target_item(ivj_parser *p, ivj_node **out) { return parse_primary(p, false, out); }
-static iv_status parse_field_item(ivj_parser *p, ivj_node **out) { return parse_primary(p, true, out); }
+static iv_status parse_target_item(ivj_parser *p, ivj_node **out) {
+    return parse_primary(p, false, out);
+}
+static iv_status parse_field_item(ivj_parser *p, ivj_node **out) {
+    return parse_primary(p, true, out);
+}
 
 static bool can_assign(const ivj_node *node) {
     if (node->kind == IVJ_N_NAME || node->kind == IVJ_N_FIELD) return true;
@@ -360,7 +377,8 @@ static iv_status parse_dot(ivj_parser *p, ivj_node *object, ivj_node **out) {
         IV_TRY(ivj_node_new(p, IVJ_N_CONST, line, &key));
         key->value = ivj_int(name->i);
         IV_TRY(join(p, IVJ_N_ITEM, line, object, key, out));
-    } else return ivj_parse_expected(p, "a name or a number");
+    } else
+        return ivj_parse_expected(p, "a name or a number");
     ivj_next_token(p);
     return IV_OK;
 }
@@ -368,8 +386,10 @@ static iv_status parse_dot(ivj_parser *p, ivj_node *object, ivj_node **out) {
 static iv_status parse_arg(ivj_parser *p, ivj_arg_kind *last, ivj_node **out) {
     ivj_arg_kind kind = IVJ_POSITIONAL;
     IV_TRY(ivj_node_new(p, IVJ_N_ARG, p->at->line, out));
-    if (ivj_skip_operator(p, "*")) kind = IVJ_STAR;
-    else if (ivj_skip_operator(p, "**")) kind = IVJ_STAR_STAR;
+    if (ivj_skip_operator(p, "*"))
+        kind = IVJ_STAR;
+    else if (ivj_skip_operator(p, "**"))
+        kind = IVJ_STAR_STAR;
     else if (p->at->type == IVJ_T_NAME && ivj_token_is(p->at + 1, IVJ_T_OPERATOR, "=")) {
         kind = IVJ_KEYWORD;
         (*out)->value = ivj_token_string(p->at);
@@ -405,10 +425,14 @@ static iv_status parse_call(ivj_parser *p, ivj_node *callee, ivj_node **out) {
 
 static iv_status parse_postfix(ivj_parser *p, ivj_node *node, ivj_node **out) {
     for (;;) {
-        if (ivj_at_operator(p, ".")) IV_TRY(parse_dot(p, node, &node));
-        else if (ivj_at_operator(p, "[")) IV_TRY(parse_subscript(p, node, &node));
-        else if (ivj_at_operator(p, "(")) IV_TRY(parse_call(p, node, &node));
-        else break;
+        if (ivj_at_operator(p, "."))
+            IV_TRY(parse_dot(p, node, &node));
+        else if (ivj_at_operator(p, "["))
+            IV_TRY(parse_subscript(p, node, &node));
+        else if (ivj_at_operator(p, "("))
+            IV_TRY(parse_call(p, node, &node));
+        else
+            break;
     }
     *out = node;
     return IV_OK;
@@ -462,7 +486,8 @@ static iv_status parse_test(ivj_parser *p, ivj_node *operand, ivj_node **out) {
     test->value = ivj_token_string(name);
     test->test = dotted ? NULL : ivj_find_test(name->s, name->n);
     if (!test->test && !p->conditional && !p->unknown) p->unknown = name;
-    if (ivj_at_operator(p, "(")) IV_TRY(parse_args(p, &test->list));
+    if (ivj_at_operator(p, "("))
+        IV_TRY(parse_args(p, &test->list));
     else if (at_test_argument(p)) {
         if (ivj_at_name(p, "is")) return ivj_parse_fail(p, "tests cannot be chained with 'is'");
         ivj_node *arg;
@@ -487,13 +512,18 @@ static iv_status parse_unary(ivj_parser *p, bool filters, ivj_node **out) {
         IV_TRY(parse_unary(p, false, &node));
         p->depth--;
         IV_TRY(join(p, minus ? IVJ_N_NEGATIVE : IVJ_N_POSITIVE, line, node, NULL, &node));
-    } else IV_TRY(parse_primary(p, false, &node));
+    } else
+        IV_TRY(parse_primary(p, false, &node));
     IV_TRY(parse_postfix(p, node, &node));
     while (filters) {
-        if (ivj_at_operator(p, "|")) IV_TRY(ivj_parse_filters(p, node, false, &node));
-        else if (ivj_at_name(p, "is")) IV_TRY(parse_test(p, node, &node));
-        else if (ivj_at_operator(p, "(")) IV_TRY(parse_call(p, node, &node));
-        else break;
+        if (ivj_at_operator(p, "|"))
+            IV_TRY(ivj_parse_filters(p, node, false, &node));
+        else if (ivj_at_name(p, "is"))
+            IV_TRY(parse_test(p, node, &node));
+        else if (ivj_at_operator(p, "("))
+            IV_TRY(parse_call(p, node, &node));
+        else
+            break;
     }
     *out = node;
     return IV_OK;

@@ -1,4 +1,5 @@
-/* pool.h: small objects packed into an arena. The arena aligns to 64 bytes; values of a template are smaller. */
+/* pool.h: small objects packed into an arena. The arena aligns to 64 bytes; values of a template are smaller.
+ */
 #ifndef IV_TEXT_JINJA_POOL_H
 #define IV_TEXT_JINJA_POOL_H
 

@@ -54,12 +54,18 @@ static iv_status repr_string(ivj_run *r, iv_buf *buf, ivj_value v) {
         uint32_t cp;
         char text[16];
         size_t n = ivj_cp_next(v.u.s + i, v.n - i, &cp);
-        const char *named = cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : cp == '\t' ? "\\t" : cp == '\\' ? "\\\\" : NULL;
-        if (named) IV_TRY(ivj_write(r, buf, named, 2));
+        const char *named = cp == '\n'   ? "\\n"
+                            : cp == '\r' ? "\\r"
+                            : cp == '\t' ? "\\t"
+                            : cp == '\\' ? "\\\\"
+                                         : NULL;
+        if (named)
+            IV_TRY(ivj_write(r, buf, named, 2));
         else if (cp == (uint32_t)quote) {
             snprintf(text, sizeof text, "\\%c", quote);
             IV_TRY(ivj_write(r, buf, text, 2));
-        } else if (ivj_cp_is_printable(cp)) IV_TRY(ivj_write(r, buf, v.u.s + i, n));
+        } else if (ivj_cp_is_printable(cp))
+            IV_TRY(ivj_write(r, buf, v.u.s + i, n));
         else {
             snprintf(text, sizeof text, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
             IV_TRY(ivj_write_text(r, buf, text));
@@ -113,21 +119,36 @@ static iv_status repr_range(ivj_run *r, iv_buf *buf, const ivj_range *range) {
     return ivj_write_text(r, buf, text);
 }
 
+static iv_status repr_loop(ivj_run *r, iv_buf *buf, ivj_loop *loop) {
+    ivj_value length;
+    bool found;
+    char text[64];
+    IV_TRY(ivj_loop_attribute(r, loop, ivj_text("length"), &found, &length));
+    snprintf(text, sizeof text, "<LoopContext %zu/%" PRId64 ">", loop->index0 + 1, length.u.i);
+    return ivj_write_text(r, buf, text);
+}
+
 /* Objects that Python prints with an address: the address is left out, so that the text is reproducible. */
 static iv_status repr_object(ivj_run *r, iv_buf *buf, ivj_value v) {
     const char *name = "object";
     size_t n = strlen(name);
-    if (v.type == IVJ_ITERATOR) name = v.u.iter->name ? v.u.iter->name : "generator object", n = strlen(name);
-    else if (v.type == IVJ_FUNCTION) name = v.u.function->name, n = strlen(name);
-    else if (v.type == IVJ_METHOD) name = v.u.bound->method->name, n = strlen(name);
-    else if (v.type == IVJ_MACRO) name = v.u.macro->node->value.u.s, n = v.u.macro->node->value.n;
+    if (v.type == IVJ_ITERATOR)
+        name = v.u.iter->name ? v.u.iter->name : "generator object", n = strlen(name);
+    else if (v.type == IVJ_FUNCTION)
+        name = v.u.function->name, n = strlen(name);
+    else if (v.type == IVJ_METHOD)
+        name = v.u.bound->method->name, n = strlen(name);
+    else if (v.type == IVJ_MACRO)
+        name = v.u.macro->node->value.u.s, n = v.u.macro->node->value.n;
     IV_TRY(ivj_write(r, buf, "<", 1));
     if (v.type != IVJ_ITERATOR) {
         IV_TRY(ivj_write_text(r, buf, ivj_type_name(v)));
         IV_TRY(ivj_write(r, buf, " ", 1));
     }
-    if (v.type == IVJ_MACRO) IV_TRY(repr_string(r, buf, ivj_string(name, n)));
-    else IV_TRY(ivj_write(r, buf, name, n));
+    if (v.type == IVJ_MACRO)
+        IV_TRY(repr_string(r, buf, ivj_string(name, n)));
+    else
+        IV_TRY(ivj_write(r, buf, name, n));
     return ivj_write(r, buf, ">", 1);
 }
 
@@ -137,12 +158,8 @@ iv_status ivj_repr(ivj_run *r, iv_buf *buf, ivj_value v) {
     case IVJ_UNDEFINED: return ivj_write_text(r, buf, "Undefined");
     case IVJ_NONE: return ivj_write_text(r, buf, "None");
     case IVJ_BOOL: return ivj_write_text(r, buf, v.u.b ? "True" : "False");
-    case IVJ_INT:
-        snprintf(text, sizeof text, "%" PRId64, v.u.i);
-        return ivj_write_text(r, buf, text);
-    case IVJ_FLOAT:
-        ivj_float_text(v.u.d, text);
-        return ivj_write_text(r, buf, text);
+    case IVJ_INT: snprintf(text, sizeof text, "%" PRId64, v.u.i); return ivj_write_text(r, buf, text);
+    case IVJ_FLOAT: ivj_float_text(v.u.d, text); return ivj_write_text(r, buf, text);
     case IVJ_STRING:
         if (!v.markup) return repr_string(r, buf, v);
         IV_TRY(ivj_write_text(r, buf, "Markup("));
@@ -152,12 +169,20 @@ iv_status ivj_repr(ivj_run *r, iv_buf *buf, ivj_value v) {
     default: break;
     }
     IV_TRY(ivj_enter(r));
-    if (v.type == IVJ_LIST) IV_TRY(repr_items(r, buf, v.u.list, "[]"));
-    else if (v.type == IVJ_TUPLE) IV_TRY(repr_items(r, buf, v.u.list, "()"));
-    else if (v.type == IVJ_DICT) IV_TRY(repr_dict(r, buf, v.u.dict));
-    else if (v.type == IVJ_VIEW) IV_TRY(repr_view(r, buf, v));
-    else if (v.type == IVJ_NAMESPACE) IV_TRY(repr_namespace(r, buf, v.u.dict));
-    else IV_TRY(repr_object(r, buf, v));
+    if (v.type == IVJ_LIST)
+        IV_TRY(repr_items(r, buf, v.u.list, "[]"));
+    else if (v.type == IVJ_TUPLE)
+        IV_TRY(repr_items(r, buf, v.u.list, "()"));
+    else if (v.type == IVJ_DICT)
+        IV_TRY(repr_dict(r, buf, v.u.dict));
+    else if (v.type == IVJ_VIEW)
+        IV_TRY(repr_view(r, buf, v));
+    else if (v.type == IVJ_LOOP)
+        IV_TRY(repr_loop(r, buf, v.u.loop));
+    else if (v.type == IVJ_NAMESPACE)
+        IV_TRY(repr_namespace(r, buf, v.u.dict));
+    else
+        IV_TRY(repr_object(r, buf, v));
     ivj_leave(r);
     return IV_OK;
 }

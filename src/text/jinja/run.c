@@ -33,7 +33,8 @@ iv_status ivj_fail_limit(ivj_run *r, const char *fmt, ...) {
 
 iv_status ivj_fail_memory(ivj_run *r, size_t bytes) {
     if (ivj_pool_full(&r->pool, bytes))
-        return ivj_fail_limit(r, "the values of the template need more than %zu bytes", r->pool.arena.limit_bytes);
+        return ivj_fail_limit(r, "the values of the template need more than %zu bytes",
+                              r->pool.arena.limit_bytes);
     return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes", r->name, r->line, bytes);
 }
 
@@ -52,7 +53,9 @@ iv_status ivj_charge(ivj_run *r, size_t steps) {
     return ivj_fail_limit(r, "the template takes more than %zu steps", IVJ_MAX_STEPS);
 }
 
-iv_status ivj_charge_bytes(ivj_run *r, size_t bytes) { return ivj_charge(r, bytes / STEP_BYTES); }
+iv_status ivj_charge_bytes(ivj_run *r, size_t bytes) {
+    return ivj_charge(r, bytes / STEP_BYTES);
+}
 
 iv_status ivj_enter(ivj_run *r) {
     if (r->depth >= IVJ_MAX_EVAL_DEPTH)
@@ -77,11 +80,14 @@ iv_status ivj_write(ivj_run *r, iv_buf *buf, const char *s, size_t n) {
     if (r->written > IVJ_MAX_WRITTEN_BYTES)
         return ivj_fail_limit(r, "the template writes more than %zu bytes", IVJ_MAX_WRITTEN_BYTES);
     if (!iv_buf_append(buf, s, n))
-        return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes of text", r->name, r->line, len);
+        return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes of text", r->name, r->line,
+                       len);
     return IV_OK;
 }
 
-iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s) { return ivj_write(r, buf, s, strlen(s)); }
+iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s) {
+    return ivj_write(r, buf, s, strlen(s));
+}
 
 iv_status ivj_copy_string(ivj_run *r, const char *s, size_t n, ivj_value *out) {
     char *copy;

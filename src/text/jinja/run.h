@@ -27,9 +27,9 @@ struct ivj_run {
     const iv_template *t;
     ivj_pool pool;
     iv_error *err;
-    iv_buf *out;          /* where text goes now: the caller's buffer or a capture */
-    const char *now;      /* what strftime_now returns, or NULL */
-    ivj_value *context;   /* by atom: the caller's variables, then the globals; IVJ_MISSING if neither */
+    iv_buf *out;        /* where text goes now: the caller's buffer or a capture */
+    const char *now;    /* what strftime_now returns, or NULL */
+    ivj_value *context; /* by atom: the caller's variables, then the globals; IVJ_MISSING if neither */
     ivj_scope *scope;
     ivj_value filter_input; /* operand of a filter without one: {% filter %} and {% set x | f %} */
     uint32_t line;
@@ -48,7 +48,9 @@ iv_status ivj_fail_undefined(ivj_run *r, ivj_value undefined); /* "'x' is undefi
 iv_status ivj_charge(ivj_run *r, size_t steps); /* IV_LIMIT past IVJ_MAX_STEPS */
 iv_status ivj_charge_bytes(ivj_run *r, size_t bytes);
 iv_status ivj_enter(ivj_run *r); /* one deeper; IV_LIMIT past IVJ_MAX_EVAL_DEPTH */
-static inline void ivj_leave(ivj_run *r) { r->depth--; }
+static inline void ivj_leave(ivj_run *r) {
+    r->depth--;
+}
 
 /* Zeroed memory of the run in *out. */
 iv_status ivj_alloc(ivj_run *r, size_t count, size_t size, void *out);

@@ -24,7 +24,8 @@ static iv_status parse_into(iv_template *t, const char *source, size_t n, iv_err
     return status;
 }
 
-iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_template **out, iv_error *err) {
+iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_template **out,
+                            iv_error *err) {
     iv_template *t = calloc(1, sizeof *t);
     if (t) t->name = strdup(name);
     if (!t || !t->name) {
@@ -55,8 +56,10 @@ static iv_status fill_context(ivj_run *r, const json_t *variables) {
     for (uint32_t i = 0; i < t->n_atoms; i++) {
         const json_t *json = json_object_getn(variables, t->atoms[i].s, t->atoms[i].n);
         const ivj_function *global = ivj_find_global(t->atoms[i].s, t->atoms[i].n);
-        if (json) IV_TRY(ivj_from_json(r, json, 0, &r->context[i]));
-        else if (global) r->context[i] = (ivj_value){.type = IVJ_FUNCTION, .u.function = global};
+        if (json)
+            IV_TRY(ivj_from_json(r, json, 0, &r->context[i]));
+        else if (global)
+            r->context[i] = (ivj_value){.type = IVJ_FUNCTION, .u.function = global};
     }
     return IV_OK;
 }
@@ -68,8 +71,8 @@ static iv_status render(ivj_run *r, const json_t *variables) {
     return ivj_exec(r, &r->t->body, &flow);
 }
 
-iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
-                             iv_error *err) {
+iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now,
+                             iv_buf *out, iv_error *err) {
     IV_ASSERT(json_is_object(variables));
     ivj_run r = {.name = t->name, .t = t, .err = err, .out = out, .now = strftime_now, .line = 1};
     ivj_pool_init(&r.pool, IVJ_MAX_LIVE_BYTES);

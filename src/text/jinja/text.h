@@ -31,12 +31,12 @@ iv_status ivj_format(ivj_run *r, ivj_value format, const ivj_call *call, ivj_val
 
 /* One number or string formatted: what both languages come down to. */
 typedef struct ivj_spec {
-    char align;  /* '<' '>' '=' '^', or 0: the type's default */
-    char sign;   /* '+' ' ' or 0 for '-' */
-    char comma;  /* ',' '_' or 0: thousands */
-    char type;   /* d x X o b f F e E g G c s %, or 0 */
+    char align; /* '<' '>' '=' '^', or 0: the type's default */
+    char sign;  /* '+' ' ' or 0 for '-' */
+    char comma; /* ',' '_' or 0: thousands */
+    char type;  /* d x X o b f F e E g G c s %, or 0 */
     bool alternate;
-    ivj_value fill; /* one character */
+    ivj_value fill;       /* one character */
     int width, precision; /* precision -1: none */
 } ivj_spec;
 enum { IVJ_MAX_WIDTH = 10000, IVJ_MAX_PRECISION = 300 };

@@ -125,8 +125,10 @@ static iv_status write_json(writer *w, ivj_value v, size_t level) {
     default: return ivj_fail(w->r, "an object of type %s is not JSON serializable", ivj_type_name(v));
     }
     IV_TRY(ivj_enter(w->r));
-    if (v.type == IVJ_DICT) IV_TRY(write_dict(w, v.u.dict, level));
-    else IV_TRY(write_list(w, v.u.list, level));
+    if (v.type == IVJ_DICT)
+        IV_TRY(write_dict(w, v.u.dict, level));
+    else
+        IV_TRY(write_list(w, v.u.list, level));
     ivj_leave(w->r);
     return IV_OK;
 }
@@ -150,7 +152,8 @@ static iv_status read_separators(writer *w, ivj_value separators) {
     if (separators.type == IVJ_MISSING || separators.type == IVJ_NONE) return IV_OK;
     ivj_list *pair;
     IV_TRY(ivj_to_list(w->r, separators, &pair));
-    if (pair->n != 2) return ivj_fail(w->r, "the separators of tojson are two strings, found %zu items", pair->n);
+    if (pair->n != 2)
+        return ivj_fail(w->r, "the separators of tojson are two strings, found %zu items", pair->n);
     IV_TRY(ivj_arg_string(w->r, "a separator of tojson", pair->items[0], NULL, &w->item));
     return ivj_arg_string(w->r, "a separator of tojson", pair->items[1], NULL, &w->colon);
 }
@@ -158,8 +161,11 @@ static iv_status read_separators(writer *w, ivj_value separators) {
 iv_status ivj_filter_tojson(ivj_run *r, ivj_value self, const ivj_call *call, ivj_value *out) {
     ivj_value arg[4];
     IV_TRY(ivj_bind(r, "tojson", call, "ensure_ascii indent separators sort_keys", arg));
-    writer w = {.r = r, .ascii = ivj_arg_bool(arg[0], false), .sort = ivj_arg_bool(arg[3], false),
-                .item = ivj_text(", "), .colon = ivj_text(": ")};
+    writer w = {.r = r,
+                .ascii = ivj_arg_bool(arg[0], false),
+                .sort = ivj_arg_bool(arg[3], false),
+                .item = ivj_text(", "),
+                .colon = ivj_text(": ")};
     IV_TRY(read_indent(&w, arg[1]));
     IV_TRY(read_separators(&w, arg[2]));
     iv_status status = write_json(&w, self, 0);

@@ -6,7 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-ivj_value ivj_text(const char *s) { return ivj_string(s, strlen(s)); }
+ivj_value ivj_text(const char *s) {
+    return ivj_string(s, strlen(s));
+}
 
 bool ivj_bytes_equal(ivj_value v, const char *text) {
     size_t n = strlen(text);
@@ -15,13 +17,15 @@ bool ivj_bytes_equal(ivj_value v, const char *text) {
 
 const char *ivj_type_name_of(ivj_type type) {
     static const char *const names[IVJ_TYPES] = {
-        "missing", "Undefined", "NoneType",  "bool",      "int",         "float", "str",
-        "list",    "tuple",     "dict",      "dict view", "range",       "generator", "Namespace",
-        "LoopContext", "Macro", "Cycler",    "Joiner",    "function",    "method"};
+        "missing",     "Undefined", "NoneType", "bool",      "int",      "float",     "str",
+        "list",        "tuple",     "dict",     "dict view", "range",    "generator", "Namespace",
+        "LoopContext", "Macro",     "Cycler",   "Joiner",    "function", "method"};
     return type < IVJ_TYPES ? names[type] : "object";
 }
 
-const char *ivj_type_name(ivj_value v) { return ivj_type_name_of((ivj_type)v.type); }
+const char *ivj_type_name(ivj_value v) {
+    return ivj_type_name_of((ivj_type)v.type);
+}
 
 iv_status ivj_list_new(ivj_run *r, size_t cap, ivj_list **out) {
     IV_TRY(ivj_alloc(r, 1, sizeof **out, out));
@@ -147,8 +151,10 @@ iv_status ivj_equal(ivj_run *r, ivj_value a, ivj_value b, bool *out) {
     default: *out = ivj_same(a, b); return IV_OK;
     }
     IV_TRY(ivj_enter(r));
-    if (a.type == IVJ_DICT) IV_TRY(dicts_equal(r, a.u.dict, b.u.dict, out));
-    else IV_TRY(lists_equal(r, a.u.list, b.u.list, out));
+    if (a.type == IVJ_DICT)
+        IV_TRY(dicts_equal(r, a.u.dict, b.u.dict, out));
+    else
+        IV_TRY(lists_equal(r, a.u.list, b.u.list, out));
     ivj_leave(r);
     return IV_OK;
 }
@@ -174,8 +180,10 @@ iv_status ivj_less(ivj_run *r, ivj_value a, ivj_value b, bool *out) {
         IV_TRY(ivj_equal(r, x->items[i], y->items[i], &equal));
         if (!equal) break;
     }
-    if (i < x->n && i < y->n) IV_TRY(ivj_less(r, x->items[i], y->items[i], out));
-    else *out = x->n < y->n;
+    if (i < x->n && i < y->n)
+        IV_TRY(ivj_less(r, x->items[i], y->items[i], out));
+    else
+        *out = x->n < y->n;
     ivj_leave(r);
     return IV_OK;
 }

@@ -1,0 +1,195 @@
+/* chat_template.c: finding the template, choosing between two, merging variables. Owns the parsed templates,
+ * the special tokens and the digest of their sources. */
+#include "text/chat_template.h"
+#include "base/digest.h"
+#include "base/file.h"
+#include "format/json.h"
+#include "text/jinja/template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_BYTES_MAX = 16 << 20 };
+
+struct iv_chat_template {
+    iv_template *plain, *tool_use; /* tool_use may be NULL */
+    json_t *variables;             /* special tokens and defaults */
+    uint8_t digest[32];
+};
+
+/* What has been read of a model directory, before it is parsed. Borrows from config and file. */
+typedef struct source {
+    const char *plain, *tool_use; /* NULL: none */
+    size_t plain_n, tool_use_n;
+    const char *where; /* the file, for errors */
+} source;
+
+static iv_status not_found(const char *dir, iv_error *err) {
+    return iv_fail(err, IV_NOT_FOUND,
+                   "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
+                   "tokenizer_config.json",
+                   dir);
+}
+
+/* A list of named templates. */
+static iv_status read_list(const char *path, const json_t *list, source *out, iv_error *err) {
+    size_t i;
+    json_t *entry;
+    json_array_foreach(list, i, entry) {
+        const json_t *name = json_object_get(entry, "name"), *text = json_object_get(entry, "template");
+        if (!json_is_string(name) || !json_is_string(text))
+            return iv_fail(
+                err, IV_FORMAT,
+                "%s: chat_template[%zu]: wanted strings \"name\" and \"template\", found %s and %s", path, i,
+                iv_json_type_name(name), iv_json_type_name(text));
+        if (strcmp(json_string_value(name), "default") == 0) {
+            out->plain = json_string_value(text);
+            out->plain_n = json_string_length(text);
+        } else if (strcmp(json_string_value(name), "tool_use") == 0) {
+            out->tool_use = json_string_value(text);
+            out->tool_use_n = json_string_length(text);
+        }
+    }
+    if (out->plain) return IV_OK;
+    return iv_fail(err, IV_NOT_FOUND, "%s: chat_template: no template in the list is named \"default\"",
+                   path);
+}
+
+static iv_status read_config(const char *path, const json_t *config, source *out, iv_error *err) {
+    const json_t *field = json_object_get(config, "chat_template");
+    if (!field || json_is_null(field)) return IV_OK;
+    if (json_is_array(field)) return read_list(path, field, out, err);
+    if (!json_is_string(field))
+        return iv_fail(err, IV_FORMAT, "%s: chat_template: wanted a string or an array, found %s", path,
+                       iv_json_type_name(field));
+    out->plain = json_string_value(field);
+    out->plain_n = json_string_length(field);
+    return IV_OK;
+}
+
+/* The special tokens of tokenizer_config.json, each a string or an object with its "content". */
+static iv_status read_tokens(const char *path, const json_t *config, json_t *variables, iv_error *err) {
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        json_t *token = json_object_get(config, names[i]);
+        if (json_is_object(token)) token = json_object_get(token, "content");
+        if (!token || json_is_null(token)) continue;
+        if (!json_is_string(token))
+            return iv_fail(err, IV_FORMAT, "%s: %s: wanted a string, found %s", path, names[i],
+                           iv_json_type_name(token));
+        if (json_object_set(variables, names[i], token) != 0)
+            return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %s", path, names[i]);
+    }
+    return IV_OK;
+}
+
+static iv_status defaults(json_t **out, iv_error *err) {
+    *out = json_object();
+    if (*out && json_object_set_new(*out, "tools", json_null()) == 0 &&
+        json_object_set_new(*out, "documents", json_null()) == 0 &&
+        json_object_set_new(*out, "add_generation_prompt", json_false()) == 0)
+        return IV_OK;
+    return iv_fail(err, IV_NO_MEMORY, "no memory for the variables of a chat template");
+}
+
+static void add_text(iv_digest *d, const char *s, size_t n) {
+    uint8_t length[8];
+    for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    iv_digest_add(d, length, sizeof length);
+    if (n) iv_digest_add(d, s, n);
+}
+
+static iv_status make_digest(iv_chat_template *t, const source *from, iv_error *err) {
+    char *variables = json_dumps(t->variables, JSON_SORT_KEYS | JSON_COMPACT);
+    iv_digest *d = variables ? iv_digest_new() : NULL;
+    if (!d) {
+        free(variables);
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a digest", from->where);
+    }
+    add_text(d, from->plain, from->plain_n);
+    add_text(d, from->tool_use ? from->tool_use : "", from->tool_use_n);
+    add_text(d, variables, strlen(variables));
+    iv_digest_finish(d, t->digest);
+    free(variables);
+    return IV_OK;
+}
+
+static iv_status parse_source(iv_chat_template *t, const source *from, iv_error *err) {
+    IV_TRY(iv_template_parse(from->where, from->plain, from->plain_n, &t->plain, err));
+    if (from->tool_use)
+        IV_TRY(iv_template_parse(from->where, from->tool_use, from->tool_use_n, &t->tool_use, err));
+    return make_digest(t, from, err);
+}
+
+/* Both files may be missing: without a config there are no tokens, without either no template. */
+static iv_status load(iv_chat_template *t, const char *dir, const char *jinja_path, const char *config_path,
+                      iv_buf *file, json_t **config, iv_error *err) {
+    source from = {0};
+    if (iv_file_exists(config_path)) {
+        IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, config, err));
+        if (!json_is_object(*config))
+            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", config_path,
+                           iv_json_type_name(*config));
+        IV_TRY(read_tokens(config_path, *config, t->variables, err));
+    }
+    if (iv_file_exists(jinja_path)) {
+        IV_TRY(iv_file_read(jinja_path, IVJ_MAX_SOURCE_BYTES, file, err));
+        from = (source){.plain = file->data, .plain_n = file->len, .where = jinja_path};
+    } else {
+        from.where = config_path;
+        if (*config) IV_TRY(read_config(config_path, *config, &from, err));
+    }
+    return from.plain ? parse_source(t, &from, err) : not_found(dir, err);
+}
+
+iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_error *err) {
+    iv_chat_template *t = calloc(1, sizeof *t);
+    iv_buf jinja_path = {0}, config_path = {0}, file = {0};
+    json_t *config = NULL;
+    if (!t) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a chat template", dir);
+    iv_status status = defaults(&t->variables, err);
+    if (status == IV_OK) status = iv_path_join(dir, "chat_template.jinja", &jinja_path, err);
+    if (status == IV_OK) status = iv_path_join(dir, "tokenizer_config.json", &config_path, err);
+    if (status == IV_OK) status = load(t, dir, jinja_path.data, config_path.data, &file, &config, err);
+    iv_buf_free(&jinja_path);
+    iv_buf_free(&config_path);
+    iv_buf_free(&file);
+    json_decref(config);
+    if (status == IV_OK)
+        *out = t;
+    else
+        iv_chat_template_close(t);
+    return status;
+}
+
+iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables,
+                                  const char *strftime_now, iv_buf *out, iv_error *err) {
+    if (!json_is_object(variables))
+        return iv_fail(err, IV_INVALID, "the variables of a chat template: wanted an object, found %s",
+                       iv_json_type_name(variables));
+    json_t *merged = json_copy(t->variables);
+    /* jansson reads the second object only, though its type does not say so. */
+    if (!merged || json_object_update(merged, (json_t *)(uintptr_t)variables) != 0) {
+        json_decref(merged);
+        return iv_fail(err, IV_NO_MEMORY, "no memory for the variables of a chat template");
+    }
+    const json_t *tools = json_object_get(merged, "tools");
+    bool with_tools = json_array_size(tools) > 0 || json_object_size(tools) > 0;
+    const iv_template *chosen = with_tools && t->tool_use ? t->tool_use : t->plain;
+    iv_status status = iv_template_render(chosen, merged, strftime_now, out, err);
+    json_decref(merged);
+    return status;
+}
+
+void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) {
+    memcpy(out, t->digest, sizeof t->digest);
+}
+
+void iv_chat_template_close(iv_chat_template *t) {
+    if (!t) return;
+    iv_template_close(t->plain);
+    iv_template_close(t->tool_use);
+    json_decref(t->variables);
+    free(t);
+}

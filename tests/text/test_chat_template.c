@@ -1,0 +1,172 @@
+/* Finding a model's template, its tokens, the choice of tool_use, and the errors of broken directories. */
+#include "support.h"
+#include "base/digest.h"
+#include "base/file.h"
+#include "format/json.h"
+#include "text/chat_template.h"
+
+#include <sys/stat.h>
+
+static const char *const file_names[] = {"chat_template.jinja", "tokenizer_config.json"};
+
+typedef struct directory {
+    char path[64];
+} directory;
+
+static directory make_directory(const char *jinja, const char *config) {
+    directory d = {"/tmp/invar_chat_XXXXXX"};
+    assert_non_null(mkdtemp(d.path));
+    const char *const texts[] = {jinja, config};
+    for (int i = 0; i < 2; i++) {
+        iv_buf path = {0};
+        iv_error err;
+        ASSERT_OK(iv_path_join(d.path, file_names[i], &path, &err), &err);
+        if (texts[i]) ASSERT_OK(iv_file_write(path.data, texts[i], strlen(texts[i]), &err), &err);
+        iv_buf_free(&path);
+    }
+    return d;
+}
+
+static void remove_directory(const directory *d) {
+    for (int i = 0; i < 2; i++) {
+        iv_buf path = {0};
+        iv_error err;
+        ASSERT_OK(iv_path_join(d->path, file_names[i], &path, &err), &err);
+        unlink(path.data);
+        iv_buf_free(&path);
+    }
+    assert_int_equal(rmdir(d->path), 0);
+}
+
+/* Opens the directory and renders `variables` (JSON), both of which must succeed. */
+static void assert_renders(const char *jinja, const char *config, const char *variables, const char *wanted) {
+    directory d = make_directory(jinja, config);
+    iv_chat_template *t;
+    iv_error err;
+    iv_buf out = {0};
+    json_t *json;
+    ASSERT_OK(iv_json_parse("variables", variables, strlen(variables), &json, &err), &err);
+    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_render(t, json, "today", &out, &err), &err);
+    assert_string_equal(out.data, wanted);
+    iv_buf_free(&out);
+    iv_chat_template_close(t);
+    json_decref(json);
+    remove_directory(&d);
+}
+
+static void assert_open_fails(const char *jinja, const char *config, iv_status status, const char *part) {
+    directory d = make_directory(jinja, config);
+    iv_chat_template *t;
+    iv_error err;
+    assert_int_equal(iv_chat_template_open(d.path, &t, &err), status);
+    if (!strstr(err.message, part)) fail_msg("'%s' is not in: %s", part, err.message);
+    remove_directory(&d);
+}
+
+static void finds_the_template(void **state) {
+    (void)state;
+    assert_renders("{{ bos_token }}{{ x }}\n", "{\"bos_token\": \"<s>\", \"chat_template\": \"no\"}",
+                   "{\"x\": 1}", "<s>1");
+    assert_renders("{{ x }}{{ bos_token }}", NULL, "{\"x\": 1}", "1");
+    assert_renders(
+        NULL,
+        "{\"chat_template\": \"{{ eos_token ~ pad_token }}\", \"eos_token\": {\"content\": \"</s>\"},"
+        " \"pad_token\": null}",
+        "{}", "</s>");
+    assert_renders("{{ bos_token }}", "{\"bos_token\": \"<s>\"}", "{\"bos_token\": \"mine\"}", "mine");
+    assert_renders("{{ strftime_now('%Y') }}", NULL, "{}", "today");
+}
+
+static void gives_the_defaults_of_apply_chat_template(void **state) {
+    (void)state;
+    const char *all = "{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ messages }}";
+    assert_renders(all, NULL, "{}", "None None False ");
+    assert_renders(all, NULL,
+                   "{\"tools\": [1], \"documents\": 2, \"add_generation_prompt\": true, \"messages\": []}",
+                   "[1] 2 True []");
+}
+
+static void chooses_between_named_templates(void **state) {
+    (void)state;
+    const char *config =
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"T{{ tools|length }}\"},"
+        "{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"rag\", \"template\": \"{{\"}]}";
+    assert_renders(NULL, config, "{}", "D");
+    assert_renders(NULL, config, "{\"tools\": []}", "D");
+    assert_renders(NULL, config, "{\"tools\": null}", "D");
+    assert_renders(NULL, config, "{\"tools\": [1, 2]}", "T2");
+}
+
+static void refuses_broken_directories(void **state) {
+    (void)state;
+    assert_open_fails(NULL, NULL, IV_NOT_FOUND, "no chat template");
+    assert_open_fails(NULL, "{}", IV_NOT_FOUND, "no chat template");
+    assert_open_fails(NULL, "{\"chat_template\": null}", IV_NOT_FOUND, "no chat template");
+    assert_open_fails(NULL, "{\"chat_template\": 5}", IV_FORMAT,
+                      "wanted a string or an array, found integer");
+    assert_open_fails(NULL, "{\"chat_template\": [5]}", IV_FORMAT, "chat_template[0]");
+    assert_open_fails(NULL, "{\"chat_template\": []}", IV_NOT_FOUND, "\"default\"");
+    assert_open_fails(NULL, "[]", IV_FORMAT, "wanted an object, found array");
+    assert_open_fails(NULL, "{", IV_FORMAT, "not valid JSON");
+    assert_open_fails("x", "{\"bos_token\": 5}", IV_FORMAT, "bos_token: wanted a string, found integer");
+    assert_open_fails("a\n{% if %}", NULL, IV_TEMPLATE, "chat_template.jinja:2: ");
+    iv_chat_template *t;
+    iv_error err;
+    assert_int_equal(iv_chat_template_open("/nonexistent", &t, &err), IV_NOT_FOUND);
+}
+
+static void render_errors_name_the_line(void **state) {
+    (void)state;
+    directory d = make_directory("a\n{{ raise_exception('Roles\nmust alternate') }}", NULL);
+    iv_chat_template *t;
+    iv_error err;
+    iv_buf out = {0};
+    json_t *list = json_array(), *none = json_object();
+    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    assert_int_equal(iv_chat_template_render(t, none, NULL, &out, &err), IV_TEMPLATE);
+    assert_non_null(strstr(err.message, "chat_template.jinja:2: Roles\\x0amust alternate"));
+    assert_int_equal(iv_chat_template_render(t, list, NULL, &out, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "wanted an object, found array"));
+    json_decref(list);
+    json_decref(none);
+    iv_buf_free(&out);
+    iv_chat_template_close(t);
+    remove_directory(&d);
+}
+
+static void digest_of(const char *jinja, const char *config, char hex[65]) {
+    directory d = make_directory(jinja, config);
+    iv_chat_template *t;
+    iv_error err;
+    uint8_t digest[32];
+    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    iv_chat_template_digest(t, digest);
+    iv_digest_hex(digest, hex);
+    iv_chat_template_close(t);
+    remove_directory(&d);
+}
+
+static void digest_covers_templates_and_tokens(void **state) {
+    (void)state;
+    static const char *const inputs[][2] = {
+        {"a", NULL}, {"b", NULL}, {"a", "{\"bos_token\": \"x\"}"}, {"a", "{\"eos_token\": \"x\"}"}};
+    enum { N = sizeof inputs / sizeof *inputs };
+    char hex[N][65], other[65];
+    for (int i = 0; i < N; i++) {
+        digest_of(inputs[i][0], inputs[i][1], hex[i]);
+        for (int k = 0; k < i; k++) assert_string_not_equal(hex[i], hex[k]);
+    }
+    digest_of(NULL, "{\"chat_template\": \"a\", \"bos_token\": {\"content\": \"x\"}}", other);
+    assert_string_equal(other, hex[2]); /* where it is found makes no difference */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_template),
+                                       cmocka_unit_test(gives_the_defaults_of_apply_chat_template),
+                                       cmocka_unit_test(chooses_between_named_templates),
+                                       cmocka_unit_test(refuses_broken_directories),
+                                       cmocka_unit_test(render_errors_name_the_line),
+                                       cmocka_unit_test(digest_covers_templates_and_tokens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,214 @@
+/* Hostile templates: every maximum gives its error, and damaged templates never do worse than fail. */
+#include "support.h"
+#include "format/json.h"
+#include "text/jinja/template.h"
+
+static iv_status render(const char *source, size_t n, const json_t *variables, iv_buf *out, iv_error *err) {
+    iv_template *t = NULL;
+    iv_status status = iv_template_parse("hostile", source, n, &t, err);
+    if (status == IV_OK) status = iv_template_render(t, variables, "now", out, err);
+    iv_template_close(t);
+    return status;
+}
+
+static void assert_refused(const char *source, iv_status wanted, const char *part) {
+    json_t *none = json_object();
+    iv_buf out = {0};
+    iv_error err;
+    iv_status status = render(source, strlen(source), none, &out, &err);
+    if (status != wanted || !strstr(err.message, part))
+        fail_msg("%.100s: wanted %s with '%s', found %s: %s", source, iv_status_name(wanted), part,
+                 iv_status_name(status), status == IV_OK ? out.data : err.message);
+    iv_buf_free(&out);
+    json_decref(none);
+}
+
+/* n times `piece` between head and tail. The caller frees. */
+static char *repeated(const char *head, const char *piece, size_t n, const char *tail) {
+    iv_buf buf = {0};
+    assert_true(iv_buf_puts(&buf, head));
+    for (size_t i = 0; i < n; i++) assert_true(iv_buf_puts(&buf, piece));
+    assert_true(iv_buf_puts(&buf, tail));
+    return buf.data;
+}
+
+static void assert_deep_refused(const char *head, const char *piece, const char *tail) {
+    char *source = repeated(head, piece, 20000, tail);
+    assert_refused(source, IV_LIMIT, "nested more than");
+    free(source);
+}
+
+static void maxima_are_errors(void **state) {
+    (void)state;
+    assert_refused("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}",
+                   IV_LIMIT, "steps");
+    assert_refused(
+        "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s * 2 %}{% endfor %}",
+        IV_LIMIT, "bytes");
+    assert_refused("{{ 'x' * 999999999999 }}", IV_LIMIT, "bytes");
+    assert_refused("{{ [0] * 99999999 }}", IV_LIMIT, "bytes");
+    assert_refused("{{ 'x' * 20000000 }}", IV_LIMIT, "text is longer");
+    assert_refused("{% for i in range(100) %}{% set x %}{{ 'x' * 9999999 }}{% endset %}{% endfor %}",
+                   IV_LIMIT, "writes more");
+    assert_refused("{{ range(100001) }}", IV_TEMPLATE, "range");
+    assert_refused("{{ '%999999d' % 1 }}", IV_LIMIT, "wide");
+    assert_refused("{{ '{:.9999f}'.format(1.5) }}", IV_LIMIT, "precise");
+    assert_refused("{{ 'x'.ljust(99999999999) }}", IV_LIMIT, "padded");
+    assert_refused("{{ 'aaaa'.replace('', 'x' * 9999999) }}", IV_LIMIT, "longer than");
+    assert_refused("{{ 9223372036854775807 + 1 }}", IV_LIMIT, "64 bits");
+    assert_refused("{{ 9223372036854775808 }}", IV_TEMPLATE, "64 bits");
+    assert_refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", IV_LIMIT, "nested more than");
+    assert_refused("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", IV_LIMIT, "nested more than");
+    assert_refused("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", IV_LIMIT, "nested more than");
+    assert_refused("{% set ns = namespace(a=[]) %}{% for i in range(5000) %}{% set ns.a = [ns.a] %}{% endfor "
+                   "%}{{ ns.a|tojson }}",
+                   IV_LIMIT, "nested more than");
+    assert_refused("{% set ns = namespace(a=[], b=[]) %}{% for i in range(5000) %}{% set ns.a = [ns.a] %}"
+                   "{% set ns.b = [ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+                   IV_LIMIT, "nested more than");
+    assert_refused("{% set ns = namespace(a=[1]) %}{% for i in range(5000) %}{% set ns.a = ns.a|map('abs') "
+                   "%}{% endfor %}"
+                   "{{ ns.a|list }}",
+                   IV_LIMIT, "nested more than");
+    assert_refused("{% set ns = namespace(a=()) %}{% for i in range(5000) %}{% set ns.a = (ns.a,) %}{% "
+                   "endfor %}{{ {ns.a: 1} }}",
+                   IV_TEMPLATE, "key");
+}
+
+static void nesting_is_bounded(void **state) {
+    (void)state;
+    assert_deep_refused("{{ ", "[", "");
+    assert_deep_refused("{{ ", "(", "");
+    assert_deep_refused("{{ ", "not ", "x }}");
+    assert_deep_refused("{{ ", "-", "x }}");
+    assert_deep_refused("{{ x", " if x else x", " }}");
+    assert_deep_refused("{{ x", "[x", "");
+    assert_deep_refused("{{ x", "|d(x", "");
+    assert_deep_refused("{{ 1", " + 1", " }}");
+    assert_deep_refused("{{ x", "|d", " }}");
+    assert_deep_refused("", "{% if 1 %}", "");
+    assert_deep_refused("", "{% for x in y %}", "");
+    assert_deep_refused("", "{% macro m() %}", "");
+    assert_deep_refused("{% set ", "(", "");
+    char *names = repeated("", "{% if 1 %}{% endif %}", 20000, "ok"); /* long is not deep */
+    json_t *none = json_object();
+    iv_buf out = {0};
+    iv_error err;
+    ASSERT_OK(render(names, strlen(names), none, &out, &err), &err);
+    assert_string_equal(out.data, "ok");
+    iv_buf_free(&out);
+    json_decref(none);
+    free(names);
+}
+
+static void deep_variables_are_refused(void **state) {
+    (void)state;
+    json_t *deep = json_array(), *variables = json_object();
+    for (int i = 0; i < 1000; i++) {
+        json_t *outer = json_array();
+        assert_int_equal(json_array_append_new(outer, deep), 0);
+        deep = outer;
+    }
+    assert_int_equal(json_object_set_new(variables, "x", deep), 0);
+    iv_buf out = {0};
+    iv_error err;
+    assert_int_equal(render("{{ x }}", 7, variables, &out, &err), IV_LIMIT);
+    ASSERT_OK(render("{{ y }}", 7, variables, &out, &err), &err); /* what is not named is not read */
+    iv_buf_free(&out);
+    json_decref(variables);
+}
+
+static void bad_bytes_are_refused(void **state) {
+    (void)state;
+    assert_refused("a\xff", IV_TEMPLATE, "byte 1 is not UTF-8");
+    assert_refused("{{ '\\ud800' }}", IV_TEMPLATE, "Unicode");
+    assert_refused("{{ \x01 }}", IV_TEMPLATE, "unexpected character");
+    char *large = repeated("", "0123456789abcdef", (IVJ_MAX_SOURCE_BYTES >> 4) + 1, "");
+    assert_refused(large, IV_LIMIT, "at most");
+    free(large);
+}
+
+/* Long appends in a loop take linear time and memory. */
+static void appending_is_linear(void **state) {
+    (void)state;
+    const char *source = "{% set ns = namespace(s='') %}{% for i in range(50000) %}"
+                         "{% set ns.s = ns.s + '0123456789abcdef' %}{% endfor %}{{ ns.s|length }}";
+    json_t *none = json_object();
+    iv_buf out = {0};
+    iv_error err;
+    ASSERT_OK(render(source, strlen(source), none, &out, &err), &err);
+    assert_string_equal(out.data, "800000");
+    iv_buf_free(&out);
+    json_decref(none);
+}
+
+static const char damaged[] =
+    "{%- set ns = namespace(a=1, b=[1, 2.5, 'x\\n']) -%}\n{# note #}{% raw %}{{ {% endraw %}\n"
+    "{% macro m(x, y='d') %}{{ x ~ y|upper }}{{ caller(x) if caller is defined }}{% endmacro %}\n"
+    "{% for k, v in d.items() if (v is not none) recursive %}{{ loop.index0 }}{{ k }}: {{ v|tojson(indent=2) "
+    "}}\n"
+    "  {%- if loop.last %}{% break %}{% elif not loop.first %}{% continue %}{% else %}!{% endif %}{% else "
+    "%}0{% endfor %}\n"
+    "{% call(z) m(1, y='e') %}{{ z }}{% endcall %}{% filter trim %} f {% endfilter %}{% set q | lower %}Q{% "
+    "endset %}\n"
+    "{{ s[1:-1:2] ~ s.split(',', 1)|join('-') }}{{ '%05.1f|%s' % (2.25, xs) }}{{ '{0:>6}{x!r}'.format(1, "
+    "x='y') }}\n"
+    "{% with w = xs|sort(reverse=true)|map('string')|list %}{{ w }}{% endwith %}{% generation %}g{% "
+    "endgeneration %}\n"
+    "{{ users|groupby('age')|first }}{{ users|selectattr('age', '>', 1)|map(attribute='name')|join(', ') }}";
+
+static json_t *damage_variables(void) {
+    static const char text[] =
+        "{\"d\": {\"a\": [1, {\"b\": null}], \"c\": \"\u00e9\"}, \"s\": \"a,b,c\", \"xs\": [3, 1, 2],"
+        " \"users\": [{\"name\": \"n\", \"age\": 3}, {\"name\": \"m\", \"age\": 3}]}";
+    json_t *json;
+    iv_error err;
+    ASSERT_OK(iv_json_parse("variables", text, sizeof text - 1, &json, &err), &err);
+    return json;
+}
+
+/* Renders a copy in memory of exactly n bytes, so that a sanitizer sees a read past its end. */
+static iv_status render_exact(const char *source, size_t n, const json_t *variables) {
+    char *copy = malloc(n ? n : 1);
+    iv_buf out = {0};
+    iv_error err;
+    assert_non_null(copy);
+    memcpy(copy, source, n);
+    iv_status status = render(copy, n, variables, &out, &err);
+    if (status != IV_OK) assert_int_equal(err.status, status);
+    iv_buf_free(&out);
+    free(copy);
+    return status;
+}
+
+static void damaged_templates_only_fail(void **state) {
+    (void)state;
+    const size_t n = sizeof damaged - 1;
+    json_t *variables = damage_variables();
+    size_t rendered = 0, refused = 0;
+    assert_int_equal(render_exact(damaged, n, variables), IV_OK);
+    for (size_t cut = 0; cut < n; cut++)
+        *(render_exact(damaged, cut, variables) == IV_OK ? &rendered : &refused) += 1;
+    uint64_t seed = 0x9e3779b97f4a7c15ULL;
+    printf("bit flips: seed %#llx\n", (unsigned long long)seed);
+    for (int i = 0; i < 4000; i++) {
+        char copy[sizeof damaged];
+        memcpy(copy, damaged, sizeof copy);
+        for (int flips = 1 + i % 3; flips > 0; flips--) {
+            seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+            copy[(seed >> 33) % n] ^= (char)(1 << (seed >> 61));
+        }
+        *(render_exact(copy, n, variables) == IV_OK ? &rendered : &refused) += 1;
+    }
+    printf("%zu damaged templates rendered, %zu refused\n", rendered, refused);
+    assert_true(rendered > 0 && refused > 0);
+    json_decref(variables);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(maxima_are_errors),          cmocka_unit_test(nesting_is_bounded),
+        cmocka_unit_test(deep_variables_are_refused), cmocka_unit_test(bad_bytes_are_refused),
+        cmocka_unit_test(appending_is_linear),        cmocka_unit_test(damaged_templates_only_fail)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
