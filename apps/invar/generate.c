@@ -131,8 +131,8 @@ static void json_logprobs(view *v, const iv_event *event) {
     cli_json_end(json, '}');
 }
 
-/* One cell of the table, padded by characters and not by bytes. */
-static void print_token(view *v, int32_t id, float logprob) {
+/* One cell of the table, padded by characters and not by bytes, unless it is the last of its line. */
+static void print_token(view *v, int32_t id, float logprob, bool last) {
     enum { CELL = 12 };
     size_t n = 0, width = 0;
     const char *token = iv_token_string(v->textual, id, &n);
@@ -141,14 +141,14 @@ static void print_token(view *v, int32_t id, float logprob) {
     if (!token) n = 0;
     cli_print_safe(out, token, n, false);
     for (size_t i = 0; i < n; i++) width += ((unsigned char)token[i] & 0xc0) != 0x80;
-    fprintf(out, "%*s", width < CELL ? (int)(CELL - width) : 1, "");
+    fprintf(out, "%*s", last ? 0 : width < CELL ? (int)(CELL - width) : 1, "");
 }
 
 static void table_logprobs(view *v, const iv_event *event) {
-    print_token(v, event->token, event->logprob);
+    print_token(v, event->token, event->logprob, event->top_count == 0);
     for (size_t i = 0; i < event->top_count; i++) {
         fputs(i == 0 ? "|" : "", v->logprobs.file);
-        print_token(v, event->top[i].id, event->top[i].logprob);
+        print_token(v, event->top[i].id, event->top[i].logprob, i + 1 == event->top_count);
     }
     fputc('\n', v->logprobs.file);
 }
