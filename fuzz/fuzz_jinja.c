@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         abort();
     iv_template *t;
     iv_buf out = {0};
-    if (iv_template_parse("fuzz", (const char *)data, size, &t, &err) != IV_OK) return 0;
+    if (iv_template_parse("fuzz", (const char *)data, size, IV_JINJA_CHAT, &t, &err) != IV_OK) return 0;
     if (iv_template_render(t, variables, "now", &out, &err) != IV_OK && err.message[0] == 0) abort();
     iv_buf_free(&out);
     iv_template_close(t);

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     iv_template *t = NULL;
     iv_buf out = {0};
     if (iv_json_parse("variables", (const char *)nul + 1, size - n - 1, &variables, &err) == IV_OK &&
-        json_is_object(variables) && iv_template_parse("fuzz", (const char *)data, n, &t, &err) == IV_OK)
+        json_is_object(variables) && iv_template_parse("fuzz", (const char *)data, n, IV_JINJA_CHAT, &t, &err) == IV_OK)
         iv_template_render(t, variables, "now", &out, &err);
     iv_buf_free(&out);
     iv_template_close(t);

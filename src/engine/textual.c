@@ -107,7 +107,7 @@ iv_status iv_render_template(const char *path, const char *variables_json, size_
     iv_template *template = NULL;
     IV_TRY(parse_variables(variables_json, bytes, &variables, err));
     iv_status status = iv_file_read(path, TEMPLATE_FILE_BYTES_MAX, &source, err);
-    if (status == IV_OK) status = iv_template_parse(path, source.data, source.len, &template, err);
+    if (status == IV_OK) status = iv_template_parse(path, source.data, source.len, IV_JINJA_PLAIN, &template, err);
     if (status == IV_OK) status = iv_template_render(template, variables, strftime_now, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_template_close(template);

@@ -116,9 +116,9 @@ static iv_status make_digest(iv_chat_template *t, const source *from, iv_error *
 }
 
 static iv_status parse_source(iv_chat_template *t, const source *from, iv_error *err) {
-    IV_TRY(iv_template_parse(from->where, from->plain, from->plain_n, &t->plain, err));
+    IV_TRY(iv_template_parse(from->where, from->plain, from->plain_n, IV_JINJA_CHAT, &t->plain, err));
     if (from->tool_use)
-        IV_TRY(iv_template_parse(from->where, from->tool_use, from->tool_use_n, &t->tool_use, err));
+        IV_TRY(iv_template_parse(from->where, from->tool_use, from->tool_use_n, IV_JINJA_CHAT, &t->tool_use, err));
     return make_digest(t, from, err);
 }
 

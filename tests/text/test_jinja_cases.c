@@ -13,7 +13,7 @@ static bool agrees(const json_t *entry, const json_t *variables, const char *now
     iv_template *t = NULL;
     iv_buf out = {0};
     iv_error err;
-    iv_status status = iv_template_parse("case", shown, json_string_length(source), &t, &err);
+    iv_status status = iv_template_parse("case", shown, json_string_length(source), IV_JINJA_CHAT, &t, &err);
     if (status == IV_OK) status = iv_template_render(t, variables, now, &out, &err);
     bool same = text ? status == IV_OK && out.len == json_string_length(text) &&
                            memcmp(out.data ? out.data : "", wanted, out.len) == 0

@@ -5,7 +5,7 @@
 
 static iv_status render(const char *source, size_t n, const json_t *variables, iv_buf *out, iv_error *err) {
     iv_template *t = NULL;
-    iv_status status = iv_template_parse("hostile", source, n, &t, err);
+    iv_status status = iv_template_parse("hostile", source, n, IV_JINJA_CHAT, &t, err);
     if (status == IV_OK) status = iv_template_render(t, variables, "now", out, err);
     iv_template_close(t);
     return status;

@@ -14,7 +14,7 @@
     do {                                                                                                     \
         vi pair_ = vi_load((panel) + (k) / 2 * IV_PANEL_COLUMNS + (column));                                 \
         (odd) = v_float(vi_and(pair_, vi_set(0xffff0000u)));                                                 \
-        (even) = v_float(vi_shl16(pair_));                                                                   \
+        (even) = v_float(vi_low_up(pair_));                                                                  \
     } while (0)
 #include "kernels/cpu/tile_fma32.inc.h"
 

@@ -30,6 +30,11 @@ static inline vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 static inline vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 static inline vi vi_shl23(vi a) { return _mm256_slli_epi32(a, 23); }
 static inline vi vi_shl16(vi a) { return _mm256_slli_epi32(a, 16); }
+/* As vi_shl16, by a shuffle: shifts share their ports with multiplications, shuffles do not. */
+static inline vi vi_low_up(vi a) {
+    const __m128i low_up = _mm_set_epi8(13, 12, -1, -1, 9, 8, -1, -1, 5, 4, -1, -1, 1, 0, -1, -1);
+    return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(low_up));
+}
 static inline vi vi_sar23(vi a) { return _mm256_srai_epi32(a, 23); }
 static inline vf vi_to_float(vi a) { return _mm256_cvtepi32_ps(a); }
 static inline vm v_less(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }

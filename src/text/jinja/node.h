@@ -100,6 +100,7 @@ typedef struct ivj_atom {
 
 struct iv_template {
     char *name;
+    iv_jinja_dialect dialect;
     ivj_pool pool; /* owns the source and the tree */
     ivj_nodes body;
     ivj_atom *atoms;

@@ -341,6 +341,7 @@ static iv_status parse_statement(ivj_parser *p, ivj_nodes *body) {
     static const char *const refused[] = {"include", "import", "from", "extends", "block", "autoescape"};
     uint32_t line = p->at->line;
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+        if (tags[i].parse == parse_generation && p->t->dialect == IV_JINJA_PLAIN) continue;
         if (!ivj_skip_name(p, tags[i].name)) continue;
         ivj_node *node;
         IV_TRY(ivj_node_new(p, tags[i].kind, line, &node));

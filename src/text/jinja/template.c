@@ -24,7 +24,7 @@ static iv_status parse_into(iv_template *t, const char *source, size_t n, iv_err
     return status;
 }
 
-iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_template **out,
+iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_jinja_dialect dialect, iv_template **out,
                             iv_error *err) {
     iv_template *t = calloc(1, sizeof *t);
     if (t) t->name = strdup(name);
@@ -32,6 +32,7 @@ iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_t
         free(t);
         return iv_fail(err, IV_NO_MEMORY, "%.200s: no memory for a template", name);
     }
+    t->dialect = dialect;
     ivj_pool_init(&t->pool, IVJ_MAX_TREE_BYTES);
     iv_status status = parse_into(t, source, n, err);
     if (status != IV_OK) {

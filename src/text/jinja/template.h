@@ -27,9 +27,13 @@
 
 typedef struct iv_template iv_template; /* parsed; immutable, may be rendered by several threads at once */
 
+/* What `{% generation %}` is: an unknown tag to Jinja2 as such, a transparent block to Hugging Face. */
+typedef enum iv_jinja_dialect { IV_JINJA_PLAIN, IV_JINJA_CHAT } iv_jinja_dialect;
+
 /* Parses n bytes of UTF-8. `name` (copied) heads every error of this template, followed by the line.
  * IV_TEMPLATE for a syntax error, IV_LIMIT past a maximum above. The caller closes *out. */
-iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_template **out, iv_error *err);
+iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_jinja_dialect dialect, iv_template **out,
+                            iv_error *err);
 
 /* Renders into out, replacing its content. `variables` is a JSON object whose members are the template's
  * variables; it is only read. strftime_now is what strftime_now(...) returns, whatever the format; NULL
