@@ -1,0 +1,274 @@
+/* generate.c: invar generate. */
+#include "answer.h"
+#include "commands.h"
+#include "input.h"
+#include "model.h"
+#include "output.h"
+#include "sampling.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the prompt ---------------------------------------------------------------------------------------- */
+
+/* What the model is to read. */
+typedef struct prompt {
+    cli_bytes file;  /* --prompt-file */
+    char *variables; /* --chat */
+    int32_t *ids;    /* --ids */
+    size_t id_count;
+    iv_text text; /* rendered, or the text of --ids */
+} prompt;
+
+static void prompt_free(prompt *p) {
+    free(p->file.data);
+    free(p->variables);
+    free(p->ids);
+    iv_text_free(&p->text);
+}
+
+static int check_sources(const cli_args *args, iv_error *err) {
+    int sources = cli_has(args, "prompt") + cli_has(args, "prompt-file") + cli_has(args, "ids");
+    if (sources != 1)
+        return cli_fail(
+            err, CLI_USAGE,
+            "wanted one of -p TEXT, --prompt-file FILE (- is standard input) and --ids 1,2,3, found %s",
+            sources ? "more" : "none");
+    bool chat = cli_has(args, "chat");
+    if (chat && cli_has(args, "ids")) return cli_fail(err, CLI_USAGE, "--chat needs a text, found --ids");
+    if (!chat && cli_has(args, "system")) return cli_fail(err, CLI_USAGE, "--system needs --chat");
+    if (!chat && cli_has(args, "chat-template-kwargs"))
+        return cli_fail(err, CLI_USAGE, "--chat-template-kwargs needs --chat");
+    return CLI_OK;
+}
+
+static int chat_variables(const cli_args *args, const char *text, size_t bytes, prompt *p, iv_error *err) {
+    const char *instruction = cli_text(args, "system", NULL);
+    json_t *messages = json_array();
+    int bad = 0;
+    if (instruction)
+        bad |= json_array_append_new(messages,
+                                     json_pack("{s:s, s:s}", "role", "system", "content", instruction));
+    bad |= json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", text, bytes));
+    int code =
+        bad ? cli_fail(err, CLI_FAILED, "out of memory")
+            : cli_chat_variables(messages, cli_text(args, "chat-template-kwargs", NULL), &p->variables, err);
+    json_decref(messages);
+    return code;
+}
+
+/* All of the prompt that needs no model, so that a mistake shows before a long load. */
+static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
+    int code = check_sources(args, err);
+    if (code != CLI_OK) return code;
+    if (cli_has(args, "ids")) return cli_read_ids(cli_text(args, "ids", ""), &p->ids, &p->id_count, err);
+    const char *text = cli_text(args, "prompt", NULL);
+    if (!text) {
+        code = cli_read_file(cli_text(args, "prompt-file", "-"), true, &p->file, err);
+        if (code != CLI_OK) return code;
+    }
+    return cli_has(args, "chat")
+               ? chat_variables(args, text ? text : p->file.data, text ? strlen(text) : p->file.count, p, err)
+               : CLI_OK;
+}
+
+/* Fills the request's prompt. p->text holds the text when it was not given as one. */
+static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r,
+                      iv_error *err) {
+    const iv_textual *t = iv_engine_textual(engine);
+    iv_status status = IV_OK;
+    if (p->ids) {
+        r->ids = p->ids;
+        r->id_count = p->id_count;
+        return CLI_OK;
+    }
+    const char *text = cli_text(args, "prompt", p->file.data);
+    r->text = text;
+    r->text_bytes = p->file.data ? p->file.count : strlen(text);
+    if (p->variables) {
+        status = iv_render_chat(t, p->variables, strlen(p->variables), NULL, &p->text, err);
+        r->text = p->text.data;
+        r->text_bytes = p->text.bytes;
+        r->add_special = false;
+    }
+    return status == IV_OK ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- events -------------------------------------------------------------------------------------------- */
+
+typedef struct view {
+    const iv_textual *textual;
+    bool stream;       /* text to standard output as it comes */
+    bool table;        /* log-probabilities as a table, else as JSON */
+    cli_page logprobs; /* open when they are wanted */
+    cli_json json;
+} view;
+
+static void json_logprobs(view *v, const iv_event *event) {
+    size_t n = 0;
+    const char *token = iv_token_string(v->textual, event->token, &n);
+    cli_json *json = &v->json;
+    cli_json_begin(json, NULL, '{');
+    cli_json_int(json, "id", event->token);
+    cli_json_text(json, "token", token ? token : "", n);
+    cli_json_begin(json, "bytes", '[');
+    for (size_t i = 0; i < event->text_bytes; i++) cli_json_int(json, NULL, (unsigned char)event->text[i]);
+    cli_json_end(json, ']');
+    cli_json_float(json, "logprob", event->logprob);
+    cli_json_begin(json, "top", '[');
+    for (size_t i = 0; i < event->top_count; i++) {
+        token = iv_token_string(v->textual, event->top[i].id, &n);
+        cli_json_begin(json, NULL, '{');
+        cli_json_int(json, "id", event->top[i].id);
+        cli_json_text(json, "token", token ? token : "", token ? n : 0);
+        cli_json_float(json, "logprob", event->top[i].logprob);
+        cli_json_end(json, '}');
+    }
+    cli_json_end(json, ']');
+    cli_json_end(json, '}');
+}
+
+/* One cell of the table, padded by characters and not by bytes, unless it is the last of its line. */
+static void print_token(view *v, int32_t id, float logprob, bool last) {
+    enum { CELL = 12 };
+    size_t n = 0, width = 0;
+    const char *token = iv_token_string(v->textual, id, &n);
+    FILE *out = v->logprobs.file;
+    fprintf(out, "%8d %10.5f ", (int)id, (double)logprob);
+    if (!token) n = 0;
+    cli_print_safe(out, token, n, false);
+    for (size_t i = 0; i < n; i++) width += ((unsigned char)token[i] & 0xc0) != 0x80;
+    fprintf(out, "%*s", last ? 0 : width < CELL ? (int)(CELL - width) : 1, "");
+}
+
+static void table_logprobs(view *v, const iv_event *event) {
+    print_token(v, event->token, event->logprob, event->top_count == 0);
+    for (size_t i = 0; i < event->top_count; i++) {
+        fputs(i == 0 ? "|" : "", v->logprobs.file);
+        print_token(v, event->top[i].id, event->top[i].logprob, i + 1 == event->top_count);
+    }
+    fputc('\n', v->logprobs.file);
+}
+
+static int on_event(void *user, const iv_event *event, iv_error *err) {
+    view *v = user;
+    if (v->logprobs.file && event->kind == IV_EVENT_TOKEN) {
+        if (v->table)
+            table_logprobs(v, event);
+        else
+            json_logprobs(v, event);
+    }
+    return v->stream && event->text_bytes ? cli_out_text(event->text, event->text_bytes, err) : CLI_OK;
+}
+
+/* ---- reports ------------------------------------------------------------------------------------------- */
+
+static void print_report(const cli_answer *a, const cli_sampling *s, const iv_engine_info *info,
+                         const view *v) {
+    cli_style style = cli_style_of(STDERR_FILENO);
+    FILE *out = stderr;
+    if (v->logprobs.bytes) {
+        fprintf(out, "%s%8s %10s token%s\n", style.bold, "id", "logprob", style.plain);
+        fwrite(v->logprobs.data, 1, v->logprobs.bytes, out);
+    }
+    fprintf(out, "%sseed %llu\nparameters ", style.dim, (unsigned long long)a->seed);
+    cli_sampling_print(s, out);
+    fprintf(out, "\ntokens %zu prompt, %zu generated\n", a->prompt_tokens, a->id_count);
+    fprintf(out, "speed %.1f tokens/s prefill, %.1f tokens/s decode\n", cli_prefill_rate(a),
+            cli_decode_rate(a));
+    fprintf(out, "finish %s\nfingerprint %s\ndigest %s%s\n", iv_finish_name(a->finish), info->fingerprint,
+            a->digest, style.plain);
+}
+
+static int write_json(const cli_args *args, const cli_answer *a, const cli_sampling *s,
+                      const iv_engine_info *info, const view *v, iv_error *err) {
+    const iv_request *r = &s->request;
+    cli_page page;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_json json = {.file = page.file};
+    cli_json_begin(&json, NULL, '{');
+    cli_json_word(&json, "model", args->operands[0]);
+    if (r->ids) {
+        cli_json_word(&json, "prompt", NULL);
+        cli_json_begin(&json, "prompt_token_ids", '[');
+        for (size_t i = 0; i < r->id_count; i++) cli_json_int(&json, NULL, r->ids[i]);
+        cli_json_end(&json, ']');
+    } else
+        cli_json_text(&json, "prompt", r->text, r->text_bytes);
+    cli_json_text(&json, "text", a->text, a->text_bytes);
+    cli_json_begin(&json, "token_ids", '[');
+    for (size_t i = 0; i < a->id_count; i++) cli_json_int(&json, NULL, a->ids[i]);
+    cli_json_end(&json, ']');
+    cli_json_count(&json, "prompt_tokens", a->prompt_tokens);
+    cli_json_count(&json, "completion_tokens", a->id_count);
+    cli_json_word(&json, "finish_reason", iv_finish_name(a->finish));
+    cli_json_count(&json, "seed", a->seed);
+    cli_json_word(&json, "fingerprint", info->fingerprint);
+    cli_json_word(&json, "digest", a->digest);
+    cli_sampling_json(s, &json, "parameters");
+    cli_json_begin(&json, "timings", '{');
+    cli_json_double(&json, "load_s", info->load_seconds);
+    cli_json_double(&json, "prefill_s", a->prefill_seconds);
+    cli_json_double(&json, "decode_s", a->decode_seconds);
+    cli_json_double(&json, "prefill_tokens_per_s", cli_prefill_rate(a));
+    cli_json_double(&json, "decode_tokens_per_s", cli_decode_rate(a));
+    cli_json_end(&json, '}');
+    if (r->logprobs >= 0) {
+        cli_json_begin(&json, "logprobs", '[');
+        fwrite(v->logprobs.data, 1, v->logprobs.bytes, page.file);
+        cli_json_end(&json, ']');
+    }
+    cli_json_end(&json, '}');
+    fputc('\n', page.file);
+    return cli_page_out(&page, err);
+}
+
+/* ---- the command --------------------------------------------------------------------------------------- */
+
+static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s,
+                         const iv_engine *engine, const view *v, iv_error *err) {
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
+    int code = CLI_OK;
+    if (!v->stream)
+        code = write_json(args, a, s, &info, v, err);
+    else if (isatty(STDOUT_FILENO) && a->text_bytes && a->text[a->text_bytes - 1] != '\n')
+        code = cli_out("\n", 1, err);
+    if (code == CLI_OK && v->stream && !cli_has(args, "quiet")) print_report(a, s, &info, v);
+    return code == CLI_OK && a->signal ? 128 + a->signal : code;
+}
+
+static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampling *s, iv_error *err) {
+    const cli_value *logprobs = cli_find(args, "logprobs");
+    view v = {.textual = iv_engine_textual(engine),
+              .stream = !cli_has(args, "json"),
+              .table = !cli_has(args, "json")};
+    cli_sampling_init(s, engine, args);
+    s->request.logprobs = logprobs ? (int)logprobs->count : -1;
+    int code = prompt_use(args, engine, p, &s->request, err);
+    if (code == CLI_OK && logprobs) code = cli_page_open(&v.logprobs, err);
+    v.json.file = v.logprobs.file;
+    if (code != CLI_OK) return code;
+    cli_answer a;
+    code = cli_answer_get(engine, &s->request, on_event, &v, &a, err);
+    if (code == CLI_OK && logprobs) code = cli_page_end(&v.logprobs, err);
+    if (code == CLI_OK) code = finish_output(args, &a, s, engine, &v, err);
+    cli_answer_free(&a);
+    cli_page_free(&v.logprobs);
+    return code;
+}
+
+int cli_generate(const cli_args *args, iv_error *err) {
+    prompt p = {0};
+    iv_engine *engine = NULL;
+    cli_sampling sampling;
+    int code = prompt_read(args, &p, err);
+    if (code == CLI_OK) code = cli_engine_open(args, &engine, err);
+    if (code == CLI_OK) code = answer(args, engine, &p, &sampling, err);
+    iv_engine_close(engine);
+    prompt_free(&p);
+    return code;
+}

@@ -1,0 +1,36 @@
+/* input.h: bytes from files and standard input, with a named maximum. */
+#ifndef INVAR_CLI_INPUT_H
+#define INVAR_CLI_INPUT_H
+
+#include "flags.h"
+#include <stdio.h>
+
+enum {
+    CLI_INPUT_MAX = 64 << 20,  /* bytes of a prompt, text or JSON file */
+    CLI_MESSAGE_MAX = 1 << 20, /* bytes of one chat message */
+};
+
+typedef struct cli_bytes {
+    char *data; /* NUL-terminated; free() */
+    size_t count;
+} cli_bytes;
+
+/* Reads a whole file, or standard input for "-". CLI_FAILED names the path: missing, a directory, over
+ * CLI_INPUT_MAX, and with utf8 the first byte that is not. */
+int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err);
+
+/* The ids of a list such as 1,2,3. The caller frees *out. CLI_USAGE as cli_parse_ids. */
+int cli_read_ids(const char *list, int32_t **out, size_t *count, iv_error *err);
+
+typedef enum cli_line {
+    CLI_LINE,
+    CLI_LINE_END,         /* end of input */
+    CLI_LINE_INTERRUPTED, /* a signal came first */
+    CLI_LINE_TOO_LONG,    /* over CLI_MESSAGE_MAX; the rest of the line was skipped */
+    CLI_LINE_FAILED       /* reading failed, or memory ran out */
+} cli_line;
+
+/* Reads a line without its end. On CLI_LINE the caller owns out->data. */
+cli_line cli_read_line(FILE *file, cli_bytes *out);
+
+#endif

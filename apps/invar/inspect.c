@@ -1,0 +1,99 @@
+/* inspect.c: invar inspect. */
+#include "commands.h"
+#include "json_out.h"
+#include "model.h"
+#include "output.h"
+
+static void write_json(FILE *file, const char *model, const iv_model_info *m) {
+    cli_json json = {.file = file};
+    cli_json_begin(&json, NULL, '{');
+    cli_json_word(&json, "model", model);
+    cli_json_word(&json, "model_type", m->model_type);
+    cli_json_word(&json, "dtype", m->dtype);
+    cli_json_word(&json, "stored_dtype", m->stored_dtype);
+    cli_json_count(&json, "parameters", m->parameters);
+    cli_json_count(&json, "tensors", m->tensors);
+    cli_json_count(&json, "shards", m->shards);
+    cli_json_int(&json, "layers", m->layers);
+    cli_json_int(&json, "hidden_size", m->hidden_size);
+    cli_json_int(&json, "intermediate_size", m->intermediate_size);
+    cli_json_int(&json, "heads", m->heads);
+    cli_json_int(&json, "kv_heads", m->kv_heads);
+    cli_json_int(&json, "head_dim", m->head_dim);
+    cli_json_int(&json, "vocab_size", m->vocab_size);
+    cli_json_int(&json, "max_positions", m->max_positions);
+    cli_json_int(&json, "experts", m->experts);
+    cli_json_int(&json, "experts_per_token", m->experts_per_token);
+    cli_json_int(&json, "sliding_window", m->sliding_window);
+    cli_json_bool(&json, "tied_embeddings", m->tied_embeddings);
+    cli_json_count(&json, "file_bytes", m->file_bytes);
+    cli_json_count(&json, "weight_bytes", m->weight_bytes);
+    cli_json_count(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
+    cli_json_count(&json, "memory_available", m->memory_available);
+    cli_json_count(&json, "tokens_that_fit", m->tokens_that_fit);
+    cli_json_end(&json, '}');
+    fputc('\n', file);
+}
+
+static void print_bytes(FILE *out, const char *name, uint64_t bytes) {
+    char human[24];
+    fprintf(out, "  %-18s %s (%llu bytes)\n", name, cli_human_bytes((double)bytes, human),
+            (unsigned long long)bytes);
+}
+
+static void print_count(FILE *out, const char *name, int64_t count) {
+    fprintf(out, "  %-18s %lld\n", name, (long long)count);
+}
+
+static void print_shape(FILE *out, const iv_model_info *m) {
+    print_count(out, "layers", m->layers);
+    print_count(out, "hidden size", m->hidden_size);
+    print_count(out, "intermediate size", m->intermediate_size);
+    fprintf(out, "  %-18s %lld, %lld of keys and values, of %lld\n", "heads", (long long)m->heads,
+            (long long)m->kv_heads, (long long)m->head_dim);
+    if (m->experts)
+        fprintf(out, "  %-18s %lld, %lld a token\n", "experts", (long long)m->experts,
+                (long long)m->experts_per_token);
+    if (m->sliding_window) print_count(out, "sliding window", m->sliding_window);
+    fprintf(out, "  %-18s %lld%s\n", "vocabulary", (long long)m->vocab_size,
+            m->tied_embeddings ? ", embeddings tied" : "");
+    print_count(out, "positions", m->max_positions);
+}
+
+static void print_table(FILE *out, cli_style s, const char *model, const iv_model_info *m) {
+    static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
+    double human = (double)m->parameters;
+    size_t unit = 0;
+    while (human >= 999.5 && unit < 4) human /= 1000, unit++;
+    fprintf(out, "%s%s%s\n", s.bold, model, s.plain);
+    fprintf(out, "  %-18s %s\n", "architecture", m->model_type);
+    fprintf(out, "  %-18s %.3g%s (%llu)\n", "parameters", human, units[unit],
+            (unsigned long long)m->parameters);
+    print_shape(out, m);
+    fprintf(out, "\n%sFiles%s\n", s.bold, s.plain);
+    fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,
+            m->shards == 1 ? "file" : "files", m->stored_dtype);
+    print_bytes(out, "size", m->file_bytes);
+    fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
+    print_bytes(out, "weights", m->weight_bytes);
+    print_bytes(out, "cache a token", m->kv_bytes_per_token);
+    print_bytes(out, "memory available", m->memory_available);
+    if (m->tokens_that_fit)
+        fprintf(out, "  %-18s %llu\n", "tokens that fit", (unsigned long long)m->tokens_that_fit);
+    else
+        fprintf(out, "  %-18s none: the weights leave no room\n", "tokens that fit");
+}
+
+int cli_inspect(const cli_args *args, iv_error *err) {
+    char path[CLI_PATH_BYTES];
+    iv_model_info info;
+    if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
+    if (iv_inspect(path, cli_text(args, "dtype", "auto"), &info, err) != IV_OK) return CLI_FAILED;
+    cli_page page;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (cli_has(args, "json"))
+        write_json(page.file, args->operands[0], &info);
+    else
+        print_table(page.file, cli_style_of(1), args->operands[0], &info);
+    return cli_page_out(&page, err);
+}

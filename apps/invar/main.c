@@ -1,0 +1,70 @@
+/* main.c: which command, its flags, its errors, its exit code. */
+#include "commands.h"
+#include "output.h"
+#include "syntax.h"
+#include "text.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const cli_syntax *syntax;
+    int (*run)(const cli_args *args, iv_error *err);
+} commands[] = {
+    {&cli_generate_syntax, cli_generate},     {&cli_chat_syntax, cli_chat},
+    {&cli_bench_syntax, cli_bench},           {&cli_inspect_syntax, cli_inspect},
+    {&cli_tokenize_syntax, cli_tokenize},     {&cli_render_syntax, cli_render},
+    {&cli_logits_syntax, cli_logits},         {&cli_help_syntax, cli_help},
+    {&cli_completion_syntax, cli_completion},
+};
+
+static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
+    static cli_args args; /* large, and there is one command line */
+    int code = cli_parse(syntax, count, words, &args, err);
+    if (code == CLI_OK && args.help) return cli_help_show(syntax, err);
+    for (size_t i = 0; code == CLI_OK && i < sizeof commands / sizeof *commands; i++)
+        if (commands[i].syntax == syntax) {
+            code = commands[i].run(&args, err);
+            break;
+        }
+    if (code == CLI_USAGE) {
+        iv_error bare = *err;
+        cli_fail(err, code, "%s: %.800s (see invar help %s)", syntax->name, bare.message, syntax->name);
+    }
+    return code;
+}
+
+static int run(int count, char *const *words, iv_error *err) {
+    if (count == 0) return cli_fail(err, CLI_USAGE, "wanted a command (see invar help)");
+    const char *word = words[0];
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) return cli_help_show(NULL, err);
+    if (strcmp(word, "--version") == 0) {
+        char line[64];
+        snprintf(line, sizeof line, "invar %s\n", iv_version());
+        return cli_out(line, strlen(line), err);
+    }
+    const cli_syntax *syntax = cli_syntax_find(word);
+    if (syntax) return run_command(syntax, count - 1, words + 1, err);
+    char shown[CLI_SHOWN_BYTES];
+    const char *nearest = cli_syntax_nearest(word), *what = word[0] == '-' ? "flag" : "command";
+    cli_shown(word, shown);
+    if (nearest)
+        return cli_fail(err, CLI_USAGE, "unknown %s '%s': did you mean %s? (see invar help)", what, shown,
+                        nearest);
+    return cli_fail(err, CLI_USAGE, "unknown %s '%s' (see invar help)", what, shown);
+}
+
+int main(int argc, char **argv) {
+    /* A reader that goes away is an error value (EPIPE), not a death in the middle of something. */
+    signal(SIGPIPE, SIG_IGN);
+    iv_error err = {0};
+    int code = run(argc - 1, argv + (argc > 0), &err);
+    if (code == CLI_FAILED || code == CLI_USAGE) cli_complain(&err);
+    if (code > 128) {
+        /* Die of the signal itself, so that a shell loop around this program ends too. */
+        signal(code - 128, SIG_DFL);
+        raise(code - 128);
+    }
+    return code;
+}

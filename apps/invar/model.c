@@ -1,0 +1,82 @@
+/* model.c: from a MODEL operand to an open engine. */
+#include "model.h"
+#include "output.h"
+#include "text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_directory(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* The folder of this program's file; empty if the system does not tell. */
+static void own_folder(char out[CLI_PATH_BYTES]) {
+    ssize_t n = readlink("/proc/self/exe", out, CLI_PATH_BYTES - 1);
+    out[n < 0 ? 0 : n] = 0;
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = 0;
+    else
+        out[0] = 0;
+}
+
+int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
+    struct stat st;
+    if (!*name)
+        return cli_fail(err, CLI_FAILED,
+                        "MODEL is empty: wanted a model directory, or a name such as tiny-math");
+    if (stat(name, &st) == 0 && !S_ISDIR(st.st_mode))
+        return cli_fail(err, CLI_FAILED, "%s: wanted a model directory, found a file", name);
+    if (is_directory(name)) {
+        if ((size_t)snprintf(out, CLI_PATH_BYTES, "%s", name) < CLI_PATH_BYTES) return CLI_OK;
+        return cli_fail(err, CLI_FAILED, "%.80s...: path too long", name);
+    }
+    if (strchr(name, '/')) return cli_fail(err, CLI_FAILED, "%s: no such model directory", name);
+    char own[CLI_PATH_BYTES];
+    own_folder(own);
+    const char *models = getenv("INVAR_MODELS");
+    const struct {
+        const char *base, *below;
+    } places[] = {{models, ""}, {own, "/../share/invar/models"}, {own, "/../models"}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!places[i].base || !places[i].base[0]) continue;
+        int n = snprintf(out, CLI_PATH_BYTES, "%s%s/%s", places[i].base, places[i].below, name);
+        if (n < CLI_PATH_BYTES && is_directory(out)) return CLI_OK;
+    }
+    return cli_fail(err, CLI_FAILED,
+                    "%s: no such model directory, here or in %s%s%s/../share/invar/models or %s/../models",
+                    name, models ? models : "", models ? ", " : "", own, own);
+}
+
+int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err) {
+    char path[CLI_PATH_BYTES];
+    if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
+    iv_engine_options o;
+    iv_engine_options_init(&o);
+    cli_progress progress;
+    cli_progress_start(&progress, args->operands[0]);
+    o.model = path;
+    o.dtype = cli_text(args, "dtype", o.dtype);
+    o.arithmetic = cli_text(args, "arithmetic", o.arithmetic);
+    o.isa = cli_text(args, "isa", o.isa);
+    o.threads = cli_count(args, "threads", o.threads);
+    o.max_model_len = cli_count(args, "max-model-len", o.max_model_len);
+    o.max_num_batched_tokens = cli_count(args, "max-num-batched-tokens", o.max_num_batched_tokens);
+    o.max_num_seqs = 1;
+    o.progress = cli_progress_step;
+    o.user = &progress;
+    iv_status status = iv_engine_open(&o, out, err);
+    cli_progress_end(&progress);
+    return status == IV_OK ? CLI_OK : CLI_FAILED;
+}
+
+int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {
+    char path[CLI_PATH_BYTES];
+    if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
+    return iv_textual_open(path, out, err) == IV_OK ? CLI_OK : CLI_FAILED;
+}

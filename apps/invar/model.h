@@ -1,0 +1,19 @@
+/* model.h: finding a model by name, opening an engine from flags. */
+#ifndef INVAR_CLI_MODEL_H
+#define INVAR_CLI_MODEL_H
+
+#include "flags.h"
+
+enum { CLI_PATH_BYTES = 4096 };
+
+/* The directory that a MODEL operand means: itself if it is there; else, for a bare name, that name in
+ * $INVAR_MODELS, in ../share/invar/models and in ../models seen from this program's file. */
+int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err);
+
+/* Opens the engine of the MODEL operand and the engine flags, for one request at a time, showing progress. */
+int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err);
+
+/* Opens the tokenizer and template of the MODEL operand. */
+int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
+
+#endif

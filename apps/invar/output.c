@@ -1,0 +1,125 @@
+/* output.c: standard output, styles, error lines, the progress bar. Invariant: bytes that came from outside
+ * reach a terminal only through cli_print_safe. */
+#include "output.h"
+#include "text.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+int cli_out(const char *bytes, size_t n, iv_error *err) {
+    while (n > 0) {
+        ssize_t wrote = write(STDOUT_FILENO, bytes, n);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0 && errno == EAGAIN) {
+            struct pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT};
+            poll(&ready, 1, -1);
+            continue;
+        }
+        if (wrote < 0 && errno == EPIPE) return cli_fail(err, CLI_FAILED, "%s", "");
+        if (wrote < 0) return cli_fail(err, CLI_FAILED, "standard output: %s", strerror(errno));
+        bytes += wrote;
+        n -= (size_t)wrote;
+    }
+    return CLI_OK;
+}
+
+int cli_out_text(const char *bytes, size_t n, iv_error *err) {
+    if (!isatty(STDOUT_FILENO)) return cli_out(bytes, n, err);
+    cli_page page;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_print_safe(page.file, bytes, n, true);
+    return cli_page_out(&page, err);
+}
+
+int cli_page_open(cli_page *page, iv_error *err) {
+    *page = (cli_page){0};
+    page->file = open_memstream(&page->data, &page->bytes);
+    return page->file ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
+}
+
+int cli_page_end(cli_page *page, iv_error *err) {
+    bool bad = ferror(page->file) != 0;
+    bad |= fclose(page->file) != 0;
+    page->file = NULL;
+    return bad ? cli_fail(err, CLI_FAILED, "out of memory") : CLI_OK;
+}
+
+int cli_page_out(cli_page *page, iv_error *err) {
+    int code = cli_page_end(page, err);
+    if (code == CLI_OK) code = cli_out(page->data, page->bytes, err);
+    cli_page_free(page);
+    return code;
+}
+
+void cli_page_free(cli_page *page) {
+    if (page->file) fclose(page->file);
+    free(page->data);
+    *page = (cli_page){0};
+}
+
+cli_style cli_style_of(int fd) {
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+    if (!isatty(fd) || (none && *none) || !term || strcmp(term, "dumb") == 0)
+        return (cli_style){"", "", "", ""};
+    return (cli_style){.bold = "\033[1m", .dim = "\033[2m", .red = "\033[31m", .plain = "\033[0m"};
+}
+
+void cli_complain(const iv_error *err) {
+    if (!err->message[0]) return;
+    cli_style style = cli_style_of(STDERR_FILENO);
+    fprintf(stderr, "%sinvar:%s ", style.red, style.plain);
+    cli_print_safe(stderr, err->message, strlen(err->message), false);
+    fputc('\n', stderr);
+}
+
+double cli_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+const char *cli_human_bytes(double bytes, char out[24]) {
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
+    size_t unit = 0;
+    while (bytes >= 999.5 && unit + 1 < sizeof units / sizeof *units) bytes /= 1000, unit++;
+    snprintf(out, 24,
+             unit == 0 || bytes >= 99.95 ? "%.0f %s"
+             : bytes >= 9.995            ? "%.1f %s"
+                                         : "%.2f %s",
+             bytes, units[unit]);
+    return out;
+}
+
+void cli_progress_start(cli_progress *progress, const char *name) {
+    double now = cli_seconds();
+    *progress = (cli_progress){.name = name, .started = now, .terminal = isatty(STDERR_FILENO) != 0};
+}
+
+void cli_progress_step(void *user, size_t done_bytes, size_t total_bytes) {
+    cli_progress *progress = user;
+    if (!progress->terminal || total_bytes == 0) return;
+    double now = cli_seconds(), passed = now - progress->started;
+    if (passed < 0.3 || now - progress->drawn < 0.05) return;
+    progress->drawn = now;
+    progress->visible = true;
+    double part = (double)done_bytes / (double)total_bytes;
+    char bar[21], done[24], total[24], rate[24], name[CLI_SHOWN_BYTES];
+    for (size_t i = 0; i < 20; i++) bar[i] = (double)i < 20 * part ? '#' : '.';
+    bar[20] = 0;
+    fputs("\r\033[K", stderr);
+    cli_shown(progress->name, name);
+    cli_print_safe(stderr, name, strlen(name), false);
+    fprintf(stderr, " [%s] %3.0f%% %s of %s, %s/s", bar, 100 * part,
+            cli_human_bytes((double)done_bytes, done), cli_human_bytes((double)total_bytes, total),
+            cli_human_bytes((double)done_bytes / passed, rate));
+    fflush(stderr);
+}
+
+void cli_progress_end(cli_progress *progress) {
+    if (progress->visible) fputs("\r\033[K", stderr);
+    progress->visible = false;
+}

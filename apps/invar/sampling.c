@@ -1,0 +1,135 @@
+/* sampling.c: one table of parameters, used to read flags, to report them, and to say who set them. */
+#include "sampling.h"
+#include "text.h"
+
+#include <stddef.h>
+#include <string.h>
+
+typedef struct parameter {
+    const char *flag, *json;
+    size_t offset; /* into iv_request: a float, or an int32_t if whole */
+    bool whole;
+    float neutral; /* the value that does nothing */
+} parameter;
+
+static const parameter parameters[] = {
+    {"temperature", "temperature", offsetof(iv_request, temperature), false, 1},
+    {"top-p", "top_p", offsetof(iv_request, top_p), false, 1},
+    {"top-k", "top_k", offsetof(iv_request, top_k), true, 0},
+    {"min-p", "min_p", offsetof(iv_request, min_p), false, 0},
+    {"repetition-penalty", "repetition_penalty", offsetof(iv_request, repetition_penalty), false, 1},
+    {"presence-penalty", "presence_penalty", offsetof(iv_request, presence_penalty), false, 0},
+    {"frequency-penalty", "frequency_penalty", offsetof(iv_request, frequency_penalty), false, 0},
+};
+enum { PARAMETERS = sizeof parameters / sizeof *parameters };
+
+static float get(const iv_request *request, const parameter *p) {
+    const char *at = (const char *)request + p->offset;
+    int32_t whole;
+    float real;
+    if (p->whole) return memcpy(&whole, at, sizeof whole), (float)whole;
+    return memcpy(&real, at, sizeof real), real;
+}
+
+static void set(iv_request *request, const parameter *p, float real, int32_t whole) {
+    char *at = (char *)request + p->offset;
+    if (p->whole)
+        memcpy(at, &whole, sizeof whole);
+    else
+        memcpy(at, &real, sizeof real);
+}
+
+void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args *args) {
+    iv_request *r = &s->request;
+    iv_request_init(engine, r);
+    if (cli_has(args, "no-generation-config")) {
+        for (size_t i = 0; i < PARAMETERS; i++)
+            set(r, &parameters[i], parameters[i].neutral, (int32_t)parameters[i].neutral);
+        r->max_tokens = 0;
+    }
+    s->suggested = *r;
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        const cli_value *value = cli_find(args, parameters[i].flag);
+        if (value) set(r, &parameters[i], value->real, (int32_t)value->count);
+    }
+    r->max_tokens = cli_count(args, "max-tokens", r->max_tokens);
+    r->has_seed = cli_has(args, "seed");
+    r->seed = cli_count(args, "seed", 0);
+    r->ignore_eos = cli_has(args, "ignore-eos");
+    const cli_value *value;
+    size_t n;
+    for (n = 0; n < CLI_STOPS_MAX && (value = cli_nth(args, "stop", n)); n++) s->stops[n] = value->text;
+    r->stop = s->stops;
+    r->stop_count = n;
+    for (n = 0; n < CLI_STOP_IDS_MAX && (value = cli_nth(args, "stop-id", n)); n++)
+        s->stop_ids[n] = (int32_t)value->count;
+    r->stop_ids = s->stop_ids;
+    r->stop_id_count = n;
+    for (n = 0; n < CLI_BIASES_MAX && (value = cli_nth(args, "logit-bias", n)); n++)
+        s->biases[n] = (iv_logit_bias){.id = (int32_t)value->count, .bias = value->real};
+    r->logit_bias = s->biases;
+    r->logit_bias_count = n;
+}
+
+/* A value that differs from the neutral one and is the model's suggestion was not set by a flag, or need not
+ * have been. */
+static const char *origin(const cli_sampling *s, const parameter *p) {
+    float value = get(&s->request, p);
+    return value != p->neutral && value == get(&s->suggested, p) ? " (generation_config.json)" : "";
+}
+
+void cli_sampling_print(const cli_sampling *s, FILE *file) {
+    const iv_request *r = &s->request;
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        const parameter *p = &parameters[i];
+        char digits[32];
+        float value = get(r, p);
+        if (i > 0 && value == p->neutral) continue;
+        fprintf(file, "%s%s %s%s", i > 0 ? ", " : "", p->flag, cli_float_digits(value, digits), origin(s, p));
+    }
+    if (r->max_tokens)
+        fprintf(file, ", max-tokens %zu%s", r->max_tokens,
+                r->max_tokens == s->suggested.max_tokens ? " (generation_config.json)" : "");
+    for (size_t i = 0; i < r->stop_count; i++) {
+        char shown[CLI_SHOWN_BYTES];
+        fputs(", stop '", file);
+        cli_shown(r->stop[i], shown);
+        cli_print_safe(file, shown, strlen(shown), false);
+        fputc('\'', file);
+    }
+    for (size_t i = 0; i < r->stop_id_count; i++) fprintf(file, ", stop-id %d", (int)r->stop_ids[i]);
+    if (r->logit_bias_count) fprintf(file, ", %zu logit biases", r->logit_bias_count);
+    if (r->ignore_eos) fputs(", ignore-eos", file);
+}
+
+void cli_sampling_json(const cli_sampling *s, cli_json *json, const char *key) {
+    const iv_request *r = &s->request;
+    cli_json_begin(json, key, '{');
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        const parameter *p = &parameters[i];
+        if (p->whole)
+            cli_json_int(json, p->json, (int64_t)get(r, p));
+        else
+            cli_json_float(json, p->json, get(r, p));
+    }
+    cli_json_count(json, "max_tokens", r->max_tokens);
+    cli_json_begin(json, "stop", '[');
+    for (size_t i = 0; i < r->stop_count; i++) cli_json_word(json, NULL, r->stop[i]);
+    cli_json_end(json, ']');
+    cli_json_begin(json, "stop_ids", '[');
+    for (size_t i = 0; i < r->stop_id_count; i++) cli_json_int(json, NULL, r->stop_ids[i]);
+    cli_json_end(json, ']');
+    cli_json_begin(json, "logit_bias", '{');
+    for (size_t i = 0; i < r->logit_bias_count; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", (int)r->logit_bias[i].id);
+        cli_json_float(json, id, r->logit_bias[i].bias);
+    }
+    cli_json_end(json, '}');
+    cli_json_bool(json, "ignore_eos", r->ignore_eos);
+    cli_json_begin(json, "from_generation_config", '[');
+    for (size_t i = 0; i < PARAMETERS; i++)
+        if (*origin(s, &parameters[i])) cli_json_word(json, NULL, parameters[i].json);
+    cli_json_end(json, ']');
+    cli_json_end(json, '}');
+}

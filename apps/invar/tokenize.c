@@ -1,0 +1,91 @@
+/* tokenize.c: invar tokenize. */
+#include "commands.h"
+#include "input.h"
+#include "json_out.h"
+#include "model.h"
+#include "output.h"
+#include "text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int show_ids(const iv_textual *t, const iv_ids *ids, bool as_json, iv_error *err) {
+    cli_page page;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (as_json) {
+        cli_json json = {.file = page.file};
+        cli_json_begin(&json, NULL, '{');
+        cli_json_begin(&json, "ids", '[');
+        for (size_t i = 0; i < ids->count; i++) cli_json_int(&json, NULL, ids->data[i]);
+        cli_json_end(&json, ']');
+        cli_json_end(&json, '}');
+        fputc('\n', page.file);
+    } else
+        for (size_t i = 0; i < ids->count; i++) {
+            size_t n = 0;
+            const char *token = iv_token_string(t, ids->data[i], &n);
+            fprintf(page.file, "%8d  ", (int)ids->data[i]);
+            if (token) cli_print_safe(page.file, token, n, false);
+            fputc('\n', page.file);
+        }
+    return cli_page_out(&page, err);
+}
+
+static int show_text(const iv_text *text, bool as_json, iv_error *err) {
+    if (!as_json) {
+        int code = cli_out_text(text->data, text->bytes, err);
+        return code == CLI_OK ? cli_out("\n", 1, err) : code;
+    }
+    cli_page page;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_json json = {.file = page.file};
+    cli_json_begin(&json, NULL, '{');
+    cli_json_text(&json, "text", text->data, text->bytes);
+    cli_json_end(&json, '}');
+    fputc('\n', page.file);
+    return cli_page_out(&page, err);
+}
+
+static int text_of_ids(const cli_args *args, const iv_textual *t, iv_error *err) {
+    int32_t *ids;
+    size_t count;
+    int code = cli_read_ids(cli_text(args, "ids", ""), &ids, &count, err);
+    if (code != CLI_OK) return code;
+    iv_text text = {0};
+    code =
+        iv_detokenize(t, ids, count, !cli_has(args, "no-special"), &text, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    if (code == CLI_OK) code = show_text(&text, cli_has(args, "json"), err);
+    iv_text_free(&text);
+    free(ids);
+    return code;
+}
+
+static int ids_of_text(const cli_args *args, const iv_textual *t, iv_error *err) {
+    cli_bytes file = {0};
+    const char *text = cli_text(args, "text", NULL);
+    size_t bytes = text ? strlen(text) : 0;
+    if (!text) {
+        int code = cli_read_file(cli_text(args, "text-file", "-"), true, &file, err);
+        if (code != CLI_OK) return code;
+        text = file.data;
+        bytes = file.count;
+    }
+    iv_ids ids = {0};
+    int code =
+        iv_tokenize(t, text, bytes, !cli_has(args, "no-special"), &ids, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    if (code == CLI_OK) code = show_ids(t, &ids, cli_has(args, "json"), err);
+    iv_ids_free(&ids);
+    free(file.data);
+    return code;
+}
+
+int cli_tokenize(const cli_args *args, iv_error *err) {
+    if (cli_has(args, "text") + cli_has(args, "text-file") + cli_has(args, "ids") > 1)
+        return cli_fail(err, CLI_USAGE, "wanted one of --text, --text-file and --ids, found more");
+    iv_textual *t;
+    int code = cli_textual_open(args, &t, err);
+    if (code != CLI_OK) return code;
+    code = cli_has(args, "ids") ? text_of_ids(args, t, err) : ids_of_text(args, t, err);
+    iv_textual_close(t);
+    return code;
+}

@@ -1,0 +1,98 @@
+# bash completion for invar; made by: invar completion bash
+_invar_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$word"); }
+_invar_files() { compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$word"); }
+_invar_folders() { compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$word"); }
+_invar() {
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]}
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        _invar_words 'generate chat bench inspect tokenize render logits completion help --help --version'
+        return
+    fi
+    case $command:$before in
+        generate:--prompt | generate:-p) _invar_words ''; return ;;
+        generate:--prompt-file) _invar_files; return ;;
+        generate:--ids) _invar_words ''; return ;;
+        generate:--system) _invar_words ''; return ;;
+        generate:--chat-template-kwargs) _invar_words ''; return ;;
+        generate:--temperature) _invar_words ''; return ;;
+        generate:--top-p) _invar_words ''; return ;;
+        generate:--top-k) _invar_words ''; return ;;
+        generate:--min-p) _invar_words ''; return ;;
+        generate:--repetition-penalty) _invar_words ''; return ;;
+        generate:--presence-penalty) _invar_words ''; return ;;
+        generate:--frequency-penalty) _invar_words ''; return ;;
+        generate:--logit-bias) _invar_words ''; return ;;
+        generate:--seed) _invar_words ''; return ;;
+        generate:--max-tokens) _invar_words ''; return ;;
+        generate:--stop) _invar_words ''; return ;;
+        generate:--stop-id) _invar_words ''; return ;;
+        generate:--logprobs) _invar_words ''; return ;;
+        generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        generate:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        generate:--threads) _invar_words ''; return ;;
+        generate:--max-model-len) _invar_words ''; return ;;
+        generate:--max-num-batched-tokens) _invar_words ''; return ;;
+        chat:--system) _invar_words ''; return ;;
+        chat:--chat-template-kwargs) _invar_words ''; return ;;
+        chat:--temperature) _invar_words ''; return ;;
+        chat:--top-p) _invar_words ''; return ;;
+        chat:--top-k) _invar_words ''; return ;;
+        chat:--min-p) _invar_words ''; return ;;
+        chat:--repetition-penalty) _invar_words ''; return ;;
+        chat:--presence-penalty) _invar_words ''; return ;;
+        chat:--frequency-penalty) _invar_words ''; return ;;
+        chat:--logit-bias) _invar_words ''; return ;;
+        chat:--seed) _invar_words ''; return ;;
+        chat:--max-tokens) _invar_words ''; return ;;
+        chat:--stop) _invar_words ''; return ;;
+        chat:--stop-id) _invar_words ''; return ;;
+        chat:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        chat:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        chat:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        chat:--threads) _invar_words ''; return ;;
+        chat:--max-model-len) _invar_words ''; return ;;
+        chat:--max-num-batched-tokens) _invar_words ''; return ;;
+        bench:--prompt-tokens) _invar_words ''; return ;;
+        bench:--decode-tokens) _invar_words ''; return ;;
+        bench:--repeat) _invar_words ''; return ;;
+        bench:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        bench:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        bench:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        bench:--threads) _invar_words ''; return ;;
+        bench:--max-model-len) _invar_words ''; return ;;
+        bench:--max-num-batched-tokens) _invar_words ''; return ;;
+        inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        tokenize:--text) _invar_words ''; return ;;
+        tokenize:--text-file) _invar_files; return ;;
+        tokenize:--ids) _invar_words ''; return ;;
+        render:--template) _invar_files; return ;;
+        render:--input) _invar_files; return ;;
+        render:--strftime-now) _invar_words ''; return ;;
+        logits:--ids) _invar_words ''; return ;;
+        logits:--text) _invar_words ''; return ;;
+        logits:--out) _invar_files; return ;;
+        logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        logits:--threads) _invar_words ''; return ;;
+        logits:--max-model-len) _invar_words ''; return ;;
+        logits:--max-num-batched-tokens) _invar_words ''; return ;;
+    esac
+    case $command:$word in
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --quiet --arithmetic --dtype --isa --threads --max-model-len --max-num-batched-tokens' ;;
+        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --isa --threads --max-model-len --max-num-batched-tokens' ;;
+        bench:-*) _invar_words '--help --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --isa --threads --max-model-len --max-num-batched-tokens' ;;
+        inspect:-*) _invar_words '--help --dtype --json' ;;
+        tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
+        render:-*) _invar_words '--help --template --input --strftime-now' ;;
+        logits:-*) _invar_words '--help --ids --text --out --arithmetic --dtype --isa --threads --max-model-len --max-num-batched-tokens' ;;
+        completion:-*) _invar_words '--help' ;;
+        completion:*) _invar_words 'bash zsh fish' ;;
+        help:-*) _invar_words '--help' ;;
+        help:*) _invar_words 'generate chat bench inspect tokenize render logits completion help' ;;
+        *) _invar_folders ;;
+    esac
+}
+complete -F _invar invar

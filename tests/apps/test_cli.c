@@ -1,0 +1,712 @@
+/* The program as a user meets it: each case runs the real binary and looks at its output, its words on
+ * standard error and its exit code. Models: models/tiny-math of the source tree, found by its bare name. */
+#include "support.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { ARGS_MAX = 40, OUTPUT_MAX = 1 << 20 };
+#define MARBLES "Mia has 34 marbles. Mia buys 18 more. Mia gives away 7. How many marbles does Mia have now?"
+
+static char folder[] = "/tmp/invar_cli_XXXXXX";
+
+/* What a run left behind. Overwritten by the next. */
+static struct {
+    char out[OUTPUT_MAX], err[OUTPUT_MAX];
+    size_t out_bytes;
+    int code; /* as a shell shows it */
+} came;
+
+static const char *in_folder(const char *name) {
+    static char paths[16][256]; /* enough for the paths that are alive at the same time */
+    static int next;
+    char *path = paths[next++ % 16];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void write_file(const char *name, const char *bytes, size_t n) {
+    FILE *file = fopen(in_folder(name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static size_t read_back(const char *name, char *out) {
+    FILE *file = fopen(in_folder(name), "rb");
+    assert_non_null(file);
+    size_t n = fread(out, 1, OUTPUT_MAX - 1, file);
+    fclose(file);
+    out[n] = 0;
+    return n;
+}
+
+static void send_to(int fd, const char *path, int flags) {
+    int file = open(path, flags, 0600);
+    if (file < 0 || dup2(file, fd) < 0) _exit(99);
+}
+
+/* Starts invar with the words, standard input from `input` (NULL: empty). out_fd -1: into a file. */
+static pid_t start(const char *input, int out_fd, const char *const *words) {
+    const char *argv[ARGS_MAX + 2] = {INVAR_BINARY};
+    size_t n = 0;
+    while (words[n]) {
+        assert_true(n < ARGS_MAX);
+        argv[n + 1] = words[n];
+        n++;
+    }
+    write_file("in", input ? input : "", input ? strlen(input) : 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) return pid;
+    send_to(0, in_folder("in"), O_RDONLY);
+    if (out_fd >= 0)
+        dup2(out_fd, 1);
+    else
+        send_to(1, in_folder("out"), O_WRONLY | O_CREAT | O_TRUNC);
+    send_to(2, in_folder("err"), O_WRONLY | O_CREAT | O_TRUNC);
+    execv(INVAR_BINARY, (char *const *)argv);
+    _exit(99);
+}
+
+static void finish(pid_t pid) {
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    came.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    came.out_bytes = read_back("out", came.out);
+    read_back("err", came.err);
+}
+
+#define RUN_WITH(input, ...) finish(start(input, -1, (const char *const[]){__VA_ARGS__, NULL}))
+#define RUN(...) RUN_WITH(NULL, __VA_ARGS__)
+
+static void expect_ok(void) {
+    if (came.code != 0) fail_msg("exit code %d: %s", came.code, came.err);
+}
+
+/* The run failed with this code, said so in one line that begins as errors do and holds `words`, and wrote
+ * nothing to standard output. */
+static void expect_error(int code, const char *words) {
+    const char *line_end = strchr(came.err, '\n');
+    if (came.code != code || strncmp(came.err, "invar: ", 7) != 0 || !strstr(came.err, words) || !line_end ||
+        line_end[1] || came.out_bytes)
+        fail_msg("wanted exit code %d and one line with \"%s\", found %d, standard error:\n%s", code, words,
+                 came.code, came.err);
+}
+
+static void expect_out(const char *words) {
+    if (!strstr(came.out, words)) fail_msg("wanted \"%s\" in:\n%s", words, came.out);
+}
+
+static json_t *expect_json(void) {
+    json_error_t why;
+    json_t *value = json_loadb(came.out, came.out_bytes, JSON_REJECT_DUPLICATES, &why);
+    if (!value) fail_msg("not JSON: %s: %s", why.text, came.out);
+    return value;
+}
+
+static const char *text_of(const json_t *object, const char *key) {
+    const char *text = json_string_value(json_object_get(object, key));
+    if (!text) fail_msg("no string \"%s\"", key);
+    return text;
+}
+
+/* The line "digest sha256:..." of the report. */
+static void digest_of_report(char out[80]) {
+    const char *at = strstr(came.err, "\ndigest sha256:");
+    if (!at) fail_msg("no digest in: %s", came.err);
+    snprintf(out, 80, "%s", at + 8);
+    out[strcspn(out, "\n")] = 0;
+    assert_int_equal(strlen(out), 7 + 64);
+}
+
+/* ---- help and usage ------------------------------------------------------------------------------------ */
+
+static const char *const commands[] = {"generate", "chat",   "bench",      "inspect", "tokenize",
+                                       "render",   "logits", "completion", "help"};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void help_for_everything(void **state) {
+    (void)state;
+    RUN("help");
+    expect_ok();
+    for (size_t i = 0; i < COMMANDS; i++) expect_out(commands[i]);
+    expect_out("Exit codes");
+    assert_null(strchr(came.out, '\033'));
+    for (size_t i = 0; i < COMMANDS; i++) {
+        static char page[OUTPUT_MAX];
+        RUN("help", commands[i]);
+        expect_ok();
+        expect_out("Usage\n");
+        expect_out("Examples\n");
+        memcpy(page, came.out, came.out_bytes + 1);
+        RUN(commands[i], "--help");
+        expect_ok();
+        assert_string_equal(came.out, page);
+        RUN(commands[i], "-h");
+        expect_ok();
+        assert_string_equal(came.out, page);
+    }
+    RUN("--version");
+    expect_ok();
+    assert_string_equal(came.out, "invar " INVAR_VERSION "\n");
+    RUN("generate", "--temperature", "0", "--help", "--nonsense");
+    expect_ok();
+}
+
+static void usage_errors(void **state) {
+    (void)state;
+    static const struct {
+        const char *words[6], *said;
+    } cases[] = {
+        {{NULL}, "wanted a command"},
+        {{"generat"}, "did you mean generate?"},
+        {{"--frobnicate"}, "unknown flag '--frobnicate'"},
+        {{"help", "rendre"}, "did you mean render?"},
+        {{"generate", "-p", "x"}, "wanted MODEL, found nothing"},
+        {{"generate", "tiny-math"}, "wanted one of -p TEXT"},
+        {{"generate", "tiny-math", "-p", "x", "--ids", "1"}, "found more"},
+        {{"generate", "tiny-math", "other", "-p", "x"}, "wanted one MODEL, found 'other'"},
+        {{"generate", "tiny-math", "--temprature", "1"}, "did you mean --temperature?"},
+        {{"generate", "tiny-math", "--temperature", "hot"},
+         "--temperature: wanted a number from 0 to 100, found 'hot'"},
+        {{"generate", "tiny-math", "--temperature=nan"}, "--temperature: wanted a number"},
+        {{"generate", "tiny-math", "--temperature", "0x1"}, "--temperature: wanted a number"},
+        {{"generate", "tiny-math", "--temperature="}, "--temperature: wanted a number"},
+        {{"generate", "tiny-math", "--top-p", "0"},
+         "--top-p: wanted a number above 0 and at most 1, found '0'"},
+        {{"generate", "tiny-math", "--top-p", "1e-60"}, "--top-p: wanted a number above 0"},
+        {{"generate", "tiny-math", "--presence-penalty", "-2.5"},
+         "--presence-penalty: wanted a number from -2 to 2"},
+        {{"generate", "tiny-math", "--max-tokens", "0"}, "--max-tokens: wanted a whole number from 1"},
+        {{"generate", "tiny-math", "--max-tokens", "-1"}, "--max-tokens: wanted a whole number"},
+        {{"generate", "tiny-math", "--seed", "18446744073709551616"},
+         "--seed: wanted a whole number of 0 or more"},
+        {{"generate", "tiny-math", "--logprobs", "21"}, "--logprobs: wanted a whole number from 0 to 20"},
+        {{"generate", "tiny-math", "--isa", "avx"},
+         "--isa: wanted one of: auto scalar avx2 avx512, found 'avx'"},
+        {{"generate", "tiny-math", "--isa", "auto scalar"}, "--isa: wanted one of"},
+        {{"generate", "tiny-math", "--ids", "1,,2"}, "--ids: wanted token ids"},
+        {{"generate", "tiny-math", "--ids", "4294967296"}, "--ids: wanted token ids"},
+        {{"generate", "tiny-math", "--ids", ""}, "--ids: wanted token ids"},
+        {{"generate", "tiny-math", "--logit-bias", "5"}, "--logit-bias: wanted ID=F"},
+        {{"generate", "tiny-math", "--logit-bias", "5=1e9"}, "--logit-bias: wanted ID=F"},
+        {{"generate", "tiny-math", "--seed", "1", "--seed", "2"}, "--seed: given twice"},
+        {{"generate", "tiny-math", "--chat=yes"}, "--chat: wanted no value, found 'yes'"},
+        {{"generate", "tiny-math", "-p"}, "--prompt: wanted TEXT, found nothing"},
+        {{"generate", "tiny-math", "-p", "\xff\x1b[31m"},
+         "--prompt: wanted UTF-8, found byte 0xff at offset 0"},
+        {{"generate", "tiny-math", "-p", "x", "--system", "y"}, "--system needs --chat"},
+        {{"generate", "tiny-math", "--ids", "1", "--chat"}, "--chat needs a text"},
+        {{"generate", "tiny-math", "-x"}, "unknown flag '-x'"},
+        {{"generate", "tiny-math", "--\x1b[2J"}, "unknown flag '--\\x1b[2J'"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "[1]"},
+         "--chat-template-kwargs: wanted a JSON object"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "{"}, "--chat-template-kwargs: column"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "{\"messages\":[]}"},
+         "\"messages\" is the conversation"},
+        {{"tokenize", "tiny-math", "--text", "a", "--ids", "1"}, "found more"},
+        {{"render", "--input", "x.json"}, "wanted MODEL or --template FILE, found neither"},
+        {{"render", "tiny-math"}, "wanted --input FILE"},
+        {{"logits", "tiny-math", "--ids", "1"}, "wanted --out FILE"},
+        {{"logits", "tiny-math", "--out", "x"}, "wanted --ids or --text, found neither"},
+        {{"bench", "tiny-math", "--decode-tokens", "1"}, "--decode-tokens: wanted a whole number from 2"},
+        {{"completion", "tcsh"}, "wanted one of: bash zsh fish, found 'tcsh'"},
+        {{"completion"}, "wanted SHELL"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *words[7] = {0};
+        memcpy(words, cases[i].words, sizeof cases[i].words);
+        finish(start(NULL, -1, words));
+        expect_error(2, cases[i].said);
+    }
+}
+
+/* ---- operating errors ---------------------------------------------------------------------------------- */
+
+static void bad_models_and_files(void **state) {
+    (void)state;
+    RUN("inspect", "no-such-model");
+    expect_error(1, "no-such-model: no such model directory");
+    RUN("inspect", "./no/such");
+    expect_error(1, "./no/such: no such model directory");
+    RUN("generate", "", "-p", "x");
+    expect_error(1, "MODEL is empty");
+    RUN("inspect", source_path("models/tiny-math/config.json"));
+    expect_error(1, "wanted a model directory, found a file");
+    RUN("inspect", folder);
+    expect_error(1, "config.json");
+    RUN("generate", "tiny-math", "--prompt-file", folder);
+    expect_error(1, "wanted a file, found a directory");
+    RUN("generate", "tiny-math", "--prompt-file", in_folder("absent"));
+    expect_error(1, "absent: cannot open");
+    write_file("bad.txt", "ab\xc0", 3);
+    RUN("generate", "tiny-math", "--prompt-file", in_folder("bad.txt"));
+    expect_error(1, "bad.txt: wanted UTF-8, found byte 0xc0 at offset 2");
+    RUN_WITH("\xed\xa0\x80", "tokenize", "tiny-math");
+    expect_error(1, "standard input: wanted UTF-8");
+    RUN("logits", "tiny-math", "--ids", "1", "--out", in_folder("no/such/file"));
+    expect_error(1, "no/such/file");
+    RUN("logits", "tiny-math", "--ids", "100000", "--out", in_folder("x"));
+    expect_error(1, "100000");
+}
+
+static void bad_requests(void **state) {
+    (void)state;
+    RUN("generate", "tiny-math", "-p", "");
+    expect_error(1, "prompt");
+    RUN("generate", "tiny-math", "-p", "one two three four five six", "--max-model-len", "4");
+    expect_error(1, "max_model_len");
+    RUN("generate", "tiny-math", "--ids", "1,2,1024");
+    expect_error(1, "1024");
+    RUN("generate", "tiny-math", "-p", "x", "--stop", "");
+    expect_error(1, "stop");
+    RUN("bench", "tiny-math", "--prompt-tokens", "8", "--decode-tokens", "16", "--max-model-len", "12");
+    expect_error(1, "--max-model-len");
+}
+
+static void bad_templates(void **state) {
+    (void)state;
+    static const char broken[] = "{{ messages", raising[] = "{{ raise_exception('no \x1b[31m roles') }}";
+    write_file("broken.jinja", broken, sizeof broken - 1);
+    write_file("raising.jinja", raising, sizeof raising - 1);
+    write_file("empty.json", "{}", 2);
+    write_file("list.json", "[]", 2);
+    write_file("broken.json", "{", 1);
+    RUN("render", "--template", in_folder("broken.jinja"), "--input", in_folder("empty.json"));
+    expect_error(1, "broken.jinja");
+    RUN("render", "--template", in_folder("raising.jinja"), "--input", in_folder("empty.json"));
+    expect_error(1, "no \\x1b[31m roles");
+    RUN("render", "--template", in_folder("raising.jinja"), "--input", in_folder("list.json"));
+    expect_error(1, "wanted a JSON object");
+    RUN("render", "--template", in_folder("raising.jinja"), "--input", in_folder("broken.json"));
+    expect_error(1, "JSON");
+    RUN("render", "--template", in_folder("absent"), "--input", in_folder("empty.json"));
+    expect_error(1, "absent");
+}
+
+/* ---- looking into a model ------------------------------------------------------------------------------ */
+
+static void inspects(void **state) {
+    (void)state;
+    RUN("inspect", "tiny-math");
+    expect_ok();
+    expect_out("qwen3");
+    expect_out("(4984448)");
+    RUN("inspect", "tiny-math", "--json", "--dtype", "float32");
+    expect_ok();
+    json_t *info = expect_json();
+    assert_string_equal(text_of(info, "dtype"), "float32");
+    assert_string_equal(text_of(info, "stored_dtype"), "bfloat16");
+    assert_int_equal(json_integer_value(json_object_get(info, "vocab_size")), 1024);
+    assert_true(json_is_true(json_object_get(info, "tied_embeddings")));
+    json_decref(info);
+}
+
+static void models_are_found_by_name(void **state) {
+    (void)state;
+    RUN("tokenize", source_path("models/tiny-math"), "--text", "Mia has 34");
+    expect_ok();
+    assert_int_equal(symlink(source_path("models/tiny-math"), in_folder("mine")), 0);
+    RUN("tokenize", "mine", "--text", "Mia");
+    expect_error(1, "mine: no such model directory");
+    setenv("INVAR_MODELS", folder, 1);
+    RUN("tokenize", "mine", "--text", "Mia");
+    unsetenv("INVAR_MODELS");
+    expect_ok();
+}
+
+static void tokenizes_both_ways(void **state) {
+    (void)state;
+    static const char text[] =
+        "Mia has 34 marbles.\n\tTwo: \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 <|im_start|>";
+    char list[4096] = "", unquoted[4096];
+    RUN("tokenize", "tiny-math", "--text", "Mia has 34");
+    expect_ok();
+    assert_string_equal(
+        came.out, "     599  Mia\n     303  \xc4\xa0has\n     220  \xc4\xa0\n      18  3\n      19  4\n");
+    RUN_WITH(text, "tokenize", "tiny-math", "--json");
+    expect_ok();
+    json_t *object = expect_json(), *ids = json_object_get(object, "ids"), *id;
+    size_t i, n = 0;
+    assert_true(json_array_size(ids) > 10);
+    json_array_foreach(ids, i, id) n +=
+        (size_t)snprintf(list + n, sizeof list - n, "%s%d", i ? "," : "", (int)json_integer_value(id));
+    json_decref(object);
+    RUN("tokenize", "tiny-math", "--ids", list, "--json");
+    expect_ok();
+    object = expect_json();
+    assert_string_equal(text_of(object, "text"), text);
+    json_decref(object);
+    RUN("tokenize", "tiny-math", "--ids", list);
+    expect_ok();
+    snprintf(unquoted, sizeof unquoted, "%s\n", text);
+    assert_string_equal(came.out, unquoted);
+    RUN("tokenize", "tiny-math", "--ids", "687,599", "--no-special");
+    expect_ok();
+    assert_string_equal(came.out, "Mia\n");
+}
+
+static void renders(void **state) {
+    (void)state;
+    static const char chat[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}";
+    static const char rendered[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+    static const char clock[] = "{{ strftime_now('%Y') }}:{{ n }}";
+    write_file("chat.json", chat, sizeof chat - 1);
+    RUN("render", "tiny-math", "--input", in_folder("chat.json"));
+    expect_ok();
+    assert_string_equal(came.out, rendered);
+    assert_string_equal(came.err, "");
+    RUN_WITH(chat, "render", "tiny-math", "--input", "-");
+    expect_ok();
+    assert_string_equal(came.out, rendered);
+    write_file("clock.jinja", clock, sizeof clock - 1);
+    RUN_WITH("{\"n\": 3}", "render", "--template", in_folder("clock.jinja"), "--input", "-", "--strftime-now",
+             "then");
+    expect_ok();
+    assert_string_equal(came.out, "then:3");
+}
+
+static void writes_logits(void **state) {
+    (void)state;
+    static char bytes[OUTPUT_MAX];
+    RUN("logits", "tiny-math", "--ids", "17,10,17", "--out", in_folder("logits.safetensors"));
+    expect_ok();
+    size_t n = read_back("logits.safetensors", bytes);
+    assert_true(n > 3 * 1024 * 4 + 3 * 4 + 8);
+    assert_non_null(strstr(bytes + 8, "\"logits\""));
+    assert_non_null(strstr(bytes + 8, "[3,1024]"));
+    assert_non_null(strstr(bytes + 8, "\"input_ids\""));
+}
+
+/* ---- generate ------------------------------------------------------------------------------------------ */
+
+static void answers_the_marbles(void **state) {
+    (void)state;
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES);
+    expect_ok();
+    assert_true(came.out_bytes > 2);
+    assert_string_equal(came.out + came.out_bytes - 2, "45");
+    const char *fingerprint = strstr(came.err, "\nfingerprint iv");
+    assert_non_null(fingerprint);
+    const char *digest = strchr(fingerprint + 1, '\n');
+    assert_non_null(digest);
+    assert_int_equal(strncmp(digest, "\ndigest sha256:", 15), 0);
+    assert_string_equal(strchr(digest + 1, '\n'), "\n");
+    assert_non_null(strstr(came.err, "finish stop"));
+    assert_non_null(strstr(came.err, "top-p 0.95 (generation_config.json)"));
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--quiet");
+    expect_ok();
+    assert_string_equal(came.err, "");
+}
+
+static void threads_and_isa_change_nothing(void **state) {
+    (void)state;
+    static const char *const isas[] = {"auto", "scalar", "avx2"};
+    static const char *const threads[] = {"1", "2", "3"};
+    char first[80], other[80];
+    static char text[OUTPUT_MAX];
+    for (size_t i = 0; i < 3; i++) {
+        RUN("generate", "tiny-math", "--chat", "-p", MARBLES, "--seed", "18446744073709551615",
+            "--temperature", "5", "--top-k", "0", "--top-p=1", "--max-tokens", "24", "--threads", threads[i],
+            "--isa", isas[i], "--max-num-batched-tokens", i == 1 ? "7" : "512");
+        expect_ok();
+        assert_non_null(strstr(came.err, "seed 18446744073709551615\n"));
+        digest_of_report(i == 0 ? first : other);
+        if (i == 0)
+            memcpy(text, came.out, came.out_bytes + 1);
+        else {
+            assert_string_equal(first, other);
+            assert_string_equal(came.out, text);
+        }
+    }
+    RUN("generate", "tiny-math", "--chat", "-p", MARBLES, "--seed", "4", "--temperature", "5", "--top-k", "0",
+        "--top-p=1", "--max-tokens", "24");
+    expect_ok();
+    digest_of_report(other);
+    assert_string_not_equal(first, other);
+}
+
+static void json_says_it_all(void **state) {
+    (void)state;
+    RUN("generate", "tiny-math", "-p", "2 + 2 =", "--json", "--logprobs", "2", "--max-tokens", "5", "--seed",
+        "18446744073709551615", "--stop", "never \"this\"\n", "--logit-bias", "17=-1.5",
+        "--no-generation-config");
+    expect_ok();
+    assert_string_equal(came.err, "");
+    expect_out("\"seed\": 18446744073709551615, ");
+    json_error_t why;
+    char *seed = strstr(came.out, "18446744073709551615");
+    memset(seed, ' ', 20); /* jansson has no unsigned 64-bit integers */
+    seed[0] = '7';
+    json_t *o = json_loads(came.out, JSON_REJECT_DUPLICATES, &why);
+    if (!o) fail_msg("%s", why.text);
+    assert_string_equal(text_of(o, "model"), "tiny-math");
+    assert_string_equal(text_of(o, "prompt"), "2 + 2 =");
+    assert_int_equal(strncmp(text_of(o, "digest"), "sha256:", 7), 0);
+    size_t n = (size_t)json_integer_value(json_object_get(o, "completion_tokens")), i;
+    assert_int_equal(json_array_size(json_object_get(o, "token_ids")), n);
+    json_t *rows = json_object_get(o, "logprobs"), *row;
+    assert_int_equal(json_array_size(rows), n);
+    json_array_foreach(rows, i, row) {
+        assert_int_equal(json_integer_value(json_object_get(row, "id")),
+                         json_integer_value(json_array_get(json_object_get(o, "token_ids"), i)));
+        assert_int_equal(json_array_size(json_object_get(row, "top")), 2);
+        assert_true(json_number_value(json_object_get(row, "logprob")) <= 0);
+    }
+    json_t *p = json_object_get(o, "parameters");
+    assert_true(json_number_value(json_object_get(p, "temperature")) == 1);
+    assert_int_equal(json_array_size(json_object_get(p, "from_generation_config")), 0);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(p, "stop"), 0)), "never \"this\"\n");
+    assert_true(json_number_value(json_object_get(json_object_get(p, "logit_bias"), "17")) == -1.5);
+    json_decref(o);
+}
+
+static void prompts_come_from_anywhere(void **state) {
+    (void)state;
+    char digests[4][80];
+    write_file("prompt.txt", "2 + 2 =", 7);
+    RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "-p", "2 + 2 =");
+    digest_of_report(digests[0]);
+    RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "--prompt-file",
+        in_folder("prompt.txt"));
+    digest_of_report(digests[1]);
+    RUN_WITH("2 + 2 =", "generate", "--temperature=0", "--max-tokens=6", "--prompt-file=-", "--",
+             "tiny-math");
+    digest_of_report(digests[2]);
+    RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "--ids", "17,289,220,17,265");
+    digest_of_report(digests[3]);
+    for (size_t i = 1; i < 4; i++) assert_string_equal(digests[i], digests[0]);
+}
+
+static void stops_where_told(void **state) {
+    (void)state;
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--stop", "52", "--stop",
+        "never");
+    expect_ok();
+    assert_string_equal(came.out, "<think>\n34 + 18 = ");
+    assert_non_null(strstr(came.err, "finish stop"));
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--stop-id", "289");
+    expect_ok();
+    assert_string_equal(came.out, "<think>\n34 +");
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--ignore-eos",
+        "--max-tokens", "60");
+    expect_ok();
+    assert_non_null(strstr(came.err, "60 generated"));
+    assert_non_null(strstr(came.err, "finish length"));
+}
+
+static void logprobs_as_a_table(void **state) {
+    (void)state;
+    RUN("generate", "tiny-math", "-p", "2 + 2 =", "--temperature", "0", "--max-tokens", "2", "--logprobs",
+        "1");
+    expect_ok();
+    assert_non_null(strstr(came.err, "logprob token\n"));
+}
+
+/* ---- ends of all kinds --------------------------------------------------------------------------------- */
+
+static void a_reader_that_left(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    static const char *const words[] = {"generate", "tiny-math", "-p", "x", "--max-tokens", "5", NULL};
+    pid_t pid = start(NULL, ends[1], words);
+    close(ends[1]);
+    finish(pid);
+    assert_int_equal(came.code, 1);
+    assert_string_equal(came.err, "");
+}
+
+static void a_full_disk(void **state) {
+    (void)state;
+    int full = open("/dev/full", O_WRONLY);
+    if (full < 0) {
+        printf("SKIPPED: there is no /dev/full\n");
+        skip();
+    }
+    static const char *const words[] = {"help", NULL};
+    pid_t pid = start(NULL, full, words);
+    close(full);
+    finish(pid);
+    assert_int_equal(came.code, 1);
+    assert_string_equal(came.err, "invar: standard output: No space left on device\n");
+}
+
+static void a_signal_ends_the_answer(void **state) {
+    (void)state;
+    /* Slow on purpose: the first byte must come long before the last. */
+    static const char *const words[] = {
+        "generate", "tiny-math",    "--isa", "scalar",  "--threads",    "1",    "--temperature",
+        "0",        "--ignore-eos", "-p",    "2 + 2 =", "--max-tokens", "2000", NULL};
+    int ends[2];
+    char byte;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = start(NULL, ends[1], words);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    while (read(ends[0], &byte, 1) > 0) continue;
+    close(ends[0]);
+    finish(pid);
+    assert_int_equal(came.code, 128 + SIGTERM);
+    assert_non_null(strstr(came.err, "finish cancelled"));
+    assert_non_null(strstr(came.err, "\ndigest sha256:"));
+}
+
+/* ---- chat, bench, completion --------------------------------------------------------------------------- */
+
+static void chats_line_by_line(void **state) {
+    (void)state;
+    char saved[300], input[1000];
+    snprintf(saved, sizeof saved, "%s", in_folder("saved.json"));
+    snprintf(input, sizeof input,
+             "What is 5 + \\\n6?\n/temperature 0\n/seed 3\n/system Be brief.\n/reset\n%s\n/save "
+             "%s\n/exit\nnot read\n",
+             MARBLES, saved);
+    RUN_WITH(input, "chat", "tiny-math", "--seed", "1", "--quiet");
+    expect_ok();
+    assert_string_equal(came.err, "");
+    assert_string_equal(came.out + came.out_bytes - 3, "45\n");
+    json_error_t why;
+    json_t *o = json_load_file(saved, 0, &why), *messages = json_object_get(o, "messages");
+    assert_int_equal(json_array_size(messages), 3);
+    assert_string_equal(text_of(json_array_get(messages, 0), "content"), "Be brief.");
+    assert_string_equal(text_of(json_array_get(messages, 1), "content"), MARBLES);
+    assert_string_equal(text_of(json_array_get(messages, 2), "role"), "assistant");
+    json_decref(o);
+    RUN("render", "tiny-math", "--input", saved);
+    expect_ok();
+    expect_out("Be brief.");
+}
+
+static void chat_errors_do_not_end_it(void **state) {
+    (void)state;
+    RUN_WITH("/sed 3\n/temperature hot\n\xff\n/save\n2 + 2\n", "chat", "tiny-math", "--temperature", "0",
+             "--max-tokens", "4");
+    assert_int_equal(came.code, 1);
+    assert_true(came.out_bytes > 1);
+    assert_non_null(strstr(came.err, "unknown command '/sed': did you mean /seed?\n"));
+    assert_non_null(strstr(came.err, "--temperature: wanted a number from 0 to 100, found 'hot'\n"));
+    assert_non_null(strstr(came.err, "message: wanted UTF-8, found byte 0xff at offset 0\n"));
+    assert_non_null(strstr(came.err, "/save: wanted a file name\n"));
+    assert_non_null(strstr(came.err, "digest sha256:"));
+}
+
+static void benches(void **state) {
+    (void)state;
+    char digest[2][80];
+    for (int i = 0; i < 2; i++) {
+        RUN("bench", "tiny-math", "--prompt-tokens", "16", "--decode-tokens", "4", "--repeat", "2", "--json",
+            "--threads", i ? "2" : "1", "--isa", i ? "auto" : "scalar");
+        expect_ok();
+        json_t *o = expect_json();
+        assert_int_equal(json_integer_value(json_object_get(o, "threads")), i + 1);
+        assert_true(json_number_value(json_object_get(o, "prefill_tokens_per_s")) > 0);
+        assert_true(json_number_value(json_object_get(o, "decode_tokens_per_s")) > 0);
+        snprintf(digest[i], sizeof digest[i], "%s", text_of(o, "digest"));
+        json_decref(o);
+    }
+    assert_string_equal(digest[0], digest[1]);
+    RUN("bench", "tiny-math", "--prompt-tokens", "16", "--decode-tokens", "4");
+    expect_ok();
+    expect_out("medians of 3 runs");
+}
+
+static void completions_are_current(void **state) {
+    (void)state;
+    static const struct {
+        const char *shell, *file;
+    } scripts[] = {{"bash", "completions/invar.bash"},
+                   {"zsh", "completions/_invar"},
+                   {"fish", "completions/invar.fish"}};
+    static char kept[OUTPUT_MAX];
+    for (size_t i = 0; i < 3; i++) {
+        RUN("completion", scripts[i].shell);
+        expect_ok();
+        FILE *file = fopen(source_path(scripts[i].file), "rb");
+        assert_non_null(file);
+        size_t n = fread(kept, 1, OUTPUT_MAX - 1, file);
+        fclose(file);
+        kept[n] = 0;
+        if (strcmp(kept, came.out) != 0)
+            fail_msg("%s is old: invar completion %s > %s", scripts[i].file, scripts[i].shell,
+                     scripts[i].file);
+    }
+}
+
+/* What bash would offer for a line. */
+static void bash_offers(const char *line, const char *offer) {
+    char command[8192];
+    snprintf(command, sizeof command,
+             "bash -c 'source \"$0\"; COMP_WORDS=(%s \"\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); compopt() "
+             "{ :; }; _invar; "
+             "printf \"%%s\\n\" \"${COMPREPLY[@]}\"' '%s' > %s",
+             line, source_path("completions/invar.bash"), in_folder("offers"));
+    assert_int_equal(system(command), 0);
+    static char offers[OUTPUT_MAX];
+    read_back("offers", offers);
+    if (!strstr(offers, offer)) fail_msg("after \"%s\": no %s in: %s", line, offer, offers);
+}
+
+static void bash_completes(void **state) {
+    (void)state;
+    if (system("bash -c true >/dev/null 2>&1") != 0) {
+        printf("SKIPPED: there is no bash\n");
+        skip();
+    }
+    bash_offers("invar", "tokenize\n");
+    bash_offers("invar generate m --isa", "avx2\n");
+    bash_offers("invar completion", "zsh\n");
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    unsetenv("INVAR_MODELS");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help_for_everything),
+        cmocka_unit_test(usage_errors),
+        cmocka_unit_test(bad_models_and_files),
+        cmocka_unit_test(bad_requests),
+        cmocka_unit_test(bad_templates),
+        cmocka_unit_test(inspects),
+        cmocka_unit_test(models_are_found_by_name),
+        cmocka_unit_test(tokenizes_both_ways),
+        cmocka_unit_test(renders),
+        cmocka_unit_test(writes_logits),
+        cmocka_unit_test(answers_the_marbles),
+        cmocka_unit_test(threads_and_isa_change_nothing),
+        cmocka_unit_test(json_says_it_all),
+        cmocka_unit_test(prompts_come_from_anywhere),
+        cmocka_unit_test(stops_where_told),
+        cmocka_unit_test(logprobs_as_a_table),
+        cmocka_unit_test(a_reader_that_left),
+        cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(a_signal_ends_the_answer),
+        cmocka_unit_test(chats_line_by_line),
+        cmocka_unit_test(chat_errors_do_not_end_it),
+        cmocka_unit_test(benches),
+        cmocka_unit_test(completions_are_current),
+        cmocka_unit_test(bash_completes),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
