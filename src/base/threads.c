@@ -1,5 +1,6 @@
-/* threads.c: workers wait for a new job number: a short spin, then a futex. A spin alone collapses when
- * another process wants the core; a futex alone costs more than a small layer. */
+/* threads.c: workers wait for a new job: a short spin, then a futex. The caller works too, and when the tasks
+ * are all given out it closes the job and waits only for workers that have joined it: one that the system has
+ * not even scheduled, because another process has its core, is not waited for. */
 #include "base/threads.h"
 #include "base/size.h"
 
@@ -22,6 +23,11 @@ typedef struct worker {
     size_t index;
 } worker;
 
+/* The gate of the job at work: its number in the high half; in the low half, which is also the futex word of
+ * the caller's wait, CLOSED and the count of workers inside. */
+#define CLOSED UINT64_C(0x80000000)
+#define INSIDE UINT64_C(0x7fffffff)
+
 struct iv_pool {
     size_t threads;
     worker *workers; /* threads - 1 of them */
@@ -29,14 +35,14 @@ struct iv_pool {
     void *context;
     size_t count;
     atomic_bool stop;
-    _Alignas(64) atomic_uint job;     /* futex word: changes when there is work */
-    _Alignas(64) atomic_size_t next;  /* the next index to hand out */
-    _Alignas(64) atomic_uint running; /* futex word: workers that have not finished this job */
-    atomic_uint sleepers;             /* workers that wait in the kernel for a job */
+    _Alignas(64) _Atomic uint64_t gate;
+    _Alignas(64) atomic_uint job;    /* futex word of the workers' wait: the job's number */
+    _Alignas(64) atomic_size_t next; /* the next index to hand out */
+    atomic_uint sleepers;            /* workers that wait in the kernel */
 };
 
-static void futex_wait(atomic_uint *word, unsigned seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
-static void futex_wake(atomic_uint *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
+static void futex_wait(void *word, unsigned seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
+static void futex_wake(void *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
 
 static void take_tasks(iv_pool *p, size_t me) {
     unsigned saved = _mm_getcsr();
@@ -62,35 +68,52 @@ static unsigned await_job(iv_pool *p, unsigned seen) {
     return job;
 }
 
+/* Enters the job unless it is closed. */
+static bool join(iv_pool *p) {
+    uint64_t gate = atomic_load(&p->gate);
+    while (!(gate & CLOSED))
+        if (atomic_compare_exchange_weak(&p->gate, &gate, gate + 1)) return true;
+    return false;
+}
+
 static void *work(void *argument) {
     worker *w = argument;
     iv_pool *p = w->pool;
     for (unsigned seen = 0;;) {
         seen = await_job(p, seen);
         if (atomic_load(&p->stop)) return NULL;
+        if (!join(p)) continue;
         take_tasks(p, w->index);
-        if (atomic_fetch_sub(&p->running, 1) == 1) futex_wake(&p->running, 1);
+        uint64_t before = atomic_fetch_sub(&p->gate, 1);
+        if ((before & CLOSED) && (before & INSIDE) == 1) futex_wake(&p->gate, 1);
     }
 }
 
-void iv_pool_run(iv_pool *p, size_t count, void (*task)(void *, size_t, size_t), void *context) {
+static void wait_for_joined(iv_pool *p) {
+    uint64_t gate = atomic_fetch_or(&p->gate, CLOSED) | CLOSED;
+    for (int i = 0; i < SPINS && (gate & INSIDE); i++) {
+        _mm_pause();
+        gate = atomic_load(&p->gate);
+    }
+    while (gate & INSIDE) {
+        futex_wait(&p->gate, (unsigned)gate); /* little-endian: the low half comes first */
+        gate = atomic_load(&p->gate);
+    }
+}
+
+void iv_pool_run(iv_pool *p, size_t count, void (*task)(void *context, size_t index, size_t worker), void *context) {
     if (count == 0) return;
     p->task = task, p->context = context, p->count = count;
     atomic_store(&p->next, 0);
     bool alone = p->threads == 1 || count == 1;
     if (!alone) {
-        atomic_store(&p->running, (unsigned)(p->threads - 1));
-        atomic_fetch_add(&p->job, 1);
+        unsigned job = atomic_load(&p->job) + 1;
+        atomic_store(&p->gate, (uint64_t)job << 32);
+        atomic_store(&p->job, job);
         if (atomic_load(&p->sleepers)) futex_wake(&p->job, (int)p->threads);
     }
     take_tasks(p, 0);
-    if (alone) return;
-    unsigned left;
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&p->running, memory_order_acquire) == 0) return;
-        _mm_pause();
-    }
-    while ((left = atomic_load(&p->running)) != 0) futex_wait(&p->running, left);
+    if (!alone) wait_for_joined(p);
 }
 
 static size_t cpus(void) {
@@ -107,6 +130,7 @@ iv_status iv_pool_open(size_t threads, iv_pool **out, iv_error *err) {
     iv_pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     if (!p) return iv_fail(err, IV_NO_MEMORY, "threads: no memory for a pool");
     memset(p, 0, sizeof *p);
+    atomic_store(&p->gate, CLOSED);
     p->workers = calloc(threads, sizeof *p->workers);
     p->threads = 1;
     iv_status status = p->workers ? IV_OK : iv_fail(err, IV_NO_MEMORY, "threads: no memory for %zu workers", threads);
