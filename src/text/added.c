@@ -159,6 +159,9 @@ static iv_status find_token(const iv_added_set *set, iv_regex_work *work, const 
             if (end >= walk->space_end) walk->space_end = space_after(text, end, n);
             end = walk->space_end;
         }
+        /* Nothing but space that an earlier token has taken: not a token, but what comes next starts after
+         * it. */
+        if (start >= end) continue;
         walk->held = token, walk->held_start = start, walk->held_end = end;
         return IV_OK;
     }
