@@ -3,6 +3,7 @@
 
     tokenizer_cases.py small OUT.json SEED COUNT        small made-up tokenizers over every supported step
     tokenizer_cases.py dirs  OUT.json SEED COUNT DIR... real ones, DIR/tokenizer.json
+    tokenizer_cases.py every OUT.json FROM STEP DIR...    real ones, and normalizers and splits: every STEP-th character from FROM on
 
 tests/data/tokenizer_cases.json is `small` with seed 1, count 36. Larger ones are for development: point
 INVAR_TOKENIZER_CASES at the file. The tests never need this script.
@@ -189,10 +190,47 @@ def small_tokenizer(r):
     return spec, names
 
 
+def every_case(tok, start, step):
+    """Every step-th character from start on, between a letter and a digit, after a space, and among marks of several classes."""
+    cases = []
+    # Beyond these ranges nothing is assigned but private use.
+    assigned = [c for c in (*range(0, 0xD800), *range(0xE000, 0x33500), *range(0xE0000, 0xE0200))][start::step]
+    for i in range(0, len(assigned), 64):
+        chars = [chr(c) for c in assigned[i : i + 64]]
+        s = "".join("a%s1 %s.%s\u0315%s\u0334\n%s%sB" % (c, c, c, c, c, c) for c in chars)
+        ids = tok.encode(s, add_special_tokens=False).ids
+        cases.append({"text": s, "add": False, "parse": True, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False)})
+    return cases
+
+
+def byte_tokenizer(normalizer, pretokenizer):
+    """Shows what the steps did: its ids are the bytes of the text, with a mark (id 1) where a piece ends."""
+    vocab = {"\u2423": 0, "</w>": 1}
+    vocab.update({"<0x%02X>" % b: b + 2 for b in range(256)})
+    return {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": pretokenizer, "post_processor": None,
+            "decoder": {"type": "ByteFallback"}, "model": {"type": "BPE", "unk_token": None, "byte_fallback": True, "fuse_unk": False,
+                                                            "end_of_word_suffix": "|", "vocab": vocab, "merges": []}}
+
+
+def every(dirs, start, step):
+    split = lambda regex: {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+    pieces = [split(REGEXES[0]), split(REGEXES[1])] + [split(x) for x in (r"\w", r"[\w]", r"\b", r"\p{P}", r"\p{S}|\p{Z}", r"\p{M}", r"\p{Han}|\p{Latin}",
+                                                                            r"\p{Cyrillic}|\p{Arabic}|\p{Hiragana}", r"(?i:'s|k)")]
+    pieces += [{"type": t} for t in ("Whitespace", "WhitespaceSplit", "Punctuation")] + [{"type": "Digits", "individual_digits": True}]
+    specs = [byte_tokenizer({"type": t}, None) for t in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")] + [byte_tokenizer(None, p) for p in pieces]
+    for spec in specs:
+        s = json.dumps(spec, separators=(",", ":"))
+        yield {"name": str(spec["normalizer"] or spec["pre_tokenizer"]), "json": s, "cases": every_case(Tokenizer.from_str(s), start, step)}
+    for path in dirs:
+        yield {"name": path, "dir": path, "cases": every_case(Tokenizer.from_file(path + "/tokenizer.json"), start, step)}
+
+
 def main():
     kind, out, seed, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     r = random.Random(seed)
     result = []
+    if kind == "every":
+        result = list(every(sys.argv[5:], seed, count))
     if kind == "dirs":
         for path in sys.argv[5:]:
             with open(path + "/tokenizer.json") as f:
