@@ -170,9 +170,10 @@ static iv_status read_merges(const char *name, json_t *model, iv_tokenizer_json 
     t->merges = IV_ARENA_NEW(&t->arena, count, iv_merge);
     if (!t->merges) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu merges", name, count);
     json_array_foreach(merges, i, value) {
-        IV_TRY(read_merge(name, i, value, t, &t->merges[i], err));
+        /* The first line of a merges.txt, which some files have kept. */
+        if (json_is_string(value) && strncmp(json_string_value(value), "#version", 8) == 0) continue;
+        IV_TRY(read_merge(name, i, value, t, &t->merges[t->merge_count++], err));
     }
-    t->merge_count = count;
     return IV_OK;
 }
 
@@ -198,6 +199,9 @@ static iv_status read_model(const char *name, json_t *root, iv_tokenizer_json *t
     IV_TRY(iv_field_str_or_null(&f, "continuing_subword_prefix", &t->prefix));
     IV_TRY(iv_field_str_or_null(&f, "end_of_word_suffix", &t->suffix));
     IV_TRY(iv_field_str_or_null(&f, "unk_token", &unk));
+    if (t->prefix.len > IV_TOKEN_AFFIX_BYTES_MAX || t->suffix.len > IV_TOKEN_AFFIX_BYTES_MAX)
+        return iv_fail(err, IV_LIMIT, "%s: model: a prefix or suffix of more than %d bytes", name,
+                       IV_TOKEN_AFFIX_BYTES_MAX);
     IV_TRY(read_vocab(name, model, t, err));
     t->unk_id = -1;
     if (unk.data) {

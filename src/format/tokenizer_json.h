@@ -16,6 +16,7 @@ enum {
     IV_TOKEN_ID_MAX = (1 << 24) - 1,
     IV_TOKEN_BYTES_MAX = 1 << 16,    /* one token's text */
     IV_ADDED_TOKEN_BYTES_MAX = 4096, /* an added token's content */
+    IV_TOKEN_AFFIX_BYTES_MAX = 64,   /* continuing_subword_prefix, end_of_word_suffix */
     IV_TOKENIZER_MERGES_MAX = 1 << 24,
     IV_TOKENIZER_STEPS_MAX = 32,  /* normalizers, pre-tokenizers, decoders: each at most */
     IV_TOKENIZER_NESTING_MAX = 8, /* Sequence inside Sequence */

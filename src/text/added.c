@@ -21,7 +21,7 @@ static int compare_entries(const void *a, const void *b) {
 static iv_status open_word(iv_regex **out, iv_error *err) {
     iv_buf p = {0};
     bool ok = iv_buf_puts(&p, "\\A[") && iv_charset_word(&p) && iv_buf_puts(&p, "\\x{200c}\\x{200d}]");
-    iv_status status = ok ? iv_regex_open_raw("added_tokens", p.data, out, err) : iv_text_full(&p, err);
+    iv_status status = ok ? iv_regex_open_raw("added_tokens", p.data, out, err) : iv_text_full(&p, 0, err);
     iv_buf_free(&p);
     return status;
 }
@@ -159,6 +159,9 @@ static iv_status find_token(const iv_added_set *set, iv_regex_work *work, const 
             if (end >= walk->space_end) walk->space_end = space_after(text, end, n);
             end = walk->space_end;
         }
+        /* Nothing but space that an earlier token has taken: not a token, but what comes next starts after
+         * it. */
+        if (start >= end) continue;
         walk->held = token, walk->held_start = start, walk->held_end = end;
         return IV_OK;
     }

@@ -54,7 +54,7 @@ static iv_status whole_token(iv_decode_run *run, size_t step, const char *s, siz
 }
 
 static iv_status hold(iv_decode_run *run, iv_buf *buf, const char *s, size_t n) {
-    return iv_buf_append(buf, s, n) ? IV_OK : iv_text_full(buf, run->err);
+    return iv_buf_append(buf, s, n) ? IV_OK : iv_text_full(buf, n, run->err);
 }
 
 /* ---- Replace ---- */
@@ -230,7 +230,7 @@ static iv_status metaspace_part(iv_decode_run *run, size_t step, const char *s, 
 static iv_status part(iv_decode_run *run, size_t step, const char *s, size_t n) {
     if (n == 0) return IV_OK;
     if (step == run->decoder->count)
-        return iv_buf_append(run->out, s, n) ? IV_OK : iv_text_full(run->out, run->err);
+        return iv_buf_append(run->out, s, n) ? IV_OK : iv_text_full(run->out, n, run->err);
     switch (run->decoder->steps[step].kind) {
     case IV_DECODE_FUSE: return part(run, step + 1, s, n);
     case IV_DECODE_STRIP: return strip_part(run, step, s, n);
@@ -267,7 +267,7 @@ static iv_status flush_step(iv_decode_run *run, size_t step) {
 iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_error *err) {
     run->out = out, run->err = err;
     if (run->tokens++ && run->decoder->join_with_spaces && !iv_buf_putc(out, ' '))
-        return iv_text_full(out, err);
+        return iv_text_full(out, 1, err);
     return whole_token(run, 0, token.data, token.len);
 }
 

@@ -7,10 +7,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
-iv_status iv_text_full(const iv_buf *buf, iv_error *err) {
-    if (buf->limit)
-        return iv_fail(err, IV_LIMIT, "tokenizer: the text grows over %zu bytes (or memory is out)",
-                       buf->limit);
+iv_status iv_text_full(const iv_buf *buf, size_t extra, iv_error *err) {
+    if (buf->limit && extra > buf->limit - buf->len)
+        return iv_fail(err, IV_LIMIT, "tokenizer: a step makes the text longer than %zu bytes", buf->limit);
     return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory for a text of %zu bytes", buf->len);
 }
 
@@ -82,9 +81,9 @@ static iv_status append_replaced(const iv_regex *re, iv_regex_work *work, iv_str
     for (bool found = n > 0; found;) {
         IV_TRY(iv_regex_next(re, work, text, n, &scan, &found, err));
         size_t upto = found ? scan.start : n;
-        if (!iv_buf_append(out, text + done, upto - done)) return iv_text_full(out, err);
+        if (!iv_buf_append(out, text + done, upto - done)) return iv_text_full(out, upto - done, err);
         if (!found) break;
-        if (!iv_buf_append(out, content.data, content.len)) return iv_text_full(out, err);
+        if (!iv_buf_append(out, content.data, content.len)) return iv_text_full(out, content.len, err);
         done = scan.end;
     }
     return IV_OK;
@@ -93,6 +92,7 @@ static iv_status append_replaced(const iv_regex *re, iv_regex_work *work, iv_str
 static iv_status apply_step(const iv_normalizer *norm, size_t i, iv_regex_work *work, const char *text,
                             size_t n, iv_buf *out, iv_error *err) {
     const iv_normalizer_spec *s = &norm->steps[i];
+    size_t most = 4; /* bytes of one append */
     bool ok = true;
     switch (s->kind) {
     case IV_NORMALIZE_NFC:
@@ -102,11 +102,15 @@ static iv_status apply_step(const iv_normalizer *norm, size_t i, iv_regex_work *
     case IV_NORMALIZE_REPLACE: return append_replaced(norm->regexes[i], work, s->content, text, n, out, err);
     case IV_NORMALIZE_LOWERCASE: ok = append_lower(text, n, out); break;
     case IV_NORMALIZE_PREPEND:
+        most = n + s->content.len;
         ok = n == 0 || (iv_buf_append(out, s->content.data, s->content.len) && iv_buf_append(out, text, n));
         break;
-    case IV_NORMALIZE_STRIP: ok = append_stripped(s, text, n, out); break;
+    case IV_NORMALIZE_STRIP:
+        most = n;
+        ok = append_stripped(s, text, n, out);
+        break;
     }
-    return ok ? IV_OK : iv_text_full(out, err);
+    return ok ? IV_OK : iv_text_full(out, most, err);
 }
 
 iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, const char *text, size_t n,
@@ -120,5 +124,5 @@ iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, co
     }
     if (norm->count) return IV_OK;
     iv_buf_clear(out);
-    return iv_buf_append(out, text, n) ? IV_OK : iv_text_full(out, err);
+    return iv_buf_append(out, text, n) ? IV_OK : iv_text_full(out, n, err);
 }

@@ -26,7 +26,7 @@ iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, co
 iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t n, iv_buf *out,
                                iv_error *err);
 
-/* Why an append failed: the limit, or memory. */
-iv_status iv_text_full(const iv_buf *buf, iv_error *err);
+/* Why an append of (at most) extra bytes failed: IV_LIMIT or IV_NO_MEMORY. */
+iv_status iv_text_full(const iv_buf *buf, size_t extra, iv_error *err);
 
 #endif

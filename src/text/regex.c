@@ -29,7 +29,6 @@ static iv_status compile(const char *where, const char *pattern, size_t n, iv_re
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", where);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    /* ALLOW_EMPTY_CLASS off and no callouts or captures: the translator writes none. */
     uint32_t options =
         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C;
     re->code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &code, &offset, context);

@@ -43,7 +43,7 @@ static iv_status open_digits(const char *where, iv_regex **out, iv_error *err) {
     /* The last two ranges are of Unicode 17, which only this step of the reference knows. */
     bool ok = iv_buf_putc(&p, '[') && iv_charset_property(&p, "N", 1, &memory) &&
               iv_buf_puts(&p, "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]");
-    iv_status status = ok ? iv_regex_open_raw(where, p.data, out, err) : iv_text_full(&p, err);
+    iv_status status = ok ? iv_regex_open_raw(where, p.data, out, err) : iv_text_full(&p, 0, err);
     iv_buf_free(&p);
     return status;
 }
@@ -54,7 +54,7 @@ static iv_status open_whitespace(const char *where, iv_regex **out, iv_error *er
     iv_buf word = {0}, p = {0};
     bool ok = iv_charset_word(&word) && iv_buf_puts(&word, "\\x{200c}\\x{200d}") &&
               iv_buf_printf(&p, "[%s]+|[^%s" IV_CHARSET_SPACE "]+", word.data, word.data);
-    iv_status status = ok ? iv_regex_open_raw(where, p.data, out, err) : iv_text_full(&p, err);
+    iv_status status = ok ? iv_regex_open_raw(where, p.data, out, err) : iv_text_full(&p, 0, err);
     iv_buf_free(&word);
     iv_buf_free(&p);
     return status;
@@ -183,13 +183,14 @@ static iv_status byte_level_piece(const iv_splitter *s, size_t step, iv_regex_wo
     const char *text = w->current.text.data + piece.start;
     iv_buf_clear(&w->line);
     bool ok = !s->steps[step].add_prefix_space || *text == ' ' || iv_buf_putc(&w->line, ' ');
-    if (!ok || !iv_buf_append(&w->line, text, piece.len)) return iv_text_full(&w->line, err);
+    if (!ok || !iv_buf_append(&w->line, text, piece.len)) return iv_text_full(&w->line, piece.len + 1, err);
     IV_TRY(find_segments(s->regexes[step], rw, w, w->line.data, w->line.len, false, err));
     iv_buf *out = &w->next.text;
     for (size_t i = 0; i < w->segment_count; i++) {
         iv_segment seg = w->segments[i];
         size_t start = out->len;
-        if (!iv_buf_reserve(out, 2 * (seg.end - seg.start))) return iv_text_full(out, err);
+        size_t most = 2 * (seg.end - seg.start);
+        if (!iv_buf_reserve(out, most)) return iv_text_full(out, most, err);
         for (size_t k = seg.start; k < seg.end; k++)
             out->len += iv_byte_level_encode((uint8_t)w->line.data[k], out->data + out->len);
         IV_TRY(push_piece(&w->next, start, out->len - start, piece.at_start && seg.start == 0, err));
@@ -210,7 +211,7 @@ static iv_status metaspace_piece(const iv_splitter *s, size_t step, iv_regex_wor
     bool ok = marked || !prepend || iv_buf_append(out, mark.data, mark.len);
     for (size_t i = 0; ok && i < piece.len; i++)
         ok = text[i] == ' ' ? iv_buf_append(out, mark.data, mark.len) : iv_buf_putc(out, text[i]);
-    if (!ok) return iv_text_full(out, err);
+    if (!ok) return iv_text_full(out, mark.len, err);
     IV_TRY(find_segments(s->regexes[step], rw, w, out->data + base, out->len - base, false, err));
     join_segments(w, IV_SPLIT_MERGED_WITH_NEXT);
     for (size_t i = 0; i < w->segment_count; i++) {
@@ -249,7 +250,7 @@ iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex_work, iv_
                             const char *text, size_t n, bool at_start, iv_error *err) {
     work->current.len = 0;
     iv_buf_clear(&work->current.text);
-    if (!iv_buf_append(&work->current.text, text, n)) return iv_text_full(&work->current.text, err);
+    if (!iv_buf_append(&work->current.text, text, n)) return iv_text_full(&work->current.text, n, err);
     IV_TRY(push_piece(&work->current, 0, n, at_start, err));
     for (size_t i = 0; i < s->count; i++) IV_TRY(apply_step(s, i, regex_work, work, err));
     return IV_OK;

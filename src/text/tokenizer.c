@@ -17,6 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An added token that is found by, and decodes to, its normalized text. */
+typedef struct normal_form {
+    int32_t id;
+    bool skippable; /* that text, too, is the content of a special token */
+    iv_str text;
+} normal_form;
+
 struct iv_tokenizer {
     iv_tokenizer_json spec;
     iv_normalizer normalizer;
@@ -24,7 +31,9 @@ struct iv_tokenizer {
     iv_bpe bpe;
     iv_decoder decoder;
     iv_added_set raw, normalized; /* tokens found before and after normalizing */
-    uint8_t *special;             /* a bit for each id */
+    normal_form *forms;           /* sorted by id; only those that differ from the token's content */
+    size_t form_count;
+    uint8_t *special; /* a bit for each id */
     uint8_t digest[32];
 };
 
@@ -103,6 +112,26 @@ static iv_status mark_special(iv_tokenizer *t, iv_error *err) {
     return IV_OK;
 }
 
+static int compare_forms(const void *a, const void *b) {
+    int32_t x = ((const normal_form *)a)->id, y = ((const normal_form *)b)->id;
+    return (x > y) - (x < y);
+}
+
+static iv_status collect_forms(iv_tokenizer *t, iv_error *err) {
+    const iv_added_set *set = &t->normalized;
+    t->forms = calloc(iv_size_max(set->count, 1), sizeof *t->forms);
+    if (!t->forms) return no_memory(err);
+    for (size_t i = 0; i < set->count; i++) {
+        iv_str text = set->entries[i].text, content = set->entries[i].token->content;
+        if (text.len == content.len && memcmp(text.data, content.data, text.len) == 0) continue;
+        const iv_token *same = iv_token_map_find(&t->spec.added_map, text.data, text.len);
+        t->forms[t->form_count++] =
+            (normal_form){set->entries[i].token->id, same && iv_tokenizer_is_special(t, same->id), text};
+    }
+    if (t->form_count) qsort(t->forms, t->form_count, sizeof *t->forms, compare_forms);
+    return IV_OK;
+}
+
 static iv_status open_parts(const char *name, iv_tokenizer *t, iv_error *err) {
     const iv_tokenizer_json *s = &t->spec;
     IV_TRY(iv_normalizer_open(name, s->normalizers, s->normalizer_count, &t->normalizer, err));
@@ -111,7 +140,8 @@ static iv_status open_parts(const char *name, iv_tokenizer *t, iv_error *err) {
     IV_TRY(iv_decoder_open(name, s, &t->decoder, err));
     IV_TRY(open_added(name, t, false, &t->raw, err));
     IV_TRY(open_added(name, t, true, &t->normalized, err));
-    return mark_special(t, err);
+    IV_TRY(mark_special(t, err));
+    return collect_forms(t, err);
 }
 
 iv_status iv_tokenizer_parse(const char *name, const char *json, size_t n, iv_tokenizer **out,
@@ -148,6 +178,7 @@ void iv_tokenizer_close(iv_tokenizer *t) {
     iv_added_set_close(&t->raw);
     iv_added_set_close(&t->normalized);
     iv_tokenizer_json_free(&t->spec);
+    free(t->forms);
     free(t->special);
     free(t);
 }
@@ -232,8 +263,11 @@ static iv_status decode_id(const iv_tokenizer *t, bool skip_special, iv_decode_r
                            iv_buf *out, iv_error *err) {
     if (id < 0) return iv_fail(err, IV_INVALID, "tokenizer: %d is not a token id", id);
     if ((size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return IV_OK;
-    if (skip_special && iv_tokenizer_is_special(t, id)) return IV_OK;
-    return iv_decode_token(run, t->spec.by_id[id], out, err);
+    const normal_form key = {.id = id}, *form = NULL;
+    if (t->form_count) form = bsearch(&key, t->forms, t->form_count, sizeof key, compare_forms);
+    /* The reference asks whether the text, not the id, is special: it matters only for normalized tokens. */
+    if (skip_special && (form ? form->skippable : iv_tokenizer_is_special(t, id))) return IV_OK;
+    return iv_decode_token(run, form ? form->text : t->spec.by_id[id], out, err);
 }
 
 iv_status iv_tokenizer_decode(const iv_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,

@@ -13,7 +13,7 @@
 typedef struct iv_tokenizer iv_tokenizer;
 
 enum {
-    IV_TOKENIZE_BYTES_MAX = 64 << 20,  /* one text */
+    IV_TOKENIZE_BYTES_MAX = 16 << 20,  /* one text */
     IV_TOKENIZE_GROWTH_MAX = 64,       /* no step may make a text this many times longer, */
     IV_TOKENIZE_GROWTH_BASE = 64 << 10 /* plus so many bytes: IV_LIMIT */
 };

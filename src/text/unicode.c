@@ -135,9 +135,9 @@ iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t
     uint8_t bound = form == IV_NORMALIZE_NFC ? 0xcc : 0x80;
     size_t plain = 0;
     while (plain < n && (uint8_t)text[plain] < bound) plain++;
-    if (plain == n) return iv_buf_append(out, text, n) ? IV_OK : iv_text_full(out, err);
+    if (plain == n) return iv_buf_append(out, text, n) ? IV_OK : iv_text_full(out, n, err);
     codes c = {0};
     bool ok = normalize(form, (const uint8_t *)text, n, &c, out);
     free(c.data);
-    return ok ? IV_OK : iv_text_full(out, err);
+    return ok ? IV_OK : iv_text_full(out, 4, err);
 }
