@@ -19,12 +19,12 @@ static void check_decode(const iv_tokenizer *t, const iv_ids *ids, bool skip) {
     iv_error err;
     iv_token_stream *s;
     iv_buf whole = {0}, parts = {0};
-    bool ok = iv_tokenizer_decode(t, ids->data, ids->len, skip, &whole, &err) == IV_OK;
+    bool ok = iv_tokenizer_decode(t, ids->data, ids->count, skip, &whole, &err) == IV_OK;
     expect(iv_utf8_valid((const uint8_t *)whole.data, whole.len, NULL));
     expect(iv_token_stream_open(t, skip, &s, &err) == IV_OK);
-    for (size_t i = 0; ok && i <= ids->len; i++) {
+    for (size_t i = 0; ok && i <= ids->count; i++) {
         size_t before = parts.len;
-        if (i < ids->len)
+        if (i < ids->count)
             expect(iv_token_stream_push(s, ids->data[i], &parts, &err) == IV_OK);
         else
             expect(iv_token_stream_flush(s, &parts, &err) == IV_OK);
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (unsigned flags = 0; flags < 4; flags++) {
         iv_ids ids = {0};
         if (iv_tokenizer_encode(t, text, text_len, flags, &ids, &err) == IV_OK) {
-            for (size_t i = 0; i < ids.len; i++) expect(iv_tokenizer_token(t, ids.data[i], NULL) != NULL);
+            for (size_t i = 0; i < ids.count; i++) expect(iv_tokenizer_token(t, ids.data[i], NULL) != NULL);
             check_decode(t, &ids, flags & 1);
         }
         iv_ids_free(&ids);

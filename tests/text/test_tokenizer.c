@@ -28,11 +28,11 @@ static iv_tokenizer *parse(const char *json) {
 
 static void check_ids(const char *where, size_t index, const iv_ids *got, const json_t *want) {
     size_t n = json_array_size(want);
-    for (size_t i = 0; i < n && i < got->len; i++)
+    for (size_t i = 0; i < n && i < got->count; i++)
         if (got->data[i] != json_integer_value(json_array_get(want, i)))
             fail_msg("%s case %zu: id %zu is %d, wanted %" JSON_INTEGER_FORMAT, where, index, i, got->data[i],
                      json_integer_value(json_array_get(want, i)));
-    if (got->len != n) fail_msg("%s case %zu: %zu ids, wanted %zu", where, index, got->len, n);
+    if (got->count != n) fail_msg("%s case %zu: %zu ids, wanted %zu", where, index, got->count, n);
 }
 
 static void check_text(const char *where, size_t index, const iv_buf *got, const json_t *want) {
@@ -46,11 +46,11 @@ static void check_text(const char *where, size_t index, const iv_buf *got, const
 static void check_stream(const iv_tokenizer *t, const iv_ids *ids, bool skip_special) {
     iv_token_stream *s;
     iv_buf whole = {0}, sum = {0};
-    ASSERT_OK(iv_tokenizer_decode(t, ids->data, ids->len, skip_special, &whole, &err), &err);
+    ASSERT_OK(iv_tokenizer_decode(t, ids->data, ids->count, skip_special, &whole, &err), &err);
     ASSERT_OK(iv_token_stream_open(t, skip_special, &s, &err), &err);
-    for (size_t i = 0; i <= ids->len; i++) {
+    for (size_t i = 0; i <= ids->count; i++) {
         size_t before = sum.len;
-        if (i < ids->len)
+        if (i < ids->count)
             ASSERT_OK(iv_token_stream_push(s, ids->data[i], &sum, &err), &err);
         else
             ASSERT_OK(iv_token_stream_flush(s, &sum, &err), &err);
@@ -79,7 +79,7 @@ static size_t check_cases(const char *where, const iv_tokenizer *t, const json_t
         unsigned flags = IV_ENCODE_ADD_SPECIAL | IV_ENCODE_PARSE_SPECIAL;
         ASSERT_OK(iv_tokenizer_encode(t, s, json_string_length(text), flags, &ids, &err), &err);
         check_ids(where, i, &ids, want);
-        ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.len, false, &decoded, &err), &err);
+        ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.count, false, &decoded, &err), &err);
         check_stream(t, &ids, true);
         check_stream(t, &ids, false);
         if (plain) {
@@ -89,7 +89,7 @@ static size_t check_cases(const char *where, const iv_tokenizer *t, const json_t
                 iv_tokenizer_encode(t, s, json_string_length(text), IV_ENCODE_PARSE_SPECIAL, &ids, &err),
                 &err);
             check_ids(where, i, &ids, plain);
-            ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.len, false, &decoded, &err), &err);
+            ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.count, false, &decoded, &err), &err);
         }
         check_text(where, i, &decoded, json_object_get(c, "decoded"));
         iv_ids_free(&ids);
@@ -171,14 +171,14 @@ static void test_chat_tiny_math(void **state) {
         assert_true(iv_tokenizer_find(t, "<|im_start|>", 12, &start) && iv_tokenizer_is_special(t, start));
         for (const char *s = text; (s = strstr(s, "<|im_start|>")); s++) marks++;
         ASSERT_OK(iv_tokenizer_encode(t, text, n, IV_ENCODE_PARSE_SPECIAL, &ids, &err), &err);
-        for (size_t i = 0; i < ids.len; i++) found += ids.data[i] == start;
+        for (size_t i = 0; i < ids.count; i++) found += ids.data[i] == start;
         assert_true(marks > 0);
         assert_int_equal(found, marks);
-        ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.len, false, &back, &err), &err);
+        ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.count, false, &back, &err), &err);
         assert_string_equal(back.data, text);
         /* Not asked for, the same marks are plain text. */
         ASSERT_OK(iv_tokenizer_encode(t, text, n, IV_ENCODE_PLAIN, &plain, &err), &err);
-        for (size_t i = 0; i < plain.len; i++) assert_false(iv_tokenizer_is_special(t, plain.data[i]));
+        for (size_t i = 0; i < plain.count; i++) assert_false(iv_tokenizer_is_special(t, plain.data[i]));
         iv_ids_free(&ids);
         iv_ids_free(&plain);
         iv_buf_free(&back);
@@ -212,7 +212,7 @@ static void check_encode(const iv_tokenizer *t, const char *text, unsigned flags
     iv_ids ids = {0};
     iv_buf got = {0};
     ASSERT_OK(iv_tokenizer_encode(t, text, strlen(text), flags, &ids, &err), &err);
-    for (size_t i = 0; i < ids.len; i++) assert_true(iv_buf_printf(&got, i ? " %d" : "%d", ids.data[i]));
+    for (size_t i = 0; i < ids.count; i++) assert_true(iv_buf_printf(&got, i ? " %d" : "%d", ids.data[i]));
     assert_string_equal(got.data ? got.data : "", want);
     iv_ids_free(&ids);
     iv_buf_free(&got);
@@ -240,7 +240,7 @@ static void test_encode_refuses(void **state) {
     assert_true(iv_ids_push(&ids, 77));
     assert_int_equal(iv_tokenizer_encode(t, "ab\xff", 3, IV_ENCODE_PLAIN, &ids, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "byte 2"));
-    assert_int_equal(ids.len, 1);
+    assert_int_equal(ids.count, 1);
     assert_int_equal(iv_tokenizer_encode(t, NULL, (size_t)IV_TOKENIZE_BYTES_MAX + 1, 0, &ids, &err),
                      IV_LIMIT);
     assert_int_equal(ids.data[0], 77);
@@ -415,7 +415,7 @@ static void check_time(const iv_tokenizer *t, const char *what, const char *unit
     double start = seconds();
     iv_status status = iv_tokenizer_encode(t, text.data, text.len, IV_ENCODE_PLAIN, &ids, &err);
     double took = seconds() - start;
-    printf("%s: %zu bytes to %zu ids in %.0f ms\n", what, text.len, ids.len, 1e3 * took);
+    printf("%s: %zu bytes to %zu ids in %.0f ms\n", what, text.len, ids.count, 1e3 * took);
     assert_int_equal(status, want);
     assert_true(took < 10); /* quadratic work would take minutes; a sanitizer build takes a second or two */
     iv_buf_free(&text);
@@ -488,8 +488,8 @@ static void test_threads(void **state) {
     for (int i = 0; i < 4; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(jobs[i].status, IV_OK);
-        assert_int_equal(jobs[i].ids.len, jobs[4].ids.len);
-        assert_memory_equal(jobs[i].ids.data, jobs[4].ids.data, jobs[4].ids.len * sizeof(int32_t));
+        assert_int_equal(jobs[i].ids.count, jobs[4].ids.count);
+        assert_memory_equal(jobs[i].ids.data, jobs[4].ids.data, jobs[4].ids.count * sizeof(int32_t));
     }
     for (int i = 0; i < 5; i++) iv_ids_free(&jobs[i].ids);
     iv_tokenizer_close(t);
@@ -511,8 +511,8 @@ static bool survives(const char *json, size_t n) {
     }
     unsigned flags = IV_ENCODE_ADD_SPECIAL | IV_ENCODE_PARSE_SPECIAL;
     if (iv_tokenizer_encode(t, text, sizeof text - 1, flags, &ids, &err) == IV_OK) {
-        for (size_t i = 0; i < ids.len; i++) assert_non_null(iv_tokenizer_token(t, ids.data[i], NULL));
-        ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.len, false, &out, &err), &err);
+        for (size_t i = 0; i < ids.count; i++) assert_non_null(iv_tokenizer_token(t, ids.data[i], NULL));
+        ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.count, false, &out, &err), &err);
     }
     iv_ids_free(&ids);
     iv_buf_free(&out);

@@ -22,8 +22,8 @@ static void show(tally *sum, const char *name, const json_t *c, const char *what
 }
 
 static bool same_ids(const iv_ids *got, const json_t *want) {
-    bool same = got->len == json_array_size(want);
-    for (size_t i = 0; same && i < got->len; i++)
+    bool same = got->count == json_array_size(want);
+    for (size_t i = 0; same && i < got->count; i++)
         same = got->data[i] == json_integer_value(json_array_get(want, i));
     return same;
 }
@@ -32,9 +32,9 @@ static bool same_ids(const iv_ids *got, const json_t *want) {
 static bool same_text(const iv_tokenizer *t, const iv_ids *ids, bool skip, const json_t *want) {
     iv_buf whole = {0}, parts = {0};
     iv_token_stream *s;
-    ASSERT_OK(iv_tokenizer_decode(t, ids->data, ids->len, skip, &whole, &err), &err);
+    ASSERT_OK(iv_tokenizer_decode(t, ids->data, ids->count, skip, &whole, &err), &err);
     ASSERT_OK(iv_token_stream_open(t, skip, &s, &err), &err);
-    for (size_t i = 0; i < ids->len; i++)
+    for (size_t i = 0; i < ids->count; i++)
         ASSERT_OK(iv_token_stream_push(s, ids->data[i], &parts, &err), &err);
     ASSERT_OK(iv_token_stream_flush(s, &parts, &err), &err);
     iv_token_stream_close(s);
@@ -60,8 +60,8 @@ static void check_case(tally *sum, const char *name, const iv_tokenizer *t, cons
             &err);
         if (!same_ids(&ids, json_object_get(c, "ids"))) {
             show(sum, name, c, "ids differ");
-            for (i = 0; sum->wrong <= SHOWN_MAX && i < ids.len; i++)
-                printf("%d%s", ids.data[i], i + 1 < ids.len ? "," : "\n");
+            for (i = 0; sum->wrong <= SHOWN_MAX && i < ids.count; i++)
+                printf("%d%s", ids.data[i], i + 1 < ids.count ? "," : "\n");
         }
     } else {
         json_array_foreach(json_object_get(c, "decode"), i, id) {

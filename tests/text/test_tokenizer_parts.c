@@ -57,11 +57,11 @@ static void test_ids(void **state) {
     (void)state;
     iv_ids a = {0}, b = {0};
     for (int32_t i = 0; i < 1000; i++) assert_true(iv_ids_push(&a, i));
-    assert_true(iv_ids_append(&b, a.data, a.len) && iv_ids_append(&b, a.data, a.len));
-    assert_int_equal(b.len, 2000);
+    assert_true(iv_ids_append(&b, a.data, a.count) && iv_ids_append(&b, a.data, a.count));
+    assert_int_equal(b.count, 2000);
     for (int32_t i = 0; i < 2000; i++) assert_int_equal(b.data[i], i % 1000);
     iv_ids_clear(&b);
-    assert_true(iv_ids_append(&b, NULL, 0) && b.len == 0);
+    assert_true(iv_ids_append(&b, NULL, 0) && b.count == 0);
     iv_ids_free(&a);
     iv_ids_free(&b);
 }
