@@ -137,6 +137,15 @@ static void zsh(FILE *out) {
 
 /* ---- fish ---------------------------------------------------------------------------------------------- */
 
+static void fish_description(FILE *out, const char *text) {
+    fputs(" -d '", out);
+    for (const char *c = text; *c; c++) {
+        if (*c == '\'' || *c == '\\') fputc('\\', out);
+        fputc(*c, out);
+    }
+    fputs("'\n", out);
+}
+
 static void fish_flag(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
     fprintf(out, "complete -c invar -n '__fish_seen_subcommand_from %s' -l %s", syntax->name, f->name);
     if (f->letter) fprintf(out, " -s %c", f->letter);
@@ -146,18 +155,14 @@ static void fish_flag(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
         fprintf(out, " -x -a '%s'", f->choices);
     else if (f->kind != CLI_SWITCH)
         fputs(" -x", out);
-    fputs(" -d '", out);
-    for (const char *c = f->help; *c; c++) {
-        if (*c == '\'' || *c == '\\') fputc('\\', out);
-        fputc(*c, out);
-    }
-    fputs("'\n", out);
+    fish_description(out, f->help);
 }
 
 static void fish(FILE *out) {
     fputs("# fish completion for invar; made by: invar completion fish\ncomplete -c invar -f\n", out);
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++) {
-        fprintf(out, "complete -c invar -n __fish_use_subcommand -a %s -d '%s'\n", (*s)->name, (*s)->summary);
+        fprintf(out, "complete -c invar -n __fish_use_subcommand -a %s", (*s)->name);
+        fish_description(out, (*s)->summary);
         fprintf(out, "complete -c invar -n '__fish_seen_subcommand_from %s' -a '", (*s)->name);
         if (!write_operands(out, *s, "", "'\n")) fputs("(__fish_complete_directories)'\n", out);
         each_flag(out, *s, fish_flag);
