@@ -5,6 +5,9 @@ _invar_folders() { compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- 
 _invar() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
+    # Readline takes --flag=value as three words.
+    if [ "$word" = = ]; then word=; fi
+    if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
         _invar_words 'generate chat bench inspect tokenize render logits completion help --help --version'
         return

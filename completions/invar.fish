@@ -84,7 +84,7 @@ complete -c invar -n '__fish_seen_subcommand_from render' -a '(__fish_complete_d
 complete -c invar -n '__fish_seen_subcommand_from render' -l template -r -F -d 'a Jinja template, in place of MODEL\'s'
 complete -c invar -n '__fish_seen_subcommand_from render' -l input -r -F -d 'a JSON object: the template\'s variables; - is standard input'
 complete -c invar -n '__fish_seen_subcommand_from render' -l strftime-now -x -d 'what strftime_now() gives to the template'
-complete -c invar -n __fish_use_subcommand -a logits -d 'write a model's logits to a file'
+complete -c invar -n __fish_use_subcommand -a logits -d 'write a model\'s logits to a file'
 complete -c invar -n '__fish_seen_subcommand_from logits' -a '(__fish_complete_directories)'
 complete -c invar -n '__fish_seen_subcommand_from logits' -l ids -x -d 'token ids'
 complete -c invar -n '__fish_seen_subcommand_from logits' -l text -x -d 'or a text'

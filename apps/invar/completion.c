@@ -26,6 +26,17 @@ static void quoted(FILE *out, const char *text, const char *escape) {
     }
 }
 
+/* What may stand as a command's operand, between spaces. False: a folder. */
+static bool write_operands(FILE *out, const cli_syntax *syntax, const char *before, const char *after) {
+    if (!syntax->operand_choices && !syntax->operand_command) return false;
+    fputs(before, out);
+    if (syntax->operand_choices) fputs(syntax->operand_choices, out);
+    for (const cli_syntax *const *s = cli_syntaxes; syntax->operand_command && *s; s++)
+        fprintf(out, "%s%s", s == cli_syntaxes ? "" : " ", (*s)->name);
+    fputs(after, out);
+    return true;
+}
+
 /* ---- bash ---------------------------------------------------------------------------------------------- */
 
 static void bash_name(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
@@ -53,6 +64,9 @@ static void bash(FILE *out) {
           "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} "
           "command=${COMP_WORDS[1]}\n"
           "    COMPREPLY=()\n"
+          "    # Readline takes --flag=value as three words.\n"
+          "    if [ \"$word\" = = ]; then word=; fi\n"
+          "    if [ \"$before\" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        _invar_words '",
           out);
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++) fprintf(out, "%s ", (*s)->name);
@@ -63,8 +77,9 @@ static void bash(FILE *out) {
         fprintf(out, "        %s:-*) _invar_words '--help", (*s)->name);
         each_flag(out, *s, bash_name);
         fputs("' ;;\n", out);
-        if ((*s)->operand_choices)
-            fprintf(out, "        %s:*) _invar_words '%s' ;;\n", (*s)->name, (*s)->operand_choices);
+        char before[64];
+        snprintf(before, sizeof before, "        %s:*) _invar_words '", (*s)->name);
+        write_operands(out, *s, before, "' ;;\n");
     }
     fputs("        *) _invar_folders ;;\n    esac\n}\ncomplete -F _invar invar\n", out);
 }
@@ -114,16 +129,22 @@ static void zsh(FILE *out) {
         fprintf(out, "    %s)\n        _arguments -s \\\n            '--help[show help]' \\\n", (*s)->name);
         each_flag(out, *s, zsh_flag);
         fprintf(out, "            '1:%s:", (*s)->operand ? (*s)->operand : "");
-        if ((*s)->operand_choices)
-            fprintf(out, "(%s)'\n", (*s)->operand_choices);
-        else
-            fputs("_files -/'\n", out);
+        if (!write_operands(out, *s, "(", ")'\n")) fputs("_files -/'\n", out);
         fputs("        ;;\n", out);
     }
     fputs("    esac\n}\n_invar \"$@\"\n", out);
 }
 
 /* ---- fish ---------------------------------------------------------------------------------------------- */
+
+static void fish_description(FILE *out, const char *text) {
+    fputs(" -d '", out);
+    for (const char *c = text; *c; c++) {
+        if (*c == '\'' || *c == '\\') fputc('\\', out);
+        fputc(*c, out);
+    }
+    fputs("'\n", out);
+}
 
 static void fish_flag(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
     fprintf(out, "complete -c invar -n '__fish_seen_subcommand_from %s' -l %s", syntax->name, f->name);
@@ -134,20 +155,16 @@ static void fish_flag(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
         fprintf(out, " -x -a '%s'", f->choices);
     else if (f->kind != CLI_SWITCH)
         fputs(" -x", out);
-    fputs(" -d '", out);
-    for (const char *c = f->help; *c; c++) {
-        if (*c == '\'' || *c == '\\') fputc('\\', out);
-        fputc(*c, out);
-    }
-    fputs("'\n", out);
+    fish_description(out, f->help);
 }
 
 static void fish(FILE *out) {
     fputs("# fish completion for invar; made by: invar completion fish\ncomplete -c invar -f\n", out);
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++) {
-        fprintf(out, "complete -c invar -n __fish_use_subcommand -a %s -d '%s'\n", (*s)->name, (*s)->summary);
-        const char *choices = (*s)->operand_choices ? (*s)->operand_choices : "(__fish_complete_directories)";
-        fprintf(out, "complete -c invar -n '__fish_seen_subcommand_from %s' -a '%s'\n", (*s)->name, choices);
+        fprintf(out, "complete -c invar -n __fish_use_subcommand -a %s", (*s)->name);
+        fish_description(out, (*s)->summary);
+        fprintf(out, "complete -c invar -n '__fish_seen_subcommand_from %s' -a '", (*s)->name);
+        if (!write_operands(out, *s, "", "'\n")) fputs("(__fish_complete_directories)'\n", out);
         each_flag(out, *s, fish_flag);
     }
     fputs("complete -c invar -l help -s h -d 'show help'\n"

@@ -53,6 +53,7 @@ typedef struct cli_syntax {
     const char *name, *group, *summary;
     const char *operand;         /* its metavar, NULL if the command takes none */
     const char *operand_choices; /* for completion, NULL: a path */
+    bool operand_command;        /* for completion: the name of a command */
     bool operand_optional;
     const char *usage;                             /* the line behind "invar NAME" */
     const char *text;                              /* a paragraph for help */

@@ -1,5 +1,5 @@
-/* syntax.c: the table of each command: flags, ranges, help, examples. Ranges are those of include/invar.h;
- * where the header leaves one open, the table closes it with something no machine reaches. */
+/* syntax.c: the table of each command: flags, ranges, help, examples. Ranges are those of include/invar.h
+ * and of the engine behind it; numbers of tokens are bounded by what an id can count. */
 #include "syntax.h"
 #include "text.h"
 
@@ -385,8 +385,7 @@ const cli_syntax cli_help_syntax = {.name = "help",
                                     .group = "Other",
                                     .summary = "help, in general or for one command",
                                     .operand = "COMMAND",
-                                    .operand_choices =
-                                        "generate chat bench inspect tokenize render logits completion help",
+                                    .operand_command = true,
                                     .operand_optional = true,
                                     .usage = "[COMMAND]",
                                     .text = "invar COMMAND --help shows the same.",

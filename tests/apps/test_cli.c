@@ -666,6 +666,8 @@ static void bash_completes(void **state) {
     bash_offers("invar", "tokenize\n");
     bash_offers("invar generate m --isa", "avx2\n");
     bash_offers("invar completion", "zsh\n");
+    bash_offers("invar help", "logits\n");
+    bash_offers("invar generate m --dtype =", "float16\n");
 }
 
 static int make_folder(void **state) {
