@@ -15,6 +15,11 @@ enum {
     IV_TILE_ROWS_MAX = 12    /* rows of the tallest tile of any kernel */
 };
 
+/* A finished subtree of 1, 2 and 4 leaves. */
+typedef struct iv_tile_pending {
+    _Alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
+} iv_tile_pending;
+
 /* A tile is `rows` activations against one panel of 32 outputs.
  *
  * Panels: bf16 as [k/2][32][2]; f16 and f32 as [k][32]; k padded with zeros to a multiple of 16.
@@ -25,8 +30,11 @@ typedef struct iv_tile_kernel {
     size_t pack_bytes; /* per element of the activations */
     /* Packs rows of k elements of `type` at a, `stride` elements apart, zero from k to k_padded. */
     void (*pack)(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
-    /* out[rows][32] = leaves and tree over k_padded. NaN canonical. */
-    void (*linear)(const void *packed, size_t rows, const void *panel, size_t k_padded, int leaves, float *out);
+    /* Leaves [first, last) of `leaves` over k_padded, and the tree as far as it goes: subtrees that wait for their
+     * sibling stand in pending, which belongs to this tile and panel from the first leaf to the last. With the
+     * last leaf out[rows][32] is written, NaN canonical. */
+    void (*linear)(const void *packed, size_t rows, const void *panel, size_t k_padded, int leaves, int first, int last,
+                   iv_tile_pending *pending, float *out);
     /* acc[rows][32] = one chain of k steps from acc. NaN as it falls. */
     void (*chain)(const void *packed, size_t rows, const void *panel, size_t k_padded, float *acc);
 } iv_tile_kernel;

@@ -5,6 +5,8 @@
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
+#include <string.h>
+
 enum { C = IV_PANEL_COLUMNS };
 
 bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k) {
@@ -33,25 +35,33 @@ static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
     else ((uint16_t *)panel)[at] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
 }
 
-/* The common case, bits moved as they are: a pair of k at a time so that stores fill cache lines. */
-static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *row, size_t k) {
+/* The common case: bits moved as they are, for `count` rows from column c of one panel, in blocks of pairs of k
+ * small enough that the lines being filled stay in the first-level cache. */
+static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *rows, size_t count, size_t k) {
+    enum { BLOCK = 32 };
     size_t pairs = k / 2;
-    for (size_t i = 0; i < pairs; i++) panel[i * C + c] = (uint32_t)row[2 * i] | (uint32_t)row[2 * i + 1] << 16;
-    if (k % 2) panel[pairs * C + c] = row[k - 1];
+    for (size_t from = 0; from < pairs; from += BLOCK) {
+        size_t to = iv_size_min(from + BLOCK, pairs);
+        for (size_t r = 0; r < count; r++)
+            for (size_t i = from; i < to; i++) memcpy(&panel[i * C + c + r], rows + r * k + 2 * i, sizeof *panel);
+    }
+    for (size_t r = 0; k % 2 && r < count; r++) panel[pairs * C + c + r] = rows[r * k + k - 1];
 }
 
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t first, size_t count) {
     IV_ASSERT(first + count <= m->n);
     const char *row = rows;
     size_t row_bytes = m->k * iv_dtype_bytes(from);
-    for (size_t n = first; n < first + count; n++, row += row_bytes) {
+    for (size_t n = first, here; n < first + count; n += here, row += here * row_bytes) {
         unsigned char *panel = m->data + n / C * m->panel_bytes;
+        here = iv_size_min(C - n % C, first + count - n);
         if (from == IV_BF16 && m->type == IV_BF16) {
-            pack_bf16((uint32_t *)(void *)panel, n % C, (const uint16_t *)(const void *)row, m->k);
+            pack_bf16((uint32_t *)(void *)panel, n % C, (const uint16_t *)(const void *)row, here, m->k);
             continue;
         }
-        for (size_t k = 0; k < m->k; k++)
-            put_f32(m->type, panel, place(m->type, k, n % C), element_to_f32(from, row, k));
+        for (size_t r = 0; r < here; r++)
+            for (size_t k = 0; k < m->k; k++)
+                put_f32(m->type, panel, place(m->type, k, n % C + r), element_to_f32(from, row + r * row_bytes, k));
     }
 }
 

@@ -52,8 +52,11 @@ static void one_shape(rng *r, const candidate *c) {
     void *pa = packed(c->kernel, act, a, stride, rows, k, m.k_padded);
     void *pr = packed(c->reference, act, a, stride, rows, k, m.k_padded);
     float want[IV_TILE_ROWS_MAX * 32], got[IV_TILE_ROWS_MAX * 32];
-    c->reference->linear(pr, rows, m.data, m.k_padded, m.leaves, want);
-    c->kernel->linear(pa, rows, m.data, m.k_padded, m.leaves, got);
+    iv_tile_pending pending[2];
+    c->reference->linear(pr, rows, m.data, m.k_padded, m.leaves, 0, m.leaves, &pending[0], want);
+    int cut = (int)rng_below(r, (size_t)m.leaves); /* in one call, or in two */
+    if (cut) c->kernel->linear(pa, rows, m.data, m.k_padded, m.leaves, 0, cut, &pending[1], got);
+    c->kernel->linear(pa, rows, m.data, m.k_padded, m.leaves, cut, m.leaves, &pending[1], got);
     char what[160];
     snprintf(what, sizeof what, "%s rows %zu k %zu families %d %d act %s", c->kernel->name, rows, k, (int)fa, (int)fb,
              iv_dtype_name(act));
@@ -92,8 +95,9 @@ static void control_leaves_matter(void **state) {
     iv_matrix_pack(&m, IV_F32, w, 0, 32);
     void *p = packed(&iv_tile_f32_fma32_scalar, IV_F32, a, K, 1, K, K);
     float tree[32], line[32];
-    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, m.leaves, tree);
-    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, 1, line);
+    iv_tile_pending pending;
+    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, m.leaves, 0, m.leaves, &pending, tree);
+    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, 1, 0, 1, &pending, line);
     assert_int_equal(m.leaves, 8);
     assert_int_not_equal(memcmp(tree, line, sizeof tree), 0);
     free(a), free(w), free(p), free(m.data);

@@ -27,6 +27,8 @@ IV_INLINE vf dot(vf acc, uint32_t a, vi b) {
 
 IV_INLINE void run(const int rows, const uint32_t *a, const uint32_t *panel, size_t from, size_t to, vf acc[][2]) {
     for (size_t k = from / 2; k < to / 2; k++) {
+        _mm_prefetch((const char *)(panel + k * IV_PANEL_COLUMNS) + IV_PREFETCH_BYTES, _MM_HINT_T0);
+        _mm_prefetch((const char *)(panel + k * IV_PANEL_COLUMNS) + IV_PREFETCH_BYTES + 64, _MM_HINT_T0);
         vi b0 = vi_load(panel + k * IV_PANEL_COLUMNS), b1 = vi_load(panel + k * IV_PANEL_COLUMNS + V_LANES);
         for (int r = 0; r < rows; r++) {
             acc[r][0] = dot(acc[r][0], a[k * (size_t)rows + (size_t)r], b0);
@@ -35,26 +37,26 @@ IV_INLINE void run(const int rows, const uint32_t *a, const uint32_t *panel, siz
     }
 }
 
-IV_INLINE void linear_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t k, int leaves, float *out) {
-    vf pending[3][ROWS][2];
+IV_INLINE void linear_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t k, int leaves, int first, int last,
+                           iv_tile_pending *pending, float *out) {
     size_t leaf_k = k / (size_t)leaves;
-    for (int leaf = 0; leaf < leaves; leaf++) {
+    for (int leaf = first; leaf < last; leaf++) {
         vf acc[ROWS][2];
         for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
-        run(rows, a, panel, leaf * leaf_k, (leaf + 1) * leaf_k, acc);
+        run(rows, a, panel, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, acc);
         int level = 0;
         for (int i = leaf; i & 1; i >>= 1, level++)
             for (int r = 0; r < rows; r++)
-                for (int v = 0; v < 2; v++) acc[r][v] = v_add(pending[level][r][v], acc[r][v]);
-        if (leaf + 1 < leaves) {
-            for (int r = 0; r < rows; r++)
-                for (int v = 0; v < 2; v++) pending[level][r][v] = acc[r][v];
-            continue;
-        }
+                for (int v = 0; v < 2; v++)
+                    acc[r][v] = v_add(v_load(pending->node[level] + r * IV_PANEL_COLUMNS + v * V_LANES), acc[r][v]);
+        bool whole = leaf + 1 == leaves;
+        float *to = whole ? out : pending->node[level];
         for (int r = 0; r < rows; r++)
-            for (int v = 0; v < 2; v++)
-                v_store(out + r * IV_PANEL_COLUMNS + v * V_LANES,
-                        v_select(v_is_nan(acc[r][v]), v_float(vi_set(IV_NAN_F32_BITS)), acc[r][v]));
+            for (int v = 0; v < 2; v++) {
+                vf y = acc[r][v];
+                if (whole) y = v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y);
+                v_store(to + r * IV_PANEL_COLUMNS + v * V_LANES, y);
+            }
     }
 }
 
@@ -68,14 +70,15 @@ IV_INLINE void chain_rows(const int rows, const uint32_t *a, const uint32_t *pan
 }
 
 static __attribute__((noinline)) void linear_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t k,
-                                                  int leaves, float *out) {
-#define CALL(n) linear_rows(n, a, panel, k, leaves, out)
+                                                  int leaves, int first, int last, iv_tile_pending *pending, float *out) {
+#define CALL(n) linear_rows(n, a, panel, k, leaves, first, last, pending, out)
     switch (rows) { IV_ROWS_1_TO_6(CALL) IV_ROWS_7_TO_12(CALL) }
 #undef CALL
 }
 
-static void linear(const void *a, size_t rows, const void *panel, size_t k, int leaves, float *out) {
-    IV_WITH_FLUSH(linear_body(a, rows, panel, k, leaves, out));
+static void linear(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
+                   iv_tile_pending *pending, float *out) {
+    IV_WITH_FLUSH(linear_body(a, rows, panel, k, leaves, first, last, pending, out));
 }
 
 static void chain(const void *a, size_t rows, const void *panel, size_t k, float *acc) {

@@ -34,32 +34,29 @@ IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *pane
     }
 }
 
-IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, int leaves,
-                                 float *out) {
-    for (int group = 0; group < TILE(GROUPS); group++) {
-        int column = group * TILE(COLUMNS);
-        vf pending[3][TILE_ROWS][2]; /* a finished subtree of 1, 2 and 4 leaves waits here for its sibling */
-        size_t leaf_k = k / (size_t)leaves;
-        for (int leaf = 0; leaf < leaves; leaf++) {
+IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, int leaves, int first,
+                                 int last, iv_tile_pending *pending, float *out) {
+    size_t leaf_k = k / (size_t)leaves;
+    for (int group = 0; group < TILE(GROUPS); group++)
+        for (int leaf = first; leaf < last; leaf++) {
             vf acc[TILE_ROWS][2];
+            int column = group * TILE(COLUMNS);
             for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
-            TILE(run)(rows, a, panel, column, leaf * leaf_k, (leaf + 1) * leaf_k, acc);
+            TILE(run)(rows, a, panel, column, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, acc);
             int level = 0;
             for (int i = leaf; i & 1; i >>= 1, level++)
                 for (int r = 0; r < rows; r++)
-                    for (int v = 0; v < 2; v++) acc[r][v] = v_add(pending[level][r][v], acc[r][v]);
-            if (leaf + 1 < leaves) {
-                for (int r = 0; r < rows; r++)
-                    for (int v = 0; v < 2; v++) pending[level][r][v] = acc[r][v];
-                continue;
-            }
+                    for (int v = 0; v < 2; v++)
+                        acc[r][v] = v_add(v_load(pending->node[level] + r * IV_PANEL_COLUMNS + column + v * V_LANES), acc[r][v]);
+            bool whole = leaf + 1 == leaves;
+            float *to = (whole ? out : pending->node[level]) + column;
             for (int r = 0; r < rows; r++)
                 for (int v = 0; v < 2; v++) {
-                    vf y = v_select(v_is_nan(acc[r][v]), v_float(vi_set(IV_NAN_F32_BITS)), acc[r][v]);
-                    v_store(out + r * IV_PANEL_COLUMNS + column + v * V_LANES, y);
+                    vf y = acc[r][v];
+                    if (whole) y = v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y);
+                    v_store(to + r * IV_PANEL_COLUMNS + v * V_LANES, y);
                 }
         }
-    }
 }
 
 IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, float *c) {
@@ -75,8 +72,8 @@ IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGH
 }
 
 static __attribute__((noinline)) void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
-                                                        int leaves, float *out) {
-#define CALL(n) TILE(linear_rows)(n, a, panel, k, leaves, out)
+                                                        int leaves, int first, int last, iv_tile_pending *pending, float *out) {
+#define CALL(n) TILE(linear_rows)(n, a, panel, k, leaves, first, last, pending, out)
     switch (rows) { TILE_CASES(CALL) }
 #undef CALL
 }
@@ -88,8 +85,9 @@ static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t ro
 #undef CALL
 }
 
-static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, float *out) {
-    IV_WITH_FLUSH(TILE(linear_body)(a, rows, panel, k, leaves, out));
+static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
+                         iv_tile_pending *pending, float *out) {
+    IV_WITH_FLUSH(TILE(linear_body)(a, rows, panel, k, leaves, first, last, pending, out));
 }
 
 static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k, float *acc) {

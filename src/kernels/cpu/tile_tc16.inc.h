@@ -89,22 +89,26 @@ static void TILE(chain)(const void *packed, size_t rows, const void *panel, size
     IV_WITH_MXCSR(IV_MXCSR_TRUNCATE, TILE(chain_body)(packed, rows, panel, 0, k, acc));
 }
 
-static void TILE(linear)(const void *packed, size_t rows, const void *panel, size_t k, int leaves, float *out) {
-    enum { VALUES = TILE_ROWS * IV_PANEL_COLUMNS };
-    float pending[3][VALUES], node[VALUES];
+static void TILE(linear)(const void *packed, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
+                         iv_tile_pending *pending, float *out) {
+    float node[TILE_ROWS * IV_PANEL_COLUMNS];
     size_t n = rows * IV_PANEL_COLUMNS, leaf_k = k / (size_t)leaves;
-    for (int leaf = 0; leaf < leaves; leaf++) {
+    for (int leaf = first; leaf < last; leaf++) {
         memset(node, 0, n * sizeof *node);
         IV_WITH_MXCSR(IV_MXCSR_TRUNCATE, TILE(chain_body)(packed, rows, panel, (size_t)leaf * leaf_k,
                                                           (size_t)(leaf + 1) * leaf_k, node));
         int level = 0;
         for (int i = leaf; i & 1; i >>= 1, level++)
-            for (size_t j = 0; j < n; j += V_LANES) v_store(node + j, v_add(v_load(pending[level] + j), v_load(node + j)));
-        memcpy(leaf + 1 < leaves ? pending[level] : out, node, n * sizeof *node);
-    }
-    for (size_t j = 0; j < n; j += V_LANES) {
-        vf y = v_load(out + j);
-        v_store(out + j, v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y));
+            for (size_t j = 0; j < n; j += V_LANES)
+                v_store(node + j, v_add(v_load(pending->node[level] + j), v_load(node + j)));
+        if (leaf + 1 < leaves) {
+            memcpy(pending->node[level], node, n * sizeof *node);
+            continue;
+        }
+        for (size_t j = 0; j < n; j += V_LANES) {
+            vf y = v_load(node + j);
+            v_store(out + j, v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y));
+        }
     }
 }
 
