@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 #include "base/size.h"
 #include "base/utf8.h"
-#include "engine/float_mode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +10,11 @@
 void iv_request_init(const iv_engine *e, iv_request *r) {
     const iv_generation_config *g = &e->generation;
     *r = (iv_request){.add_special = true, .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1};
-    unsigned mode = iv_float_mode_enter();
     if (g->has_temperature) r->temperature = (float)g->temperature;
     if (g->has_top_p && g->top_p > 0) r->top_p = (float)g->top_p;
     if (g->has_min_p) r->min_p = (float)g->min_p;
     if (g->has_top_k) r->top_k = (int32_t)g->top_k;
     if (g->has_repetition_penalty) r->repetition_penalty = (float)g->repetition_penalty;
-    iv_float_mode_leave(mode);
     if (g->has_do_sample && !g->do_sample) r->temperature = 0.0f;
 }
 
