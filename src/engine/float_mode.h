@@ -1,6 +1,6 @@
-/* float_mode.h: the floating-point mode of the caller's thread. The pool's tasks set their own; what the engine does
- * between them (sampling, log-probabilities, the last norm) must not depend on a mode that a caller, or a library
- * with fast-math start-up code, has left behind. */
+/* float_mode.h: the floating-point mode of the caller's thread. The pool's tasks set their own; what the
+ * engine does between them (sampling, log-probabilities, the last norm) must not depend on a mode that a
+ * caller, or a library with fast-math start-up code, has left behind. */
 #ifndef IV_ENGINE_FLOAT_MODE_H
 #define IV_ENGINE_FLOAT_MODE_H
 
@@ -15,6 +15,8 @@ static inline unsigned iv_float_mode_enter(void) {
     return saved;
 }
 
-static inline void iv_float_mode_leave(unsigned saved) { _mm_setcsr(saved); }
+static inline void iv_float_mode_leave(unsigned saved) {
+    _mm_setcsr(saved);
+}
 
 #endif

@@ -1,5 +1,5 @@
-/* client.h: an engine used as its callers use it: through invar.h alone. Collects the events of each request and
- * checks what must hold of every stream. */
+/* client.h: an engine used as its callers use it: through invar.h alone. Collects the events of each request
+ * and checks what must hold of every stream. */
 #ifndef IV_TESTS_ENGINE_CLIENT_H
 #define IV_TESTS_ENGINE_CLIENT_H
 
@@ -117,7 +117,9 @@ static inline answer *answer_to(iv_engine *e, const iv_request *r) {
     return a;
 }
 
-static inline const char *text_of(const answer *a) { return a->text.data ? a->text.data : ""; }
+static inline const char *text_of(const answer *a) {
+    return a->text.data ? a->text.data : "";
+}
 
 static inline void assert_same_answer(const char *what, const answer *want, const answer *got) {
     if (want->count != got->count) fail_msg("%s: wanted %zu tokens, got %zu", what, want->count, got->count);
@@ -125,7 +127,8 @@ static inline void assert_same_answer(const char *what, const answer *want, cons
         if (want->ids[i] != got->ids[i])
             fail_msg("%s: token %zu: wanted %d, got %d", what, i, (int)want->ids[i], (int)got->ids[i]);
         if (iv_bits(want->logprobs[i]) != iv_bits(got->logprobs[i]))
-            fail_msg("%s: logprob %zu: wanted %08x, got %08x", what, i, iv_bits(want->logprobs[i]), iv_bits(got->logprobs[i]));
+            fail_msg("%s: logprob %zu: wanted %08x, got %08x", what, i, iv_bits(want->logprobs[i]),
+                     iv_bits(got->logprobs[i]));
     }
     assert_string_equal(want->digest, got->digest);
     assert_string_equal(text_of(want), text_of(got));

@@ -1,5 +1,5 @@
-/* Checkpoints in other types and with other windows: what must be equal is equal in every bit, what must differ
- * does. */
+/* Checkpoints in other types and with other windows: what must be equal is equal in every bit, what must
+ * differ does. */
 #include "made_model.h"
 
 enum { TOKENS = 70, VOCAB = 512, WINDOW = 20 };
@@ -68,7 +68,8 @@ static void half_checkpoints_are_the_same(void **state) {
 
 /* ---- the sliding window -------------------------------------------------------------------------------- */
 
-static void window_logits(const char *dir, const char *arithmetic, size_t chunk, const char *isa, float *out) {
+static void window_logits(const char *dir, const char *arithmetic, size_t chunk, const char *isa,
+                          float *out) {
     int32_t ids[TOKENS];
     iv_engine_options o = made_options(dir);
     o.arithmetic = arithmetic, o.max_num_batched_tokens = chunk, o.isa = isa;
@@ -90,7 +91,8 @@ static void windows_slide(const char *arithmetic) {
     }
     for (size_t p = 0; p < TOKENS; p++) { /* position p sees p + 1 keys: 20 at position 19 */
         bool same = memcmp(full + p * VOCAB, whole + p * VOCAB, VOCAB * sizeof *full) == 0;
-        if (same != (p < WINDOW)) fail_msg("%s: position %zu: the window changes %s", arithmetic, p, same ? "nothing" : "it");
+        if (same != (p < WINDOW))
+            fail_msg("%s: position %zu: the window changes %s", arithmetic, p, same ? "nothing" : "it");
     }
     made_close(&m);
 }
@@ -120,17 +122,23 @@ static void nothing_before_the_window_is_seen(void **state) {
     made_logits(&o, ids, TOKENS, after);
     for (size_t p = 0; p < TOKENS; p++) {
         bool same = memcmp(before + p * VOCAB, after + p * VOCAB, VOCAB * sizeof *before) == 0;
-        if (same == (p >= 30 && p < 30 + WINDOW)) fail_msg("position %zu: %s", p, same ? "blind to token 30" : "sees token 30");
+        if (same == (p >= 30 && p < 30 + WINDOW))
+            fail_msg("position %zu: %s", p, same ? "blind to token 30" : "sees token 30");
     }
     made_close(&m);
 }
 
-static void fma32_windows(void **state) { (void)state, windows_slide("fma32"); }
-static void tc16_windows(void **state) { (void)state, windows_slide("tc16"); }
+static void fma32_windows(void **state) {
+    (void)state, windows_slide("fma32");
+}
+static void tc16_windows(void **state) {
+    (void)state, windows_slide("tc16");
+}
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widened_checkpoints_are_the_same), cmocka_unit_test(half_checkpoints_are_the_same),
-        cmocka_unit_test(fma32_windows), cmocka_unit_test(tc16_windows), cmocka_unit_test(nothing_before_the_window_is_seen)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(widened_checkpoints_are_the_same),
+                                       cmocka_unit_test(half_checkpoints_are_the_same),
+                                       cmocka_unit_test(fma32_windows), cmocka_unit_test(tc16_windows),
+                                       cmocka_unit_test(nothing_before_the_window_is_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Model directories that are wrong: one clear line each, and nothing left behind. And one that is right but whose
- * numbers overflow. */
+/* Model directories that are wrong: one clear line each, and nothing left behind. And one that is right but
+ * whose numbers overflow. */
 #include "made_model.h"
 
 static void expect_open(const char *dir, const char *dtype, iv_status want, const char *text) {
@@ -17,13 +17,14 @@ static void configurations(void **state) {
         const char *from, *to;
         iv_status status;
         const char *text;
-    } cases[] = {{"\"model_type\": \"qwen3\"", "\"model_type\": \"qwen9\"", IV_UNSUPPORTED, "qwen9"},
-                 {"\"vocab_size\": 512", "\"vocab_size\": 600", IV_FORMAT,
-                  "model.embed_tokens.weight: wanted shape [600, 128], found [512, 128]"},
-                 {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", IV_FORMAT, "layer"},
-                 {"\"num_attention_heads\": 8", "\"num_attention_heads\": 0", IV_FORMAT, "num_attention_heads"},
-                 {"\"head_dim\": 32", "\"head_dim\": 64", IV_FORMAT, "wanted shape"},
-                 {"{", "[", IV_FORMAT, "config.json"}};
+    } cases[] = {
+        {"\"model_type\": \"qwen3\"", "\"model_type\": \"qwen9\"", IV_UNSUPPORTED, "qwen9"},
+        {"\"vocab_size\": 512", "\"vocab_size\": 600", IV_FORMAT,
+         "model.embed_tokens.weight: wanted shape [600, 128], found [512, 128]"},
+        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", IV_FORMAT, "layer"},
+        {"\"num_attention_heads\": 8", "\"num_attention_heads\": 0", IV_FORMAT, "num_attention_heads"},
+        {"\"head_dim\": 32", "\"head_dim\": 64", IV_FORMAT, "wanted shape"},
+        {"{", "[", IV_FORMAT, "config.json"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         made_model m;
         made_open(&m, "qwen3");
@@ -41,20 +42,23 @@ static void tensors(void **state) {
     size_t at = made_find(&m, up);
     const iv_tensor_data good = m.tensors[at];
     m.tensors[at].name = "model.layers.1.mlp.upper_proj.weight";
-    expect_open(made_write(&m), "auto", IV_FORMAT, "model.layers.1.mlp.up_proj.weight: wanted by qwen3, not in the checkpoint");
+    expect_open(made_write(&m), "auto", IV_FORMAT,
+                "model.layers.1.mlp.up_proj.weight: wanted by qwen3, not in the checkpoint");
     m.tensors[at] = good;
     m.tensors[m.count] = good, m.tensors[m.count].name = "model.layers.1.mlp.extra.weight";
     m.count++;
     expect_open(made_write(&m), "auto", IV_FORMAT, "model.layers.1.mlp.extra.weight: surplus");
     m.count--;
     m.tensors[at].shape[0] = 128, m.tensors[at].shape[1] = 256;
-    expect_open(made_write(&m), "auto", IV_FORMAT, "up_proj.weight: wanted shape [256, 128], found [128, 256]");
+    expect_open(made_write(&m), "auto", IV_FORMAT,
+                "up_proj.weight: wanted shape [256, 128], found [128, 256]");
     m.tensors[at] = good;
     m.tensors[at].ndim = 1, m.tensors[at].shape[0] = 256 * 128;
     expect_open(made_write(&m), "auto", IV_FORMAT, "wanted shape [256, 128], found [32768]");
     m.tensors[at] = good;
     m.tensors[at].dtype = IV_I32, m.tensors[at].data = calloc(256 * 128, 4);
-    expect_open(made_write(&m), "auto", IV_UNSUPPORTED, "up_proj.weight: wanted BF16, F16 or F32, found int32");
+    expect_open(made_write(&m), "auto", IV_UNSUPPORTED,
+                "up_proj.weight: wanted BF16, F16 or F32, found int32");
     free((void *)(uintptr_t)m.tensors[at].data);
     m.tensors[at] = good;
     ((uint16_t *)m.data[at])[12345] = 0x7fc1;
@@ -97,7 +101,8 @@ static void words_without_weights(void **state) {
     (void)state;
     iv_textual *t = NULL;
     iv_error err;
-    expect_error("missing", iv_textual_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND, "/nonexistent/model");
+    expect_error("missing", iv_textual_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND,
+                 "/nonexistent/model");
     char file[4200];
     snprintf(file, sizeof file, "%s", source_path("CMakeLists.txt"));
     expect_error("a file", iv_textual_open(file, &t, &err), &err, IV_INVALID, "wanted a model directory");
@@ -114,9 +119,12 @@ static void without_a_tokenizer_ids_work(void **state) {
     uint64_t id;
     iv_error err;
     iv_request r = ask(e, "2 + 2", 5);
-    expect_error("text", iv_engine_submit(e, &r, &id, &err), &err, IV_NOT_FOUND, "no tokenizer.json; give token ids");
-    expect_error("ids", iv_detokenize(iv_engine_textual(e), prompt, 3, false, &text, &err), &err, IV_NOT_FOUND, "no tokenizer.json");
-    expect_error("chat", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND, "no chat template");
+    expect_error("text", iv_engine_submit(e, &r, &id, &err), &err, IV_NOT_FOUND,
+                 "no tokenizer.json; give token ids");
+    expect_error("ids", iv_detokenize(iv_engine_textual(e), prompt, 3, false, &text, &err), &err,
+                 IV_NOT_FOUND, "no tokenizer.json");
+    expect_error("chat", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
+                 "no chat template");
     r.text = NULL, r.ids = prompt, r.id_count = 3;
     answer *a = answer_to(e, &r);
     assert_int_equal(a->count, 5);
@@ -147,7 +155,8 @@ static void one_overflow_spares_the_others(void **state) {
     answer *alone = answers_new(1), *a = answers_new(N);
     iv_request r = ask(e, "", 30);
     static const iv_logit_bias only_zero = {0, 100};
-    r.text = NULL, r.ids = zeros, r.id_count = 6, r.ignore_eos = true, r.logit_bias = &only_zero, r.logit_bias_count = 1;
+    r.text = NULL, r.ids = zeros, r.id_count = 6, r.ignore_eos = true, r.logit_bias = &only_zero,
+    r.logit_bias_count = 1;
     submit(e, &r, alone);
     run_all(e, alone, 1);
     assert_int_equal(alone->count, 30);
@@ -157,7 +166,8 @@ static void one_overflow_spares_the_others(void **state) {
     }
     run_all(e, a, N);
     for (size_t i = 0; i < N; i++) {
-        if (i % 2 == 0) assert_same_answer("beside one that overflows", alone, &a[i]);
+        if (i % 2 == 0)
+            assert_same_answer("beside one that overflows", alone, &a[i]);
         else {
             assert_int_equal(a[i].finish, IV_FINISH_ERROR);
             assert_int_equal(a[i].count, 0);
@@ -165,7 +175,8 @@ static void one_overflow_spares_the_others(void **state) {
             assert_non_null(strstr(a[i].error, "not finite"));
         }
     }
-    answer *after = answer_to(e, (r.ids = zeros, r.id_count = 6, &r)); /* pages that saw the failure are as good as new */
+    answer *after =
+        answer_to(e, (r.ids = zeros, r.id_count = 6, &r)); /* pages that saw the failure are as good as new */
     assert_same_answer("after one that overflowed", alone, after);
     iv_engine_close(e);
     made_close(&m);
@@ -196,9 +207,12 @@ static void overflowing_logits_end_a_request(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations), cmocka_unit_test(tensors), cmocka_unit_test(files),
-        cmocka_unit_test(words_without_weights), cmocka_unit_test(without_a_tokenizer_ids_work),
-        cmocka_unit_test(one_overflow_spares_the_others), cmocka_unit_test(overflowing_logits_end_a_request)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(configurations),
+                                       cmocka_unit_test(tensors),
+                                       cmocka_unit_test(files),
+                                       cmocka_unit_test(words_without_weights),
+                                       cmocka_unit_test(without_a_tokenizer_ids_work),
+                                       cmocka_unit_test(one_overflow_spares_the_others),
+                                       cmocka_unit_test(overflowing_logits_end_a_request)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

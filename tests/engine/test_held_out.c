@@ -1,5 +1,5 @@
-/* The embedded model's 1,000 held-out problems, answered greedily in batches: right answers, in both arithmetics.
- * The first 200 in usual runs, all of them under INVAR_TEST_LONG. */
+/* The embedded model's 1,000 held-out problems, answered greedily in batches: right answers, in both
+ * arithmetics. The first 200 in usual runs, all of them under INVAR_TEST_LONG. */
 #include "client.h"
 
 #include <ctype.h>
@@ -43,7 +43,8 @@ static void answer_all(const char *arithmetic) {
     size_t n = trials(200, 1000), right = 0, tokens = 0;
     assert_int_equal(json_array_size(problems), 1000);
     iv_engine_options o = small_options();
-    o.arithmetic = arithmetic, o.threads = 2, o.max_num_seqs = SEQUENCES, o.max_model_len = 512, o.kv_bytes = (size_t)100 << 20;
+    o.arithmetic = arithmetic, o.threads = 2, o.max_num_seqs = SEQUENCES, o.max_model_len = 512,
+    o.kv_bytes = (size_t)100 << 20;
     iv_engine *e = open_with(&o);
     answer *a = answers_new(n);
     for (size_t i = 0; i < n; i++) {
@@ -66,8 +67,12 @@ static void answer_all(const char *arithmetic) {
     json_decref(oracle);
 }
 
-static void fma32(void **state) { (void)state, answer_all("fma32"); }
-static void tc16(void **state) { (void)state, answer_all("tc16"); }
+static void fma32(void **state) {
+    (void)state, answer_all("fma32");
+}
+static void tc16(void **state) {
+    (void)state, answer_all("tc16");
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(fma32), cmocka_unit_test(tc16)};

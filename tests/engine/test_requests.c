@@ -1,4 +1,5 @@
-/* Requests that are refused, that wait, that are cancelled; engines beside each other and one after another. */
+/* Requests that are refused, that wait, that are cancelled; engines beside each other and one after another.
+ */
 #include "client.h"
 #include "format/checkpoint.h"
 #include "format/scratch.h"
@@ -14,8 +15,12 @@ static void refuse(iv_engine *e, const iv_request *r, const char *text) {
 
 static void every_field_is_checked(void **state) {
     (void)state;
-    static const char *const empty[] = {""}, *const broken[] = {"a\xc3"}, *const many[17] = {
-        "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"};
+    static const char *const empty[] = {""}, *const broken[] = {"a\xc3"}, *const many[17] = {"a", "a", "a",
+                                                                                             "a", "a", "a",
+                                                                                             "a", "a", "a",
+                                                                                             "a", "a", "a",
+                                                                                             "a", "a", "a",
+                                                                                             "a", "a"};
     static const int32_t outside[] = {3, 1024}, negative[] = {-1};
     static int32_t long_prompt[257], stop_ids[65];
     static iv_logit_bias biases[4097];
@@ -25,11 +30,11 @@ static void every_field_is_checked(void **state) {
     iv_request r;
     memset(long_stop, 'a', 257);
     const char *const too_long[] = {long_stop};
-#define REFUSED(text, ...)                                                                                             \
-    do {                                                                                                               \
-        r = good;                                                                                                      \
-        __VA_ARGS__;                                                                                                   \
-        refuse(e, &r, text);                                                                                           \
+#define REFUSED(text, ...)   \
+    do {                     \
+        r = good;            \
+        __VA_ARGS__;         \
+        refuse(e, &r, text); \
     } while (0)
     REFUSED("temperature", r.temperature = -0.1f);
     REFUSED("temperature", r.temperature = 100.5f);
@@ -57,7 +62,8 @@ static void every_field_is_checked(void **state) {
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 4097);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0].bias = 101);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0].bias = NAN);
-    REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0] = (iv_logit_bias){1024, 1});
+    REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1,
+            biases[0] = (iv_logit_bias){1024, 1});
     REFUSED("both", r.ids = outside, r.id_count = 1);
     REFUSED("neither", r.text = NULL);
     REFUSED("at least one token", r.text_bytes = 0);
@@ -67,7 +73,8 @@ static void every_field_is_checked(void **state) {
     REFUSED("256 tokens leave no room", r.text = NULL, r.ids = long_prompt, r.id_count = 256);
     REFUSED("UTF-8", r.text = "a\xff", r.text_bytes = 2);
 #undef REFUSED
-    r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 255, r.ignore_eos = true; /* one place is left */
+    r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 255,
+    r.ignore_eos = true; /* one place is left */
     answer *a = answer_to(e, &r);
     assert_int_equal(a->count, 1);
     assert_int_equal(a->finish, IV_FINISH_LENGTH);
@@ -81,12 +88,12 @@ static void options_are_checked(void **state) {
     iv_engine_options o;
     iv_engine *e = NULL;
     iv_error err;
-#define REFUSED(status, text, ...)                                                                                     \
-    do {                                                                                                               \
-        o = good;                                                                                                      \
-        __VA_ARGS__;                                                                                                   \
-        expect_error(text, iv_engine_open(&o, &e, &err), &err, status, text);                                          \
-        assert_null(e);                                                                                                \
+#define REFUSED(status, text, ...)                                            \
+    do {                                                                      \
+        o = good;                                                             \
+        __VA_ARGS__;                                                          \
+        expect_error(text, iv_engine_open(&o, &e, &err), &err, status, text); \
+        assert_null(e);                                                       \
     } while (0)
     REFUSED(IV_INVALID, "model", o.model = NULL);
     REFUSED(IV_INVALID, "model", o.model = "");
@@ -103,6 +110,40 @@ static void options_are_checked(void **state) {
     REFUSED(IV_LIMIT, "max_model_len 256", o.kv_bytes = 3 * 64 * 3072);
     REFUSED(IV_UNSUPPORTED, "tc16", o.arithmetic = "tc16", o.dtype = "float32");
 #undef REFUSED
+}
+
+static void context_and_cache_fit_each_other(void **state) {
+    (void)state;
+    static const size_t page = 64 * 3072; /* tiny-math: 6 layers x 4 heads x 32 x K and V x 2 bytes a token */
+    const struct {
+        size_t kv_bytes, max_model_len, seqs, want_len, want_tokens;
+    } cases[] = {{0, 0, 4, 2048, 2048},           {0, 100, 4, 100, 128},
+                 {10 * page, 0, 4, 640, 640},     {10 * page, 65, 4, 65, 512},
+                 {10 * page - 1, 0, 4, 576, 576}, {1000 * page, 0, 2, 2048, 4096},
+                 {1000 * page, 64, 3, 64, 192}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_engine_options o = small_options();
+        o.kv_bytes = cases[i].kv_bytes, o.max_model_len = cases[i].max_model_len,
+        o.max_num_seqs = cases[i].seqs;
+        iv_engine *e = open_with(&o);
+        iv_engine_info info;
+        iv_engine_get_info(e, &info);
+        assert_int_equal(info.kv_bytes_per_token, page / 64);
+        assert_int_equal(info.max_model_len, cases[i].want_len);
+        assert_int_equal(info.kv_tokens, cases[i].want_tokens);
+        iv_engine_close(e);
+    }
+}
+
+static void defaults_come_from_the_model(void **state) {
+    (void)state;
+    iv_engine *e = open_small();
+    iv_request r;
+    iv_request_init(e, &r);
+    assert_true(r.temperature == 0.6f && r.top_k == 20 && r.top_p == 0.95f && r.min_p == 0 &&
+                r.repetition_penalty == 1);
+    assert_true(r.logprobs == -1 && r.add_special && !r.has_seed && !r.text && !r.ids && !r.ignore_eos);
+    iv_engine_close(e);
 }
 
 /* NUL is a character like any other. */
@@ -129,7 +170,8 @@ static void many_requests_share_a_small_cache(void **state) {
     for (int pass = 0; pass < 2; pass++) {
         answer *a = pass ? together : alone;
         for (size_t i = 0; i < N; i++) {
-            iv_request r = ask(e, i % 2 ? "2 + 2 =" : "Mia has 12 apples. What comes next: 60, 73, 86, 99?", 5 + i * 3 % 100);
+            iv_request r = ask(e, i % 2 ? "2 + 2 =" : "Mia has 12 apples. What comes next: 60, 73, 86, 99?",
+                               5 + i * 3 % 100);
             r.ignore_eos = true, r.temperature = 1, r.seed = i;
             submit(e, &r, &a[i]);
             if (!pass) run_all(e, &a[i], 1);
@@ -155,7 +197,8 @@ static void a_full_queue_is_busy(void **state) {
     expect_error("queue", iv_engine_submit(e, &r, &id, &err), &err, IV_BUSY, "4096 requests wait");
     ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
     assert_true(busy);
-    for (size_t i = 0; i < 16; i++) ASSERT_OK(iv_engine_submit(e, &r, &id, &err), &err); /* sixteen have left it */
+    for (size_t i = 0; i < 16; i++)
+        ASSERT_OK(iv_engine_submit(e, &r, &id, &err), &err); /* sixteen have left it */
     assert_int_equal(iv_engine_submit(e, &r, &id, &err), IV_BUSY);
     iv_engine_close(e); /* with requests waiting and events untaken */
 }
@@ -199,8 +242,10 @@ static void cancelling(void **state) {
     for (size_t i = 0; i < N; i++) {
         bool cancelled = i == 0 || i == 3 || i == 5;
         assert_int_equal(a[i].finish, cancelled ? IV_FINISH_CANCELLED : IV_FINISH_LENGTH);
-        if (cancelled) assert_int_equal(a[i].count, i == 0 ? before : 0);
-        else assert_same_answer("beside cancelled ones", whole, &a[i]);
+        if (cancelled)
+            assert_int_equal(a[i].count, i == 0 ? before : 0);
+        else
+            assert_same_answer("beside cancelled ones", whole, &a[i]);
     }
     assert_same_answer("after cancelled ones", whole, late);
     expect_error("done", iv_engine_cancel(e, a[1].request, &err), &err, IV_NOT_FOUND, "not running");
@@ -272,10 +317,15 @@ static void logits_wait_for_requests(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_is_checked), cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(prompts_may_hold_nul), cmocka_unit_test(many_requests_share_a_small_cache),
-        cmocka_unit_test(a_full_queue_is_busy), cmocka_unit_test(cancelling),
-        cmocka_unit_test(two_engines_take_turns), cmocka_unit_test(logits_wait_for_requests)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_is_checked),
+                                       cmocka_unit_test(options_are_checked),
+                                       cmocka_unit_test(context_and_cache_fit_each_other),
+                                       cmocka_unit_test(defaults_come_from_the_model),
+                                       cmocka_unit_test(prompts_may_hold_nul),
+                                       cmocka_unit_test(many_requests_share_a_small_cache),
+                                       cmocka_unit_test(a_full_queue_is_busy),
+                                       cmocka_unit_test(cancelling),
+                                       cmocka_unit_test(two_engines_take_turns),
+                                       cmocka_unit_test(logits_wait_for_requests)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* What the project is for: a request's tokens, log-probabilities and digest are the same alone, in company, in any
- * order, in chunks, on any number of threads and any instruction set, and in any mode the caller's FPU is in. */
+/* What the project is for: a request's tokens, log-probabilities and digest are the same alone, in company,
+ * in any order, in chunks, on any number of threads and any instruction set, and in any mode the caller's FPU
+ * is in. */
 #include "client.h"
 
 #include <xmmintrin.h>
@@ -8,21 +9,25 @@ enum { REQUESTS = 16, SCALAR_REQUESTS = 3 };
 
 static const iv_logit_bias bias[] = {{15, 2.0f}, {688, -3.0f}, {220, 1.5f}};
 
-/* Prompts of 15 to about 150 tokens: some answers cross the boundaries of attention's blocks, at 64 and 128. */
+/* Prompts of 15 to about 150 tokens: some answers cross the boundaries of attention's blocks, at 64 and 128.
+ */
 static void make_requests(const iv_engine *e, iv_request *r, char (*text)[600]) {
-    static const char *const questions[] = {"12345 + 678 = ?", "What comes next: 60, 73, 86, 99?", "Compute 10 - 39.",
-                                            "Mia has 12 apples.", "7 mod 4 = ?", "What is 2 + 3?"};
+    static const char *const questions[] = {"12345 + 678 = ?",  "What comes next: 60, 73, 86, 99?",
+                                            "Compute 10 - 39.", "Mia has 12 apples.",
+                                            "7 mod 4 = ?",      "What is 2 + 3?"};
     for (size_t i = 0; i < REQUESTS; i++) {
         size_t n = 0;
         for (size_t turn = 0; turn < (i % 8 == 7 ? 5 : 1 + i % 2); turn++)
-            n += (size_t)snprintf(text[i] + n, 600 - n, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n",
+            n += (size_t)snprintf(text[i] + n, 600 - n,
+                                  "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n",
                                   questions[(i + turn) % 6]);
         r[i] = ask(e, text[i], trials(8 + 2 * i, 30 + 4 * i));
         r[i].ignore_eos = i % 3 != 0, r[i].seed = 100 + i / 2, r[i].logprobs = i % 4 == 0 ? 5 : -1;
         r[i].temperature = i % 4 == 0 ? 0.0f : i % 4 == 1 ? 1.0f : 0.7f;
         if (i % 4 == 2) r[i].top_k = 20, r[i].top_p = 0.95f;
         if (i % 4 == 3) r[i].min_p = 0.02f, r[i].top_p = 0.9f;
-        if (i % 5 == 1) r[i].repetition_penalty = 1.1f, r[i].presence_penalty = 0.5f, r[i].frequency_penalty = 0.2f;
+        if (i % 5 == 1)
+            r[i].repetition_penalty = 1.1f, r[i].presence_penalty = 0.5f, r[i].frequency_penalty = 0.2f;
         if (i % 5 == 2) r[i].logit_bias = bias, r[i].logit_bias_count = 3;
     }
 }
@@ -56,8 +61,9 @@ static void meet(const way *w, const char *arithmetic, const answer *want, size_
     answer *got = run_way(w, arithmetic, n);
     for (size_t i = 0; i < n; i++) {
         char what[160];
-        snprintf(what, sizeof what, "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences%s%s", i, arithmetic,
-                 w->isa, w->threads, w->budget, w->seqs, w->reversed ? ", reversed" : "", w->alone ? ", alone" : "");
+        snprintf(what, sizeof what, "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences%s%s",
+                 i, arithmetic, w->isa, w->threads, w->budget, w->seqs, w->reversed ? ", reversed" : "",
+                 w->alone ? ", alone" : "");
         assert_same_answer(what, &want[i], &got[i]);
     }
     answers_free(got, n);
@@ -76,10 +82,10 @@ static bool machine_has(const char *isa) {
 
 static void every_way(const char *arithmetic) {
     static const way first = {"auto", 1, 512, 16, false, true};
-    static const way ways[] = {
-        {"auto", 1, 512, 16, false, false}, {"auto", 2, 512, 16, true, false}, {"auto", 1, 16, 16, false, false},
-        {"auto", 3, 3, 16, true, false},    {"auto", 1, 1, 3, false, false},   {"avx2", 2, 64, 7, true, false},
-        {"avx512", 1, 16, 16, false, true}};
+    static const way ways[] = {{"auto", 1, 512, 16, false, false}, {"auto", 2, 512, 16, true, false},
+                               {"auto", 1, 16, 16, false, false},  {"auto", 3, 3, 16, true, false},
+                               {"auto", 1, 1, 3, false, false},    {"avx2", 2, 64, 7, true, false},
+                               {"avx512", 1, 16, 16, false, true}};
     static const way scalar = {"scalar", 1, 16, 16, true, false};
     answer *want = run_way(&first, arithmetic, REQUESTS);
     size_t tokens = 0;
@@ -91,10 +97,15 @@ static void every_way(const char *arithmetic) {
     answers_free(want, REQUESTS);
 }
 
-static void fma32(void **state) { (void)state, every_way("fma32"); }
-static void tc16(void **state) { (void)state, every_way("tc16"); }
+static void fma32(void **state) {
+    (void)state, every_way("fma32");
+}
+static void tc16(void **state) {
+    (void)state, every_way("tc16");
+}
 
-/* Flushed subnormals and truncation in the caller's thread, as fast-math start-up code or fesetround leave behind. */
+/* Flushed subnormals and truncation in the caller's thread, as fast-math start-up code or fesetround leave
+ * behind. */
 static void the_callers_float_mode_is_ignored(void **state) {
     (void)state;
     static const way w = {"auto", 1, 512, 16, false, false};
@@ -143,8 +154,11 @@ static void fingerprints_name_what_matters(void **state) {
     const struct {
         const char *dtype, *arithmetic, *isa;
         size_t threads, budget;
-    } kinds[] = {{"auto", "fma32", "auto", 1, 512}, {"bfloat16", "fma32", "scalar", 3, 7}, {"auto", "tc16", "auto", 1, 512},
-                 {"float16", "fma32", "auto", 1, 512}, {"float32", "fma32", "auto", 1, 512}};
+    } kinds[] = {{"auto", "fma32", "auto", 1, 512},
+                 {"bfloat16", "fma32", "scalar", 3, 7},
+                 {"auto", "tc16", "auto", 1, 512},
+                 {"float16", "fma32", "auto", 1, 512},
+                 {"float32", "fma32", "auto", 1, 512}};
     char prints[5][128];
     for (size_t i = 0; i < 5; i++) {
         iv_engine_options o = small_options();
@@ -164,9 +178,8 @@ static void fingerprints_name_what_matters(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fma32), cmocka_unit_test(tc16),
-                                       cmocka_unit_test(the_callers_float_mode_is_ignored),
-                                       cmocka_unit_test(control_differences_are_seen),
-                                       cmocka_unit_test(fingerprints_name_what_matters)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fma32), cmocka_unit_test(tc16), cmocka_unit_test(the_callers_float_mode_is_ignored),
+        cmocka_unit_test(control_differences_are_seen), cmocka_unit_test(fingerprints_name_what_matters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

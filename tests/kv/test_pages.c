@@ -41,7 +41,8 @@ static void pages_are_never_shared(void **state) {
             iv_kv_table_close(t, &pool);
             ASSERT_OK(iv_kv_table_open(t, 64 * PAGES, &err), &err);
         } else {
-            size_t tokens = rng_below(&r, 64 * 12), want = (tokens + 63) / 64, count = t->count, free_count = pool.free_count;
+            size_t tokens = rng_below(&r, 64 * 12), want = (tokens + 63) / 64, count = t->count,
+                   free_count = pool.free_count;
             size_t after = want > count ? want : count;
             iv_status status = iv_kv_table_grow(t, &pool, tokens, &err);
             if (after - count > free_count) {
@@ -86,8 +87,10 @@ static void layers_and_pages_do_not_overlap(void **state) {
     assert_int_equal(iv_kv_token_bytes(&pool.layout, LAYERS) * 64, LAYERS * pool.layout.page_bytes);
     for (size_t layer = 0; layer < LAYERS; layer++)
         for (size_t page = 0; page < PAGES; page++)
-            memset(iv_kv_layer(&pool, layer) + page * pool.layout.page_bytes, (int)(1 + layer * PAGES + page), pool.layout.page_bytes);
-    for (size_t i = 0; i < pool.data_bytes; i++) assert_int_equal(pool.data[i], 1 + i / pool.layout.page_bytes);
+            memset(iv_kv_layer(&pool, layer) + page * pool.layout.page_bytes, (int)(1 + layer * PAGES + page),
+                   pool.layout.page_bytes);
+    for (size_t i = 0; i < pool.data_bytes; i++)
+        assert_int_equal(pool.data[i], 1 + i / pool.layout.page_bytes);
     iv_kv_pool_close(&pool);
 }
 

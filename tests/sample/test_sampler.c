@@ -1,5 +1,5 @@
-/* The sampler against a second one that sorts everything and takes no shortcut, against the probabilities it is
- * meant to draw from, and at its edges. */
+/* The sampler against a second one that sorts everything and takes no shortcut, against the probabilities it
+ * is meant to draw from, and at its edges. */
 #include "random.h"
 #include "numerics/philox.h"
 #include "numerics/rows.h"
@@ -23,8 +23,10 @@ static void naive_penalties(const iv_sampling *p, float *x, const iv_seen *seen,
     for (size_t i = 0; i < p->bias_count; i++) x[p->bias[i].id] += p->bias[i].bias;
     for (size_t i = 0; i < n; i++) {
         float y = x[seen[i].id];
-        if (p->repetition_penalty != 1.0f && y > 0.0f) y = y / p->repetition_penalty;
-        else if (p->repetition_penalty != 1.0f) y = y * p->repetition_penalty;
+        if (p->repetition_penalty != 1.0f && y > 0.0f)
+            y = y / p->repetition_penalty;
+        else if (p->repetition_penalty != 1.0f)
+            y = y * p->repetition_penalty;
         if (seen[i].generated > 0) {
             float times = p->frequency_penalty * (float)seen[i].generated;
             y = y - times;
@@ -57,8 +59,8 @@ static size_t naive_top_p(const float *x, const int32_t *order, size_t n, float 
     return n;
 }
 
-static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vocab, const iv_seen *seen, size_t seen_count,
-                            uint64_t position) {
+static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vocab, const iv_seen *seen,
+                            size_t seen_count, uint64_t position) {
     float *x = malloc(vocab * sizeof *x), best_value = 0;
     int32_t *order = malloc(vocab * sizeof *order), best = -1;
     memcpy(x, logits, vocab * sizeof *x);
@@ -75,7 +77,8 @@ static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vo
         int32_t id = order[i];
         if (n > 1 && p->min_p > 0.0f && v_exp(x[id] - max) < p->min_p) continue;
         float value = x[id] + naive_noise(p->seed, position, id);
-        if (best < 0 || value > best_value || (value == best_value && id < best)) best = id, best_value = value;
+        if (best < 0 || value > best_value || (value == best_value && id < best))
+            best = id, best_value = value;
     }
     free(x), free(order);
     return best;
@@ -109,7 +112,9 @@ static void random_logits(rng *r, float *x, size_t n) {
     x[rng_below(r, n)] = kind == 1 ? 2e37f : 5.0f; /* at least one is finite */
 }
 
-static float one_of(rng *r, const float *values, size_t n) { return values[rng_below(r, n)]; }
+static float one_of(rng *r, const float *values, size_t n) {
+    return values[rng_below(r, n)];
+}
 #define ONE_OF(r, ...) one_of(r, (const float[]){__VA_ARGS__}, sizeof(float[]){__VA_ARGS__} / sizeof(float))
 
 static iv_sampling random_sampling(rng *r, size_t vocab, iv_logit_bias *bias) {
@@ -155,9 +160,9 @@ static void same_as_the_naive_sampler(void **state) {
         for (int again = 0; again < 2; again++) { /* the second time on what the first left behind */
             int32_t got = iv_sample(&s, k, &p, logits, seen, seen_count, position);
             if (got != want)
-                fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d", trial, vocab,
-                         (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, seen_count,
-                         iv_isa_name(k->isa), (int)want, (int)got);
+                fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d",
+                         trial, vocab, (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p,
+                         seen_count, iv_isa_name(k->isa), (int)want, (int)got);
         }
         iv_sampler_close(&s);
     }
@@ -169,8 +174,8 @@ static void same_as_the_naive_sampler(void **state) {
 enum { SMALL = 10 };
 static const float small_logits[SMALL] = {1.0f, -0.5f, 2.0f, 0.0f, 1.5f, -3.0f, 0.7f, 2.0f, -1.2f, 0.3f};
 
-/* Draws and compares with the softmax of the kept tokens. For 9 degrees of freedom chi-square passes 46.0 with
- * probability 6e-7; the seeds are fixed, so a pass stays a pass. */
+/* Draws and compares with the softmax of the kept tokens. For 9 degrees of freedom chi-square passes 46.0
+ * with probability 6e-7; the seeds are fixed, so a pass stays a pass. */
 static void draw(const char *name, const iv_sampling *p, const char *kept) {
     iv_sampler s;
     iv_error err;
@@ -187,8 +192,10 @@ static void draw(const char *name, const iv_sampling *p, const char *kept) {
     }
     for (size_t i = 0; i < SMALL; i++) {
         double expected = DRAWS * share[i] / total;
-        if (expected == 0) assert_int_equal(count[i], 0);
-        else chi += ((double)count[i] - expected) * ((double)count[i] - expected) / expected;
+        if (expected == 0)
+            assert_int_equal(count[i], 0);
+        else
+            chi += ((double)count[i] - expected) * ((double)count[i] - expected) / expected;
     }
     printf("%-16s chi-square %.2f\n", name, chi);
     assert_true(chi < 46.0);
@@ -264,7 +271,8 @@ static void walk_on(noise_walk *w, uint32_t bits) {
     w->before = g;
 }
 
-/* Larger bits, less noise; the error is the rounding of 1 - v, 2^-25, over v, which is 2^-12 or more there. */
+/* Larger bits, less noise; the error is the rounding of 1 - v, 2^-25, over v, which is 2^-12 or more there.
+ */
 static void gumbel_falls_and_is_finite(void **state) {
     (void)state;
     noise_walk w = {.before = INFINITY};
@@ -303,12 +311,14 @@ static void greedy_takes_the_smaller_id(void **state) {
     assert_int_equal(sample_of(&p, x, 6, 0), 1);
     assert_int_equal(sample_of(&p, zeros, 3, 0), 0);
     p.temperature = 1, p.top_k = 1; /* the same token by another way */
-    for (uint64_t position = 0; position < 100; position++) assert_int_equal(sample_of(&p, x, 6, position), 1);
+    for (uint64_t position = 0; position < 100; position++)
+        assert_int_equal(sample_of(&p, x, 6, position), 1);
 }
 
 static unsigned ids_drawn(const iv_sampling *p, const float *logits, size_t vocab) {
     unsigned drawn = 0;
-    for (uint64_t position = 0; position < 400; position++) drawn |= 1u << sample_of(p, logits, vocab, position);
+    for (uint64_t position = 0; position < 400; position++)
+        drawn |= 1u << sample_of(p, logits, vocab, position);
     return drawn;
 }
 
@@ -345,7 +355,8 @@ static void overflow_by_temperature_is_greedy(void **state) {
     const float x[4] = {-3e38f, 1e37f, 2e37f, 3e-38f};
     iv_sampling p = {.temperature = 1e-4f, .top_p = 1, .repetition_penalty = 1};
     for (int filter = 0; filter < 4; filter++) {
-        p.top_k = filter == 1 ? 1 : 0, p.top_p = filter == 2 ? 0.9f : 1.0f, p.min_p = filter == 3 ? 0.1f : 0.0f;
+        p.top_k = filter == 1 ? 1 : 0, p.top_p = filter == 2 ? 0.9f : 1.0f,
+        p.min_p = filter == 3 ? 0.1f : 0.0f;
         assert_int_equal(ids_drawn(&p, x, 4), 2); /* both of 1e37 and more are infinite now */
     }
 }
@@ -390,12 +401,16 @@ static void top_logprobs_are_a_sort(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_the_naive_sampler), cmocka_unit_test(draws_follow_the_softmax),
-        cmocka_unit_test(control_statistics_can_fail), cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(gumbel_falls_and_is_finite), cmocka_unit_test(greedy_takes_the_smaller_id),
-        cmocka_unit_test(top_p_at_the_boundary), cmocka_unit_test(min_p_at_the_boundary),
-        cmocka_unit_test(overflow_by_temperature_is_greedy), cmocka_unit_test(nonsense_gives_a_token),
-        cmocka_unit_test(top_logprobs_are_a_sort)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_as_the_naive_sampler),
+                                       cmocka_unit_test(draws_follow_the_softmax),
+                                       cmocka_unit_test(control_statistics_can_fail),
+                                       cmocka_unit_test(philox_known_answers),
+                                       cmocka_unit_test(gumbel_falls_and_is_finite),
+                                       cmocka_unit_test(greedy_takes_the_smaller_id),
+                                       cmocka_unit_test(top_p_at_the_boundary),
+                                       cmocka_unit_test(min_p_at_the_boundary),
+                                       cmocka_unit_test(overflow_by_temperature_is_greedy),
+                                       cmocka_unit_test(nonsense_gives_a_token),
+                                       cmocka_unit_test(top_logprobs_are_a_sort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

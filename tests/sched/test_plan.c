@@ -4,9 +4,12 @@
 
 enum { SEQUENCES_MAX = 24 };
 
-static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
+static size_t left_of(const iv_plan_sequence *s) {
+    return s->known - s->computed;
+}
 
-static void check_items(const iv_plan_sequence *s, size_t count, size_t budget, const iv_plan_item *items, size_t n) {
+static void check_items(const iv_plan_sequence *s, size_t count, size_t budget, const iv_plan_item *items,
+                        size_t n) {
     bool seen[SEQUENCES_MAX] = {false};
     size_t used = 0, decoding = 0;
     bool prompts = false;
@@ -18,11 +21,13 @@ static void check_items(const iv_plan_sequence *s, size_t count, size_t budget, 
         assert_true(item->tokens > 0 && item->tokens <= left);
         assert_true(item->samples == (item->tokens == left));
         used += item->tokens;
-        if (left > 1) prompts = true;
-        else assert_false(prompts); /* decode comes first */
+        if (left > 1)
+            prompts = true;
+        else
+            assert_false(prompts); /* decode comes first */
         decoding += left == 1;
         if (i > 0 && (left == 1) == (left_of(&s[items[i - 1].sequence]) == 1))
-            assert_true(items[i - 1].sequence < item->sequence); /* oldest first among equals */
+            assert_true(items[i - 1].sequence < item->sequence);       /* oldest first among equals */
         if (!item->samples) assert_true(i == n - 1 && used == budget); /* cut only where the budget ends */
     }
     assert_true(used <= budget);
@@ -89,7 +94,8 @@ static void everybody_gets_there(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises), cmocka_unit_test(a_known_plan),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises),
+                                       cmocka_unit_test(a_known_plan),
                                        cmocka_unit_test(everybody_gets_there)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
