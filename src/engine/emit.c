@@ -98,8 +98,8 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_node *n
     float max, sum;
     e->forward->compute.kernels->sum_exp(logits, vocab, &max, &sum);
     float log_sum = iv_ref_log(sum), logprob = (logits[token] - max) - log_sum;
-    if (!(log_sum >= 0.0f && log_sum < 1e30f))
-        return iv_fail(err, IV_FORMAT, "logits at position %zu are not finite", s->tokens.count);
+    if (!(log_sum >= 0.0f && log_sum < 1e30f)) /* a NaN or an infinity among them reaches the sum */
+        return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", s->tokens.count);
     n->event.token = token, n->event.logprob = logprob;
     if (s->logprobs > 0) iv_top_logprobs(logits, vocab, max, log_sum, n->top, (size_t)s->logprobs);
     n->event.top = n->top, n->event.top_count = s->logprobs > 0 ? (size_t)s->logprobs : 0;

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 #include "base/size.h"
 #include "device/memory.h"
+#include "engine/float_mode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,30 +88,35 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }
 
-iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err) {
-    double start = iv_now();
+static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *err) {
     size_t pages = 0;
     iv_model_options m = {0};
+    IV_TRY(parse_options(o, e, &m, err));
+    IV_TRY(size_kv(o, e, &m, &pages, err));
+    IV_TRY(iv_textual_open(o->model, &e->textual, err));
+    IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
+    IV_TRY(iv_pool_open(o->threads, &e->pool, err));
+    IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
+    size_t rows = (e->max_num_batched_tokens + IV_TILE_ROWS_MAX - 1) / IV_TILE_ROWS_MAX * IV_TILE_ROWS_MAX;
+    IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, rows, &e->forward, err)); /* whole tiles */
+    IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
+    IV_TRY(iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err));
+    IV_TRY(open_buffers(e, err));
+    return iv_fingerprint_make(e, e->fingerprint, err);
+}
+
+iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err) {
+    double start = iv_now();
     iv_engine *e = calloc(1, sizeof *e);
     if (!e) return iv_fail(err, IV_NO_MEMORY, "engine: no memory");
     e->waiting_tail = &e->waiting, e->events_tail = &e->events, e->next_id = 1;
-    iv_status status = parse_options(o, e, &m, err);
-    if (status == IV_OK) status = size_kv(o, e, &m, &pages, err);
-    if (status == IV_OK) status = iv_textual_open(o->model, &e->textual, err);
-    if (status == IV_OK) status = iv_generation_config_read(o->model, &e->generation, err);
-    if (status == IV_OK) status = iv_pool_open(o->threads, &e->pool, err);
-    if (status == IV_OK) status = iv_model_open(o->model, &m, e->pool, &e->model, err);
-    if (status == IV_OK)
-        status = iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, e->max_num_batched_tokens,
-                                 &e->forward, err);
-    if (status == IV_OK) status = iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err);
-    if (status == IV_OK) status = iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err);
-    if (status == IV_OK) status = open_buffers(e, err);
+    unsigned mode = iv_float_mode_enter();
+    iv_status status = open_parts(o, e, err);
+    iv_float_mode_leave(mode);
     if (status != IV_OK) {
         iv_engine_close(e);
         return status;
     }
-    iv_fingerprint_make(e, e->fingerprint);
     e->load_seconds = iv_now() - start;
     *out = e;
     return IV_OK;

@@ -98,7 +98,7 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
 void iv_events_free(iv_engine *e);
 
 /* ---- fingerprint.c */
-void iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]);
+iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err);
 
 double iv_now(void); /* seconds, monotonic */
 

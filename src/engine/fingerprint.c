@@ -22,12 +22,12 @@ static void describe_config(const iv_model_config *c, iv_digest *d) {
     }
 }
 
-void iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]) {
+iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err) {
     uint8_t part[32] = {0}, all[32];
     char hex[65], head[128];
     const char *arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32", *dtype = iv_dtype_name(e->model->dtype);
     iv_digest *d = iv_digest_new();
-    IV_ASSERT(d);
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
     int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic, dtype);
     iv_digest_add(d, head, (size_t)n);
     describe_config(&e->model->config, d);
@@ -40,4 +40,5 @@ void iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]) {
     iv_digest_finish(d, all);
     iv_digest_hex(all, hex);
     snprintf(out, IV_FINGERPRINT_BYTES, "iv%d-%s-%s-%.16s", IV_NUMERICS_VERSION, arithmetic, dtype, hex);
+    return IV_OK;
 }

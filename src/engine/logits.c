@@ -1,6 +1,7 @@
 /* logits.c: the logits of every position of one sequence, outside the request queue. */
 #include "engine/engine.h"
 #include "base/size.h"
+#include "engine/float_mode.h"
 #include "format/safetensors.h"
 
 #include <stdlib.h>
@@ -16,8 +17,7 @@ static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count,
     return IV_OK;
 }
 
-iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
-    IV_TRY(check_ids(e, ids, count, err));
+static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
     iv_kv_table table;
     size_t chunk = e->max_num_batched_tokens, vocab = (size_t)e->model->config.vocab_size;
     uint32_t *rows = calloc(chunk, sizeof *rows);
@@ -35,6 +35,14 @@ iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float
     }
     if (table.pages) iv_kv_table_close(&table, &e->kv);
     free(rows);
+    return status;
+}
+
+iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
+    IV_TRY(check_ids(e, ids, count, err));
+    unsigned mode = iv_float_mode_enter();
+    iv_status status = run_whole(e, ids, count, out, err);
+    iv_float_mode_leave(mode);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* request.c: a request checked and copied into a sequence. */
 #include "engine/engine.h"
 #include "base/size.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,12 +40,17 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     if (r->stop_count > IV_STOPS_MAX)
         return iv_fail(err, IV_INVALID, "stop: wanted at most %d strings, found %zu", IV_STOPS_MAX, r->stop_count);
     for (size_t i = 0; i < r->stop_count; i++) {
-        size_t n = strlen(r->stop[i]);
+        size_t n = strlen(r->stop[i]), bad;
         if (n == 0 || n > IV_STOP_BYTES_MAX)
             return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n, i);
+        if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
+            return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
     }
     if (r->stop_id_count > IV_STOP_IDS_MAX)
         return iv_fail(err, IV_INVALID, "stop ids: wanted at most %d, found %zu", IV_STOP_IDS_MAX, r->stop_id_count);
+    for (size_t i = 0; i < r->stop_id_count; i++)
+        if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
+            return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab, (int)r->stop_ids[i]);
     if (r->logit_bias_count > IV_LOGIT_BIAS_MAX)
         return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX, r->logit_bias_count);
     for (size_t i = 0; i < r->logit_bias_count; i++) {

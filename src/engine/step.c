@@ -1,5 +1,6 @@
 /* step.c: the loop's one turn: admit, plan, run, sample, emit. */
 #include "engine/engine.h"
+#include "engine/float_mode.h"
 
 #include <string.h>
 
@@ -45,22 +46,20 @@ static void admit(iv_engine *e) {
     }
 }
 
-/* Lays the plan's tokens out as one batch; returns how many rows want logits. */
-static size_t fill_batch(iv_engine *e, size_t items, iv_batch *b) {
+/* Lays items of the plan out as one batch. */
+static void fill_batch(iv_engine *e, const iv_plan_item *items, size_t count, iv_batch *b) {
     size_t row = 0, wanted = 0;
-    for (size_t i = 0; i < items; i++) {
-        const iv_plan_item *item = &e->items[i];
-        iv_sequence *s = e->running[item->sequence];
-        memcpy(e->ids + row, s->tokens.data + s->computed, item->tokens * sizeof *e->ids);
-        e->spans[i] = (iv_attention_span){.first_row = row, .rows = item->tokens, .position = (int64_t)s->computed,
+    for (size_t i = 0; i < count; i++) {
+        iv_sequence *s = e->running[items[i].sequence];
+        memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
+        e->spans[i] = (iv_attention_span){.first_row = row, .rows = items[i].tokens, .position = (int64_t)s->computed,
                                           .pages = s->table.pages};
-        row += item->tokens;
-        if (item->samples) e->logit_rows[wanted++] = (uint32_t)(row - 1);
+        row += items[i].tokens;
+        if (items[i].samples) e->logit_rows[wanted++] = (uint32_t)(row - 1);
     }
-    *b = (iv_batch){.ids = e->ids, .tokens = row, .spans = e->spans, .span_count = items, .kv = e->kv.data,
+    *b = (iv_batch){.ids = e->ids, .tokens = row, .spans = e->spans, .span_count = count, .kv = e->kv.data,
                     .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes, .logit_rows = e->logit_rows,
                     .logit_count = wanted, .logits = e->logits};
-    return wanted;
 }
 
 /* Samples for one sequence whose last known token was computed; true if the sequence has ended. */
@@ -76,43 +75,55 @@ static bool sample_one(iv_engine *e, iv_sequence *s, const float *logits) {
     return finish != IV_FINISH_NONE;
 }
 
-static void finish_step(iv_engine *e, size_t items, double seconds) {
+/* Runs items of the plan as one batch and samples where they reach the end; ended[] notes who is through. */
+static iv_status run_items(iv_engine *e, const iv_plan_item *items, size_t count, bool *ended, iv_error *err) {
+    iv_batch batch;
     size_t vocab = (size_t)e->model->config.vocab_size, row = 0;
-    bool ended[IV_SEQS_MAX] = {false};
-    for (size_t i = 0; i < items; i++) {
-        iv_sequence *s = e->running[e->items[i].sequence];
-        s->computed += e->items[i].tokens;
+    double start = iv_now();
+    fill_batch(e, items, count, &batch);
+    IV_TRY(iv_forward(e->forward, &batch, err));
+    double seconds = iv_now() - start;
+    for (size_t i = 0; i < count; i++) {
+        iv_sequence *s = e->running[items[i].sequence];
+        s->computed += items[i].tokens;
         if (s->tokens.count == s->prompt_tokens) s->prefill_seconds += seconds;
         else s->decode_seconds += seconds;
-        if (e->items[i].samples) ended[e->items[i].sequence] = sample_one(e, s, e->logits + row++ * vocab);
+        if (items[i].samples) ended[items[i].sequence] = sample_one(e, s, e->logits + row++ * vocab);
     }
-    for (size_t i = e->running_count; i-- > 0;)
-        if (ended[i]) retire(e, i);
+    return IV_OK;
 }
 
-iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
-    iv_batch batch;
+/* A step fails when some sequence's keys or values overflow. The others must not notice: each is run again alone,
+ * which writes the same bits to the same places, and only those that fail alone end. */
+static void run_apart(iv_engine *e, size_t items, bool *ended) {
+    for (size_t i = 0; i < items; i++) {
+        iv_error failure;
+        size_t at = e->items[i].sequence;
+        if (run_items(e, &e->items[i], 1, ended, &failure) == IV_OK) continue;
+        iv_emit_done(e, e->running[at], IV_FINISH_ERROR, failure.message, NULL);
+        ended[at] = true;
+    }
+}
+
+static void step(iv_engine *e) {
+    bool ended[IV_SEQS_MAX] = {false};
+    iv_error failure;
     drop_cancelled(e);
     admit(e);
     for (size_t i = 0; i < e->running_count; i++)
         e->plan_sequences[i] = (iv_plan_sequence){.known = e->running[i]->tokens.count, .computed = e->running[i]->computed};
     size_t items = iv_plan_step(e->plan_sequences, e->running_count, e->max_num_batched_tokens, e->items);
-    if (items > 0) {
-        double start = iv_now();
-        fill_batch(e, items, &batch);
-        iv_error failure;
-        if (iv_forward(e->forward, &batch, &failure) == IV_OK) finish_step(e, items, iv_now() - start);
-        else { /* every sequence of the step is in doubt: its keys may be incomplete */
-            bool in_step[IV_SEQS_MAX] = {false};
-            for (size_t i = 0; i < items; i++) in_step[e->items[i].sequence] = true;
-            for (size_t i = e->running_count; i-- > 0;) {
-                if (!in_step[i]) continue;
-                iv_emit_done(e, e->running[i], IV_FINISH_ERROR, failure.message, NULL);
-                retire(e, i);
-            }
-        }
-    }
-    (void)err;
+    if (items == 0) return;
+    if (run_items(e, e->items, items, ended, &failure) != IV_OK) run_apart(e, items, ended);
+    for (size_t i = e->running_count; i-- > 0;)
+        if (ended[i]) retire(e, i);
+}
+
+iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
+    (void)err; /* what can fail today fails for one request, and its last event says so */
+    unsigned mode = iv_float_mode_enter();
+    step(e);
+    iv_float_mode_leave(mode);
     *busy = e->running_count > 0 || e->waiting != NULL;
     return IV_OK;
 }

@@ -4,8 +4,10 @@
 #include "format/json.h"
 #include "text/jinja/template.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TEMPLATE_FILE_BYTES_MAX = 1 << 20 };
 
@@ -22,7 +24,17 @@ static iv_status give(iv_buf *buf, iv_text *out, iv_error *err) {
     return IV_OK;
 }
 
+/* Words are optional, so a directory that is not there would pass for one that has none. */
+static iv_status need_directory(const char *model, iv_error *err) {
+    struct stat st;
+    if (stat(model, &st) != 0)
+        return iv_fail(err, errno == ENOENT || errno == ENOTDIR ? IV_NOT_FOUND : IV_IO, "%s: cannot open: %s", model, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_INVALID, "%s: wanted a model directory, found a file", model);
+    return IV_OK;
+}
+
 iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
+    IV_TRY(need_directory(model, err));
     iv_textual *t = calloc(1, sizeof *t);
     if (!t || !(t->model = strdup(model))) {
         free(t);

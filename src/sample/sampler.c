@@ -122,7 +122,7 @@ static size_t top_k_then_p(iv_sampler *s, const iv_sampling *p, size_t k) {
 
 /* ---- noise --------------------------------------------------------------------------------------------- */
 
-static float gumbel_from(uint32_t bits) {
+float iv_gumbel_of(uint32_t bits) {
     float v = (float)bits * 0x1p-32f + 0x1p-33f; /* each rounded once; may reach 1 */
     if (v > 0x1.fffffep-1f) v = 0x1.fffffep-1f;
     float e = v < 0x1p-12f ? iv_fma(v * 0.5f, v, v) : -v_log(1.0f - v); /* -log(1 - v) */
@@ -138,7 +138,7 @@ static void noise_block(uint64_t seed, uint64_t position, uint32_t block, uint32
 float iv_gumbel(uint64_t seed, uint64_t position, int32_t id) {
     uint32_t r[4];
     noise_block(seed, position, (uint32_t)id >> 2, r);
-    return gumbel_from(r[id & 3]);
+    return iv_gumbel_of(r[id & 3]);
 }
 
 typedef struct choice {
@@ -165,7 +165,7 @@ static int32_t gumbel_max_of_all(const iv_sampler *s, const iv_sampling *p, floa
         for (size_t i = 0; i < 4 && 4 * block + i < s->vocab; i++) {
             float x = s->work[4 * block + i];
             if (x < floor || (best.id >= 0 && x + noise_bound(r[i]) < best.value)) continue;
-            consider(&best, x, gumbel_from(r[i]), (int32_t)(4 * block + i));
+            consider(&best, x, iv_gumbel_of(r[i]), (int32_t)(4 * block + i));
         }
     }
     return best.id;
@@ -173,7 +173,7 @@ static int32_t gumbel_max_of_all(const iv_sampler *s, const iv_sampling *p, floa
 
 /* ---- the whole ----------------------------------------------------------------------------------------- */
 
-/* The smallest logit that min_p lets through: exp(x - max) >= min_p is tested as such, not through a logarithm. */
+/* exp(x - max) >= min_p is tested as such, token by token, not through a logarithm. */
 static bool passes_min_p(float x, float max, float min_p) { return v_exp(x - max) >= min_p; }
 
 static int32_t largest(const float *x, size_t n) {
@@ -192,6 +192,7 @@ int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p
     for (size_t i = 0; i < s->vocab; i++) x[i] = x[i] / p->temperature;
     int32_t first = largest(x, s->vocab);
     float max = x[first];
+    if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
     size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab, kept;
     if (k < s->vocab / 2) kept = top_k_then_p(s, p, k);
     else if (k < s->vocab) {
@@ -209,7 +210,7 @@ int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p
     choice best = {0, -1};
     for (size_t i = 0; i < kept; i++) {
         int32_t id = s->order[i];
-        if (i > 0 && p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) break;
+        if (p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) continue;
         consider(&best, x[id], iv_gumbel(p->seed, position, id), id);
     }
     return best.id;

@@ -36,12 +36,17 @@ typedef struct iv_sampler {
 iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err);
 void iv_sampler_close(iv_sampler *s);
 
-/* Chooses the token that will stand at `position` (0 for the first of the sequence). */
+/* Chooses the token that will stand at `position` (0 for the first of the sequence). logits are finite; should a
+ * division by the temperature overflow, the first in order of the largest is chosen, as for temperature 0. */
 int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits, const iv_seen *seen,
                   size_t seen_count, uint64_t position);
 
 /* The Gumbel noise of one token: -log(-log(1 - v)), v in [2^-33, 1) from Philox(seed; id, position). */
 float iv_gumbel(uint64_t seed, uint64_t position, int32_t id);
+
+/* The same from the 32 random bits of a token: from 22.87 for 0 down to -2.81, never rising; within 2^-13 of the
+ * exact value (the rounding of 1 - v, worst where it sets in at v = 2^-12). */
+float iv_gumbel_of(uint32_t bits);
 
 /* The n likeliest tokens of logits in the total order, with log softmax (x - max) - log_sum. n at most 32. */
 enum { IV_TOP_MAX = 32 };

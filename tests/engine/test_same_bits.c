@@ -1,0 +1,185 @@
+/* What the project is for: a request's tokens, log-probabilities and digest are the same alone, in company,
+ * in any order, in chunks, on any number of threads and any instruction set, and in any mode the caller's FPU
+ * is in. */
+#include "client.h"
+
+#include <xmmintrin.h>
+
+enum { REQUESTS = 16, SCALAR_REQUESTS = 3 };
+
+static const iv_logit_bias bias[] = {{15, 2.0f}, {688, -3.0f}, {220, 1.5f}};
+
+/* Prompts of 15 to about 150 tokens: some answers cross the boundaries of attention's blocks, at 64 and 128.
+ */
+static void make_requests(const iv_engine *e, iv_request *r, char (*text)[600]) {
+    static const char *const questions[] = {"12345 + 678 = ?",  "What comes next: 60, 73, 86, 99?",
+                                            "Compute 10 - 39.", "Mia has 12 apples.",
+                                            "7 mod 4 = ?",      "What is 2 + 3?"};
+    for (size_t i = 0; i < REQUESTS; i++) {
+        size_t n = 0;
+        for (size_t turn = 0; turn < (i % 8 == 7 ? 5 : 1 + i % 2); turn++)
+            n += (size_t)snprintf(text[i] + n, 600 - n,
+                                  "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n",
+                                  questions[(i + turn) % 6]);
+        r[i] = ask(e, text[i], trials(8 + 2 * i, 30 + 4 * i));
+        r[i].ignore_eos = i % 3 != 0, r[i].seed = 100 + i / 2, r[i].logprobs = i % 4 == 0 ? 5 : -1;
+        r[i].temperature = i % 4 == 0 ? 0.0f : i % 4 == 1 ? 1.0f : 0.7f;
+        if (i % 4 == 2) r[i].top_k = 20, r[i].top_p = 0.95f;
+        if (i % 4 == 3) r[i].min_p = 0.02f, r[i].top_p = 0.9f;
+        if (i % 5 == 1)
+            r[i].repetition_penalty = 1.1f, r[i].presence_penalty = 0.5f, r[i].frequency_penalty = 0.2f;
+        if (i % 5 == 2) r[i].logit_bias = bias, r[i].logit_bias_count = 3;
+    }
+}
+
+typedef struct way {
+    const char *isa;
+    size_t threads, budget, seqs;
+    bool reversed, alone;
+} way;
+
+static answer *run_way(const way *w, const char *arithmetic, size_t n) {
+    static char text[REQUESTS][600];
+    iv_request r[REQUESTS];
+    iv_engine_options o = small_options();
+    o.isa = w->isa, o.threads = w->threads, o.max_num_batched_tokens = w->budget, o.max_num_seqs = w->seqs;
+    o.arithmetic = arithmetic;
+    iv_engine *e = open_with(&o);
+    answer *a = answers_new(n);
+    make_requests(e, r, text);
+    for (size_t i = 0; i < n; i++) {
+        size_t k = w->reversed ? n - 1 - i : i;
+        submit(e, &r[k], &a[k]);
+        if (w->alone) run_all(e, &a[k], 1);
+    }
+    if (!w->alone) run_all(e, a, n);
+    iv_engine_close(e);
+    return a;
+}
+
+static void meet(const way *w, const char *arithmetic, const answer *want, size_t n) {
+    answer *got = run_way(w, arithmetic, n);
+    for (size_t i = 0; i < n; i++) {
+        char what[160];
+        snprintf(what, sizeof what, "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences%s%s",
+                 i, arithmetic, w->isa, w->threads, w->budget, w->seqs, w->reversed ? ", reversed" : "",
+                 w->alone ? ", alone" : "");
+        assert_same_answer(what, &want[i], &got[i]);
+    }
+    answers_free(got, n);
+}
+
+static bool machine_has(const char *isa) {
+    iv_engine_options o = small_options();
+    iv_engine *e = NULL;
+    iv_error err;
+    o.isa = isa;
+    iv_status status = iv_engine_open(&o, &e, &err);
+    iv_engine_close(e);
+    if (status != IV_OK) printf("SKIPPED: %s\n", err.message);
+    return status == IV_OK;
+}
+
+static void every_way(const char *arithmetic) {
+    static const way first = {"auto", 1, 512, 16, false, true};
+    static const way ways[] = {{"auto", 1, 512, 16, false, false}, {"auto", 2, 512, 16, true, false},
+                               {"auto", 1, 16, 16, false, false},  {"auto", 3, 3, 16, true, false},
+                               {"auto", 1, 1, 3, false, false},    {"avx2", 2, 64, 7, true, false},
+                               {"avx512", 1, 16, 16, false, true}};
+    static const way scalar = {"scalar", 1, 16, 16, true, false};
+    answer *want = run_way(&first, arithmetic, REQUESTS);
+    size_t tokens = 0;
+    for (size_t i = 0; i < REQUESTS; i++) tokens += want[i].count;
+    printf("%s: %d requests, %zu tokens\n", arithmetic, REQUESTS, tokens);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (machine_has(ways[i].isa)) meet(&ways[i], arithmetic, want, REQUESTS);
+    meet(&scalar, arithmetic, want, trials(SCALAR_REQUESTS, REQUESTS));
+    answers_free(want, REQUESTS);
+}
+
+static void fma32(void **state) {
+    (void)state, every_way("fma32");
+}
+static void tc16(void **state) {
+    (void)state, every_way("tc16");
+}
+
+/* Flushed subnormals and truncation in the caller's thread, as fast-math start-up code or fesetround leave
+ * behind. */
+static void the_callers_float_mode_is_ignored(void **state) {
+    (void)state;
+    static const way w = {"auto", 1, 512, 16, false, false};
+    answer *want = run_way(&w, "fma32", REQUESTS);
+    unsigned saved = _mm_getcsr();
+    _mm_setcsr(0x1f80 | 0x8040 | 0x6000);
+    answer *got = run_way(&w, "fma32", REQUESTS);
+    unsigned after = _mm_getcsr();
+    _mm_setcsr(saved);
+    assert_int_equal(after & 0xffc0, (0x1f80 | 0x8040 | 0x6000)); /* and given back */
+    for (size_t i = 0; i < REQUESTS; i++) assert_same_answer("odd float mode", &want[i], &got[i]);
+    answers_free(want, REQUESTS), answers_free(got, REQUESTS);
+}
+
+/* ---- the comparison can fail --------------------------------------------------------------------------- */
+
+static void control_differences_are_seen(void **state) {
+    (void)state;
+    iv_engine *e = open_small();
+    iv_request r = ask(e, "What is 2 + 3?", 40);
+    r.temperature = 1, r.ignore_eos = true;
+    answer *a = answer_to(e, &r), *again = answer_to(e, &r);
+    assert_same_answer("again", a, again);
+    r.seed++;
+    answer *seeded = answer_to(e, &r);
+    assert_string_not_equal(a->digest, seeded->digest);
+    r.seed--, r.text = "What is 2 + 4?";
+    answer *changed = answer_to(e, &r);
+    assert_string_not_equal(a->digest, changed->digest);
+    r.text = "What is 2 + 3?", r.temperature = 0;
+    answer *greedy = answer_to(e, &r);
+    iv_engine_close(e);
+    iv_engine_options o = small_options();
+    o.arithmetic = "tc16";
+    e = open_with(&o);
+    answer *tc16_greedy = answer_to(e, &r);
+    assert_string_not_equal(greedy->digest, tc16_greedy->digest);
+    assert_int_not_equal(iv_bits(greedy->logprobs[0]), iv_bits(tc16_greedy->logprobs[0]));
+    iv_engine_close(e);
+    answers_free(a, 1), answers_free(again, 1), answers_free(seeded, 1), answers_free(changed, 1);
+    answers_free(greedy, 1), answers_free(tc16_greedy, 1);
+}
+
+static void fingerprints_name_what_matters(void **state) {
+    (void)state;
+    const struct {
+        const char *dtype, *arithmetic, *isa;
+        size_t threads, budget;
+    } kinds[] = {{"auto", "fma32", "auto", 1, 512},
+                 {"bfloat16", "fma32", "scalar", 3, 7},
+                 {"auto", "tc16", "auto", 1, 512},
+                 {"float16", "fma32", "auto", 1, 512},
+                 {"float32", "fma32", "auto", 1, 512}};
+    char prints[5][128];
+    for (size_t i = 0; i < 5; i++) {
+        iv_engine_options o = small_options();
+        o.dtype = kinds[i].dtype, o.arithmetic = kinds[i].arithmetic, o.isa = kinds[i].isa;
+        o.threads = kinds[i].threads, o.max_num_batched_tokens = kinds[i].budget;
+        iv_engine *e = open_with(&o);
+        iv_engine_info info;
+        iv_engine_get_info(e, &info);
+        snprintf(prints[i], sizeof prints[i], "%s", info.fingerprint);
+        assert_int_equal(info.threads, kinds[i].threads);
+        assert_int_equal(info.vocab_size, 1024);
+        iv_engine_close(e);
+    }
+    assert_string_equal(prints[0], prints[1]); /* threads, instruction set and chunks are not in it */
+    for (size_t i = 1; i < 5; i++)
+        for (size_t j = i + 1; j < 5; j++) assert_string_not_equal(prints[i], prints[j]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fma32), cmocka_unit_test(tc16), cmocka_unit_test(the_callers_float_mode_is_ignored),
+        cmocka_unit_test(control_differences_are_seen), cmocka_unit_test(fingerprints_name_what_matters)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
