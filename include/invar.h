@@ -197,7 +197,8 @@ typedef struct iv_event {
     const int32_t *ids;     /* all generated tokens */
     size_t id_count, prompt_tokens;
     const char *digest;     /* "sha256:..." over the ids and logprob bits of all generated tokens */
-    double prefill_seconds, decode_seconds;
+    double prefill_seconds; /* from admission to the first token, as a clock on the wall has it */
+    double decode_seconds;  /* from the first token to the end */
 } iv_event;
 
 /* Takes the oldest event. False when there is none. */

@@ -146,6 +146,7 @@ iv_status iv_emit_token(iv_engine *e, iv_sequence *s, int32_t token, const float
         return status;
     }
     queue_event(e, n);
+    if (s->first_token == 0) s->first_token = iv_now();
     *finish = end || stop ? IV_FINISH_STOP : full ? IV_FINISH_LENGTH : IV_FINISH_NONE;
     if (*finish != IV_FINISH_NONE) iv_emit_done(e, s, *finish, NULL, stop);
     return IV_OK;
@@ -170,6 +171,7 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
     iv_digest_hex(digest, n->digest + 7);
     n->event.finish = finish, n->event.ids = n->ids, n->event.id_count = count, n->event.prompt_tokens = s->prompt_tokens;
     n->event.digest = n->digest;
-    n->event.prefill_seconds = s->prefill_seconds, n->event.decode_seconds = s->decode_seconds;
+    double now = iv_now(), first = s->first_token > 0 ? s->first_token : now;
+    n->event.prefill_seconds = s->admitted > 0 ? first - s->admitted : 0, n->event.decode_seconds = now - first;
     queue_event(e, n);
 }

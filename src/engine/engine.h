@@ -44,7 +44,7 @@ typedef struct iv_sequence {
     iv_buf text;              /* all text so far; [0, shown) is in events */
     size_t shown;
     iv_digest *digest;
-    double prefill_seconds, decode_seconds;
+    double admitted, first_token; /* iv_now(); 0 before */
 } iv_sequence;
 
 /* An event and the memory it points into. */

@@ -42,6 +42,7 @@ static void admit(iv_engine *e) {
         if (!e->waiting) e->waiting_tail = &e->waiting;
         e->waiting_count--;
         s->next = NULL;
+        s->admitted = iv_now();
         e->running[e->running_count++] = s;
     }
 }
@@ -79,15 +80,11 @@ static bool sample_one(iv_engine *e, iv_sequence *s, const float *logits) {
 static iv_status run_items(iv_engine *e, const iv_plan_item *items, size_t count, bool *ended, iv_error *err) {
     iv_batch batch;
     size_t vocab = (size_t)e->model->config.vocab_size, row = 0;
-    double start = iv_now();
     fill_batch(e, items, count, &batch);
     IV_TRY(iv_forward(e->forward, &batch, err));
-    double seconds = iv_now() - start;
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = e->running[items[i].sequence];
         s->computed += items[i].tokens;
-        if (s->tokens.count == s->prompt_tokens) s->prefill_seconds += seconds;
-        else s->decode_seconds += seconds;
         if (items[i].samples) ended[items[i].sequence] = sample_one(e, s, e->logits + row++ * vocab);
     }
     return IV_OK;
