@@ -1,4 +1,4 @@
-"""A second implementation of the law, written from docs/NUMERICS.md: slow, exact rationals where an operation is fused.
+"""A second implementation of the law (docs/NUMERICS.md): slow, with exact rationals where an operation is fused.
 
     python3 python/law.py > tests/data/law.json      needs numpy
 

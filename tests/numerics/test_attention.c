@@ -109,7 +109,7 @@ static void rows_are_accurate(void **state) {
         }
         printf("%s: worst error %.2f * 2^%.0f of the largest value (position %lld, window %lld)\n", p->name,
                worst, log2(p->unit), (long long)worst_position, (long long)worst_window);
-        assert_true(worst < (p->type == IV_F32 ? 64.0 : 1.5));
+        assert_true(worst < (p->type == IV_F32 ? 32.0 : 1.0));
     }
 }
 

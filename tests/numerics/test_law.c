@@ -1,5 +1,5 @@
-/* The C against tests/data/law.json: bits from a second implementation, python/law.py, which was written from
- * docs/NUMERICS.md alone. Both make their inputs by the same formula. */
+/* The C against tests/data/law.json: bits from a second implementation of docs/NUMERICS.md, python/law.py.
+ * Both make their inputs by the same formula. */
 #include "random.h"
 #include "format/json_object.h"
 #include "kernels/kernels.h"
