@@ -1,0 +1,375 @@
+"""A second implementation of the law (docs/NUMERICS.md): slow, with exact rationals where an operation is fused.
+
+    python3 python/law.py > tests/data/law.json      needs numpy
+
+tests/numerics/test_law.c gives the same inputs to the C and compares bits.
+"""
+import json
+import struct
+import sys
+from fractions import Fraction
+
+import numpy as np
+
+f32 = np.float32
+np.seterr(all="ignore")
+NAN, INF = 0x7FFFFFFF, f32("inf")
+
+# ---- sections 1 and 2: floats ----------------------------------------------------------------------------
+
+
+def u(x):
+    return NAN if np.isnan(x) else struct.unpack("<I", struct.pack("<f", float(x)))[0]
+
+
+def f(bits):
+    return f32(struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0])
+
+
+def h(text):
+    return f32(float.fromhex(text))
+
+
+def nearest(q, places=24, least=-149, top=128):
+    """The float of `places` bits nearest to the rational q != 0, ties to even, as a Python float."""
+    a = abs(q)
+    e = a.numerator.bit_length() - a.denominator.bit_length()
+    if Fraction(2) ** e > a:
+        e -= 1
+    unit = Fraction(2) ** max(e - places + 1, least)
+    n, rest = divmod(a, unit)
+    if 2 * rest > unit or (2 * rest == unit and n % 2):
+        n += 1
+    v = n * unit
+    v = float("inf") if v >= Fraction(2) ** top else float(v)
+    return -v if q < 0 else v
+
+
+def fused(a, b, c, finish):
+    """a*b + c; finish rounds an exact sum that is not zero. Zeros and what is not finite go by IEEE 754."""
+    a, b, c = (np.float64(x) for x in (a, b, c))
+    if not np.isfinite(a * b + c) or a * b == 0 and c == 0:
+        return f32(a * b + c)
+    q = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    return f32(0) if q == 0 else f32(finish(q))
+
+
+def fma(a, b, c):
+    return fused(a, b, c, nearest)
+
+
+def flushed(q):
+    if abs(q) < Fraction(1, 2**126) - Fraction(1, 2**151):
+        return -0.0 if q < 0 else 0.0
+    return nearest(q)
+
+
+def daz(x):
+    return np.copysign(f32(0), x) if abs(x) < h("0x1p-126") else x
+
+
+def fma_ftz(a, b, c):
+    return fused(daz(a), daz(b), daz(c), flushed)
+
+
+def add_ftz(a, b):
+    return fma_ftz(f32(1), a, b)
+
+
+ROUND = {
+    "float32": lambda x: x,
+    "bfloat16": lambda x: f(((u(x) + 0x7FFF + ((u(x) >> 16) & 1)) >> 16) << 16) if np.isfinite(x) else x,
+    "float16": lambda x: f32(nearest(Fraction(float(x)), 11, -24, 16)) if np.isfinite(x) and x != 0 else x,
+}
+
+# ---- section 3: dot products -----------------------------------------------------------------------------
+
+
+def chain_fma32(acc, a, b, _):
+    for k in range(0, len(a), 2):
+        acc = fma_ftz(a[k + 1], b[k + 1], acc)
+        acc = fma_ftz(a[k], b[k], acc)
+    return acc
+
+
+def apart(x, kind):
+    """(mantissa, exponent, fraction bits) of a finite number of a type, the exponent of its leading place."""
+    fraction, least = {"bfloat16": (7, -126), "float16": (10, -14), "float32": (23, -126)}[kind]
+    q = Fraction(float(x))
+    e = least
+    while abs(q) >= Fraction(2) ** (e + 1):
+        e += 1
+    return int(q / Fraction(2) ** (e - fraction)), e, fraction
+
+
+def toward_zero(q):
+    return int(q) if q >= 0 else -int(-q)
+
+
+def tc16_step(c, a, b, kind):
+    values = list(a) + list(b) + [c]
+    products = [np.float64(x) * np.float64(y) for x, y in zip(a, b)] + [np.float64(c)]
+    if any(np.isnan(v) for v in values + products) or (INF in products and -INF in products):
+        return f(NAN)
+    if INF in products or -INF in products:
+        return INF if INF in products else -INF
+    terms = [(c0[0] * c1[0], c0[1] + c1[1], 2 * c0[2]) for c0, c1 in ((apart(x, kind), apart(y, kind)) for x, y in zip(a, b))]
+    terms.append(apart(c, "float32"))
+    e_max = max([-133] + [e for m, e, _ in terms if m])
+    unit = Fraction(2) ** (e_max - 25)
+    total = sum(toward_zero(m * Fraction(2) ** (e - bits) / unit) for m, e, bits in terms) * unit
+    if total == 0:
+        return f32(0)
+    e = total.numerator.bit_length() - total.denominator.bit_length()
+    if Fraction(2) ** e > abs(total):
+        e -= 1
+    place = Fraction(2) ** max(e - 23, -149)
+    kept = toward_zero(total / place) * place
+    return f32(0) if kept == 0 else f32(np.copysign(INF, float(kept))) if abs(kept) >= 2**128 else f32(float(kept))
+
+
+def chain_tc16(acc, a, b, kind):
+    for k in range(0, len(a), 16):
+        acc = tc16_step(acc, a[k : k + 16], b[k : k + 16], kind)
+    return acc
+
+
+CHAIN = {"fma32": chain_fma32, "tc16": chain_tc16}
+
+
+def padded(x):
+    return list(x) + [f32(0)] * (-len(x) % 16)
+
+
+def linear(arithmetic, kind, x, w):
+    x, w = padded(x), padded(w)
+    leaves = 8
+    while len(x) % (16 * leaves):
+        leaves //= 2
+    n = len(x) // leaves
+    nodes = [CHAIN[arithmetic](f32(0), x[i * n : (i + 1) * n], w[i * n : (i + 1) * n], kind) for i in range(leaves)]
+    add = add_ftz if arithmetic == "fma32" else lambda a, b: a + b
+    while len(nodes) > 1:
+        nodes = [add(nodes[i], nodes[i + 1]) for i in range(0, len(nodes), 2)]
+    return nodes[0]
+
+
+# ---- section 5: elementary functions ---------------------------------------------------------------------
+
+M = h("0x1.8p23")
+EXP2 = "0x1.5ec86ap-10 0x1.3cbf6p-7 0x1.c6afeep-5 0x1.ebfa4cp-3 0x1.62e43p-1 1"
+EXP = "0x1.6d110p-10 0x1.120b62p-7 0x1.55551ap-5 0x1.5554dep-3 0x1p-1 1 1"
+LOG = ("0x1.1d8ea6p-4 -0x1.d635bcp-4 0x1.dea282p-4 -0x1.fcf4c6p-4 0x1.23d21ap-3 -0x1.555b4ap-3 0x1.999d5ap-3 "
+       "-0x1.fffffcp-3 0x1.555554p-2")
+
+
+def poly(x, coefficients):
+    c = [h(t) for t in coefficients.split()]
+    p = c[0]
+    for k in c[1:]:
+        p = fma(p, x, k)
+    return p
+
+
+def scale(p, t):
+    return f(u(p) + ((u(t) - 0x4B400000) << 23))
+
+
+def exp2(x):
+    if np.isnan(x):
+        return f(NAN)
+    if not x < 128:
+        return INF
+    if x < -126:
+        return f32(0)
+    t = x + M
+    return scale(poly(x - (t - M), EXP2), t)
+
+
+def exp(x):
+    if np.isnan(x):
+        return f(NAN)
+    if x > h("0x1.62e42ep+6"):
+        return INF
+    if x < h("-0x1.5d589ep+6"):
+        return f32(0)
+    t = fma(x, h("0x1.715476p+0"), M)
+    n = t - M
+    r = fma(n, h("-0x1.7f7d1cp-20"), fma(n, h("-0x1.62e4p-1"), x))
+    return scale(poly(r, EXP), t)
+
+
+def log(x):
+    if np.isnan(x) or x < 0:
+        return f(NAN)
+    if x == 0:
+        return -INF
+    if x == INF:
+        return INF
+    small = x < h("0x1p-126")
+    d = (u(x * h("0x1p23") if small else x) - 0x3F3504F3) & 0xFFFFFFFF
+    e = f32(((d ^ 0x80000000) - 0x80000000 >> 23) - (23 if small else 0))
+    m = f((d & 0x007FFFFF) + 0x3F3504F3)
+    g = m - f32(1)
+    z = g * g
+    p = (poly(g, LOG) * g) * z
+    p = fma(f32(-0.5), z, fma(e, h("0x1.7f7d1cp-20"), p))
+    return fma(e, h("0x1.62e4p-1"), g + p)
+
+
+def silu(x):
+    return x / (f32(1) + exp(f32(0) - x))
+
+
+# ---- sections 4, 7, 9: rows, attention, experts ----------------------------------------------------------
+
+
+def fold(lanes):
+    lanes, stride = list(lanes), 128
+    while stride:
+        for i in range(stride):
+            lanes[i] = lanes[i] + lanes[i + stride]
+        stride //= 2
+    return lanes[0]
+
+
+def largest(m, values):
+    for x in values:
+        m = x if x > m else m
+    return m + f32(0)
+
+
+def rmsnorm(x, w, eps):
+    lanes = [f32(0)] * 256
+    for i, v in enumerate(x):
+        lanes[i % 256] = fma(v, v, lanes[i % 256])
+    r = f32(1) / np.sqrt(fold(lanes) / f32(len(x)) + eps)
+    return [(v * r) * k for v, k in zip(x, w)]
+
+
+def sum_exp(x):
+    m, lanes = largest(-INF, x), [f32(0)] * 256
+    for i, v in enumerate(x):
+        lanes[i % 256] = lanes[i % 256] + exp(v - m)
+    return m, fold(lanes)
+
+
+def log_softmax(x):
+    m, s = sum_exp(x)
+    return [(v - m) - log(s) for v in x]
+
+
+def swiglu(gate, up):
+    return [silu(g) * v for g, v in zip(gate, up)]
+
+
+def rope(x, cosine, sine):
+    n = len(x) // 2
+    return ([fma(x[i], cosine[i], -(x[i + n] * sine[i])) for i in range(n)] +
+            [fma(x[i + n], cosine[i], x[i] * sine[i]) for i in range(n)])
+
+
+def route(logits, k, normalise):
+    m, s = sum_exp(logits)
+    ids = sorted(range(len(logits)), key=lambda e: (-logits[e], e))[:k]
+    w = [exp(logits[e] - m) / s for e in ids]
+    total = f32(0)
+    for v in w:
+        total = total + v
+    return ids, [v / total for v in w] if normalise else w
+
+
+def combine(terms):
+    """terms: {expert id: value}"""
+    while len(terms) > 1:
+        up = {}
+        for e in sorted(terms):
+            up[e // 2] = up[e // 2] + terms[e] if e // 2 in up else terms[e]
+        terms = up
+    return next(iter(terms.values()))
+
+
+def attention(arithmetic, kind, q, keys, values, t, window):
+    chain, dim = CHAIN[arithmetic], len(q)
+    factor = f32(1.4426950408889634 / np.sqrt(np.float64(dim)))
+    low, total = (max(0, t - window + 1) if window else 0), None
+    for split in range(t // 256 + 1):
+        if 256 * split + 255 < low:
+            continue
+        m, lanes, out = -INF, [f32(0)] * 8, [f32(0)] * dim
+        for block in range(4 * split, 4 * split + 4):
+            at = range(64 * block, 64 * block + 64)
+            if not any(low <= j <= t for j in at):
+                continue
+            score = [chain(f32(0), padded(q), padded(keys[j]), kind) * factor if low <= j <= t else -INF for j in at]
+            new = largest(m, score)
+            alpha = exp2(m - new)
+            lanes = [x * alpha for x in lanes]
+            p = [exp2(x - new) for x in score]
+            for j in range(64):
+                lanes[j % 8] = lanes[j % 8] + p[j]
+            w = [ROUND[kind](x) for x in p]
+            for d in range(dim):
+                column = [values[j][d] if low <= j <= t else f32(0) for j in at]
+                out[d] = chain(out[d] * alpha, w, column, kind)
+            m = new
+        s = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
+        if total is None:
+            total = m, s, out
+            continue
+        new = largest(total[0], [m])
+        keep, add = exp2(total[0] - new), exp2(m - new)
+        total = (new, fma(s, add, total[1] * keep), [fma(o, add, x * keep) for o, x in zip(out, total[2])])
+    return [o / total[1] for o in total[2]]
+
+
+# ---- the cases: inputs by a formula that the C has too ---------------------------------------------------
+
+
+def inputs(seed, n, kind="float32", spread=0):
+    """Multiples of 2^-14 in [-2, 2), times a power of two from 2^-spread to 2^spread; rounded to kind."""
+    out = []
+    for i in range(n):
+        r = (seed * 7919 + i + 1) * 2654435761 % 2**32
+        r = (r ^ r >> 15) * 2246822519 % 2**32
+        out.append(ROUND[kind](f32(((r >> 16) - 32768) / 16384.0 * 2.0 ** (r % (2 * spread + 1) - spread))))
+    return out
+
+
+def bits(values):
+    return "".join("%08x" % u(v) for v in values)
+
+
+def main():
+    cases = []
+    special = [0, 0x80000000, 1, 0x807FFFFF, 0x00800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000, 0x3F3504F3, 0x3F3504F2]
+    args = [f(b) for b in special] + inputs(1, 150, spread=7) + inputs(2, 50, spread=60)
+    for name, function in (("exp2", exp2), ("exp", exp), ("log", log), ("silu", silu)):
+        cases.append({"op": name, "x": bits(args), "y": bits([function(x) for x in args])})
+    runs = [("fma32", "bfloat16"), ("fma32", "float16"), ("fma32", "float32"), ("tc16", "bfloat16"), ("tc16", "float16")]
+    for arithmetic, kind in runs:
+        for k in (16, 40, 200, 384):
+            for spread in (0, 12 if kind == "float16" else 50):
+                x, w = inputs(k, k, kind, spread), inputs(k + 1, k, kind, spread)
+                cases.append({"op": "linear", "arithmetic": arithmetic, "type": kind, "k": k, "spread": spread,
+                              "y": bits([linear(arithmetic, kind, x, w)])})
+        for dim, t, window in ((20, 5, 0), (8, 70, 0), (4, 300, 0), (4, 330, 100), (4, 520, 270)):
+            q, k, v = inputs(3, dim, kind), inputs(4, (t + 1) * dim, kind), inputs(5, (t + 1) * dim, kind)
+            rows = lambda x: [x[j * dim : (j + 1) * dim] for j in range(t + 1)] + [[f32(0)] * dim] * 64
+            cases.append({"op": "attention", "arithmetic": arithmetic, "type": kind, "head_dim": dim, "position": t, "window": window,
+                          "y": bits(attention(arithmetic, kind, q, rows(k), rows(v), t, window))})
+    x, w, c, s = inputs(6, 600, spread=3), inputs(7, 600), inputs(8, 20), inputs(9, 20)
+    cases.append({"op": "rmsnorm", "y": bits(rmsnorm(x, w, f32(1e-5)))})
+    cases.append({"op": "log_softmax", "y": bits(log_softmax(x))})
+    cases.append({"op": "swiglu", "y": bits(swiglu(x, w))})
+    cases.append({"op": "rope", "y": bits(rope(x[:40], c, s))})
+    for normalise in (0, 1):
+        ids, weights = route(x[:100], 8, normalise)
+        terms = {e: weight * w[e] for e, weight in zip(ids, weights)}
+        cases.append({"op": "experts", "normalise": normalise, "ids": ids, "y": bits(weights + [combine(terms)])})
+    json.dump({"made_by": "python/law.py", "cases": cases}, sys.stdout, indent=0)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+/* The attention reference against softmax in double, and what a row must not see: keys after its own, keys
+ * before its window. Cases made by hand show which sums meet where. */
+#include "random.h"
+#include "numerics/attention.h"
+#include "numerics/fma32.h"
+#include "numerics/tree.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+enum { KEYS_MAX = 720, DIM_MAX = 64 };
+
+typedef struct row {
+    iv_ref_attention_args a;
+    void *q, *keys, *values; /* KEYS_MAX keys, also past the position */
+} row;
+
+static double at(iv_dtype type, const void *p, size_t i) {
+    if (type == IV_F32) return ((const float *)p)[i];
+    return type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i])
+                           : iv_f16_to_f32(((const uint16_t *)p)[i]);
+}
+
+static float scale_of(size_t head_dim) {
+    return (float)(1.4426950408889634 / sqrt((double)head_dim));
+}
+
+/* Zeroes the padding of `rows` vectors of the head's size. */
+static void zero_padding(iv_dtype type, void *p, size_t rows, size_t dim) {
+    size_t padded = iv_padded_k(dim), e = iv_dtype_bytes(type);
+    for (size_t i = 0; i < rows; i++) memset((char *)p + (i * padded + dim) * e, 0, (padded - dim) * e);
+}
+
+static row random_row(rng *r, iv_dtype type, iv_arithmetic arithmetic, int64_t position, int64_t window) {
+    static const size_t dims[] = {64, 16, 40, 20};
+    size_t dim = dims[rng_below(r, 4)], padded = iv_padded_k(dim);
+    row x = {.q = random_values(r, NORMAL, type, padded),
+             .keys = random_values(r, NORMAL, type, KEYS_MAX * padded),
+             .values = random_values(r, NORMAL, type, KEYS_MAX * dim)};
+    zero_padding(type, x.q, 1, dim), zero_padding(type, x.keys, KEYS_MAX, dim);
+    x.a = (iv_ref_attention_args){arithmetic,    type, dim,    position, window,
+                                  scale_of(dim), x.q,  x.keys, x.values};
+    return x;
+}
+
+static void free_row(row *x) {
+    free(x->q), free(x->keys), free(x->values);
+}
+
+/* Plain softmax in double over the visible keys; *size is the largest |value| seen, the scale of the error.
+ */
+static void exact(const iv_ref_attention_args *a, double *out, double *size) {
+    size_t padded = iv_padded_k(a->head_dim);
+    int64_t low = iv_first_visible(a->position, a->window);
+    double score[KEYS_MAX], max = -INFINITY, sum = 0.0;
+    for (int64_t t = low; t <= a->position; t++) {
+        double dot = 0.0;
+        for (size_t d = 0; d < a->head_dim; d++)
+            dot += at(a->type, a->q, d) * at(a->type, a->keys, (size_t)t * padded + d);
+        score[t] = dot / sqrt((double)a->head_dim);
+        max = fmax(max, score[t]);
+    }
+    *size = 0.0;
+    for (size_t d = 0; d < a->head_dim; d++) out[d] = 0.0;
+    for (int64_t t = low; t <= a->position; t++) {
+        double p = exp(score[t] - max);
+        sum += p;
+        for (size_t d = 0; d < a->head_dim; d++) {
+            double v = at(a->type, a->values, (size_t)t * a->head_dim + d);
+            out[d] += p * v, *size = fmax(*size, fabs(v));
+        }
+    }
+    for (size_t d = 0; d < a->head_dim; d++) out[d] /= sum;
+}
+
+typedef struct precision {
+    const char *name;
+    iv_dtype type;
+    iv_arithmetic arithmetic;
+    double unit; /* half an ulp of 1 in the type that weights are rounded to, at least float's own sums */
+} precision;
+
+static const precision precisions[] = {
+    {"float32 fma32", IV_F32, IV_FMA32, 0x1p-24}, {"bfloat16 fma32", IV_BF16, IV_FMA32, 0x1p-9},
+    {"float16 fma32", IV_F16, IV_FMA32, 0x1p-12}, {"bfloat16 tc16", IV_BF16, IV_TC16, 0x1p-9},
+    {"float16 tc16", IV_F16, IV_TC16, 0x1p-12},
+};
+enum { PRECISIONS = sizeof precisions / sizeof *precisions };
+
+static void rows_are_accurate(void **state) {
+    (void)state;
+    rng r = rng_start("attention");
+    for (size_t i = 0; i < PRECISIONS; i++) {
+        const precision *p = &precisions[i];
+        double worst = 0.0;
+        int64_t worst_position = 0, worst_window = 0;
+        for (size_t t = 0; t < trials(40, 2000); t++) {
+            int64_t position = (int64_t)rng_below(&r, 700),
+                    window = rng_below(&r, 2) ? 0 : (int64_t)(1 + rng_below(&r, 500));
+            row x = random_row(&r, p->type, p->arithmetic, position, window);
+            double want[DIM_MAX], size;
+            float got[DIM_MAX];
+            exact(&x.a, want, &size);
+            assert_true(iv_ref_attention(&x.a, got));
+            for (size_t d = 0; d < x.a.head_dim; d++) {
+                double error = fabs(got[d] - want[d]) / size / p->unit;
+                if (error > worst) worst = error, worst_position = position, worst_window = window;
+            }
+            free_row(&x);
+        }
+        printf("%s: worst error %.2f * 2^%.0f of the largest value (position %lld, window %lld)\n", p->name,
+               worst, log2(p->unit), (long long)worst_position, (long long)worst_window);
+        assert_true(worst < (p->type == IV_F32 ? 32.0 : 1.0));
+    }
+}
+
+/* NaN, infinities and large numbers outside [first visible, position] leave every bit as it was. */
+static void hidden_keys_do_not_matter(void **state) {
+    (void)state;
+    rng r = rng_start("hidden");
+    for (size_t t = 0; t < trials(60, 2000); t++) {
+        const precision *p = &precisions[rng_below(&r, PRECISIONS)];
+        int64_t position = (int64_t)rng_below(&r, 700),
+                window = rng_below(&r, 2) ? 0 : (int64_t)(1 + rng_below(&r, 300));
+        row x = random_row(&r, p->type, p->arithmetic, position, window);
+        size_t padded = iv_padded_k(x.a.head_dim), dim = x.a.head_dim, changed = 0;
+        float before[DIM_MAX], after[DIM_MAX];
+        assert_true(iv_ref_attention(&x.a, before));
+        for (int64_t key = 0; key < KEYS_MAX; key++) {
+            if (key >= iv_first_visible(position, window) && key <= position) continue;
+            static const float bad[] = {NAN, INFINITY, -INFINITY, 6e4f, -6e4f, -0.0f};
+            for (size_t d = 0; d < padded; d++)
+                put_type(p->type, x.keys, (size_t)key * padded + d, bad[rng_below(&r, 6)]);
+            for (size_t d = 0; d < dim; d++)
+                put_type(p->type, x.values, (size_t)key * dim + d, bad[rng_below(&r, 6)]);
+            changed++;
+        }
+        assert_true(changed > 0 && iv_ref_attention(&x.a, after));
+        assert_same_bits("a row with other hidden keys", before, after, dim, 4, false);
+        put_type(p->type, x.values, (size_t)position * dim, 100.0f); /* and its own key does matter */
+        assert_true(iv_ref_attention(&x.a, after));
+        assert_int_not_equal(memcmp(before, after, sizeof *before), 0);
+        free_row(&x);
+    }
+}
+
+/* ---- by hand ------------------------------------------------------------------------------------------- */
+
+/* One head dimension of float32, keys of score 0 (weight 1), values as given: out = chain / sum. */
+static float of_values(const float *values, int64_t position, int64_t window) {
+    static float q[16], keys[KEYS_MAX * 16];
+    float out;
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, position, window, 1.0f, q, keys, values};
+    assert_true(iv_ref_attention(&a, &out));
+    return out;
+}
+
+static void sums_meet_where_the_law_says(void **state) {
+    (void)state;
+    float v[KEYS_MAX] = {0};
+    v[0] = 0x1p24f, v[2] = v[3] = 1.0f; /* a chain: 2^24 takes each 1 alone */
+    assert_true(of_values(v, 511, 0) == 0x1p24f / 512.0f);
+    v[2] = v[3] = 0.0f, v[256] = v[257] = 1.0f; /* the ones meet in their own split */
+    assert_true(of_values(v, 511, 0) == (0x1p24f + 2.0f) / 512.0f);
+    v[256] = v[257] = 0.0f, v[64] = v[65] = 1.0f; /* another block of the same split: still one chain */
+    assert_true(of_values(v, 511, 0) == 0x1p24f / 512.0f);
+    /* Splits stand at absolute positions: a window that begins at 250 cuts at 256, not at 250 + 256. */
+    memset(v, 0, sizeof v);
+    v[250] = 0x1p24f, v[260] = v[261] = 1.0f;
+    assert_true(of_values(v, 505, 256) == (0x1p24f + 2.0f) / 256.0f);
+    /* Odd before even: with k = 1 first, 2^24 waits until the ones have met. */
+    memset(v, 0, sizeof v);
+    v[1] = 1.0f, v[3] = 0x1p24f, v[0] = 1.0f;
+    assert_true(of_values(v, 63, 0) == (0x1p24f + 2.0f) / 64.0f);
+}
+
+/* Three keys by the formulas: scores 0, 1 and -2 (base 2), one block. */
+static void three_keys_by_the_formulas(void **state) {
+    (void)state;
+    float q[16] = {1.0f}, keys[3 * 16] = {0}, v[3] = {0.3f, -0.7f, 1.1f}, out;
+    keys[16] = 1.0f, keys[32] = -2.0f;
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 2, 0, 1.0f, q, keys, v};
+    assert_true(iv_ref_attention(&a, &out));
+    float w[3] = {v_exp2(-1.0f), v_exp2(0.0f), v_exp2(-3.0f)};
+    float o = iv_fma(w[1], v[1], 0.0f); /* the odd k of the first pair, then the even one, then key 2 */
+    o = iv_fma(w[0], v[0], o), o = iv_fma(w[2], v[2], o);
+    float sum = ((w[0] + 0.0f) + (w[2] + 0.0f)) + ((w[1] + 0.0f) + 0.0f);
+    assert_int_equal(iv_bits(out), iv_bits(o / sum));
+}
+
+static void a_sum_of_minus_zero_becomes_positive(void **state) {
+    (void)state;
+    float v[64];
+    for (int i = 0; i < 64; i++) v[i] = -0.0f;
+    assert_int_equal(iv_bits(of_values(v, 63, 0)), 0); /* the chain starts from +0 */
+    v[62] = -0x1p-126f, v[61] = -0.0f;
+    static float q[16],
+        keys[64 * 16]; /* key 62 has weight 1/2: its product is flushed to -0, the last of its chain */
+    q[0] = 1.0f, keys[0] = 1.0f;
+    float out;
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 62, 0, 1.0f, q, keys, v};
+    assert_true(iv_ref_attention(&a, &out));
+    assert_int_equal(iv_bits(out), 0x80000000u);
+}
+
+/* A row whose every score is NaN or -infinity is NaN, and canonical. */
+static void what_is_not_finite_is_a_canonical_nan(void **state) {
+    (void)state;
+    float q[16] = {0x1p100f}, keys[2 * 16] = {0}, v[2] = {1.0f, 2.0f}, out;
+    keys[0] = keys[16] = -0x1p100f;
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 1, 0, 1.0f, q, keys, v};
+    assert_true(iv_ref_attention(&a, &out));
+    assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
+    keys[0] = 0.0f; /* one finite score: the other key weighs nothing */
+    assert_true(iv_ref_attention(&a, &out));
+    assert_true(out == 1.0f);
+    keys[0] = NAN;
+    assert_true(iv_ref_attention(&a, &out));
+    assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_accurate),
+        cmocka_unit_test(hidden_keys_do_not_matter),
+        cmocka_unit_test(sums_meet_where_the_law_says),
+        cmocka_unit_test(three_keys_by_the_formulas),
+        cmocka_unit_test(a_sum_of_minus_zero_becomes_positive),
+        cmocka_unit_test(what_is_not_finite_is_a_canonical_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,248 @@
+/* The C against tests/data/law.json: bits from a second implementation of docs/NUMERICS.md, python/law.py.
+ * Both make their inputs by the same formula. */
+#include "random.h"
+#include "format/json_object.h"
+#include "kernels/kernels.h"
+#include "kernels/matrix.h"
+#include "numerics/attention.h"
+#include "numerics/rows.h"
+#include "numerics/tree.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
+
+enum { VALUES_MAX = 8192 };
+
+/* ---- inputs -------------------------------------------------------------------------------------------- */
+
+static uint32_t hash(uint32_t seed, uint32_t i) {
+    uint32_t r = (seed * 7919u + i + 1u) * 2654435761u;
+    return (r ^ r >> 15) * 2246822519u;
+}
+
+/* Multiples of 2^-14 in [-2, 2), times a power of two from 2^-spread to 2^spread, rounded to type. */
+static void inputs(uint32_t seed, size_t n, iv_dtype type, int spread, void *out) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t r = hash(seed, (uint32_t)i);
+        double x = ((int)(r >> 16) - 32768) / 16384.0;
+        put_type(type, out, i, (float)ldexp(x, (int)(r % (uint32_t)(2 * spread + 1)) - spread));
+    }
+}
+
+/* ---- cases --------------------------------------------------------------------------------------------- */
+
+static const char *text(const json_t *c, const char *key) {
+    const char *s = json_string_value(json_object_get(c, key));
+    assert_non_null(s);
+    return s;
+}
+
+static size_t number(const json_t *c, const char *key) {
+    return (size_t)json_integer_value(json_object_get(c, key));
+}
+
+/* Eight hexadecimal digits a float. */
+static size_t floats_of(const json_t *c, const char *key, float *out) {
+    const char *s = text(c, key);
+    size_t n = strlen(s) / 8;
+    assert_true(n > 0 && n <= VALUES_MAX);
+    for (size_t i = 0; i < n; i++) {
+        char digits[9] = {0};
+        memcpy(digits, s + 8 * i, 8);
+        out[i] = iv_float((uint32_t)strtoul(digits, NULL, 16));
+    }
+    return n;
+}
+
+static iv_dtype type_of(const json_t *c) {
+    for (int t = IV_BF16; t <= IV_F32; t++)
+        if (strcmp(text(c, "type"), iv_dtype_name((iv_dtype)t)) == 0) return (iv_dtype)t;
+    fail_msg("type %s", text(c, "type"));
+    return IV_F32;
+}
+
+static iv_arithmetic arithmetic_of(const json_t *c) {
+    return strcmp(text(c, "arithmetic"), "tc16") == 0 ? IV_TC16 : IV_FMA32;
+}
+
+/* got against the case's y; an op's own results have canonical NaN, exp's inner ones any. */
+static void compare(const json_t *c, const float *got, size_t n) {
+    static float want[VALUES_MAX];
+    char what[200];
+    assert_int_equal(floats_of(c, "y", want), n);
+    snprintf(what, sizeof what, "%s %s %s k %zu spread %zu position %zu window %zu", text(c, "op"),
+             json_object_get(c, "type") ? text(c, "type") : "",
+             json_object_get(c, "type") ? text(c, "arithmetic") : "", number(c, "k"), number(c, "spread"),
+             number(c, "position"), number(c, "window"));
+    assert_same_bits(what, want, got, n, 4, true);
+}
+
+static size_t count_op(const json_t *cases, const char *op, void (*run)(const json_t *)) {
+    size_t i, n = 0;
+    const json_t *c;
+    json_array_foreach(cases, i, c) if (strcmp(text(c, "op"), op) == 0) run(c), n++;
+    printf("%s: %zu cases have the bits of the second implementation\n", op, n);
+    return n;
+}
+
+static json_t *cases_open(json_t **root) {
+    iv_error err;
+    ASSERT_OK(iv_json_read(source_path("tests/data/law.json"), 1 << 20, root, &err), &err);
+    return json_object_get(*root, "cases");
+}
+
+/* ---- elementary functions ------------------------------------------------------------------------------ */
+
+static void run_elementary(const json_t *c) {
+    static float x[VALUES_MAX], y[VALUES_MAX];
+    size_t n = floats_of(c, "x", x);
+    for (size_t i = 0; i < n; i++) {
+        const char *op = text(c, "op");
+        y[i] = strcmp(op, "exp2") == 0  ? v_exp2(x[i])
+               : strcmp(op, "exp") == 0 ? v_exp(x[i])
+               : strcmp(op, "log") == 0 ? v_log(x[i])
+                                        : v_silu(x[i]);
+    }
+    compare(c, y, n);
+}
+
+static void elementary_functions(void **state) {
+    (void)state;
+    json_t *root, *cases = cases_open(&root);
+    static const char *const ops[] = {"exp2", "exp", "log", "silu"};
+    for (size_t i = 0; i < 4; i++) assert_int_equal(count_op(cases, ops[i], run_elementary), 1);
+    json_decref(root);
+}
+
+/* ---- dot products -------------------------------------------------------------------------------------- */
+
+/* On the tile kernels of every instruction set that this machine has. */
+static void run_linear(const json_t *c) {
+    size_t k = number(c, "k");
+    iv_dtype type = type_of(c);
+    int spread = (int)number(c, "spread");
+    iv_matrix m;
+    void *x = calloc(k, 4), *w = calloc(k, 4);
+    inputs((uint32_t)k, k, type, spread, x), inputs((uint32_t)k + 1, k, type, spread, w);
+    assert_true(iv_matrix_shape(&m, type, 1, k));
+    m.data = aligned_alloc(64, iv_matrix_bytes(&m));
+    memset(m.data, 0, iv_matrix_bytes(&m));
+    iv_matrix_pack(&m, type, w, 0, 1);
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        const iv_tile_kernel *t = iv_kernels_select((iv_isa)isa)->tile[arithmetic_of(c)][type][type];
+        void *packed = aligned_alloc(64, (iv_tile_packed_bytes(t, 1, m.k_padded) + 63) / 64 * 64);
+        float y[IV_PANEL_COLUMNS];
+        t->pack(type, x, k, 1, k, m.k_padded, packed);
+        t->linear(packed, 1, m.data, m.k_padded, m.leaves, y);
+        compare(c, y, 1);
+        free(packed);
+    }
+    free(x), free(w), free(m.data);
+}
+
+static void dot_products(void **state) {
+    (void)state;
+    json_t *root, *cases = cases_open(&root);
+    assert_int_equal(count_op(cases, "linear", run_linear), 40);
+    json_decref(root);
+}
+
+static void run_attention(const json_t *c) {
+    size_t dim = number(c, "head_dim"), padded = iv_padded_k(dim), position = number(c, "position");
+    iv_dtype type = type_of(c);
+    size_t e = iv_dtype_bytes(type);
+    char *q = calloc(padded, e), *dense = calloc((position + 1) * dim, e),
+         *keys = calloc((position + 1) * padded, e);
+    char *values = calloc((position + 1) * dim, e);
+    float *y = calloc(dim, sizeof *y);
+    inputs(3, dim, type, 0, q), inputs(4, (position + 1) * dim, type, 0, dense),
+        inputs(5, (position + 1) * dim, type, 0, values);
+    for (size_t t = 0; t <= position; t++) memcpy(keys + t * padded * e, dense + t * dim * e, dim * e);
+    float scale = (float)(1.4426950408889634 / sqrt((double)dim));
+    assert_true(
+        iv_ref_attention(&(iv_ref_attention_args){arithmetic_of(c), type, dim, (int64_t)position,
+                                                  (int64_t)number(c, "window"), scale, q, keys, values},
+                         y));
+    compare(c, y, dim);
+    free(q), free(dense), free(keys), free(values), free(y);
+}
+
+static void attention_rows(void **state) {
+    (void)state;
+    json_t *root, *cases = cases_open(&root);
+    assert_int_equal(count_op(cases, "attention", run_attention), 25);
+    json_decref(root);
+}
+
+/* ---- rows and experts ---------------------------------------------------------------------------------- */
+
+enum { ROW = 600, ROPE = 40, EXPERTS = 100, CHOSEN = 8 };
+
+static float row_x[ROW], row_w[ROW];
+
+static void run_rmsnorm(const json_t *c) {
+    float y[ROW];
+    iv_ref_rmsnorm(row_x, row_w, 1e-5f, ROW, y);
+    compare(c, y, ROW);
+}
+
+static void run_log_softmax(const json_t *c) {
+    float y[ROW], max, log_sum;
+    iv_ref_log_sum_exp(row_x, ROW, &max, &log_sum);
+    for (size_t i = 0; i < ROW; i++) y[i] = (row_x[i] - max) - log_sum;
+    compare(c, y, ROW);
+}
+
+static void run_swiglu(const json_t *c) {
+    float y[ROW];
+    iv_ref_swiglu(row_x, row_w, ROW, y);
+    compare(c, y, ROW);
+}
+
+static void run_rope(const json_t *c) {
+    float y[ROPE], cosine[ROPE / 2], sine[ROPE / 2];
+    memcpy(y, row_x, sizeof y);
+    inputs(8, ROPE / 2, IV_F32, 0, cosine), inputs(9, ROPE / 2, IV_F32, 0, sine);
+    iv_ref_rope(y, cosine, sine, ROPE / 2);
+    compare(c, y, ROPE);
+}
+
+static int ascending(const void *a, const void *b) {
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+static void run_experts(const json_t *c) {
+    int32_t ids[CHOSEN], order[CHOSEN];
+    float y[CHOSEN + 1], terms[CHOSEN];
+    iv_ref_route(row_x, EXPERTS, CHOSEN, (int)number(c, "normalise"), ids, y);
+    memcpy(order, ids, sizeof order);
+    qsort(order, CHOSEN, sizeof *order, ascending);
+    for (size_t i = 0; i < CHOSEN; i++) {
+        assert_int_equal(ids[i], json_integer_value(json_array_get(json_object_get(c, "ids"), i)));
+        for (size_t j = 0; j < CHOSEN; j++)
+            if (order[j] == ids[i]) terms[j] = y[i] * row_w[ids[i]];
+    }
+    y[CHOSEN] = iv_ref_combine(order, terms, CHOSEN);
+    compare(c, y, CHOSEN + 1);
+}
+
+static void rows_and_experts(void **state) {
+    (void)state;
+    json_t *root, *cases = cases_open(&root);
+    inputs(6, ROW, IV_F32, 3, row_x), inputs(7, ROW, IV_F32, 0, row_w);
+    assert_int_equal(count_op(cases, "rmsnorm", run_rmsnorm), 1);
+    assert_int_equal(count_op(cases, "log_softmax", run_log_softmax), 1);
+    assert_int_equal(count_op(cases, "swiglu", run_swiglu), 1);
+    assert_int_equal(count_op(cases, "rope", run_rope), 1);
+    assert_int_equal(count_op(cases, "experts", run_experts), 2);
+    json_decref(root);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elementary_functions),
+        cmocka_unit_test(dot_products),
+        cmocka_unit_test(attention_rows),
+        cmocka_unit_test(rows_and_experts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

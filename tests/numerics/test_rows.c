@@ -1,0 +1,264 @@
+/* The row references: accuracy against double, the order of every sum by cases made by hand, routing and
+ * combining. */
+#include "random.h"
+#include "numerics/fma32.h"
+#include "numerics/rows.h"
+
+enum { N_MAX = 5000 };
+
+/* |y - exact| in units of the last place of a float of exact's size. */
+static double ulps(float y, double exact) {
+    int exponent;
+    frexp(exact, &exponent);
+    return fabs((double)y - exact) / ldexp(1.0, (exponent < -125 ? -125 : exponent) - 24);
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------------- */
+
+/* 2^24 + 1 + 1 is 2^24 when the ones join one by one and 2^24 + 2 when they meet first: who meets whom shows.
+ */
+static float fold_of(const size_t *lanes, const float *values, size_t n) {
+    float l[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++) l[lanes[i]] = values[i];
+    return iv_ref_fold_lanes(l);
+}
+
+static void lanes_fold_by_halves(void **state) {
+    (void)state;
+    const float v[] = {0x1p24f, 1.0f, 1.0f};
+    assert_true(fold_of((size_t[]){0, 1, 129}, v, 3) == 0x1p24f + 2.0f); /* 1 and 129 meet at stride 128 */
+    assert_true(fold_of((size_t[]){0, 128, 1}, v, 3) == 0x1p24f);        /* 0 takes 128 first, 1 last */
+    assert_true(fold_of((size_t[]){0, 2, 3}, v, 3) == 0x1p24f); /* 2 and 3 never meet: strides 2, then 1 */
+    assert_true(fold_of((size_t[]){0, 1, 3}, v, 3) == 0x1p24f + 2.0f); /* 1 and 3 meet at stride 2 */
+    assert_true(fold_of((size_t[]){0, 64, 192}, v, 3) == 0x1p24f + 2.0f);
+    assert_int_equal(iv_bits(fold_of((size_t[]){5}, (const float[]){-0.0f}, 1)), 0);
+}
+
+/* The mean of squares of 4096, 1, 1 at chosen places, read back through the norm of an extra element of 1. */
+static float norm_of(const size_t *at, size_t n) {
+    float x[520] = {0}, w[520], out[520];
+    for (size_t i = 0; i < 520; i++) w[i] = 1.0f;
+    for (size_t i = 0; i < n; i++) x[at[i]] = i ? 1.0f : 4096.0f;
+    iv_ref_rmsnorm(x, w, 0.0f, 520, out);
+    return out[at[0]];
+}
+
+static float norm_expected(float sum) {
+    return 4096.0f * (1.0f / sqrtf(sum / 520.0f));
+}
+
+static void norm_sums_squares_in_lanes(void **state) {
+    (void)state;
+    float near = norm_expected(0x1p24f), far = norm_expected(0x1p24f + 6.0f);
+    assert_true(near != far); /* so that six ones together, or one by one, can be told apart */
+    assert_true(norm_of((size_t[]){0, 256, 512, 128, 64, 32, 16}, 7) ==
+                near); /* all join lane 0 one at a time */
+    assert_true(norm_of((size_t[]){0, 1, 257, 513, 129, 385, 3}, 7) ==
+                far); /* six ones of odd lanes meet first */
+}
+
+static void log_sum_exp_sums_in_lanes(void **state) {
+    (void)state;
+    /* exp(x - max): 1 at the largest, 2^-24 (below half an ulp of 1) at 24 ln 2 less. */
+    float x[600], m, s[2];
+    const float small = -24.0f * 0.69314718f;
+    for (int c = 0; c < 2; c++) {
+        for (size_t i = 0; i < 600; i++) x[i] = -INFINITY;
+        x[0] = 0.0f;
+        for (size_t i = 0; i < 2; i++)
+            x[c ? 1 + 256 * i : 256 + 256 * i] = small; /* lane 1 together, or lane 0 */
+        iv_ref_sum_exp(x, 600, &m, &s[c]);
+        assert_true(m == 0.0f);
+    }
+    assert_true(s[0] == 1.0f && s[1] == 1.0f + 0x1p-23f);
+}
+
+/* ---- accuracy ------------------------------------------------------------------------------------------ */
+
+static void norm_is_accurate(void **state) {
+    (void)state;
+    rng r = rng_start("rmsnorm");
+    double worst = 0.0;
+    size_t worst_n = 0;
+    for (size_t t = 0; t < trials(300, 20000); t++) {
+        size_t n = 1 + rng_below(&r, N_MAX);
+        float *x = random_values(&r, NORMAL, IV_F32, n), *w = random_values(&r, NORMAL, IV_F32, n),
+              *y = calloc(n, sizeof *y);
+        double sum = 0.0;
+        for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+        double scale = 1.0 / sqrt(sum / (double)n + (double)1e-6f);
+        iv_ref_rmsnorm(x, w, 1e-6f, n, y);
+        for (size_t i = 0; i < n; i++) {
+            double error = ulps(y[i], x[i] * scale * w[i]);
+            if (error > worst) worst = error, worst_n = n;
+        }
+        free(x), free(w), free(y);
+    }
+    printf("rmsnorm: rows of up to %d, worst %.2f ulp (n = %zu)\n", (int)N_MAX, worst, worst_n);
+    assert_true(worst < 8.0);
+}
+
+static void log_softmax_is_accurate(void **state) {
+    (void)state;
+    rng r = rng_start("log_softmax");
+    double worst = 0.0, worst_sum = 0.0;
+    for (size_t t = 0; t < trials(200, 10000); t++) {
+        size_t n = 1 + rng_below(&r, 4 * N_MAX);
+        float *x = random_values(&r, NORMAL, IV_F32, n), m, log_sum, sum;
+        for (size_t i = 0; i < n; i++) x[i] *= 8.0f;
+        double largest = -INFINITY, exact = 0.0;
+        for (size_t i = 0; i < n; i++) largest = fmax(largest, x[i]);
+        for (size_t i = 0; i < n; i++) exact += exp(x[i] - largest);
+        iv_ref_log_sum_exp(x, n, &m, &log_sum), iv_ref_sum_exp(x, n, &m, &sum);
+        assert_true((double)m == largest && log_sum == iv_ref_log(sum));
+        worst_sum = fmax(worst_sum, ulps(sum, exact));
+        for (size_t i = 0; i < n; i++) {
+            float y = (x[i] - m) - log_sum;
+            worst = fmax(worst, fabs((double)y - ((double)x[i] - largest - log(exact))));
+        }
+        free(x);
+    }
+    printf("log-softmax: rows of up to %d, worst error %.3g; the sum's worst %.2f ulp\n", 4 * (int)N_MAX,
+           worst, worst_sum);
+    assert_true(worst < 1e-5 && worst_sum < 8.0);
+}
+
+static void swiglu_and_rope_are_accurate(void **state) {
+    (void)state;
+    rng r = rng_start("swiglu");
+    double worst = 0.0, worst_rope = 0.0;
+    for (size_t t = 0; t < trials(200, 10000); t++) {
+        enum { N = 256 };
+        float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N],
+              z[N];
+        for (size_t i = 0; i < N; i++) g[i] *= 4.0f;
+        iv_ref_swiglu(g, u, N, y);
+        for (size_t i = 0; i < N; i++)
+            worst = fmax(worst, ulps(y[i], g[i] / (1.0 + exp(-(double)g[i])) * u[i]));
+        float c[N / 2], s[N / 2];
+        for (size_t i = 0; i < N / 2; i++) c[i] = cosf(u[i]), s[i] = sinf(u[i]);
+        memcpy(z, g, sizeof z);
+        iv_ref_rope(z, c, s, N / 2);
+        for (size_t i = 0; i < N / 2; i++) {
+            double a = g[i], b = g[i + N / 2], size = fabs(a) + fabs(b);
+            worst_rope = fmax(worst_rope, fabs(z[i] - (a * c[i] - b * s[i])) / size);
+            worst_rope = fmax(worst_rope, fabs(z[i + N / 2] - (b * c[i] + a * s[i])) / size);
+        }
+        free(g), free(u);
+    }
+    printf("swiglu: worst %.2f ulp; rope: worst %.2f * 2^-24 of |a| + |b|\n", worst, worst_rope * 0x1p24);
+    assert_true(worst < 4.0 && worst_rope < 0x1p-23);
+}
+
+/* ---- mixture of experts -------------------------------------------------------------------------------- */
+
+static void equal_logits_go_by_id(void **state) {
+    (void)state;
+    float logits[8] = {1.0f, 3.0f, 0.0f, 3.0f, -0.0f, 3.0f, 1.0f, 2.0f}, w[6];
+    int32_t ids[6];
+    iv_ref_route(logits, 8, 6, 0, ids, w);
+    const int32_t want[6] = {1, 3, 5, 7, 0, 6};
+    assert_memory_equal(ids, want, sizeof want);
+    assert_true(w[0] == w[1] && w[1] == w[2] && w[4] == w[5] && w[2] > w[3] && w[3] > w[4]);
+    float zeros[4] = {-0.0f, 0.0f, 0.0f, -0.0f};
+    iv_ref_route(zeros, 4, 4, 1, ids, w);
+    for (int i = 0; i < 4; i++) assert_true(ids[i] == i && w[i] == 0.25f);
+}
+
+static void route_weighs_as_softmax(void **state) {
+    (void)state;
+    rng r = rng_start("route");
+    double worst = 0.0;
+    for (size_t t = 0; t < trials(2000, 100000); t++) {
+        size_t experts = 2 + rng_below(&r, 200), k = 1 + rng_below(&r, experts < 16 ? experts : 16);
+        int normalise = (int)rng_below(&r, 2);
+        float *x = random_values(&r, NORMAL, IV_F32, experts), w[16];
+        int32_t ids[16];
+        iv_ref_route(x, experts, k, normalise, ids, w);
+        double all = 0.0, selected = 0.0;
+        for (size_t e = 0; e < experts; e++) all += exp((double)x[e]);
+        for (size_t i = 0; i < k; i++) selected += exp((double)x[ids[i]]);
+        for (size_t i = 0; i < k; i++) {
+            size_t larger = 0;
+            for (size_t e = 0; e < experts; e++)
+                larger += x[e] > x[ids[i]] || (x[e] == x[ids[i]] && (int32_t)e < ids[i]);
+            assert_int_equal(larger, i); /* rank i of all */
+            worst = fmax(worst, ulps(w[i], exp((double)x[ids[i]]) / (normalise ? selected : all)));
+        }
+        free(x);
+    }
+    printf("route: weights within %.2f ulp of softmax\n", worst);
+    assert_true(worst < 12.0);
+}
+
+static float combine(const int32_t *ids, const float *terms, size_t k) {
+    return iv_ref_combine(ids, terms, k);
+}
+
+static void experts_combine_by_the_tree_of_ids(void **state) {
+    (void)state;
+    const float big_first[] = {0x1p24f, 1.0f, 1.0f}, big_last[] = {1.0f, 1.0f, 0x1p24f};
+    assert_true(combine((const int32_t[]){0, 1, 2}, big_first, 3) == 0x1p24f);        /* (0 1) 2 */
+    assert_true(combine((const int32_t[]){1, 2, 3}, big_first, 3) == 0x1p24f + 2.0f); /* 1 (2 3) */
+    assert_true(combine((const int32_t[]){0, 4, 6}, big_first, 3) == 0x1p24f + 2.0f); /* 0 (4 6) */
+    assert_true(combine((const int32_t[]){0, 2, 4}, big_first, 3) == 0x1p24f);        /* (0 2) 4 */
+    assert_true(combine((const int32_t[]){3, 4, 5}, big_last, 3) ==
+                0x1p24f); /* 3 (4 5): each 1 is lost alone */
+    assert_true(combine((const int32_t[]){2, 3, 4}, big_last, 3) == 0x1p24f + 2.0f); /* (2 3) 4 */
+    assert_true(combine((const int32_t[]){127, 128, 255}, big_first, 3) == 0x1p24f + 2.0f);
+    /* An absent side is passed through, not added as +0: a lone -0 stays. */
+    assert_int_equal(iv_bits(combine((const int32_t[]){77}, (const float[]){-0.0f}, 1)), 0x80000000u);
+    assert_int_equal(iv_bits(combine((const int32_t[]){1, 6}, (const float[]){-0.0f, -0.0f}, 2)),
+                     0x80000000u);
+}
+
+/* Experts owned by ranks in aligned blocks, each adding its own subtree, then the ranks in theirs: the same
+ * bits. */
+static void ranks_combine_the_same(void **state) {
+    (void)state;
+    rng r = rng_start("combine");
+    size_t line_differs = 0, n = trials(2000, 100000);
+    for (size_t t = 0; t < n; t++) {
+        enum { EXPERTS = 64, K = 8 };
+        int32_t ids[K];
+        float terms[K], line = 0.0f;
+        size_t k = 0;
+        for (int32_t e = 0; e < EXPERTS && k < K; e++)
+            if (rng_below(&r, (size_t)(EXPERTS - e)) < K - k)
+                terms[k] = random_float(&r, NORMAL), ids[k++] = e;
+        assert_int_equal(k, K);
+        float whole = iv_ref_combine(ids, terms, K);
+        for (size_t i = 0; i < K; i++) line += terms[i];
+        line_differs += line != whole;
+        for (int32_t ranks = 2; ranks <= 8; ranks *= 2) {
+            int32_t owner[8];
+            float part[8];
+            size_t parts = 0;
+            for (size_t i = 0, j; i < K; i = j) {
+                int32_t rank = ids[i] / (EXPERTS / ranks);
+                for (j = i; j < K && ids[j] / (EXPERTS / ranks) == rank;) j++;
+                owner[parts] = rank, part[parts++] = iv_ref_combine(ids + i, terms + i, j - i);
+            }
+            assert_int_equal(iv_bits(iv_ref_combine(owner, part, parts)), iv_bits(whole));
+        }
+    }
+    printf("combine: %zu sums have the same bits on 1, 2, 4 and 8 ranks; in a line %zu would differ\n", n,
+           line_differs);
+    assert_true(line_differs > n / 10); /* the comparison can fail */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lanes_fold_by_halves),
+        cmocka_unit_test(norm_sums_squares_in_lanes),
+        cmocka_unit_test(log_sum_exp_sums_in_lanes),
+        cmocka_unit_test(norm_is_accurate),
+        cmocka_unit_test(log_softmax_is_accurate),
+        cmocka_unit_test(swiglu_and_rope_are_accurate),
+        cmocka_unit_test(equal_logits_go_by_id),
+        cmocka_unit_test(route_weighs_as_softmax),
+        cmocka_unit_test(experts_combine_by_the_tree_of_ids),
+        cmocka_unit_test(ranks_combine_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
