@@ -23,7 +23,8 @@ static void every_chunk(void **state) {
         o.arithmetic = kinds[k].arithmetic, o.dtype = kinds[k].dtype;
         made_logits(&o, ids, TOKENS, want);
         for (int isa = 0; isa <= (int)iv_isa_detect(); isa++)
-            for (size_t chunk = 1; chunk <= 40; chunk += isa == 0 && !getenv("INVAR_TEST_LONG") ? 13 : 1) {
+            for (size_t chunk = 1; chunk <= 40;
+                 chunk += (isa == 0 || SANITIZED) && !getenv("INVAR_TEST_LONG") ? 6 : 1) {
                 char what[100];
                 o.isa = iv_isa_name((iv_isa)isa), o.max_num_batched_tokens = chunk;
                 made_logits(&o, ids, TOKENS, got);
