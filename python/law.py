@@ -311,7 +311,7 @@ def attention(arithmetic, kind, q, keys, values, t, window):
             w = [ROUND[kind](x) for x in p]
             for d in range(dim):
                 column = [values[j][d] if low <= j <= t else f32(0) for j in at]
-                out[d] = chain(out[d] * alpha, w, column, kind)
+                out[d] = chain(out[d] * alpha, w, column, kind) + f32(0)
             m = new
         s = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
         if total is None:

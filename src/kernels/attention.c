@@ -92,7 +92,6 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
     const iv_kernels *k = j->c->kernels;
     tile_state *t = s->s;
     size_t element = iv_dtype_bytes(l->type);
-    bool masked_tail[R] = {false};
     const unsigned char *keys = iv_kv_keys(l, page, head), *values = iv_kv_values(l, page, head);
     memset(t->score, 0, sizeof t->score);
     for (size_t p = 0; p < 2; p++)
@@ -110,7 +109,6 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
         memcpy(score, t->score[0] + r * C, C * sizeof *score);
         memcpy(score + C, t->score[1] + r * C, C * sizeof *score);
         k->softmax_block(score, first, last, j->a->scale_log2e, &t->max[r], t->lanes[r], &alpha, l->type, weights);
-        masked_tail[r] = last < B - 1;
         t->seen[r] = true;
         if (alpha != 1.0f)
             for (size_t p = 0; p < l->values.panels; p++) k->scale(s->out + (p * rows + r) * C, C, alpha);
@@ -119,9 +117,7 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
     for (size_t p = 0; p < l->values.panels; p++) {
         float *out = s->out + p * rows * C;
         j->kernel->chain(s->packed_weights, rows, values + p * l->values.panel_bytes, B, out);
-        /* The law's masked keys have values of +0, which make a sum of -0 positive; the page's may not. */
-        for (size_t r = 0; r < rows; r++)
-            for (size_t i = 0; masked_tail[r] && i < C; i++) out[r * C + i] += 0.0f;
+        for (size_t i = 0; i < rows * C; i++) out[i] += 0.0f; /* the law's + 0: what a masked key's value leaves is free */
     }
 }
 

@@ -67,11 +67,11 @@ typedef struct iv_kernels {
                           float *alpha, iv_dtype type, void *weights);
     /* x[i] = x[i] * s. */
     void (*scale)(float *x, size_t n, float s);
-    /* total[i] = fma(split[i], add, total[i] * keep). */
+    /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */
     void (*merge)(float *total, const float *split, float keep, float add, size_t n);
     /* out[i] = x[i] / d, NaN canonical, rounded to `type`. */
     void (*divide)(const float *x, float d, size_t n, iv_dtype type, void *out);
-    /* x[i] = x[i] + y[i]. */
+    /* x[i] = x[i] + y[i], NaN canonical. */
     void (*add)(float *x, const float *y, size_t n);
 } iv_kernels;
 

@@ -120,6 +120,12 @@ static void norm_rows(step *t, const float *weight) {
     iv_pool_run(t->s->compute.pool, t->b->tokens, norm_row, t);
 }
 
+/* The first of the bad spans is the one that is named, whichever thread meets it. */
+static void note_bad_span(step *t, size_t span) {
+    size_t seen = atomic_load(&t->bad_span);
+    while (span < seen && !atomic_compare_exchange_weak(&t->bad_span, &seen, span)) continue;
+}
+
 /* Head norms, rotation and the KV write of one token: qkv row -> q in dtype, K and V in the page. */
 static void rotate_row(void *context, size_t row, size_t worker) {
     (void)worker;
@@ -146,7 +152,7 @@ static void rotate_row(void *context, size_t row, size_t worker) {
         float key[IV_HEAD_DIM_MAX], value[IV_HEAD_DIM_MAX]; /* storage for any dtype */
         k->round(qkv + (heads + h) * dim, dim, m->dtype, key);
         k->round(qkv + (heads + kv_heads + h) * dim, dim, m->dtype, value);
-        if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) atomic_store(&t->bad_span, span);
+        if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(t, span);
     }
 }
 

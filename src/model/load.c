@@ -93,11 +93,27 @@ static void to_floats(iv_dtype type, const void *p, size_t n, float *out) {
     }
 }
 
+/* Index of the first value that becomes an infinity when it is rounded to another type; n if none does. */
+static size_t first_out_of_range(iv_dtype from, iv_dtype to, const void *p, size_t n) {
+    if (from == to || to == IV_F32) return n;
+    for (size_t i = 0; i < n; i++) {
+        float x;
+        to_floats(from, (const char *)p + i * iv_dtype_bytes(from), 1, &x);
+        uint32_t rounded = to == IV_BF16 ? iv_bf16_from_f32(x) & 0x7f80u : iv_f16_from_f32(x) & 0x7c00u;
+        if (rounded == (to == IV_BF16 ? 0x7f80u : 0x7c00u)) return i;
+    }
+    return n;
+}
+
 static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t element, size_t n, iv_error *err) {
     const iv_tensor_info *t = part->tensor;
     if (!part->matrix && !part->vector) return IV_OK;
     size_t bad = first_not_finite(t->dtype, bytes, n);
     if (bad < n) return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->name, element + bad);
+    bad = part->matrix ? first_out_of_range(t->dtype, part->matrix->type, bytes, n) : n;
+    if (bad < n)
+        return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->name, element + bad,
+                       iv_dtype_name(part->matrix->type));
     if (part->vector) to_floats(t->dtype, bytes, n, part->vector + part->first + element);
     else iv_matrix_pack(part->matrix, t->dtype, bytes, part->first + element / part->matrix->k, n / part->matrix->k);
     return IV_OK;

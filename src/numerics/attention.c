@@ -61,7 +61,8 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
             bool visible = key >= low && key <= a->position;
             store(a->type, column, (size_t)j, visible ? load(a->type, a->values, (size_t)key * a->head_dim + d) : 0.0f);
         }
-        s->out[d] = iv_ref_chain(a->arithmetic, a->type, s->out[d] * alpha, rounded, column, IV_ATTENTION_BLOCK);
+        float sum = iv_ref_chain(a->arithmetic, a->type, s->out[d] * alpha, rounded, column, IV_ATTENTION_BLOCK);
+        s->out[d] = sum + 0.0f; /* a zero becomes positive: which one a masked key's product leaves is free */
     }
     s->max = max;
 }

@@ -1,5 +1,6 @@
-/* rope.c: frequencies theta^(-2i/d) and their sines, in double. Errors stay below 2^-48 relative for the
- * frequencies and 2^-30 absolute for positions up to 2^20, far under a float's half ulp. */
+/* rope.c: frequencies theta^(-2i/d) and their sines, in double. For theta up to 10^9 the frequencies are within 2^-48
+ * relative, and sines within 2^-30 absolute up to position 2^20: far under a float's half ulp. Beyond that they
+ * lose accuracy slowly, and never determinism. */
 #include "numerics/rope.h"
 #include "numerics/strict.h"
 
@@ -34,7 +35,7 @@ static double exp_double(double x) { /* |x| < 700 */
 }
 
 static void sine_cosine(double x, double *sine, double *cosine) { /* 0 <= x < 2^30 */
-    /* pi/2 in three parts of 33, 33 and 53 bits (Cody and Waite): n times the first two is exact. */
+    /* pi/2 in three parts of 33, 33 and 53 bits (Cody and Waite): n times the first two is exact below 2^20. */
     const double p1 = 0x1.921fb544p+0, p2 = 0x1.0b4611a6p-34, p3 = 0x1.3198a2e037073p-69;
     int64_t n = (int64_t)(x * 0x1.45f306dc9c883p-1 + 0.5);
     double k = (double)n, r = ((x - k * p1) - k * p2) - k * p3, z = r * r;

@@ -30,6 +30,7 @@ static operand unpack(uint32_t bits, int total_bits, int fraction_bits) {
 
 /* The term at the scale 2^(e_max - 25), truncated toward zero. */
 static int64_t scaled(const term *t, int e_max) {
+    if (t->mantissa == 0) return 0;
     int shift = t->exponent - t->fraction_bits - (e_max - KEPT_BITS);
     uint64_t m = shift >= 0 ? t->mantissa << shift : shift > -64 ? t->mantissa >> -shift : 0;
     return t->negative ? -(int64_t)m : (int64_t)m;

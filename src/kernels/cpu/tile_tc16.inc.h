@@ -59,7 +59,7 @@ IV_INLINE void TILE(step)(const int rows, const float *threshold, const float *a
         }
         vi sum = vi_add(low, high), wrapped = vi_and(vi_xor(low, sum), vi_xor(high, sum));
         vf result = v_mul(vi_to_float(sum), down);
-        bool outside = v_any(v_less(power[r], v_set(threshold[r]))) || v_any(v_less(v_set(0x1p126f), power[r]));
+        bool outside = v_any(v_less(power[r], v_set(threshold[r]))) || v_any(v_less(v_set(0x1p120f), power[r]));
         if (__builtin_expect(outside || huge || vi_any_negative(wrapped), 0))
             TILE(slow_step)(a, rows, r, panel, k, column, acc[r], &result);
         acc[r] = result;
