@@ -81,8 +81,13 @@ static double one_pass(bench *b) {
     double begin = iv_bench_seconds();
     for (size_t i = 0; i < b->copies; i++) {
         b->m.data = b->weights + i * iv_matrix_bytes(&b->m);
-        iv_linear(&b->c, &(iv_linear_args){.weight = &b->m, .type = IV_BF16, .x = b->x, .x_stride = b->m.k, .rows = b->rows,
-                                           .out = b->out, .out_stride = b->m.n});
+        iv_linear(&b->c, &(iv_linear_args){.weight = &b->m,
+                                           .type = IV_BF16,
+                                           .x = b->x,
+                                           .x_stride = b->m.k,
+                                           .rows = b->rows,
+                                           .out = b->out,
+                                           .out_stride = b->m.n});
     }
     return iv_bench_seconds() - begin;
 }
@@ -98,7 +103,8 @@ typedef struct ceiling {
 
 static void ceiling_work(void *context, int thread, int threads) {
     ceiling *l = context;
-    if (l->peak) l->done[thread] = l->peak(l->rounds);
+    if (l->peak)
+        l->done[thread] = l->peak(l->rounds);
     else {
         size_t share = l->bytes / (size_t)threads / 4096 * 4096;
         l->done[thread] = (double)share;
@@ -119,7 +125,8 @@ static void measure(const subject *s, size_t threads, size_t rows, size_t n, siz
     double rate[IV_BENCH_REPEATS], ratio[IV_BENCH_REPEATS];
     bool few = rows <= FEW_ROWS && s->arithmetic == IV_FMA32;
     open_bench(&b, s, &table, threads, rows, n, k);
-    ceiling l = {.peak = few ? NULL : s->peak, .rounds = 1000000, .data = b.weights, .bytes = b.copies * iv_matrix_bytes(&b.m)};
+    ceiling l = {
+        .peak = few ? NULL : s->peak, .rounds = 1000000, .data = b.weights, .bytes = b.copies * iv_matrix_bytes(&b.m)};
     double work = few ? (double)l.bytes : 2.0 * (double)rows * (double)n * (double)k * (double)b.copies;
     one_pass(&b);
     for (int i = 0; i < IV_BENCH_REPEATS; i++) {

@@ -74,8 +74,7 @@ static inline double iv_bench_together(iv_bench_work *work, void *context, int t
 }
 
 /* The whole number after `flag` on the command line, in [low, high]; fallback when the flag is absent. */
-static inline long iv_bench_argument(int argc, char **argv, const char *flag, long fallback, long low,
-                                     long high) {
+static inline long iv_bench_argument(int argc, char **argv, const char *flag, long fallback, long low, long high) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], flag) != 0) continue;
         char *end = NULL;

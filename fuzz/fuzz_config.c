@@ -19,8 +19,7 @@ static void check(const iv_model_config *c) {
         any_slides |= c->sliding_layers[i];
         if (i >= c->layers) IV_ASSERT(!c->sliding_layers[i] && !c->moe_layers[i]);
         if (c->moe_layers[i])
-            IV_ASSERT(c->experts_per_token >= 1 && c->experts_per_token <= c->experts &&
-                      c->moe_intermediate_size >= 1);
+            IV_ASSERT(c->experts_per_token >= 1 && c->experts_per_token <= c->experts && c->moe_intermediate_size >= 1);
     }
     IV_ASSERT(any_slides == (c->sliding_window > 0) && c->experts <= IV_EXPERTS_MAX);
     IV_ASSERT(c->bos_id >= -1 && c->bos_id < c->vocab_size && c->pad_id >= -1 && c->pad_id < IV_VOCAB_MAX);

@@ -18,8 +18,7 @@ static const char variables_text[] =
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static json_t *variables;
     iv_error err;
-    if (!variables &&
-        iv_json_parse("variables", variables_text, sizeof variables_text - 1, &variables, &err) != IV_OK)
+    if (!variables && iv_json_parse("variables", variables_text, sizeof variables_text - 1, &variables, &err) != IV_OK)
         abort();
     iv_template *t;
     iv_buf out = {0};

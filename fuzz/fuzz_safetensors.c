@@ -15,8 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     iv_tensor_info *tensors = NULL;
     size_t count = 0;
     iv_error err = {0};
-    iv_status status = iv_safetensors_parse("fuzz", (const char *)data + 4, n, at + data_bytes, &arena,
-                                            &tensors, &count, &err);
+    iv_status status =
+        iv_safetensors_parse("fuzz", (const char *)data + 4, n, at + data_bytes, &arena, &tensors, &count, &err);
     if (status != IV_OK) IV_ASSERT(err.status == status && err.message[0]);
     for (size_t i = 0; status == IV_OK && i < count; i++) {
         const iv_tensor_info *t = &tensors[i];

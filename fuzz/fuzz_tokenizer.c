@@ -30,8 +30,7 @@ static void check_decode(const iv_tokenizer *t, const iv_ids *ids, bool skip) {
             expect(iv_token_stream_flush(s, &parts, &err) == IV_OK);
         if (parts.data) expect(iv_utf8_valid((const uint8_t *)parts.data + before, parts.len - before, NULL));
     }
-    if (ok)
-        expect(parts.len == whole.len && (whole.len == 0 || memcmp(parts.data, whole.data, whole.len) == 0));
+    if (ok) expect(parts.len == whole.len && (whole.len == 0 || memcmp(parts.data, whole.data, whole.len) == 0));
     iv_token_stream_close(s);
     iv_buf_free(&whole);
     iv_buf_free(&parts);
@@ -56,8 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     /* Ids as a model may choose them: any order, some that name nothing. */
     iv_ids any = {0};
     size_t span = iv_tokenizer_vocab_size(t) + 2;
-    for (size_t i = 0; i < text_len && i < 64; i++)
-        expect(iv_ids_push(&any, (int32_t)((uint8_t)text[i] % span)));
+    for (size_t i = 0; i < text_len && i < 64; i++) expect(iv_ids_push(&any, (int32_t)((uint8_t)text[i] % span)));
     check_decode(t, &any, false);
     iv_ids_free(&any);
     iv_tokenizer_close(t);

@@ -47,8 +47,8 @@ typedef enum iv_status {
     IV_UNSUPPORTED, /* well formed, but not something invar does */
     IV_LIMIT,       /* a named maximum would be exceeded */
     IV_NO_MEMORY,
-    IV_BUSY,        /* full for now: try again later */
-    IV_TEMPLATE     /* a chat template raised an error */
+    IV_BUSY,    /* full for now: try again later */
+    IV_TEMPLATE /* a chat template raised an error */
 } iv_status;
 
 /* One line for a person: names the file, tensor or field, what was wanted and what was found.
@@ -81,15 +81,15 @@ IV_API void iv_ids_free(iv_ids *ids);
 typedef struct iv_engine iv_engine;
 
 typedef struct iv_engine_options {
-    const char *model;      /* a Hugging Face model directory */
-    const char *dtype;      /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
-    const char *arithmetic; /* "fma32" or "tc16": how dot products are summed; part of the fingerprint */
-    const char *isa;        /* "auto", "scalar", "avx2", "avx512": never changes a bit */
-    size_t threads;         /* 0: one for each CPU; never changes a bit */
-    size_t max_model_len;   /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
-    size_t max_num_seqs;    /* sequences run together */
+    const char *model;             /* a Hugging Face model directory */
+    const char *dtype;             /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
+    const char *arithmetic;        /* "fma32" or "tc16": how dot products are summed; part of the fingerprint */
+    const char *isa;               /* "auto", "scalar", "avx2", "avx512": never changes a bit */
+    size_t threads;                /* 0: one for each CPU; never changes a bit */
+    size_t max_model_len;          /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
+    size_t max_num_seqs;           /* sequences run together */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
-    size_t kv_bytes;        /* KV cache memory; 0: enough for one sequence of max_model_len */
+    size_t kv_bytes;               /* KV cache memory; 0: enough for one sequence of max_model_len */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while weights load; may be NULL */
     void *user;
 } iv_engine_options;
@@ -102,7 +102,8 @@ IV_API void iv_engine_close(iv_engine *engine); /* NULL is fine; ends all reques
 
 /* Facts of an open engine. Strings live as long as the engine. */
 typedef struct iv_engine_info {
-    const char *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
+    const char
+        *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
     const char *model_type, *dtype, *arithmetic, *isa;
     size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
     double load_seconds;
@@ -119,26 +120,26 @@ typedef struct iv_logit_bias {
 /* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
 typedef struct iv_request {
-    const char *text;      /* the prompt as text ... */
+    const char *text; /* the prompt as text ... */
     size_t text_bytes;
-    bool add_special;      /* let the tokenizer add its BOS (off for rendered chat templates) */
-    const int32_t *ids;    /* ... or as tokens; give one of the two */
+    bool add_special;   /* let the tokenizer add its BOS (off for rendered chat templates) */
+    const int32_t *ids; /* ... or as tokens; give one of the two */
     size_t id_count;
-    size_t max_tokens;     /* most tokens to generate; 0: up to max_model_len */
+    size_t max_tokens; /* most tokens to generate; 0: up to max_model_len */
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;
     const iv_logit_bias *logit_bias;
     size_t logit_bias_count;
     bool has_seed;
-    uint64_t seed;         /* without has_seed one is drawn, and reported by the events */
-    int logprobs;          /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
+    uint64_t seed;           /* without has_seed one is drawn, and reported by the events */
+    int logprobs;            /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
     const char *const *stop; /* generation ends before any of these; at most 16 of at most 256 bytes */
     size_t stop_count;
     const int32_t *stop_ids;
     size_t stop_id_count;
     bool ignore_eos;
-    bool keep_special;     /* special tokens appear in the text */
+    bool keep_special; /* special tokens appear in the text */
 } iv_request;
 
 /* Defaults: no prompt, add_special, temperature 1, everything else off; then what the model's
@@ -164,10 +165,10 @@ typedef enum iv_event_kind {
 
 typedef enum iv_finish {
     IV_FINISH_NONE,
-    IV_FINISH_STOP,      /* end-of-sequence token, stop id or stop string */
-    IV_FINISH_LENGTH,    /* max_tokens or max_model_len */
+    IV_FINISH_STOP,   /* end-of-sequence token, stop id or stop string */
+    IV_FINISH_LENGTH, /* max_tokens or max_model_len */
     IV_FINISH_CANCELLED,
-    IV_FINISH_ERROR      /* iv_event.error says what */
+    IV_FINISH_ERROR /* iv_event.error says what */
 } iv_finish;
 
 /* "stop", "length", "cancelled", "error"; NULL for IV_FINISH_NONE. Static strings. */
@@ -183,18 +184,18 @@ typedef struct iv_event {
     uint64_t request;
     iv_event_kind kind;
     uint64_t seed;
-    const char *text;       /* new text; whole UTF-8 characters */
+    const char *text; /* new text; whole UTF-8 characters */
     size_t text_bytes;
     /* TOKEN */
     int32_t token;
-    float logprob;          /* always computed: it is part of the digest */
-    const iv_logprob *top;  /* the request's `logprobs` likeliest: larger first, then smaller id */
+    float logprob;         /* always computed: it is part of the digest */
+    const iv_logprob *top; /* the request's `logprobs` likeliest: larger first, then smaller id */
     size_t top_count;
     /* DONE */
     iv_finish finish;
-    const char *error;      /* NULL unless IV_FINISH_ERROR */
-    const char *stop;       /* the stop string that was met, or NULL */
-    const int32_t *ids;     /* all generated tokens */
+    const char *error;  /* NULL unless IV_FINISH_ERROR */
+    const char *stop;   /* the stop string that was met, or NULL */
+    const int32_t *ids; /* all generated tokens */
     size_t id_count, prompt_tokens;
     const char *digest;     /* "sha256:..." over the ids and logprob bits of all generated tokens */
     double prefill_seconds; /* from admission to the first token, as a clock on the wall has it */
@@ -212,8 +213,10 @@ IV_API iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *
 IV_API void iv_textual_close(iv_textual *t); /* NULL is fine */
 IV_API const iv_textual *iv_engine_textual(const iv_engine *engine);
 
-IV_API iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out, iv_error *err);
-IV_API iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out, iv_error *err);
+IV_API iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
+                             iv_error *err);
+IV_API iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
+                               iv_error *err);
 /* The token's own string as the vocabulary spells it. Lives as long as t; NULL outside the vocabulary. */
 IV_API const char *iv_token_string(const iv_textual *t, int32_t id, size_t *bytes);
 
@@ -222,13 +225,14 @@ IV_API const char *iv_token_string(const iv_textual *t, int32_t id, size_t *byte
 IV_API iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,
                                 iv_text *out, iv_error *err);
 /* The same for a template given as a file. */
-IV_API iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes, const char *strftime_now,
-                                    iv_text *out, iv_error *err);
+IV_API iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes,
+                                    const char *strftime_now, iv_text *out, iv_error *err);
 
 /* fp32 logits after each of count tokens, out[count][vocab_size]. Not while requests run (IV_BUSY). */
 IV_API iv_status iv_engine_logits(iv_engine *engine, const int32_t *ids, size_t count, float *out, iv_error *err);
 /* Writes them as a safetensors file: "logits" F32 [count, vocab_size] and "input_ids" I32 [count]. */
-IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, size_t count, const char *path, iv_error *err);
+IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, size_t count, const char *path,
+                                        iv_error *err);
 
 /* ---- what a model would need --------------------------------------------------------------------------- */
 

@@ -79,9 +79,7 @@ static seed read_seed(const char *folder, const char *name) {
     return s;
 }
 
-static int is_visible(const struct dirent *entry) {
-    return entry->d_name[0] != '.';
-}
+static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
 static uint64_t next_random(uint64_t *state) {
     uint64_t x = *state += 0x9e3779b97f4a7c15u;
@@ -108,8 +106,7 @@ static void play_damaged(const seed *s, uint64_t round) {
         size_t bit = next_random(&state) % (8 * s->n);
         copy[bit / 8] ^= (uint8_t)(1u << (bit % 8));
     }
-    snprintf(playing, sizeof playing, "%s with %d bits flipped, round %llu", s->name, flips,
-             (unsigned long long)round);
+    snprintf(playing, sizeof playing, "%s with %d bits flipped, round %llu", s->name, flips, (unsigned long long)round);
     play(copy, s->n);
     free(copy);
 }

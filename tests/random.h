@@ -44,7 +44,7 @@ static inline float random_float(rng *r, family f) {
     case CANCEL: return (u & 1 ? 1.0f : -1.0f) * (1.0f + (float)(rng_next(r) % 4) * 0x1p-7f);
     case SPARSE: return u % 4 ? (u & 8 ? 0.0f : -0.0f) : x;
     case SPECIAL: {
-        static const uint32_t bits[] = {0, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc12345u,
+        static const uint32_t bits[] = {0,           0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc12345u,
                                         0x7f7fffffu, 0x00800000u, 0x00000001u, 0x807fffffu, 0x3f800000u, 0xbf800000u};
         return u % 16 ? x : iv_float(bits[rng_next(r) % (sizeof bits / sizeof *bits)]);
     }
@@ -53,8 +53,10 @@ static inline float random_float(rng *r, family f) {
 }
 
 static inline void put_type(iv_dtype type, void *p, size_t i, float x) {
-    if (type == IV_F32) ((float *)p)[i] = x;
-    else ((uint16_t *)p)[i] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
+    if (type == IV_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
 }
 
 static inline void *random_values(rng *r, family f, iv_dtype type, size_t n) {
@@ -72,7 +74,8 @@ static inline void assert_same_bits(const char *what, const void *want, const vo
         memcpy(&a, (const char *)want + i * element, element);
         memcpy(&b, (const char *)got + i * element, element);
         if (any_nan && element == 4 && isnan(iv_float(a)) && isnan(iv_float(b))) continue;
-        if (a != b) fail_msg("%s: element %zu: wanted %0*x, got %0*x", what, i, (int)element * 2, a, (int)element * 2, b);
+        if (a != b)
+            fail_msg("%s: element %zu: wanted %0*x, got %0*x", what, i, (int)element * 2, a, (int)element * 2, b);
     }
 }
 

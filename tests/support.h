@@ -15,9 +15,9 @@
 #include "base/status.h"
 
 /* Fails the test with the library's message unless the call came to IV_OK. */
-#define ASSERT_OK(call, err)                                                                                 \
-    do {                                                                                                     \
-        if ((call) != IV_OK) fail_msg("%s: %s", #call, (err)->message);                                      \
+#define ASSERT_OK(call, err)                                            \
+    do {                                                                \
+        if ((call) != IV_OK) fail_msg("%s: %s", #call, (err)->message); \
     } while (0)
 
 /* Data in the repository: tests/data, models. Static buffer, overwritten by the next call. */
@@ -32,17 +32,19 @@ static inline const char *source_path(const char *relative) {
 static inline const char *shared_path(const char *relative) {
     static char path[4096];
     const char *root = getenv("INVAR_SHARED");
-    if (root) snprintf(path, sizeof path, "%s/%s", root, relative);
-    else snprintf(path, sizeof path, "%s/../shared/%s", INVAR_SOURCE_DIR, relative);
+    if (root)
+        snprintf(path, sizeof path, "%s/%s", root, relative);
+    else
+        snprintf(path, sizeof path, "%s/../shared/%s", INVAR_SOURCE_DIR, relative);
     return access(path, R_OK) == 0 ? path : NULL;
 }
 
-#define SKIP_WITHOUT(path, what)                                                                             \
-    do {                                                                                                     \
-        if (!(path)) {                                                                                       \
-            printf("SKIPPED: %s is not here (set INVAR_SHARED)\n", what);                                    \
-            skip();                                                                                          \
-        }                                                                                                    \
+#define SKIP_WITHOUT(path, what)                                          \
+    do {                                                                  \
+        if (!(path)) {                                                    \
+            printf("SKIPPED: %s is not here (set INVAR_SHARED)\n", what); \
+            skip();                                                       \
+        }                                                                 \
     } while (0)
 
 #endif

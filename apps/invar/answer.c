@@ -15,9 +15,7 @@ static const int watched[] = {SIGINT, SIGTERM, SIGHUP};
 enum { WATCHED = sizeof watched / sizeof *watched };
 static volatile sig_atomic_t caught;
 
-static void on_signal(int number) {
-    caught = number;
-}
+static void on_signal(int number) { caught = number; }
 
 /* SA_RESETHAND: the second signal of a kind has its usual effect. A signal that is ignored (nohup) stays so.
  */
@@ -88,8 +86,7 @@ static int run_to_end(run *r, iv_error *err) {
         if (iv_engine_step(r->engine, &busy, err) != IV_OK) return CLI_FAILED;
         int code = take_events(r, err);
         if (code != CLI_OK) return code;
-        if (!busy && !r->done)
-            return cli_fail(err, CLI_FAILED, "the engine stopped before the request ended");
+        if (!busy && !r->done) return cli_fail(err, CLI_FAILED, "the engine stopped before the request ended");
     }
     return CLI_OK;
 }
@@ -137,8 +134,7 @@ static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
     json_t *object = json_loads(kwargs, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     int code = CLI_OK;
     if (!object)
-        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: column %d: not valid JSON: %s", why.column,
-                        why.text);
+        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: column %d: not valid JSON: %s", why.column, why.text);
     else if (!json_is_object(object))
         code = cli_fail(err, CLI_USAGE,
                         "--chat-template-kwargs: wanted a JSON object such as {\"enable_thinking\": false}");

@@ -56,9 +56,9 @@ static int run_once(iv_engine *engine, size_t run, int32_t *ids, size_t id_count
     if (a.signal)
         code = 128 + a.signal;
     else if (a.id_count != decode)
-        code = cli_fail(err, CLI_FAILED,
-                        "wanted %zu generated tokens, found %zu: raise --max-model-len or ask for fewer",
-                        decode, a.id_count);
+        code =
+            cli_fail(err, CLI_FAILED, "wanted %zu generated tokens, found %zu: raise --max-model-len or ask for fewer",
+                     decode, a.id_count);
     cli_answer_free(&a);
     return code;
 }
@@ -87,9 +87,9 @@ static int report(const cli_args *args, const iv_engine *engine, size_t prompt, 
         fputc('\n', page.file);
     } else {
         char weights[24];
-        fprintf(page.file, "%s: %s of %s weights, %s, %s, %zu thread%s, loaded in %.2f s\n",
-                args->operands[0], cli_human_bytes((double)info.weight_bytes, weights), info.dtype,
-                info.arithmetic, info.isa, info.threads, info.threads == 1 ? "" : "s", info.load_seconds);
+        fprintf(page.file, "%s: %s of %s weights, %s, %s, %zu thread%s, loaded in %.2f s\n", args->operands[0],
+                cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic, info.isa,
+                info.threads, info.threads == 1 ? "" : "s", info.load_seconds);
         fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, prompt);
         fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, decode);
         fprintf(page.file, "medians of %zu run%s\ndigest %s\n", repeat, repeat == 1 ? "" : "s", f->digest);

@@ -26,9 +26,7 @@ typedef struct chat {
     bool leave;
 } chat;
 
-static int no_memory(iv_error *err) {
-    return cli_fail(err, CLI_FAILED, "out of memory");
-}
+static int no_memory(iv_error *err) { return cli_fail(err, CLI_FAILED, "out of memory"); }
 
 static int add_turn(chat *c, const char *role, const char *text, size_t bytes, iv_error *err) {
     return json_array_append_new(c->turns, json_pack("{s:s, s:s%}", "role", role, "content", text, bytes))
@@ -41,8 +39,7 @@ static int messages_of(const chat *c, json_t **out, iv_error *err) {
     json_t *all = json_array();
     int bad = all == NULL;
     if (c->instruction)
-        bad |=
-            json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->instruction));
+        bad |= json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->instruction));
     bad |= json_array_extend(all, c->turns);
     if (!bad) return *out = all, CLI_OK;
     json_decref(all);
@@ -97,8 +94,7 @@ static int do_save(chat *c, const char *rest, iv_error *err) {
     if (code != CLI_OK) return code;
     json_t *whole = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 0);
     if (!whole) return no_memory(err);
-    if (json_dump_file(whole, rest, JSON_INDENT(2)) != 0)
-        code = cli_fail(err, CLI_FAILED, "%s: cannot write", rest);
+    if (json_dump_file(whole, rest, JSON_INDENT(2)) != 0) code = cli_fail(err, CLI_FAILED, "%s: cannot write", rest);
     json_decref(whole);
     return code;
 }
@@ -142,8 +138,7 @@ static int run_chat_command(chat *c, const char *line, iv_error *err) {
         if (distance < best_distance) best = i, best_distance = distance;
     }
     if (cli_is_near(best_distance, name))
-        return cli_fail(err, CLI_FAILED, "unknown command '%s': did you mean %s?", name,
-                        chat_commands[best].name);
+        return cli_fail(err, CLI_FAILED, "unknown command '%s': did you mean %s?", name, chat_commands[best].name);
     return cli_fail(err, CLI_FAILED, "unknown command '%s': /help lists them", name);
 }
 
@@ -185,8 +180,8 @@ static int reply(chat *c, iv_error *err) {
     if (code == CLI_OK) code = add_turn(c, "assistant", a.text, a.text_bytes, err);
     if (code == CLI_OK && !cli_has(c->args, "quiet"))
         fprintf(stderr, "%sseed %llu, %zu tokens, %.1f tokens/s%s, digest %s%s\n", c->style.dim,
-                (unsigned long long)a.seed, a.id_count, cli_decode_rate(&a), a.signal ? ", stopped" : "",
-                a.digest, c->style.plain);
+                (unsigned long long)a.seed, a.id_count, cli_decode_rate(&a), a.signal ? ", stopped" : "", a.digest,
+                c->style.plain);
     if (code == CLI_OK && a.signal && a.signal != SIGINT) code = 128 + a.signal;
     cli_answer_free(&a);
     return code;
@@ -220,8 +215,7 @@ static cli_line read_message(const chat *c, cli_bytes *out) {
             *out = line;
             continue;
         }
-        if (came == CLI_LINE && out->count + line.count > CLI_MESSAGE_MAX)
-            came = CLI_LINE_TOO_LONG, free(line.data);
+        if (came == CLI_LINE && out->count + line.count > CLI_MESSAGE_MAX) came = CLI_LINE_TOO_LONG, free(line.data);
         char *both = came == CLI_LINE ? realloc(out->data, out->count + line.count + 1) : NULL;
         if (!both) {
             if (came == CLI_LINE) came = CLI_LINE_FAILED, free(line.data);
@@ -271,9 +265,7 @@ static int converse(chat *c, iv_error *err) {
 }
 
 /* Ctrl-C while typing drops the line instead of ending the program: the read must fail with EINTR. */
-static void on_interrupt(int number) {
-    (void)number;
-}
+static void on_interrupt(int number) { (void)number; }
 
 int cli_chat(const cli_args *args, iv_error *err) {
     chat c = {.args = args,

@@ -121,10 +121,9 @@ static void zsh(FILE *out) {
         quoted(out, (*s)->summary, ":\\");
         fputs("'\n", out);
     }
-    fputs(
-        "    )\n    if (( CURRENT == 2 )); then\n        _describe command commands\n        return\n    fi\n"
-        "    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in\n",
-        out);
+    fputs("    )\n    if (( CURRENT == 2 )); then\n        _describe command commands\n        return\n    fi\n"
+          "    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in\n",
+          out);
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++) {
         fprintf(out, "    %s)\n        _arguments -s \\\n            '--help[show help]' \\\n", (*s)->name);
         each_flag(out, *s, zsh_flag);

@@ -27,9 +27,7 @@ static const char *wanted(const cli_flag *flag, char out[160]) {
         else
             snprintf(out, 160, "a number above %g and at most %g", flag->low, flag->high);
         break;
-    case CLI_BIAS:
-        snprintf(out, 160, "ID=F, a token id and a number from %g to %g", flag->low, flag->high);
-        break;
+    case CLI_BIAS: snprintf(out, 160, "ID=F, a token id and a number from %g to %g", flag->low, flag->high); break;
     case CLI_CHOICE: snprintf(out, 160, "one of: %s", flag->choices); break;
     case CLI_IDS: snprintf(out, 160, "token ids such as 1,2,3"); break;
     case CLI_TEXT:
@@ -85,16 +83,14 @@ int cli_parse_ids(const char *text, int32_t *out, size_t *count, iv_error *err) 
         size_t length = strspn(at, "0123456789");
         uint64_t id;
         if (!read_count(at, length, &id) || id > INT32_MAX)
-            return cli_fail(err, CLI_USAGE, "wanted token ids such as 1,2,3, found '%.40s' in place %zu", at,
-                            n + 1);
+            return cli_fail(err, CLI_USAGE, "wanted token ids such as 1,2,3, found '%.40s' in place %zu", at, n + 1);
         if (n == CLI_IDS_MAX) return cli_fail(err, CLI_USAGE, "wanted at most %d token ids", CLI_IDS_MAX);
         if (out) out[n] = (int32_t)id;
         n++;
         at += length;
         at += strspn(at, " ");
         if (*at == 0) break;
-        if (*at != ',')
-            return cli_fail(err, CLI_USAGE, "wanted a comma behind token id %zu, found '%.40s'", n, at);
+        if (*at != ',') return cli_fail(err, CLI_USAGE, "wanted a comma behind token id %zu, found '%.40s'", n, at);
         at++;
     }
     *count = n;
@@ -120,8 +116,7 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
                             (unsigned)(unsigned char)text[at], at);
         break;
     case CLI_COUNT:
-        good = read_count(text, strlen(text), &out->count) && out->count >= flag->least &&
-               out->count <= flag->greatest;
+        good = read_count(text, strlen(text), &out->count) && out->count >= flag->least && out->count <= flag->greatest;
         break;
     case CLI_REAL: good = read_real(text, &out->real) && in_range(flag, out->real); break;
     case CLI_CHOICE: good = is_choice(flag->choices, text); break;
@@ -176,8 +171,7 @@ static int add_value(cli_args *args, const cli_value *value, iv_error *err) {
     size_t before = 0, most = value->flag->most ? value->flag->most : 1;
     for (size_t i = 0; i < args->value_count; i++) before += args->values[i].flag == value->flag;
     if (before >= most && most == 1) return cli_fail(err, CLI_USAGE, "--%s: given twice", value->flag->name);
-    if (before >= most)
-        return cli_fail(err, CLI_USAGE, "--%s: given more than %zu times", value->flag->name, most);
+    if (before >= most) return cli_fail(err, CLI_USAGE, "--%s: given more than %zu times", value->flag->name, most);
     if (args->value_count == CLI_VALUES_MAX)
         return cli_fail(err, CLI_USAGE, "wanted at most %d flags, found more", CLI_VALUES_MAX);
     args->values[args->value_count++] = *value;
@@ -200,14 +194,12 @@ static int take_flag(cli_args *args, int left, char *const *words, int *used, iv
     if (flag->kind == CLI_SWITCH) {
         char found[CLI_SHOWN_BYTES];
         if (text)
-            return cli_fail(err, CLI_USAGE, "--%s: wanted no value, found '%s'", flag->name,
-                            cli_shown(text, found));
+            return cli_fail(err, CLI_USAGE, "--%s: wanted no value, found '%s'", flag->name, cli_shown(text, found));
     } else {
         if (!text) {
             char want[160];
             if (left < 2)
-                return cli_fail(err, CLI_USAGE, "--%s: wanted %s, found nothing", flag->name,
-                                wanted(flag, want));
+                return cli_fail(err, CLI_USAGE, "--%s: wanted %s, found nothing", flag->name, wanted(flag, want));
             text = words[1];
             *used = 2;
         }
@@ -221,9 +213,8 @@ static int take_operand(cli_args *args, const char *word, iv_error *err) {
     size_t most = args->syntax->operand ? 1 : 0;
     char found[CLI_SHOWN_BYTES];
     if (args->operand_count >= most)
-        return cli_fail(err, CLI_USAGE, "wanted %s%s, found '%s' as well",
-                        most ? "one " : "no words but flags", most ? args->syntax->operand : "",
-                        cli_shown(word, found));
+        return cli_fail(err, CLI_USAGE, "wanted %s%s, found '%s' as well", most ? "one " : "no words but flags",
+                        most ? args->syntax->operand : "", cli_shown(word, found));
     args->operands[args->operand_count++] = word;
     return CLI_OK;
 }
@@ -269,13 +260,9 @@ const cli_value *cli_nth(const cli_args *args, const char *name, size_t n) {
     return NULL;
 }
 
-const cli_value *cli_find(const cli_args *args, const char *name) {
-    return cli_nth(args, name, 0);
-}
+const cli_value *cli_find(const cli_args *args, const char *name) { return cli_nth(args, name, 0); }
 
-bool cli_has(const cli_args *args, const char *name) {
-    return cli_find(args, name) != NULL;
-}
+bool cli_has(const cli_args *args, const char *name) { return cli_find(args, name) != NULL; }
 
 const char *cli_text(const cli_args *args, const char *name, const char *otherwise) {
     const cli_value *value = cli_find(args, name);

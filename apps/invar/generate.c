@@ -33,10 +33,9 @@ static void prompt_free(prompt *p) {
 static int check_sources(const cli_args *args, iv_error *err) {
     int sources = cli_has(args, "prompt") + cli_has(args, "prompt-file") + cli_has(args, "ids");
     if (sources != 1)
-        return cli_fail(
-            err, CLI_USAGE,
-            "wanted one of -p TEXT, --prompt-file FILE (- is standard input) and --ids 1,2,3, found %s",
-            sources ? "more" : "none");
+        return cli_fail(err, CLI_USAGE,
+                        "wanted one of -p TEXT, --prompt-file FILE (- is standard input) and --ids 1,2,3, found %s",
+                        sources ? "more" : "none");
     bool chat = cli_has(args, "chat");
     if (chat && cli_has(args, "ids")) return cli_fail(err, CLI_USAGE, "--chat needs a text, found --ids");
     if (!chat && cli_has(args, "system")) return cli_fail(err, CLI_USAGE, "--system needs --chat");
@@ -50,12 +49,10 @@ static int chat_variables(const cli_args *args, const char *text, size_t bytes, 
     json_t *messages = json_array();
     int bad = 0;
     if (instruction)
-        bad |= json_array_append_new(messages,
-                                     json_pack("{s:s, s:s}", "role", "system", "content", instruction));
+        bad |= json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", instruction));
     bad |= json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", text, bytes));
-    int code =
-        bad ? cli_fail(err, CLI_FAILED, "out of memory")
-            : cli_chat_variables(messages, cli_text(args, "chat-template-kwargs", NULL), &p->variables, err);
+    int code = bad ? cli_fail(err, CLI_FAILED, "out of memory")
+                   : cli_chat_variables(messages, cli_text(args, "chat-template-kwargs", NULL), &p->variables, err);
     json_decref(messages);
     return code;
 }
@@ -76,8 +73,7 @@ static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
 }
 
 /* Fills the request's prompt. p->text holds the text when it was not given as one. */
-static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r,
-                      iv_error *err) {
+static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r, iv_error *err) {
     const iv_textual *t = iv_engine_textual(engine);
     iv_status status = IV_OK;
     if (p->ids) {
@@ -166,8 +162,7 @@ static int on_event(void *user, const iv_event *event, iv_error *err) {
 
 /* ---- reports ------------------------------------------------------------------------------------------- */
 
-static void print_report(const cli_answer *a, const cli_sampling *s, const iv_engine_info *info,
-                         const view *v) {
+static void print_report(const cli_answer *a, const cli_sampling *s, const iv_engine_info *info, const view *v) {
     cli_style style = cli_style_of(STDERR_FILENO);
     FILE *out = stderr;
     if (v->logprobs.bytes) {
@@ -177,14 +172,13 @@ static void print_report(const cli_answer *a, const cli_sampling *s, const iv_en
     fprintf(out, "%sseed %llu\nparameters ", style.dim, (unsigned long long)a->seed);
     cli_sampling_print(s, out);
     fprintf(out, "\ntokens %zu prompt, %zu generated\n", a->prompt_tokens, a->id_count);
-    fprintf(out, "speed %.1f tokens/s prefill, %.1f tokens/s decode\n", cli_prefill_rate(a),
-            cli_decode_rate(a));
-    fprintf(out, "finish %s\nfingerprint %s\ndigest %s%s\n", iv_finish_name(a->finish), info->fingerprint,
-            a->digest, style.plain);
+    fprintf(out, "speed %.1f tokens/s prefill, %.1f tokens/s decode\n", cli_prefill_rate(a), cli_decode_rate(a));
+    fprintf(out, "finish %s\nfingerprint %s\ndigest %s%s\n", iv_finish_name(a->finish), info->fingerprint, a->digest,
+            style.plain);
 }
 
-static int write_json(const cli_args *args, const cli_answer *a, const cli_sampling *s,
-                      const iv_engine_info *info, const view *v, iv_error *err) {
+static int write_json(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine_info *info,
+                      const view *v, iv_error *err) {
     const iv_request *r = &s->request;
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
@@ -228,8 +222,8 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s,
-                         const iv_engine *engine, const view *v, iv_error *err) {
+static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine *engine,
+                         const view *v, iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
     int code = CLI_OK;
@@ -243,9 +237,7 @@ static int finish_output(const cli_args *args, const cli_answer *a, const cli_sa
 
 static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampling *s, iv_error *err) {
     const cli_value *logprobs = cli_find(args, "logprobs");
-    view v = {.textual = iv_engine_textual(engine),
-              .stream = !cli_has(args, "json"),
-              .table = !cli_has(args, "json")};
+    view v = {.textual = iv_engine_textual(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
     cli_sampling_init(s, engine, args);
     s->request.logprobs = logprobs ? (int)logprobs->count : -1;
     int code = prompt_use(args, engine, p, &s->request, err);

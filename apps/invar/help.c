@@ -7,8 +7,7 @@
 #include <string.h>
 
 static void print_general(FILE *out, cli_style s) {
-    fprintf(out, "%sinvar%s %s: an LLM engine whose answers do not change\n\n", s.bold, s.plain,
-            iv_version());
+    fprintf(out, "%sinvar%s %s: an LLM engine whose answers do not change\n\n", s.bold, s.plain, iv_version());
     fprintf(out, "%sUsage%s\n  invar COMMAND [arguments]\n", s.bold, s.plain);
     const char *group = "";
     for (const cli_syntax *const *c = cli_syntaxes; *c; c++) {
@@ -16,21 +15,20 @@ static void print_general(FILE *out, cli_style s) {
         group = (*c)->group;
         fprintf(out, "  %-12s %s\n", (*c)->name, (*c)->summary);
     }
-    fprintf(
-        out,
-        "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also looked for in\n"
-        "$INVAR_MODELS and beside the program.\n"
-        "\n%sExamples%s\n"
-        "  invar generate tiny-math --chat -p 'What is 17 * 6?' --temperature 0\n"
-        "  invar chat tiny-math\n"
-        "  invar help generate\n"
-        "\n%sExit codes%s\n"
-        "  0  success\n"
-        "  1  the work failed: a model, a file, a template, a request\n"
-        "  2  the command line is wrong\n"
-        "  128 + n  ended by signal n\n"
-        "\n--version prints the version. NO_COLOR=1 keeps terminals plain.\n",
-        s.bold, s.plain, s.bold, s.plain, s.bold, s.plain);
+    fprintf(out,
+            "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also looked for in\n"
+            "$INVAR_MODELS and beside the program.\n"
+            "\n%sExamples%s\n"
+            "  invar generate tiny-math --chat -p 'What is 17 * 6?' --temperature 0\n"
+            "  invar chat tiny-math\n"
+            "  invar help generate\n"
+            "\n%sExit codes%s\n"
+            "  0  success\n"
+            "  1  the work failed: a model, a file, a template, a request\n"
+            "  2  the command line is wrong\n"
+            "  128 + n  ended by signal n\n"
+            "\n--version prints the version. NO_COLOR=1 keeps terminals plain.\n",
+            s.bold, s.plain, s.bold, s.plain, s.bold, s.plain);
 }
 
 static void print_flag(FILE *out, const cli_flag *f) {

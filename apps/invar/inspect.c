@@ -37,8 +37,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m) {
 
 static void print_bytes(FILE *out, const char *name, uint64_t bytes) {
     char human[24];
-    fprintf(out, "  %-18s %s (%llu bytes)\n", name, cli_human_bytes((double)bytes, human),
-            (unsigned long long)bytes);
+    fprintf(out, "  %-18s %s (%llu bytes)\n", name, cli_human_bytes((double)bytes, human), (unsigned long long)bytes);
 }
 
 static void print_count(FILE *out, const char *name, int64_t count) {
@@ -52,8 +51,7 @@ static void print_shape(FILE *out, const iv_model_info *m) {
     fprintf(out, "  %-18s %lld, %lld of keys and values, of %lld\n", "heads", (long long)m->heads,
             (long long)m->kv_heads, (long long)m->head_dim);
     if (m->experts)
-        fprintf(out, "  %-18s %lld, %lld a token\n", "experts", (long long)m->experts,
-                (long long)m->experts_per_token);
+        fprintf(out, "  %-18s %lld, %lld a token\n", "experts", (long long)m->experts, (long long)m->experts_per_token);
     if (m->sliding_window) print_count(out, "sliding window", m->sliding_window);
     fprintf(out, "  %-18s %lld%s\n", "vocabulary", (long long)m->vocab_size,
             m->tied_embeddings ? ", embeddings tied" : "");
@@ -67,8 +65,7 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     while (human >= 999.5 && unit < 4) human /= 1000, unit++;
     fprintf(out, "%s%s%s\n", s.bold, model, s.plain);
     fprintf(out, "  %-18s %s\n", "architecture", m->model_type);
-    fprintf(out, "  %-18s %.3g%s (%llu)\n", "parameters", human, units[unit],
-            (unsigned long long)m->parameters);
+    fprintf(out, "  %-18s %.3g%s (%llu)\n", "parameters", human, units[unit], (unsigned long long)m->parameters);
     print_shape(out, m);
     fprintf(out, "\n%sFiles%s\n", s.bold, s.plain);
     fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,

@@ -27,8 +27,7 @@ static int write_ids(const char *list, iv_engine *engine, const char *path, iv_e
 int cli_logits(const cli_args *args, iv_error *err) {
     const char *path = cli_text(args, "out", NULL), *list = cli_text(args, "ids", NULL),
                *text = cli_text(args, "text", NULL);
-    if (!list == !text)
-        return cli_fail(err, CLI_USAGE, "wanted --ids or --text, found %s", list ? "both" : "neither");
+    if (!list == !text) return cli_fail(err, CLI_USAGE, "wanted --ids or --text, found %s", list ? "both" : "neither");
     if (!path) return cli_fail(err, CLI_USAGE, "wanted --out FILE, the safetensors file to write");
     iv_engine *engine;
     int code = cli_engine_open(args, &engine, err);

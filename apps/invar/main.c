@@ -50,8 +50,7 @@ static int run(int count, char *const *words, iv_error *err) {
     const char *nearest = cli_syntax_nearest(word), *what = word[0] == '-' ? "flag" : "command";
     cli_shown(word, shown);
     if (nearest)
-        return cli_fail(err, CLI_USAGE, "unknown %s '%s': did you mean %s? (see invar help)", what, shown,
-                        nearest);
+        return cli_fail(err, CLI_USAGE, "unknown %s '%s': did you mean %s? (see invar help)", what, shown, nearest);
     return cli_fail(err, CLI_USAGE, "unknown %s '%s' (see invar help)", what, shown);
 }
 

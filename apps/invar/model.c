@@ -28,8 +28,7 @@ static void own_folder(char out[CLI_PATH_BYTES]) {
 int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
     struct stat st;
     if (!*name)
-        return cli_fail(err, CLI_FAILED,
-                        "MODEL is empty: wanted a model directory, or a name such as tiny-math");
+        return cli_fail(err, CLI_FAILED, "MODEL is empty: wanted a model directory, or a name such as tiny-math");
     if (stat(name, &st) == 0 && !S_ISDIR(st.st_mode))
         return cli_fail(err, CLI_FAILED, "%s: wanted a model directory, found a file", name);
     if (is_directory(name)) {
@@ -49,8 +48,8 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
         if (n < CLI_PATH_BYTES && is_directory(out)) return CLI_OK;
     }
     return cli_fail(err, CLI_FAILED,
-                    "%s: no such model directory, here or in %s%s%s/../share/invar/models or %s/../models",
-                    name, models ? models : "", models ? ", " : "", own, own);
+                    "%s: no such model directory, here or in %s%s%s/../share/invar/models or %s/../models", name,
+                    models ? models : "", models ? ", " : "", own, own);
 }
 
 int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err) {

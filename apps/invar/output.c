@@ -63,8 +63,7 @@ void cli_page_free(cli_page *page) {
 
 cli_style cli_style_of(int fd) {
     const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
-    if (!isatty(fd) || (none && *none) || !term || strcmp(term, "dumb") == 0)
-        return (cli_style){"", "", "", ""};
+    if (!isatty(fd) || (none && *none) || !term || strcmp(term, "dumb") == 0) return (cli_style){"", "", "", ""};
     return (cli_style){.bold = "\033[1m", .dim = "\033[2m", .red = "\033[31m", .plain = "\033[0m"};
 }
 
@@ -113,9 +112,8 @@ void cli_progress_step(void *user, size_t done_bytes, size_t total_bytes) {
     fputs("\r\033[K", stderr);
     cli_shown(progress->name, name);
     cli_print_safe(stderr, name, strlen(name), false);
-    fprintf(stderr, " [%s] %3.0f%% %s of %s, %s/s", bar, 100 * part,
-            cli_human_bytes((double)done_bytes, done), cli_human_bytes((double)total_bytes, total),
-            cli_human_bytes((double)done_bytes / passed, rate));
+    fprintf(stderr, " [%s] %3.0f%% %s of %s, %s/s", bar, 100 * part, cli_human_bytes((double)done_bytes, done),
+            cli_human_bytes((double)total_bytes, total), cli_human_bytes((double)done_bytes / passed, rate));
     fflush(stderr);
 }
 

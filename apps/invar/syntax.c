@@ -75,8 +75,8 @@ static const cli_flag sampling_flags[] = {
      .help = "same seed, same answer"},
     {.name = "no-generation-config", .help = "ignore what generation_config.json suggests"},
     {0}};
-static const cli_section sampling = {
-    "Sampling (what is not set comes from the model's generation_config.json)", sampling_flags};
+static const cli_section sampling = {"Sampling (what is not set comes from the model's generation_config.json)",
+                                     sampling_flags};
 
 static const cli_flag stopping_flags[] = {
     {.name = "max-tokens",
@@ -86,11 +86,7 @@ static const cli_flag stopping_flags[] = {
      .greatest = TOKENS_MAX,
      .unset = "what the model holds",
      .help = "most tokens to generate"},
-    {.name = "stop",
-     .kind = CLI_TEXT,
-     .metavar = "TEXT",
-     .most = 16,
-     .help = "end before this text (repeatable)"},
+    {.name = "stop", .kind = CLI_TEXT, .metavar = "TEXT", .most = 16, .help = "end before this text (repeatable)"},
     {.name = "stop-id",
      .kind = CLI_COUNT,
      .metavar = "N",
@@ -106,15 +102,15 @@ static const cli_section stopping = {"Stopping", stopping_flags};
         .name = "dtype", .kind = CLI_CHOICE, .metavar = "TYPE", .choices = "auto bfloat16 float16 float32", \
         .unset = "auto: the checkpoint's", .help = "type the weights are held in"                           \
     }
-#define THREADS_FLAG                                                                   \
-    {                                                                                  \
-        .name = "threads", .kind = CLI_COUNT, .metavar = "N", .greatest = THREADS_MAX, \
-        .unset = "0: one for each CPU", .help = "worker threads; never changes a bit"  \
+#define THREADS_FLAG                                                                                                   \
+    {                                                                                                                  \
+        .name = "threads", .kind = CLI_COUNT, .metavar = "N", .greatest = THREADS_MAX, .unset = "0: one for each CPU", \
+        .help = "worker threads; never changes a bit"                                                                  \
     }
-#define ARITHMETIC_FLAG                                                                       \
-    {                                                                                         \
-        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "fma32 tc16", \
-        .unset = "fma32", .help = "how dot products are summed; part of the fingerprint"      \
+#define ARITHMETIC_FLAG                                                                                         \
+    {                                                                                                           \
+        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "fma32 tc16", .unset = "fma32", \
+        .help = "how dot products are summed; part of the fingerprint"                                          \
     }
 #define ISA_FLAG                                                                                    \
     {                                                                                               \
@@ -173,8 +169,7 @@ static const cli_flag generate_output_flags[] = {
 static const cli_section generate_output = {"Output", generate_output_flags};
 
 static const cli_example generate_examples[] = {
-    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --seed 7",
-     "sample an answer that anyone can repeat"},
+    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --seed 7", "sample an answer that anyone can repeat"},
     {"invar generate tiny-math --prompt-file - --max-tokens 20 < notes.txt", "continue a text"},
     {"invar generate tiny-math -p '2 + 2 =' --temperature 0 --logprobs 3 --json",
      "greedy, with log-probabilities, for a program"},
@@ -198,10 +193,7 @@ const cli_syntax cli_generate_syntax = {
 
 static const cli_flag chat_flags[] = {
     {.name = "system", .kind = CLI_TEXT, .metavar = "TEXT", .help = "the system message"},
-    {.name = "chat-template-kwargs",
-     .kind = CLI_TEXT,
-     .metavar = "JSON",
-     .help = "more template variables, an object"},
+    {.name = "chat-template-kwargs", .kind = CLI_TEXT, .metavar = "JSON", .help = "more template variables, an object"},
     {.name = "quiet", .help = "no line of figures behind an answer"},
     {0}};
 static const cli_section chat_section = {"Conversation", chat_flags};
@@ -262,16 +254,12 @@ const cli_syntax cli_tokenize_syntax = {
     .summary = "text to token ids, or back",
     .operand = "MODEL",
     .usage = "MODEL [--text TEXT | --text-file FILE | --ids 1,2,3] [flags]",
-    .text =
-        "Without --text, --text-file or --ids the text is standard input. Needs only the model's tokenizer.",
+    .text = "Without --text, --text-file or --ids the text is standard input. Needs only the model's tokenizer.",
     .sections = {&tokenize_section},
     .examples = tokenize_examples};
 
 static const cli_flag render_flags[] = {
-    {.name = "template",
-     .kind = CLI_FILE,
-     .metavar = "FILE",
-     .help = "a Jinja template, in place of MODEL's"},
+    {.name = "template", .kind = CLI_FILE, .metavar = "FILE", .help = "a Jinja template, in place of MODEL's"},
     {.name = "input",
      .kind = CLI_FILE,
      .metavar = "FILE",
@@ -354,10 +342,9 @@ const cli_syntax cli_bench_syntax = {
     .summary = "time prefill and decode",
     .operand = "MODEL",
     .usage = "MODEL [flags]",
-    .text =
-        "Prompts are fixed pseudo-random token ids, another for each run; decoding is greedy and ignores "
-        "the\n"
-        "end of sequence. The digest is the first run's: it must not change with threads or instructions.",
+    .text = "Prompts are fixed pseudo-random token ids, another for each run; decoding is greedy and ignores "
+            "the\n"
+            "end of sequence. The digest is the first run's: it must not change with threads or instructions.",
     .sections = {&bench_section, &engine},
     .examples = bench_examples};
 
@@ -392,11 +379,9 @@ const cli_syntax cli_help_syntax = {.name = "help",
                                     .sections = {NULL},
                                     .examples = help_examples};
 
-const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax, &cli_chat_syntax,
-                                          &cli_bench_syntax,    &cli_inspect_syntax,
-                                          &cli_tokenize_syntax, &cli_render_syntax,
-                                          &cli_logits_syntax,   &cli_completion_syntax,
-                                          &cli_help_syntax,     NULL};
+const cli_syntax *const cli_syntaxes[] = {
+    &cli_generate_syntax, &cli_chat_syntax,   &cli_bench_syntax,      &cli_inspect_syntax, &cli_tokenize_syntax,
+    &cli_render_syntax,   &cli_logits_syntax, &cli_completion_syntax, &cli_help_syntax,    NULL};
 
 const cli_syntax *cli_syntax_find(const char *name) {
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++)

@@ -69,9 +69,7 @@ const char *cli_shown(const char *s, char out[CLI_SHOWN_BYTES]) {
     return out;
 }
 
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 size_t cli_word_distance(const char *a, const char *b) {
     enum { WORD_MAX = 40 };
@@ -90,9 +88,7 @@ size_t cli_word_distance(const char *a, const char *b) {
     return row[m];
 }
 
-bool cli_is_near(size_t distance, const char *word) {
-    return distance <= 1 + strlen(word) / 4;
-}
+bool cli_is_near(size_t distance, const char *word) { return distance <= 1 + strlen(word) / 4; }
 
 int cli_fail(iv_error *err, int code, const char *fmt, ...) {
     va_list args;

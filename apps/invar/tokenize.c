@@ -52,8 +52,7 @@ static int text_of_ids(const cli_args *args, const iv_textual *t, iv_error *err)
     int code = cli_read_ids(cli_text(args, "ids", ""), &ids, &count, err);
     if (code != CLI_OK) return code;
     iv_text text = {0};
-    code =
-        iv_detokenize(t, ids, count, !cli_has(args, "no-special"), &text, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    code = iv_detokenize(t, ids, count, !cli_has(args, "no-special"), &text, err) == IV_OK ? CLI_OK : CLI_FAILED;
     if (code == CLI_OK) code = show_text(&text, cli_has(args, "json"), err);
     iv_text_free(&text);
     free(ids);
@@ -71,8 +70,7 @@ static int ids_of_text(const cli_args *args, const iv_textual *t, iv_error *err)
         bytes = file.count;
     }
     iv_ids ids = {0};
-    int code =
-        iv_tokenize(t, text, bytes, !cli_has(args, "no-special"), &ids, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    int code = iv_tokenize(t, text, bytes, !cli_has(args, "no-special"), &ids, err) == IV_OK ? CLI_OK : CLI_FAILED;
     if (code == CLI_OK) code = show_ids(t, &ids, cli_has(args, "json"), err);
     iv_ids_free(&ids);
     free(file.data);

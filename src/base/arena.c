@@ -14,9 +14,7 @@ struct iv_arena_block {
     _Alignas(ALIGN) unsigned char data[];
 };
 
-void iv_arena_init(iv_arena *arena, size_t limit_bytes) {
-    *arena = (iv_arena){.limit_bytes = limit_bytes};
-}
+void iv_arena_init(iv_arena *arena, size_t limit_bytes) { *arena = (iv_arena){.limit_bytes = limit_bytes}; }
 
 static iv_arena_block *add_block(iv_arena *arena, size_t capacity) {
     size_t total;

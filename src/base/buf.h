@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 typedef struct iv_buf {
-    char *data;      /* owned; NULL while empty and never grown */
+    char *data; /* owned; NULL while empty and never grown */
     size_t len, cap;
-    size_t limit;    /* maximum len, 0 means none */
+    size_t limit; /* maximum len, 0 means none */
 } iv_buf;
 
 /* Each returns false when memory is out or the limit would be passed; the buffer is then unchanged. */

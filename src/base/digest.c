@@ -21,9 +21,7 @@ iv_digest *iv_digest_new(void) {
     return d;
 }
 
-void iv_digest_add(iv_digest *d, const void *bytes, size_t n) {
-    IV_ASSERT(EVP_DigestUpdate(d->ctx, bytes, n) == 1);
-}
+void iv_digest_add(iv_digest *d, const void *bytes, size_t n) { IV_ASSERT(EVP_DigestUpdate(d->ctx, bytes, n) == 1); }
 
 void iv_digest_finish(iv_digest *d, uint8_t out[32]) {
     IV_ASSERT(EVP_DigestFinal_ex(d->ctx, out, NULL) == 1);

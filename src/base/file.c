@@ -29,8 +29,7 @@ iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
 
 iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t offset, iv_error *err) {
     for (size_t done = 0; done < n;) {
-        ssize_t got = pread(fd, (char *)dst + done, iv_size_min(n - done, (size_t)1 << 30),
-                            (off_t)(offset + done));
+        ssize_t got = pread(fd, (char *)dst + done, iv_size_min(n - done, (size_t)1 << 30), (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return iv_fail(err, IV_IO, "%s: read failed: %s", path, strerror(errno));
         if (got == 0)
@@ -70,8 +69,10 @@ iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error 
     if (fd < 0) status = iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
     for (size_t done = 0; status == IV_OK && done < n;) {
         ssize_t put = write(fd, (const char *)bytes + done, iv_size_min(n - done, (size_t)1 << 30));
-        if (put >= 0) done += (size_t)put;
-        else if (errno != EINTR) status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
+        if (put >= 0)
+            done += (size_t)put;
+        else if (errno != EINTR)
+            status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
     }
     if (fd >= 0 && close(fd) != 0 && status == IV_OK)
         status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));

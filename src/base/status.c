@@ -23,8 +23,10 @@ static void copy_printable(char *dst, size_t n, const char *src) {
         bool plain = take > 0 && c >= 0x20 && c != 0x7f && !(c == 0xc2 && (unsigned char)src[i + 1] < 0xa0);
         if (!plain) take = 1;
         if (out + (plain ? take : 4) + 1 > n) break;
-        if (plain) memcpy(dst + out, src + i, take), out += take;
-        else out += (size_t)snprintf(dst + out, n - out, "\\x%02x", c);
+        if (plain)
+            memcpy(dst + out, src + i, take), out += take;
+        else
+            out += (size_t)snprintf(dst + out, n - out, "\\x%02x", c);
         i += take;
     }
     dst[out] = 0;

@@ -15,10 +15,10 @@ iv_status iv_fail(iv_error *err, iv_status status, const char *fmt, ...) __attri
 /* Puts "prefix: " before the message already in *err; returns err->status. */
 iv_status iv_error_prefix(iv_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-#define IV_TRY(expr)                                                                                         \
-    do {                                                                                                     \
-        iv_status iv_try_status_ = (expr);                                                                   \
-        if (iv_try_status_ != IV_OK) return iv_try_status_;                                                  \
+#define IV_TRY(expr)                                        \
+    do {                                                    \
+        iv_status iv_try_status_ = (expr);                  \
+        if (iv_try_status_ != IV_OK) return iv_try_status_; \
     } while (0)
 
 _Noreturn void iv_assert_failed(const char *file, int line, const char *what);

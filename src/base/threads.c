@@ -126,7 +126,8 @@ static size_t cpus(void) {
 iv_status iv_pool_open(size_t threads, iv_pool **out, iv_error *err) {
     if (threads == 0) threads = iv_size_min(cpus(), IV_THREADS_MAX);
     if (threads > IV_THREADS_MAX)
-        return iv_fail(err, IV_INVALID, "threads: wanted 1 to %d (0: one for each CPU), found %zu", IV_THREADS_MAX, threads);
+        return iv_fail(err, IV_INVALID, "threads: wanted 1 to %d (0: one for each CPU), found %zu", IV_THREADS_MAX,
+                       threads);
     iv_pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     if (!p) return iv_fail(err, IV_NO_MEMORY, "threads: no memory for a pool");
     memset(p, 0, sizeof *p);
@@ -137,11 +138,16 @@ iv_status iv_pool_open(size_t threads, iv_pool **out, iv_error *err) {
     for (size_t i = 0; status == IV_OK && i + 1 < threads; i++) {
         p->workers[i] = (worker){.pool = p, .index = i + 1};
         int e = pthread_create(&p->workers[i].thread, NULL, work, &p->workers[i]);
-        if (e) status = iv_fail(err, IV_LIMIT, "threads: cannot start worker %zu of %zu: %s", i + 1, threads - 1, strerror(e));
-        else p->threads++;
+        if (e)
+            status =
+                iv_fail(err, IV_LIMIT, "threads: cannot start worker %zu of %zu: %s", i + 1, threads - 1, strerror(e));
+        else
+            p->threads++;
     }
-    if (status == IV_OK) *out = p;
-    else iv_pool_close(p);
+    if (status == IV_OK)
+        *out = p;
+    else
+        iv_pool_close(p);
     return status;
 }
 

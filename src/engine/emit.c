@@ -57,7 +57,9 @@ static const char *find_stop(const iv_sequence *s, size_t from, size_t *at) {
     size_t begin = from > IV_STOP_BYTES_MAX ? from - IV_STOP_BYTES_MAX : 0;
     if (begin < s->shown) begin = s->shown; /* a stop string never reaches back into what was shown */
     for (size_t i = 0; i < s->stop_count; i++) {
-        char *p = s->text.len > begin ? memmem(s->text.data + begin, s->text.len - begin, s->stop[i], strlen(s->stop[i])) : NULL;
+        char *p = s->text.len > begin
+                      ? memmem(s->text.data + begin, s->text.len - begin, s->stop[i], strlen(s->stop[i]))
+                      : NULL;
         if (p && (!found || (size_t)(p - s->text.data) < *at)) *at = (size_t)(p - s->text.data), found = s->stop[i];
     }
     return found;
@@ -76,7 +78,8 @@ static size_t held_back(const iv_sequence *s) {
 
 static iv_status show(iv_sequence *s, iv_event_node *n, size_t end, iv_error *err) {
     if (end <= s->shown) return IV_OK;
-    if (!iv_buf_append(&n->text, s->text.data + s->shown, end - s->shown)) return iv_fail(err, IV_NO_MEMORY, "text: no memory");
+    if (!iv_buf_append(&n->text, s->text.data + s->shown, end - s->shown))
+        return iv_fail(err, IV_NO_MEMORY, "text: no memory");
     s->shown = end;
     return IV_OK;
 }
@@ -111,8 +114,10 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_node *n
     size_t at = 0; /* seen stays sorted: binary insertion */
     for (size_t high = s->seen_count; at < high;) {
         size_t middle = at + (high - at) / 2;
-        if (s->seen[middle].id < token) at = middle + 1;
-        else high = middle;
+        if (s->seen[middle].id < token)
+            at = middle + 1;
+        else
+            high = middle;
     }
     if (at == s->seen_count || s->seen[at].id != token) {
         IV_ASSERT(s->seen_count < s->seen_capacity);
@@ -124,7 +129,8 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_node *n
 }
 
 /* Pushes the token through the stream and decides what may be shown. */
-static iv_status advance_text(iv_sequence *s, iv_event_node *n, int32_t token, bool last, const char **stop, iv_error *err) {
+static iv_status advance_text(iv_sequence *s, iv_event_node *n, int32_t token, bool last, const char **stop,
+                              iv_error *err) {
     if (!s->stream) return IV_OK;
     size_t from = s->text.len, at = 0;
     IV_TRY(iv_token_stream_push(s->stream, token, &s->text, err));
@@ -134,7 +140,8 @@ static iv_status advance_text(iv_sequence *s, iv_event_node *n, int32_t token, b
     return show(s, n, last ? s->text.len : s->text.len - held_back(s), err);
 }
 
-iv_status iv_emit_token(iv_engine *e, iv_sequence *s, int32_t token, const float *logits, iv_finish *finish, iv_error *err) {
+iv_status iv_emit_token(iv_engine *e, iv_sequence *s, int32_t token, const float *logits, iv_finish *finish,
+                        iv_error *err) {
     const char *stop = NULL;
     iv_event_node *n = new_event(s, IV_EVENT_TOKEN);
     if (!n) return iv_fail(err, IV_NO_MEMORY, "event: no memory");
@@ -158,8 +165,10 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
     if (!n) return;
     size_t count = s->tokens.count - s->prompt_tokens;
     n->ids = calloc(count + 1, sizeof *n->ids);
-    if (!n->ids) count = 0;
-    else memcpy(n->ids, s->tokens.data + s->prompt_tokens, count * sizeof *n->ids);
+    if (!n->ids)
+        count = 0;
+    else
+        memcpy(n->ids, s->tokens.data + s->prompt_tokens, count * sizeof *n->ids);
     if (message && iv_buf_puts(&n->error, message)) n->event.error = n->error.data;
     if (stop) {
         snprintf(n->stop, sizeof n->stop, "%s", stop);
@@ -169,7 +178,8 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
     s->digest = NULL;
     memcpy(n->digest, "sha256:", 7);
     iv_digest_hex(digest, n->digest + 7);
-    n->event.finish = finish, n->event.ids = n->ids, n->event.id_count = count, n->event.prompt_tokens = s->prompt_tokens;
+    n->event.finish = finish, n->event.ids = n->ids, n->event.id_count = count,
+    n->event.prompt_tokens = s->prompt_tokens;
     n->event.digest = n->digest;
     double now = iv_now(), first = s->first_token > 0 ? s->first_token : now;
     n->event.prefill_seconds = s->admitted > 0 ? first - s->admitted : 0, n->event.decode_seconds = now - first;

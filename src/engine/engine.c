@@ -17,8 +17,8 @@ double iv_now(void) {
 const char *iv_version(void) { return INVAR_VERSION; }
 
 void iv_engine_options_init(iv_engine_options *o) {
-    *o = (iv_engine_options){.dtype = "auto", .arithmetic = "fma32", .isa = "auto", .max_num_seqs = 16,
-                             .max_num_batched_tokens = 512};
+    *o = (iv_engine_options){
+        .dtype = "auto", .arithmetic = "fma32", .isa = "auto", .max_num_seqs = 16, .max_num_batched_tokens = 512};
 }
 
 static iv_status parse_dtype(const char *text, iv_model_options *m, iv_error *err) {
@@ -36,9 +36,12 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "model: wanted a model directory, found nothing");
     IV_TRY(parse_dtype(o->dtype ? o->dtype : "auto", m, err));
     const char *arithmetic = o->arithmetic ? o->arithmetic : "fma32";
-    if (strcmp(arithmetic, "tc16") == 0) e->arithmetic = IV_TC16;
-    else if (strcmp(arithmetic, "fma32") == 0) e->arithmetic = IV_FMA32;
-    else return iv_fail(err, IV_INVALID, "arithmetic: wanted fma32 or tc16, found '%s'", arithmetic);
+    if (strcmp(arithmetic, "tc16") == 0)
+        e->arithmetic = IV_TC16;
+    else if (strcmp(arithmetic, "fma32") == 0)
+        e->arithmetic = IV_FMA32;
+    else
+        return iv_fail(err, IV_INVALID, "arithmetic: wanted fma32 or tc16, found '%s'", arithmetic);
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
     if (o->max_num_seqs < 1 || o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
@@ -55,20 +58,26 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     iv_model plan;
     iv_checkpoint *c;
     IV_TRY(iv_model_plan(o->model, m, &plan, &c, err));
-    size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers), limit = (size_t)plan.config.max_positions;
+    size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
+           limit = (size_t)plan.config.max_positions;
     size_t page = token * IV_ATTENTION_BLOCK, available = iv_memory_available(), room = SIZE_MAX;
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     if (o->max_model_len > limit)
-        return iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu", limit, o->max_model_len);
-    if (o->kv_bytes) room = o->kv_bytes / page;
-    else if (available) room = available / 2 / page;
-    if (room == 0) return iv_fail(err, IV_LIMIT, "KV cache: one page of 64 tokens takes %zu bytes, more than there is room for", page);
+        return iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu", limit,
+                       o->max_model_len);
+    if (o->kv_bytes)
+        room = o->kv_bytes / page;
+    else if (available)
+        room = available / 2 / page;
+    if (room == 0)
+        return iv_fail(err, IV_LIMIT, "KV cache: one page of 64 tokens takes %zu bytes, more than there is room for",
+                       page);
     e->max_model_len = o->max_model_len ? o->max_model_len : iv_size_min(limit, room * IV_ATTENTION_BLOCK);
     size_t longest = e->max_model_len / IV_ATTENTION_BLOCK + (e->max_model_len % IV_ATTENTION_BLOCK != 0);
     if (longest > room)
-        return iv_fail(err, IV_LIMIT, "KV cache: max_model_len %zu takes %zu bytes, there is room for %zu", e->max_model_len,
-                       longest * page, room * page);
+        return iv_fail(err, IV_LIMIT, "KV cache: max_model_len %zu takes %zu bytes, there is room for %zu",
+                       e->max_model_len, longest * page, room * page);
     *pages = o->kv_bytes ? iv_size_min(room, longest * e->max_num_seqs) : longest;
     m->positions = e->max_model_len;
     return IV_OK;
@@ -98,7 +107,8 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     size_t rows = (e->max_num_batched_tokens + IV_TILE_ROWS_MAX - 1) / IV_TILE_ROWS_MAX * IV_TILE_ROWS_MAX;
-    IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, rows, &e->forward, err)); /* whole tiles */
+    IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, rows, &e->forward,
+                           err)); /* whole tiles */
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err));
     IV_TRY(open_buffers(e, err));
@@ -143,11 +153,16 @@ void iv_engine_close(iv_engine *e) {
 
 void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
     const iv_model *m = e->model;
-    *info = (iv_engine_info){.fingerprint = e->fingerprint, .model_type = m->config.model_type,
-                             .dtype = iv_dtype_name(m->dtype), .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
-                             .isa = iv_isa_name(e->isa), .threads = iv_pool_threads(e->pool),
-                             .vocab_size = (size_t)m->config.vocab_size, .max_model_len = e->max_model_len,
-                             .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK, .weight_bytes = m->weight_bytes,
+    *info = (iv_engine_info){.fingerprint = e->fingerprint,
+                             .model_type = m->config.model_type,
+                             .dtype = iv_dtype_name(m->dtype),
+                             .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
+                             .isa = iv_isa_name(e->isa),
+                             .threads = iv_pool_threads(e->pool),
+                             .vocab_size = (size_t)m->config.vocab_size,
+                             .max_model_len = e->max_model_len,
+                             .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
+                             .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = iv_kv_token_bytes(&m->kv_layout, (size_t)m->config.layers),
                              .load_seconds = e->load_seconds};
 }

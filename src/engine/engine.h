@@ -27,10 +27,10 @@ enum {
 typedef struct iv_sequence {
     struct iv_sequence *next; /* in the waiting queue */
     uint64_t id;
-    iv_ids tokens;            /* prompt, then generated */
+    iv_ids tokens; /* prompt, then generated */
     size_t prompt_tokens, tokens_max, computed;
     iv_kv_table table;
-    iv_sampling sampling;     /* bias points to own memory */
+    iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
     int logprobs;
     bool ignore_eos, keep_special, cancelled;
@@ -38,10 +38,10 @@ typedef struct iv_sequence {
     size_t stop_count;
     int32_t *stop_ids;
     size_t stop_id_count;
-    iv_seen *seen;            /* sorted by id */
+    iv_seen *seen; /* sorted by id */
     size_t seen_count, seen_capacity;
-    iv_token_stream *stream;  /* NULL without a tokenizer */
-    iv_buf text;              /* all text so far; [0, shown) is in events */
+    iv_token_stream *stream; /* NULL without a tokenizer */
+    iv_buf text;             /* all text so far; [0, shown) is in events */
     size_t shown;
     iv_digest *digest;
     double admitted, first_token; /* iv_now(); 0 before */
@@ -81,9 +81,9 @@ struct iv_engine {
     iv_plan_sequence *plan_sequences;
     iv_plan_item *items;
     iv_attention_span *spans;
-    int32_t *ids;          /* [max_num_batched_tokens] */
-    uint32_t *logit_rows;  /* [max_num_seqs] */
-    float *logits;         /* [max_num_seqs][vocab] */
+    int32_t *ids;         /* [max_num_batched_tokens] */
+    uint32_t *logit_rows; /* [max_num_seqs] */
+    float *logits;        /* [max_num_seqs][vocab] */
 
     iv_event_node *events, **events_tail, *taken;
 };
@@ -92,8 +92,10 @@ struct iv_engine {
 void iv_sequence_free(iv_engine *e, iv_sequence *s);
 
 /* ---- emit.c: one sampled token -> text, stop decisions, events */
-iv_status iv_emit_token(iv_engine *e, iv_sequence *s, int32_t token, const float *logits, iv_finish *finish, iv_error *err);
-/* The last event; message for IV_FINISH_ERROR. Never fails: an event that cannot be allocated is dropped with the request. */
+iv_status iv_emit_token(iv_engine *e, iv_sequence *s, int32_t token, const float *logits, iv_finish *finish,
+                        iv_error *err);
+/* The last event; message for IV_FINISH_ERROR. Never fails: an event that cannot be allocated is dropped with the
+ * request. */
 void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop);
 void iv_events_free(iv_engine *e);
 

@@ -8,13 +8,15 @@
 /* Configuration that reaches the arithmetic, as exact text: integers, and doubles in hexadecimal. */
 static void describe_config(const iv_model_config *c, iv_digest *d) {
     char line[512];
-    int n = snprintf(line, sizeof line, "%s %lld %lld %lld %lld %lld %lld eps %a rope %d %a %a %a %a %lld tie %d bias %d %d %d norm %d window %lld experts %lld %lld %lld %d\n",
-                     c->model_type, (long long)c->vocab_size, (long long)c->hidden_size, (long long)c->layers, (long long)c->heads,
-                     (long long)c->kv_heads, (long long)c->head_dim, c->rms_norm_eps, (int)c->rope, c->rope_theta, c->rope_factor,
-                     c->rope_low_freq_factor, c->rope_high_freq_factor, (long long)c->rope_original_positions,
-                     c->tie_embeddings, c->attention_bias, c->attention_out_bias, c->mlp_bias, c->qk_norm,
-                     (long long)c->sliding_window, (long long)c->experts, (long long)c->experts_per_token,
-                     (long long)c->moe_intermediate_size, c->norm_topk_prob);
+    int n = snprintf(line, sizeof line,
+                     "%s %lld %lld %lld %lld %lld %lld eps %a rope %d %a %a %a %a %lld tie %d bias %d %d %d norm %d "
+                     "window %lld experts %lld %lld %lld %d\n",
+                     c->model_type, (long long)c->vocab_size, (long long)c->hidden_size, (long long)c->layers,
+                     (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim, c->rms_norm_eps, (int)c->rope,
+                     c->rope_theta, c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
+                     (long long)c->rope_original_positions, c->tie_embeddings, c->attention_bias, c->attention_out_bias,
+                     c->mlp_bias, c->qk_norm, (long long)c->sliding_window, (long long)c->experts,
+                     (long long)c->experts_per_token, (long long)c->moe_intermediate_size, c->norm_topk_prob);
     iv_digest_add(d, line, (size_t)n);
     for (int64_t i = 0; i < c->layers; i++) {
         char kind[2] = {c->sliding_layers[i] ? 's' : 'f', c->moe_layers[i] ? 'm' : 'd'};
@@ -28,7 +30,8 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     const char *arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32", *dtype = iv_dtype_name(e->model->dtype);
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
-    int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic, dtype);
+    int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic,
+                     dtype);
     iv_digest_add(d, head, (size_t)n);
     describe_config(&e->model->config, d);
     iv_digest_add(d, e->model->weights_digest, sizeof part);

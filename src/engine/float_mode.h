@@ -15,8 +15,6 @@ static inline unsigned iv_float_mode_enter(void) {
     return saved;
 }
 
-static inline void iv_float_mode_leave(unsigned saved) {
-    _mm_setcsr(saved);
-}
+static inline void iv_float_mode_leave(unsigned saved) { _mm_setcsr(saved); }
 
 #endif

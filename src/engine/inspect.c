@@ -11,7 +11,8 @@
 static iv_dtype stored_dtype(const iv_checkpoint *c) {
     size_t bytes[IV_DTYPE_COUNT] = {0};
     iv_dtype best = IV_BF16;
-    for (size_t i = 0; i < iv_checkpoint_count(c); i++) bytes[iv_checkpoint_at(c, i)->dtype] += iv_checkpoint_at(c, i)->bytes;
+    for (size_t i = 0; i < iv_checkpoint_count(c); i++)
+        bytes[iv_checkpoint_at(c, i)->dtype] += iv_checkpoint_at(c, i)->bytes;
     for (int t = 0; t < IV_DTYPE_COUNT; t++)
         if (bytes[t] > bytes[best]) best = (iv_dtype)t;
     return best;
@@ -27,13 +28,24 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
         return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", dtype);
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
-    *info = (iv_model_info){.file_bytes = iv_checkpoint_bytes(c), .weight_bytes = m.weight_bytes,
+    *info = (iv_model_info){.file_bytes = iv_checkpoint_bytes(c),
+                            .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m.kv_layout, (size_t)g->layers),
-                            .memory_available = iv_memory_available(), .layers = g->layers, .hidden_size = g->hidden_size,
-                            .intermediate_size = g->intermediate_size, .heads = g->heads, .kv_heads = g->kv_heads,
-                            .head_dim = g->head_dim, .vocab_size = g->vocab_size, .max_positions = g->max_positions,
-                            .experts = g->experts, .experts_per_token = g->experts_per_token, .sliding_window = g->sliding_window,
-                            .tied_embeddings = g->tie_embeddings, .tensors = iv_checkpoint_count(c), .shards = 0};
+                            .memory_available = iv_memory_available(),
+                            .layers = g->layers,
+                            .hidden_size = g->hidden_size,
+                            .intermediate_size = g->intermediate_size,
+                            .heads = g->heads,
+                            .kv_heads = g->kv_heads,
+                            .head_dim = g->head_dim,
+                            .vocab_size = g->vocab_size,
+                            .max_positions = g->max_positions,
+                            .experts = g->experts,
+                            .experts_per_token = g->experts_per_token,
+                            .sliding_window = g->sliding_window,
+                            .tied_embeddings = g->tie_embeddings,
+                            .tensors = iv_checkpoint_count(c),
+                            .shards = 0};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
     snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.dtype));
     snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));

@@ -28,8 +28,14 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
     for (size_t at = 0; status == IV_OK && at < count; at += chunk) {
         size_t n = iv_size_min(chunk, count - at);
         iv_attention_span span = {.rows = n, .position = (int64_t)at, .pages = table.pages};
-        iv_batch b = {.ids = ids + at, .tokens = n, .spans = &span, .span_count = 1, .kv = e->kv.data,
-                      .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes, .logit_rows = rows, .logit_count = n,
+        iv_batch b = {.ids = ids + at,
+                      .tokens = n,
+                      .spans = &span,
+                      .span_count = 1,
+                      .kv = e->kv.data,
+                      .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes,
+                      .logit_rows = rows,
+                      .logit_count = n,
                       .logits = out + at * vocab};
         status = iv_forward(e->forward, &b, err);
     }

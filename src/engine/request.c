@@ -9,7 +9,8 @@
 
 void iv_request_init(const iv_engine *e, iv_request *r) {
     const iv_generation_config *g = &e->generation;
-    *r = (iv_request){.add_special = true, .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1};
+    *r = (iv_request){
+        .add_special = true, .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1};
     if (g->has_temperature) r->temperature = (float)g->temperature;
     if (g->has_top_p && g->top_p > 0) r->top_p = (float)g->top_p;
     if (g->has_min_p) r->min_p = (float)g->min_p;
@@ -20,8 +21,8 @@ void iv_request_init(const iv_engine *e, iv_request *r) {
 
 static iv_status in_range(const char *name, float value, float low, float high, bool low_open, iv_error *err) {
     if ((low_open ? value > low : value >= low) && value <= high) return IV_OK;
-    return iv_fail(err, IV_INVALID, "%s: wanted %s%g to %g, found %g", name, low_open ? "above " : "", (double)low, (double)high,
-                   (double)value);
+    return iv_fail(err, IV_INVALID, "%s: wanted %s%g to %g, found %g", name, low_open ? "above " : "", (double)low,
+                   (double)high, (double)value);
 }
 
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
@@ -42,7 +43,8 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     for (size_t i = 0; i < r->stop_count; i++) {
         size_t n = strlen(r->stop[i]), bad;
         if (n == 0 || n > IV_STOP_BYTES_MAX)
-            return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n, i);
+            return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n,
+                           i);
         if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
             return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
     }
@@ -50,9 +52,11 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
         return iv_fail(err, IV_INVALID, "stop ids: wanted at most %d, found %zu", IV_STOP_IDS_MAX, r->stop_id_count);
     for (size_t i = 0; i < r->stop_id_count; i++)
         if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
-            return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab, (int)r->stop_ids[i]);
+            return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab,
+                           (int)r->stop_ids[i]);
     if (r->logit_bias_count > IV_LOGIT_BIAS_MAX)
-        return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX, r->logit_bias_count);
+        return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX,
+                       r->logit_bias_count);
     for (size_t i = 0; i < r->logit_bias_count; i++) {
         int32_t id = r->logit_bias[i].id;
         if (id < 0 || (size_t)id >= vocab)
@@ -64,14 +68,17 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
 
 static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     if ((r->text != NULL) == (r->ids != NULL))
-        return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s", r->text ? "both" : "neither");
-    if (r->text) IV_TRY(iv_tokenize(e->textual, r->text, r->text_bytes, r->add_special, &s->tokens, err));
-    else if (!iv_ids_append(&s->tokens, r->ids, r->id_count)) return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
+        return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s",
+                       r->text ? "both" : "neither");
+    if (r->text)
+        IV_TRY(iv_tokenize(e->textual, r->text, r->text_bytes, r->add_special, &s->tokens, err));
+    else if (!iv_ids_append(&s->tokens, r->ids, r->id_count))
+        return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
     s->prompt_tokens = s->tokens.count;
     if (s->prompt_tokens == 0) return iv_fail(err, IV_INVALID, "prompt: wanted at least one token, found none");
     if (s->prompt_tokens >= e->max_model_len)
-        return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu", s->prompt_tokens,
-                       e->max_model_len);
+        return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu",
+                       s->prompt_tokens, e->max_model_len);
     for (size_t i = 0; i < s->prompt_tokens; i++)
         if (s->tokens.data[i] < 0 || s->tokens.data[i] >= e->model->config.vocab_size)
             return iv_fail(err, IV_INVALID, "prompt: token %zu: wanted an id below %lld, found %d", i,
@@ -100,9 +107,15 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     size_t room = e->max_model_len - s->prompt_tokens;
     s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
-    s->sampling = (iv_sampling){.temperature = r->temperature, .top_p = r->top_p, .min_p = r->min_p, .top_k = r->top_k,
-                                .repetition_penalty = r->repetition_penalty, .presence_penalty = r->presence_penalty,
-                                .frequency_penalty = r->frequency_penalty, .bias_count = r->logit_bias_count, .seed = r->seed};
+    s->sampling = (iv_sampling){.temperature = r->temperature,
+                                .top_p = r->top_p,
+                                .min_p = r->min_p,
+                                .top_k = r->top_k,
+                                .repetition_penalty = r->repetition_penalty,
+                                .presence_penalty = r->presence_penalty,
+                                .frequency_penalty = r->frequency_penalty,
+                                .bias_count = r->logit_bias_count,
+                                .seed = r->seed};
     if (!r->has_seed && getrandom(&s->sampling.seed, sizeof s->sampling.seed, 0) != sizeof s->sampling.seed)
         return iv_fail(err, IV_IO, "seed: the system gave no random bytes");
     if (!r->has_seed) s->sampling.seed &= 0x7fffffffffffffffu; /* so that every JSON reader can hold it */
@@ -128,7 +141,8 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_e
     if (status == IV_OK) status = copy_fields(e, r, s, err);
     size_t pages = (s->tokens_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
     if (status == IV_OK && pages > e->kv.pages)
-        status = iv_fail(err, IV_INVALID, "request: %zu tokens take %zu KV pages, the cache has %zu", s->tokens_max, pages, e->kv.pages);
+        status = iv_fail(err, IV_INVALID, "request: %zu tokens take %zu KV pages, the cache has %zu", s->tokens_max,
+                         pages, e->kv.pages);
     if (status == IV_OK) status = iv_kv_table_open(&s->table, s->tokens_max, err);
     if (status == IV_OK && e->textual->tokenizer)
         status = iv_token_stream_open(e->textual->tokenizer, !r->keep_special, &s->stream, err);

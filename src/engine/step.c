@@ -53,14 +53,20 @@ static void fill_batch(iv_engine *e, const iv_plan_item *items, size_t count, iv
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = e->running[items[i].sequence];
         memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
-        e->spans[i] = (iv_attention_span){.first_row = row, .rows = items[i].tokens, .position = (int64_t)s->computed,
-                                          .pages = s->table.pages};
+        e->spans[i] = (iv_attention_span){
+            .first_row = row, .rows = items[i].tokens, .position = (int64_t)s->computed, .pages = s->table.pages};
         row += items[i].tokens;
         if (items[i].samples) e->logit_rows[wanted++] = (uint32_t)(row - 1);
     }
-    *b = (iv_batch){.ids = e->ids, .tokens = row, .spans = e->spans, .span_count = count, .kv = e->kv.data,
-                    .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes, .logit_rows = e->logit_rows,
-                    .logit_count = wanted, .logits = e->logits};
+    *b = (iv_batch){.ids = e->ids,
+                    .tokens = row,
+                    .spans = e->spans,
+                    .span_count = count,
+                    .kv = e->kv.data,
+                    .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes,
+                    .logit_rows = e->logit_rows,
+                    .logit_count = wanted,
+                    .logits = e->logits};
 }
 
 /* Samples for one sequence whose last known token was computed; true if the sequence has ended. */
@@ -108,7 +114,8 @@ static void step(iv_engine *e) {
     drop_cancelled(e);
     admit(e);
     for (size_t i = 0; i < e->running_count; i++)
-        e->plan_sequences[i] = (iv_plan_sequence){.known = e->running[i]->tokens.count, .computed = e->running[i]->computed};
+        e->plan_sequences[i] =
+            (iv_plan_sequence){.known = e->running[i]->tokens.count, .computed = e->running[i]->computed};
     size_t items = iv_plan_step(e->plan_sequences, e->running_count, e->max_num_batched_tokens, e->items);
     if (items == 0) return;
     if (run_items(e, e->items, items, ended, &failure) != IV_OK) run_apart(e, items, ended);

@@ -28,7 +28,8 @@ static iv_status give(iv_buf *buf, iv_text *out, iv_error *err) {
 static iv_status need_directory(const char *model, iv_error *err) {
     struct stat st;
     if (stat(model, &st) != 0)
-        return iv_fail(err, errno == ENOENT || errno == ENOTDIR ? IV_NOT_FOUND : IV_IO, "%s: cannot open: %s", model, strerror(errno));
+        return iv_fail(err, errno == ENOENT || errno == ENOTDIR ? IV_NOT_FOUND : IV_IO, "%s: cannot open: %s", model,
+                       strerror(errno));
     if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_INVALID, "%s: wanted a model directory, found a file", model);
     return IV_OK;
 }
@@ -48,8 +49,10 @@ iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
         if (status == IV_NOT_FOUND) status = IV_OK;
     }
     iv_buf_free(&path);
-    if (status == IV_OK) *out = t;
-    else iv_textual_close(t);
+    if (status == IV_OK)
+        *out = t;
+    else
+        iv_textual_close(t);
     return status;
 }
 
@@ -66,17 +69,21 @@ iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err) {
     return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json; give token ids instead of text", t->model);
 }
 
-iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out, iv_error *err) {
+iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
+                      iv_error *err) {
     iv_ids ids = {0};
     IV_TRY(iv_textual_need_tokenizer(t, err));
     unsigned flags = IV_ENCODE_PARSE_SPECIAL | (add_special ? IV_ENCODE_ADD_SPECIAL : 0u);
     iv_status status = iv_tokenizer_encode(t->tokenizer, text, bytes, flags, &ids, err);
-    if (status == IV_OK) *out = ids;
-    else iv_ids_free(&ids);
+    if (status == IV_OK)
+        *out = ids;
+    else
+        iv_ids_free(&ids);
     return status;
 }
 
-iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out, iv_error *err) {
+iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
+                        iv_error *err) {
     iv_buf buf = {0};
     IV_TRY(iv_textual_need_tokenizer(t, err));
     iv_status status = iv_tokenizer_decode(t->tokenizer, ids, count, !keep_special, &buf, err);
@@ -97,10 +104,11 @@ static iv_status parse_variables(const char *json, size_t bytes, json_t **out, i
     return iv_fail(err, IV_INVALID, "template variables: wanted a JSON object, found %s", found);
 }
 
-iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now, iv_text *out,
-                         iv_error *err) {
+iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,
+                         iv_text *out, iv_error *err) {
     if (!t->chat)
-        return iv_fail(err, IV_NOT_FOUND, "%s: has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",
+        return iv_fail(err, IV_NOT_FOUND,
+                       "%s: has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",
                        t->model);
     json_t *variables;
     iv_buf buf = {0};
@@ -112,8 +120,8 @@ iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t
     return status;
 }
 
-iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes, const char *strftime_now, iv_text *out,
-                             iv_error *err) {
+iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes, const char *strftime_now,
+                             iv_text *out, iv_error *err) {
     json_t *variables;
     iv_buf source = {0}, buf = {0};
     iv_template *template = NULL;

@@ -7,8 +7,8 @@
 
 struct iv_textual {
     char *model;
-    iv_tokenizer *tokenizer;  /* NULL: the directory has no tokenizer.json */
-    iv_chat_template *chat;   /* NULL: the model has no chat template */
+    iv_tokenizer *tokenizer; /* NULL: the directory has no tokenizer.json */
+    iv_chat_template *chat;  /* NULL: the model has no chat template */
 };
 
 /* IV_NOT_FOUND, saying so, when the model has no tokenizer. */

@@ -76,8 +76,7 @@ static iv_status merge_shards(iv_checkpoint *c, const char *dir, iv_error *err) 
     size_t total = 0;
     for (size_t i = 0; i < c->shard_count; i++) total += c->shards[i].count;
     if (total > IV_INDEX_TENSORS_MAX)
-        return iv_fail(err, IV_LIMIT, "%s: %zu tensors, at most %zu are read", dir, total,
-                       IV_INDEX_TENSORS_MAX);
+        return iv_fail(err, IV_LIMIT, "%s: %zu tensors, at most %zu are read", dir, total, IV_INDEX_TENSORS_MAX);
     c->tensors = IV_ARENA_NEW(&c->arena, total, iv_tensor_info);
     if (!c->tensors) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu tensors", dir, total);
     for (size_t i = 0; i < c->shard_count; i++)
@@ -104,11 +103,11 @@ static iv_status check_index(const iv_checkpoint *c, const char *index_path, con
             return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' is not in %s", index_path, e->tensor,
                            index->shards[e->shard]);
         if (order > 0)
-            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' of %s is not in the weight_map", index_path,
-                           t->name, index->shards[t->shard]);
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' of %s is not in the weight_map", index_path, t->name,
+                           index->shards[t->shard]);
         if (e->shard != t->shard)
-            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' is in %s, the weight_map says %s", index_path,
-                           t->name, index->shards[t->shard], index->shards[e->shard]);
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' is in %s, the weight_map says %s", index_path, t->name,
+                           index->shards[t->shard], index->shards[e->shard]);
     }
     return IV_OK;
 }
@@ -123,8 +122,7 @@ static iv_status open_sharded(iv_checkpoint *c, const char *dir, const char *ind
     iv_buf bytes = {0};
     iv_shard_index index;
     iv_status status = iv_file_read(index_path, IV_INDEX_BYTES_MAX, &bytes, err);
-    if (status == IV_OK)
-        status = iv_shard_index_parse(index_path, bytes.data, bytes.len, &c->arena, &index, err);
+    if (status == IV_OK) status = iv_shard_index_parse(index_path, bytes.data, bytes.len, &c->arena, &index, err);
     iv_buf_free(&bytes);
     IV_TRY(status);
     IV_TRY(reserve_shards(c, dir, index.shard_count, err));
@@ -156,12 +154,8 @@ iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err
     return status;
 }
 
-size_t iv_checkpoint_count(const iv_checkpoint *c) {
-    return c->count;
-}
-size_t iv_checkpoint_bytes(const iv_checkpoint *c) {
-    return c->bytes;
-}
+size_t iv_checkpoint_count(const iv_checkpoint *c) { return c->count; }
+size_t iv_checkpoint_bytes(const iv_checkpoint *c) { return c->bytes; }
 
 const iv_tensor_info *iv_checkpoint_at(const iv_checkpoint *c, size_t i) {
     IV_ASSERT(i < c->count);
@@ -178,8 +172,8 @@ const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t) 
     return c->shards[t->shard].path;
 }
 
-iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset,
-                             size_t n, iv_error *err) {
+iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
+                             iv_error *err) {
     IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
     const char *path = iv_checkpoint_path(c, t);
     if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
@@ -229,8 +223,8 @@ static iv_status hash_data(hashing *h, const iv_tensor_info *t, uint8_t out[32],
     return status;
 }
 
-iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user,
-                               uint8_t out[32], iv_error *err) {
+iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user, uint8_t out[32],
+                               iv_error *err) {
     hashing h = {.c = c, .progress = progress, .user = user, .chunk = malloc(DIGEST_CHUNK_BYTES)};
     uint8_t(*data)[32] = calloc(c->count + 1, sizeof *data);
     iv_status status = IV_OK;

@@ -26,8 +26,8 @@ const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t);
 
 /* Reads n bytes of t's data, from byte `offset` of it, into dst; the range must lie in t->bytes. By pread and
  * never by a mapping, so that a file cut short meanwhile is IV_IO and not a signal. Thread-safe. */
-iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset,
-                             size_t n, iv_error *err);
+iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
+                             iv_error *err);
 
 /* Called now and then with the bytes hashed so far and in all; done == total comes last. */
 typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
@@ -37,8 +37,8 @@ typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
  *              u64 length, name, u64 length, type name ("BF16"), u64 ndim, u64 shape[ndim],
  *              SHA-256(data) )
  * with every u64 little-endian. Reads all data; progress may be NULL. Errors: IV_IO, IV_NO_MEMORY. */
-iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user,
-                               uint8_t out[32], iv_error *err);
+iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user, uint8_t out[32],
+                               iv_error *err);
 
 /* The same from digests of the tensors' data that the caller made while reading them: data[i] is that of
  * iv_checkpoint_at(c, i). Reads nothing. */

@@ -16,8 +16,7 @@ static iv_status parse_id(const iv_json_object *o, const char *key, int64_t *out
 
 static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, iv_error *err) {
     IV_TRY(iv_json_object_bool(o, "do_sample", &g->do_sample, &g->has_do_sample, err));
-    IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature,
-                               err));
+    IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature, err));
     IV_TRY(iv_json_object_int(o, "top_k", 0, IV_VOCAB_MAX, &g->top_k, &g->has_top_k, err));
     IV_TRY(iv_json_object_real(o, "top_p", 0, 1, &g->top_p, &g->has_top_p, err));
     IV_TRY(iv_json_object_real(o, "min_p", 0, 1, &g->min_p, &g->has_min_p, err));
@@ -25,13 +24,13 @@ static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, 
                                &g->has_repetition_penalty, err));
     if (g->has_repetition_penalty && g->repetition_penalty == 0)
         return iv_fail(err, IV_FORMAT, "%s: repetition_penalty: wanted a number above 0, found 0", o->file);
-    IV_TRY(iv_json_object_int(o, "max_new_tokens", 1, IV_POSITIONS_MAX, &g->max_new_tokens,
-                              &g->has_max_new_tokens, err));
+    IV_TRY(
+        iv_json_object_int(o, "max_new_tokens", 1, IV_POSITIONS_MAX, &g->max_new_tokens, &g->has_max_new_tokens, err));
     IV_TRY(iv_json_object_int(o, "max_length", 1, IV_POSITIONS_MAX, &g->max_length, &g->has_max_length, err));
     IV_TRY(parse_id(o, "bos_token_id", &g->bos_id, &g->has_bos, err));
     IV_TRY(parse_id(o, "pad_token_id", &g->pad_id, &g->has_pad, err));
-    return iv_json_object_ints(o, "eos_token_id", 0, IV_VOCAB_MAX - 1, g->eos_ids, IV_EOS_IDS_MAX,
-                               &g->eos_count, &g->has_eos, err);
+    return iv_json_object_ints(o, "eos_token_id", 0, IV_VOCAB_MAX - 1, g->eos_ids, IV_EOS_IDS_MAX, &g->eos_count,
+                               &g->has_eos, err);
 }
 
 iv_status iv_generation_config_parse(const char *name, const char *json, size_t n, iv_generation_config *out,

@@ -9,9 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static _Thread_local struct {
-    bool parsing, failed;
-} memory;
+static _Thread_local struct { bool parsing, failed; } memory;
 
 static void *allocate(size_t n) {
     if (memory.parsing && memory.failed) return NULL;

@@ -5,12 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-iv_status iv_json_object_of(const char *file, const char *path, json_t *value, iv_json_object *out,
-                            iv_error *err) {
+iv_status iv_json_object_of(const char *file, const char *path, json_t *value, iv_json_object *out, iv_error *err) {
     if (!json_is_object(value)) {
         size_t n = strlen(path);
-        if (n == 0)
-            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", file, iv_json_type_name(value));
+        if (n == 0) return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", file, iv_json_type_name(value));
         return iv_fail(err, IV_FORMAT, "%s: %.*s: wanted an object, found %s", file, (int)(n - 1), path,
                        iv_json_type_name(value));
     }
@@ -24,9 +22,7 @@ static const json_t *member(const iv_json_object *o, const char *key) {
     return json_is_null(value) ? NULL : value;
 }
 
-bool iv_json_object_has(const iv_json_object *o, const char *key) {
-    return member(o, key) != NULL;
-}
+bool iv_json_object_has(const iv_json_object *o, const char *key) { return member(o, key) != NULL; }
 
 /* What was found, short enough for a message: the number itself, else the type. */
 static const char *describe(const json_t *value, char buf[48]) {
@@ -39,11 +35,10 @@ static const char *describe(const json_t *value, char buf[48]) {
     return buf;
 }
 
-static iv_status fail_int(const iv_json_object *o, const char *key, int64_t min, int64_t max,
-                          const json_t *value, iv_error *err) {
+static iv_status fail_int(const iv_json_object *o, const char *key, int64_t min, int64_t max, const json_t *value,
+                          iv_error *err) {
     char found[48];
-    return iv_fail(err, IV_FORMAT,
-                   "%s: %s%.100s: wanted an integer from %" PRId64 " to %" PRId64 ", found %s", o->file,
+    return iv_fail(err, IV_FORMAT, "%s: %s%.100s: wanted an integer from %" PRId64 " to %" PRId64 ", found %s", o->file,
                    o->path, key, min, max, describe(value, found));
 }
 
@@ -80,14 +75,13 @@ iv_status iv_json_object_real(const iv_json_object *o, const char *key, double m
     if (!value) return IV_OK;
     double v = json_number_value(value);
     if (!json_is_number(value) || !(v >= min && v <= max))
-        return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted a number from %g to %g, found %s", o->file, o->path,
-                       key, min, max, describe(value, text));
+        return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted a number from %g to %g, found %s", o->file, o->path, key, min,
+                       max, describe(value, text));
     *out = v;
     return IV_OK;
 }
 
-iv_status iv_json_object_bool(const iv_json_object *o, const char *key, bool *out, bool *found,
-                              iv_error *err) {
+iv_status iv_json_object_bool(const iv_json_object *o, const char *key, bool *out, bool *found, iv_error *err) {
     const json_t *value = member(o, key);
     char text[48];
     *found = value != NULL;
@@ -114,8 +108,8 @@ iv_status iv_json_object_string(const iv_json_object *o, const char *key, const 
     return IV_OK;
 }
 
-iv_status iv_json_object_ints(const iv_json_object *o, const char *key, int64_t min, int64_t max,
-                              int64_t *out, size_t capacity, size_t *count, bool *found, iv_error *err) {
+iv_status iv_json_object_ints(const iv_json_object *o, const char *key, int64_t min, int64_t max, int64_t *out,
+                              size_t capacity, size_t *count, bool *found, iv_error *err) {
     const json_t *value = member(o, key);
     *found = value != NULL;
     if (!value) return IV_OK;

@@ -49,8 +49,8 @@ static iv_status missing(const iv_json_object *o, const char *key, const char *w
     return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted %s, found nothing", o->file, o->path, key, wanted);
 }
 
-static iv_status required_int(const iv_json_object *o, const char *key, int64_t min, int64_t max,
-                              int64_t *out, iv_error *err) {
+static iv_status required_int(const iv_json_object *o, const char *key, int64_t min, int64_t max, int64_t *out,
+                              iv_error *err) {
     bool found;
     IV_TRY(iv_json_object_int(o, key, min, max, out, &found, err));
     return found ? IV_OK : missing(o, key, "an integer", err);
@@ -69,9 +69,7 @@ static iv_status bool_or(const iv_json_object *o, const char *key, bool fallback
     return iv_json_object_bool(o, key, out, &found, err);
 }
 
-static bool is_absent(const iv_json_object *o, const char *key) {
-    return !json_object_get(o->json, key);
-}
+static bool is_absent(const iv_json_object *o, const char *key) { return !json_object_get(o->json, key); }
 
 /* ---- what kind of model ---- */
 
@@ -89,8 +87,8 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
     bool ok = true;
     for (int i = 0; i < FAMILY_COUNT && ok; i++)
         ok = iv_buf_printf(&known, "%s%s", i ? ", " : "", families[i].model_type);
-    iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported (supported: %s)",
-                               o->file, type, ok ? known.data : "?");
+    iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported (supported: %s)", o->file,
+                               type, ok ? known.data : "?");
     iv_buf_free(&known);
     return status;
 }
@@ -111,8 +109,8 @@ static iv_status check_architecture(const iv_json_object *o, iv_error *err) {
                            iv_json_type_name(item));
         size_t n = json_string_length(item), tail = sizeof suffix - 1;
         if (n < tail || memcmp(json_string_value(item) + n - tail, suffix, tail) != 0)
-            return iv_fail(err, IV_UNSUPPORTED, "%s: architecture '%.100s' is not a causal language model",
-                           o->file, json_string_value(item));
+            return iv_fail(err, IV_UNSUPPORTED, "%s: architecture '%.100s' is not a causal language model", o->file,
+                           json_string_value(item));
     }
     return IV_OK;
 }
@@ -121,16 +119,14 @@ static iv_status check_not_quantized(const iv_json_object *o, iv_error *err) {
     static const char *const keys[] = {"quantization_config", "compression_config"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         if (!iv_json_object_has(o, keys[i])) continue;
-        const char *method =
-            json_string_value(json_object_get(json_object_get(o->json, keys[i]), "quant_method"));
-        return iv_fail(err, IV_UNSUPPORTED, "%s: %s: weights quantized by '%.60s' are not supported", o->file,
-                       keys[i], method ? method : "an unnamed method");
+        const char *method = json_string_value(json_object_get(json_object_get(o->json, keys[i]), "quant_method"));
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %s: weights quantized by '%.60s' are not supported", o->file, keys[i],
+                       method ? method : "an unnamed method");
     }
     return IV_OK;
 }
 
-static iv_status parse_dtype_key(const iv_json_object *o, const char *key, bool *found, iv_dtype *out,
-                                 iv_error *err) {
+static iv_status parse_dtype_key(const iv_json_object *o, const char *key, bool *found, iv_dtype *out, iv_error *err) {
     static const iv_dtype known[] = {IV_BF16, IV_F16, IV_F32, IV_F64};
     const char *name = NULL;
     IV_TRY(iv_json_object_string(o, key, &name, found, err));
@@ -140,8 +136,8 @@ static iv_status parse_dtype_key(const iv_json_object *o, const char *key, bool 
             *out = known[i];
             return IV_OK;
         }
-    return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted bfloat16, float16, float32 or float64, found '%.60s'",
-                   o->file, key, name);
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted bfloat16, float16, float32 or float64, found '%.60s'", o->file,
+                   key, name);
 }
 
 static iv_status parse_dtype(const iv_json_object *o, iv_model_config *c, iv_error *err) {
@@ -150,8 +146,8 @@ static iv_status parse_dtype(const iv_json_object *o, iv_model_config *c, iv_err
     IV_TRY(parse_dtype_key(o, "dtype", &c->has_dtype, &c->dtype, err));
     IV_TRY(parse_dtype_key(o, "torch_dtype", &has_old, &old, err));
     if (has_old && c->has_dtype && old != c->dtype)
-        return iv_fail(err, IV_FORMAT, "%s: dtype says %s, torch_dtype says %s", o->file,
-                       iv_dtype_name(c->dtype), iv_dtype_name(old));
+        return iv_fail(err, IV_FORMAT, "%s: dtype says %s, torch_dtype says %s", o->file, iv_dtype_name(c->dtype),
+                       iv_dtype_name(old));
     if (has_old) c->dtype = old;
     c->has_dtype |= has_old;
     return IV_OK;
@@ -159,32 +155,28 @@ static iv_status parse_dtype(const iv_json_object *o, iv_model_config *c, iv_err
 
 /* ---- sizes ---- */
 
-static iv_status parse_heads(const iv_json_object *o, const family_facts *f, iv_model_config *c,
-                             iv_error *err) {
+static iv_status parse_heads(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     bool found;
     c->kv_heads = is_absent(o, "num_key_value_heads") && f->kv_heads ? f->kv_heads : c->heads;
     IV_TRY(iv_json_object_int(o, "num_key_value_heads", 1, IV_HEADS_MAX, &c->kv_heads, &found, err));
     if (c->heads % c->kv_heads != 0)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: num_key_value_heads: wanted a divisor of %" PRId64 " heads, %s %" PRId64, o->file,
-                       c->heads, found ? "found" : "the default is", c->kv_heads);
+        return iv_fail(err, IV_FORMAT, "%s: num_key_value_heads: wanted a divisor of %" PRId64 " heads, %s %" PRId64,
+                       o->file, c->heads, found ? "found" : "the default is", c->kv_heads);
     c->head_dim = f->head_dim;
     IV_TRY(iv_json_object_int(o, "head_dim", 2, IV_HEAD_DIM_MAX, &c->head_dim, &found, err));
     if (!found && f->head_dim == 0) {
         if (c->hidden_size % c->heads != 0)
-            return iv_fail(err, IV_FORMAT,
-                           "%s: hidden_size: wanted a multiple of %" PRId64 " heads, found %" PRId64, o->file,
-                           c->heads, c->hidden_size);
+            return iv_fail(err, IV_FORMAT, "%s: hidden_size: wanted a multiple of %" PRId64 " heads, found %" PRId64,
+                           o->file, c->heads, c->hidden_size);
         c->head_dim = c->hidden_size / c->heads;
     }
     if (c->head_dim < 2 || c->head_dim > IV_HEAD_DIM_MAX || c->head_dim % 2 != 0)
-        return iv_fail(err, IV_FORMAT, "%s: head_dim: wanted an even number from 2 to %d, found %" PRId64,
-                       o->file, IV_HEAD_DIM_MAX, c->head_dim);
+        return iv_fail(err, IV_FORMAT, "%s: head_dim: wanted an even number from 2 to %d, found %" PRId64, o->file,
+                       IV_HEAD_DIM_MAX, c->head_dim);
     return IV_OK;
 }
 
-static iv_status parse_sizes(const iv_json_object *o, const family_facts *f, iv_model_config *c,
-                             iv_error *err) {
+static iv_status parse_sizes(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     bool found;
     IV_TRY(required_int(o, "vocab_size", 1, IV_VOCAB_MAX, &c->vocab_size, err));
     IV_TRY(required_int(o, "hidden_size", 1, IV_HIDDEN_MAX, &c->hidden_size, err));
@@ -197,8 +189,7 @@ static iv_status parse_sizes(const iv_json_object *o, const family_facts *f, iv_
     return parse_heads(o, f, c, err);
 }
 
-static iv_status parse_switches(const iv_json_object *o, const family_facts *f, iv_model_config *c,
-                                iv_error *err) {
+static iv_status parse_switches(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     const char *act = NULL;
     bool found, bias;
     IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
@@ -232,8 +223,7 @@ static iv_status check_whole_rotary(const iv_json_object *o, iv_error *err) {
     bool found;
     IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, &part, &found, err));
     if (part == 1) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path,
-                   part);
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path, part);
 }
 
 static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_error *err) {
@@ -244,19 +234,16 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
     IV_TRY(iv_json_object_string(o, "rope_type", &type, &has_type, err));
     IV_TRY(iv_json_object_string(o, "type", &old, &has_old, err));
     if (has_type && has_old && strcmp(type, old) != 0)
-        return iv_fail(err, IV_FORMAT, "%s: %srope_type is '%.60s', type is '%.60s'", o->file, o->path, type,
-                       old);
+        return iv_fail(err, IV_FORMAT, "%s: %srope_type is '%.60s', type is '%.60s'", o->file, o->path, type, old);
     if (has_old) type = old;
-    if (!has_type && !has_old && iv_json_object_has(o, "factor"))
-        return missing(o, "rope_type", "a string", err);
+    if (!has_type && !has_old && iv_json_object_has(o, "factor")) return missing(o, "rope_type", "a string", err);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(type, names[i]) == 0) {
             *out = (iv_rope_kind)i;
             return IV_OK;
         }
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3)", o->file,
-                   o->path, type);
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3)",
+                   o->file, o->path, type);
 }
 
 static iv_status parse_rope_object(const iv_json_object *o, double theta, rope_settings *out, iv_error *err) {
@@ -272,8 +259,7 @@ static iv_status parse_rope_object(const iv_json_object *o, double theta, rope_s
     IV_TRY(required_real(o, "high_freq_factor", 1e-6, 1e6, &out->high, err));
     IV_TRY(required_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, err));
     if (out->low >= out->high)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: %shigh_freq_factor: wanted more than low_freq_factor %g, found %g", o->file,
+        return iv_fail(err, IV_FORMAT, "%s: %shigh_freq_factor: wanted more than low_freq_factor %g, found %g", o->file,
                        o->path, out->low, out->high);
     return IV_OK;
 }
@@ -290,9 +276,8 @@ static iv_status parse_rope_nested(const iv_json_object *o, double theta, rope_s
         IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
         IV_TRY(parse_rope_object(&inner, theta, &settings, err));
         if (first && !rope_equal(&settings, out))
-            return iv_fail(err, IV_UNSUPPORTED,
-                           "%s: rope_parameters differ between '%.60s' and '%.60s' layers", o->file, first,
-                           key);
+            return iv_fail(err, IV_UNSUPPORTED, "%s: rope_parameters differ between '%.60s' and '%.60s' layers",
+                           o->file, first, key);
         *out = settings;
         if (!first) first = key;
     }
@@ -333,8 +318,8 @@ static iv_status parse_rope(const iv_json_object *o, iv_model_config *c, iv_erro
         return iv_fail(err, IV_FORMAT, "%s: rope_scaling and rope_parameters disagree", o->file);
     if (has_old && !has_new) now = old;
     if (has_theta && now.theta != theta)
-        return iv_fail(err, IV_FORMAT, "%s: rope_theta is %.17g, but %.17g among the rope settings", o->file,
-                       theta, now.theta);
+        return iv_fail(err, IV_FORMAT, "%s: rope_theta is %.17g, but %.17g among the rope settings", o->file, theta,
+                       now.theta);
     c->rope = now.kind;
     c->rope_theta = now.theta;
     c->rope_factor = now.factor;
@@ -346,8 +331,7 @@ static iv_status parse_rope(const iv_json_object *o, iv_model_config *c, iv_erro
 
 /* ---- which layers slide ---- */
 
-static iv_status parse_window(const iv_json_object *o, const family_facts *f, int64_t *window,
-                              iv_error *err) {
+static iv_status parse_window(const iv_json_object *o, const family_facts *f, int64_t *window, iv_error *err) {
     bool on = true, found;
     *window = 0;
     if (f->slides == SLIDE_NEVER) return IV_OK;
@@ -358,15 +342,14 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     return IV_OK;
 }
 
-static iv_status parse_layer_types(const iv_json_object *o, const iv_model_config *c, bool *slides,
-                                   bool *found, iv_error *err) {
+static iv_status parse_layer_types(const iv_json_object *o, const iv_model_config *c, bool *slides, bool *found,
+                                   iv_error *err) {
     *found = iv_json_object_has(o, "layer_types");
     if (!*found) return IV_OK;
     const json_t *list = json_object_get(o->json, "layer_types");
     if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: layer_types: wanted an array of %" PRId64 " entries, found %s of %zu", o->file,
-                       c->layers, iv_json_type_name(list), json_array_size(list));
+        return iv_fail(err, IV_FORMAT, "%s: layer_types: wanted an array of %" PRId64 " entries, found %s of %zu",
+                       o->file, c->layers, iv_json_type_name(list), json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *item = json_array_get(list, i);
         const char *type = json_string_value(item);
@@ -375,14 +358,13 @@ static iv_status parse_layer_types(const iv_json_object *o, const iv_model_confi
                            iv_json_type_name(item));
         slides[i] = strcmp(type, "sliding_attention") == 0;
         if (!slides[i] && strcmp(type, "full_attention") != 0)
-            return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%zu]: '%.60s' layers are not supported",
-                           o->file, i, type);
+            return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%zu]: '%.60s' layers are not supported", o->file, i,
+                           type);
     }
     return IV_OK;
 }
 
-static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, iv_model_config *c,
-                               iv_error *err) {
+static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     bool listed[IV_LAYERS_MAX] = {false}, has_list, found;
     int64_t window, from = f->slides == SLIDE_FROM_LAYER ? MAX_WINDOW_LAYERS_DEFAULT : 0;
     IV_TRY(parse_window(o, f, &window, err));
@@ -392,14 +374,13 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from;
         if (has_list && listed[i] && window == 0)
-            return iv_fail(err, IV_FORMAT,
-                           "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window", o->file, i);
+            return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
+                           o->file, i);
         /* The other families' reference code does not read the list: only a list that changes nothing is
          * safe. */
         if (has_list && f->slides != SLIDE_FROM_LAYER && listed[i] != slides)
-            return iv_fail(err, IV_UNSUPPORTED,
-                           "%s: layer_types[%" PRId64 "]: every layer of this %s model is %s", o->file, i,
-                           f->model_type, slides ? "sliding_attention" : "full_attention");
+            return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%" PRId64 "]: every layer of this %s model is %s",
+                           o->file, i, f->model_type, slides ? "sliding_attention" : "full_attention");
         c->sliding_layers[i] = has_list ? listed[i] : slides;
         if (c->sliding_layers[i]) c->sliding_window = window;
     }
@@ -415,8 +396,8 @@ static iv_status parse_expert_count(const iv_json_object *o, iv_model_config *c,
     IV_TRY(iv_json_object_int(o, "num_local_experts", 1, IV_EXPERTS_MAX, &local, &has_local, err));
     if (!has && !has_local) return missing(o, "num_experts", "an integer", err);
     if (has && has_local && local != c->experts)
-        return iv_fail(err, IV_FORMAT, "%s: num_experts is %" PRId64 ", num_local_experts is %" PRId64,
-                       o->file, c->experts, local);
+        return iv_fail(err, IV_FORMAT, "%s: num_experts is %" PRId64 ", num_local_experts is %" PRId64, o->file,
+                       c->experts, local);
     if (!has) c->experts = local;
     return IV_OK;
 }
@@ -430,8 +411,8 @@ static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_e
     IV_TRY(required_int(o, "moe_intermediate_size", 1, IV_INTERMEDIATE_MAX, &c->moe_intermediate_size, err));
     IV_TRY(bool_or(o, "norm_topk_prob", false, &c->norm_topk_prob, err));
     IV_TRY(iv_json_object_int(o, "decoder_sparse_step", 1, INT32_MAX, &step, &found, err));
-    IV_TRY(iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count,
-                               &found, err));
+    IV_TRY(
+        iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
     for (int64_t i = 0; i < c->layers; i++) c->moe_layers[i] = (i + 1) % step == 0;
     for (size_t i = 0; i < dense_count; i++) c->moe_layers[dense[i]] = false;
     return IV_OK;
@@ -439,15 +420,14 @@ static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_e
 
 /* ---- token ids ---- */
 
-static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_model_config *c,
-                           iv_error *err) {
+static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     bool found;
     c->bos_id = is_absent(o, "bos_token_id") && f->bos_id < c->vocab_size ? f->bos_id : -1;
     IV_TRY(iv_json_object_int(o, "bos_token_id", -1, c->vocab_size - 1, &c->bos_id, &found, err));
     c->pad_id = -1;
     IV_TRY(iv_json_object_int(o, "pad_token_id", -1, IV_VOCAB_MAX - 1, &c->pad_id, &found, err));
-    IV_TRY(iv_json_object_ints(o, "eos_token_id", 0, c->vocab_size - 1, c->eos_ids, IV_EOS_IDS_MAX,
-                               &c->eos_count, &found, err));
+    IV_TRY(iv_json_object_ints(o, "eos_token_id", 0, c->vocab_size - 1, c->eos_ids, IV_EOS_IDS_MAX, &c->eos_count,
+                               &found, err));
     if (is_absent(o, "eos_token_id") && f->eos_id >= 0 && f->eos_id < c->vocab_size)
         c->eos_ids[c->eos_count++] = f->eos_id;
     return IV_OK;
@@ -469,8 +449,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     return parse_ids(o, f, c, err);
 }
 
-iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out,
-                                iv_error *err) {
+iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out, iv_error *err) {
     json_t *root;
     iv_json_object top;
     memset(out, 0, sizeof *out);

@@ -69,8 +69,7 @@ typedef struct iv_model_config {
 
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
  * IV_UNSUPPORTED for what is well formed but not something invar runs, by name. */
-iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out,
-                                iv_error *err);
+iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out, iv_error *err);
 
 /* The same for dir/config.json. */
 iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *err);

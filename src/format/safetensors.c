@@ -28,8 +28,7 @@ const char *iv_safetensors_dtype_name(iv_dtype dtype) {
     return dtype_names[dtype];
 }
 
-static iv_status parse_dtype(const char *file, const char *tensor, const json_t *value, iv_dtype *out,
-                             iv_error *err) {
+static iv_status parse_dtype(const char *file, const char *tensor, const json_t *value, iv_dtype *out, iv_error *err) {
     if (!json_is_string(value))
         return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': dtype: wanted a string, found %s", file, tensor,
                        iv_json_type_name(value));
@@ -39,8 +38,8 @@ static iv_status parse_dtype(const char *file, const char *tensor, const json_t 
             *out = (iv_dtype)i;
             return IV_OK;
         }
-    return iv_fail(err, IV_UNSUPPORTED, "%s: tensor '%.200s': element type '%.40s' is not supported", file,
-                   tensor, json_string_value(value));
+    return iv_fail(err, IV_UNSUPPORTED, "%s: tensor '%.200s': element type '%.40s' is not supported", file, tensor,
+                   json_string_value(value));
 }
 
 /* shape x size without overflow. Zeros are left out of the product that is checked, so that whether a shape
@@ -66,13 +65,12 @@ static iv_status parse_shape(const char *file, const json_t *value, iv_tensor_in
                        iv_json_type_name(value));
     size_t ndim = json_array_size(value);
     if (ndim > IV_TENSOR_DIMS_MAX)
-        return iv_fail(err, IV_LIMIT, "%s: tensor '%.200s': shape has %zu dimensions, at most %d are read",
-                       file, t->name, ndim, IV_TENSOR_DIMS_MAX);
+        return iv_fail(err, IV_LIMIT, "%s: tensor '%.200s': shape has %zu dimensions, at most %d are read", file,
+                       t->name, ndim, IV_TENSOR_DIMS_MAX);
     for (size_t i = 0; i < ndim; i++) {
         const json_t *d = json_array_get(value, i);
         if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return iv_fail(err, IV_FORMAT,
-                           "%s: tensor '%.200s': shape[%zu]: wanted an integer >= 0, found %s%s", file,
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': shape[%zu]: wanted an integer >= 0, found %s%s", file,
                            t->name, i, json_is_integer(d) ? "a negative " : "", iv_json_type_name(d));
         t->shape[i] = json_integer_value(d);
     }
@@ -86,27 +84,24 @@ static iv_status parse_shape(const char *file, const json_t *value, iv_tensor_in
 static iv_status parse_offsets(const char *file, const json_t *value, size_t data_start, size_t data_bytes,
                                iv_tensor_info *t, iv_error *err) {
     const json_t *first = json_array_get(value, 0), *second = json_array_get(value, 1);
-    if (!json_is_array(value) || json_array_size(value) != 2 || !json_is_integer(first) ||
-        !json_is_integer(second))
-        return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': data_offsets: wanted two integers", file,
-                       t->name);
+    if (!json_is_array(value) || json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(second))
+        return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': data_offsets: wanted two integers", file, t->name);
     json_int_t begin = json_integer_value(first), end = json_integer_value(second);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
-        return iv_fail(
-            err, IV_FORMAT,
-            "%s: tensor '%.200s': data_offsets: wanted 0 <= begin <= end <= %zu (the file's data bytes), "
-            "found [%" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT "]",
-            file, t->name, data_bytes, begin, end);
+        return iv_fail(err, IV_FORMAT,
+                       "%s: tensor '%.200s': data_offsets: wanted 0 <= begin <= end <= %zu (the file's data bytes), "
+                       "found [%" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT "]",
+                       file, t->name, data_bytes, begin, end);
     if ((size_t)(end - begin) != t->bytes)
         return iv_fail(err, IV_FORMAT,
-                       "%s: tensor '%.200s': its shape and type take %zu bytes, its data_offsets span %zu",
-                       file, t->name, t->bytes, (size_t)(end - begin));
+                       "%s: tensor '%.200s': its shape and type take %zu bytes, its data_offsets span %zu", file,
+                       t->name, t->bytes, (size_t)(end - begin));
     t->offset = data_start + (size_t)begin;
     return IV_OK;
 }
 
-static iv_status parse_tensor(const char *file, json_t *value, size_t data_start, size_t data_bytes,
-                              iv_tensor_info *t, iv_error *err) {
+static iv_status parse_tensor(const char *file, json_t *value, size_t data_start, size_t data_bytes, iv_tensor_info *t,
+                              iv_error *err) {
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
     if (!json_is_object(value))
         return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': wanted an object, found %s", file, t->name,
@@ -115,9 +110,8 @@ static iv_status parse_tensor(const char *file, json_t *value, size_t data_start
         if (!json_object_get(value, keys[i]))
             return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': %s is missing", file, t->name, keys[i]);
     if (json_object_size(value) != 3)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: tensor '%.200s': wanted dtype, shape and data_offsets only, found %zu keys", file,
-                       t->name, json_object_size(value));
+        return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': wanted dtype, shape and data_offsets only, found %zu keys",
+                       file, t->name, json_object_size(value));
     IV_TRY(parse_dtype(file, t->name, json_object_get(value, "dtype"), &t->dtype, err));
     IV_TRY(parse_shape(file, json_object_get(value, "shape"), t, err));
     return parse_offsets(file, json_object_get(value, "data_offsets"), data_start, data_bytes, t, err);
@@ -145,14 +139,13 @@ static int by_offset(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-static iv_status check_tiling(const char *file, const iv_tensor_info *tensors, size_t count,
-                              size_t data_start, size_t file_size, iv_error *err) {
+static iv_status check_tiling(const char *file, const iv_tensor_info *tensors, size_t count, size_t data_start,
+                              size_t file_size, iv_error *err) {
     size_t at = data_start;
     for (size_t i = 0; i < count; i++) {
         const iv_tensor_info *t = &tensors[i];
         if (t->offset > at)
-            return iv_fail(err, IV_FORMAT,
-                           "%s: tensor '%.200s' begins at data byte %zu, leaving a hole from %zu", file,
+            return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' begins at data byte %zu, leaving a hole from %zu", file,
                            t->name, t->offset - data_start, at - data_start);
         if (t->offset < at)
             return iv_fail(err, IV_FORMAT, "%s: tensors '%.200s' and '%.200s' overlap at data byte %zu", file,
@@ -160,13 +153,12 @@ static iv_status check_tiling(const char *file, const iv_tensor_info *tensors, s
         at = t->offset + t->bytes;
     }
     if (at != file_size)
-        return iv_fail(err, IV_FORMAT, "%s: the tensors end at byte %zu, the file at %zu", file, at,
-                       file_size);
+        return iv_fail(err, IV_FORMAT, "%s: the tensors end at byte %zu, the file at %zu", file, at, file_size);
     return IV_OK;
 }
 
-static iv_status parse_object(const char *file, json_t *root, size_t data_start, size_t file_size,
-                              iv_arena *arena, iv_tensor_info **tensors, size_t *count, iv_error *err) {
+static iv_status parse_object(const char *file, json_t *root, size_t data_start, size_t file_size, iv_arena *arena,
+                              iv_tensor_info **tensors, size_t *count, iv_error *err) {
     size_t entries = json_object_size(root), n = 0;
     if (entries > IV_SAFETENSORS_TENSORS_MAX)
         return iv_fail(err, IV_LIMIT, "%s: %zu tensors, at most %zu are read", file, entries,
@@ -199,22 +191,20 @@ static iv_status parse_object(const char *file, json_t *root, size_t data_start,
 static iv_status check_header_bytes(const char *file, uint64_t n, size_t file_size, iv_error *err) {
     if (n > IV_SAFETENSORS_HEADER_BYTES_MAX)
         return iv_fail(err, IV_LIMIT,
-                       "%s: a header of %" PRIu64
-                       " bytes, at most %zu are read (is this a safetensors file?)",
-                       file, n, IV_SAFETENSORS_HEADER_BYTES_MAX);
+                       "%s: a header of %" PRIu64 " bytes, at most %zu are read (is this a safetensors file?)", file, n,
+                       IV_SAFETENSORS_HEADER_BYTES_MAX);
     if (file_size < LENGTH_BYTES || n > file_size - LENGTH_BYTES)
         return iv_fail(err, IV_FORMAT,
-                       "%s: a header of %" PRIu64 " bytes does not fit a file of %zu bytes (cut short?)",
-                       file, n, file_size);
+                       "%s: a header of %" PRIu64 " bytes does not fit a file of %zu bytes (cut short?)", file, n,
+                       file_size);
     return IV_OK;
 }
 
-iv_status iv_safetensors_parse(const char *name, const char *header, size_t n, size_t file_size,
-                               iv_arena *arena, iv_tensor_info **tensors, size_t *count, iv_error *err) {
+iv_status iv_safetensors_parse(const char *name, const char *header, size_t n, size_t file_size, iv_arena *arena,
+                               iv_tensor_info **tensors, size_t *count, iv_error *err) {
     IV_TRY(check_header_bytes(name, n, file_size, err));
     if (n == 0 || header[0] != '{')
-        return iv_fail(err, IV_FORMAT, "%s: the header does not begin with '{' (is this a safetensors file?)",
-                       name);
+        return iv_fail(err, IV_FORMAT, "%s: the header does not begin with '{' (is this a safetensors file?)", name);
     json_t *root;
     IV_TRY(iv_json_parse(name, header, n, &root, err));
     iv_status status = parse_object(name, root, LENGTH_BYTES + n, file_size, arena, tensors, count, err);
@@ -222,8 +212,8 @@ iv_status iv_safetensors_parse(const char *name, const char *header, size_t n, s
     return status;
 }
 
-iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_arena *arena,
-                              iv_tensor_info **tensors, size_t *count, iv_error *err) {
+iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_arena *arena, iv_tensor_info **tensors,
+                              size_t *count, iv_error *err) {
     uint8_t raw[LENGTH_BYTES];
     uint64_t n = 0;
     if (file_size < LENGTH_BYTES)
@@ -232,11 +222,9 @@ iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_are
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) n = n << 8 | raw[i];
     IV_TRY(check_header_bytes(path, n, file_size, err));
     char *header = malloc(n ? n : 1);
-    if (!header)
-        return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a header of %" PRIu64 " bytes", path, n);
+    if (!header) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a header of %" PRIu64 " bytes", path, n);
     iv_status status = iv_file_read_at(fd, path, header, n, LENGTH_BYTES, err);
-    if (status == IV_OK)
-        status = iv_safetensors_parse(path, header, n, file_size, arena, tensors, count, err);
+    if (status == IV_OK) status = iv_safetensors_parse(path, header, n, file_size, arena, tensors, count, err);
     free(header);
     return status;
 }
@@ -257,13 +245,12 @@ static bool put_json_string(iv_buf *buf, const char *s) {
 
 static iv_status check_for_write(const char *path, const iv_tensor_data *t, size_t *bytes, iv_error *err) {
     size_t elements, length = t->name ? strlen(t->name) : 0;
-    if (length == 0 || length > IV_TENSOR_NAME_BYTES_MAX ||
-        !iv_utf8_valid((const uint8_t *)t->name, length, NULL) || strcmp(t->name, "__metadata__") == 0)
-        return iv_fail(err, IV_INVALID, "%s: '%.200s' cannot name a tensor", path,
-                       t->name ? t->name : "(null)");
+    if (length == 0 || length > IV_TENSOR_NAME_BYTES_MAX || !iv_utf8_valid((const uint8_t *)t->name, length, NULL) ||
+        strcmp(t->name, "__metadata__") == 0)
+        return iv_fail(err, IV_INVALID, "%s: '%.200s' cannot name a tensor", path, t->name ? t->name : "(null)");
     if ((size_t)t->dtype >= IV_DTYPE_COUNT || t->ndim < 0 || t->ndim > IV_TENSOR_DIMS_MAX)
-        return iv_fail(err, IV_INVALID, "%s: tensor '%.200s': type %d with %d dimensions cannot be written",
-                       path, t->name, (int)t->dtype, t->ndim);
+        return iv_fail(err, IV_INVALID, "%s: tensor '%.200s': type %d with %d dimensions cannot be written", path,
+                       t->name, (int)t->dtype, t->ndim);
     for (int i = 0; i < t->ndim; i++)
         if (t->shape[i] < 0)
             return iv_fail(err, IV_INVALID, "%s: tensor '%.200s': shape[%d] is %" PRId64, path, t->name, i,
@@ -274,12 +261,9 @@ static iv_status check_for_write(const char *path, const iv_tensor_data *t, size
     return IV_OK;
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
+static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-static iv_status check_names_differ(const char *path, const iv_tensor_data *tensors, size_t count,
-                                    iv_error *err) {
+static iv_status check_names_differ(const char *path, const iv_tensor_data *tensors, size_t count, iv_error *err) {
     if (count < 2) return IV_OK;
     const char **names = calloc(count, sizeof *names);
     if (!names) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu names", path, count);
@@ -306,8 +290,7 @@ static iv_status build_header(const char *path, const iv_tensor_data *tensors, s
             return iv_fail(err, IV_INVALID, "%s: the tensors' size overflows", path);
         ok = (i == 0 || iv_buf_putc(out, ',')) && put_json_string(out, t->name) &&
              iv_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
-        for (int d = 0; d < t->ndim && ok; d++)
-            ok = iv_buf_printf(out, "%s%" PRId64, d ? "," : "", t->shape[d]);
+        for (int d = 0; d < t->ndim && ok; d++) ok = iv_buf_printf(out, "%s%" PRId64, d ? "," : "", t->shape[d]);
         ok = ok && iv_buf_printf(out, "],\"data_offsets\":[%zu,%zu]}", at, end);
         at = end;
     }
@@ -316,9 +299,8 @@ static iv_status build_header(const char *path, const iv_tensor_data *tensors, s
     if (!ok) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for the header", path);
     uint64_t n = out->len - LENGTH_BYTES;
     if (n > IV_SAFETENSORS_HEADER_BYTES_MAX)
-        return iv_fail(err, IV_LIMIT,
-                       "%s: the header would take %" PRIu64 " bytes, at most %zu can be read back", path, n,
-                       IV_SAFETENSORS_HEADER_BYTES_MAX);
+        return iv_fail(err, IV_LIMIT, "%s: the header would take %" PRIu64 " bytes, at most %zu can be read back", path,
+                       n, IV_SAFETENSORS_HEADER_BYTES_MAX);
     for (int i = 0; i < LENGTH_BYTES; i++) out->data[i] = (char)(n >> (8 * i) & 0xff);
     return check_names_differ(path, tensors, count, err);
 }
@@ -334,19 +316,17 @@ static iv_status write_all(int fd, const char *path, const void *bytes, size_t n
     return IV_OK;
 }
 
-static iv_status write_file(const char *path, const char *tmp, const iv_buf *header,
-                            const iv_tensor_data *tensors, size_t count, iv_error *err) {
+static iv_status write_file(const char *path, const char *tmp, const iv_buf *header, const iv_tensor_data *tensors,
+                            size_t count, iv_error *err) {
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
     iv_status status = write_all(fd, path, header->data, header->len, err);
     for (size_t i = 0; i < count && status == IV_OK; i++) {
         size_t elements, bytes = 0;
-        IV_ASSERT(shape_bytes(tensors[i].shape, tensors[i].ndim, iv_dtype_bytes(tensors[i].dtype), &elements,
-                              &bytes));
+        IV_ASSERT(shape_bytes(tensors[i].shape, tensors[i].ndim, iv_dtype_bytes(tensors[i].dtype), &elements, &bytes));
         status = write_all(fd, path, tensors[i].data, bytes, err);
     }
-    if (close(fd) != 0 && status == IV_OK)
-        status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
+    if (close(fd) != 0 && status == IV_OK) status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
     if (status == IV_OK && rename(tmp, path) != 0)
         status = iv_fail(err, IV_IO, "%s: cannot rename into place: %s", path, strerror(errno));
     if (status != IV_OK) unlink(tmp);

@@ -31,12 +31,12 @@ const char *iv_safetensors_dtype_name(iv_dtype dtype);
  * heads the errors. Pure. *tensors is sorted by offset and lies in arena with the names; on failure the arena
  * may hold some of them. The strings of __metadata__ are checked and dropped.
  * Errors: IV_FORMAT, IV_UNSUPPORTED (an element type, by name), IV_LIMIT, IV_NO_MEMORY. */
-iv_status iv_safetensors_parse(const char *name, const char *header, size_t n, size_t file_size,
-                               iv_arena *arena, iv_tensor_info **tensors, size_t *count, iv_error *err);
+iv_status iv_safetensors_parse(const char *name, const char *header, size_t n, size_t file_size, iv_arena *arena,
+                               iv_tensor_info **tensors, size_t *count, iv_error *err);
 
 /* The same for an open file of file_size bytes: reads the length and the header, no tensor data. */
-iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_arena *arena,
-                              iv_tensor_info **tensors, size_t *count, iv_error *err);
+iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_arena *arena, iv_tensor_info **tensors,
+                              size_t *count, iv_error *err);
 
 typedef struct iv_tensor_data {
     const char *name;

@@ -31,30 +31,27 @@ static iv_status check_shard_name(const char *file, const char *tensor, const js
     else if (n <= tail || strcmp(s + n - tail, suffix) != 0)
         wrong = "does not end in .safetensors";
     if (!wrong) return IV_OK;
-    return iv_fail(
-        err, IV_FORMAT,
-        "%s: weight_map '%.200s': wanted a plain file name ending in .safetensors, but '%.200s' %s", file,
-        tensor, s, wrong);
+    return iv_fail(err, IV_FORMAT,
+                   "%s: weight_map '%.200s': wanted a plain file name ending in .safetensors, but '%.200s' %s", file,
+                   tensor, s, wrong);
 }
 
-static int by_string(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
+static int by_string(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 static int by_tensor(const void *a, const void *b) {
     return strcmp(((const iv_shard_entry *)a)->tensor, ((const iv_shard_entry *)b)->tensor);
 }
 
 /* The distinct shard names, copied to the arena in byte order. names has room for every entry. */
-static iv_status collect_shards(const char *file, json_t *map, const char **names, iv_arena *arena,
-                                iv_shard_index *out, iv_error *err) {
+static iv_status collect_shards(const char *file, json_t *map, const char **names, iv_arena *arena, iv_shard_index *out,
+                                iv_error *err) {
     const char *key;
     json_t *value;
     size_t n = 0, distinct = 0;
     json_object_foreach(map, key, value) {
         if (strlen(key) > IV_TENSOR_NAME_BYTES_MAX)
-            return iv_fail(err, IV_LIMIT, "%s: a tensor name of %zu bytes, at most %d are read", file,
-                           strlen(key), IV_TENSOR_NAME_BYTES_MAX);
+            return iv_fail(err, IV_LIMIT, "%s: a tensor name of %zu bytes, at most %d are read", file, strlen(key),
+                           IV_TENSOR_NAME_BYTES_MAX);
         IV_TRY(check_shard_name(file, key, value, err));
         names[n++] = json_string_value(value);
     }
@@ -62,8 +59,7 @@ static iv_status collect_shards(const char *file, json_t *map, const char **name
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i], names[distinct - 1]) != 0) names[distinct++] = names[i];
     if (distinct > IV_INDEX_SHARDS_MAX)
-        return iv_fail(err, IV_LIMIT, "%s: %zu shards, at most %d are read", file, distinct,
-                       IV_INDEX_SHARDS_MAX);
+        return iv_fail(err, IV_LIMIT, "%s: %zu shards, at most %d are read", file, distinct, IV_INDEX_SHARDS_MAX);
     out->shards = IV_ARENA_NEW(arena, distinct, const char *);
     if (!out->shards) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for shard names", file);
     for (size_t i = 0; i < distinct; i++) {
@@ -74,8 +70,7 @@ static iv_status collect_shards(const char *file, json_t *map, const char **name
     return IV_OK;
 }
 
-static iv_status collect_entries(const char *file, json_t *map, iv_arena *arena, iv_shard_index *out,
-                                 iv_error *err) {
+static iv_status collect_entries(const char *file, json_t *map, iv_arena *arena, iv_shard_index *out, iv_error *err) {
     const char *key;
     json_t *value;
     size_t n = 0;
@@ -94,14 +89,12 @@ static iv_status collect_entries(const char *file, json_t *map, iv_arena *arena,
     return IV_OK;
 }
 
-static iv_status parse_root(const char *file, json_t *root, iv_arena *arena, iv_shard_index *out,
-                            iv_error *err) {
+static iv_status parse_root(const char *file, json_t *root, iv_arena *arena, iv_shard_index *out, iv_error *err) {
     iv_json_object top;
     IV_TRY(iv_json_object_of(file, "", root, &top, err));
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map))
-        return iv_fail(err, IV_FORMAT, "%s: weight_map: wanted an object, found %s", file,
-                       iv_json_type_name(map));
+        return iv_fail(err, IV_FORMAT, "%s: weight_map: wanted an object, found %s", file, iv_json_type_name(map));
     size_t n = json_object_size(map);
     if (n == 0) return iv_fail(err, IV_FORMAT, "%s: weight_map names no tensor", file);
     if (n > IV_INDEX_TENSORS_MAX)
@@ -114,8 +107,8 @@ static iv_status parse_root(const char *file, json_t *root, iv_arena *arena, iv_
     return status == IV_OK ? collect_entries(file, map, arena, out, err) : status;
 }
 
-iv_status iv_shard_index_parse(const char *name, const char *json, size_t n, iv_arena *arena,
-                               iv_shard_index *out, iv_error *err) {
+iv_status iv_shard_index_parse(const char *name, const char *json, size_t n, iv_arena *arena, iv_shard_index *out,
+                               iv_error *err) {
     json_t *root;
     IV_TRY(iv_json_parse(name, json, n, &root, err));
     *out = (iv_shard_index){0};

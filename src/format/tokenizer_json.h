@@ -137,15 +137,13 @@ typedef struct iv_tokenizer_json {
 
 /* Parses and validates n bytes; name heads every error. On success the caller owns *out
  * (iv_tokenizer_json_free); on failure nothing is left to free. */
-iv_status iv_tokenizer_json_parse(const char *name, const char *json, size_t n, iv_tokenizer_json *out,
-                                  iv_error *err);
+iv_status iv_tokenizer_json_parse(const char *name, const char *json, size_t n, iv_tokenizer_json *out, iv_error *err);
 
 void iv_tokenizer_json_free(iv_tokenizer_json *t);
 
 /* The parts that describe steps: fills the arrays of *out from the four members of the top-level object.
  * Internal to src/format. */
-iv_status iv_tokenizer_json_steps(const char *name, const json_t *root, iv_tokenizer_json *out,
-                                  iv_error *err);
+iv_status iv_tokenizer_json_steps(const char *name, const json_t *root, iv_tokenizer_json *out, iv_error *err);
 
 /* Field access shared by the two files of this parser: `where` is the path of obj for errors. Internal. */
 typedef struct iv_field {
@@ -158,7 +156,7 @@ typedef struct iv_field {
 iv_status iv_field_bool(const iv_field *f, const char *key, bool *out);                   /* required */
 iv_status iv_field_bool_or(const iv_field *f, const char *key, bool fallback, bool *out); /* absent, null */
 iv_status iv_field_str(const iv_field *f, const char *key, iv_str *out);                  /* required */
-iv_status iv_field_str_or_null(const iv_field *f, const char *key, iv_str *out); /* data NULL if absent */
-iv_status iv_field_count(const iv_field *f, const char *key, size_t max, size_t *out); /* required */
+iv_status iv_field_str_or_null(const iv_field *f, const char *key, iv_str *out);          /* data NULL if absent */
+iv_status iv_field_count(const iv_field *f, const char *key, size_t max, size_t *out);    /* required */
 
 #endif

@@ -56,11 +56,9 @@ static iv_status read_pattern(const parser *p, const iv_field *f, iv_pattern *ou
     IV_TRY(iv_field_str_or_null(&inner, "String", &string));
     IV_TRY(iv_field_str_or_null(&inner, "Regex", &regex));
     if (!string.data == !regex.data)
-        return iv_fail(p->err, IV_FORMAT, "%s: %s.pattern: wanted one of String and Regex", p->name,
-                       f->where);
+        return iv_fail(p->err, IV_FORMAT, "%s: %s.pattern: wanted one of String and Regex", p->name, f->where);
     *out = (iv_pattern){regex.data ? regex : string, regex.data != NULL};
-    if (out->text.len == 0)
-        return iv_fail(p->err, IV_UNSUPPORTED, "%s: %s.pattern: empty", p->name, f->where);
+    if (out->text.len == 0) return iv_fail(p->err, IV_UNSUPPORTED, "%s: %s.pattern: empty", p->name, f->where);
     return IV_OK;
 }
 
@@ -82,14 +80,13 @@ static iv_status read_prepend(const parser *p, const iv_field *f, iv_prepend_sch
         size_t i = 0;
         while (i < 3 && strcmp(scheme.data, names[i]) != 0) i++;
         if (i == 3)
-            return iv_fail(p->err, IV_FORMAT,
-                           "%s: %s.prepend_scheme: wanted never, first or always, found \"%.40s\"", p->name,
-                           f->where, scheme.data);
+            return iv_fail(p->err, IV_FORMAT, "%s: %s.prepend_scheme: wanted never, first or always, found \"%.40s\"",
+                           p->name, f->where, scheme.data);
         *out = (iv_prepend_scheme)i;
     }
     if (!add && scheme.data && *out != IV_PREPEND_NEVER)
-        return iv_fail(p->err, IV_FORMAT, "%s: %s: add_prefix_space is false but prepend_scheme is \"%s\"",
-                       p->name, f->where, scheme.data);
+        return iv_fail(p->err, IV_FORMAT, "%s: %s: add_prefix_space is false but prepend_scheme is \"%s\"", p->name,
+                       f->where, scheme.data);
     if (!add) *out = IV_PREPEND_NEVER;
     return IV_OK;
 }
@@ -97,8 +94,7 @@ static iv_status read_prepend(const parser *p, const iv_field *f, iv_prepend_sch
 /* ---- normalizer ---- */
 
 static iv_status read_normalizer(parser *p, const iv_field *f, const char *type) {
-    static const char *const names[] = {"NFC",       "NFD",     "NFKC",    "NFKD",
-                                        "Lowercase", "Prepend", "Replace", "Strip"};
+    static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip"};
     size_t kind = 0, kinds = sizeof names / sizeof *names;
     while (kind < kinds && strcmp(type, names[kind]) != 0) kind++;
     if (kind == kinds) return unsupported(p, f->where, type);
@@ -107,9 +103,7 @@ static iv_status read_normalizer(parser *p, const iv_field *f, const char *type)
     s->kind = (iv_normalizer_kind)kind;
     switch (s->kind) {
     case IV_NORMALIZE_PREPEND: return iv_field_str(f, "prepend", &s->content);
-    case IV_NORMALIZE_REPLACE:
-        IV_TRY(read_pattern(p, f, &s->pattern));
-        return iv_field_str(f, "content", &s->content);
+    case IV_NORMALIZE_REPLACE: IV_TRY(read_pattern(p, f, &s->pattern)); return iv_field_str(f, "content", &s->content);
     case IV_NORMALIZE_STRIP:
         IV_TRY(iv_field_bool(f, "strip_left", &s->left));
         return iv_field_bool(f, "strip_right", &s->right);
@@ -121,8 +115,7 @@ static iv_status read_normalizer(parser *p, const iv_field *f, const char *type)
 
 static iv_status read_behavior(const parser *p, const iv_field *f, iv_split_behavior fallback, bool required,
                                iv_split_behavior *out) {
-    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
-                                        "Contiguous"};
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     iv_str s;
     *out = fallback;
     IV_TRY(required ? iv_field_str(f, "behavior", &s) : iv_field_str_or_null(f, "behavior", &s));
@@ -181,9 +174,7 @@ static iv_status read_decoder(parser *p, const iv_field *f, const char *type) {
     iv_decoder_spec *s = &p->out->decoders[p->out->decoder_count++];
     s->kind = (iv_decoder_kind)kind;
     switch (s->kind) {
-    case IV_DECODE_REPLACE:
-        IV_TRY(read_pattern(p, f, &s->pattern));
-        return iv_field_str(f, "content", &s->content);
+    case IV_DECODE_REPLACE: IV_TRY(read_pattern(p, f, &s->pattern)); return iv_field_str(f, "content", &s->content);
     case IV_DECODE_STRIP:
         IV_TRY(read_char(p, f, "content", &s->content));
         IV_TRY(iv_field_count(f, "start", IV_TOKEN_BYTES_MAX, &s->start));
@@ -198,22 +189,19 @@ static iv_status read_decoder(parser *p, const iv_field *f, const char *type) {
 /* ---- post_processor ---- */
 
 /* The ids of the special token that a template piece names, appended at ids[*count]. */
-static iv_status read_special(const parser *p, const iv_field *f, const char *token, int32_t *ids,
-                              size_t *count) {
-    const json_t *list =
-        json_object_get(json_object_get(json_object_get(f->obj, "special_tokens"), token), "ids");
+static iv_status read_special(const parser *p, const iv_field *f, const char *token, int32_t *ids, size_t *count) {
+    const json_t *list = json_object_get(json_object_get(json_object_get(f->obj, "special_tokens"), token), "ids");
     if (!json_is_array(list))
-        return iv_fail(p->err, IV_FORMAT, "%s: %s.special_tokens: no ids for \"%.100s\"", p->name, f->where,
-                       token);
+        return iv_fail(p->err, IV_FORMAT, "%s: %s.special_tokens: no ids for \"%.100s\"", p->name, f->where, token);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         if (id < 0 || (unsigned long long)id >= p->out->id_count || !p->out->by_id[id].data)
-            return iv_fail(p->err, IV_FORMAT, "%s: %s.special_tokens: \"%.100s\" has an id that is no token",
-                           p->name, f->where, token);
+            return iv_fail(p->err, IV_FORMAT, "%s: %s.special_tokens: \"%.100s\" has an id that is no token", p->name,
+                           f->where, token);
         if (*count == IV_TEMPLATE_TOKENS_MAX)
-            return iv_fail(p->err, IV_LIMIT, "%s: %s.single: more than %d special tokens on one side",
-                           p->name, f->where, IV_TEMPLATE_TOKENS_MAX);
+            return iv_fail(p->err, IV_LIMIT, "%s: %s.single: more than %d special tokens on one side", p->name,
+                           f->where, IV_TEMPLATE_TOKENS_MAX);
         ids[(*count)++] = (int32_t)id;
     }
     return IV_OK;
@@ -223,8 +211,7 @@ static iv_status read_special(const parser *p, const iv_field *f, const char *to
 static iv_status wrap_template(const parser *p, const iv_field *f, const int32_t *left, size_t left_count,
                                const int32_t *right, size_t right_count) {
     iv_tokenizer_json *t = p->out;
-    if (t->before_count + left_count > IV_TEMPLATE_TOKENS_MAX ||
-        t->after_count + right_count > IV_TEMPLATE_TOKENS_MAX)
+    if (t->before_count + left_count > IV_TEMPLATE_TOKENS_MAX || t->after_count + right_count > IV_TEMPLATE_TOKENS_MAX)
         return iv_fail(p->err, IV_LIMIT, "%s: %s: more than %d special tokens on one side", p->name, f->where,
                        IV_TEMPLATE_TOKENS_MAX);
     memmove(t->before + left_count, t->before, t->before_count * sizeof *t->before);
@@ -252,14 +239,13 @@ static iv_status read_template(const parser *p, const iv_field *f) {
         } else if (json_is_string(text) && strcmp(json_string_value(text), "A") == 0) {
             texts++;
         } else {
-            return iv_fail(p->err, IV_FORMAT, "%s: %s.single[%zu]: wanted a SpecialToken or the Sequence A",
-                           p->name, f->where, i);
+            return iv_fail(p->err, IV_FORMAT, "%s: %s.single[%zu]: wanted a SpecialToken or the Sequence A", p->name,
+                           f->where, i);
         }
     }
     if (texts != 1)
-        return iv_fail(p->err, IV_UNSUPPORTED,
-                       "%s: %s.single: wanted the Sequence A once, found it %zu times", p->name, f->where,
-                       texts);
+        return iv_fail(p->err, IV_UNSUPPORTED, "%s: %s.single: wanted the Sequence A once, found it %zu times", p->name,
+                       f->where, texts);
     return wrap_template(p, f, ids[0], count[0], ids[1], count[1]);
 }
 
@@ -269,16 +255,13 @@ static iv_status read_processor(parser *p, const iv_field *f, const char *type) 
     return unsupported(p, f->where, type);
 }
 
-iv_status iv_tokenizer_json_steps(const char *name, const json_t *root, iv_tokenizer_json *out,
-                                  iv_error *err) {
+iv_status iv_tokenizer_json_steps(const char *name, const json_t *root, iv_tokenizer_json *out, iv_error *err) {
     parser p = {name, out, err};
     const json_t *decoder = json_object_get(root, "decoder");
     out->has_decoder = decoder && !json_is_null(decoder);
+    IV_TRY(read_steps(&p, "normalizer", json_object_get(root, "normalizer"), "normalizers", 0, read_normalizer));
     IV_TRY(
-        read_steps(&p, "normalizer", json_object_get(root, "normalizer"), "normalizers", 0, read_normalizer));
-    IV_TRY(read_steps(&p, "pre_tokenizer", json_object_get(root, "pre_tokenizer"), "pretokenizers", 0,
-                      read_pretokenizer));
+        read_steps(&p, "pre_tokenizer", json_object_get(root, "pre_tokenizer"), "pretokenizers", 0, read_pretokenizer));
     IV_TRY(read_steps(&p, "decoder", decoder, "decoders", 0, read_decoder));
-    return read_steps(&p, "post_processor", json_object_get(root, "post_processor"), "processors", 0,
-                      read_processor);
+    return read_steps(&p, "post_processor", json_object_get(root, "post_processor"), "processors", 0, read_processor);
 }

@@ -12,9 +12,9 @@ enum { B = IV_ATTENTION_BLOCK, C = IV_PANEL_COLUMNS, R = IV_TILE_ROWS_MAX, L = I
 
 /* Everything one tile keeps; outputs stand as [panel of 32][rows][32], the shape a chain works on. */
 typedef struct tile_state {
-    float max[R], sum[R], lanes[R][L];          /* of the split at work */
-    float total_max[R], total_sum[R];           /* of the splits merged so far */
-    bool seen[R], started[R];                   /* a visible key in this split; any split merged */
+    float max[R], sum[R], lanes[R][L]; /* of the split at work */
+    float total_max[R], total_sum[R];  /* of the splits merged so far */
+    bool seen[R], started[R];          /* a visible key in this split; any split merged */
     _Alignas(64) float score[2][R * C];
     _Alignas(64) unsigned char weights[R * B * 4]; /* [rows][64] in the KV type */
 } tile_state;
@@ -31,7 +31,8 @@ static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 static size_t carve(const iv_kv_layout *l, unsigned char *base, scratch *s) {
     size_t at = 0, outputs = aligned(l->values.panels * R * C * sizeof(float));
     size_t widest = IV_TILE_HEADER_BYTES + 8 * R * iv_size_max(l->keys.k_padded, B);
-    size_t part[6] = {aligned(sizeof(tile_state)), outputs, outputs, aligned(R * l->head_dim * 4), aligned(widest), aligned(widest)};
+    size_t part[6] = {aligned(sizeof(tile_state)),  outputs,         outputs,
+                      aligned(R * l->head_dim * 4), aligned(widest), aligned(widest)};
     void *p[6];
     for (int i = 0; i < 6; i++) p[i] = base ? base + at : NULL, at += part[i];
     *s = (scratch){p[0], p[1], p[2], p[3], p[4], p[5]};
@@ -49,9 +50,9 @@ typedef struct job {
     const iv_compute *c;
     const iv_attention_args *a;
     const iv_tile_kernel *kernel;
-    size_t group;        /* query heads a KV head */
-    size_t tile_tokens;  /* most tokens of a tile */
-    size_t head_slices;  /* tiles that the group's heads are cut into when they exceed a tile */
+    size_t group;       /* query heads a KV head */
+    size_t tile_tokens; /* most tokens of a tile */
+    size_t head_slices; /* tiles that the group's heads are cut into when they exceed a tile */
     size_t scratch_bytes;
 } job;
 
@@ -66,11 +67,14 @@ static void end_split(const job *j, scratch *s, size_t rows) {
             max = t->max[r] > t->total_max[r] ? t->max[r] : t->total_max[r];
             keep = v_exp2(t->total_max[r] - max), add = v_exp2(t->max[r] - max);
             t->total_sum[r] = iv_fma(sum, add, t->total_sum[r] * keep);
-        } else t->total_sum[r] = sum;
+        } else
+            t->total_sum[r] = sum;
         for (size_t p = 0; p < j->a->layout->values.panels; p++) {
             float *total = s->total + (p * rows + r) * C, *out = s->out + (p * rows + r) * C;
-            if (t->started[r]) j->c->kernels->merge(total, out, keep, add, C);
-            else memcpy(total, out, C * sizeof *out);
+            if (t->started[r])
+                j->c->kernels->merge(total, out, keep, add, C);
+            else
+                memcpy(total, out, C * sizeof *out);
         }
         t->total_max[r] = max;
         t->started[r] = true;
@@ -117,16 +121,18 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
     for (size_t p = 0; p < l->values.panels; p++) {
         float *out = s->out + p * rows * C;
         j->kernel->chain(s->packed_weights, rows, values + p * l->values.panel_bytes, B, out);
-        for (size_t i = 0; i < rows * C; i++) out[i] += 0.0f; /* the law's + 0: what a masked key's value leaves is free */
+        for (size_t i = 0; i < rows * C; i++)
+            out[i] += 0.0f; /* the law's + 0: what a masked key's value leaves is free */
     }
 }
 
 /* Heads [head_first, head_first + heads_here) of the KV head's group for `tokens` tokens from `token`. */
-static void run_tile(const job *j, scratch *s, const iv_attention_span *span, size_t token, size_t tokens, size_t kv_head,
-                     size_t head_first, size_t heads_here) {
+static void run_tile(const job *j, scratch *s, const iv_attention_span *span, size_t token, size_t tokens,
+                     size_t kv_head, size_t head_first, size_t heads_here) {
     const iv_attention_args *a = j->a;
     const iv_kv_layout *l = a->layout;
-    size_t rows = tokens * heads_here, head_bytes = l->head_dim * iv_dtype_bytes(l->type), row_bytes = a->heads * head_bytes;
+    size_t rows = tokens * heads_here, head_bytes = l->head_dim * iv_dtype_bytes(l->type),
+           row_bytes = a->heads * head_bytes;
     size_t column = (kv_head * j->group + head_first) * head_bytes;
     int64_t position = span->position + (int64_t)token, last = position + (int64_t)tokens - 1;
     tile_state *t = s->s;
@@ -146,7 +152,8 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
     }
     for (size_t r = 0; r < rows; r++) {
         float row[C];
-        char *out = (char *)a->out + (span->first_row + token + r / heads_here) * row_bytes + column + r % heads_here * head_bytes;
+        char *out = (char *)a->out + (span->first_row + token + r / heads_here) * row_bytes + column +
+                    r % heads_here * head_bytes;
         for (size_t p = 0; p < l->values.panels; p++) {
             memcpy(row, s->total + (p * rows + r) * C, sizeof row);
             size_t n = iv_size_min(C, l->head_dim - p * C);

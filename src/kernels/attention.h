@@ -16,11 +16,11 @@ typedef struct iv_attention_span {
 typedef struct iv_attention_args {
     const iv_kv_layout *layout;
     const unsigned char *kv; /* this layer's pages, layout->page_bytes apart */
-    size_t heads;          /* query heads: a multiple of layout->heads */
-    int64_t window;        /* 0: none */
+    size_t heads;            /* query heads: a multiple of layout->heads */
+    int64_t window;          /* 0: none */
     float scale_log2e;
-    const void *q;         /* [tokens][heads * head_dim] in layout->type */
-    void *out;             /* the same shape and type */
+    const void *q; /* [tokens][heads * head_dim] in layout->type */
+    void *out;     /* the same shape and type */
     const iv_attention_span *spans;
     size_t span_count;
 } iv_attention_args;

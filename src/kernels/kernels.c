@@ -59,7 +59,9 @@ static void put_fma32(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile
     k->tile[IV_FMA32][IV_F32][weight] = tile;
 }
 
-static void put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile) { k->tile[IV_TC16][weight][weight] = tile; }
+static void put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile) {
+    k->tile[IV_TC16][weight][weight] = tile;
+}
 
 static iv_kernels tables[IV_ISA_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -11,8 +11,8 @@
 #include "numerics/attention.h"
 
 enum {
-    IV_PANEL_COLUMNS = 32,   /* outputs a packed panel holds */
-    IV_TILE_ROWS_MAX = 12    /* rows of the tallest tile of any kernel */
+    IV_PANEL_COLUMNS = 32, /* outputs a packed panel holds */
+    IV_TILE_ROWS_MAX = 12  /* rows of the tallest tile of any kernel */
 };
 
 /* A finished subtree of 1, 2 and 4 leaves. */

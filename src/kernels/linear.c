@@ -7,7 +7,13 @@
 
 #include <string.h>
 
-enum { BLOCK_TILES = 16, C = IV_PANEL_COLUMNS, GROUP_BYTES = 512 * 1024, TASKS_PER_THREAD = 6, PACK_ALONE_ELEMENTS = 16 * 1024 };
+enum {
+    BLOCK_TILES = 16,
+    C = IV_PANEL_COLUMNS,
+    GROUP_BYTES = 512 * 1024,
+    TASKS_PER_THREAD = 6,
+    PACK_ALONE_ELEMENTS = 16 * 1024
+};
 
 typedef struct job {
     const iv_compute *c;
@@ -15,7 +21,7 @@ typedef struct job {
     const iv_tile_kernel *kernel;
     size_t tiles, tile_rows, tall; /* the first `tall` tiles hold tile_rows + 1 rows */
     size_t tile_bytes;
-    size_t group;                  /* panels a task */
+    size_t group; /* panels a task */
 } job;
 
 static size_t tile_first(const job *j, size_t tile) { return tile * j->tile_rows + iv_size_min(tile, j->tall); }
@@ -83,7 +89,8 @@ void iv_linear(const iv_compute *c, const iv_linear_args *a) {
     IV_ASSERT(j.tiles * j.tile_bytes <= c->scratch_bytes);
     if (a->rows * w->k <= PACK_ALONE_ELEMENTS)
         for (size_t t = 0; t < j.tiles; t++) pack_tile(&j, t, 0);
-    else iv_pool_run(c->pool, j.tiles, pack_tile, &j);
+    else
+        iv_pool_run(c->pool, j.tiles, pack_tile, &j);
     size_t fits = iv_size_max(1, GROUP_BYTES / w->panel_bytes);
     size_t share = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);
     j.group = iv_size_max(1, iv_size_min(fits, share));

@@ -8,14 +8,14 @@
 
 typedef struct iv_linear_args {
     const iv_matrix *weight;
-    iv_dtype type;    /* of x: the weight's, or F32 in fma32 */
-    const void *x;    /* [rows][x_stride] elements, weight->k of each row used */
+    iv_dtype type; /* of x: the weight's, or F32 in fma32 */
+    const void *x; /* [rows][x_stride] elements, weight->k of each row used */
     size_t x_stride;
     size_t rows;
     const float *bias; /* [weight->n] or NULL: added after the tree, rounded once */
     float *out;        /* [rows][out_stride] */
     size_t out_stride;
-    bool accumulate;   /* out += result instead of out = result (the residual): rounded once */
+    bool accumulate; /* out += result instead of out = result (the residual): rounded once */
 } iv_linear_args;
 
 /* Scratch that iv_linear needs for up to `rows` rows of k inputs. False when the size overflows. */

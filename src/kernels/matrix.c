@@ -31,8 +31,10 @@ static float element_to_f32(iv_dtype type, const void *p, size_t i) {
 }
 
 static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
-    if (type == IV_F32) ((float *)panel)[at] = x;
-    else ((uint16_t *)panel)[at] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
+    if (type == IV_F32)
+        ((float *)panel)[at] = x;
+    else
+        ((uint16_t *)panel)[at] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
 }
 
 /* The common case: bits moved as they are, for `count` rows from column c of one panel, in blocks of pairs of k
@@ -68,7 +70,8 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t first,
 uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k) {
     const unsigned char *panel = iv_matrix_panel(m, n / C);
     size_t at = place(m->type, k, n % C);
-    return m->type == IV_F32 ? ((const uint32_t *)(const void *)panel)[at] : ((const uint16_t *)(const void *)panel)[at];
+    return m->type == IV_F32 ? ((const uint32_t *)(const void *)panel)[at]
+                             : ((const uint16_t *)(const void *)panel)[at];
 }
 
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {

@@ -10,10 +10,10 @@
 
 /* y[n] = sum over k of W[n][k] x[k]. The data is owned by whoever allocated it (64-byte aligned). */
 typedef struct iv_matrix {
-    iv_dtype type;     /* BF16, F16 or F32 */
-    size_t n, k;       /* outputs, inputs */
-    size_t k_padded;   /* to a multiple of 16 */
-    size_t panels;     /* of 32 outputs, the last padded with zeros */
+    iv_dtype type;   /* BF16, F16 or F32 */
+    size_t n, k;     /* outputs, inputs */
+    size_t k_padded; /* to a multiple of 16 */
+    size_t panels;   /* of 32 outputs, the last padded with zeros */
     size_t panel_bytes;
     int leaves;
     unsigned char *data;
@@ -22,7 +22,9 @@ typedef struct iv_matrix {
 /* Fills every field but data; false when a size overflows. */
 bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
 static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
-static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) { return m->data + p * m->panel_bytes; }
+static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) {
+    return m->data + p * m->panel_bytes;
+}
 
 /* Packs rows [first, first + count) of W, given as `from` elements row by row, rounding to m->type if
  * `from` differs. The data must have been zeroed. first is a multiple of 32 unless one caller packs all:

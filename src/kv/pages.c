@@ -44,7 +44,8 @@ iv_status iv_kv_table_grow(iv_kv_table *t, iv_kv_pool *pool, size_t tokens, iv_e
     size_t want = pages_for(tokens);
     IV_ASSERT(want <= t->capacity);
     if (want > t->count && want - t->count > pool->free_count)
-        return iv_fail(err, IV_BUSY, "KV cache: wanted %zu more pages, %zu are free", want - t->count, pool->free_count);
+        return iv_fail(err, IV_BUSY, "KV cache: wanted %zu more pages, %zu are free", want - t->count,
+                       pool->free_count);
     while (t->count < want) t->pages[t->count++] = pool->free_pages[--pool->free_count];
     return IV_OK;
 }

@@ -35,7 +35,8 @@ static size_t widest_input(const iv_model_config *c) {
 static void carve_all(iv_forward_state *s, carving *v) {
     const iv_model_config *c = &s->model->config;
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
-    size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim), k = (size_t)c->experts_per_token;
+    size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim),
+           k = (size_t)c->experts_per_token;
     size_t intermediate = iv_size_max((size_t)c->intermediate_size, (size_t)c->moe_intermediate_size);
     size_t linear = 0, attention = 0, total = 0;
     if (!iv_linear_scratch(t, widest_input(c), &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
@@ -133,7 +134,8 @@ static void rotate_row(void *context, size_t row, size_t worker) {
     const iv_model *m = t->s->model;
     const iv_model_config *c = &m->config;
     const iv_kernels *k = t->s->compute.kernels;
-    size_t dim = (size_t)c->head_dim, heads = (size_t)c->heads, kv_heads = (size_t)c->kv_heads, width = iv_dtype_bytes(m->dtype);
+    size_t dim = (size_t)c->head_dim, heads = (size_t)c->heads, kv_heads = (size_t)c->kv_heads,
+           width = iv_dtype_bytes(m->dtype);
     float *qkv = t->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
     while (row >= t->b->spans[span].first_row + t->b->spans[span].rows) span++;
@@ -165,10 +167,17 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     t->s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)t->s->act + row * n * iv_dtype_bytes(m->dtype));
 }
 
-static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x, size_t rows, const float *bias, float *out,
-                   bool accumulate) {
-    iv_linear(&s->compute, &(iv_linear_args){.weight = w, .type = s->model->dtype, .x = x, .x_stride = w->k, .rows = rows,
-                                             .bias = bias, .out = out, .out_stride = w->n, .accumulate = accumulate});
+static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
+                   float *out, bool accumulate) {
+    iv_linear(&s->compute, &(iv_linear_args){.weight = w,
+                                             .type = s->model->dtype,
+                                             .x = x,
+                                             .x_stride = w->k,
+                                             .rows = rows,
+                                             .bias = bias,
+                                             .out = out,
+                                             .out_stride = w->n,
+                                             .accumulate = accumulate});
 }
 
 static void attention_block(step *t) {
@@ -178,9 +187,15 @@ static void attention_block(step *t) {
     norm_rows(t, l->attention_norm);
     linear(s, &l->qkv, s->normed, t->b->tokens, l->qkv_bias, s->wide, false);
     iv_pool_run(s->compute.pool, t->b->tokens, rotate_row, t);
-    iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout, .kv = t->kv, .heads = (size_t)m->config.heads,
-                                                   .window = l->window, .scale_log2e = m->scale_log2e, .q = s->q,
-                                                   .out = s->attended, .spans = t->b->spans, .span_count = t->b->span_count});
+    iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
+                                                   .kv = t->kv,
+                                                   .heads = (size_t)m->config.heads,
+                                                   .window = l->window,
+                                                   .scale_log2e = m->scale_log2e,
+                                                   .q = s->q,
+                                                   .out = s->attended,
+                                                   .spans = t->b->spans,
+                                                   .span_count = t->b->span_count});
     linear(s, &l->out, s->attended, t->b->tokens, l->out_bias, s->x, true);
 }
 
@@ -203,8 +218,8 @@ static void logits_block(step *t) {
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
     for (size_t i = 0; i < t->b->logit_count; i++)
-        s->compute.kernels->rmsnorm(s->x + t->b->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps, hidden,
-                                    m->dtype, (char *)s->normed + i * hidden * width);
+        s->compute.kernels->rmsnorm(s->x + t->b->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
+                                    hidden, m->dtype, (char *)s->normed + i * hidden * width);
     linear(s, &m->head, s->normed, t->b->logit_count, NULL, t->b->logits, false);
 }
 
@@ -222,7 +237,8 @@ iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {
         attention_block(&t);
         size_t bad = atomic_load(&t.bad_span);
         if (bad != SIZE_MAX)
-            return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite", i, bad);
+            return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite", i,
+                           bad);
         mlp_block(&t);
     }
     if (b->logit_count) logits_block(&t);

@@ -11,33 +11,33 @@
 /* What one step needs in memory for up to tokens_max tokens, allocated once. */
 typedef struct iv_forward_state {
     const iv_model *model;
-    iv_compute compute;  /* kernels, arithmetic and pool of the caller; scratch of this state */
+    iv_compute compute; /* kernels, arithmetic and pool of the caller; scratch of this state */
     size_t tokens_max;
     unsigned char *data;
     size_t data_bytes;
-    float *x;            /* [tokens][hidden]: the residual stream */
-    void *normed;        /* [tokens][hidden] in the model's dtype */
-    float *wide;         /* [tokens][widest linear output] */
-    void *q, *attended;  /* [tokens][heads * head_dim] in dtype */
-    void *act;           /* [tokens][intermediate] in dtype; an expert's rows start at its first */
-    float *router_logits; /* [tokens][experts] */
-    int32_t *expert_ids;  /* [tokens][experts_per_token], ascending */
+    float *x;              /* [tokens][hidden]: the residual stream */
+    void *normed;          /* [tokens][hidden] in the model's dtype */
+    float *wide;           /* [tokens][widest linear output] */
+    void *q, *attended;    /* [tokens][heads * head_dim] in dtype */
+    void *act;             /* [tokens][intermediate] in dtype; an expert's rows start at its first */
+    float *router_logits;  /* [tokens][experts] */
+    int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* beside expert_ids */
-    float *terms;         /* [tokens][experts_per_token][hidden] */
-    void *gathered;       /* [tokens][hidden] in dtype */
+    float *terms;          /* [tokens][experts_per_token][hidden] */
+    void *gathered;        /* [tokens][hidden] in dtype */
     uint32_t *expert_rows; /* [tokens][2]: token and slot of each row gathered for an expert */
 } iv_forward_state;
 
 typedef struct iv_batch {
-    const int32_t *ids;  /* [tokens] */
+    const int32_t *ids; /* [tokens] */
     size_t tokens;
     const iv_attention_span *spans; /* cover rows 0 .. tokens - 1 in order; pages cover their positions */
     size_t span_count;
-    unsigned char *kv;   /* [layer][page], as iv_kv_pool keeps it */
+    unsigned char *kv; /* [layer][page], as iv_kv_pool keeps it */
     size_t kv_layer_bytes;
     const uint32_t *logit_rows; /* rows whose logits are wanted */
     size_t logit_count;
-    float *logits;       /* [logit_count][vocab_size] */
+    float *logits; /* [logit_count][vocab_size] */
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */

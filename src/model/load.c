@@ -25,7 +25,8 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
         m->dtype = t->dtype;
     }
     if (m->dtype == IV_BF16 || m->dtype == IV_F16 || m->dtype == IV_F32) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED, "dtype: the checkpoint is %s; choose bfloat16, float16 or float32", iv_dtype_name(m->dtype));
+    return iv_fail(err, IV_UNSUPPORTED, "dtype: the checkpoint is %s; choose bfloat16, float16 or float32",
+                   iv_dtype_name(m->dtype));
 }
 
 /* Everything that headers tell. On failure nothing is held. */
@@ -37,7 +38,8 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
     IV_TRY(iv_checkpoint_open(dir, &c, err));
     iv_status status = choose_dtype(o, m, c, err);
     if (status == IV_OK) status = iv_weight_plan_make(m, c, plan, err);
-    if (status == IV_OK && !iv_kv_layout_make(&m->kv_layout, m->dtype, (size_t)m->config.kv_heads, (size_t)m->config.head_dim))
+    if (status == IV_OK &&
+        !iv_kv_layout_make(&m->kv_layout, m->dtype, (size_t)m->config.kv_heads, (size_t)m->config.head_dim))
         status = iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
     if (status == IV_OK) {
         m->weight_bytes = plan->matrix_bytes;
@@ -49,7 +51,8 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
     return status;
 }
 
-iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint, iv_error *err) {
+iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
+                        iv_error *err) {
     iv_weight_plan plan;
     return plan_from_headers(dir, o, m, checkpoint, &plan, err);
 }
@@ -88,8 +91,11 @@ static size_t first_not_finite(iv_dtype type, const void *p, size_t n) {
 
 static void to_floats(iv_dtype type, const void *p, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) {
-        if (type == IV_F32) out[i] = ((const float *)p)[i];
-        else out[i] = type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i]) : iv_f16_to_f32(((const uint16_t *)p)[i]);
+        if (type == IV_F32)
+            out[i] = ((const float *)p)[i];
+        else
+            out[i] =
+                type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i]) : iv_f16_to_f32(((const uint16_t *)p)[i]);
     }
 }
 
@@ -114,8 +120,10 @@ static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t
     if (bad < n)
         return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->name, element + bad,
                        iv_dtype_name(part->matrix->type));
-    if (part->vector) to_floats(t->dtype, bytes, n, part->vector + part->first + element);
-    else iv_matrix_pack(part->matrix, t->dtype, bytes, part->first + element / part->matrix->k, n / part->matrix->k);
+    if (part->vector)
+        to_floats(t->dtype, bytes, n, part->vector + part->first + element);
+    else
+        iv_matrix_pack(part->matrix, t->dtype, bytes, part->first + element / part->matrix->k, n / part->matrix->k);
     return IV_OK;
 }
 
@@ -185,17 +193,23 @@ static void rope_task(void *context, size_t index, size_t worker) {
     const rope_job *j = context;
     size_t end = iv_size_min((index + 1) * ROPE_ROWS_A_TASK, j->m->rope_positions);
     for (size_t p = index * ROPE_ROWS_A_TASK; p < end; p++)
-        iv_rope_row(j->frequencies, j->pairs, (int64_t)p, j->m->rope_cosine + p * j->pairs, j->m->rope_sine + p * j->pairs);
+        iv_rope_row(j->frequencies, j->pairs, (int64_t)p, j->m->rope_cosine + p * j->pairs,
+                    j->m->rope_sine + p * j->pairs);
 }
 
-static size_t rope_bytes(const iv_model *m) { return m->rope_positions * (size_t)m->config.head_dim / 2 * sizeof(float); }
+static size_t rope_bytes(const iv_model *m) {
+    return m->rope_positions * (size_t)m->config.head_dim / 2 * sizeof(float);
+}
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
     const iv_model_config *c = &m->config;
     size_t pairs = (size_t)c->head_dim / 2;
     double frequencies[IV_HEAD_DIM_MAX / 2];
-    iv_rope_rule rule = {.theta = c->rope_theta, .factor = c->rope_factor, .low_freq = c->rope_low_freq_factor,
-                         .high_freq = c->rope_high_freq_factor, .original_positions = (double)c->rope_original_positions};
+    iv_rope_rule rule = {.theta = c->rope_theta,
+                         .factor = c->rope_factor,
+                         .low_freq = c->rope_low_freq_factor,
+                         .high_freq = c->rope_high_freq_factor,
+                         .original_positions = (double)c->rope_original_positions};
     m->rope_positions = o->positions ? o->positions : (size_t)c->max_positions;
     m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
     if (!m->rope_cosine || !m->rope_sine)
@@ -219,7 +233,8 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
     iv_status status = plan_from_headers(dir, o, m, &c, &plan, err);
     if (status == IV_OK) {
         m->data = iv_memory_alloc(plan.matrix_bytes);
-        if (!m->data) status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes of weights", dir, plan.matrix_bytes);
+        if (!m->data)
+            status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes of weights", dir, plan.matrix_bytes);
     }
     if (status == IV_OK) {
         iv_weight_plan_place(m, m->data);
@@ -228,8 +243,10 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
     if (status == IV_OK) status = make_rope_tables(m, o, pool, err);
     if (status == IV_OK) m->scale_log2e = attention_scale(m->config.head_dim);
     iv_checkpoint_close(c);
-    if (status == IV_OK) *out = m;
-    else iv_model_close(m);
+    if (status == IV_OK)
+        *out = m;
+    else
+        iv_model_close(m);
     return status;
 }
 

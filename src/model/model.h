@@ -24,30 +24,30 @@ typedef struct iv_layer {
     iv_matrix router; /* n = experts; unused in dense layers */
     iv_mlp *experts;  /* one for a dense layer */
     bool moe;
-    int64_t window;   /* 0: full attention */
+    int64_t window; /* 0: full attention */
 } iv_layer;
 
 typedef struct iv_model {
     iv_model_config config;
-    iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
+    iv_dtype dtype; /* of GEMM inputs and of the KV cache */
     iv_layer *layers;
-    iv_matrix embedding;   /* rows are gathered from its panels */
-    iv_matrix head;        /* shares the embedding's data when tied */
+    iv_matrix embedding; /* rows are gathered from its panels */
+    iv_matrix head;      /* shares the embedding's data when tied */
     float *final_norm;
-    float scale_log2e;     /* head_dim^-0.5 * log2(e) */
-    size_t rope_positions; /* rows of the tables */
+    float scale_log2e;              /* head_dim^-0.5 * log2(e) */
+    size_t rope_positions;          /* rows of the tables */
     float *rope_cosine, *rope_sine; /* [rope_positions][head_dim / 2] */
     iv_kv_layout kv_layout;
-    size_t weight_bytes;   /* packed, in memory */
+    size_t weight_bytes;        /* packed, in memory */
     uint8_t weights_digest[32]; /* as iv_checkpoint_digest */
-    iv_arena arena;        /* small parts */
-    unsigned char *data;   /* all matrices */
+    iv_arena arena;             /* small parts */
+    unsigned char *data;        /* all matrices */
 } iv_model;
 
 typedef struct iv_model_options {
     bool has_dtype;
-    iv_dtype dtype;        /* BF16, F16 or F32; without has_dtype the checkpoint's own */
-    size_t positions;      /* longest sequence that will be run; 0: the model's own maximum */
+    iv_dtype dtype;   /* BF16, F16 or F32; without has_dtype the checkpoint's own */
+    size_t positions; /* longest sequence that will be run; 0: the model's own maximum */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */
     void *user;
 } iv_model_options;

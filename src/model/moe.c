@@ -46,7 +46,8 @@ static void scatter_row(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;
     iv_forward_state *s = j->s;
-    size_t hidden = (size_t)s->model->config.hidden_size, slot = s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1];
+    size_t hidden = (size_t)s->model->config.hidden_size,
+           slot = s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1];
     const float *y = s->wide + row * hidden;
     float *term = s->terms + slot * hidden, w = s->expert_weights[slot];
     for (size_t i = 0; i < hidden; i++) term[i] = w * y[i];
@@ -79,18 +80,32 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
         }
     if (j->rows == 0) return;
     const iv_mlp *w = j->expert;
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &w->gate_up, .type = m->dtype, .x = s->gathered, .x_stride = w->gate_up.k,
-                                             .rows = j->rows, .out = s->wide, .out_stride = w->gate_up.n});
+    iv_linear(&s->compute, &(iv_linear_args){.weight = &w->gate_up,
+                                             .type = m->dtype,
+                                             .x = s->gathered,
+                                             .x_stride = w->gate_up.k,
+                                             .rows = j->rows,
+                                             .out = s->wide,
+                                             .out_stride = w->gate_up.n});
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &w->down, .type = m->dtype, .x = s->act, .x_stride = w->down.k,
-                                             .rows = j->rows, .out = s->wide, .out_stride = w->down.n});
+    iv_linear(&s->compute, &(iv_linear_args){.weight = &w->down,
+                                             .type = m->dtype,
+                                             .x = s->act,
+                                             .x_stride = w->down.k,
+                                             .rows = j->rows,
+                                             .out = s->wide,
+                                             .out_stride = w->down.n});
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
 }
 
 void iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens) {
     job j = {.s = s};
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &layer->router, .type = s->model->dtype, .x = s->normed,
-                                             .x_stride = layer->router.k, .rows = tokens, .out = s->router_logits,
+    iv_linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
+                                             .type = s->model->dtype,
+                                             .x = s->normed,
+                                             .x_stride = layer->router.k,
+                                             .rows = tokens,
+                                             .out = s->router_logits,
                                              .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
     for (size_t e = 0; e < (size_t)s->model->config.experts; e++) {

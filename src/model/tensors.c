@@ -43,7 +43,8 @@ static iv_status add_part(builder *b, iv_weight_part part) {
     return IV_OK;
 }
 
-static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, size_t first, size_t total) {
+static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, size_t first,
+                        size_t total) {
     char name[NAME_BYTES];
     const iv_tensor_info *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);

@@ -17,7 +17,7 @@ typedef struct iv_weight_part {
 typedef struct iv_weight_plan {
     iv_weight_part *parts; /* largest first; in the model's arena */
     size_t count;
-    size_t matrix_bytes;   /* all packed matrices, each aligned to 64 */
+    size_t matrix_bytes; /* all packed matrices, each aligned to 64 */
 } iv_weight_plan;
 
 /* Allocates the model's layers and vectors in its arena, shapes its matrices, and matches every tensor of the

@@ -17,8 +17,10 @@ static float load(iv_dtype type, const void *p, size_t i) {
 }
 
 static void store(iv_dtype type, void *p, size_t i, float x) {
-    if (type == IV_F32) ((float *)p)[i] = x;
-    else ((uint16_t *)p)[i] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
+    if (type == IV_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
 }
 
 float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const void *a, const void *b, size_t padded_k) {
@@ -88,8 +90,10 @@ bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
         }
         const float *l = split->lanes;
         split->sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-        if (i == first_split) *total = *split;
-        else merge(total, split, a->head_dim);
+        if (i == first_split)
+            *total = *split;
+        else
+            merge(total, split, a->head_dim);
     }
     for (size_t d = 0; d < a->head_dim; d++) out[d] = iv_canonical(total->out[d] / total->sum);
     free(total);

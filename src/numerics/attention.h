@@ -24,14 +24,14 @@ float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const voi
 
 typedef struct iv_ref_attention_args {
     iv_arithmetic arithmetic;
-    iv_dtype type;       /* of q, k, v and of the rounded weights: BF16, F16 or F32 */
-    size_t head_dim;     /* elements; q and each key hold iv_padded_k(head_dim), zero at the end */
-    int64_t position;    /* of the query */
-    int64_t window;      /* 0, or how many keys including its own a row sees */
-    float scale_log2e;   /* head_dim^-0.5 * log2(e), rounded once to float */
-    const void *q;       /* [padded head_dim] */
-    const void *keys;    /* [position + 1][padded head_dim] */
-    const void *values;  /* [position + 1][head_dim] */
+    iv_dtype type;      /* of q, k, v and of the rounded weights: BF16, F16 or F32 */
+    size_t head_dim;    /* elements; q and each key hold iv_padded_k(head_dim), zero at the end */
+    int64_t position;   /* of the query */
+    int64_t window;     /* 0, or how many keys including its own a row sees */
+    float scale_log2e;  /* head_dim^-0.5 * log2(e), rounded once to float */
+    const void *q;      /* [padded head_dim] */
+    const void *keys;   /* [position + 1][padded head_dim] */
+    const void *values; /* [position + 1][head_dim] */
 } iv_ref_attention_args;
 
 /* out: head_dim floats, canonical NaN. False when scratch memory is out. */

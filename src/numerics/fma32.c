@@ -19,7 +19,9 @@ static double add_to_odd(double x, double y) {
 
 float iv_fma(float a, float b, float c) { return (float)add_to_odd((double)a * (double)b, (double)c); }
 
-static double daz(float x) { return (iv_bits(x) & 0x7f800000u) ? (double)x : (double)iv_float(iv_bits(x) & 0x80000000u); }
+static double daz(float x) {
+    return (iv_bits(x) & 0x7f800000u) ? (double)x : (double)iv_float(iv_bits(x) & 0x80000000u);
+}
 
 /* Below this the rounded result (24 bits, unbounded exponent) is under FLT_MIN. */
 static const double TINY = 0x1p-126 - 0x1p-151;

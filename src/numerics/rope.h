@@ -10,9 +10,9 @@
 
 typedef struct iv_rope_rule {
     double theta;
-    double factor;                    /* 1 when the frequencies are not scaled */
-    double low_freq, high_freq;       /* llama3 only; low_freq 0 means all frequencies are divided by factor */
-    double original_positions;        /* llama3 only */
+    double factor;              /* 1 when the frequencies are not scaled */
+    double low_freq, high_freq; /* llama3 only; low_freq 0 means all frequencies are divided by factor */
+    double original_positions;  /* llama3 only */
 } iv_rope_rule;
 
 /* Writes the frequency of each of head_dim/2 pairs. */

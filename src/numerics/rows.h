@@ -1,7 +1,8 @@
 /* rows.h: the scalar reference of every op that works on one row of floats.
  *
  * Results are fp32. RMSNorm, RoPE and SwiGLU make NaN canonical; sums, routing weights and combined terms are
- * used by an op that does. Where an output is stored in the GEMM type, the caller rounds with floats.h. Law: NUMERICS.md section 4. */
+ * used by an op that does. Where an output is stored in the GEMM type, the caller rounds with floats.h. Law:
+ * NUMERICS.md section 4. */
 #ifndef IV_NUMERICS_ROWS_H
 #define IV_NUMERICS_ROWS_H
 
@@ -31,12 +32,13 @@ void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum);
 /* Natural logarithm by the law's v_log. */
 float iv_ref_log(float x);
 
-/* Routes one token, 1 <= k <= experts: the k largest logits in order (larger logit first, then smaller id), with softmax
- * weights over all experts, divided by the selected weights' sum (added in that order) if normalise. */
+/* Routes one token, 1 <= k <= experts: the k largest logits in order (larger logit first, then smaller id), with
+ * softmax weights over all experts, divided by the selected weights' sum (added in that order) if normalise. */
 void iv_ref_route(const float *logits, size_t experts, size_t k, int normalise, int32_t *ids, float *weights);
 
-/* Adds k expert outputs of one element, 1 <= k <= IV_EXPERTS_PER_TOKEN_MAX. terms[i] belongs to expert ids[i] (ascending, distinct); the
- * sum is the binary tree over expert ids in which an absent side passes the other through. */
+/* Adds k expert outputs of one element, 1 <= k <= IV_EXPERTS_PER_TOKEN_MAX. terms[i] belongs to expert ids[i]
+ * (ascending, distinct); the sum is the binary tree over expert ids in which an absent side passes the other through.
+ */
 float iv_ref_combine(const int32_t *ids, const float *terms, size_t k);
 
 #endif

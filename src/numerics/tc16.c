@@ -58,13 +58,18 @@ static float step(const uint16_t *a, const uint16_t *b, float c, int fraction_bi
         term *t = &terms[i];
         if (i < 16) {
             operand x = unpack(a[i], 16, fraction_bits), y = unpack(b[i], 16, fraction_bits);
-            *t = (term){.mantissa = (uint64_t)x.mantissa * y.mantissa, .exponent = x.exponent + y.exponent,
-                        .fraction_bits = 2 * fraction_bits, .negative = x.negative ^ y.negative};
-            if (x.is_nan || y.is_nan) nan = 1;
+            *t = (term){.mantissa = (uint64_t)x.mantissa * y.mantissa,
+                        .exponent = x.exponent + y.exponent,
+                        .fraction_bits = 2 * fraction_bits,
+                        .negative = x.negative ^ y.negative};
+            if (x.is_nan || y.is_nan)
+                nan = 1;
             else if (x.is_inf || y.is_inf) {
                 int other_is_zero = x.is_inf ? (!y.is_inf && y.mantissa == 0) : x.mantissa == 0;
-                if (other_is_zero) nan = 1;
-                else inf[t->negative] = 1;
+                if (other_is_zero)
+                    nan = 1;
+                else
+                    inf[t->negative] = 1;
             }
         } else {
             operand z = unpack(iv_bits(c), 32, 23);

@@ -83,7 +83,8 @@ static float sum_of(const float *x, const int32_t *ids, size_t n, float max) {
 }
 
 /* How many of the sorted tokens make up the share top_p of `total`; n if they do not reach it. *enough says. */
-static size_t nucleus(const float *x, const int32_t *sorted, size_t n, float max, float total, float top_p, bool *enough) {
+static size_t nucleus(const float *x, const int32_t *sorted, size_t n, float max, float total, float top_p,
+                      bool *enough) {
     double target = (double)top_p * (double)total, sum = 0.0;
     *enough = true;
     for (size_t i = 0; i < n; i++) {
@@ -183,8 +184,8 @@ static int32_t largest(const float *x, size_t n) {
     return (int32_t)best;
 }
 
-int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits, const iv_seen *seen,
-                  size_t seen_count, uint64_t position) {
+int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
+                  const iv_seen *seen, size_t seen_count, uint64_t position) {
     float *x = s->work;
     memcpy(x, logits, s->vocab * sizeof *x);
     adjust(p, x, s->vocab, seen, seen_count);
@@ -194,14 +195,17 @@ int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p
     float max = x[first];
     if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
     size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab, kept;
-    if (k < s->vocab / 2) kept = top_k_then_p(s, p, k);
+    if (k < s->vocab / 2)
+        kept = top_k_then_p(s, p, k);
     else if (k < s->vocab) {
         select_first(x, s->vocab, s->order, k);
         for (size_t i = 0; i < s->vocab; i++) /* what top-k drops leaves the row: the sums then skip it */
             if (before(x, s->order[k - 1], (int32_t)i)) x[i] = -INFINITY;
         kept = p->top_p < 1.0f ? nucleus_of_all(s, kernels, max, p->top_p) : k;
-    } else if (p->top_p < 1.0f) kept = nucleus_of_all(s, kernels, max, p->top_p);
-    else if (p->min_p == 0.0f) return gumbel_max_of_all(s, p, -INFINITY, position);
+    } else if (p->top_p < 1.0f)
+        kept = nucleus_of_all(s, kernels, max, p->top_p);
+    else if (p->min_p == 0.0f)
+        return gumbel_max_of_all(s, p, -INFINITY, position);
     else {
         for (size_t i = 0; i < s->vocab; i++)
             if (!passes_min_p(x[i], max, p->min_p)) x[i] = -INFINITY;

@@ -29,8 +29,8 @@ typedef struct iv_seen {
 /* Room for one vocabulary, reused from token to token. */
 typedef struct iv_sampler {
     size_t vocab;
-    float *work;      /* [vocab] */
-    int32_t *order;   /* [vocab] */
+    float *work;    /* [vocab] */
+    int32_t *order; /* [vocab] */
 } iv_sampler;
 
 iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err);
@@ -38,8 +38,8 @@ void iv_sampler_close(iv_sampler *s);
 
 /* Chooses the token that will stand at `position` (0 for the first of the sequence). logits are finite; should a
  * division by the temperature overflow, the first in order of the largest is chosen, as for temperature 0. */
-int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits, const iv_seen *seen,
-                  size_t seen_count, uint64_t position);
+int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
+                  const iv_seen *seen, size_t seen_count, uint64_t position);
 
 /* The Gumbel noise of one token: -log(-log(1 - v)), v in [2^-33, 1) from Philox(seed; id, position). */
 float iv_gumbel(uint64_t seed, uint64_t position, int32_t id);

@@ -26,8 +26,7 @@ static iv_status open_word(iv_regex **out, iv_error *err) {
     return status;
 }
 
-iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t count, iv_added_set *out,
-                            iv_error *err) {
+iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t count, iv_added_set *out, iv_error *err) {
     *out = (iv_added_set){.entries = entries, .count = count};
     bool single = false;
     iv_status status = IV_OK;
@@ -36,13 +35,11 @@ iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t co
         iv_str text = entries[i].text;
         single |= entries[i].token->single_word;
         if (text.len == 0)
-            status = iv_fail(err, IV_UNSUPPORTED,
-                             "%s: added token \"%.100s\": nothing is left of it once normalized", name,
-                             entries[i].token->content.data);
+            status = iv_fail(err, IV_UNSUPPORTED, "%s: added token \"%.100s\": nothing is left of it once normalized",
+                             name, entries[i].token->content.data);
         else if (i && compare_text(entries[i - 1].text, text) == 0)
-            status =
-                iv_fail(err, IV_FORMAT, "%s: added tokens \"%.100s\" and \"%.100s\" look the same in a text",
-                        name, entries[i - 1].token->content.data, entries[i].token->content.data);
+            status = iv_fail(err, IV_FORMAT, "%s: added tokens \"%.100s\" and \"%.100s\" look the same in a text", name,
+                             entries[i - 1].token->content.data, entries[i].token->content.data);
         else
             out->first_byte[(uint8_t)text.data[0] + 1]++;
     }
@@ -101,8 +98,8 @@ static iv_status is_word(const iv_added_set *set, iv_regex_work *work, const cha
 }
 
 /* A single_word token counts only between characters that are not word characters. */
-static iv_status stands_alone(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n,
-                              size_t start, size_t end, bool *yes, iv_error *err) {
+static iv_status stands_alone(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, size_t start,
+                              size_t end, bool *yes, iv_error *err) {
     bool word = false;
     if (start > 0) {
         size_t before = previous_character(text, start);
@@ -136,8 +133,8 @@ static size_t space_after(const char *text, size_t end, size_t n) {
 }
 
 /* Finds the next token to give out, from walk->from on, into walk->held; NULL when there is none. */
-static iv_status find_token(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n,
-                            bool special, iv_added_walk *walk, iv_error *err) {
+static iv_status find_token(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, bool special,
+                            iv_added_walk *walk, iv_error *err) {
     walk->held = NULL;
     while (set->count && walk->from < n) {
         const iv_added_entry *entry = longest_at(set, text + walk->from, n - walk->from);
@@ -174,8 +171,8 @@ static void give_held(iv_added_walk *walk) {
     walk->held = NULL;
 }
 
-iv_status iv_added_next(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n,
-                        bool special, iv_added_walk *walk, bool *more, iv_error *err) {
+iv_status iv_added_next(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, bool special,
+                        iv_added_walk *walk, bool *more, iv_error *err) {
     *more = true;
     if (walk->held) {
         give_held(walk);

@@ -20,8 +20,7 @@ typedef struct iv_added_set {
 } iv_added_set;
 
 /* Takes over entries (malloc'd), also on failure. name heads the error (two tokens that look the same). */
-iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t count, iv_added_set *out,
-                            iv_error *err);
+iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t count, iv_added_set *out, iv_error *err);
 void iv_added_set_close(iv_added_set *set);
 
 /* A walk through one text; zero-initialise. */
@@ -36,7 +35,7 @@ typedef struct iv_added_walk {
 
 /* The next part of the n bytes of valid UTF-8: text or one token; *more is false at the end. At every place
  * the longest token wins. With special false, special tokens are stepped over and stay text. */
-iv_status iv_added_next(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n,
-                        bool special, iv_added_walk *walk, bool *more, iv_error *err);
+iv_status iv_added_next(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, bool special,
+                        iv_added_walk *walk, bool *more, iv_error *err);
 
 #endif

@@ -38,9 +38,7 @@ static size_t pair_slot(const iv_bpe *bpe, uint64_t pair) {
     return i;
 }
 
-static uint64_t pair_key(int32_t left, int32_t right) {
-    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-}
+static uint64_t pair_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
 static const iv_bpe_merge *find_merge(const iv_bpe *bpe, int32_t left, int32_t right) {
     const iv_bpe_merge *m = &bpe->merges[pair_slot(bpe, pair_key(left, right))];
@@ -64,8 +62,7 @@ static bool index_low_characters(iv_bpe *bpe) {
     if (!bpe->low_ids) return false;
     for (uint32_t cp = 0; cp < IV_BPE_LOW; cp++) {
         uint8_t utf8[4];
-        const iv_token *t =
-            iv_token_map_find(&bpe->spec->vocab, (const char *)utf8, iv_utf8_encode(cp, utf8));
+        const iv_token *t = iv_token_map_find(&bpe->spec->vocab, (const char *)utf8, iv_utf8_encode(cp, utf8));
         bpe->low_ids[cp] = t ? t->id : -1;
     }
     return true;
@@ -113,8 +110,7 @@ static void add_symbol(iv_bpe_work *w, int32_t id) {
 
 /* The id of a character in its place: the prefix and suffix, when the model has them, are part of its name.
  */
-static int32_t character_id(const iv_bpe *bpe, iv_buf *name, const char *s, size_t len, bool first,
-                            bool last) {
+static int32_t character_id(const iv_bpe *bpe, iv_buf *name, const char *s, size_t len, bool first, bool last) {
     if (bpe->low_ids && len <= 2) {
         uint32_t cp;
         iv_utf8_decode((const uint8_t *)s, len, &cp);
@@ -236,13 +232,10 @@ static bool reserve(const iv_bpe *bpe, iv_bpe_work *w, size_t n) {
     return true;
 }
 
-iv_status iv_bpe_encode(const iv_bpe *bpe, iv_bpe_work *work, const char *piece, size_t n, iv_ids *out,
-                        iv_error *err) {
+iv_status iv_bpe_encode(const iv_bpe *bpe, iv_bpe_work *work, const char *piece, size_t n, iv_ids *out, iv_error *err) {
     if (bpe->spec->ignore_merges) {
         const iv_token *t = iv_token_map_find(&bpe->spec->vocab, piece, n);
-        if (t)
-            return iv_ids_push(out, t->id) ? IV_OK
-                                           : iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory for ids");
+        if (t) return iv_ids_push(out, t->id) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory for ids");
     }
     iv_buf name = {0};
     size_t longest = bpe->spec->prefix.len + bpe->spec->suffix.len + 4;

@@ -30,8 +30,7 @@ void iv_bpe_close(iv_bpe *bpe);
 
 /* Appends the ids of a piece (n bytes of valid UTF-8) to out. O(n log n). Characters that are not in the
  * vocabulary become byte tokens, the unknown token, or nothing, as the model says. */
-iv_status iv_bpe_encode(const iv_bpe *bpe, iv_bpe_work *work, const char *piece, size_t n, iv_ids *out,
-                        iv_error *err);
+iv_status iv_bpe_encode(const iv_bpe *bpe, iv_bpe_work *work, const char *piece, size_t n, iv_ids *out, iv_error *err);
 
 void iv_bpe_work_free(iv_bpe_work *work);
 

@@ -5,9 +5,7 @@
 #include <stdbool.h>
 
 /* The bytes that do not stand for themselves: 0..20, 7f..a0, ad (hex). */
-static bool is_moved(unsigned byte) {
-    return byte <= 0x20 || (byte >= 0x7f && byte <= 0xa0) || byte == 0xad;
-}
+static bool is_moved(unsigned byte) { return byte <= 0x20 || (byte >= 0x7f && byte <= 0xa0) || byte == 0xad; }
 
 size_t iv_byte_level_encode(uint8_t byte, char out[2]) {
     unsigned b = byte;

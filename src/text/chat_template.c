@@ -38,10 +38,9 @@ static iv_status read_list(const char *path, const json_t *list, source *out, iv
     json_array_foreach(list, i, entry) {
         const json_t *name = json_object_get(entry, "name"), *text = json_object_get(entry, "template");
         if (!json_is_string(name) || !json_is_string(text))
-            return iv_fail(
-                err, IV_FORMAT,
-                "%s: chat_template[%zu]: wanted strings \"name\" and \"template\", found %s and %s", path, i,
-                iv_json_type_name(name), iv_json_type_name(text));
+            return iv_fail(err, IV_FORMAT,
+                           "%s: chat_template[%zu]: wanted strings \"name\" and \"template\", found %s and %s", path, i,
+                           iv_json_type_name(name), iv_json_type_name(text));
         if (strcmp(json_string_value(name), "default") == 0) {
             out->plain = json_string_value(text);
             out->plain_n = json_string_length(text);
@@ -51,8 +50,7 @@ static iv_status read_list(const char *path, const json_t *list, source *out, iv
         }
     }
     if (out->plain) return IV_OK;
-    return iv_fail(err, IV_NOT_FOUND, "%s: chat_template: no template in the list is named \"default\"",
-                   path);
+    return iv_fail(err, IV_NOT_FOUND, "%s: chat_template: no template in the list is named \"default\"", path);
 }
 
 static iv_status read_config(const char *path, const json_t *config, source *out, iv_error *err) {
@@ -129,8 +127,7 @@ static iv_status load(iv_chat_template *t, const char *dir, const char *jinja_pa
     if (iv_file_exists(config_path)) {
         IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, config, err));
         if (!json_is_object(*config))
-            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", config_path,
-                           iv_json_type_name(*config));
+            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", config_path, iv_json_type_name(*config));
         IV_TRY(read_tokens(config_path, *config, t->variables, err));
     }
     if (iv_file_exists(jinja_path)) {
@@ -163,8 +160,8 @@ iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_erro
     return status;
 }
 
-iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables,
-                                  const char *strftime_now, iv_buf *out, iv_error *err) {
+iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
+                                  iv_buf *out, iv_error *err) {
     if (!json_is_object(variables))
         return iv_fail(err, IV_INVALID, "the variables of a chat template: wanted an object, found %s",
                        iv_json_type_name(variables));
@@ -182,9 +179,7 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
     return status;
 }
 
-void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) {
-    memcpy(out, t->digest, sizeof t->digest);
-}
+void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) { memcpy(out, t->digest, sizeof t->digest); }
 
 void iv_chat_template_close(iv_chat_template *t) {
     if (!t) return;

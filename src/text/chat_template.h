@@ -22,8 +22,8 @@ iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_erro
  * apply_chat_template, tools and documents are none and add_generation_prompt is false where they are not
  * given. Tools that are not empty choose the "tool_use" template if there is one. strftime_now and errors: as
  * in iv_template_render. */
-iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables,
-                                  const char *strftime_now, iv_buf *out, iv_error *err);
+iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
+                                  iv_buf *out, iv_error *err);
 
 /* SHA-256 over the templates and the special tokens: equal digests render equal texts. */
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]);

@@ -11,8 +11,7 @@
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
 iv_status iv_decoder_open(const char *name, const iv_tokenizer_json *spec, iv_decoder *out, iv_error *err) {
-    *out = (iv_decoder){
-        .steps = spec->decoders, .count = spec->decoder_count, .join_with_spaces = !spec->has_decoder};
+    *out = (iv_decoder){.steps = spec->decoders, .count = spec->decoder_count, .join_with_spaces = !spec->has_decoder};
     for (size_t i = 0; i < out->count; i++) {
         char where[400];
         if (out->steps[i].kind != IV_DECODE_REPLACE) continue;
@@ -65,8 +64,8 @@ static iv_status replace_token(iv_decode_run *run, size_t step) {
     iv_regex_scan scan = {0};
     size_t done = 0;
     for (bool found = st->held.len > 0; found;) {
-        IV_TRY(iv_regex_next(run->decoder->regexes[step], run->work, st->held.data, st->held.len, &scan,
-                             &found, run->err));
+        IV_TRY(iv_regex_next(run->decoder->regexes[step], run->work, st->held.data, st->held.len, &scan, &found,
+                             run->err));
         size_t upto = found ? scan.start : st->held.len;
         if (upto > done) IV_TRY(part(run, step + 1, st->held.data + done, upto - done));
         if (!found) break;
@@ -229,8 +228,7 @@ static iv_status metaspace_part(iv_decode_run *run, size_t step, const char *s, 
 
 static iv_status part(iv_decode_run *run, size_t step, const char *s, size_t n) {
     if (n == 0) return IV_OK;
-    if (step == run->decoder->count)
-        return iv_buf_append(run->out, s, n) ? IV_OK : iv_text_full(run->out, n, run->err);
+    if (step == run->decoder->count) return iv_buf_append(run->out, s, n) ? IV_OK : iv_text_full(run->out, n, run->err);
     switch (run->decoder->steps[step].kind) {
     case IV_DECODE_FUSE: return part(run, step + 1, s, n);
     case IV_DECODE_STRIP: return strip_part(run, step, s, n);
@@ -266,8 +264,7 @@ static iv_status flush_step(iv_decode_run *run, size_t step) {
 
 iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_error *err) {
     run->out = out, run->err = err;
-    if (run->tokens++ && run->decoder->join_with_spaces && !iv_buf_putc(out, ' '))
-        return iv_text_full(out, 1, err);
+    if (run->tokens++ && run->decoder->join_with_spaces && !iv_buf_putc(out, ' ')) return iv_text_full(out, 1, err);
     return whole_token(run, 0, token.data, token.len);
 }
 

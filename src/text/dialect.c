@@ -26,13 +26,11 @@ typedef struct atom {
 
 static iv_status refuse(const translator *t, size_t from, const char *why) {
     size_t n = t->n - from < 24 ? t->n - from : 24;
-    return iv_fail(t->err, IV_UNSUPPORTED, "%s: pattern at byte %zu, \"%.*s\": %s", t->where, from, (int)n,
-                   t->s + from, why);
+    return iv_fail(t->err, IV_UNSUPPORTED, "%s: pattern at byte %zu, \"%.*s\": %s", t->where, from, (int)n, t->s + from,
+                   why);
 }
 
-static iv_status no_memory(const translator *t) {
-    return iv_fail(t->err, IV_NO_MEMORY, "%s: no memory", t->where);
-}
+static iv_status no_memory(const translator *t) { return iv_fail(t->err, IV_NO_MEMORY, "%s: no memory", t->where); }
 
 static bool at(const translator *t, const char *what) {
     size_t n = strlen(what);
@@ -43,9 +41,7 @@ static iv_status put(translator *t, const char *bytes, size_t n) {
     return iv_buf_append(t->out, bytes, n) ? IV_OK : no_memory(t);
 }
 
-static iv_status puts_(translator *t, const char *s) {
-    return put(t, s, strlen(s));
-}
+static iv_status puts_(translator *t, const char *s) { return put(t, s, strlen(s)); }
 
 /* ---- escapes ---- */
 
@@ -68,8 +64,7 @@ static iv_status read_code(translator *t, size_t from, char kind, atom *a) {
     bool ok = braced        ? count > 0 && t->i < t->n && t->s[t->i] == '}'
               : kind == 'x' ? count > 0 && a->cp < 0x80
                             : count == 4;
-    if (!ok || a->cp > 0x10ffff || (a->cp >= 0xd800 && a->cp <= 0xdfff))
-        return refuse(t, from, "not a character code");
+    if (!ok || a->cp > 0x10ffff || (a->cp >= 0xd800 && a->cp <= 0xdfff)) return refuse(t, from, "not a character code");
     if (braced) t->i++;
     return IV_OK;
 }
@@ -121,8 +116,7 @@ static iv_status read_escape(translator *t, bool in_class, atom *a) {
     }
     case 'w':
     case 'W':
-        ok = iv_charset_word(&a->set) &&
-             (in_class || iv_buf_puts(&a->set, "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"));
+        ok = iv_charset_word(&a->set) && (in_class || iv_buf_puts(&a->set, "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"));
         break;
     case 's':
     case 'S': ok = iv_buf_puts(&a->set, IV_CHARSET_SPACE); break;
@@ -178,8 +172,7 @@ static iv_status read_member(translator *t, size_t class_from, class_parts *part
         last = end.cp;
         if (end.is_set || last < first) return refuse(t, dash, "not a range");
     }
-    if (t->caseless[t->depth] && last > 0x7f)
-        return refuse(t, class_from, "a class beyond ASCII, ignoring case");
+    if (t->caseless[t->depth] && last > 0x7f) return refuse(t, class_from, "a class beyond ASCII, ignoring case");
     bool ok = iv_buf_printf(&parts->set, first == last ? "\\x{%x}" : "\\x{%x}-\\x{%x}", first, last);
     return ok ? IV_OK : no_memory(t);
 }
@@ -225,11 +218,9 @@ static iv_status translate_class(translator *t) {
 
 static iv_status translate_boundary(translator *t, bool inside) {
     iv_buf w = {0};
-    bool ok = iv_buf_putc(&w, '[') && iv_charset_word(&w) &&
-              iv_buf_puts(&w, "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]");
-    ok = ok &&
-         iv_buf_printf(t->out, inside ? "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))" : "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))",
-                       w.data, w.data, w.data, w.data);
+    bool ok = iv_buf_putc(&w, '[') && iv_charset_word(&w) && iv_buf_puts(&w, "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]");
+    ok = ok && iv_buf_printf(t->out, inside ? "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))" : "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))",
+                             w.data, w.data, w.data, w.data);
     iv_buf_free(&w);
     t->i += 2;
     return ok ? IV_OK : no_memory(t);
@@ -246,8 +237,8 @@ static iv_status translate_escape(translator *t) {
     atom a = {0};
     iv_status status = read_escape(t, false, &a);
     if (status == IV_OK && a.is_set) {
-        bool ok = iv_buf_puts(t->out, a.complement ? "[^" : "[") &&
-                  iv_buf_append(t->out, a.set.data, a.set.len) && iv_buf_putc(t->out, ']');
+        bool ok = iv_buf_puts(t->out, a.complement ? "[^" : "[") && iv_buf_append(t->out, a.set.data, a.set.len) &&
+                  iv_buf_putc(t->out, ']');
         status = ok ? IV_OK : no_memory(t);
     } else if (status == IV_OK) {
         status = iv_buf_printf(t->out, "\\x{%x}", a.cp) ? IV_OK : no_memory(t);
@@ -269,8 +260,7 @@ static iv_status open_group(translator *t) {
         return puts_(t, "(?i)");
     }
     if (t->depth == IV_PATTERN_GROUPS_MAX)
-        return iv_fail(t->err, IV_LIMIT, "%s: pattern: groups nested over %d deep", t->where,
-                       IV_PATTERN_GROUPS_MAX);
+        return iv_fail(t->err, IV_LIMIT, "%s: pattern: groups nested over %d deep", t->where, IV_PATTERN_GROUPS_MAX);
     for (size_t k = 0; k < sizeof openings / sizeof *openings; k++)
         if (at(t, openings[k])) opening = openings[k];
     if (!opening && at(t, "(?")) return refuse(t, from, "this kind of group is not supported");

@@ -32,9 +32,7 @@ bool iv_ids_append(iv_ids *ids, const int32_t *from, size_t n) {
     return true;
 }
 
-void iv_ids_clear(iv_ids *ids) {
-    ids->count = 0;
-}
+void iv_ids_clear(iv_ids *ids) { ids->count = 0; }
 
 void iv_ids_free(iv_ids *ids) {
     free(ids->data);

@@ -13,8 +13,8 @@ iv_status iv_text_full(const iv_buf *buf, size_t extra, iv_error *err) {
     return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory for a text of %zu bytes", buf->len);
 }
 
-iv_status iv_normalizer_open(const char *name, const iv_normalizer_spec *steps, size_t count,
-                             iv_normalizer *out, iv_error *err) {
+iv_status iv_normalizer_open(const char *name, const iv_normalizer_spec *steps, size_t count, iv_normalizer *out,
+                             iv_error *err) {
     *out = (iv_normalizer){.steps = steps, .count = count};
     for (size_t i = 0; i < count; i++) {
         char where[400];
@@ -36,9 +36,8 @@ void iv_normalizer_close(iv_normalizer *n) {
 
 /* Letters that got a lower case after utf8proc's Unicode 15, and the one that lowers to two characters. */
 static uint32_t lower(uint32_t cp) {
-    static const uint32_t pairs[][2] = {{0x1c89, 0x1c8a}, {0xa7cb, 0x264},  {0xa7cc, 0xa7cd},
-                                        {0xa7ce, 0xa7cf}, {0xa7d2, 0xa7d3}, {0xa7d4, 0xa7d5},
-                                        {0xa7da, 0xa7db}, {0xa7dc, 0x19b}};
+    static const uint32_t pairs[][2] = {{0x1c89, 0x1c8a}, {0xa7cb, 0x264},  {0xa7cc, 0xa7cd}, {0xa7ce, 0xa7cf},
+                                        {0xa7d2, 0xa7d3}, {0xa7d4, 0xa7d5}, {0xa7da, 0xa7db}, {0xa7dc, 0x19b}};
     if (cp < 0x80) return cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i][0] == cp) return pairs[i][1];
@@ -52,8 +51,7 @@ static bool append_lower(const char *text, size_t n, iv_buf *out) {
         uint8_t bytes[4];
         uint32_t cp;
         i += iv_utf8_decode((const uint8_t *)text + i, n - i, &cp);
-        if (cp == 0x130 ? !iv_buf_puts(out, "i\xcc\x87")
-                        : !iv_buf_append(out, bytes, iv_utf8_encode(lower(cp), bytes)))
+        if (cp == 0x130 ? !iv_buf_puts(out, "i\xcc\x87") : !iv_buf_append(out, bytes, iv_utf8_encode(lower(cp), bytes)))
             return false;
     }
     return true;
@@ -74,8 +72,8 @@ static bool append_stripped(const iv_normalizer_spec *s, const char *text, size_
     return end <= start || iv_buf_append(out, text + start, end - start);
 }
 
-static iv_status append_replaced(const iv_regex *re, iv_regex_work *work, iv_str content, const char *text,
-                                 size_t n, iv_buf *out, iv_error *err) {
+static iv_status append_replaced(const iv_regex *re, iv_regex_work *work, iv_str content, const char *text, size_t n,
+                                 iv_buf *out, iv_error *err) {
     iv_regex_scan scan = {0};
     size_t done = 0;
     for (bool found = n > 0; found;) {
@@ -89,8 +87,8 @@ static iv_status append_replaced(const iv_regex *re, iv_regex_work *work, iv_str
     return IV_OK;
 }
 
-static iv_status apply_step(const iv_normalizer *norm, size_t i, iv_regex_work *work, const char *text,
-                            size_t n, iv_buf *out, iv_error *err) {
+static iv_status apply_step(const iv_normalizer *norm, size_t i, iv_regex_work *work, const char *text, size_t n,
+                            iv_buf *out, iv_error *err) {
     const iv_normalizer_spec *s = &norm->steps[i];
     size_t most = 4; /* bytes of one append */
     bool ok = true;
@@ -113,8 +111,8 @@ static iv_status apply_step(const iv_normalizer *norm, size_t i, iv_regex_work *
     return ok ? IV_OK : iv_text_full(out, most, err);
 }
 
-iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, const char *text, size_t n,
-                              iv_buf *out, iv_buf *spare, iv_error *err) {
+iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, const char *text, size_t n, iv_buf *out,
+                              iv_buf *spare, iv_error *err) {
     /* The last step must write to out, so the first writes to whichever buffer makes that come true. */
     for (size_t i = 0; i < norm->count; i++) {
         iv_buf *to = (norm->count - i) % 2 ? out : spare;

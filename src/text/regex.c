@@ -29,15 +29,14 @@ static iv_status compile(const char *where, const char *pattern, size_t n, iv_re
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", where);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    uint32_t options =
-        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C;
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C;
     re->code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &code, &offset, context);
     pcre2_compile_context_free(context);
     if (!re->code) {
         char text[160];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
-        return iv_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? IV_NO_MEMORY : IV_UNSUPPORTED,
-                       "%s: pattern: %s", where, text);
+        return iv_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? IV_NO_MEMORY : IV_UNSUPPORTED, "%s: pattern: %s", where,
+                       text);
     }
     pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE); /* where there is no JIT the interpreter does the same */
     return IV_OK;
@@ -72,8 +71,7 @@ iv_status iv_regex_open(const char *where, const iv_pattern *pattern, iv_regex *
     if (pattern->regex) {
         iv_buf translated = {0};
         status = iv_dialect_translate(where, pattern->text.data, pattern->text.len, &translated, err);
-        if (status == IV_OK)
-            status = compile(where, translated.data ? translated.data : "", translated.len, re, err);
+        if (status == IV_OK) status = compile(where, translated.data ? translated.data : "", translated.len, re, err);
         iv_buf_free(&translated);
     } else {
         IV_ASSERT(pattern->text.len > 0);
@@ -122,8 +120,8 @@ void iv_regex_work_free(iv_regex_work *work) {
 }
 
 /* One search from an offset. */
-static iv_status find(const iv_regex *re, iv_regex_work *work, const char *text, size_t n, size_t from,
-                      size_t *start, size_t *end, bool *found, iv_error *err) {
+static iv_status find(const iv_regex *re, iv_regex_work *work, const char *text, size_t n, size_t from, size_t *start,
+                      size_t *end, bool *found, iv_error *err) {
     if (!re->code) {
         const char *hit = memmem(text + from, n - from, re->literal, re->literal_len);
         *found = hit != NULL;
@@ -131,8 +129,7 @@ static iv_status find(const iv_regex *re, iv_regex_work *work, const char *text,
         *end = *start + re->literal_len;
         return IV_OK;
     }
-    size_t steps =
-        IV_REGEX_STEPS_BASE + (n < (size_t)1 << 25 ? n : (size_t)1 << 25) * IV_REGEX_STEPS_PER_BYTE;
+    size_t steps = IV_REGEX_STEPS_BASE + (n < (size_t)1 << 25 ? n : (size_t)1 << 25) * IV_REGEX_STEPS_PER_BYTE;
     pcre2_set_match_limit(work->context, (uint32_t)steps);
     int rc = pcre2_match(re->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, work->data, work->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
@@ -149,12 +146,12 @@ static iv_status find(const iv_regex *re, iv_regex_work *work, const char *text,
     if (rc == PCRE2_ERROR_NOMATCH) return IV_OK;
     char message[160];
     pcre2_get_error_message(rc, (PCRE2_UCHAR *)message, sizeof message);
-    return iv_fail(err, rc == PCRE2_ERROR_NOMEMORY ? IV_NO_MEMORY : IV_LIMIT,
-                   "%s: pattern on a text of %zu bytes: %s", re->where, n, message);
+    return iv_fail(err, rc == PCRE2_ERROR_NOMEMORY ? IV_NO_MEMORY : IV_LIMIT, "%s: pattern on a text of %zu bytes: %s",
+                   re->where, n, message);
 }
 
-iv_status iv_regex_next(const iv_regex *re, iv_regex_work *work, const char *text, size_t n,
-                        iv_regex_scan *scan, bool *found, iv_error *err) {
+iv_status iv_regex_next(const iv_regex *re, iv_regex_work *work, const char *text, size_t n, iv_regex_scan *scan,
+                        bool *found, iv_error *err) {
     *found = false;
     while (scan->from <= n) {
         size_t start, end;

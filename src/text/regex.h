@@ -38,7 +38,7 @@ typedef struct iv_regex_scan {
 
 /* Finds the next match in the n bytes of valid UTF-8 and sets *found. Matches do not overlap; an empty one
  * right after another match is passed over, as in the reference engine. */
-iv_status iv_regex_next(const iv_regex *re, iv_regex_work *work, const char *text, size_t n,
-                        iv_regex_scan *scan, bool *found, iv_error *err);
+iv_status iv_regex_next(const iv_regex *re, iv_regex_work *work, const char *text, size_t n, iv_regex_scan *scan,
+                        bool *found, iv_error *err);
 
 #endif

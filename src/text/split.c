@@ -75,8 +75,8 @@ static iv_status open_step(const char *where, const iv_pretokenizer_spec *s, iv_
     return IV_OK;
 }
 
-iv_status iv_splitter_open(const char *name, const iv_pretokenizer_spec *steps, size_t count,
-                           iv_splitter *out, iv_error *err) {
+iv_status iv_splitter_open(const char *name, const iv_pretokenizer_spec *steps, size_t count, iv_splitter *out,
+                           iv_error *err) {
     *out = (iv_splitter){.steps = steps, .count = count};
     for (size_t i = 0; i < count; i++) {
         char where[400];
@@ -115,8 +115,8 @@ static iv_status push_segment(iv_split_work *w, size_t start, size_t end, bool m
 }
 
 /* The matches of re (NULL: none) in the text and what is between them, in order. */
-static iv_status find_segments(const iv_regex *re, iv_regex_work *rw, iv_split_work *w, const char *text,
-                               size_t n, bool invert, iv_error *err) {
+static iv_status find_segments(const iv_regex *re, iv_regex_work *rw, iv_split_work *w, const char *text, size_t n,
+                               bool invert, iv_error *err) {
     iv_regex_scan scan = {0};
     size_t done = 0;
     w->segment_count = 0;
@@ -161,8 +161,8 @@ static iv_status push_piece(iv_pieces *p, size_t start, size_t len, bool at_star
     return IV_OK;
 }
 
-static iv_status split_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w,
-                             iv_piece piece, iv_error *err) {
+static iv_status split_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w, iv_piece piece,
+                             iv_error *err) {
     const iv_pretokenizer_spec *spec = &s->steps[step];
     bool whitespace = spec->kind == IV_PRETOKENIZE_WHITESPACE;
     iv_split_behavior behavior = spec->behavior;
@@ -172,8 +172,8 @@ static iv_status split_piece(const iv_splitter *s, size_t step, iv_regex_work *r
     join_segments(w, behavior);
     for (size_t i = 0; i < w->segment_count; i++) {
         iv_segment seg = w->segments[i];
-        IV_TRY(push_piece(&w->next, piece.start + seg.start, seg.end - seg.start,
-                          piece.at_start && seg.start == 0, err));
+        IV_TRY(
+            push_piece(&w->next, piece.start + seg.start, seg.end - seg.start, piece.at_start && seg.start == 0, err));
     }
     return IV_OK;
 }
@@ -198,16 +198,15 @@ static iv_status byte_level_piece(const iv_splitter *s, size_t step, iv_regex_wo
     return IV_OK;
 }
 
-static iv_status metaspace_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w,
-                                 iv_piece piece, iv_error *err) {
+static iv_status metaspace_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w, iv_piece piece,
+                                 iv_error *err) {
     const iv_pretokenizer_spec *spec = &s->steps[step];
     const char *text = w->current.text.data + piece.start;
     iv_str mark = spec->replacement;
     iv_buf *out = &w->next.text;
     size_t base = out->len;
     bool marked = *text == ' ' || (piece.len >= mark.len && memcmp(text, mark.data, mark.len) == 0);
-    bool prepend =
-        spec->prepend == IV_PREPEND_ALWAYS || (spec->prepend == IV_PREPEND_FIRST && piece.at_start);
+    bool prepend = spec->prepend == IV_PREPEND_ALWAYS || (spec->prepend == IV_PREPEND_FIRST && piece.at_start);
     bool ok = marked || !prepend || iv_buf_append(out, mark.data, mark.len);
     for (size_t i = 0; ok && i < piece.len; i++)
         ok = text[i] == ' ' ? iv_buf_append(out, mark.data, mark.len) : iv_buf_putc(out, text[i]);
@@ -216,14 +215,12 @@ static iv_status metaspace_piece(const iv_splitter *s, size_t step, iv_regex_wor
     join_segments(w, IV_SPLIT_MERGED_WITH_NEXT);
     for (size_t i = 0; i < w->segment_count; i++) {
         iv_segment seg = w->segments[i];
-        IV_TRY(push_piece(&w->next, base + seg.start, seg.end - seg.start, piece.at_start && seg.start == 0,
-                          err));
+        IV_TRY(push_piece(&w->next, base + seg.start, seg.end - seg.start, piece.at_start && seg.start == 0, err));
     }
     return IV_OK;
 }
 
-static iv_status apply_step(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w,
-                            iv_error *err) {
+static iv_status apply_step(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w, iv_error *err) {
     iv_pretokenizer_kind kind = s->steps[step].kind;
     bool rewrites = kind == IV_PRETOKENIZE_BYTE_LEVEL || kind == IV_PRETOKENIZE_METASPACE;
     iv_buf_clear(&w->next.text);
@@ -246,8 +243,8 @@ static iv_status apply_step(const iv_splitter *s, size_t step, iv_regex_work *rw
     return IV_OK;
 }
 
-iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex_work, iv_split_work *work,
-                            const char *text, size_t n, bool at_start, iv_error *err) {
+iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex_work, iv_split_work *work, const char *text,
+                            size_t n, bool at_start, iv_error *err) {
     work->current.len = 0;
     iv_buf_clear(&work->current.text);
     if (!iv_buf_append(&work->current.text, text, n)) return iv_text_full(&work->current.text, n, err);

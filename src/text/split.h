@@ -33,13 +33,13 @@ typedef struct iv_split_work {
 } iv_split_work;
 
 /* Compiles the patterns. The specs must outlive the splitter. On failure nothing is left to close. */
-iv_status iv_splitter_open(const char *name, const iv_pretokenizer_spec *steps, size_t count,
-                           iv_splitter *out, iv_error *err);
+iv_status iv_splitter_open(const char *name, const iv_pretokenizer_spec *steps, size_t count, iv_splitter *out,
+                           iv_error *err);
 void iv_splitter_close(iv_splitter *s);
 
 /* Splits n bytes of valid UTF-8; the pieces are work->current, good until the next call. */
-iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex_work, iv_split_work *work,
-                            const char *text, size_t n, bool at_start, iv_error *err);
+iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex_work, iv_split_work *work, const char *text,
+                            size_t n, bool at_start, iv_error *err);
 
 void iv_split_work_free(iv_split_work *work);
 

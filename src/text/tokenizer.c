@@ -55,22 +55,18 @@ typedef struct encoder {
     iv_error *err;
 } encoder;
 
-static iv_status no_memory(iv_error *err) {
-    return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory");
-}
+static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory"); }
 
 /* ---- opening ---- */
 
 /* The text by which an added token is found: its content, or what the normalizer makes of it (kept in the
  * arena). */
-static iv_status added_text(iv_tokenizer *t, iv_regex_work *work, const iv_added_token *a, iv_str *out,
-                            iv_error *err) {
+static iv_status added_text(iv_tokenizer *t, iv_regex_work *work, const iv_added_token *a, iv_str *out, iv_error *err) {
     iv_buf normal = {0}, spare = {0};
     *out = a->content;
     if (!a->normalized) return IV_OK;
     normal.limit = spare.limit = IV_TOKEN_BYTES_MAX;
-    iv_status status =
-        iv_normalizer_apply(&t->normalizer, work, a->content.data, a->content.len, &normal, &spare, err);
+    iv_status status = iv_normalizer_apply(&t->normalizer, work, a->content.data, a->content.len, &normal, &spare, err);
     if (status == IV_OK) {
         *out = (iv_str){iv_arena_strndup(&t->spec.arena, normal.data, normal.len), normal.len};
         if (!out->data) status = no_memory(err);
@@ -80,8 +76,7 @@ static iv_status added_text(iv_tokenizer *t, iv_regex_work *work, const iv_added
     return status;
 }
 
-static iv_status open_added(const char *name, iv_tokenizer *t, bool normalized, iv_added_set *out,
-                            iv_error *err) {
+static iv_status open_added(const char *name, iv_tokenizer *t, bool normalized, iv_added_set *out, iv_error *err) {
     size_t count = 0, bytes;
     iv_added_entry *entries = NULL;
     iv_status status = IV_OK;
@@ -144,8 +139,7 @@ static iv_status open_parts(const char *name, iv_tokenizer *t, iv_error *err) {
     return collect_forms(t, err);
 }
 
-iv_status iv_tokenizer_parse(const char *name, const char *json, size_t n, iv_tokenizer **out,
-                             iv_error *err) {
+iv_status iv_tokenizer_parse(const char *name, const char *json, size_t n, iv_tokenizer **out, iv_error *err) {
     iv_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return no_memory(err);
     iv_status status = iv_tokenizer_json_parse(name, json, n, &t->spec, err);
@@ -189,8 +183,7 @@ static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_star
     IV_TRY(iv_splitter_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, e->err));
     const iv_pieces *p = &e->split.current;
     for (size_t i = 0; i < p->len; i++)
-        IV_TRY(iv_bpe_encode(&e->t->bpe, &e->bpe, p->text.data + p->items[i].start, p->items[i].len, e->out,
-                             e->err));
+        IV_TRY(iv_bpe_encode(&e->t->bpe, &e->bpe, p->text.data + p->items[i].start, p->items[i].len, e->out, e->err));
     return IV_OK;
 }
 
@@ -201,12 +194,11 @@ static iv_status encode_text(encoder *e, const char *text, size_t n, bool at_sta
     IV_TRY(iv_normalizer_apply(&e->t->normalizer, e->regex, text, n, &e->normal, &e->spare, e->err));
     if (e->normal.len == 0) return IV_OK;
     for (;;) {
-        IV_TRY(iv_added_next(&e->t->normalized, e->regex, e->normal.data, e->normal.len, e->special, &walk,
-                             &more, e->err));
+        IV_TRY(iv_added_next(&e->t->normalized, e->regex, e->normal.data, e->normal.len, e->special, &walk, &more,
+                             e->err));
         if (!more) return IV_OK;
         if (!walk.token)
-            IV_TRY(encode_run(e, e->normal.data + walk.start, walk.end - walk.start,
-                              at_start && walk.start == 0));
+            IV_TRY(encode_run(e, e->normal.data + walk.start, walk.end - walk.start, at_start && walk.start == 0));
         else if (!iv_ids_push(e->out, walk.token->id))
             return no_memory(e->err);
     }
@@ -259,8 +251,8 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
 
 /* ---- decoding ---- */
 
-static iv_status decode_id(const iv_tokenizer *t, bool skip_special, iv_decode_run *run, int32_t id,
-                           iv_buf *out, iv_error *err) {
+static iv_status decode_id(const iv_tokenizer *t, bool skip_special, iv_decode_run *run, int32_t id, iv_buf *out,
+                           iv_error *err) {
     if (id < 0) return iv_fail(err, IV_INVALID, "tokenizer: %d is not a token id", id);
     if ((size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return IV_OK;
     const normal_form key = {.id = id}, *form = NULL;
@@ -270,20 +262,18 @@ static iv_status decode_id(const iv_tokenizer *t, bool skip_special, iv_decode_r
     return iv_decode_token(run, form ? form->text : t->spec.by_id[id], out, err);
 }
 
-iv_status iv_tokenizer_decode(const iv_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                              iv_buf *out, iv_error *err) {
+iv_status iv_tokenizer_decode(const iv_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, iv_buf *out,
+                              iv_error *err) {
     iv_decode_run run;
     IV_TRY(iv_decode_begin(&t->decoder, &run, err));
     iv_status status = IV_OK;
-    for (size_t i = 0; i < n && status == IV_OK; i++)
-        status = decode_id(t, skip_special, &run, ids[i], out, err);
+    for (size_t i = 0; i < n && status == IV_OK; i++) status = decode_id(t, skip_special, &run, ids[i], out, err);
     if (status == IV_OK) status = iv_decode_flush(&run, out, err);
     iv_decode_end(&run);
     return status;
 }
 
-iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out,
-                               iv_error *err) {
+iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out, iv_error *err) {
     iv_token_stream *s = malloc(sizeof *s);
     if (!s) return no_memory(err);
     *s = (iv_token_stream){.tokenizer = t, .skip_special = skip_special};
@@ -311,9 +301,7 @@ void iv_token_stream_close(iv_token_stream *s) {
 
 /* ---- looking up ---- */
 
-size_t iv_tokenizer_vocab_size(const iv_tokenizer *t) {
-    return t->spec.id_count;
-}
+size_t iv_tokenizer_vocab_size(const iv_tokenizer *t) { return t->spec.id_count; }
 
 bool iv_tokenizer_find(const iv_tokenizer *t, const char *token, size_t n, int32_t *id) {
     const iv_token *found = iv_token_map_find(&t->spec.added_map, token, n);
@@ -332,6 +320,4 @@ bool iv_tokenizer_is_special(const iv_tokenizer *t, int32_t id) {
     return id >= 0 && (size_t)id < t->spec.id_count && (t->special[id / 8] >> (id % 8) & 1);
 }
 
-void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]) {
-    memcpy(out, t->digest, 32);
-}
+void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]) { memcpy(out, t->digest, 32); }

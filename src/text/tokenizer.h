@@ -43,8 +43,8 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
 /* Appends the text of n ids to out: valid UTF-8, whatever the ids. skip_special leaves special tokens out. An
  * id that names no token (a model may have more rows than its tokenizer has tokens) gives nothing; a negative
  * one is IV_INVALID. */
-iv_status iv_tokenizer_decode(const iv_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                              iv_buf *out, iv_error *err);
+iv_status iv_tokenizer_decode(const iv_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, iv_buf *out,
+                              iv_error *err);
 
 size_t iv_tokenizer_vocab_size(const iv_tokenizer *t); /* 1 + the largest id */
 
@@ -64,8 +64,7 @@ void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]);
  * rest. The tokenizer must outlive the stream. */
 typedef struct iv_token_stream iv_token_stream;
 
-iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out,
-                               iv_error *err);
+iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out, iv_error *err);
 iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err);
 iv_status iv_token_stream_flush(iv_token_stream *s, iv_buf *out, iv_error *err);
 void iv_token_stream_close(iv_token_stream *s); /* NULL is allowed */

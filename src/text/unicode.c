@@ -119,8 +119,8 @@ static bool normalize(iv_normalizer_kind form, const uint8_t *text, size_t n, co
         } else {
             if (!codes_reserve(c, DECOMPOSED_MAX)) return false;
             int boundary = 0;
-            utf8proc_ssize_t k = utf8proc_decompose_char((utf8proc_int32_t)cp, c->data + c->len,
-                                                         DECOMPOSED_MAX, options, &boundary);
+            utf8proc_ssize_t k =
+                utf8proc_decompose_char((utf8proc_int32_t)cp, c->data + c->len, DECOMPOSED_MAX, options, &boundary);
             IV_ASSERT(k >= 0 && k <= DECOMPOSED_MAX);
             c->len += (size_t)k;
         }
@@ -129,8 +129,7 @@ static bool normalize(iv_normalizer_kind form, const uint8_t *text, size_t n, co
     return flush(c, compose, out);
 }
 
-iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t n, iv_buf *out,
-                               iv_error *err) {
+iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t n, iv_buf *out, iv_error *err) {
     /* ASCII is its own normal form in all four; below U+0300 so is every character in NFC. */
     uint8_t bound = form == IV_NORMALIZE_NFC ? 0xcc : 0x80;
     size_t plain = 0;

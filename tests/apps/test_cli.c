@@ -96,8 +96,8 @@ static void expect_error(int code, const char *words) {
     const char *line_end = strchr(came.err, '\n');
     if (came.code != code || strncmp(came.err, "invar: ", 7) != 0 || !strstr(came.err, words) || !line_end ||
         line_end[1] || came.out_bytes)
-        fail_msg("wanted exit code %d and one line with \"%s\", found %d, standard error:\n%s", code, words,
-                 came.code, came.err);
+        fail_msg("wanted exit code %d and one line with \"%s\", found %d, standard error:\n%s", code, words, came.code,
+                 came.err);
 }
 
 static void expect_out(const char *words) {
@@ -179,18 +179,14 @@ static void usage_errors(void **state) {
         {{"generate", "tiny-math", "--temperature=nan"}, "--temperature: wanted a number"},
         {{"generate", "tiny-math", "--temperature", "0x1"}, "--temperature: wanted a number"},
         {{"generate", "tiny-math", "--temperature="}, "--temperature: wanted a number"},
-        {{"generate", "tiny-math", "--top-p", "0"},
-         "--top-p: wanted a number above 0 and at most 1, found '0'"},
+        {{"generate", "tiny-math", "--top-p", "0"}, "--top-p: wanted a number above 0 and at most 1, found '0'"},
         {{"generate", "tiny-math", "--top-p", "1e-60"}, "--top-p: wanted a number above 0"},
-        {{"generate", "tiny-math", "--presence-penalty", "-2.5"},
-         "--presence-penalty: wanted a number from -2 to 2"},
+        {{"generate", "tiny-math", "--presence-penalty", "-2.5"}, "--presence-penalty: wanted a number from -2 to 2"},
         {{"generate", "tiny-math", "--max-tokens", "0"}, "--max-tokens: wanted a whole number from 1"},
         {{"generate", "tiny-math", "--max-tokens", "-1"}, "--max-tokens: wanted a whole number"},
-        {{"generate", "tiny-math", "--seed", "18446744073709551616"},
-         "--seed: wanted a whole number of 0 or more"},
+        {{"generate", "tiny-math", "--seed", "18446744073709551616"}, "--seed: wanted a whole number of 0 or more"},
         {{"generate", "tiny-math", "--logprobs", "21"}, "--logprobs: wanted a whole number from 0 to 20"},
-        {{"generate", "tiny-math", "--isa", "avx"},
-         "--isa: wanted one of: auto scalar avx2 avx512, found 'avx'"},
+        {{"generate", "tiny-math", "--isa", "avx"}, "--isa: wanted one of: auto scalar avx2 avx512, found 'avx'"},
         {{"generate", "tiny-math", "--isa", "auto scalar"}, "--isa: wanted one of"},
         {{"generate", "tiny-math", "--ids", "1,,2"}, "--ids: wanted token ids"},
         {{"generate", "tiny-math", "--ids", "4294967296"}, "--ids: wanted token ids"},
@@ -200,17 +196,14 @@ static void usage_errors(void **state) {
         {{"generate", "tiny-math", "--seed", "1", "--seed", "2"}, "--seed: given twice"},
         {{"generate", "tiny-math", "--chat=yes"}, "--chat: wanted no value, found 'yes'"},
         {{"generate", "tiny-math", "-p"}, "--prompt: wanted TEXT, found nothing"},
-        {{"generate", "tiny-math", "-p", "\xff\x1b[31m"},
-         "--prompt: wanted UTF-8, found byte 0xff at offset 0"},
+        {{"generate", "tiny-math", "-p", "\xff\x1b[31m"}, "--prompt: wanted UTF-8, found byte 0xff at offset 0"},
         {{"generate", "tiny-math", "-p", "x", "--system", "y"}, "--system needs --chat"},
         {{"generate", "tiny-math", "--ids", "1", "--chat"}, "--chat needs a text"},
         {{"generate", "tiny-math", "-x"}, "unknown flag '-x'"},
         {{"generate", "tiny-math", "--\x1b[2J"}, "unknown flag '--\\x1b[2J'"},
-        {{"chat", "tiny-math", "--chat-template-kwargs", "[1]"},
-         "--chat-template-kwargs: wanted a JSON object"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "[1]"}, "--chat-template-kwargs: wanted a JSON object"},
         {{"chat", "tiny-math", "--chat-template-kwargs", "{"}, "--chat-template-kwargs: column"},
-        {{"chat", "tiny-math", "--chat-template-kwargs", "{\"messages\":[]}"},
-         "\"messages\" is the conversation"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "{\"messages\":[]}"}, "\"messages\" is the conversation"},
         {{"tokenize", "tiny-math", "--text", "a", "--ids", "1"}, "found more"},
         {{"render", "--input", "x.json"}, "wanted MODEL or --template FILE, found neither"},
         {{"render", "tiny-math"}, "wanted --input FILE"},
@@ -324,13 +317,12 @@ static void models_are_found_by_name(void **state) {
 
 static void tokenizes_both_ways(void **state) {
     (void)state;
-    static const char text[] =
-        "Mia has 34 marbles.\n\tTwo: \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 <|im_start|>";
+    static const char text[] = "Mia has 34 marbles.\n\tTwo: \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 <|im_start|>";
     char list[4096] = "", unquoted[4096];
     RUN("tokenize", "tiny-math", "--text", "Mia has 34");
     expect_ok();
-    assert_string_equal(
-        came.out, "     599  Mia\n     303  \xc4\xa0has\n     220  \xc4\xa0\n      18  3\n      19  4\n");
+    assert_string_equal(came.out,
+                        "     599  Mia\n     303  \xc4\xa0has\n     220  \xc4\xa0\n      18  3\n      19  4\n");
     RUN_WITH(text, "tokenize", "tiny-math", "--json");
     expect_ok();
     json_t *object = expect_json(), *ids = json_object_get(object, "ids"), *id;
@@ -368,8 +360,7 @@ static void renders(void **state) {
     expect_ok();
     assert_string_equal(came.out, rendered);
     write_file("clock.jinja", clock, sizeof clock - 1);
-    RUN_WITH("{\"n\": 3}", "render", "--template", in_folder("clock.jinja"), "--input", "-", "--strftime-now",
-             "then");
+    RUN_WITH("{\"n\": 3}", "render", "--template", in_folder("clock.jinja"), "--input", "-", "--strftime-now", "then");
     expect_ok();
     assert_string_equal(came.out, "then:3");
 }
@@ -414,9 +405,9 @@ static void threads_and_isa_change_nothing(void **state) {
     char first[80], other[80];
     static char text[OUTPUT_MAX];
     for (size_t i = 0; i < 3; i++) {
-        RUN("generate", "tiny-math", "--chat", "-p", MARBLES, "--seed", "18446744073709551615",
-            "--temperature", "5", "--top-k", "0", "--top-p=1", "--max-tokens", "24", "--threads", threads[i],
-            "--isa", isas[i], "--max-num-batched-tokens", i == 1 ? "7" : "512");
+        RUN("generate", "tiny-math", "--chat", "-p", MARBLES, "--seed", "18446744073709551615", "--temperature", "5",
+            "--top-k", "0", "--top-p=1", "--max-tokens", "24", "--threads", threads[i], "--isa", isas[i],
+            "--max-num-batched-tokens", i == 1 ? "7" : "512");
         expect_ok();
         assert_non_null(strstr(came.err, "seed 18446744073709551615\n"));
         digest_of_report(i == 0 ? first : other);
@@ -437,8 +428,7 @@ static void threads_and_isa_change_nothing(void **state) {
 static void json_says_it_all(void **state) {
     (void)state;
     RUN("generate", "tiny-math", "-p", "2 + 2 =", "--json", "--logprobs", "2", "--max-tokens", "5", "--seed",
-        "18446744073709551615", "--stop", "never \"this\"\n", "--logit-bias", "17=-1.5",
-        "--no-generation-config");
+        "18446744073709551615", "--stop", "never \"this\"\n", "--logit-bias", "17=-1.5", "--no-generation-config");
     expect_ok();
     assert_string_equal(came.err, "");
     expect_out("\"seed\": 18446744073709551615, ");
@@ -475,11 +465,9 @@ static void prompts_come_from_anywhere(void **state) {
     write_file("prompt.txt", "2 + 2 =", 7);
     RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "-p", "2 + 2 =");
     digest_of_report(digests[0]);
-    RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "--prompt-file",
-        in_folder("prompt.txt"));
+    RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "--prompt-file", in_folder("prompt.txt"));
     digest_of_report(digests[1]);
-    RUN_WITH("2 + 2 =", "generate", "--temperature=0", "--max-tokens=6", "--prompt-file=-", "--",
-             "tiny-math");
+    RUN_WITH("2 + 2 =", "generate", "--temperature=0", "--max-tokens=6", "--prompt-file=-", "--", "tiny-math");
     digest_of_report(digests[2]);
     RUN("generate", "tiny-math", "--temperature", "0", "--max-tokens", "6", "--ids", "17,289,220,17,265");
     digest_of_report(digests[3]);
@@ -488,16 +476,14 @@ static void prompts_come_from_anywhere(void **state) {
 
 static void stops_where_told(void **state) {
     (void)state;
-    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--stop", "52", "--stop",
-        "never");
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--stop", "52", "--stop", "never");
     expect_ok();
     assert_string_equal(came.out, "<think>\n34 + 18 = ");
     assert_non_null(strstr(came.err, "finish stop"));
     RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--stop-id", "289");
     expect_ok();
     assert_string_equal(came.out, "<think>\n34 +");
-    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--ignore-eos",
-        "--max-tokens", "60");
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--ignore-eos", "--max-tokens", "60");
     expect_ok();
     assert_non_null(strstr(came.err, "60 generated"));
     assert_non_null(strstr(came.err, "finish length"));
@@ -505,8 +491,7 @@ static void stops_where_told(void **state) {
 
 static void logprobs_as_a_table(void **state) {
     (void)state;
-    RUN("generate", "tiny-math", "-p", "2 + 2 =", "--temperature", "0", "--max-tokens", "2", "--logprobs",
-        "1");
+    RUN("generate", "tiny-math", "-p", "2 + 2 =", "--temperature", "0", "--max-tokens", "2", "--logprobs", "1");
     expect_ok();
     assert_non_null(strstr(came.err, "logprob token\n"));
 }
@@ -625,9 +610,8 @@ static void completions_are_current(void **state) {
     (void)state;
     static const struct {
         const char *shell, *file;
-    } scripts[] = {{"bash", "completions/invar.bash"},
-                   {"zsh", "completions/_invar"},
-                   {"fish", "completions/invar.fish"}};
+    } scripts[] = {
+        {"bash", "completions/invar.bash"}, {"zsh", "completions/_invar"}, {"fish", "completions/invar.fish"}};
     static char kept[OUTPUT_MAX];
     for (size_t i = 0; i < 3; i++) {
         RUN("completion", scripts[i].shell);
@@ -638,8 +622,7 @@ static void completions_are_current(void **state) {
         fclose(file);
         kept[n] = 0;
         if (strcmp(kept, came.out) != 0)
-            fail_msg("%s is old: invar completion %s > %s", scripts[i].file, scripts[i].shell,
-                     scripts[i].file);
+            fail_msg("%s is old: invar completion %s > %s", scripts[i].file, scripts[i].shell, scripts[i].file);
     }
 }
 

@@ -78,9 +78,8 @@ static void sha256_of_abc(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_lines_are_printable), cmocka_unit_test(sizes_do_not_wrap),
-        cmocka_unit_test(utf8_is_strict), cmocka_unit_test(files_name_what_is_wrong),
-        cmocka_unit_test(sha256_of_abc)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(error_lines_are_printable), cmocka_unit_test(sizes_do_not_wrap),
+                                       cmocka_unit_test(utf8_is_strict), cmocka_unit_test(files_name_what_is_wrong),
+                                       cmocka_unit_test(sha256_of_abc)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,9 +130,7 @@ static inline answer *answer_to(iv_engine *e, const iv_request *r) {
     return a;
 }
 
-static inline const char *text_of(const answer *a) {
-    return a->text.data ? a->text.data : "";
-}
+static inline const char *text_of(const answer *a) { return a->text.data ? a->text.data : ""; }
 
 static inline void assert_same_answer(const char *what, const answer *want, const answer *got) {
     if (want->count != got->count) fail_msg("%s: wanted %zu tokens, got %zu", what, want->count, got->count);

@@ -36,8 +36,7 @@ static inline void made_open(made_model *m, const char *name) {
         const iv_tensor_info *t = iv_checkpoint_at(c, i);
         m->names[i] = strdup(t->name), m->data[i] = malloc(t->bytes);
         ASSERT_OK(iv_checkpoint_read(c, t, m->data[i], 0, t->bytes, &err), &err);
-        m->tensors[i] =
-            (iv_tensor_data){.name = m->names[i], .dtype = t->dtype, .ndim = t->ndim, .data = m->data[i]};
+        m->tensors[i] = (iv_tensor_data){.name = m->names[i], .dtype = t->dtype, .ndim = t->ndim, .data = m->data[i]};
         memcpy(m->tensors[i].shape, t->shape, sizeof t->shape);
     }
     iv_checkpoint_close(c);
@@ -61,8 +60,8 @@ static inline void made_config(made_model *m, const char *from, const char *to) 
     char *at = strstr(m->config.data, from);
     assert_non_null(at);
     iv_buf changed = {0};
-    assert_true(iv_buf_append(&changed, m->config.data, (size_t)(at - m->config.data)) &&
-                iv_buf_puts(&changed, to) && iv_buf_puts(&changed, at + strlen(from)));
+    assert_true(iv_buf_append(&changed, m->config.data, (size_t)(at - m->config.data)) && iv_buf_puts(&changed, to) &&
+                iv_buf_puts(&changed, at + strlen(from)));
     iv_buf_free(&m->config);
     m->config = changed;
 }
@@ -88,8 +87,7 @@ static inline void made_convert(made_model *m, iv_dtype type) {
 static inline const char *made_write(made_model *m) {
     iv_error err;
     scratch_write(&m->s, "config.json", m->config.data, m->config.len);
-    ASSERT_OK(iv_safetensors_write(scratch_path(&m->s, "model.safetensors"), m->tensors, m->count, &err),
-              &err);
+    ASSERT_OK(iv_safetensors_write(scratch_path(&m->s, "model.safetensors"), m->tensors, m->count, &err), &err);
     return m->s.dir;
 }
 

@@ -68,8 +68,7 @@ static void half_checkpoints_are_the_same(void **state) {
 
 /* ---- the sliding window -------------------------------------------------------------------------------- */
 
-static void window_logits(const char *dir, const char *arithmetic, size_t chunk, const char *isa,
-                          float *out) {
+static void window_logits(const char *dir, const char *arithmetic, size_t chunk, const char *isa, float *out) {
     int32_t ids[TOKENS];
     iv_engine_options o = made_options(dir);
     o.arithmetic = arithmetic, o.max_num_batched_tokens = chunk, o.isa = isa;
@@ -128,17 +127,13 @@ static void nothing_before_the_window_is_seen(void **state) {
     made_close(&m);
 }
 
-static void fma32_windows(void **state) {
-    (void)state, windows_slide("fma32");
-}
-static void tc16_windows(void **state) {
-    (void)state, windows_slide("tc16");
-}
+static void fma32_windows(void **state) { (void)state, windows_slide("fma32"); }
+static void tc16_windows(void **state) { (void)state, windows_slide("tc16"); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(widened_checkpoints_are_the_same),
-                                       cmocka_unit_test(half_checkpoints_are_the_same),
-                                       cmocka_unit_test(fma32_windows), cmocka_unit_test(tc16_windows),
+                                       cmocka_unit_test(half_checkpoints_are_the_same), cmocka_unit_test(fma32_windows),
+                                       cmocka_unit_test(tc16_windows),
                                        cmocka_unit_test(nothing_before_the_window_is_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,11 +9,8 @@ static void every_chunk(void **state) {
     (void)state;
     static const struct {
         const char *arithmetic, *dtype;
-    } kinds[] = {{"fma32", "bfloat16"},
-                 {"fma32", "float16"},
-                 {"fma32", "float32"},
-                 {"tc16", "bfloat16"},
-                 {"tc16", "float16"}};
+    } kinds[] = {
+        {"fma32", "bfloat16"}, {"fma32", "float16"}, {"fma32", "float32"}, {"tc16", "bfloat16"}, {"tc16", "float16"}};
     static float want[TOKENS * VOCAB], got[TOKENS * VOCAB];
     int32_t ids[TOKENS];
     rng g = {11};
@@ -28,8 +25,8 @@ static void every_chunk(void **state) {
                 char what[100];
                 o.isa = iv_isa_name((iv_isa)isa), o.max_num_batched_tokens = chunk;
                 made_logits(&o, ids, TOKENS, got);
-                snprintf(what, sizeof what, "%s %s %s, chunks of %zu", kinds[k].arithmetic, kinds[k].dtype,
-                         o.isa, chunk);
+                snprintf(what, sizeof what, "%s %s %s, chunks of %zu", kinds[k].arithmetic, kinds[k].dtype, o.isa,
+                         chunk);
                 assert_same_bits(what, want, got, TOKENS * VOCAB, 4, false);
             }
     }

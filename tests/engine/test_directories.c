@@ -17,14 +17,13 @@ static void configurations(void **state) {
         const char *from, *to;
         iv_status status;
         const char *text;
-    } cases[] = {
-        {"\"model_type\": \"qwen3\"", "\"model_type\": \"qwen9\"", IV_UNSUPPORTED, "qwen9"},
-        {"\"vocab_size\": 512", "\"vocab_size\": 600", IV_FORMAT,
-         "model.embed_tokens.weight: wanted shape [600, 128], found [512, 128]"},
-        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", IV_FORMAT, "layer"},
-        {"\"num_attention_heads\": 8", "\"num_attention_heads\": 0", IV_FORMAT, "num_attention_heads"},
-        {"\"head_dim\": 32", "\"head_dim\": 64", IV_FORMAT, "wanted shape"},
-        {"{", "[", IV_FORMAT, "config.json"}};
+    } cases[] = {{"\"model_type\": \"qwen3\"", "\"model_type\": \"qwen9\"", IV_UNSUPPORTED, "qwen9"},
+                 {"\"vocab_size\": 512", "\"vocab_size\": 600", IV_FORMAT,
+                  "model.embed_tokens.weight: wanted shape [600, 128], found [512, 128]"},
+                 {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", IV_FORMAT, "layer"},
+                 {"\"num_attention_heads\": 8", "\"num_attention_heads\": 0", IV_FORMAT, "num_attention_heads"},
+                 {"\"head_dim\": 32", "\"head_dim\": 64", IV_FORMAT, "wanted shape"},
+                 {"{", "[", IV_FORMAT, "config.json"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         made_model m;
         made_open(&m, "qwen3");
@@ -50,15 +49,13 @@ static void tensors(void **state) {
     expect_open(made_write(&m), "auto", IV_FORMAT, "model.layers.1.mlp.extra.weight: surplus");
     m.count--;
     m.tensors[at].shape[0] = 128, m.tensors[at].shape[1] = 256;
-    expect_open(made_write(&m), "auto", IV_FORMAT,
-                "up_proj.weight: wanted shape [256, 128], found [128, 256]");
+    expect_open(made_write(&m), "auto", IV_FORMAT, "up_proj.weight: wanted shape [256, 128], found [128, 256]");
     m.tensors[at] = good;
     m.tensors[at].ndim = 1, m.tensors[at].shape[0] = 256 * 128;
     expect_open(made_write(&m), "auto", IV_FORMAT, "wanted shape [256, 128], found [32768]");
     m.tensors[at] = good;
     m.tensors[at].dtype = IV_I32, m.tensors[at].data = calloc(256 * 128, 4);
-    expect_open(made_write(&m), "auto", IV_UNSUPPORTED,
-                "up_proj.weight: wanted BF16, F16 or F32, found int32");
+    expect_open(made_write(&m), "auto", IV_UNSUPPORTED, "up_proj.weight: wanted BF16, F16 or F32, found int32");
     free((void *)(uintptr_t)m.tensors[at].data);
     m.tensors[at] = good;
     ((uint16_t *)m.data[at])[12345] = 0x7fc1;
@@ -101,8 +98,7 @@ static void words_without_weights(void **state) {
     (void)state;
     iv_textual *t = NULL;
     iv_error err;
-    expect_error("missing", iv_textual_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND,
-                 "/nonexistent/model");
+    expect_error("missing", iv_textual_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND, "/nonexistent/model");
     char file[4200];
     snprintf(file, sizeof file, "%s", source_path("CMakeLists.txt"));
     expect_error("a file", iv_textual_open(file, &t, &err), &err, IV_INVALID, "wanted a model directory");
@@ -119,10 +115,9 @@ static void without_a_tokenizer_ids_work(void **state) {
     uint64_t id;
     iv_error err;
     iv_request r = ask(e, "2 + 2", 5);
-    expect_error("text", iv_engine_submit(e, &r, &id, &err), &err, IV_NOT_FOUND,
-                 "no tokenizer.json; give token ids");
-    expect_error("ids", iv_detokenize(iv_engine_textual(e), prompt, 3, false, &text, &err), &err,
-                 IV_NOT_FOUND, "no tokenizer.json");
+    expect_error("text", iv_engine_submit(e, &r, &id, &err), &err, IV_NOT_FOUND, "no tokenizer.json; give token ids");
+    expect_error("ids", iv_detokenize(iv_engine_textual(e), prompt, 3, false, &text, &err), &err, IV_NOT_FOUND,
+                 "no tokenizer.json");
     expect_error("chat", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
                  "no chat template");
     r.text = NULL, r.ids = prompt, r.id_count = 3;

@@ -67,12 +67,8 @@ static void answer_all(const char *arithmetic) {
     json_decref(oracle);
 }
 
-static void fma32(void **state) {
-    (void)state, answer_all("fma32");
-}
-static void tc16(void **state) {
-    (void)state, answer_all("tc16");
-}
+static void fma32(void **state) { (void)state, answer_all("fma32"); }
+static void tc16(void **state) { (void)state, answer_all("tc16"); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(fma32), cmocka_unit_test(tc16)};

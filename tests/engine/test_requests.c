@@ -15,11 +15,9 @@ static void refuse(iv_engine *e, const iv_request *r, const char *text) {
 
 static void every_field_is_checked(void **state) {
     (void)state;
-    static const char *const empty[] = {""}, *const broken[] = {"a\xc3"}, *const many[17] = {"a", "a", "a",
-                                                                                             "a", "a", "a",
-                                                                                             "a", "a", "a",
-                                                                                             "a", "a", "a",
-                                                                                             "a", "a", "a",
+    static const char *const empty[] = {""}, *const broken[] = {"a\xc3"}, *const many[17] = {"a", "a", "a", "a", "a",
+                                                                                             "a", "a", "a", "a", "a",
+                                                                                             "a", "a", "a", "a", "a",
                                                                                              "a", "a"};
     static const int32_t outside[] = {3, 1024}, negative[] = {-1};
     static int32_t long_prompt[257], stop_ids[65];
@@ -62,8 +60,7 @@ static void every_field_is_checked(void **state) {
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 4097);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0].bias = 101);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0].bias = NAN);
-    REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1,
-            biases[0] = (iv_logit_bias){1024, 1});
+    REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0] = (iv_logit_bias){1024, 1});
     REFUSED("both", r.ids = outside, r.id_count = 1);
     REFUSED("neither", r.text = NULL);
     REFUSED("at least one token", r.text_bytes = 0);
@@ -73,8 +70,7 @@ static void every_field_is_checked(void **state) {
     REFUSED("256 tokens leave no room", r.text = NULL, r.ids = long_prompt, r.id_count = 256);
     REFUSED("UTF-8", r.text = "a\xff", r.text_bytes = 2);
 #undef REFUSED
-    r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 255,
-    r.ignore_eos = true; /* one place is left */
+    r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 255, r.ignore_eos = true; /* one place is left */
     answer *a = answer_to(e, &r);
     assert_int_equal(a->count, 1);
     assert_int_equal(a->finish, IV_FINISH_LENGTH);
@@ -117,14 +113,12 @@ static void context_and_cache_fit_each_other(void **state) {
     static const size_t page = 64 * 3072; /* tiny-math: 6 layers x 4 heads x 32 x K and V x 2 bytes a token */
     const struct {
         size_t kv_bytes, max_model_len, seqs, want_len, want_tokens;
-    } cases[] = {{0, 0, 4, 2048, 2048},           {0, 100, 4, 100, 128},
-                 {10 * page, 0, 4, 640, 640},     {10 * page, 65, 4, 65, 512},
-                 {10 * page - 1, 0, 4, 576, 576}, {1000 * page, 0, 2, 2048, 4096},
+    } cases[] = {{0, 0, 4, 2048, 2048},        {0, 100, 4, 100, 128},           {10 * page, 0, 4, 640, 640},
+                 {10 * page, 65, 4, 65, 512},  {10 * page - 1, 0, 4, 576, 576}, {1000 * page, 0, 2, 2048, 4096},
                  {1000 * page, 64, 3, 64, 192}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_engine_options o = small_options();
-        o.kv_bytes = cases[i].kv_bytes, o.max_model_len = cases[i].max_model_len,
-        o.max_num_seqs = cases[i].seqs;
+        o.kv_bytes = cases[i].kv_bytes, o.max_model_len = cases[i].max_model_len, o.max_num_seqs = cases[i].seqs;
         iv_engine *e = open_with(&o);
         iv_engine_info info;
         iv_engine_get_info(e, &info);
@@ -170,8 +164,8 @@ static void many_requests_share_a_small_cache(void **state) {
     for (int pass = 0; pass < 2; pass++) {
         answer *a = pass ? together : alone;
         for (size_t i = 0; i < N; i++) {
-            iv_request r = ask(e, i % 2 ? "2 + 2 =" : "Mia has 12 apples. What comes next: 60, 73, 86, 99?",
-                               5 + i * 3 % 100);
+            iv_request r =
+                ask(e, i % 2 ? "2 + 2 =" : "Mia has 12 apples. What comes next: 60, 73, 86, 99?", 5 + i * 3 % 100);
             r.ignore_eos = true, r.temperature = 1, r.seed = i;
             submit(e, &r, &a[i]);
             if (!pass) run_all(e, &a[i], 1);
@@ -197,8 +191,7 @@ static void a_full_queue_is_busy(void **state) {
     expect_error("queue", iv_engine_submit(e, &r, &id, &err), &err, IV_BUSY, "4096 requests wait");
     ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
     assert_true(busy);
-    for (size_t i = 0; i < 16; i++)
-        ASSERT_OK(iv_engine_submit(e, &r, &id, &err), &err); /* sixteen have left it */
+    for (size_t i = 0; i < 16; i++) ASSERT_OK(iv_engine_submit(e, &r, &id, &err), &err); /* sixteen have left it */
     assert_int_equal(iv_engine_submit(e, &r, &id, &err), IV_BUSY);
     iv_engine_close(e); /* with requests waiting and events untaken */
 }

@@ -18,16 +18,14 @@ static void make_requests(const iv_engine *e, iv_request *r, char (*text)[600]) 
     for (size_t i = 0; i < REQUESTS; i++) {
         size_t n = 0;
         for (size_t turn = 0; turn < (i % 8 == 7 ? 5 : 1 + i % 2); turn++)
-            n += (size_t)snprintf(text[i] + n, 600 - n,
-                                  "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n",
+            n += (size_t)snprintf(text[i] + n, 600 - n, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n",
                                   questions[(i + turn) % 6]);
         r[i] = ask(e, text[i], trials(8 + 2 * i, 30 + 4 * i));
         r[i].ignore_eos = i % 3 != 0, r[i].seed = 100 + i / 2, r[i].logprobs = i % 4 == 0 ? 5 : -1;
         r[i].temperature = i % 4 == 0 ? 0.0f : i % 4 == 1 ? 1.0f : 0.7f;
         if (i % 4 == 2) r[i].top_k = 20, r[i].top_p = 0.95f;
         if (i % 4 == 3) r[i].min_p = 0.02f, r[i].top_p = 0.9f;
-        if (i % 5 == 1)
-            r[i].repetition_penalty = 1.1f, r[i].presence_penalty = 0.5f, r[i].frequency_penalty = 0.2f;
+        if (i % 5 == 1) r[i].repetition_penalty = 1.1f, r[i].presence_penalty = 0.5f, r[i].frequency_penalty = 0.2f;
         if (i % 5 == 2) r[i].logit_bias = bias, r[i].logit_bias_count = 3;
     }
 }
@@ -61,8 +59,8 @@ static void meet(const way *w, const char *arithmetic, const answer *want, size_
     answer *got = run_way(w, arithmetic, n);
     for (size_t i = 0; i < n; i++) {
         char what[160];
-        snprintf(what, sizeof what, "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences%s%s",
-                 i, arithmetic, w->isa, w->threads, w->budget, w->seqs, w->reversed ? ", reversed" : "",
+        snprintf(what, sizeof what, "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences%s%s", i,
+                 arithmetic, w->isa, w->threads, w->budget, w->seqs, w->reversed ? ", reversed" : "",
                  w->alone ? ", alone" : "");
         assert_same_answer(what, &want[i], &got[i]);
     }
@@ -98,12 +96,8 @@ static void every_way(const char *arithmetic) {
     answers_free(want, n);
 }
 
-static void fma32(void **state) {
-    (void)state, every_way("fma32");
-}
-static void tc16(void **state) {
-    (void)state, every_way("tc16");
-}
+static void fma32(void **state) { (void)state, every_way("fma32"); }
+static void tc16(void **state) { (void)state, every_way("tc16"); }
 
 /* Flushed subnormals and truncation in the caller's thread, as fast-math start-up code or fesetround leave
  * behind. */

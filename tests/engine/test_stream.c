@@ -4,9 +4,8 @@
 #include "base/digest.h"
 #include "numerics/rows.h"
 
-static const char chat[] =
-    "<|im_start|>user\nZoe has 29 buttons. A friend gives Zoe 39 buttons. How many buttons "
-    "are left for Zoe?<|im_end|>\n<|im_start|>assistant\n";
+static const char chat[] = "<|im_start|>user\nZoe has 29 buttons. A friend gives Zoe 39 buttons. How many buttons "
+                           "are left for Zoe?<|im_end|>\n<|im_start|>assistant\n";
 enum { EOS = 688, VOCAB = 1024, SAMPLED = 12, BATCH = 16 };
 
 static char *detokenized(const iv_engine *e, const int32_t *ids, size_t n, bool keep_special) {
@@ -81,8 +80,7 @@ static void expect_stopped(const iv_engine *e, const answer *base, const answer 
     assert_true(a->has_stop);
     assert_string_equal(a->stop, stop);
     assert_memory_equal(a->ids, base->ids, a->count * sizeof *a->ids);
-    char *with = detokenized(e, a->ids, a->count, false),
-         *without = detokenized(e, a->ids, a->count - 1, false);
+    char *with = detokenized(e, a->ids, a->count, false), *without = detokenized(e, a->ids, a->count - 1, false);
     assert_true(strstr(with, stop) && !strstr(without, stop)); /* as soon as it is complete */
     free(with), free(without);
 }
@@ -290,8 +288,7 @@ static void penalties_do_what_they_say(void **state) {
         for (size_t i = 0; i < prompt.count; i++) in_prompt[prompt.data[i]] = 1;
         iv_ids_free(&prompt);
         r.repetition_penalty = cases[c].repetition, r.presence_penalty = cases[c].presence;
-        r.frequency_penalty = cases[c].frequency, r.logit_bias = biases,
-        r.logit_bias_count = cases[c].bias_count;
+        r.frequency_penalty = cases[c].frequency, r.logit_bias = biases, r.logit_bias_count = cases[c].bias_count;
         r.ignore_eos = true;
         answer *a = answer_to(e, &r);
         assert_string_not_equal(a->digest, plain->digest);
@@ -303,8 +300,7 @@ static void penalties_do_what_they_say(void **state) {
             for (int32_t id = 0; id < VOCAB; id++) {
                 if (in_prompt[id] || generated[id])
                     row[id] = row[id] > 0 ? row[id] / cases[c].repetition : row[id] * cases[c].repetition;
-                if (generated[id])
-                    row[id] -= cases[c].frequency * (float)generated[id], row[id] -= cases[c].presence;
+                if (generated[id]) row[id] -= cases[c].frequency * (float)generated[id], row[id] -= cases[c].presence;
                 if (row[id] > row[best]) best = id;
             }
             assert_int_equal(a->ids[i], best);

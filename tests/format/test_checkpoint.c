@@ -131,16 +131,8 @@ static void shards_and_index_must_agree(void **state) {
         {both, "'c' of 2.safetensors is not in the weight_map", {&a}, {&b, &c64}, IV_FORMAT},
         {both, "'a' is in both", {&a}, {&b, &a}, IV_FORMAT},
         {both, "'a' is in 2.safetensors, the weight_map says 1.safetensors", {&b}, {&a}, IV_FORMAT},
-        {"\"a\":\"1.safetensors\"",
-         "'b' of 1.safetensors is not in the weight_map",
-         {&a, &b},
-         {NULL},
-         IV_FORMAT},
-        {"\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"",
-         "3.safetensors: cannot open",
-         {&a},
-         {&b},
-         IV_NOT_FOUND},
+        {"\"a\":\"1.safetensors\"", "'b' of 1.safetensors is not in the weight_map", {&a, &b}, {NULL}, IV_FORMAT},
+        {"\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"", "3.safetensors: cannot open", {&a}, {&b}, IV_NOT_FOUND},
         {"\"a\":\"1.safetensors\",\"b\":\"../2.safetensors\"", "holds a '/'", {&a}, {&b}, IV_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -305,16 +297,14 @@ static void failed_opens_close_their_files(void **state) {
 
 static void *read_everything(void *arg) {
     const iv_checkpoint *c = arg;
-    static const uint8_t *const want[] = {(const uint8_t *)a_data, (const uint8_t *)b_data,
-                                          (const uint8_t *)c_data};
+    static const uint8_t *const want[] = {(const uint8_t *)a_data, (const uint8_t *)b_data, (const uint8_t *)c_data};
     iv_error err;
     uint8_t got[16];
     intptr_t wrong = 0;
     for (int round = 0; round < 500; round++)
         for (size_t i = 0; i < 3; i++) {
             const iv_tensor_info *t = iv_checkpoint_at(c, i);
-            if (iv_checkpoint_read(c, t, got, 0, t->bytes, &err) != IV_OK ||
-                memcmp(got, want[i], t->bytes) != 0)
+            if (iv_checkpoint_read(c, t, got, 0, t->bytes, &err) != IV_OK || memcmp(got, want[i], t->bytes) != 0)
                 wrong++;
         }
     return (void *)wrong;

@@ -10,12 +10,11 @@ static void every_field(void **state) {
     (void)state;
     iv_generation_config g;
     iv_error err;
-    ASSERT_OK(
-        parse("{\"do_sample\":true,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,\"min_p\":0,"
-              "\"repetition_penalty\":1.05,\"max_new_tokens\":2048,\"max_length\":32768,\"bos_token_id\":1,"
-              "\"pad_token_id\":0,\"eos_token_id\":[151645,151643],\"transformers_version\":\"4.51.0\"}",
-              &g, &err),
-        &err);
+    ASSERT_OK(parse("{\"do_sample\":true,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,\"min_p\":0,"
+                    "\"repetition_penalty\":1.05,\"max_new_tokens\":2048,\"max_length\":32768,\"bos_token_id\":1,"
+                    "\"pad_token_id\":0,\"eos_token_id\":[151645,151643],\"transformers_version\":\"4.51.0\"}",
+                    &g, &err),
+              &err);
     assert_true(g.has_do_sample && g.do_sample);
     assert_true(g.has_temperature && g.temperature == 0.6);
     assert_true(g.has_top_k && g.top_k == 20);
@@ -31,8 +30,7 @@ static void every_field(void **state) {
 static void nothing_is_required(void **state) {
     (void)state;
     static const iv_generation_config none;
-    static const char *const empty[] = {"{}",
-                                        "{\"temperature\":null,\"eos_token_id\":null,\"bos_token_id\":null}",
+    static const char *const empty[] = {"{}", "{\"temperature\":null,\"eos_token_id\":null,\"bos_token_id\":null}",
                                         "{\"unknown\":[1,2]}", "{\"pad_token_id\":-1}"};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
         iv_generation_config g;
@@ -89,8 +87,7 @@ static void the_file_is_optional(void **state) {
     ASSERT_OK(iv_generation_config_read(s.dir, &g, &err), &err);
     assert_true(g.has_top_k && g.top_k == 3);
     scratch_write(&s, "generation_config.json", "{", 1);
-    expect_error("bad", iv_generation_config_read(s.dir, &g, &err), &err, IV_FORMAT,
-                 "generation_config.json:1:1");
+    expect_error("bad", iv_generation_config_read(s.dir, &g, &err), &err, IV_FORMAT, "generation_config.json:1:1");
     assert_int_equal(unlink(scratch_path(&s, "generation_config.json")), 0);
     assert_int_equal(mkdir(scratch_path(&s, "generation_config.json"), 0777), 0);
     expect_error("dir", iv_generation_config_read(s.dir, &g, &err), &err, IV_IO, "found a directory");
@@ -114,7 +111,7 @@ static void real_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(nothing_is_required),
-                                       cmocka_unit_test(bad_values_are_named),
-                                       cmocka_unit_test(the_file_is_optional), cmocka_unit_test(real_files)};
+                                       cmocka_unit_test(bad_values_are_named), cmocka_unit_test(the_file_is_optional),
+                                       cmocka_unit_test(real_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,13 +5,11 @@
 #include "format/json.h"
 #include "format/model_config.h"
 
-static const char base[] =
-    "{\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
-    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":256}";
-static const char moe[] =
-    "{\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
-    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":256,"
-    "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32}";
+static const char base[] = "{\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
+                           "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":256}";
+static const char moe[] = "{\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
+                          "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":256,"
+                          "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32}";
 
 /* base of the family, edited; keys whose edit is the string "-" are removed. */
 static iv_status parse_edit(const char *family, const char *edit, iv_model_config *c, iv_error *err) {
@@ -49,10 +47,8 @@ static void family_defaults(void **state) {
         bool qkv_bias, qk_norm;
         int64_t head_dim, bos, eos, window;
     } want[] = {
-        {"qwen3", IV_QWEN3, false, true, 128, -1, -1, 0},
-        {"qwen3_moe", IV_QWEN3_MOE, false, true, 16, -1, -1, 0},
-        {"qwen2", IV_QWEN2, true, false, 16, -1, -1, 0},
-        {"llama", IV_LLAMA, false, false, 16, 1, 2, 0},
+        {"qwen3", IV_QWEN3, false, true, 128, -1, -1, 0},      {"qwen3_moe", IV_QWEN3_MOE, false, true, 16, -1, -1, 0},
+        {"qwen2", IV_QWEN2, true, false, 16, -1, -1, 0},       {"llama", IV_LLAMA, false, false, 16, 1, 2, 0},
         {"mistral", IV_MISTRAL, false, false, 16, 1, 2, 4096},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
@@ -67,8 +63,7 @@ static void family_defaults(void **state) {
         assert_int_equal(c.eos_count ? c.eos_ids[0] : -1, want[i].eos);
         assert_int_equal(c.sliding_window, want[i].window);
         assert_false(c.attention_out_bias || c.mlp_bias || c.tie_embeddings || c.has_dtype);
-        assert_true(c.rms_norm_eps == 1e-6 && c.rope == IV_ROPE_DEFAULT && c.rope_theta == 10000 &&
-                    c.rope_factor == 1);
+        assert_true(c.rms_norm_eps == 1e-6 && c.rope == IV_ROPE_DEFAULT && c.rope_theta == 10000 && c.rope_factor == 1);
         assert_int_equal(c.pad_id, -1);
         for (int l = 0; l < 4; l++) {
             assert_int_equal(c.sliding_layers[l], want[i].window > 0);
@@ -109,8 +104,7 @@ static void biases(void **state) {
                 {"mistral", false, false}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         iv_model_config c;
-        parse_ok(want[i].family, "{\"attention_bias\":true,\"mlp_bias\":true,\"tie_word_embeddings\":true}",
-                 &c);
+        parse_ok(want[i].family, "{\"attention_bias\":true,\"mlp_bias\":true,\"tie_word_embeddings\":true}", &c);
         assert_int_equal(c.attention_bias, want[i].qkv);
         assert_int_equal(c.attention_out_bias, want[i].out);
         assert_int_equal(c.mlp_bias, c.family == IV_LLAMA);
@@ -155,8 +149,7 @@ static void both_spellings_of_rope(void **state) {
     assert_true(c.rope == IV_ROPE_LINEAR && c.rope_factor == 4 && c.rope_theta == 10000);
     parse_ok("qwen3", "{\"rope_parameters\":{\"rope_theta\":1e6}}", &c);
     assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 1e6);
-    parse_ok("qwen3",
-             "{\"rope_theta\":1e6,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"default\"}}", &c);
+    parse_ok("qwen3", "{\"rope_theta\":1e6,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"default\"}}", &c);
     assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 1e6);
     parse_ok("qwen3",
              "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5e5},"
@@ -187,8 +180,7 @@ static void which_layers_slide(void **state) {
         {"mistral", "{\"sliding_window\":8}", 8, "ssss"},
         {"mistral", "{\"sliding_window\":8,\"use_sliding_window\":false}", 8, "ssss"},
         {"llama", "{\"sliding_window\":8}", 0, "ffff"},
-        {"llama",
-         "{\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}", 0,
+        {"llama", "{\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}", 0,
          "ffff"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -196,8 +188,7 @@ static void which_layers_slide(void **state) {
         parse_ok(cases[i].family, cases[i].edit, &c);
         assert_int_equal(c.sliding_window, cases[i].window);
         for (int l = 0; l < 4; l++)
-            if (c.sliding_layers[l] != (cases[i].layers[l] == 's'))
-                fail_msg("%s: layer %d", cases[i].edit, l);
+            if (c.sliding_layers[l] != (cases[i].layers[l] == 's')) fail_msg("%s: layer %d", cases[i].edit, l);
     }
 }
 
@@ -216,8 +207,7 @@ static void which_layers_have_experts(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_model_config c;
         parse_ok("qwen3_moe", cases[i].edit, &c);
-        assert_true(c.experts == 8 && c.experts_per_token == 2 && c.moe_intermediate_size == 32 &&
-                    !c.norm_topk_prob);
+        assert_true(c.experts == 8 && c.experts_per_token == 2 && c.moe_intermediate_size == 32 && !c.norm_topk_prob);
         for (int l = 0; l < 4; l++)
             if (c.moe_layers[l] != (cases[i].layers[l] == 'm')) fail_msg("%s: layer %d", cases[i].edit, l);
     }
@@ -226,15 +216,11 @@ static void which_layers_have_experts(void **state) {
 static void token_ids_and_dtype(void **state) {
     (void)state;
     iv_model_config c;
-    parse_ok("llama",
-             "{\"bos_token_id\":null,\"eos_token_id\":null,\"pad_token_id\":-1,\"torch_dtype\":\"float16\"}",
+    parse_ok("llama", "{\"bos_token_id\":null,\"eos_token_id\":null,\"pad_token_id\":-1,\"torch_dtype\":\"float16\"}",
              &c);
     assert_true(c.bos_id == -1 && c.eos_count == 0 && c.pad_id == -1 && c.has_dtype && c.dtype == IV_F16);
-    parse_ok("llama",
-             "{\"bos_token_id\":99,\"eos_token_id\":[3,4,5],\"pad_token_id\":100,\"dtype\":\"bfloat16\"}",
-             &c);
-    assert_true(c.bos_id == 99 && c.eos_count == 3 && c.eos_ids[2] == 5 && c.pad_id == 100 &&
-                c.dtype == IV_BF16);
+    parse_ok("llama", "{\"bos_token_id\":99,\"eos_token_id\":[3,4,5],\"pad_token_id\":100,\"dtype\":\"bfloat16\"}", &c);
+    assert_true(c.bos_id == 99 && c.eos_count == 3 && c.eos_ids[2] == 5 && c.pad_id == 100 && c.dtype == IV_BF16);
     parse_ok("llama", "{\"vocab_size\":2,\"dtype\":\"float32\",\"torch_dtype\":\"float32\"}", &c);
     assert_true(c.bos_id == 1 && c.eos_count == 0 && c.dtype == IV_F32);
 }
@@ -244,8 +230,7 @@ static const struct {
     iv_status status;
     const char *text;
 } bad[] = {
-    {"gpt2", "{}", IV_UNSUPPORTED,
-     "'gpt2' is not supported (supported: qwen3, qwen3_moe, qwen2, llama, mistral)"},
+    {"gpt2", "{}", IV_UNSUPPORTED, "'gpt2' is not supported (supported: qwen3, qwen3_moe, qwen2, llama, mistral)"},
     {"llama", "{\"model_type\":\"-\"}", IV_FORMAT, "model_type: wanted a string, found nothing"},
     {"llama", "{\"model_type\":3}", IV_FORMAT, "model_type: wanted a string, found 3"},
     {"llama", "{\"model_type\":\"llama\\u0000\"}", IV_FORMAT, "holds a NUL"},
@@ -265,8 +250,7 @@ static const struct {
     {"llama", "{\"hidden_size\":1048577}", IV_FORMAT, "hidden_size: wanted an integer from 1 to 1048576"},
     {"llama", "{\"hidden_size\":null}", IV_FORMAT, "hidden_size: wanted an integer, found nothing"},
     {"llama", "{\"intermediate_size\":-1}", IV_FORMAT, "intermediate_size"},
-    {"llama", "{\"num_hidden_layers\":1025}", IV_FORMAT,
-     "num_hidden_layers: wanted an integer from 1 to 1024"},
+    {"llama", "{\"num_hidden_layers\":1025}", IV_FORMAT, "num_hidden_layers: wanted an integer from 1 to 1024"},
     {"llama", "{\"num_attention_heads\":4097}", IV_FORMAT, "num_attention_heads"},
     {"llama", "{\"num_attention_heads\":true}", IV_FORMAT, "found true"},
     {"llama", "{\"num_key_value_heads\":3}", IV_FORMAT, "a divisor of 4 heads, found 3"},
@@ -284,26 +268,19 @@ static const struct {
     {"llama", "{\"attention_bias\":\"yes\"}", IV_FORMAT, "attention_bias"},
     {"llama", "{\"mlp_bias\":0}", IV_FORMAT, "mlp_bias"},
     {"llama", "{\"rope_theta\":0}", IV_FORMAT, "rope_theta: wanted a number from 1 to 1e+15"},
-    {"llama", "{\"partial_rotary_factor\":0.5}", IV_UNSUPPORTED,
-     "partial_rotary_factor: wanted 1, found 0.5"},
+    {"llama", "{\"partial_rotary_factor\":0.5}", IV_UNSUPPORTED, "partial_rotary_factor: wanted 1, found 0.5"},
     {"llama", "{\"rope_scaling\":[]}", IV_FORMAT, "rope_scaling: wanted an object, found array"},
-    {"llama", "{\"rope_scaling\":{\"factor\":2}}", IV_FORMAT,
-     "rope_scaling.rope_type: wanted a string, found nothing"},
+    {"llama", "{\"rope_scaling\":{\"factor\":2}}", IV_FORMAT, "rope_scaling.rope_type: wanted a string, found nothing"},
     {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_UNSUPPORTED, "rope_type 'yarn'"},
-    {"llama", "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", IV_UNSUPPORTED,
-     "rope_type 'dynamic'"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", IV_UNSUPPORTED, "rope_type 'dynamic'"},
     {"llama", "{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", IV_UNSUPPORTED, "rope_type 'longrope'"},
-    {"llama", "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\"}}", IV_FORMAT,
-     "rope_type is 'default'"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\"}}", IV_FORMAT, "rope_type is 'default'"},
     {"llama", "{\"rope_scaling\":{\"type\":1}}", IV_FORMAT, "rope_scaling.type: wanted a string"},
     {"llama", "{\"rope_scaling\":{\"type\":\"linear\"}}", IV_FORMAT,
      "rope_scaling.factor: wanted a number, found nothing"},
-    {"llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", IV_FORMAT,
-     "wanted a number from 1 to"},
-    {"llama", "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", IV_FORMAT,
-     "low_freq_factor: wanted a number"},
-    {"llama",
-     "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}}",
+    {"llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", IV_FORMAT, "wanted a number from 1 to"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", IV_FORMAT, "low_freq_factor: wanted a number"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}}",
      IV_FORMAT, "original_max_position_embeddings: wanted an integer, found nothing"},
     {"llama",
      "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4,"
@@ -311,8 +288,7 @@ static const struct {
      IV_FORMAT, "high_freq_factor: wanted more than low_freq_factor 4, found 4"},
     {"llama", "{\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", IV_UNSUPPORTED,
      "rope_parameters.partial_rotary_factor: wanted 1"},
-    {"llama", "{\"rope_theta\":10,\"rope_parameters\":{\"rope_theta\":20}}", IV_FORMAT,
-     "rope_theta is 10, but 20"},
+    {"llama", "{\"rope_theta\":10,\"rope_parameters\":{\"rope_theta\":20}}", IV_FORMAT, "rope_theta is 10, but 20"},
     {"llama",
      "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_type\":\"linear\","
      "\"factor\":4}}",
@@ -331,32 +307,26 @@ static const struct {
     {"qwen2", "{\"layer_types\":[\"full_attention\"]}", IV_FORMAT, "an array of 4 entries, found array of 1"},
     {"qwen2", "{\"layer_types\":4}", IV_FORMAT, "layer_types"},
     {"qwen2", "{\"layer_types\":[1,2,3,4]}", IV_FORMAT, "layer_types[0]: wanted a string, found integer"},
-    {"qwen2",
-     "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\",\"full_attention\"]}",
+    {"qwen2", "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\",\"full_attention\"]}",
      IV_UNSUPPORTED, "layer_types[1]: 'linear_attention' layers"},
-    {"qwen2",
-     "{\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]}",
+    {"qwen2", "{\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]}",
      IV_FORMAT, "layer_types[1] slides, but there is no sliding_window"},
-    {"mistral",
-     "{\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}",
+    {"mistral", "{\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}",
      IV_UNSUPPORTED, "layer_types[1]: every layer of this mistral model is sliding_attention"},
     {"qwen3_moe", "{\"num_experts\":\"-\"}", IV_FORMAT, "num_experts: wanted an integer, found nothing"},
     {"qwen3_moe", "{\"num_experts\":4097}", IV_FORMAT, "num_experts"},
     {"qwen3_moe", "{\"num_local_experts\":4}", IV_FORMAT, "num_experts is 8, num_local_experts is 4"},
-    {"qwen3_moe", "{\"num_experts_per_tok\":9}", IV_FORMAT,
-     "num_experts_per_tok: wanted an integer from 1 to 8"},
+    {"qwen3_moe", "{\"num_experts_per_tok\":9}", IV_FORMAT, "num_experts_per_tok: wanted an integer from 1 to 8"},
     {"qwen3_moe", "{\"moe_intermediate_size\":0}", IV_FORMAT, "moe_intermediate_size"},
     {"qwen3_moe", "{\"decoder_sparse_step\":0}", IV_FORMAT, "decoder_sparse_step"},
-    {"qwen3_moe", "{\"mlp_only_layers\":[4]}", IV_FORMAT,
-     "mlp_only_layers[0]: wanted an integer from 0 to 3"},
+    {"qwen3_moe", "{\"mlp_only_layers\":[4]}", IV_FORMAT, "mlp_only_layers[0]: wanted an integer from 0 to 3"},
     {"qwen3_moe", "{\"norm_topk_prob\":1}", IV_FORMAT, "norm_topk_prob"},
     {"llama", "{\"torch_dtype\":\"int8\"}", IV_UNSUPPORTED, "torch_dtype: wanted bfloat16, float16, float32"},
     {"llama", "{\"dtype\":\"float16\",\"torch_dtype\":\"bfloat16\"}", IV_FORMAT,
      "dtype says float16, torch_dtype says"},
     {"llama", "{\"bos_token_id\":100}", IV_FORMAT, "bos_token_id: wanted an integer from -1 to 99"},
     {"llama", "{\"eos_token_id\":[1,100]}", IV_FORMAT, "eos_token_id[1]: wanted an integer from 0 to 99"},
-    {"llama", "{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", IV_LIMIT,
-     "17 entries, at most 16"},
+    {"llama", "{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", IV_LIMIT, "17 entries, at most 16"},
     {"llama", "{\"pad_token_id\":\"x\"}", IV_FORMAT, "pad_token_id"},
 };
 
@@ -365,8 +335,7 @@ static void bad_fields_are_named(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         iv_model_config c;
         iv_error err;
-        expect_error(bad[i].edit, parse_edit(bad[i].family, bad[i].edit, &c, &err), &err, bad[i].status,
-                     bad[i].text);
+        expect_error(bad[i].edit, parse_edit(bad[i].family, bad[i].edit, &c, &err), &err, bad[i].status, bad[i].text);
         assert_true(strncmp(err.message, "c: ", 3) == 0);
     }
 }
@@ -377,11 +346,9 @@ static void what_is_not_a_config_is_named(void **state) {
     iv_model_config c;
     iv_error err;
     scratch_open(&s);
-    expect_error("none", iv_model_config_read(s.dir, &c, &err), &err, IV_NOT_FOUND,
-                 "config.json: cannot open");
+    expect_error("none", iv_model_config_read(s.dir, &c, &err), &err, IV_NOT_FOUND, "config.json: cannot open");
     scratch_write(&s, "config.json", "[]", 2);
-    expect_error("array", iv_model_config_read(s.dir, &c, &err), &err, IV_FORMAT,
-                 "config.json: wanted an object");
+    expect_error("array", iv_model_config_read(s.dir, &c, &err), &err, IV_FORMAT, "config.json: wanted an object");
     scratch_write(&s, "config.json", base, sizeof base - 2);
     expect_error("cut", iv_model_config_read(s.dir, &c, &err), &err, IV_FORMAT, "not valid JSON");
     assert_int_equal(truncate(scratch_path(&s, "config.json"), (off_t)IV_CONFIG_BYTES_MAX + 1), 0);
@@ -403,12 +370,10 @@ static void real_configs(void **state) {
         bool tied;
     } want[] = {
         {"golden/hf/llama31", IV_LLAMA, 128, 2, 8, 4, 16, 512, 4096, 0, 500000, 1e-5, IV_ROPE_LLAMA3, false},
-        {"golden/hf/mistral_v03", IV_MISTRAL, 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-5, IV_ROPE_DEFAULT,
-         false},
+        {"golden/hf/mistral_v03", IV_MISTRAL, 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-5, IV_ROPE_DEFAULT, false},
         {"golden/hf/qwen2", IV_QWEN2, 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-6, IV_ROPE_DEFAULT, true},
         {"golden/hf/qwen3", IV_QWEN3, 128, 2, 8, 4, 32, 512, 4096, 0, 1e6, 1e-6, IV_ROPE_DEFAULT, true},
-        {"golden/hf/qwen3_moe", IV_QWEN3_MOE, 128, 2, 8, 4, 16, 512, 4096, 8, 1e6, 1e-6, IV_ROPE_DEFAULT,
-         false},
+        {"golden/hf/qwen3_moe", IV_QWEN3_MOE, 128, 2, 8, 4, 16, 512, 4096, 8, 1e6, 1e-6, IV_ROPE_DEFAULT, false},
         {"models/stories15m", IV_LLAMA, 288, 6, 6, 6, 48, 32000, 256, 0, 10000, 1e-5, IV_ROPE_DEFAULT, true},
         {"models/tiny-math", IV_QWEN3, 256, 6, 8, 4, 32, 1024, 2048, 0, 10000, 1e-6, IV_ROPE_DEFAULT, true},
     };
@@ -431,8 +396,7 @@ static void real_configs(void **state) {
         assert_true(c.rope_theta == want[i].theta && c.rms_norm_eps == want[i].eps);
         assert_int_equal(c.tie_embeddings, want[i].tied);
         assert_true(c.has_dtype && c.dtype == IV_BF16 && c.sliding_window == 0);
-        if (c.experts)
-            assert_true(c.experts_per_token == 2 && c.moe_intermediate_size == 64 && c.norm_topk_prob);
+        if (c.experts) assert_true(c.experts_per_token == 2 && c.moe_intermediate_size == 64 && c.norm_topk_prob);
     }
 }
 

@@ -16,8 +16,7 @@ typedef struct parsed {
 
 static iv_status parse(parsed *p, const char *header, size_t n, size_t data_bytes) {
     memset(p, 0, sizeof *p);
-    return iv_safetensors_parse("t", header, n, 8 + n + data_bytes, &p->arena, &p->tensors, &p->count,
-                                &p->err);
+    return iv_safetensors_parse("t", header, n, 8 + n + data_bytes, &p->arena, &p->tensors, &p->count, &p->err);
 }
 
 static iv_status read_path(parsed *p, const char *path) {
@@ -70,38 +69,28 @@ static const struct {
     {"{\"a\":{\"dtype\":\"U8\\u0000\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IV_UNSUPPORTED, "'U8'"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "shape: wanted an array"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "a negative integer"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, IV_FORMAT,
-     "shape[0]: wanted an integer"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "shape[0]: wanted an integer"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[\"1\"],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "found string"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, IV_LIMIT,
-     "9 dimensions"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,1]}}", 1, IV_FORMAT,
-     "found real"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,1]}}", 1, IV_FORMAT,
-     "overflows"},
-    {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,1]}}", 1, IV_FORMAT,
-     "overflows"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, IV_LIMIT, "9 dimensions"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "found real"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "overflows"},
+    {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "overflows"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0,4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, IV_FORMAT,
      "overflows"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,0],\"data_offsets\":[0,0]}}", 0, IV_FORMAT,
      "overflows"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, IV_FORMAT, "wanted two integers"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, IV_FORMAT,
-     "wanted two integers"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1.0]}}", 1, IV_FORMAT,
-     "wanted two integers"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, IV_FORMAT, "wanted two integers"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1.0]}}", 1, IV_FORMAT, "wanted two integers"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":{}}}", 1, IV_FORMAT, "wanted two integers"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, IV_FORMAT, "found [1, 0]"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[-1,0]}}", 1, IV_FORMAT, "found [-1, 0]"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, IV_FORMAT,
-     "<= 1 (the file's data bytes)"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, IV_FORMAT, "<= 1 (the file's data bytes)"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, IV_FORMAT,
      "take 2 bytes, its data_offsets span 1"},
     {"{\"a\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,0]}}", 0, IV_FORMAT, "take 2 bytes"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 2, IV_FORMAT,
-     "the tensors end at byte"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, IV_FORMAT,
-     "leaving a hole from 0"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 2, IV_FORMAT, "the tensors end at byte"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, IV_FORMAT, "leaving a hole from 0"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
      "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
      3, IV_FORMAT, "'a' and 'b' overlap at data byte 1"},
@@ -132,8 +121,7 @@ static void names_have_a_limit(void **state) {
     (void)state;
     for (int extra = 0; extra < 2; extra++) {
         char header[IV_TENSOR_NAME_BYTES_MAX + 100];
-        int n = snprintf(header, sizeof header,
-                         "{\"%0*d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+        int n = snprintf(header, sizeof header, "{\"%0*d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
                          IV_TENSOR_NAME_BYTES_MAX + extra, 0);
         parsed p;
         iv_status got = parse(&p, header, (size_t)n, 1);
@@ -176,8 +164,8 @@ static void memory_running_out_is_an_error(void **state) {
     for (size_t limit = 64;; limit += 64) {
         parsed p = {0};
         iv_arena_init(&p.arena, limit);
-        iv_status got = iv_safetensors_parse("t", header, sizeof header - 1, 8 + sizeof header - 1 + 2,
-                                             &p.arena, &p.tensors, &p.count, &p.err);
+        iv_status got = iv_safetensors_parse("t", header, sizeof header - 1, 8 + sizeof header - 1 + 2, &p.arena,
+                                             &p.tensors, &p.count, &p.err);
         iv_arena_free(&p.arena);
         if (got == IV_OK) break;
         assert_int_equal(got, IV_NO_MEMORY);
@@ -286,14 +274,13 @@ static void the_writer_refuses_what_could_not_be_read(void **state) {
     scratch_open(&s);
     iv_error err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        expect_error(cases[i].text, iv_safetensors_write(scratch_path(&s, "x"), &cases[i].t, 1, &err), &err,
-                     IV_INVALID, cases[i].text);
+        expect_error(cases[i].text, iv_safetensors_write(scratch_path(&s, "x"), &cases[i].t, 1, &err), &err, IV_INVALID,
+                     cases[i].text);
     const iv_tensor_data twice[] = {
         {"a", IV_I32, 1, {4}, data}, {"b", IV_I32, 0, {0}, data}, {"a", IV_I32, 0, {0}, data}};
     expect_error("twice", iv_safetensors_write(scratch_path(&s, "x"), twice, 3, &err), &err, IV_INVALID,
                  "'a' is given twice");
-    expect_error("no dir", iv_safetensors_write(scratch_path(&s, "no/x"), twice, 2, &err), &err, IV_IO,
-                 "cannot write");
+    expect_error("no dir", iv_safetensors_write(scratch_path(&s, "no/x"), twice, 2, &err), &err, IV_IO, "cannot write");
     assert_int_equal(mkdir(scratch_path(&s, "d"), 0777), 0);
     expect_error("over a directory", iv_safetensors_write(scratch_path(&s, "d"), twice, 2, &err), &err, IV_IO,
                  "rename into place");
@@ -340,8 +327,7 @@ static void every_truncation_is_refused(void **state) {
     parsed p;
     assert_true(iv_buf_putc(&file, 0));
     scratch_write(&s, "longer", file.data, file.len);
-    expect_error("longer", read_path(&p, scratch_path(&s, "longer")), &p.err, IV_FORMAT,
-                 "the tensors end at byte");
+    expect_error("longer", read_path(&p, scratch_path(&s, "longer")), &p.err, IV_FORMAT, "the tensors end at byte");
     iv_arena_free(&p.arena);
     iv_buf_free(&file);
     scratch_close(&s);

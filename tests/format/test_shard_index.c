@@ -117,8 +117,8 @@ static void memory_running_out_is_an_error(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_indexes_are_named), cmocka_unit_test(good_indexes_are_sorted),
-        cmocka_unit_test(limits_hold), cmocka_unit_test(memory_running_out_is_an_error)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bad_indexes_are_named),
+                                       cmocka_unit_test(good_indexes_are_sorted), cmocka_unit_test(limits_hold),
+                                       cmocka_unit_test(memory_running_out_is_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

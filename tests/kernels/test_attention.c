@@ -28,7 +28,8 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
     for (size_t t = 0; t < tokens; t++)
         for (size_t h = 0; h < p->kv_heads; h++) {
             size_t at = (t * p->kv_heads + h) * dim * e;
-            assert_true(iv_kv_write(&l, kv + pages[t / 64] * l.page_bytes, h, t % 64, (char *)p->k + at, (char *)p->v + at));
+            assert_true(
+                iv_kv_write(&l, kv + pages[t / 64] * l.page_bytes, h, t % 64, (char *)p->k + at, (char *)p->v + at));
         }
     char *out = calloc(p->rows * p->heads * dim, e);
     iv_attention_span span = {0, p->rows, (int64_t)p->first, pages};
@@ -49,7 +50,8 @@ static void run_reference(const problem *p, size_t row, size_t head, void *out) 
         memcpy(v + i * dim * e, (char *)p->v + (i * p->kv_heads + kv) * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    assert_true(iv_ref_attention(&(iv_ref_attention_args){p->arithmetic, p->type, dim, (int64_t)t, p->window, p->scale, q, k, v}, y));
+    assert_true(iv_ref_attention(
+        &(iv_ref_attention_args){p->arithmetic, p->type, dim, (int64_t)t, p->window, p->scale, q, k, v}, y));
     for (size_t d = 0; d < dim; d++) put_type(p->type, out, d, y[d]);
     free(q), free(k), free(v), free(y);
 }
@@ -74,9 +76,10 @@ static void one_problem(rng *r) {
         size_t row = check ? rng_below(r, p.rows) : p.rows - 1, head = rng_below(r, p.heads);
         run_reference(&p, row, head, want);
         for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
-            snprintf(what, sizeof what, "%s %s arithmetic %d heads %zu/%zu dim %zu tokens %zu+%zu window %lld family %d row %zu head %zu",
-                     iv_isa_name((iv_isa)isa), iv_dtype_name(p.type), (int)p.arithmetic, p.heads, p.kv_heads, p.head_dim,
-                     p.first, p.rows, (long long)p.window, (int)f, row, head);
+            snprintf(what, sizeof what,
+                     "%s %s arithmetic %d heads %zu/%zu dim %zu tokens %zu+%zu window %lld family %d row %zu head %zu",
+                     iv_isa_name((iv_isa)isa), iv_dtype_name(p.type), (int)p.arithmetic, p.heads, p.kv_heads,
+                     p.head_dim, p.first, p.rows, (long long)p.window, (int)f, row, head);
             assert_same_bits(what, want, got[isa] + (row * p.heads + head) * p.head_dim * e, p.head_dim, e, false);
         }
     }

@@ -9,7 +9,8 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     size_t n = 1 + rng_below(r, rng_below(r, 2) ? 80 : N_MAX - 1);
     iv_dtype type = (iv_dtype)rng_below(r, 3);
     size_t e = iv_dtype_bytes(type);
-    float *x = random_values(r, f, IV_F32, n), *y = random_values(r, f, IV_F32, n), *z = random_values(r, NORMAL, IV_F32, n);
+    float *x = random_values(r, f, IV_F32, n), *y = random_values(r, f, IV_F32, n),
+          *z = random_values(r, NORMAL, IV_F32, n);
     char *want = calloc(n, 4), *got = calloc(n, 4), what[120];
     snprintf(what, sizeof what, "%s n %zu family %d %s", iv_isa_name(k->isa), n, (int)f, iv_dtype_name(type));
 #define SAME(op) assert_same_bits(what, want, got, n, e, false), memset(want, 0, n * 4), memset(got, 0, n * 4)
@@ -36,7 +37,8 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
 
 static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     family f = (family)rng_below(r, FAMILIES);
-    float *score = random_values(r, f, IV_F32, 64), *l = random_values(r, NORMAL, IV_F32, 8), scale = random_float(r, NORMAL);
+    float *score = random_values(r, f, IV_F32, 64), *l = random_values(r, NORMAL, IV_F32, 8),
+          scale = random_float(r, NORMAL);
     int first = (int)rng_below(r, 64), last = first + (int)rng_below(r, (size_t)(64 - first));
     iv_dtype type = (iv_dtype)rng_below(r, 3);
     float max[2], alpha[2], lanes[2][8], weights[2][64] = {{0}};

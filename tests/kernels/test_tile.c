@@ -31,7 +31,8 @@ static bool runs_here(const candidate *c) {
     return iv_isa_detect() >= c->needs && (!c->needs_dot_product || __builtin_cpu_supports("avx512bf16"));
 }
 
-static void *packed(const iv_tile_kernel *t, iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t kp) {
+static void *packed(const iv_tile_kernel *t, iv_dtype type, const void *a, size_t stride, size_t rows, size_t k,
+                    size_t kp) {
     void *p = aligned_alloc(64, (iv_tile_packed_bytes(t, rows, kp) + 63) / 64 * 64);
     assert_non_null(p);
     t->pack(type, a, stride, rows, k, kp, p);

@@ -89,8 +89,7 @@ static void layers_and_pages_do_not_overlap(void **state) {
         for (size_t page = 0; page < PAGES; page++)
             memset(iv_kv_layer(&pool, layer) + page * pool.layout.page_bytes, (int)(1 + layer * PAGES + page),
                    pool.layout.page_bytes);
-    for (size_t i = 0; i < pool.data_bytes; i++)
-        assert_int_equal(pool.data[i], 1 + i / pool.layout.page_bytes);
+    for (size_t i = 0; i < pool.data_bytes; i++) assert_int_equal(pool.data[i], 1 + i / pool.layout.page_bytes);
     iv_kv_pool_close(&pool);
 }
 

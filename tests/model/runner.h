@@ -15,8 +15,8 @@ typedef struct runner {
     size_t tokens; /* in the KV cache */
 } runner;
 
-static inline void runner_open(runner *r, const char *dir, const iv_model_options *o, iv_arithmetic arithmetic, iv_isa isa,
-                               size_t threads) {
+static inline void runner_open(runner *r, const char *dir, const iv_model_options *o, iv_arithmetic arithmetic,
+                               iv_isa isa, size_t threads) {
     iv_error err;
     *r = (runner){0};
     ASSERT_OK(iv_pool_open(threads, &r->pool, &err), &err);
@@ -40,8 +40,15 @@ static inline void runner_step(runner *r, const int32_t *ids, size_t n, float *l
     for (size_t i = 0; i < n; i++) rows[i] = (uint32_t)i;
     ASSERT_OK(iv_kv_table_grow(&r->table, &r->kv, r->tokens + n, &err), &err);
     iv_attention_span span = {0, n, (int64_t)r->tokens, r->table.pages};
-    iv_batch b = {.ids = ids, .tokens = n, .spans = &span, .span_count = 1, .kv = r->kv.data,
-                  .kv_layer_bytes = r->kv.pages * r->kv.layout.page_bytes, .logit_rows = rows, .logit_count = n, .logits = logits};
+    iv_batch b = {.ids = ids,
+                  .tokens = n,
+                  .spans = &span,
+                  .span_count = 1,
+                  .kv = r->kv.data,
+                  .kv_layer_bytes = r->kv.pages * r->kv.layout.page_bytes,
+                  .logit_rows = rows,
+                  .logit_count = n,
+                  .logits = logits};
     ASSERT_OK(iv_forward(r->state, &b, &err), &err);
     r->tokens += n;
 }

@@ -63,8 +63,8 @@ static void round_frequencies_to_bf16(iv_model *m) {
         iv_rope_row(f, pairs, (int64_t)p, m->rope_cosine + p * pairs, m->rope_sine + p * pairs);
 }
 
-static double check(const char *dir, const reference *ref, iv_arithmetic arithmetic, const iv_dtype *dtype, bool rounded,
-                    double limit) {
+static double check(const char *dir, const reference *ref, iv_arithmetic arithmetic, const iv_dtype *dtype,
+                    bool rounded, double limit) {
     runner r;
     iv_model_options o = {.has_dtype = dtype != NULL, .dtype = dtype ? *dtype : IV_BF16};
     runner_open(&r, dir, &o, arithmetic, iv_isa_detect(), 2);
@@ -175,8 +175,10 @@ static void greedy_ids(const char *dir, const char *file, size_t prompt, bool ro
         iv_arithmetic arithmetic;
         iv_dtype dtype;
         const char *name;
-    } kinds[] = {{IV_FMA32, IV_BF16, "fma32 bfloat16"}, {IV_TC16, IV_BF16, "tc16 bfloat16"},
-                 {IV_FMA32, IV_F16, "fma32 float16"}, {IV_TC16, IV_F16, "tc16 float16"}};
+    } kinds[] = {{IV_FMA32, IV_BF16, "fma32 bfloat16"},
+                 {IV_TC16, IV_BF16, "tc16 bfloat16"},
+                 {IV_FMA32, IV_F16, "fma32 float16"},
+                 {IV_TC16, IV_F16, "tc16 float16"}};
     reference ref;
     reference_open(&ref, file);
     if (prompt == 0) prompt = ref.tokens;
@@ -197,12 +199,13 @@ static void greedy_ids(const char *dir, const char *file, size_t prompt, bool ro
             double size = 0, margin = (double)sure[want] - (double)sure[got];
             for (size_t v = 0; v < ref.vocab; v++) size += (double)sure[v] * (double)sure[v];
             size = sqrt(size / (double)ref.vocab);
-            printf("%s: %s: token %zu: %zu and not %zu, whose margin is %.5f of logits of %.3f\n", model, kinds[k].name, i, got,
-                   want, margin, size);
+            printf("%s: %s: token %zu: %zu and not %zu, whose margin is %.5f of logits of %.3f\n", model, kinds[k].name,
+                   i, got, want, margin, size);
             assert_true(margin < 2 * limit * size);
             exceptions++;
         }
-        printf("%-16s %s: %zu greedy tokens, %zu exceptions\n", model, kinds[k].name, ref.greedy_count - prompt, exceptions);
+        printf("%-16s %s: %zu greedy tokens, %zu exceptions\n", model, kinds[k].name, ref.greedy_count - prompt,
+               exceptions);
         assert_true(exceptions * 10 <= ref.greedy_count - prompt);
         free(logits);
     }
@@ -225,7 +228,8 @@ static void greedy_families(void **state) {
 
 static void greedy_tiny_math(void **state) {
     (void)state;
-    greedy_ids(INVAR_SOURCE_DIR "/models/tiny-math", INVAR_SOURCE_DIR "/models/tiny-math/oracle.safetensors", 0, false, 0.04);
+    greedy_ids(INVAR_SOURCE_DIR "/models/tiny-math", INVAR_SOURCE_DIR "/models/tiny-math/oracle.safetensors", 0, false,
+               0.04);
 }
 
 static void greedy_stories15m(void **state) {
@@ -239,10 +243,15 @@ static void greedy_stories15m(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(qwen3), cmocka_unit_test(llama31), cmocka_unit_test(mistral),
-                                       cmocka_unit_test(qwen2), cmocka_unit_test(qwen3_moe), cmocka_unit_test(tiny_math),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(qwen3),
+                                       cmocka_unit_test(llama31),
+                                       cmocka_unit_test(mistral),
+                                       cmocka_unit_test(qwen2),
+                                       cmocka_unit_test(qwen3_moe),
+                                       cmocka_unit_test(tiny_math),
                                        cmocka_unit_test(stories15m),
-                                       cmocka_unit_test(greedy_families), cmocka_unit_test(greedy_tiny_math),
+                                       cmocka_unit_test(greedy_families),
+                                       cmocka_unit_test(greedy_tiny_math),
                                        cmocka_unit_test(greedy_stories15m)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,19 +7,24 @@
 
 enum { TOKENS = 66 }; /* into a second block of attention */
 
-static const char *const models[] = {"tests/data/hf/qwen3", "tests/data/hf/qwen2", "tests/data/hf/llama31",
+static const char *const models[] = {"tests/data/hf/qwen3",       "tests/data/hf/qwen2",     "tests/data/hf/llama31",
                                      "tests/data/hf/mistral_v03", "tests/data/hf/qwen3_moe", "models/tiny-math"};
 static const struct {
     iv_arithmetic arithmetic;
     iv_dtype dtype;
     const char *name;
-} kinds[] = {{IV_FMA32, IV_BF16, "fma32-bfloat16"}, {IV_FMA32, IV_F16, "fma32-float16"}, {IV_FMA32, IV_F32, "fma32-float32"},
-             {IV_TC16, IV_BF16, "tc16-bfloat16"}, {IV_TC16, IV_F16, "tc16-float16"}};
-static const struct {
-    size_t threads, chunk;
-} ways[] = {{1, TOKENS}, {2, 7}, {3, 33}, {7, 1}};
+} kinds[] = {{IV_FMA32, IV_BF16, "fma32-bfloat16"},
+             {IV_FMA32, IV_F16, "fma32-float16"},
+             {IV_FMA32, IV_F32, "fma32-float32"},
+             {IV_TC16, IV_BF16, "tc16-bfloat16"},
+             {IV_TC16, IV_F16, "tc16-float16"}};
+static const struct { size_t threads, chunk; } ways[] = {{1, TOKENS}, {2, 7}, {3, 33}, {7, 1}};
 
-enum { MODELS = sizeof models / sizeof *models, KINDS = sizeof kinds / sizeof *kinds, WAYS = sizeof ways / sizeof *ways };
+enum {
+    MODELS = sizeof models / sizeof *models,
+    KINDS = sizeof kinds / sizeof *kinds,
+    WAYS = sizeof ways / sizeof *ways
+};
 
 /* tiny-math is ten times the others: a prefix is enough there. */
 static size_t tokens_of(size_t model) { return strstr(models[model], "tiny") ? 6 : TOKENS; }
@@ -79,13 +84,14 @@ static void every_way_meets_the_recorded_digest(void **state) {
             assert_non_null(want);
             for (int isa = 0; isa <= (int)iv_isa_detect(); isa++)
                 for (size_t w = 0; w < WAYS; w++) {
-                    if (isa == IV_ISA_SCALAR && w % 3 != 0 && !getenv("INVAR_TEST_LONG")) continue; /* slow: 2 of 4 ways */
+                    if (isa == IV_ISA_SCALAR && w % 3 != 0 && !getenv("INVAR_TEST_LONG"))
+                        continue; /* slow: 2 of 4 ways */
                     met++;
                     char hex[65];
                     digest_of(m, k, (iv_isa)isa, ways[w].threads, ways[w].chunk, hex);
                     if (strncmp(hex, want, 64) != 0)
-                        fail_msg("%s %s on %s, %zu threads, chunks of %zu: wanted %.64s, got %s", models[m], kinds[k].name,
-                                 iv_isa_name((iv_isa)isa), ways[w].threads, ways[w].chunk, want, hex);
+                        fail_msg("%s %s on %s, %zu threads, chunks of %zu: wanted %.64s, got %s", models[m],
+                                 kinds[k].name, iv_isa_name((iv_isa)isa), ways[w].threads, ways[w].chunk, want, hex);
                 }
         }
     for (int isa = (int)iv_isa_detect() + 1; isa < IV_ISA_COUNT; isa++)
@@ -104,6 +110,7 @@ static void control_kinds_differ(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_way_meets_the_recorded_digest), cmocka_unit_test(control_kinds_differ)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_way_meets_the_recorded_digest),
+                                       cmocka_unit_test(control_kinds_differ)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,13 +16,10 @@ typedef struct row {
 
 static double at(iv_dtype type, const void *p, size_t i) {
     if (type == IV_F32) return ((const float *)p)[i];
-    return type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i])
-                           : iv_f16_to_f32(((const uint16_t *)p)[i]);
+    return type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i]) : iv_f16_to_f32(((const uint16_t *)p)[i]);
 }
 
-static float scale_of(size_t head_dim) {
-    return (float)(1.4426950408889634 / sqrt((double)head_dim));
-}
+static float scale_of(size_t head_dim) { return (float)(1.4426950408889634 / sqrt((double)head_dim)); }
 
 /* Zeroes the padding of `rows` vectors of the head's size. */
 static void zero_padding(iv_dtype type, void *p, size_t rows, size_t dim) {
@@ -37,14 +34,11 @@ static row random_row(rng *r, iv_dtype type, iv_arithmetic arithmetic, int64_t p
              .keys = random_values(r, NORMAL, type, KEYS_MAX * padded),
              .values = random_values(r, NORMAL, type, KEYS_MAX * dim)};
     zero_padding(type, x.q, 1, dim), zero_padding(type, x.keys, KEYS_MAX, dim);
-    x.a = (iv_ref_attention_args){arithmetic,    type, dim,    position, window,
-                                  scale_of(dim), x.q,  x.keys, x.values};
+    x.a = (iv_ref_attention_args){arithmetic, type, dim, position, window, scale_of(dim), x.q, x.keys, x.values};
     return x;
 }
 
-static void free_row(row *x) {
-    free(x->q), free(x->keys), free(x->values);
-}
+static void free_row(row *x) { free(x->q), free(x->keys), free(x->values); }
 
 /* Plain softmax in double over the visible keys; *size is the largest |value| seen, the scale of the error.
  */
@@ -107,8 +101,8 @@ static void rows_are_accurate(void **state) {
             }
             free_row(&x);
         }
-        printf("%s: worst error %.2f * 2^%.0f of the largest value (position %lld, window %lld)\n", p->name,
-               worst, log2(p->unit), (long long)worst_position, (long long)worst_window);
+        printf("%s: worst error %.2f * 2^%.0f of the largest value (position %lld, window %lld)\n", p->name, worst,
+               log2(p->unit), (long long)worst_position, (long long)worst_window);
         assert_true(worst < (p->type == IV_F32 ? 32.0 : 1.0));
     }
 }
@@ -130,8 +124,7 @@ static void hidden_keys_do_not_matter(void **state) {
             static const float bad[] = {NAN, INFINITY, -INFINITY, 6e4f, -6e4f, -0.0f};
             for (size_t d = 0; d < padded; d++)
                 put_type(p->type, x.keys, (size_t)key * padded + d, bad[rng_below(&r, 6)]);
-            for (size_t d = 0; d < dim; d++)
-                put_type(p->type, x.values, (size_t)key * dim + d, bad[rng_below(&r, 6)]);
+            for (size_t d = 0; d < dim; d++) put_type(p->type, x.values, (size_t)key * dim + d, bad[rng_below(&r, 6)]);
             changed++;
         }
         assert_true(changed > 0 && iv_ref_attention(&x.a, after));
@@ -193,8 +186,7 @@ static void a_sum_of_minus_zero_becomes_positive(void **state) {
     for (int i = 0; i < 64; i++) v[i] = -0.0f;
     assert_int_equal(iv_bits(of_values(v, 63, 0)), 0); /* the chain starts from +0 */
     v[62] = -0x1p-126f, v[61] = -0.0f;
-    static float q[16],
-        keys[64 * 16]; /* key 62 has weight 1/2: its product is flushed to -0, the last of its chain */
+    static float q[16], keys[64 * 16]; /* key 62 has weight 1/2: its product is flushed to -0, the last of its chain */
     q[0] = 1.0f, keys[0] = 1.0f;
     float out;
     iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 62, 0, 1.0f, q, keys, v};

@@ -44,22 +44,12 @@ static bool given_silu(float x, float *y) {
     return isnan(x) || x < -EXP_HIGH || fabsf(x) < 0x1p-26f || x > 32.0f;
 }
 
-static double exact_silu(double x) {
-    return x / (1.0 + exp(-x));
-}
+static double exact_silu(double x) { return x / (1.0 + exp(-x)); }
 
-static float call_exp2(float x) {
-    return v_exp2(x);
-}
-static float call_exp(float x) {
-    return v_exp(x);
-}
-static float call_log(float x) {
-    return v_log(x);
-}
-static float call_silu(float x) {
-    return v_silu(x);
-}
+static float call_exp2(float x) { return v_exp2(x); }
+static float call_exp(float x) { return v_exp(x); }
+static float call_log(float x) { return v_log(x); }
+static float call_silu(float x) { return v_silu(x); }
 
 static const function functions[] = {
     {"exp2", call_exp2, exp2, given_exp2, 3.2, 1},
@@ -104,8 +94,7 @@ static void sweep_task(void *context, size_t index, size_t worker) {
     uint64_t begin = index * TASK_FLOATS, first = (begin + s->step - 1) / s->step * s->step;
     for (uint64_t u = first; u < begin + TASK_FLOATS; u += s->step, w.floats++) {
         float x = iv_float((uint32_t)u), y = s->f->f(x), want;
-        uint32_t fall =
-            u >> 31 ? below(before, y) : below(y, before); /* negative floats come in falling order */
+        uint32_t fall = u >> 31 ? below(before, y) : below(y, before); /* negative floats come in falling order */
         w.falls += fall > 0, w.fall_most = fall > w.fall_most ? fall : w.fall_most;
         before = y;
         if (s->f->given(x, &want)) {
@@ -129,14 +118,13 @@ static void sweep_function(const function *f) {
     worst all = s.w[0];
     for (size_t i = 0; i < TASKS; i++) {
         if (s.w[i].error > all.error) all.error = s.w[i].error, all.at = s.w[i].at;
-        if (s.w[i].wrong)
-            fail_msg("%s(%a) is %a", f->name, iv_float(s.w[i].wrong), f->f(iv_float(s.w[i].wrong)));
+        if (s.w[i].wrong) fail_msg("%s(%a) is %a", f->name, iv_float(s.w[i].wrong), f->f(iv_float(s.w[i].wrong)));
         if (i == 0) continue;
         all.floats += s.w[i].floats, all.falls += s.w[i].falls;
         if (s.w[i].fall_most > all.fall_most) all.fall_most = s.w[i].fall_most;
     }
-    printf("%s: %llu floats (every %llu), worst %.4f ulp at %a (%08x)", f->name,
-           (unsigned long long)all.floats, (unsigned long long)s.step, all.error, iv_float(all.at), all.at);
+    printf("%s: %llu floats (every %llu), worst %.4f ulp at %a (%08x)", f->name, (unsigned long long)all.floats,
+           (unsigned long long)s.step, all.error, iv_float(all.at), all.at);
     if (f->fall_most < UINT32_MAX)
         printf(", falls %llu times by up to %u", (unsigned long long)all.falls, all.fall_most);
     printf("\n");
@@ -214,8 +202,7 @@ static void edges(void **state) {
     };
     for (size_t i = 0; i < sizeof e / sizeof *e; i++) {
         uint32_t y = iv_bits(functions[e[i].function].f(iv_float(e[i].x)));
-        if (y != e[i].y)
-            fail_msg("%s(%08x): wanted %08x, got %08x", functions[e[i].function].name, e[i].x, e[i].y, y);
+        if (y != e[i].y) fail_msg("%s(%08x): wanted %08x, got %08x", functions[e[i].function].name, e[i].x, e[i].y, y);
     }
     assert_true(isnan(v_silu(-INFINITY)) && isnan(v_silu(NAN)));
     for (int n = -126; n < 128; n++) assert_true(v_exp2((float)n) == ldexpf(1.0f, n)); /* exact at integers */

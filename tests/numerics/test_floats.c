@@ -14,30 +14,18 @@ typedef struct format {
     float (*to)(uint16_t);
 } format;
 
-static uint16_t bf16_from(float x) {
-    return iv_bf16_from_f32(x);
-}
-static float bf16_to(uint16_t h) {
-    return iv_bf16_to_f32(h);
-}
-static uint16_t f16_from(float x) {
-    return iv_f16_from_f32(x);
-}
-static float f16_to(uint16_t h) {
-    return iv_f16_to_f32(h);
-}
+static uint16_t bf16_from(float x) { return iv_bf16_from_f32(x); }
+static float bf16_to(uint16_t h) { return iv_bf16_to_f32(h); }
+static uint16_t f16_from(float x) { return iv_f16_from_f32(x); }
+static float f16_to(uint16_t h) { return iv_f16_to_f32(h); }
 
-static const format formats[] = {{"bfloat16", 7, 8, bf16_from, bf16_to},
-                                 {"float16", 10, 5, f16_from, f16_to}};
+static const format formats[] = {{"bfloat16", 7, 8, bf16_from, bf16_to}, {"float16", 10, 5, f16_from, f16_to}};
 
-static int bias(const format *f) {
-    return (1 << (f->exponent_bits - 1)) - 1;
-}
+static int bias(const format *f) { return (1 << (f->exponent_bits - 1)) - 1; }
 
 /* The value of a half by its fields. Infinity is infinity; NaN is NaN. */
 static double decoded(const format *f, uint16_t h) {
-    int field = h >> f->fraction_bits & ((1 << f->exponent_bits) - 1),
-        fraction = h & ((1 << f->fraction_bits) - 1);
+    int field = h >> f->fraction_bits & ((1 << f->exponent_bits) - 1), fraction = h & ((1 << f->fraction_bits) - 1);
     double sign = h & 0x8000 ? -1.0 : 1.0;
     if (field == (1 << f->exponent_bits) - 1) return fraction ? (double)NAN : sign * (double)INFINITY;
     int hidden = field ? 1 << f->fraction_bits : 0;
@@ -106,8 +94,8 @@ static void floats_round_in_double(void **state) {
     uint64_t step = getenv("INVAR_TEST_LONG") ? 1 : STRIDE, n = 0;
     for (uint64_t u = 0; u < (uint64_t)1 << 32; u += step, n++)
         for (size_t i = 0; i < 2; i++) check_float(&formats[i], (uint32_t)u);
-    printf("bfloat16, float16: %llu floats (every %llu) round as double arithmetic says\n",
-           (unsigned long long)n, (unsigned long long)step);
+    printf("bfloat16, float16: %llu floats (every %llu) round as double arithmetic says\n", (unsigned long long)n,
+           (unsigned long long)step);
 }
 
 __attribute__((target("avx,f16c"))) static void convert_block(const float *x, uint16_t *h) {
@@ -134,14 +122,11 @@ static void floats_round_as_the_cpu_does(void **state) {
                 fail_msg("float16 from %08x: the CPU says %04x, got %04x", iv_bits(x[i]), want[i], got);
         }
     }
-    printf("float16: %llu floats (every %llu) as F16C rounds them\n", (unsigned long long)n,
-           (unsigned long long)step);
+    printf("float16: %llu floats (every %llu) as F16C rounds them\n", (unsigned long long)n, (unsigned long long)step);
 }
 
 /* The check must be able to fail: cutting bits off is not rounding to nearest even. */
-static uint16_t bf16_cut(float x) {
-    return (uint16_t)(iv_bits(x) >> 16);
-}
+static uint16_t bf16_cut(float x) { return (uint16_t)(iv_bits(x) >> 16); }
 
 static void control_truncation_differs(void **state) {
     (void)state;

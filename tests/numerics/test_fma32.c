@@ -63,8 +63,7 @@ enum { KINDS = FAMILIES + 3 };
 /* Not inlined: no arithmetic may move across the change of MXCSR. */
 __attribute__((target("fma"), noinline)) static void machine_fma(const operands *o, float *out) {
     for (int i = 0; i < BLOCK; i += 4)
-        _mm_storeu_ps(out + i,
-                      _mm_fmadd_ps(_mm_loadu_ps(o->a + i), _mm_loadu_ps(o->b + i), _mm_loadu_ps(o->c + i)));
+        _mm_storeu_ps(out + i, _mm_fmadd_ps(_mm_loadu_ps(o->a + i), _mm_loadu_ps(o->b + i), _mm_loadu_ps(o->c + i)));
 }
 
 __attribute__((noinline)) static void machine_add(const operands *o, float *out) {
@@ -79,9 +78,7 @@ static void flushed(void (*op)(const operands *, float *), const operands *o, fl
     _mm_setcsr(saved);
 }
 
-static bool same(float x, float y) {
-    return iv_bits(x) == iv_bits(y) || (isnan(x) && isnan(y));
-}
+static bool same(float x, float y) { return iv_bits(x) == iv_bits(y) || (isnan(x) && isnan(y)); }
 
 static void compare(const char *what, const operands *o, int i, float want, float got) {
     if (!same(want, got))
@@ -144,10 +141,9 @@ static void flushing_begins_below_the_tie(void **state) {
     assert_true(isnan(iv_fma_ftz(0x1p-149f, INFINITY, 1.0f))); /* 0 * inf */
 }
 
-__attribute__((target("avx512f,avx512bf16"), noinline)) static void
-dot_product(const uint32_t *a, const uint32_t *b, float *acc) {
-    __m512 y = _mm512_dpbf16_ps(_mm512_loadu_ps(acc), (__m512bh)_mm512_loadu_si512(a),
-                                (__m512bh)_mm512_loadu_si512(b));
+__attribute__((target("avx512f,avx512bf16"), noinline)) static void dot_product(const uint32_t *a, const uint32_t *b,
+                                                                                float *acc) {
+    __m512 y = _mm512_dpbf16_ps(_mm512_loadu_ps(acc), (__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_loadu_si512(b));
     _mm512_storeu_ps(acc, y);
 }
 
@@ -169,9 +165,8 @@ static void a_pair_is_vdpbf16ps(void **state) {
             float y[2] = {iv_bf16_to_f32(b[2 * i]), iv_bf16_to_f32(b[2 * i + 1])};
             float want = iv_fma32_chain(acc[i], x, y, 2);
             if (!same(want, got[i]))
-                fail_msg("pair %08x . %08x + %08x: the machine says %08x, got %08x",
-                         *(uint32_t *)(void *)(a + 2 * i), *(uint32_t *)(void *)(b + 2 * i), iv_bits(acc[i]),
-                         iv_bits(got[i]), iv_bits(want));
+                fail_msg("pair %08x . %08x + %08x: the machine says %08x, got %08x", *(uint32_t *)(void *)(a + 2 * i),
+                         *(uint32_t *)(void *)(b + 2 * i), iv_bits(acc[i]), iv_bits(got[i]), iv_bits(want));
             reversed_differ += !same(want, iv_fma_ftz(x[1], y[1], iv_fma_ftz(x[0], y[0], acc[i])));
         }
     }
@@ -187,8 +182,7 @@ static void control_gradual_underflow_differs(void **state) {
     static operands o;
     size_t differ = 0;
     fill(&r, &o, FAMILIES + 1);
-    for (int i = 0; i < BLOCK; i++)
-        differ += !same(iv_fma(o.a[i], o.b[i], o.c[i]), iv_fma_ftz(o.a[i], o.b[i], o.c[i]));
+    for (int i = 0; i < BLOCK; i++) differ += !same(iv_fma(o.a[i], o.b[i], o.c[i]), iv_fma_ftz(o.a[i], o.b[i], o.c[i]));
     assert_true(differ > BLOCK / 20);
 }
 

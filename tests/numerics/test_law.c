@@ -36,9 +36,7 @@ static const char *text(const json_t *c, const char *key) {
     return s;
 }
 
-static size_t number(const json_t *c, const char *key) {
-    return (size_t)json_integer_value(json_object_get(c, key));
-}
+static size_t number(const json_t *c, const char *key) { return (size_t)json_integer_value(json_object_get(c, key)); }
 
 /* Eight hexadecimal digits a float. */
 static size_t floats_of(const json_t *c, const char *key, float *out) {
@@ -70,9 +68,8 @@ static void compare(const json_t *c, const float *got, size_t n) {
     char what[200];
     assert_int_equal(floats_of(c, "y", want), n);
     snprintf(what, sizeof what, "%s %s %s k %zu spread %zu position %zu window %zu", text(c, "op"),
-             json_object_get(c, "type") ? text(c, "type") : "",
-             json_object_get(c, "type") ? text(c, "arithmetic") : "", number(c, "k"), number(c, "spread"),
-             number(c, "position"), number(c, "window"));
+             json_object_get(c, "type") ? text(c, "type") : "", json_object_get(c, "type") ? text(c, "arithmetic") : "",
+             number(c, "k"), number(c, "spread"), number(c, "position"), number(c, "window"));
     assert_same_bits(what, want, got, n, 4, true);
 }
 
@@ -151,18 +148,16 @@ static void run_attention(const json_t *c) {
     size_t dim = number(c, "head_dim"), padded = iv_padded_k(dim), position = number(c, "position");
     iv_dtype type = type_of(c);
     size_t e = iv_dtype_bytes(type);
-    char *q = calloc(padded, e), *dense = calloc((position + 1) * dim, e),
-         *keys = calloc((position + 1) * padded, e);
+    char *q = calloc(padded, e), *dense = calloc((position + 1) * dim, e), *keys = calloc((position + 1) * padded, e);
     char *values = calloc((position + 1) * dim, e);
     float *y = calloc(dim, sizeof *y);
     inputs(3, dim, type, 0, q), inputs(4, (position + 1) * dim, type, 0, dense),
         inputs(5, (position + 1) * dim, type, 0, values);
     for (size_t t = 0; t <= position; t++) memcpy(keys + t * padded * e, dense + t * dim * e, dim * e);
     float scale = (float)(1.4426950408889634 / sqrt((double)dim));
-    assert_true(
-        iv_ref_attention(&(iv_ref_attention_args){arithmetic_of(c), type, dim, (int64_t)position,
-                                                  (int64_t)number(c, "window"), scale, q, keys, values},
-                         y));
+    assert_true(iv_ref_attention(&(iv_ref_attention_args){arithmetic_of(c), type, dim, (int64_t)position,
+                                                          (int64_t)number(c, "window"), scale, q, keys, values},
+                                 y));
     compare(c, y, dim);
     free(q), free(dense), free(keys), free(values), free(y);
 }
@@ -207,9 +202,7 @@ static void run_rope(const json_t *c) {
     compare(c, y, ROPE);
 }
 
-static int ascending(const void *a, const void *b) {
-    return *(const int32_t *)a - *(const int32_t *)b;
-}
+static int ascending(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
 
 static void run_experts(const json_t *c) {
     int32_t ids[CHOSEN], order[CHOSEN];

@@ -12,9 +12,7 @@ static double hex(const json_t *array, size_t i) {
     return strtod(text, NULL); /* hexadecimal: exact */
 }
 
-static double number(const json_t *rule, const char *key) {
-    return json_number_value(json_object_get(rule, key));
-}
+static double number(const json_t *rule, const char *key) { return json_number_value(json_object_get(rule, key)); }
 
 static json_t *open_data(void) {
     json_t *root;
@@ -38,8 +36,7 @@ static size_t open_rule(const json_t *rule, double *frequencies) {
 static void check_frequencies(const json_t *rule, const char *name) {
     double f[PAIRS_MAX], worst = 0.0;
     size_t pairs = open_rule(rule, f), at = 0;
-    const json_t *exact = json_object_get(rule, "frequencies"),
-                 *law = json_object_get(rule, "law_frequencies");
+    const json_t *exact = json_object_get(rule, "frequencies"), *law = json_object_get(rule, "law_frequencies");
     assert_int_equal(json_array_size(exact), pairs);
     for (size_t i = 0; i < pairs; i++) {
         if (f[i] != hex(law, i)) fail_msg("%s: frequency %zu: wanted %a, got %a", name, i, hex(law, i), f[i]);
@@ -47,8 +44,7 @@ static void check_frequencies(const json_t *rule, const char *name) {
         double error = fabs((f[i] - hex(e, 0)) - hex(e, 1)) / hex(e, 0);
         if (error > worst) worst = error, at = i;
     }
-    printf("%s: %zu frequencies, worst relative error %.2f * 2^-53 at pair %zu\n", name, pairs,
-           worst * 0x1p53, at);
+    printf("%s: %zu frequencies, worst relative error %.2f * 2^-53 at pair %zu\n", name, pairs, worst * 0x1p53, at);
     assert_true(worst < 0x1p-48);
 }
 
@@ -77,8 +73,8 @@ static void check_rows(const json_t *rule, const char *name) {
         uint32_t bits[2] = {(uint32_t)strtoul(json_string_value(json_array_get(row, 4)), NULL, 16),
                             (uint32_t)strtoul(json_string_value(json_array_get(row, 5)), NULL, 16)};
         if (iv_bits(cosine[pair]) != bits[0] || iv_bits(sine[pair]) != bits[1])
-            fail_msg("%s: position %lld pair %zu: wanted %08x %08x, got %08x %08x", name, (long long)position,
-                     pair, bits[0], bits[1], iv_bits(cosine[pair]), iv_bits(sine[pair]));
+            fail_msg("%s: position %lld pair %zu: wanted %08x %08x, got %08x %08x", name, (long long)position, pair,
+                     bits[0], bits[1], iv_bits(cosine[pair]), iv_bits(sine[pair]));
         misrounded += (cosine[pair] != (float)c) + (sine[pair] != (float)s);
         worst = fmax(worst, fmax(beyond_rounding(cosine[pair], c), beyond_rounding(sine[pair], s)));
     }
@@ -115,8 +111,7 @@ static void rows_are_rotations(void **state) {
     iv_rope_frequencies(&(iv_rope_rule){.theta = 1e6, .factor = 1.0}, 128, f);
     for (size_t n = 0; n < trials(2000, 200000); n++) {
         iv_rope_row(f, 64, (int64_t)rng_below(&r, (1 << 20) + 1), c, s);
-        for (size_t i = 0; i < 64; i++)
-            worst = fmax(worst, fabs((double)c[i] * c[i] + (double)s[i] * s[i] - 1.0));
+        for (size_t i = 0; i < 64; i++) worst = fmax(worst, fabs((double)c[i] * c[i] + (double)s[i] * s[i] - 1.0));
     }
     printf("rope: cos^2 + sin^2 is within %.2f * 2^-24 of 1\n", worst * 0x1p24);
     assert_true(worst < 0x1.8p-24);

@@ -28,8 +28,8 @@ static void lanes_fold_by_halves(void **state) {
     const float v[] = {0x1p24f, 1.0f, 1.0f};
     assert_true(fold_of((size_t[]){0, 1, 129}, v, 3) == 0x1p24f + 2.0f); /* 1 and 129 meet at stride 128 */
     assert_true(fold_of((size_t[]){0, 128, 1}, v, 3) == 0x1p24f);        /* 0 takes 128 first, 1 last */
-    assert_true(fold_of((size_t[]){0, 2, 3}, v, 3) == 0x1p24f); /* 2 and 3 never meet: strides 2, then 1 */
-    assert_true(fold_of((size_t[]){0, 1, 3}, v, 3) == 0x1p24f + 2.0f); /* 1 and 3 meet at stride 2 */
+    assert_true(fold_of((size_t[]){0, 2, 3}, v, 3) == 0x1p24f);          /* 2 and 3 never meet: strides 2, then 1 */
+    assert_true(fold_of((size_t[]){0, 1, 3}, v, 3) == 0x1p24f + 2.0f);   /* 1 and 3 meet at stride 2 */
     assert_true(fold_of((size_t[]){0, 64, 192}, v, 3) == 0x1p24f + 2.0f);
     assert_int_equal(iv_bits(fold_of((size_t[]){5}, (const float[]){-0.0f}, 1)), 0);
 }
@@ -43,18 +43,14 @@ static float norm_of(const size_t *at, size_t n) {
     return out[at[0]];
 }
 
-static float norm_expected(float sum) {
-    return 4096.0f * (1.0f / sqrtf(sum / 520.0f));
-}
+static float norm_expected(float sum) { return 4096.0f * (1.0f / sqrtf(sum / 520.0f)); }
 
 static void norm_sums_squares_in_lanes(void **state) {
     (void)state;
     float near = norm_expected(0x1p24f), far = norm_expected(0x1p24f + 6.0f);
     assert_true(near != far); /* so that six ones together, or one by one, can be told apart */
-    assert_true(norm_of((size_t[]){0, 256, 512, 128, 64, 32, 16}, 7) ==
-                near); /* all join lane 0 one at a time */
-    assert_true(norm_of((size_t[]){0, 1, 257, 513, 129, 385, 3}, 7) ==
-                far); /* six ones of odd lanes meet first */
+    assert_true(norm_of((size_t[]){0, 256, 512, 128, 64, 32, 16}, 7) == near); /* all join lane 0 one at a time */
+    assert_true(norm_of((size_t[]){0, 1, 257, 513, 129, 385, 3}, 7) == far);   /* six ones of odd lanes meet first */
 }
 
 static void log_sum_exp_sums_in_lanes(void **state) {
@@ -65,8 +61,7 @@ static void log_sum_exp_sums_in_lanes(void **state) {
     for (int c = 0; c < 2; c++) {
         for (size_t i = 0; i < 600; i++) x[i] = -INFINITY;
         x[0] = 0.0f;
-        for (size_t i = 0; i < 2; i++)
-            x[c ? 1 + 256 * i : 256 + 256 * i] = small; /* lane 1 together, or lane 0 */
+        for (size_t i = 0; i < 2; i++) x[c ? 1 + 256 * i : 256 + 256 * i] = small; /* lane 1 together, or lane 0 */
         iv_ref_sum_exp(x, 600, &m, &s[c]);
         assert_true(m == 0.0f);
     }
@@ -118,8 +113,8 @@ static void log_softmax_is_accurate(void **state) {
         }
         free(x);
     }
-    printf("log-softmax: rows of up to %d, worst error %.3g; the sum's worst %.2f ulp\n", 4 * (int)N_MAX,
-           worst, worst_sum);
+    printf("log-softmax: rows of up to %d, worst error %.3g; the sum's worst %.2f ulp\n", 4 * (int)N_MAX, worst,
+           worst_sum);
     assert_true(worst < 1e-5 && worst_sum < 8.0);
 }
 
@@ -129,12 +124,10 @@ static void swiglu_and_rope_are_accurate(void **state) {
     double worst = 0.0, worst_rope = 0.0;
     for (size_t t = 0; t < trials(200, 10000); t++) {
         enum { N = 256 };
-        float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N],
-              z[N];
+        float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N], z[N];
         for (size_t i = 0; i < N; i++) g[i] *= 4.0f;
         iv_ref_swiglu(g, u, N, y);
-        for (size_t i = 0; i < N; i++)
-            worst = fmax(worst, ulps(y[i], g[i] / (1.0 + exp(-(double)g[i])) * u[i]));
+        for (size_t i = 0; i < N; i++) worst = fmax(worst, ulps(y[i], g[i] / (1.0 + exp(-(double)g[i])) * u[i]));
         float c[N / 2], s[N / 2];
         for (size_t i = 0; i < N / 2; i++) c[i] = cosf(u[i]), s[i] = sinf(u[i]);
         memcpy(z, g, sizeof z);
@@ -191,9 +184,7 @@ static void route_weighs_as_softmax(void **state) {
     assert_true(worst < 12.0);
 }
 
-static float combine(const int32_t *ids, const float *terms, size_t k) {
-    return iv_ref_combine(ids, terms, k);
-}
+static float combine(const int32_t *ids, const float *terms, size_t k) { return iv_ref_combine(ids, terms, k); }
 
 static void experts_combine_by_the_tree_of_ids(void **state) {
     (void)state;
@@ -202,14 +193,12 @@ static void experts_combine_by_the_tree_of_ids(void **state) {
     assert_true(combine((const int32_t[]){1, 2, 3}, big_first, 3) == 0x1p24f + 2.0f); /* 1 (2 3) */
     assert_true(combine((const int32_t[]){0, 4, 6}, big_first, 3) == 0x1p24f + 2.0f); /* 0 (4 6) */
     assert_true(combine((const int32_t[]){0, 2, 4}, big_first, 3) == 0x1p24f);        /* (0 2) 4 */
-    assert_true(combine((const int32_t[]){3, 4, 5}, big_last, 3) ==
-                0x1p24f); /* 3 (4 5): each 1 is lost alone */
+    assert_true(combine((const int32_t[]){3, 4, 5}, big_last, 3) == 0x1p24f);        /* 3 (4 5): each 1 is lost alone */
     assert_true(combine((const int32_t[]){2, 3, 4}, big_last, 3) == 0x1p24f + 2.0f); /* (2 3) 4 */
     assert_true(combine((const int32_t[]){127, 128, 255}, big_first, 3) == 0x1p24f + 2.0f);
     /* An absent side is passed through, not added as +0: a lone -0 stays. */
     assert_int_equal(iv_bits(combine((const int32_t[]){77}, (const float[]){-0.0f}, 1)), 0x80000000u);
-    assert_int_equal(iv_bits(combine((const int32_t[]){1, 6}, (const float[]){-0.0f, -0.0f}, 2)),
-                     0x80000000u);
+    assert_int_equal(iv_bits(combine((const int32_t[]){1, 6}, (const float[]){-0.0f, -0.0f}, 2)), 0x80000000u);
 }
 
 /* Experts owned by ranks in aligned blocks, each adding its own subtree, then the ranks in theirs: the same
@@ -224,8 +213,7 @@ static void ranks_combine_the_same(void **state) {
         float terms[K], line = 0.0f;
         size_t k = 0;
         for (int32_t e = 0; e < EXPERTS && k < K; e++)
-            if (rng_below(&r, (size_t)(EXPERTS - e)) < K - k)
-                terms[k] = random_float(&r, NORMAL), ids[k++] = e;
+            if (rng_below(&r, (size_t)(EXPERTS - e)) < K - k) terms[k] = random_float(&r, NORMAL), ids[k++] = e;
         assert_int_equal(k, K);
         float whole = iv_ref_combine(ids, terms, K);
         for (size_t i = 0; i < K; i++) line += terms[i];

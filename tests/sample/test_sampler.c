@@ -77,8 +77,7 @@ static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vo
         int32_t id = order[i];
         if (n > 1 && p->min_p > 0.0f && v_exp(x[id] - max) < p->min_p) continue;
         float value = x[id] + naive_noise(p->seed, position, id);
-        if (best < 0 || value > best_value || (value == best_value && id < best))
-            best = id, best_value = value;
+        if (best < 0 || value > best_value || (value == best_value && id < best)) best = id, best_value = value;
     }
     free(x), free(order);
     return best;
@@ -112,9 +111,7 @@ static void random_logits(rng *r, float *x, size_t n) {
     x[rng_below(r, n)] = kind == 1 ? 2e37f : 5.0f; /* at least one is finite */
 }
 
-static float one_of(rng *r, const float *values, size_t n) {
-    return values[rng_below(r, n)];
-}
+static float one_of(rng *r, const float *values, size_t n) { return values[rng_below(r, n)]; }
 #define ONE_OF(r, ...) one_of(r, (const float[]){__VA_ARGS__}, sizeof(float[]){__VA_ARGS__} / sizeof(float))
 
 static iv_sampling random_sampling(rng *r, size_t vocab, iv_logit_bias *bias) {
@@ -160,9 +157,9 @@ static void same_as_the_naive_sampler(void **state) {
         for (int again = 0; again < 2; again++) { /* the second time on what the first left behind */
             int32_t got = iv_sample(&s, k, &p, logits, seen, seen_count, position);
             if (got != want)
-                fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d",
-                         trial, vocab, (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p,
-                         seen_count, iv_isa_name(k->isa), (int)want, (int)got);
+                fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d", trial, vocab,
+                         (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, seen_count,
+                         iv_isa_name(k->isa), (int)want, (int)got);
         }
         iv_sampler_close(&s);
     }
@@ -311,14 +308,12 @@ static void greedy_takes_the_smaller_id(void **state) {
     assert_int_equal(sample_of(&p, x, 6, 0), 1);
     assert_int_equal(sample_of(&p, zeros, 3, 0), 0);
     p.temperature = 1, p.top_k = 1; /* the same token by another way */
-    for (uint64_t position = 0; position < 100; position++)
-        assert_int_equal(sample_of(&p, x, 6, position), 1);
+    for (uint64_t position = 0; position < 100; position++) assert_int_equal(sample_of(&p, x, 6, position), 1);
 }
 
 static unsigned ids_drawn(const iv_sampling *p, const float *logits, size_t vocab) {
     unsigned drawn = 0;
-    for (uint64_t position = 0; position < 400; position++)
-        drawn |= 1u << sample_of(p, logits, vocab, position);
+    for (uint64_t position = 0; position < 400; position++) drawn |= 1u << sample_of(p, logits, vocab, position);
     return drawn;
 }
 
@@ -355,8 +350,7 @@ static void overflow_by_temperature_is_greedy(void **state) {
     const float x[4] = {-3e38f, 1e37f, 2e37f, 3e-38f};
     iv_sampling p = {.temperature = 1e-4f, .top_p = 1, .repetition_penalty = 1};
     for (int filter = 0; filter < 4; filter++) {
-        p.top_k = filter == 1 ? 1 : 0, p.top_p = filter == 2 ? 0.9f : 1.0f,
-        p.min_p = filter == 3 ? 0.1f : 0.0f;
+        p.top_k = filter == 1 ? 1 : 0, p.top_p = filter == 2 ? 0.9f : 1.0f, p.min_p = filter == 3 ? 0.1f : 0.0f;
         assert_int_equal(ids_drawn(&p, x, 4), 2); /* both of 1e37 and more are infinite now */
     }
 }

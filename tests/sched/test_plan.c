@@ -4,12 +4,9 @@
 
 enum { SEQUENCES_MAX = 24 };
 
-static size_t left_of(const iv_plan_sequence *s) {
-    return s->known - s->computed;
-}
+static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
-static void check_items(const iv_plan_sequence *s, size_t count, size_t budget, const iv_plan_item *items,
-                        size_t n) {
+static void check_items(const iv_plan_sequence *s, size_t count, size_t budget, const iv_plan_item *items, size_t n) {
     bool seen[SEQUENCES_MAX] = {false};
     size_t used = 0, decoding = 0;
     bool prompts = false;
@@ -94,8 +91,7 @@ static void everybody_gets_there(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises),
-                                       cmocka_unit_test(a_known_plan),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises), cmocka_unit_test(a_known_plan),
                                        cmocka_unit_test(everybody_gets_there)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

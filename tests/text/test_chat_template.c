@@ -66,14 +66,13 @@ static void assert_open_fails(const char *jinja, const char *config, iv_status s
 
 static void finds_the_template(void **state) {
     (void)state;
-    assert_renders("{{ bos_token }}{{ x }}\n", "{\"bos_token\": \"<s>\", \"chat_template\": \"no\"}",
-                   "{\"x\": 1}", "<s>1");
+    assert_renders("{{ bos_token }}{{ x }}\n", "{\"bos_token\": \"<s>\", \"chat_template\": \"no\"}", "{\"x\": 1}",
+                   "<s>1");
     assert_renders("{{ x }}{{ bos_token }}", NULL, "{\"x\": 1}", "1");
-    assert_renders(
-        NULL,
-        "{\"chat_template\": \"{{ eos_token ~ pad_token }}\", \"eos_token\": {\"content\": \"</s>\"},"
-        " \"pad_token\": null}",
-        "{}", "</s>");
+    assert_renders(NULL,
+                   "{\"chat_template\": \"{{ eos_token ~ pad_token }}\", \"eos_token\": {\"content\": \"</s>\"},"
+                   " \"pad_token\": null}",
+                   "{}", "</s>");
     assert_renders("{{ bos_token }}", "{\"bos_token\": \"<s>\"}", "{\"bos_token\": \"mine\"}", "mine");
     assert_renders("{{ strftime_now('%Y') }}", NULL, "{}", "today");
 }
@@ -82,16 +81,14 @@ static void gives_the_defaults_of_apply_chat_template(void **state) {
     (void)state;
     const char *all = "{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ messages }}";
     assert_renders(all, NULL, "{}", "None None False ");
-    assert_renders(all, NULL,
-                   "{\"tools\": [1], \"documents\": 2, \"add_generation_prompt\": true, \"messages\": []}",
+    assert_renders(all, NULL, "{\"tools\": [1], \"documents\": 2, \"add_generation_prompt\": true, \"messages\": []}",
                    "[1] 2 True []");
 }
 
 static void chooses_between_named_templates(void **state) {
     (void)state;
-    const char *config =
-        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"T{{ tools|length }}\"},"
-        "{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"rag\", \"template\": \"{{\"}]}";
+    const char *config = "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"T{{ tools|length }}\"},"
+                         "{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"rag\", \"template\": \"{{\"}]}";
     assert_renders(NULL, config, "{}", "D");
     assert_renders(NULL, config, "{\"tools\": []}", "D");
     assert_renders(NULL, config, "{\"tools\": null}", "D");
@@ -103,8 +100,7 @@ static void refuses_broken_directories(void **state) {
     assert_open_fails(NULL, NULL, IV_NOT_FOUND, "no chat template");
     assert_open_fails(NULL, "{}", IV_NOT_FOUND, "no chat template");
     assert_open_fails(NULL, "{\"chat_template\": null}", IV_NOT_FOUND, "no chat template");
-    assert_open_fails(NULL, "{\"chat_template\": 5}", IV_FORMAT,
-                      "wanted a string or an array, found integer");
+    assert_open_fails(NULL, "{\"chat_template\": 5}", IV_FORMAT, "wanted a string or an array, found integer");
     assert_open_fails(NULL, "{\"chat_template\": [5]}", IV_FORMAT, "chat_template[0]");
     assert_open_fails(NULL, "{\"chat_template\": []}", IV_NOT_FOUND, "\"default\"");
     assert_open_fails(NULL, "[]", IV_FORMAT, "wanted an object, found array");

@@ -42,8 +42,7 @@ static void cases_as_jinja2(void **state) {
         errors += same && !is_text;
         wrong += !same;
     }
-    printf("%zu cases: %zu texts equal, %zu errors raised, %zu wrong\n", json_array_size(cases), texts,
-           errors, wrong);
+    printf("%zu cases: %zu texts equal, %zu errors raised, %zu wrong\n", json_array_size(cases), texts, errors, wrong);
     assert_int_equal(wrong, 0);
     assert_true(texts > 1000 && errors > 500);
     json_decref(root);

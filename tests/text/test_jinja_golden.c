@@ -11,22 +11,20 @@ typedef struct tally {
     size_t texts, errors, generations, wrong;
 } tally;
 
-/* The file was made by Jinja2 as such, without the `generation` tag of Hugging Face's environment; its answer for the one
- * template that uses the tag is a syntax error. These are the SHA-256 of what Jinja2 renders with the tag
+/* The file was made by Jinja2 as such, without the `generation` tag of Hugging Face's environment; its answer for the
+ * one template that uses the tag is a syntax error. These are the SHA-256 of what Jinja2 renders with the tag
  * (python/jinja_cases.py chat_templates.json prints them). */
 static const struct {
     const char *model, *name, *digest;
 } generations[] = {
     {"library/rnj-1:latest", "user", "9d5f2f4bb99a6cb1d3ea83ada35cbf4e077a4851bd58c0acad6079e59480c3ca"},
-    {"library/rnj-1:latest", "system_turns",
-     "4c156d3e033e220c7deeecd68960af441d7ed2b7a88298bf775f6757424705e6"},
+    {"library/rnj-1:latest", "system_turns", "4c156d3e033e220c7deeecd68960af441d7ed2b7a88298bf775f6757424705e6"},
     {"library/rnj-1:latest", "no_generation_prompt",
      "16c8cf7ca108a9b6310cb8cb63eca83c3065443229b9f7c35bac0726bab41f1b"},
     {"library/rnj-1:latest", "think", "0996b06c4dae0e7e306fa9ac7487a358f047145913d453f739d143623c2e380d"},
     {"library/rnj-1:latest", "no_think", "79b85379f314df0c5e9a9ac33fbbce5a323bdfc20b5afa4de523b75172144ff6"},
     {"library/rnj-1:latest", "tools", "ccdda07f0d7d785150cb033404b92112099ada801bf887c92fc45f5ab2418013"},
-    {"library/rnj-1:latest", "tool_call",
-     "8689fe4768d0416880481f80db71e64391579230d68b2ded9583abeedc10a53a"}};
+    {"library/rnj-1:latest", "tool_call", "8689fe4768d0416880481f80db71e64391579230d68b2ded9583abeedc10a53a"}};
 
 static const char *generation_digest(const char *model, const char *name) {
     for (size_t i = 0; i < sizeof generations / sizeof *generations; i++)
@@ -51,16 +49,19 @@ static void check_generation(const char *model, const char *name, const json_t *
     iv_error err;
     const char *digest = generation_digest(model, name);
     if (!digest) return;
-    ASSERT_OK(iv_template_parse(model, json_string_value(source), json_string_length(source), IV_JINJA_CHAT, &t, &err), &err);
+    ASSERT_OK(iv_template_parse(model, json_string_value(source), json_string_length(source), IV_JINJA_CHAT, &t, &err),
+              &err);
     ASSERT_OK(iv_template_render(t, variables, now, &out, &err), &err);
-    if (has_digest(&out, digest)) count->generations++;
-    else print_error("%s, %s: not as Jinja2 with the generation tag\n", model, name), count->wrong++;
+    if (has_digest(&out, digest))
+        count->generations++;
+    else
+        print_error("%s, %s: not as Jinja2 with the generation tag\n", model, name), count->wrong++;
     iv_buf_free(&out);
     iv_template_close(t);
 }
 
-static void check(const char *model, const char *name, const iv_template *t, const json_t *variables,
-                  const char *now, const json_t *expect, tally *count) {
+static void check(const char *model, const char *name, const iv_template *t, const json_t *variables, const char *now,
+                  const json_t *expect, tally *count) {
     iv_buf out = {0};
     iv_error err;
     const json_t *text = json_object_get(expect, "text");
@@ -76,8 +77,7 @@ static void check(const char *model, const char *name, const iv_template *t, con
     } else if (status != IV_OK) {
         print_error("%s, %s: %s\n", model, name, err.message);
         count->wrong++;
-    } else if (out.len != json_string_length(text) ||
-               memcmp(out.data, json_string_value(text), out.len) != 0) {
+    } else if (out.len != json_string_length(text) || memcmp(out.data, json_string_value(text), out.len) != 0) {
         print_error("%s, %s: wanted\n%s\nrendered\n%s\n", model, name, json_string_value(text), out.data);
         count->wrong++;
     } else
@@ -99,7 +99,8 @@ static void golden_templates(void **state) {
         const char *model = json_string_value(json_object_get(entry, "model"));
         const json_t *source = json_object_get(entry, "template");
         iv_template *t = NULL;
-        if (iv_template_parse(model, json_string_value(source), json_string_length(source), IV_JINJA_PLAIN, &t, &err) != IV_OK)
+        if (iv_template_parse(model, json_string_value(source), json_string_length(source), IV_JINJA_PLAIN, &t, &err) !=
+            IV_OK)
             assert_int_equal(err.status, IV_TEMPLATE);
         json_object_foreach(json_object_get(root, "cases"), name, conversation) {
             each = json_copy(json_object_get(root, "variables"));

@@ -40,16 +40,15 @@ static void assert_deep_refused(const char *head, const char *piece, const char 
 
 static void maxima_are_errors(void **state) {
     (void)state;
-    assert_refused("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}",
-                   IV_LIMIT, "steps");
-    assert_refused(
-        "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s * 2 %}{% endfor %}",
-        IV_LIMIT, "bytes");
+    assert_refused("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}", IV_LIMIT,
+                   "steps");
+    assert_refused("{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s * 2 %}{% endfor %}",
+                   IV_LIMIT, "bytes");
     assert_refused("{{ 'x' * 999999999999 }}", IV_LIMIT, "bytes");
     assert_refused("{{ [0] * 99999999 }}", IV_LIMIT, "bytes");
     assert_refused("{{ 'x' * 20000000 }}", IV_LIMIT, "text is longer");
-    assert_refused("{% for i in range(100) %}{% set x %}{{ 'x' * 9999999 }}{% endset %}{% endfor %}",
-                   IV_LIMIT, "writes more");
+    assert_refused("{% for i in range(100) %}{% set x %}{{ 'x' * 9999999 }}{% endset %}{% endfor %}", IV_LIMIT,
+                   "writes more");
     assert_refused("{{ range(100001) }}", IV_TEMPLATE, "range");
     assert_refused("{{ '%999999d' % 1 }}", IV_LIMIT, "wide");
     assert_refused("{{ '{:.9999f}'.format(1.5) }}", IV_LIMIT, "precise");
@@ -187,8 +186,7 @@ static void damaged_templates_only_fail(void **state) {
     json_t *variables = damage_variables();
     size_t rendered = 0, refused = 0;
     assert_int_equal(render_exact(damaged, n, variables), IV_OK);
-    for (size_t cut = 0; cut < n; cut++)
-        *(render_exact(damaged, cut, variables) == IV_OK ? &rendered : &refused) += 1;
+    for (size_t cut = 0; cut < n; cut++) *(render_exact(damaged, cut, variables) == IV_OK ? &rendered : &refused) += 1;
     uint64_t seed = 0x9e3779b97f4a7c15ULL;
     printf("bit flips: seed %#llx\n", (unsigned long long)seed);
     for (int i = 0; i < 4000; i++) {

@@ -36,10 +36,8 @@ static void check_ids(const char *where, size_t index, const iv_ids *got, const 
 }
 
 static void check_text(const char *where, size_t index, const iv_buf *got, const json_t *want) {
-    if (got->len != json_string_length(want) ||
-        memcmp(got->data ? got->data : "", json_string_value(want), got->len))
-        fail_msg("%s case %zu: decoded \"%s\", wanted \"%s\"", where, index, got->data,
-                 json_string_value(want));
+    if (got->len != json_string_length(want) || memcmp(got->data ? got->data : "", json_string_value(want), got->len))
+        fail_msg("%s case %zu: decoded \"%s\", wanted \"%s\"", where, index, got->data, json_string_value(want));
 }
 
 /* Pushes one by one; every append must be whole characters and the sum must be the whole decoding. */
@@ -85,9 +83,7 @@ static size_t check_cases(const char *where, const iv_tokenizer *t, const json_t
         if (plain) {
             iv_ids_clear(&ids);
             iv_buf_clear(&decoded);
-            ASSERT_OK(
-                iv_tokenizer_encode(t, s, json_string_length(text), IV_ENCODE_PARSE_SPECIAL, &ids, &err),
-                &err);
+            ASSERT_OK(iv_tokenizer_encode(t, s, json_string_length(text), IV_ENCODE_PARSE_SPECIAL, &ids, &err), &err);
             check_ids(where, i, &ids, plain);
             ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.count, false, &decoded, &err), &err);
         }
@@ -225,8 +221,7 @@ static void test_encode(void **state) {
     check_encode(t, "", IV_ENCODE_ADD_SPECIAL, "8");
     check_encode(t, "aab ba", IV_ENCODE_PLAIN, "0 3 2 1 0");
     check_encode(t, "<s>ab", IV_ENCODE_ADD_SPECIAL | IV_ENCODE_PARSE_SPECIAL, "8 8 3");
-    check_encode(t, "a<s>b", IV_ENCODE_PLAIN,
-                 "0 1"); /* what the vocabulary lacks is dropped: there is no unk_token */
+    check_encode(t, "a<s>b", IV_ENCODE_PLAIN, "0 1"); /* what the vocabulary lacks is dropped: there is no unk_token */
     check_encode(t, "\xe2\x82\xac", IV_ENCODE_PLAIN, "4 5 6");
     check_encode(t, "a  [x]  b", IV_ENCODE_PLAIN, "0 9 1"); /* strips on both sides, special or not */
     check_encode(t, "a[x]", IV_ENCODE_PLAIN, "0");          /* single_word: not after a letter */
@@ -241,8 +236,7 @@ static void test_encode_refuses(void **state) {
     assert_int_equal(iv_tokenizer_encode(t, "ab\xff", 3, IV_ENCODE_PLAIN, &ids, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "byte 2"));
     assert_int_equal(ids.count, 1);
-    assert_int_equal(iv_tokenizer_encode(t, NULL, (size_t)IV_TOKENIZE_BYTES_MAX + 1, 0, &ids, &err),
-                     IV_LIMIT);
+    assert_int_equal(iv_tokenizer_encode(t, NULL, (size_t)IV_TOKENIZE_BYTES_MAX + 1, 0, &ids, &err), IV_LIMIT);
     assert_int_equal(ids.data[0], 77);
     iv_ids_free(&ids);
     iv_tokenizer_close(t);
@@ -264,8 +258,7 @@ static void test_lookup(void **state) {
     assert_null(iv_tokenizer_token(t, 10, NULL));
     assert_null(iv_tokenizer_token(t, -1, NULL));
     assert_true(iv_tokenizer_is_special(t, 8));
-    assert_false(iv_tokenizer_is_special(t, 9) || iv_tokenizer_is_special(t, 10) ||
-                 iv_tokenizer_is_special(t, -1));
+    assert_false(iv_tokenizer_is_special(t, 9) || iv_tokenizer_is_special(t, 10) || iv_tokenizer_is_special(t, -1));
     iv_tokenizer_digest(t, got);
     iv_digest_of(SMALL, strlen(SMALL), want);
     assert_memory_equal(got, want, 32);
@@ -318,9 +311,9 @@ typedef struct refusal {
     "{\"id\":" id ",\"content\":\"" content \
     "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":true,\"special\":false}"
 #define STEP(key, value) MODEL("") ",\"" key "\":" value "}"
-#define SPLIT(regex)                                                            \
-    STEP("pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex \
-                          "\"},\"behavior\":\"Isolated\",\"invert\":false}")
+#define SPLIT(regex)      \
+    STEP("pre_tokenizer", \
+         "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}")
 
 static void test_parse_refuses(void **state) {
     (void)state;
@@ -337,8 +330,7 @@ static void test_parse_refuses(void **state) {
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1.5},\"merges\":[]}}", IV_FORMAT, "real"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":3,\"b\":3},\"merges\":[]}}", IV_FORMAT, "id 3"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a c\"]}}", IV_FORMAT, "\"c\""},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", IV_FORMAT,
-         "\"aa\""},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", IV_FORMAT, "\"aa\""},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"aa\"]}}", IV_FORMAT, "merges[0]"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", IV_FORMAT, "merges[0]"},
         {MODEL(",\"dropout\":0.1") "}", IV_UNSUPPORTED, "dropout"},
@@ -348,28 +340,23 @@ static void test_parse_refuses(void **state) {
         {STEP("added_tokens", "[" ADDED("1", "c") "]"), IV_FORMAT, "id 1 is given to two"},
         {STEP("added_tokens", "[" ADDED("3", "") "]"), IV_FORMAT, "empty"},
         {STEP("added_tokens", "[" ADDED("3", "c") "," ADDED("3", "c") "]"), IV_FORMAT, "twice"},
-        {STEP("added_tokens",
-              "[" ADDED("3", "C") "," ADDED("4", "c") "],\"normalizer\":{\"type\":\"Lowercase\"}"),
+        {STEP("added_tokens", "[" ADDED("3", "C") "," ADDED("4", "c") "],\"normalizer\":{\"type\":\"Lowercase\"}"),
          IV_FORMAT, "look the same"},
         {STEP("added_tokens", "[{}]"), IV_FORMAT, "added_tokens[0].content"},
         {STEP("normalizer", "{\"type\":\"Nmt\"}"), IV_UNSUPPORTED, "Nmt"},
         {STEP("normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{}]}"), IV_FORMAT,
          "normalizer.normalizers[1].type"},
-        {STEP("normalizer", "{\"type\":\"Replace\",\"pattern\":{},\"content\":\"\"}"), IV_FORMAT,
-         "String and Regex"},
-        {STEP("normalizer", "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}"),
-         IV_UNSUPPORTED, "empty"},
+        {STEP("normalizer", "{\"type\":\"Replace\",\"pattern\":{},\"content\":\"\"}"), IV_FORMAT, "String and Regex"},
+        {STEP("normalizer", "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}"), IV_UNSUPPORTED,
+         "empty"},
         {STEP("pre_tokenizer", "{\"type\":\"Punctuation\",\"behavior\":\"Odd\"}"), IV_FORMAT, "Odd"},
-        {STEP("pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"ab\"}"), IV_FORMAT,
-         "one character"},
+        {STEP("pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"ab\"}"), IV_FORMAT, "one character"},
         {STEP("pre_tokenizer", "{\"type\":\"UnicodeScripts\"}"), IV_UNSUPPORTED, "UnicodeScripts"},
         {STEP("decoder", "{\"type\":\"CTC\"}"), IV_UNSUPPORTED, "CTC"},
         {STEP("decoder", "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}"), IV_FORMAT, "-1"},
         {STEP("post_processor", "{\"type\":\"BertProcessing\"}"), IV_UNSUPPORTED, "BertProcessing"},
-        {STEP("post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[]}"), IV_UNSUPPORTED,
-         "0 times"},
-        {STEP("post_processor",
-              "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}"),
+        {STEP("post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[]}"), IV_UNSUPPORTED, "0 times"},
+        {STEP("post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}"),
          IV_FORMAT, "no ids"},
         {SPLIT("a(b"), IV_UNSUPPORTED, "( without"},
         {SPLIT("[a[b]]"), IV_UNSUPPORTED, "class inside"},
@@ -384,11 +371,9 @@ static void test_parse_refuses(void **state) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         iv_tokenizer *t = NULL;
         iv_status status = iv_tokenizer_parse("x.json", table[i].json, strlen(table[i].json), &t, &err);
-        if (status != table[i].status || !strstr(err.message, table[i].says) ||
-            strncmp(err.message, "x.json", 6) != 0)
-            fail_msg("entry %zu: %s gave %s \"%s\", wanted %s \"%s\"", i, table[i].json,
-                     iv_status_name(status), status ? err.message : "", iv_status_name(table[i].status),
-                     table[i].says);
+        if (status != table[i].status || !strstr(err.message, table[i].says) || strncmp(err.message, "x.json", 6) != 0)
+            fail_msg("entry %zu: %s gave %s \"%s\", wanted %s \"%s\"", i, table[i].json, iv_status_name(status),
+                     status ? err.message : "", iv_status_name(table[i].status), table[i].says);
     }
 }
 
@@ -407,8 +392,7 @@ static void test_parse_nesting(void **state) {
 
 /* ---- cost ---- */
 
-static void check_time(const iv_tokenizer *t, const char *what, const char *unit, size_t bytes,
-                       iv_status want) {
+static void check_time(const iv_tokenizer *t, const char *what, const char *unit, size_t bytes, iv_status want) {
     iv_buf text = {0};
     iv_ids ids = {0};
     while (text.len < bytes) assert_true(iv_buf_puts(&text, unit));
@@ -446,11 +430,10 @@ static void test_hostile_pattern(void **state) {
     check_time(t, "a pattern of exponential cost", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", 38, IV_LIMIT);
     assert_non_null(strstr(err.message, "pre_tokenizer"));
     iv_tokenizer_close(t);
-    t = parse(
-        STEP("normalizer",
-             "{\"type\":\"Sequence\",\"normalizers\":["
-             "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\".\"},\"content\":\"aaaaaaaaaaaaaaaa\"},"
-             "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\".\"},\"content\":\"aaaaaaaaaaaaaaaa\"}]}"));
+    t = parse(STEP("normalizer",
+                   "{\"type\":\"Sequence\",\"normalizers\":["
+                   "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\".\"},\"content\":\"aaaaaaaaaaaaaaaa\"},"
+                   "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\".\"},\"content\":\"aaaaaaaaaaaaaaaa\"}]}"));
     check_time(t, "a text that grows", "abcdefgh", 8000, IV_LIMIT);
     iv_tokenizer_close(t);
 }
@@ -470,8 +453,8 @@ static void *encode_often(void *argument) {
     job *j = argument;
     for (int i = 0; i < 200 && j->status == IV_OK; i++) {
         iv_ids_clear(&j->ids);
-        j->status = iv_tokenizer_encode(j->t, SHARED_TEXT, sizeof SHARED_TEXT - 1, IV_ENCODE_PARSE_SPECIAL,
-                                        &j->ids, &j->err);
+        j->status =
+            iv_tokenizer_encode(j->t, SHARED_TEXT, sizeof SHARED_TEXT - 1, IV_ENCODE_PARSE_SPECIAL, &j->ids, &j->err);
     }
     return NULL;
 }
@@ -482,8 +465,7 @@ static void test_threads(void **state) {
     pthread_t threads[4];
     job jobs[5] = {0};
     for (int i = 0; i < 5; i++) jobs[i].t = t;
-    for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &jobs[i]), 0);
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &jobs[i]), 0);
     encode_often(&jobs[4]);
     for (int i = 0; i < 4; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
     for (int i = 0; i < 5; i++) {

@@ -23,8 +23,7 @@ static void show(tally *sum, const char *name, const json_t *c, const char *what
 
 static bool same_ids(const iv_ids *got, const json_t *want) {
     bool same = got->count == json_array_size(want);
-    for (size_t i = 0; same && i < got->count; i++)
-        same = got->data[i] == json_integer_value(json_array_get(want, i));
+    for (size_t i = 0; same && i < got->count; i++) same = got->data[i] == json_integer_value(json_array_get(want, i));
     return same;
 }
 
@@ -34,13 +33,11 @@ static bool same_text(const iv_tokenizer *t, const iv_ids *ids, bool skip, const
     iv_token_stream *s;
     ASSERT_OK(iv_tokenizer_decode(t, ids->data, ids->count, skip, &whole, &err), &err);
     ASSERT_OK(iv_token_stream_open(t, skip, &s, &err), &err);
-    for (size_t i = 0; i < ids->count; i++)
-        ASSERT_OK(iv_token_stream_push(s, ids->data[i], &parts, &err), &err);
+    for (size_t i = 0; i < ids->count; i++) ASSERT_OK(iv_token_stream_push(s, ids->data[i], &parts, &err), &err);
     ASSERT_OK(iv_token_stream_flush(s, &parts, &err), &err);
     iv_token_stream_close(s);
     size_t n = json_string_length(want);
-    bool same = whole.len == n && parts.len == n &&
-                (n == 0 || memcmp(whole.data, json_string_value(want), n) == 0) &&
+    bool same = whole.len == n && parts.len == n && (n == 0 || memcmp(whole.data, json_string_value(want), n) == 0) &&
                 (n == 0 || memcmp(parts.data, json_string_value(want), n) == 0);
     iv_buf_free(&whole);
     iv_buf_free(&parts);
@@ -55,9 +52,7 @@ static void check_case(tally *sum, const char *name, const iv_tokenizer *t, cons
     if (text) {
         unsigned flags = (json_is_true(json_object_get(c, "add")) ? IV_ENCODE_ADD_SPECIAL : 0) |
                          (json_is_true(json_object_get(c, "parse")) ? IV_ENCODE_PARSE_SPECIAL : 0);
-        ASSERT_OK(
-            iv_tokenizer_encode(t, json_string_value(text), json_string_length(text), flags, &ids, &err),
-            &err);
+        ASSERT_OK(iv_tokenizer_encode(t, json_string_value(text), json_string_length(text), flags, &ids, &err), &err);
         if (!same_ids(&ids, json_object_get(c, "ids"))) {
             show(sum, name, c, "ids differ");
             for (i = 0; sum->wrong <= SHOWN_MAX && i < ids.count; i++)
@@ -80,9 +75,8 @@ static void check_tokenizer(tally *sum, const json_t *entry) {
     const json_t *json = json_object_get(entry, "json"), *c;
     iv_tokenizer *t;
     size_t i;
-    iv_status status =
-        json ? iv_tokenizer_parse(name, json_string_value(json), json_string_length(json), &t, &err)
-             : iv_tokenizer_open(json_string_value(json_object_get(entry, "dir")), &t, &err);
+    iv_status status = json ? iv_tokenizer_parse(name, json_string_value(json), json_string_length(json), &t, &err)
+                            : iv_tokenizer_open(json_string_value(json_object_get(entry, "dir")), &t, &err);
     sum->tokenizers++;
     if (status != IV_OK) {
         /* Only what the reference accepts although it cannot work, such as two tokens that look the same. */
@@ -90,9 +84,7 @@ static void check_tokenizer(tally *sum, const json_t *entry) {
         printf("%s: refused: %s\n", name, err.message);
         return;
     }
-    json_array_foreach(json_object_get(entry, "cases"), i, c) {
-        check_case(sum, name, t, c);
-    }
+    json_array_foreach(json_object_get(entry, "cases"), i, c) { check_case(sum, name, t, c); }
     iv_tokenizer_close(t);
 }
 
@@ -101,12 +93,10 @@ static tally check_file(const char *path) {
     tally sum = {0};
     size_t i;
     ASSERT_OK(iv_json_read(path, CASES_BYTES_MAX, &list, &err), &err);
-    json_array_foreach(list, i, entry) {
-        check_tokenizer(&sum, entry);
-    }
+    json_array_foreach(list, i, entry) { check_tokenizer(&sum, entry); }
     json_decref(list);
-    printf("%s: %zu tokenizers, %zu refused, %zu cases, %zu wrong\n", path, sum.tokenizers, sum.refused,
-           sum.cases, sum.wrong);
+    printf("%s: %zu tokenizers, %zu refused, %zu cases, %zu wrong\n", path, sum.tokenizers, sum.refused, sum.cases,
+           sum.wrong);
     assert_true(sum.cases > 0);
     assert_int_equal(sum.wrong, 0);
     return sum;

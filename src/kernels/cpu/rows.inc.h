@@ -19,15 +19,21 @@ static inline vf canonical(vf x) { return v_select(v_is_nan(x), v_float(vi_set(I
 /* Rounds x to type and stores its first n lanes as elements i and on of out. */
 static inline void store_some(iv_dtype type, void *out, size_t i, vf x, size_t n) {
     if (n >= V_LANES) {
-        if (type == IV_BF16) v_store_bf16((uint16_t *)out + i, x);
-        else if (type == IV_F16) v_store_f16((uint16_t *)out + i, x);
-        else v_store((float *)out + i, canonical(x));
+        if (type == IV_BF16)
+            v_store_bf16((uint16_t *)out + i, x);
+        else if (type == IV_F16)
+            v_store_f16((uint16_t *)out + i, x);
+        else
+            v_store((float *)out + i, canonical(x));
         return;
     }
     float t[V_LANES];
-    if (type == IV_BF16) v_store_bf16((uint16_t *)(void *)t, x);
-    else if (type == IV_F16) v_store_f16((uint16_t *)(void *)t, x);
-    else v_store(t, canonical(x));
+    if (type == IV_BF16)
+        v_store_bf16((uint16_t *)(void *)t, x);
+    else if (type == IV_F16)
+        v_store_f16((uint16_t *)(void *)t, x);
+    else
+        v_store(t, canonical(x));
     memcpy((char *)out + i * iv_dtype_bytes(type), t, n * iv_dtype_bytes(type));
 }
 
@@ -129,7 +135,8 @@ static void softmax_block(const float *score, int first, int last, float scale_l
 static void scale(float *x, size_t n, float s) {
     EACH(i, n) {
         vf y = v_mul(load_some(x + i, left), v_set(s));
-        if (left >= V_LANES) v_store(x + i, y);
+        if (left >= V_LANES)
+            v_store(x + i, y);
         else {
             float t[V_LANES];
             v_store(t, y);

@@ -7,9 +7,12 @@
 #include <string.h>
 
 static void put(iv_dtype type, void *out, size_t i, float x) {
-    if (type == IV_BF16) ((uint16_t *)out)[i] = iv_bf16_from_f32(x);
-    else if (type == IV_F16) ((uint16_t *)out)[i] = iv_f16_from_f32(x);
-    else ((float *)out)[i] = iv_canonical(x);
+    if (type == IV_BF16)
+        ((uint16_t *)out)[i] = iv_bf16_from_f32(x);
+    else if (type == IV_F16)
+        ((uint16_t *)out)[i] = iv_f16_from_f32(x);
+    else
+        ((float *)out)[i] = iv_canonical(x);
 }
 
 enum { CHUNK = 256 };

@@ -37,8 +37,8 @@ IV_INLINE void run(const int rows, const uint32_t *a, const uint32_t *panel, siz
     }
 }
 
-IV_INLINE void linear_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t k, int leaves, int first, int last,
-                           iv_tile_pending *pending, float *out) {
+IV_INLINE void linear_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t k, int leaves, int first,
+                           int last, iv_tile_pending *pending, float *out) {
     size_t leaf_k = k / (size_t)leaves;
     for (int leaf = first; leaf < last; leaf++) {
         vf acc[ROWS][2];
@@ -70,7 +70,8 @@ IV_INLINE void chain_rows(const int rows, const uint32_t *a, const uint32_t *pan
 }
 
 static __attribute__((noinline)) void linear_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t k,
-                                                  int leaves, int first, int last, iv_tile_pending *pending, float *out) {
+                                                  int leaves, int first, int last, iv_tile_pending *pending,
+                                                  float *out) {
 #define CALL(n) linear_rows(n, a, panel, k, leaves, first, last, pending, out)
     switch (rows) { IV_ROWS_1_TO_6(CALL) IV_ROWS_7_TO_12(CALL) }
 #undef CALL

@@ -13,34 +13,46 @@
 #endif
 #define IV_INLINE static inline __attribute__((always_inline))
 
-enum { IV_MXCSR_DEFAULT = 0x1f80, IV_MXCSR_FLUSH = 0x1f80 | 0x8040 /* FTZ, DAZ */, IV_MXCSR_TRUNCATE = 0x1f80 | 0x6000 };
+enum {
+    IV_MXCSR_DEFAULT = 0x1f80,
+    IV_MXCSR_FLUSH = 0x1f80 | 0x8040 /* FTZ, DAZ */,
+    IV_MXCSR_TRUNCATE = 0x1f80 | 0x6000
+};
 
 /* fma32 runs with subnormals flushed. The body must be a function of its own that is not inlined, so that
  * no arithmetic moves across the change. */
 #define IV_WITH_FLUSH(call) IV_WITH_MXCSR(IV_MXCSR_FLUSH, call)
-#define IV_WITH_MXCSR(mode, call)                                                                            \
-    do {                                                                                                     \
-        unsigned iv_saved_ = _mm_getcsr();                                                                   \
-        _mm_setcsr(mode);                                                                                    \
-        call;                                                                                                \
-        _mm_setcsr(iv_saved_);                                                                               \
+#define IV_WITH_MXCSR(mode, call)          \
+    do {                                   \
+        unsigned iv_saved_ = _mm_getcsr(); \
+        _mm_setcsr(mode);                  \
+        call;                              \
+        _mm_setcsr(iv_saved_);             \
     } while (0)
 
 /* Calls fn(rows) with rows a constant, for the row counts a kernel has. */
-#define IV_ROWS_CASE(n, fn) case n: fn(n); break;
+#define IV_ROWS_CASE(n, fn) \
+    case n:                 \
+        fn(n);              \
+        break;
 #define IV_ROWS_1_TO_6(fn) \
-    IV_ROWS_CASE(1, fn) IV_ROWS_CASE(2, fn) IV_ROWS_CASE(3, fn) IV_ROWS_CASE(4, fn) IV_ROWS_CASE(5, fn) IV_ROWS_CASE(6, fn)
+    IV_ROWS_CASE(1, fn)    \
+    IV_ROWS_CASE(2, fn) IV_ROWS_CASE(3, fn) IV_ROWS_CASE(4, fn) IV_ROWS_CASE(5, fn) IV_ROWS_CASE(6, fn)
 #define IV_ROWS_7_TO_12(fn) \
-    IV_ROWS_CASE(7, fn) IV_ROWS_CASE(8, fn) IV_ROWS_CASE(9, fn) IV_ROWS_CASE(10, fn) IV_ROWS_CASE(11, fn) IV_ROWS_CASE(12, fn)
+    IV_ROWS_CASE(7, fn)     \
+    IV_ROWS_CASE(8, fn) IV_ROWS_CASE(9, fn) IV_ROWS_CASE(10, fn) IV_ROWS_CASE(11, fn) IV_ROWS_CASE(12, fn)
 
 /* The pack of every kernel that keeps activations as floats, [k][rows]: widening is exact. */
-void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
+void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
+                      void *packed);
 
 /* The pack of the fast tc16 kernels: see tile_tc16.inc.h. */
-void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
+void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
+                       void *packed);
 
 /* The same for 16-bit activations kept as they are. */
-void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
+void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
+                      void *packed);
 
 extern const iv_tile_kernel iv_tile_bf16_fma32_scalar, iv_tile_f16_fma32_scalar, iv_tile_f32_fma32_scalar;
 extern const iv_tile_kernel iv_tile_bf16_tc16_scalar, iv_tile_f16_tc16_scalar;

@@ -17,7 +17,8 @@ IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *pane
         vf odd[2], even[2];
         const char *ahead = (const char *)panel + k * TILE_BYTES * IV_PANEL_COLUMNS + IV_PREFETCH_BYTES;
         if (column == 0)
-            for (int line = 0; line < 2 * TILE_BYTES * IV_PANEL_COLUMNS; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            for (int line = 0; line < 2 * TILE_BYTES * IV_PANEL_COLUMNS; line += 64)
+                _mm_prefetch(ahead + line, _MM_HINT_T0);
         TILE_LOAD(panel, k, column, odd[0], even[0]);
         TILE_LOAD(panel, k, column + V_LANES, odd[1], even[1]);
         const float *x = a + k * (size_t)rows;
@@ -34,8 +35,8 @@ IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *pane
     }
 }
 
-IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, int leaves, int first,
-                                 int last, iv_tile_pending *pending, float *out) {
+IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, int leaves,
+                                 int first, int last, iv_tile_pending *pending, float *out) {
     size_t leaf_k = k / (size_t)leaves;
     for (int group = 0; group < TILE(GROUPS); group++)
         for (int leaf = first; leaf < last; leaf++) {
@@ -47,7 +48,8 @@ IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIG
             for (int i = leaf; i & 1; i >>= 1, level++)
                 for (int r = 0; r < rows; r++)
                     for (int v = 0; v < 2; v++)
-                        acc[r][v] = v_add(v_load(pending->node[level] + r * IV_PANEL_COLUMNS + column + v * V_LANES), acc[r][v]);
+                        acc[r][v] = v_add(v_load(pending->node[level] + r * IV_PANEL_COLUMNS + column + v * V_LANES),
+                                          acc[r][v]);
             bool whole = leaf + 1 == leaves;
             float *to = (whole ? out : pending->node[level]) + column;
             for (int r = 0; r < rows; r++)
@@ -72,7 +74,8 @@ IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGH
 }
 
 static __attribute__((noinline)) void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
-                                                        int leaves, int first, int last, iv_tile_pending *pending, float *out) {
+                                                        int leaves, int first, int last, iv_tile_pending *pending,
+                                                        float *out) {
 #define CALL(n) TILE(linear_rows)(n, a, panel, k, leaves, first, last, pending, out)
     switch (rows) { TILE_CASES(CALL) }
 #undef CALL

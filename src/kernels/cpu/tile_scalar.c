@@ -11,7 +11,8 @@ static float to_f32(iv_dtype type, const void *p, size_t i) {
     return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
 }
 
-void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
+void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
+                      void *packed) {
     float *out = packed;
     for (size_t r = 0; r < rows; r++) {
         const char *row = (const char *)a + r * stride * iv_dtype_bytes(type);
@@ -33,8 +34,8 @@ static float fma32_leaf(iv_dtype type, const float *a, size_t rows, size_t r, co
     return acc;
 }
 
-static float tc16_leaf(iv_dtype type, const uint16_t *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
-                       size_t to, float acc) {
+static float tc16_leaf(iv_dtype type, const uint16_t *a, size_t rows, size_t r, const void *panel, size_t c,
+                       size_t from, size_t to, float acc) {
     for (size_t k = from; k < to; k += IV_CHAIN_STEP) {
         uint16_t x[IV_CHAIN_STEP], w[IV_CHAIN_STEP];
         for (size_t i = 0; i < IV_CHAIN_STEP; i++) {
@@ -49,16 +50,18 @@ static float tc16_leaf(iv_dtype type, const uint16_t *a, size_t rows, size_t r, 
 typedef float leaf_fn(iv_dtype type, const void *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
                       size_t to, float acc);
 
-static float fma32_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from, size_t to, float acc) {
+static float fma32_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from,
+                       size_t to, float acc) {
     return fma32_leaf(t, a, rows, r, p, c, from, to, acc);
 }
-static float tc16_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from, size_t to, float acc) {
+static float tc16_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from, size_t to,
+                      float acc) {
     return tc16_leaf(t, a, rows, r, p, c, from, to, acc);
 }
 static float add_plain(float a, float b) { return a + b; }
 
-static void linear(leaf_fn *chain_of, float (*add)(float, float), iv_dtype type, const void *a, size_t rows, const void *panel,
-                   size_t k, int leaves, int first, int last, iv_tile_pending *pending, float *out) {
+static void linear(leaf_fn *chain_of, float (*add)(float, float), iv_dtype type, const void *a, size_t rows,
+                   const void *panel, size_t k, int leaves, int first, int last, iv_tile_pending *pending, float *out) {
     size_t step = k / (size_t)leaves;
     for (int leaf = first; leaf < last; leaf++)
         for (size_t r = 0; r < rows; r++)
@@ -67,8 +70,10 @@ static void linear(leaf_fn *chain_of, float (*add)(float, float), iv_dtype type,
                 float node = chain_of(type, a, rows, r, panel, c, (size_t)leaf * step, (size_t)(leaf + 1) * step, 0.0f);
                 int level = 0;
                 for (int i = leaf; i & 1; i >>= 1, level++) node = add(pending->node[level][at], node);
-                if (leaf + 1 == leaves) out[at] = iv_canonical(node);
-                else pending->node[level][at] = node;
+                if (leaf + 1 == leaves)
+                    out[at] = iv_canonical(node);
+                else
+                    pending->node[level][at] = node;
             }
 }
 
@@ -80,7 +85,8 @@ static void chain(leaf_fn *leaf, iv_dtype type, const void *a, size_t rows, cons
         }
 }
 
-void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
+void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
+                      void *packed) {
     IV_ASSERT(type != IV_F32);
     uint16_t *out = packed;
     for (size_t r = 0; r < rows; r++) {
@@ -94,7 +100,8 @@ void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, 
  * weight (which has no power of its own) must stay 2 bits under the last kept one: 2^(e_a + 1 - 126) is at
  * most 2^(e_max - 27) once e_max >= e_a - 98. Rows with a subnormal bf16, a value of 2^63 or more or a
  * non-finite one never take the fast form. */
-void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
+void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
+                       void *packed) {
     float *threshold = packed, *out = threshold + IV_TILE_HEADER_BYTES / sizeof(float);
     for (size_t r = 0; r < rows; r++) {
         const uint16_t *row = (const uint16_t *)a + r * stride;
@@ -112,14 +119,14 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
     }
 }
 
-#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                                           \
+#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                                                \
     static void linear_##id(const void *a, size_t rows, const void *p, size_t k, int leaves, int first, int last, \
-                            iv_tile_pending *pending, float *out) {                                         \
-        linear(leaf, add, type, a, rows, p, k, leaves, first, last, pending, out);                           \
-    }                                                                                                        \
-    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {                \
-        chain(leaf, type, a, rows, p, k, acc);                                                               \
-    }                                                                                                        \
+                            iv_tile_pending *pending, float *out) {                                               \
+        linear(leaf, add, type, a, rows, p, k, leaves, first, last, pending, out);                                \
+    }                                                                                                             \
+    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {                     \
+        chain(leaf, type, a, rows, p, k, acc);                                                                    \
+    }                                                                                                             \
     const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, pack, linear_##id, chain_##id}
 
 SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);

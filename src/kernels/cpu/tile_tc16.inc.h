@@ -13,7 +13,7 @@
 
 /* One step for one row and vector by the scalar form: the same bits, whatever the operands. */
 static __attribute__((noinline)) void TILE(slow_step)(const float *a, int rows, int r, const uint16_t *panel, size_t k,
-                                                       int column, vf old, vf *acc) {
+                                                      int column, vf old, vf *acc) {
     float c[V_LANES], d[V_LANES];
     unsigned saved = _mm_getcsr();
     _mm_setcsr(IV_MXCSR_DEFAULT);
@@ -95,8 +95,8 @@ static void TILE(linear)(const void *packed, size_t rows, const void *panel, siz
     size_t n = rows * IV_PANEL_COLUMNS, leaf_k = k / (size_t)leaves;
     for (int leaf = first; leaf < last; leaf++) {
         memset(node, 0, n * sizeof *node);
-        IV_WITH_MXCSR(IV_MXCSR_TRUNCATE, TILE(chain_body)(packed, rows, panel, (size_t)leaf * leaf_k,
-                                                          (size_t)(leaf + 1) * leaf_k, node));
+        IV_WITH_MXCSR(IV_MXCSR_TRUNCATE,
+                      TILE(chain_body)(packed, rows, panel, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, node));
         int level = 0;
         for (int i = leaf; i & 1; i >>= 1, level++)
             for (size_t j = 0; j < n; j += V_LANES)

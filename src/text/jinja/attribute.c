@@ -120,8 +120,8 @@ iv_status ivj_item(ivj_run *r, ivj_value obj, ivj_value key, ivj_value *out) {
 }
 
 /* Python's slice.indices: start, step and the number of items. */
-static iv_status slice_indices(ivj_run *r, const ivj_value part[3], size_t length, int64_t *start,
-                               int64_t *step, size_t *count) {
+static iv_status slice_indices(ivj_run *r, const ivj_value part[3], size_t length, int64_t *start, int64_t *step,
+                               size_t *count) {
     int64_t n = (int64_t)length, v[3];
     bool given[3];
     for (int i = 0; i < 3; i++) {
@@ -144,8 +144,7 @@ static iv_status slice_indices(ivj_run *r, const ivj_value part[3], size_t lengt
     return IV_OK;
 }
 
-static iv_status slice_string(ivj_run *r, ivj_value s, int64_t start, int64_t step, size_t count,
-                              ivj_value *out) {
+static iv_status slice_string(ivj_run *r, ivj_value s, int64_t start, int64_t step, size_t count, ivj_value *out) {
     if (step == 1 || count <= 1) {
         size_t from = ivj_cp_offset(s.u.s, s.n, (size_t)start);
         *out = ivj_string(s.u.s + from, ivj_cp_offset(s.u.s + from, s.n - from, count));
@@ -176,8 +175,7 @@ iv_status ivj_slice(ivj_run *r, ivj_value obj, const ivj_value part[3], ivj_valu
     size_t n, count = 0;
     int64_t start = 0, step = 1;
     bool sliced = obj.type == IVJ_STRING || ivj_is_sequence(obj) || obj.type == IVJ_RANGE;
-    if (!sliced || !ivj_length(obj, &n))
-        return ivj_fail(r, "'%s' object cannot be sliced", ivj_type_name(obj));
+    if (!sliced || !ivj_length(obj, &n)) return ivj_fail(r, "'%s' object cannot be sliced", ivj_type_name(obj));
     IV_TRY(slice_indices(r, part, n, &start, &step, &count));
     if (obj.type == IVJ_STRING) {
         IV_TRY(slice_string(r, obj, start, step, count, out));
@@ -197,8 +195,7 @@ iv_status ivj_slice(ivj_run *r, ivj_value obj, const ivj_value part[3], ivj_valu
     }
     ivj_list *list;
     IV_TRY(ivj_list_new(r, count, &list));
-    for (size_t i = 0; i < count; i++)
-        IV_TRY(ivj_list_push(r, list, obj.u.list->items[start + (int64_t)i * step]));
+    for (size_t i = 0; i < count; i++) IV_TRY(ivj_list_push(r, list, obj.u.list->items[start + (int64_t)i * step]));
     *out = obj.type == IVJ_LIST ? ivj_list_value(list) : ivj_tuple_value(list);
     return IV_OK;
 }

@@ -7,15 +7,13 @@
 
 enum { GENERATOR_ARGS_MAX = 4 };
 
-static iv_status bind_keyword(ivj_run *r, const char *what, const ivj_keyword *k, const char *names,
-                              ivj_value *out) {
+static iv_status bind_keyword(ivj_run *r, const char *what, const ivj_keyword *k, const char *names, ivj_value *out) {
     int n = (int)(k->name.n < 60 ? k->name.n : 60);
     size_t slot = 0;
     for (const char *word = names; *word; slot++) {
         size_t len = strcspn(word, " "), bare = len && word[len - 1] == '!' ? len - 1 : len;
         if (bare == k->name.n && memcmp(word, k->name.u.s, bare) == 0) {
-            if (out[slot].type != IVJ_MISSING)
-                return ivj_fail(r, "%s has two values for '%.*s'", what, n, k->name.u.s);
+            if (out[slot].type != IVJ_MISSING) return ivj_fail(r, "%s has two values for '%.*s'", what, n, k->name.u.s);
             out[slot] = k->value;
             return IV_OK;
         }
@@ -35,8 +33,7 @@ iv_status ivj_bind(ivj_run *r, const char *what, const ivj_call *call, const cha
     if (call->n_args > slots)
         return ivj_fail(r, "%s takes at most %zu arguments, found %zu", what, slots, call->n_args);
     for (size_t i = 0; i < call->n_args; i++) out[i] = call->args[i];
-    for (size_t i = 0; i < call->n_keywords; i++)
-        IV_TRY(bind_keyword(r, what, &call->keywords[i], names, out));
+    for (size_t i = 0; i < call->n_keywords; i++) IV_TRY(bind_keyword(r, what, &call->keywords[i], names, out));
     size_t slot = 0;
     for (const char *word = names; *word; slot++) {
         size_t len = strcspn(word, " ");
@@ -65,15 +62,13 @@ iv_status ivj_arg_string(ivj_run *r, const char *what, ivj_value v, const char *
     return ivj_fail(r, "%s wants a string, found '%s'", what, ivj_type_name(v));
 }
 
-iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call,
-                          ivj_value *out) {
+iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call, ivj_value *out) {
     if (!f->generator) return f->run(r, self, call, out);
     ivj_value bound[GENERATOR_ARGS_MAX];
     ivj_iter *it;
     if (f->names) IV_TRY(ivj_bind(r, f->name, call, f->names, bound));
     IV_TRY(ivj_alloc(r, 1, sizeof *it, &it));
-    *it =
-        (ivj_iter){.kind = IVJ_OVER_FILTER, .name = f->generator, .source = self, .filter = f, .call = *call};
+    *it = (ivj_iter){.kind = IVJ_OVER_FILTER, .name = f->generator, .source = self, .filter = f, .call = *call};
     *out = (ivj_value){.type = IVJ_ITERATOR, .u.iter = it};
     return IV_OK;
 }

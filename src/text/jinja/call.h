@@ -26,9 +26,8 @@ struct ivj_function { /* a function, method or test */
 typedef struct ivj_filter {
     const char *name;
     ivj_callee *run;
-    const char
-        *generator;    /* not NULL: gives an iterator, printed so; `run` makes its list when it is walked */
-    const char *names; /* of a generator's arguments, checked at once; NULL: any, checked by `run` */
+    const char *generator; /* not NULL: gives an iterator, printed so; `run` makes its list when it is walked */
+    const char *names;     /* of a generator's arguments, checked at once; NULL: any, checked by `run` */
 } ivj_filter;
 
 struct ivj_bound {
@@ -43,9 +42,7 @@ iv_status ivj_bind(ivj_run *r, const char *what, const ivj_call *call, const cha
 /* Typed arguments: the default stands for a missing one; template errors name `what`. */
 iv_status ivj_arg_int(ivj_run *r, const char *what, ivj_value v, int64_t fallback, int64_t *out);
 iv_status ivj_arg_string(ivj_run *r, const char *what, ivj_value v, const char *fallback, ivj_value *out);
-static inline bool ivj_arg_bool(ivj_value v, bool fallback) {
-    return v.type == IVJ_MISSING ? fallback : ivj_truth(v);
-}
+static inline bool ivj_arg_bool(ivj_value v, bool fallback) { return v.type == IVJ_MISSING ? fallback : ivj_truth(v); }
 
 /* Looked up by name; NULL if there is none. */
 const ivj_filter *ivj_find_filter(const char *name, size_t n);
@@ -57,8 +54,7 @@ bool ivj_is_hidden_method(ivj_type type, const char *name, size_t n);
 
 /* Calls any value. */
 iv_status ivj_call_value(ivj_run *r, ivj_value callee, const ivj_call *call, ivj_value *out);
-iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call,
-                          ivj_value *out);
+iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call, ivj_value *out);
 
 /* obj.name, obj[key], obj|attr(name): undefined when absent; an error on an undefined obj. */
 iv_status ivj_attribute(ivj_run *r, ivj_value obj, ivj_value name, ivj_value *out);

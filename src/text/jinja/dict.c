@@ -37,8 +37,7 @@ static uint64_t hash(ivj_value v) {
     case IVJ_BOOL:
     case IVJ_INT: return mix((uint64_t)ivj_as_int(v));
     case IVJ_FLOAT: {
-        if (v.u.d >= -9e18 && v.u.d <= 9e18 && v.u.d == (double)(int64_t)v.u.d)
-            return mix((uint64_t)(int64_t)v.u.d);
+        if (v.u.d >= -9e18 && v.u.d <= 9e18 && v.u.d == (double)(int64_t)v.u.d) return mix((uint64_t)(int64_t)v.u.d);
         return hash_bytes((const char *)&v.u.d, sizeof v.u.d);
     }
     case IVJ_TUPLE: {
@@ -50,9 +49,7 @@ static uint64_t hash(ivj_value v) {
     }
 }
 
-iv_status ivj_dict_new(ivj_run *r, ivj_dict **out) {
-    return ivj_alloc(r, 1, sizeof **out, out);
-}
+iv_status ivj_dict_new(ivj_run *r, ivj_dict **out) { return ivj_alloc(r, 1, sizeof **out, out); }
 
 static iv_status same_key(ivj_run *r, const ivj_entry *e, uint64_t h, ivj_value key, bool *same) {
     *same = false;
@@ -60,8 +57,7 @@ static iv_status same_key(ivj_run *r, const ivj_entry *e, uint64_t h, ivj_value 
 }
 
 /* The entry of key, or NULL; with an index, *slot is where the key is or would be. */
-static iv_status find(ivj_run *r, const ivj_dict *d, uint64_t h, ivj_value key, ivj_entry **out,
-                      size_t *slot) {
+static iv_status find(ivj_run *r, const ivj_dict *d, uint64_t h, ivj_value key, ivj_entry **out, size_t *slot) {
     bool same;
     *out = NULL;
     if (!d->index) {

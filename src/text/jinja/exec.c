@@ -26,8 +26,7 @@ iv_status ivj_lookup(ivj_run *r, uint32_t atom, ivj_value *out) {
     }
     *out = r->context[atom];
     const ivj_atom *name = &r->t->atoms[atom];
-    if (out->type == IVJ_MISSING)
-        *out = (ivj_value){.type = IVJ_UNDEFINED, .n = (uint32_t)name->n, .u.s = name->s};
+    if (out->type == IVJ_MISSING) *out = (ivj_value){.type = IVJ_UNDEFINED, .n = (uint32_t)name->n, .u.s = name->s};
     return ivj_charge(r, looked / 16);
 }
 
@@ -36,8 +35,7 @@ static iv_status bind_tuple(ivj_run *r, const ivj_node *target, ivj_value value)
     IV_TRY(ivj_to_list(r, value, &items));
     if (items->n != target->list.n)
         return ivj_fail(r, "%u values are wanted to unpack, found %zu", target->list.n, items->n);
-    for (uint32_t i = 0; i < target->list.n; i++)
-        IV_TRY(ivj_bind_target(r, target->list.at[i], items->items[i]));
+    for (uint32_t i = 0; i < target->list.n; i++) IV_TRY(ivj_bind_target(r, target->list.at[i], items->items[i]));
     return IV_OK;
 }
 

@@ -114,8 +114,7 @@ static iv_status check_keywords(ivj_run *r, const ivj_keyword *keywords, size_t 
         for (size_t k = 0; k < i; k++)
             if (ivj_same(keywords[i].name, keywords[k].name))
                 return ivj_fail(r, "the keyword argument '%.*s' is given twice",
-                                (int)(keywords[i].name.n < 60 ? keywords[i].name.n : 60),
-                                keywords[i].name.u.s);
+                                (int)(keywords[i].name.n < 60 ? keywords[i].name.n : 60), keywords[i].name.u.s);
     }
     return IV_OK;
 }

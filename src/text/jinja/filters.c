@@ -62,13 +62,11 @@ IVJ_FILTER(ivj_f_length) {
  * False if it is too long or has a misplaced underscore. */
 static bool number_text(ivj_run *r, ivj_value s, char out[NUMBER_BYTES_MAX]) {
     size_t n = 0;
-    if (ivj_strip(r, s, ivj_none(), IVJ_BOTH, &s) != IV_OK || s.n == 0 || s.n >= NUMBER_BYTES_MAX)
-        return false;
+    if (ivj_strip(r, s, ivj_none(), IVJ_BOTH, &s) != IV_OK || s.n == 0 || s.n >= NUMBER_BYTES_MAX) return false;
     for (size_t i = 0; i < s.n; i++) {
         char c = s.u.s[i];
-        bool between = i > 0 && i + 1 < s.n && s.u.s[i - 1] != '_' && s.u.s[i + 1] != '_' &&
-                       s.u.s[i - 1] != '+' && s.u.s[i - 1] != '-' && s.u.s[i - 1] != '.' &&
-                       s.u.s[i + 1] != '.';
+        bool between = i > 0 && i + 1 < s.n && s.u.s[i - 1] != '_' && s.u.s[i + 1] != '_' && s.u.s[i - 1] != '+' &&
+                       s.u.s[i - 1] != '-' && s.u.s[i - 1] != '.' && s.u.s[i + 1] != '.';
         if (c == '_' && !between) return false;
         if (c == 0 || ivj_cp_is_space((unsigned char)c)) return false;
         if (c != '_') out[n++] = c;
@@ -100,8 +98,7 @@ static bool parse_int(ivj_run *r, ivj_value s, int base, int64_t *out) {
     }
     char first = digits[0];
     if (!((first >= '0' && first <= '9') || ((first | 0x20) >= 'a' && (first | 0x20) <= 'z'))) return false;
-    if (base == 16 && first == '0' && (digits[1] | 0x20) == 'x')
-        return false; /* strtoull would skip a prefix */
+    if (base == 16 && first == '0' && (digits[1] | 0x20) == 'x') return false; /* strtoull would skip a prefix */
     errno = 0;
     unsigned long long v = strtoull(digits, &end, base);
     bool negative = *text == '-';
@@ -179,8 +176,7 @@ static iv_status round_int(ivj_run *r, int64_t v, int64_t digits, ivj_value *out
     if (v % unit < 0 && __builtin_sub_overflow(low, unit, &low))
         return ivj_fail_limit(r, "an integer does not fit 64 bits");
     bool up = unit > 1 && (rest > unit - rest || (rest == unit - rest && (low / unit) % 2 != 0));
-    if (up && __builtin_add_overflow(low, unit, &low))
-        return ivj_fail_limit(r, "an integer does not fit 64 bits");
+    if (up && __builtin_add_overflow(low, unit, &low)) return ivj_fail_limit(r, "an integer does not fit 64 bits");
     *out = ivj_int(low);
     return IV_OK;
 }
@@ -199,8 +195,7 @@ IVJ_FILTER(ivj_f_round) {
         *out = ivj_float(round_decimal(self.u.d, digits));
         return IV_OK;
     }
-    if (!ceiling && !ivj_bytes_equal(method, "floor"))
-        return ivj_fail(r, "round's method is common, ceil or floor");
+    if (!ceiling && !ivj_bytes_equal(method, "floor")) return ivj_fail(r, "round's method is common, ceil or floor");
     if (digits > 308 || digits < -308) return ivj_fail(r, "round is out of range");
     double scale = ivj_power(10, digits), scaled = ivj_as_double(self) * scale;
     if (!isfinite(scaled) || scale == 0) return ivj_fail(r, "round is out of range");

@@ -39,8 +39,8 @@ static iv_status fold_case(ivj_run *r, bool case_sensitive, ivj_value *v) {
 }
 
 /* A sort key of every item: the path's value, lower-cased unless case_sensitive. */
-static iv_status make_keys(ivj_run *r, const ivj_list *list, ivj_value path, ivj_value fallback,
-                           bool case_sensitive, ivj_value **out) {
+static iv_status make_keys(ivj_run *r, const ivj_list *list, ivj_value path, ivj_value fallback, bool case_sensitive,
+                           ivj_value **out) {
     IV_TRY(ivj_alloc(r, list->n, sizeof **out, out));
     for (size_t i = 0; i < list->n; i++) {
         IV_TRY(get_path(r, list->items[i], path, fallback, &(*out)[i]));
@@ -119,8 +119,7 @@ IVJ_FILTER(ivj_f_last) {
 IVJ_FILTER(ivj_f_reverse) {
     ivj_list *list, *reversed;
     IV_TRY(ivj_bind(r, "reverse", call, "", NULL));
-    if (self.type == IVJ_STRING)
-        return ivj_slice(r, self, (ivj_value[]){ivj_none(), ivj_none(), ivj_int(-1)}, out);
+    if (self.type == IVJ_STRING) return ivj_slice(r, self, (ivj_value[]){ivj_none(), ivj_none(), ivj_int(-1)}, out);
     IV_TRY(ivj_to_list(r, self, &list));
     IV_TRY(ivj_list_new(r, list->n, &reversed));
     for (size_t i = list->n; i-- > 0;) IV_TRY(ivj_list_push(r, reversed, list->items[i]));
@@ -176,12 +175,8 @@ static iv_status extreme(ivj_run *r, ivj_value self, const ivj_call *call, bool 
     return IV_OK;
 }
 
-IVJ_FILTER(ivj_f_min) {
-    return extreme(r, self, call, false, out);
-}
-IVJ_FILTER(ivj_f_max) {
-    return extreme(r, self, call, true, out);
-}
+IVJ_FILTER(ivj_f_min) { return extreme(r, self, call, false, out); }
+IVJ_FILTER(ivj_f_max) { return extreme(r, self, call, true, out); }
 
 /* The items of a list in another order, as a new list value. */
 static iv_status reorder(ivj_run *r, const ivj_list *list, const size_t *order, ivj_value *out) {
@@ -212,11 +207,9 @@ IVJ_FILTER(ivj_f_dictsort) {
     if (!ivj_bytes_equal(by, "key") && !ivj_bytes_equal(by, "value"))
         return ivj_fail(r, "dictsort sorts by 'key' or 'value'");
     if (self.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, self);
-    if (self.type != IVJ_DICT)
-        return ivj_fail(r, "dictsort wants a mapping, found '%s'", ivj_type_name(self));
+    if (self.type != IVJ_DICT) return ivj_fail(r, "dictsort wants a mapping, found '%s'", ivj_type_name(self));
     IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_VIEW, .why = IVJ_ITEMS, .u.dict = self.u.dict}, &list));
-    IV_TRY(make_keys(r, list, ivj_int(ivj_bytes_equal(by, "value")), ivj_none(), ivj_arg_bool(arg[0], false),
-                     &keys));
+    IV_TRY(make_keys(r, list, ivj_int(ivj_bytes_equal(by, "value")), ivj_none(), ivj_arg_bool(arg[0], false), &keys));
     IV_TRY(ivj_sort_order(r, keys, list->n, ivj_arg_bool(arg[2], false), &order));
     return reorder(r, list, order, out);
 }
@@ -272,9 +265,7 @@ IVJ_FILTER(ivj_f_groupby) {
     return IV_OK;
 }
 
-static bool given(ivj_value v) {
-    return v.type != IVJ_MISSING && v.type != IVJ_NONE;
-}
+static bool given(ivj_value v) { return v.type != IVJ_MISSING && v.type != IVJ_NONE; }
 
 IVJ_FILTER(ivj_f_batch) {
     ivj_value arg[2];
@@ -312,8 +303,7 @@ IVJ_FILTER(ivj_f_slice) {
     if (slices == 0) return ivj_fail(r, "slice wants at least one slice");
     if (slices > IVJ_MAX_RANGE) return ivj_fail_limit(r, "slice makes at most %d slices", IVJ_MAX_RANGE);
     IV_TRY(ivj_list_new(r, 0, &columns));
-    size_t n = slices > 0 ? (size_t)slices : 0, each = n ? list->n / n : 0, extra = n ? list->n % n : 0,
-           at = 0;
+    size_t n = slices > 0 ? (size_t)slices : 0, each = n ? list->n / n : 0, extra = n ? list->n % n : 0, at = 0;
     for (size_t i = 0; i < n; i++) {
         ivj_list *column;
         size_t take = each + (i < extra);
@@ -348,8 +338,7 @@ IVJ_FILTER(ivj_f_map) {
     *out = ivj_list_value(mapped);
     if (!ivj_truth(self)) return IV_OK;
     bool by_attribute = false;
-    for (size_t i = 0; i < call->n_keywords; i++)
-        by_attribute |= ivj_bytes_equal(call->keywords[i].name, "attribute");
+    for (size_t i = 0; i < call->n_keywords; i++) by_attribute |= ivj_bytes_equal(call->keywords[i].name, "attribute");
     if (call->n_args == 0) {
         if (!by_attribute) return ivj_fail(r, "map wants a filter or an attribute");
         IV_TRY(ivj_to_list(r, self, &list));
@@ -357,10 +346,8 @@ IVJ_FILTER(ivj_f_map) {
     }
     ivj_value name = call->args[0];
     const ivj_filter *filter = name.type == IVJ_STRING ? ivj_find_filter(name.u.s, name.n) : NULL;
-    ivj_call rest = {.args = call->args + 1,
-                     .n_args = call->n_args - 1,
-                     .keywords = call->keywords,
-                     .n_keywords = call->n_keywords};
+    ivj_call rest = {
+        .args = call->args + 1, .n_args = call->n_args - 1, .keywords = call->keywords, .n_keywords = call->n_keywords};
     IV_TRY(ivj_to_list(r, self, &list));
     for (size_t i = 0; i < list->n; i++) {
         ivj_value v;
@@ -372,8 +359,7 @@ IVJ_FILTER(ivj_f_map) {
 }
 
 /* select and reject, by a test of the item or of one of its attributes. */
-static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool keep, bool attribute,
-                      ivj_value *out) {
+static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool keep, bool attribute, ivj_value *out) {
     ivj_list *list, *kept;
     IV_TRY(ivj_list_new(r, 0, &kept));
     *out = ivj_list_value(kept);
@@ -382,8 +368,7 @@ static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool kee
     size_t at = attribute ? 1 : 0;
     bool has_test = call->n_args > at;
     const ivj_function *test = NULL;
-    if (has_test && call->args[at].type == IVJ_STRING)
-        test = ivj_find_test(call->args[at].u.s, call->args[at].n);
+    if (has_test && call->args[at].type == IVJ_STRING) test = ivj_find_test(call->args[at].u.s, call->args[at].n);
     ivj_call rest = {.keywords = call->keywords, .n_keywords = call->n_keywords};
     if (has_test) rest.args = call->args + at + 1, rest.n_args = call->n_args - at - 1;
     IV_TRY(ivj_to_list(r, self, &list));
@@ -397,15 +382,7 @@ static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool kee
     return IV_OK;
 }
 
-IVJ_FILTER(ivj_f_select) {
-    return sift(r, self, call, true, false, out);
-}
-IVJ_FILTER(ivj_f_reject) {
-    return sift(r, self, call, false, false, out);
-}
-IVJ_FILTER(ivj_f_selectattr) {
-    return sift(r, self, call, true, true, out);
-}
-IVJ_FILTER(ivj_f_rejectattr) {
-    return sift(r, self, call, false, true, out);
-}
+IVJ_FILTER(ivj_f_select) { return sift(r, self, call, true, false, out); }
+IVJ_FILTER(ivj_f_reject) { return sift(r, self, call, false, false, out); }
+IVJ_FILTER(ivj_f_selectattr) { return sift(r, self, call, true, true, out); }
+IVJ_FILTER(ivj_f_rejectattr) { return sift(r, self, call, false, true, out); }

@@ -16,12 +16,8 @@ static iv_status recase(ivj_run *r, ivj_value self, const ivj_call *call, ivj_ca
     return ivj_recase(r, self, to, out);
 }
 
-IVJ_FILTER(ivj_f_upper) {
-    return recase(r, self, call, IVJ_UPPER, out);
-}
-IVJ_FILTER(ivj_f_lower) {
-    return recase(r, self, call, IVJ_LOWER, out);
-}
+IVJ_FILTER(ivj_f_upper) { return recase(r, self, call, IVJ_UPPER, out); }
+IVJ_FILTER(ivj_f_lower) { return recase(r, self, call, IVJ_LOWER, out); }
 
 IVJ_FILTER(ivj_f_capitalize) {
     IV_TRY(ivj_bind(r, "capitalize", call, "", NULL));
@@ -121,8 +117,7 @@ IVJ_FILTER(ivj_f_center) {
 IVJ_FILTER(ivj_f_format) {
     ivj_value args;
     IV_TRY(ivj_soft_str(r, self, &self));
-    if (call->n_args && call->n_keywords)
-        return ivj_fail(r, "format takes positional or keyword arguments, not both");
+    if (call->n_args && call->n_keywords) return ivj_fail(r, "format takes positional or keyword arguments, not both");
     if (call->n_keywords) {
         ivj_dict *d;
         IV_TRY(ivj_dict_new(r, &d));
@@ -138,8 +133,7 @@ IVJ_FILTER(ivj_f_format) {
     return ivj_percent(r, self, args, out);
 }
 
-static iv_status indent_into(ivj_run *r, iv_buf *buf, const ivj_list *lines, ivj_value indent, bool first,
-                             bool blank) {
+static iv_status indent_into(ivj_run *r, iv_buf *buf, const ivj_list *lines, ivj_value indent, bool first, bool blank) {
     if (first) IV_TRY(ivj_write(r, buf, indent.u.s, indent.n));
     for (size_t i = 0; i < lines->n; i++) {
         ivj_value line = lines->items[i];
@@ -166,8 +160,7 @@ IVJ_FILTER(ivj_f_indent) {
     if (self.markup) IV_TRY(ivj_escape(r, indent, &indent));
     IV_TRY(ivj_join_two(r, self, ivj_text("\n"), &ended));
     IV_TRY(ivj_splitlines(r, ended, false, &lines));
-    iv_status status =
-        indent_into(r, &buf, lines, indent, ivj_arg_bool(arg[1], false), ivj_arg_bool(arg[2], false));
+    iv_status status = indent_into(r, &buf, lines, indent, ivj_arg_bool(arg[1], false), ivj_arg_bool(arg[2], false));
     IV_TRY(ivj_finish_string(r, status, &buf, out));
     out->markup = self.markup;
     return IV_OK;

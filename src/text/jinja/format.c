@@ -20,9 +20,7 @@ typedef struct formatter {
     size_t next_auto;
 } formatter;
 
-static bool at_char(const formatter *f, char c) {
-    return f->at < f->n && f->s[f->at] == c;
-}
+static bool at_char(const formatter *f, char c) { return f->at < f->n && f->s[f->at] == c; }
 
 static bool skip_char(formatter *f, char c) {
     bool is = at_char(f, c);
@@ -40,8 +38,7 @@ static bool read_number(formatter *f, int *out) {
 
 /* Appends text that a field came to; in a Markup format, escaped unless the value was Markup. */
 static iv_status put_field(formatter *f, iv_buf *buf, const ivj_spec *spec, ivj_value v) {
-    if (!f->markup || ivj_is_number(v) || (v.type == IVJ_STRING && v.markup))
-        return ivj_put_spec(f->r, buf, spec, v);
+    if (!f->markup || ivj_is_number(v) || (v.type == IVJ_STRING && v.markup)) return ivj_put_spec(f->r, buf, spec, v);
     iv_buf plain = {0};
     ivj_value text;
     IV_TRY(ivj_finish_string(f->r, ivj_put_spec(f->r, &plain, spec, v), &plain, &text));
@@ -93,8 +90,7 @@ static iv_status read_percent(formatter *f, ivj_spec *spec, bool *has_key, ivj_v
         ivj_value key = ivj_string(f->s + from, f->at - from);
         IV_TRY(ivj_dict_get(f->r, f->args.u.dict, key, &found));
         if (!found)
-            return ivj_fail(f->r, "the format's key '%.*s' is not given", (int)(key.n < 60 ? key.n : 60),
-                            key.u.s);
+            return ivj_fail(f->r, "the format's key '%.*s' is not given", (int)(key.n < 60 ? key.n : 60), key.u.s);
         *v = *found;
         f->at++;
     }
@@ -128,8 +124,7 @@ static iv_status read_percent(formatter *f, ivj_spec *spec, bool *has_key, ivj_v
 
 static iv_status percent_number(formatter *f, iv_buf *buf, ivj_spec *spec, ivj_value v) {
     if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(f->r, v);
-    if (!ivj_is_number(v))
-        return ivj_fail(f->r, "%%%c wants a number, found '%s'", spec->type, ivj_type_name(v));
+    if (!ivj_is_number(v)) return ivj_fail(f->r, "%%%c wants a number, found '%s'", spec->type, ivj_type_name(v));
     if (spec->type == 'd' && v.type == IVJ_FLOAT) {
         if (!(v.u.d > -9.2e18 && v.u.d < 9.2e18)) return ivj_fail(f->r, "a number does not fit 64 bits");
         v = ivj_int((int64_t)v.u.d);
@@ -162,8 +157,7 @@ static iv_status percent_field(formatter *f, iv_buf *buf) {
     if (type == 's' || type == 'r' || type == 'a') return percent_text(f, buf, &spec, type != 's', v);
     if (type == 'c' && v.type == IVJ_STRING && ivj_cp_count(v.u.s, v.n) == 1)
         return percent_text(f, buf, &spec, false, v);
-    if (!strchr("dxXoeEfFgGc", spec.type) || !spec.type)
-        return ivj_fail(f->r, "an unknown letter in a format string");
+    if (!strchr("dxXoeEfFgGc", spec.type) || !spec.type) return ivj_fail(f->r, "an unknown letter in a format string");
     return percent_number(f, buf, &spec, v);
 }
 
@@ -262,8 +256,7 @@ static iv_status parse_spec(ivj_run *r, const char *s, size_t n, ivj_spec *spec)
 
 static iv_status format_field(formatter *f, iv_buf *buf, int depth) {
     size_t name = f->at, nested = 0;
-    while (f->at < f->n && f->s[f->at] != '}' && f->s[f->at] != ':' && f->s[f->at] != '!' &&
-           f->s[f->at] != '{') {
+    while (f->at < f->n && f->s[f->at] != '}' && f->s[f->at] != ':' && f->s[f->at] != '!' && f->s[f->at] != '{') {
         if (f->s[f->at] == '[')
             while (f->at < f->n && f->s[f->at] != ']') f->at++;
         f->at += f->at < f->n;
@@ -271,8 +264,7 @@ static iv_status format_field(formatter *f, iv_buf *buf, int depth) {
     size_t name_n = f->at - name;
     char conversion = 0;
     if (skip_char(f, '!')) conversion = f->at < f->n ? f->s[f->at++] : '?';
-    if (conversion && !strchr("rsa", conversion))
-        return ivj_fail(f->r, "'!%c' is not a conversion", conversion);
+    if (conversion && !strchr("rsa", conversion)) return ivj_fail(f->r, "'!%c' is not a conversion", conversion);
     size_t spec_at = f->at;
     if (skip_char(f, ':')) {
         spec_at++;

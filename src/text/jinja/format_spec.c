@@ -121,8 +121,7 @@ static iv_status put_string(ivj_run *r, iv_buf *buf, const ivj_spec *spec, ivj_v
 
 iv_status ivj_put_spec(ivj_run *r, iv_buf *buf, const ivj_spec *spec, ivj_value v) {
     if (spec->width > IVJ_MAX_WIDTH || (v.type != IVJ_STRING && spec->precision > IVJ_MAX_PRECISION))
-        return ivj_fail_limit(r, "a format is at most %d wide and %d precise", IVJ_MAX_WIDTH,
-                              IVJ_MAX_PRECISION);
+        return ivj_fail_limit(r, "a format is at most %d wide and %d precise", IVJ_MAX_WIDTH, IVJ_MAX_PRECISION);
     if (v.type == IVJ_STRING && (spec->type == 's' || spec->type == 0)) return put_string(r, buf, spec, v);
     if (ivj_is_number(v) && (spec->type == 0 || strchr("dxXobcfFeEgG%", spec->type))) {
         bool wants_int = spec->type && strchr("dxXobc", spec->type);
@@ -130,7 +129,6 @@ iv_status ivj_put_spec(ivj_run *r, iv_buf *buf, const ivj_spec *spec, ivj_value 
         if (ivj_is_int(v) && (wants_int || spec->type == 0)) return put_int(r, buf, spec, ivj_as_int(v));
         if (!wants_int) return put_float(r, buf, spec, ivj_as_double(v));
     }
-    if (spec->type)
-        return ivj_fail(r, "the format '%c' cannot be applied to '%s'", spec->type, ivj_type_name(v));
+    if (spec->type) return ivj_fail(r, "the format '%c' cannot be applied to '%s'", spec->type, ivj_type_name(v));
     return ivj_fail(r, "'%s' cannot be formatted to a width", ivj_type_name(v));
 }

@@ -34,12 +34,10 @@ FUNCTION(make_range) {
 
 /* dict(mapping or pairs, **more) */
 static iv_status fill_dict(ivj_run *r, const char *what, const ivj_call *call, ivj_dict *d) {
-    if (call->n_args > 1)
-        return ivj_fail(r, "%s takes at most 1 positional argument, found %zu", what, call->n_args);
+    if (call->n_args > 1) return ivj_fail(r, "%s takes at most 1 positional argument, found %zu", what, call->n_args);
     if (call->n_args && call->args[0].type == IVJ_DICT) {
         const ivj_dict *from = call->args[0].u.dict;
-        for (size_t i = 0; i < from->n; i++)
-            IV_TRY(ivj_dict_set(r, d, from->entries[i].key, from->entries[i].value));
+        for (size_t i = 0; i < from->n; i++) IV_TRY(ivj_dict_set(r, d, from->entries[i].key, from->entries[i].value));
     } else if (call->n_args) {
         ivj_list *pairs, *pair;
         IV_TRY(ivj_to_list(r, call->args[0], &pairs));

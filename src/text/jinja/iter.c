@@ -20,17 +20,14 @@ bool ivj_iterable(ivj_value v) {
     }
 }
 
-ivj_value ivj_range_item(const ivj_range *range, size_t i) {
-    return ivj_int(range->start + (int64_t)i * range->step);
-}
+ivj_value ivj_range_item(const ivj_range *range, size_t i) { return ivj_int(range->start + (int64_t)i * range->step); }
 
 iv_status ivj_iter_open(ivj_run *r, ivj_value v, ivj_iter **out) {
     if (v.type == IVJ_ITERATOR) {
         *out = v.u.iter;
         return IV_OK;
     }
-    if (!ivj_iterable(v) || v.type == IVJ_LOOP)
-        return ivj_fail(r, "'%s' object is not iterable", ivj_type_name(v));
+    if (!ivj_iterable(v) || v.type == IVJ_LOOP) return ivj_fail(r, "'%s' object is not iterable", ivj_type_name(v));
     IV_TRY(ivj_alloc(r, 1, sizeof **out, out));
     ivj_iter *it = *out;
     it->source = v;
@@ -94,8 +91,7 @@ static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out
         it->scope->n = 0;
         iv_status status = ivj_bind_target(r, it->loop->a, *out);
         if (status == IV_OK)
-            status = ivj_assign(r, it->scope, r->t->loop,
-                                ivj_hint("the loop variable is not known in the loop's if"));
+            status = ivj_assign(r, it->scope, r->t->loop, ivj_hint("the loop variable is not known in the loop's if"));
         if (status == IV_OK) status = ivj_eval(r, it->loop->c, &held);
         r->scope = outer;
         IV_TRY(status);

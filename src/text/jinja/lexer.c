@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-iv_status ivj_normalise(ivj_pool *pool, const char *name, const char *s, size_t n, ivj_value *out,
-                        iv_error *err) {
+iv_status ivj_normalise(ivj_pool *pool, const char *name, const char *s, size_t n, ivj_value *out, iv_error *err) {
     char *copy = ivj_pool_alloc(pool, n + 1, 1);
     if (!copy) return iv_fail(err, IV_NO_MEMORY, "%.200s: no memory for %zu bytes", name, n);
     size_t len = 0;
@@ -86,8 +85,8 @@ static size_t stripped_end(const ivj_lexer *x, size_t from, size_t tag, char sig
 
 static iv_status emit_text(ivj_lexer *x, size_t from, size_t to) {
     if (to == from) return IV_OK;
-    return ivj_lex_emit(
-        x, (ivj_token){.type = IVJ_T_TEXT, .line = x->line, .s = x->s + from, .n = (uint32_t)(to - from)});
+    return ivj_lex_emit(x,
+                        (ivj_token){.type = IVJ_T_TEXT, .line = x->line, .s = x->s + from, .n = (uint32_t)(to - from)});
 }
 
 static char sign_at(const ivj_lexer *x, size_t i) {

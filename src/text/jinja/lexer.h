@@ -32,8 +32,7 @@ typedef struct ivj_tokens {
 } ivj_tokens;
 
 /* The source with \r\n and \r as \n and without one final newline, as a new string of the pool. */
-iv_status ivj_normalise(ivj_pool *pool, const char *name, const char *s, size_t n, ivj_value *out,
-                        iv_error *err);
+iv_status ivj_normalise(ivj_pool *pool, const char *name, const char *s, size_t n, ivj_value *out, iv_error *err);
 
 /* source: normalised UTF-8. Errors are "name:line: ...". */
 iv_status ivj_lex(ivj_pool *pool, const char *name, ivj_value source, ivj_tokens *out, iv_error *err);

@@ -8,12 +8,8 @@
 
 enum { NUMBER_BYTES_MAX = 400 };
 
-static char byte_at(const ivj_lexer *x, size_t i) {
-    return i < x->n ? x->s[i] : 0;
-}
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+static char byte_at(const ivj_lexer *x, size_t i) { return i < x->n ? x->s[i] : 0; }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static int hex_digit(char c) {
     if (is_digit(c)) return c - '0';
@@ -76,15 +72,14 @@ static iv_status lex_int(ivj_lexer *x) {
     }
     if (i == first) i = start + 1; /* "0x" without digits is 0 and then a name */
     IV_TRY(ivj_lex_emit(
-        x, (ivj_token){
-               .type = IVJ_T_INT, .line = x->line, .s = x->s + start, .n = (uint32_t)(i - start), .i = v}));
+        x, (ivj_token){.type = IVJ_T_INT, .line = x->line, .s = x->s + start, .n = (uint32_t)(i - start), .i = v}));
     ivj_lex_advance(x, i);
     return IV_OK;
 }
 
 /* Reads up to `digits` digits of the base at *i as a code point; *i moves behind them. */
-static iv_status code_point(ivj_lexer *x, const char *s, size_t n, size_t *i, size_t digits, uint32_t base,
-                            bool exact, uint32_t *cp) {
+static iv_status code_point(ivj_lexer *x, const char *s, size_t n, size_t *i, size_t digits, uint32_t base, bool exact,
+                            uint32_t *cp) {
     size_t k = 0;
     for (*cp = 0; k < digits && *i < n; k++, ++*i) {
         int d = hex_digit(s[*i]);
@@ -177,8 +172,8 @@ static iv_status lex_one(ivj_lexer *x) {
         end += operator_length(x);
         if (end == x->at) return ivj_lex_fail(x, "an unexpected character in a tag");
     }
-    IV_TRY(ivj_lex_emit(
-        x, (ivj_token){.type = type, .line = x->line, .s = x->s + x->at, .n = (uint32_t)(end - x->at)}));
+    IV_TRY(
+        ivj_lex_emit(x, (ivj_token){.type = type, .line = x->line, .s = x->s + x->at, .n = (uint32_t)(end - x->at)}));
     ivj_lex_advance(x, end);
     return IV_OK;
 }
@@ -187,17 +182,15 @@ iv_status ivj_lex_tag(ivj_lexer *x, bool block) {
     char open[IVJ_MAX_NESTING * 4]; /* closing brackets still wanted, innermost last */
     size_t depth = 0;
     const char *end_text = block ? "%}" : "}}";
-    IV_TRY(ivj_lex_emit(x, (ivj_token){.type = block ? IVJ_T_BLOCK_BEGIN : IVJ_T_OUTPUT_BEGIN,
-                                       .line = x->line,
-                                       .s = "begin of tag",
-                                       .n = 12}));
+    IV_TRY(ivj_lex_emit(
+        x, (ivj_token){
+               .type = block ? IVJ_T_BLOCK_BEGIN : IVJ_T_OUTPUT_BEGIN, .line = x->line, .s = "begin of tag", .n = 12}));
     for (;;) {
         size_t end = depth ? 0 : ivj_lex_tag_end(x, x->at, end_text, block);
         if (end) {
-            IV_TRY(ivj_lex_emit(x, (ivj_token){.type = block ? IVJ_T_BLOCK_END : IVJ_T_OUTPUT_END,
-                                               .line = x->line,
-                                               .s = end_text,
-                                               .n = 2}));
+            IV_TRY(ivj_lex_emit(
+                x, (ivj_token){
+                       .type = block ? IVJ_T_BLOCK_END : IVJ_T_OUTPUT_END, .line = x->line, .s = end_text, .n = 2}));
             ivj_lex_advance(x, end);
             return IV_OK;
         }
@@ -211,8 +204,8 @@ iv_status ivj_lex_tag(ivj_lexer *x, bool block) {
         const char *pair = c ? strchr("()[]{}", c) : NULL;
         if (pair && strchr("([{", c)) {
             if (depth == sizeof open)
-                return iv_fail(x->err, IV_LIMIT, "%.200s:%u: brackets are nested more than %zu deep", x->name,
-                               x->line, sizeof open);
+                return iv_fail(x->err, IV_LIMIT, "%.200s:%u: brackets are nested more than %zu deep", x->name, x->line,
+                               sizeof open);
             open[depth++] = pair[1];
         } else if (pair && (depth == 0 || open[--depth] != c)) {
             return ivj_lex_fail(x, "a closing bracket without its opening one");

@@ -26,8 +26,7 @@ static ivj_value take_keyword(const ivj_call *call, bool *used, const char *name
 static iv_status bind_params(ivj_run *r, const ivj_node *node, const ivj_call *call, bool *used) {
     for (uint32_t i = 0; i < node->list.n; i++) {
         const ivj_node *param = node->list.at[i];
-        ivj_value v =
-            i < call->n_args ? call->args[i] : take_keyword(call, used, param->value.u.s, param->value.n);
+        ivj_value v = i < call->n_args ? call->args[i] : take_keyword(call, used, param->value.u.s, param->value.n);
         if (v.type == IVJ_MISSING && param->a) IV_TRY(ivj_eval(r, param->a, &v));
         if (v.type == IVJ_MISSING) v = ivj_hint("a parameter of the macro was not provided");
         IV_TRY(ivj_assign(r, r->scope, param->atom, v));
@@ -50,9 +49,8 @@ static iv_status bind_special(ivj_run *r, const ivj_node *node, const ivj_call *
         if (used[i]) continue;
         ivj_value name = call->keywords[i].name;
         if (!(node->uses & IVJ_USES_KWARGS))
-            return ivj_fail(r, "macro '%.*s' has no parameter '%.*s'",
-                            (int)(node->value.n < 60 ? node->value.n : 60), node->value.u.s,
-                            (int)(name.n < 60 ? name.n : 60), name.u.s);
+            return ivj_fail(r, "macro '%.*s' has no parameter '%.*s'", (int)(node->value.n < 60 ? node->value.n : 60),
+                            node->value.u.s, (int)(name.n < 60 ? name.n : 60), name.u.s);
         IV_TRY(ivj_dict_set(r, rest, name, call->keywords[i].value));
     }
     if (node->uses & IVJ_USES_KWARGS) IV_TRY(ivj_assign(r, r->scope, t->kwargs, ivj_dict_value(rest)));
@@ -60,8 +58,7 @@ static iv_status bind_special(ivj_run *r, const ivj_node *node, const ivj_call *
     if (!(node->uses & IVJ_USES_VARARGS)) {
         if (!extra) return IV_OK;
         return ivj_fail(r, "macro '%.*s' takes at most %u arguments, found %zu",
-                        (int)(node->value.n < 60 ? node->value.n : 60), node->value.u.s, node->list.n,
-                        call->n_args);
+                        (int)(node->value.n < 60 ? node->value.n : 60), node->value.u.s, node->list.n, call->n_args);
     }
     ivj_list *more;
     IV_TRY(ivj_list_new(r, extra, &more));

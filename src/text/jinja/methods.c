@@ -14,15 +14,9 @@ static iv_status view(ivj_run *r, ivj_value self, const ivj_call *call, ivj_view
     return IV_OK;
 }
 
-METHOD(dict_keys) {
-    return view(r, self, call, IVJ_KEYS, out);
-}
-METHOD(dict_values) {
-    return view(r, self, call, IVJ_VALUES, out);
-}
-METHOD(dict_items) {
-    return view(r, self, call, IVJ_ITEMS, out);
-}
+METHOD(dict_keys) { return view(r, self, call, IVJ_KEYS, out); }
+METHOD(dict_values) { return view(r, self, call, IVJ_VALUES, out); }
+METHOD(dict_items) { return view(r, self, call, IVJ_ITEMS, out); }
 
 METHOD(dict_get) {
     ivj_value arg[2];
@@ -112,11 +106,9 @@ METHOD(cycler_reset) {
     return IV_OK;
 }
 
-static const ivj_function dict_methods[] = {{"items", dict_items},   {"keys", dict_keys},
-                                            {"values", dict_values}, {"get", dict_get},
-                                            {"copy", copy},          {NULL, NULL}};
-static const ivj_function list_methods[] = {
-    {"index", list_index}, {"count", list_count}, {"copy", copy}, {NULL, NULL}};
+static const ivj_function dict_methods[] = {{"items", dict_items}, {"keys", dict_keys}, {"values", dict_values},
+                                            {"get", dict_get},     {"copy", copy},      {NULL, NULL}};
+static const ivj_function list_methods[] = {{"index", list_index}, {"count", list_count}, {"copy", copy}, {NULL, NULL}};
 static const ivj_function tuple_methods[] = {{"index", list_index}, {"count", list_count}, {NULL, NULL}};
 static const ivj_function float_methods[] = {{"is_integer", float_is_integer}, {NULL, NULL}};
 static const ivj_function loop_methods[] = {{"cycle", loop_cycle}, {"changed", loop_changed}, {NULL, NULL}};
@@ -135,9 +127,7 @@ static const ivj_function *table_of(ivj_type type) {
     }
 }
 
-static bool is_name(const char *name, const char *s, size_t n) {
-    return strlen(name) == n && memcmp(name, s, n) == 0;
-}
+static bool is_name(const char *name, const char *s, size_t n) { return strlen(name) == n && memcmp(name, s, n) == 0; }
 
 const ivj_function *ivj_find_method(ivj_type type, const char *name, size_t n) {
     const ivj_function *f = table_of(type);
@@ -147,8 +137,7 @@ const ivj_function *ivj_find_method(ivj_type type, const char *name, size_t n) {
 }
 
 bool ivj_is_hidden_method(ivj_type type, const char *name, size_t n) {
-    static const char *const list[] = {"append", "clear", "pop",    "reverse",
-                                       "insert", "sort",  "extend", "remove"};
+    static const char *const list[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
     static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
     for (size_t i = 0; type == IVJ_LIST && i < sizeof list / sizeof *list; i++)
         if (is_name(list[i], name, n)) return true;

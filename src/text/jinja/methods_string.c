@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-#define METHOD(name) \
-    static iv_status str_##name(ivj_run *r, ivj_value self, const ivj_call *call, ivj_value *out)
+#define METHOD(name) static iv_status str_##name(ivj_run *r, ivj_value self, const ivj_call *call, ivj_value *out)
 
 /* A string argument, or none where it is missing or None. */
 static iv_status optional_string(ivj_run *r, const char *what, ivj_value v, ivj_value *out) {
@@ -48,18 +47,11 @@ static iv_status strip_sides(ivj_run *r, ivj_value self, const ivj_call *call, i
     return ivj_strip(r, self, chars, sides, out);
 }
 
-METHOD(strip) {
-    return strip_sides(r, self, call, IVJ_BOTH, out);
-}
-METHOD(lstrip) {
-    return strip_sides(r, self, call, IVJ_LEFT, out);
-}
-METHOD(rstrip) {
-    return strip_sides(r, self, call, IVJ_RIGHT, out);
-}
+METHOD(strip) { return strip_sides(r, self, call, IVJ_BOTH, out); }
+METHOD(lstrip) { return strip_sides(r, self, call, IVJ_LEFT, out); }
+METHOD(rstrip) { return strip_sides(r, self, call, IVJ_RIGHT, out); }
 
-static iv_status split_from(ivj_run *r, ivj_value self, const ivj_call *call, bool from_right,
-                            ivj_value *out) {
+static iv_status split_from(ivj_run *r, ivj_value self, const ivj_call *call, bool from_right, ivj_value *out) {
     ivj_value arg[2], separator;
     int64_t max;
     ivj_list *list;
@@ -71,12 +63,8 @@ static iv_status split_from(ivj_run *r, ivj_value self, const ivj_call *call, bo
     return IV_OK;
 }
 
-METHOD(split) {
-    return split_from(r, self, call, false, out);
-}
-METHOD(rsplit) {
-    return split_from(r, self, call, true, out);
-}
+METHOD(split) { return split_from(r, self, call, false, out); }
+METHOD(rsplit) { return split_from(r, self, call, true, out); }
 
 METHOD(splitlines) {
     ivj_value keep;
@@ -117,14 +105,12 @@ METHOD(join) {
     return IV_OK;
 }
 
-METHOD(format) {
-    return ivj_format(r, self, call, out);
-}
+METHOD(format) { return ivj_format(r, self, call, out); }
 
 /* The part of self between the character positions start and end, clamped as in a slice; its byte offset
  * in *offset. False if start lies beyond the string. */
-static iv_status clamp(ivj_run *r, ivj_value self, ivj_value start, ivj_value end, ivj_value *part,
-                       size_t *offset, bool *inside) {
+static iv_status clamp(ivj_run *r, ivj_value self, ivj_value start, ivj_value end, ivj_value *part, size_t *offset,
+                       bool *inside) {
     int64_t n = (int64_t)ivj_cp_count(self.u.s, self.n), low, high;
     IV_TRY(ivj_arg_int(r, "a string position", start.type == IVJ_NONE ? (ivj_value){0} : start, 0, &low));
     IV_TRY(ivj_arg_int(r, "a string position", end.type == IVJ_NONE ? (ivj_value){0} : end, n, &high));
@@ -133,13 +119,11 @@ static iv_status clamp(ivj_run *r, ivj_value self, ivj_value start, ivj_value en
     if (high > n) high = n;
     *inside = low <= high;
     *offset = *inside ? ivj_cp_offset(self.u.s, self.n, (size_t)low) : 0;
-    *part =
-        *inside ? ivj_part(self, *offset, ivj_cp_offset(self.u.s, self.n, (size_t)high)) : ivj_string("", 0);
+    *part = *inside ? ivj_part(self, *offset, ivj_cp_offset(self.u.s, self.n, (size_t)high)) : ivj_string("", 0);
     return ivj_charge_bytes(r, self.n);
 }
 
-static iv_status find_from(ivj_run *r, ivj_value self, const ivj_call *call, bool last, bool must,
-                           ivj_value *out) {
+static iv_status find_from(ivj_run *r, ivj_value self, const ivj_call *call, bool last, bool must, ivj_value *out) {
     ivj_value arg[3], part;
     size_t offset;
     bool inside;
@@ -153,18 +137,10 @@ static iv_status find_from(ivj_run *r, ivj_value self, const ivj_call *call, boo
     return IV_OK;
 }
 
-METHOD(find) {
-    return find_from(r, self, call, false, false, out);
-}
-METHOD(rfind) {
-    return find_from(r, self, call, true, false, out);
-}
-METHOD(index) {
-    return find_from(r, self, call, false, true, out);
-}
-METHOD(rindex) {
-    return find_from(r, self, call, true, true, out);
-}
+METHOD(find) { return find_from(r, self, call, false, false, out); }
+METHOD(rfind) { return find_from(r, self, call, true, false, out); }
+METHOD(index) { return find_from(r, self, call, false, true, out); }
+METHOD(rindex) { return find_from(r, self, call, true, true, out); }
 
 METHOD(count) {
     ivj_value arg[3], part;
@@ -193,20 +169,16 @@ static iv_status has_affix(ivj_run *r, ivj_value self, const ivj_call *call, boo
     bool tuple = arg[0].type == IVJ_TUPLE;
     for (size_t i = 0; i < (tuple ? arg[0].u.list->n : 1) && !has; i++) {
         ivj_value affix;
-        IV_TRY(ivj_arg_string(r, suffix ? "endswith" : "startswith", tuple ? arg[0].u.list->items[i] : arg[0],
-                              NULL, &affix));
+        IV_TRY(ivj_arg_string(r, suffix ? "endswith" : "startswith", tuple ? arg[0].u.list->items[i] : arg[0], NULL,
+                              &affix));
         has = inside && (suffix ? ivj_ends_with(part, affix) : ivj_starts_with(part, affix));
     }
     *out = ivj_bool(has);
     return IV_OK;
 }
 
-METHOD(startswith) {
-    return has_affix(r, self, call, false, out);
-}
-METHOD(endswith) {
-    return has_affix(r, self, call, true, out);
-}
+METHOD(startswith) { return has_affix(r, self, call, false, out); }
+METHOD(endswith) { return has_affix(r, self, call, true, out); }
 
 METHOD(removeprefix) {
     ivj_value affix;
@@ -241,17 +213,12 @@ static iv_status partition_at(ivj_run *r, ivj_value self, const ivj_call *call, 
         IV_TRY(ivj_list_append(r, list, (ivj_value[]){self, empty, empty}, 3));
     else
         IV_TRY(ivj_list_append(
-            r, list,
-            (ivj_value[]){ivj_part(self, 0, at), separator, ivj_part(self, at + separator.n, self.n)}, 3));
+            r, list, (ivj_value[]){ivj_part(self, 0, at), separator, ivj_part(self, at + separator.n, self.n)}, 3));
     return IV_OK;
 }
 
-METHOD(partition) {
-    return partition_at(r, self, call, false, out);
-}
-METHOD(rpartition) {
-    return partition_at(r, self, call, true, out);
-}
+METHOD(partition) { return partition_at(r, self, call, false, out); }
+METHOD(rpartition) { return partition_at(r, self, call, true, out); }
 
 static iv_status pad_sides(ivj_run *r, ivj_value self, const ivj_call *call, int sides, ivj_value *out) {
     ivj_value arg[2];
@@ -263,15 +230,9 @@ static iv_status pad_sides(ivj_run *r, ivj_value self, const ivj_call *call, int
     return ivj_pad(r, self, width, arg[1], sides, out);
 }
 
-METHOD(center) {
-    return pad_sides(r, self, call, IVJ_BOTH, out);
-}
-METHOD(ljust) {
-    return pad_sides(r, self, call, IVJ_RIGHT, out);
-}
-METHOD(rjust) {
-    return pad_sides(r, self, call, IVJ_LEFT, out);
-}
+METHOD(center) { return pad_sides(r, self, call, IVJ_BOTH, out); }
+METHOD(ljust) { return pad_sides(r, self, call, IVJ_RIGHT, out); }
+METHOD(rjust) { return pad_sides(r, self, call, IVJ_LEFT, out); }
 
 METHOD(zfill) {
     ivj_value arg, sign = ivj_string("", 0), digits;
@@ -304,31 +265,15 @@ static iv_status all_are(ivj_run *r, ivj_value self, const ivj_call *call, cp_cl
     return IV_OK;
 }
 
-static bool is_alnum(uint32_t cp) {
-    return ivj_cp_is_alpha(cp) || ivj_cp_is_numeric(cp) || ivj_cp_is_digit(cp);
-}
-static bool is_ascii(uint32_t cp) {
-    return cp < 0x80;
-}
+static bool is_alnum(uint32_t cp) { return ivj_cp_is_alpha(cp) || ivj_cp_is_numeric(cp) || ivj_cp_is_digit(cp); }
+static bool is_ascii(uint32_t cp) { return cp < 0x80; }
 
-METHOD(isalpha) {
-    return all_are(r, self, call, ivj_cp_is_alpha, out);
-}
-METHOD(isalnum) {
-    return all_are(r, self, call, is_alnum, out);
-}
-METHOD(isdigit) {
-    return all_are(r, self, call, ivj_cp_is_digit, out);
-}
-METHOD(isdecimal) {
-    return all_are(r, self, call, ivj_cp_is_decimal, out);
-}
-METHOD(isnumeric) {
-    return all_are(r, self, call, ivj_cp_is_numeric, out);
-}
-METHOD(isspace) {
-    return all_are(r, self, call, ivj_cp_is_space, out);
-}
+METHOD(isalpha) { return all_are(r, self, call, ivj_cp_is_alpha, out); }
+METHOD(isalnum) { return all_are(r, self, call, is_alnum, out); }
+METHOD(isdigit) { return all_are(r, self, call, ivj_cp_is_digit, out); }
+METHOD(isdecimal) { return all_are(r, self, call, ivj_cp_is_decimal, out); }
+METHOD(isnumeric) { return all_are(r, self, call, ivj_cp_is_numeric, out); }
+METHOD(isspace) { return all_are(r, self, call, ivj_cp_is_space, out); }
 
 METHOD(isascii) {
     IV_TRY(all_are(r, self, call, is_ascii, out));

@@ -11,9 +11,7 @@ double ivj_floor(double d) {
     return t > d ? t - 1 : t == 0 ? copysign(t, d) : t;
 }
 
-double ivj_ceil(double d) {
-    return -ivj_floor(-d);
-}
+double ivj_ceil(double d) { return -ivj_floor(-d); }
 
 double ivj_round_even(double d) {
     double low = ivj_floor(d), rest = d - low;

@@ -12,16 +12,10 @@ static iv_status fail_types(ivj_run *r, const char *op, ivj_value a, ivj_value b
     return ivj_fail(r, "'%s' cannot be applied to '%s' and '%s'", op, ivj_type_name(a), ivj_type_name(b));
 }
 
-static iv_status fail_overflow(ivj_run *r) {
-    return ivj_fail_limit(r, "an integer does not fit 64 bits");
-}
+static iv_status fail_overflow(ivj_run *r) { return ivj_fail_limit(r, "an integer does not fit 64 bits"); }
 
-static int bits(uint64_t v) {
-    return v ? 64 - __builtin_clzll(v) : 0;
-}
-static uint64_t magnitude(int64_t v) {
-    return v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-}
+static int bits(uint64_t v) { return v ? 64 - __builtin_clzll(v) : 0; }
+static uint64_t magnitude(int64_t v) { return v < 0 ? 0 - (uint64_t)v : (uint64_t)v; }
 
 /* a / b rounded once: the quotient is made with at least 60 bits and a sticky last one. */
 static double divide_ints(int64_t a, int64_t b) {
@@ -174,15 +168,12 @@ static iv_status add_lists(ivj_run *r, ivj_value a, ivj_value b, ivj_value *out)
     return IV_OK;
 }
 
-static bool can_repeat(ivj_value v) {
-    return v.type == IVJ_STRING || ivj_is_sequence(v);
-}
+static bool can_repeat(ivj_value v) { return v.type == IVJ_STRING || ivj_is_sequence(v); }
 
 iv_status ivj_binary(ivj_run *r, ivj_op op, ivj_value a, ivj_value b, ivj_value *out) {
     static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
     if (ivj_is_int(a) && ivj_is_int(b)) return binary_ints(r, op, ivj_as_int(a), ivj_as_int(b), out);
-    if (ivj_is_number(a) && ivj_is_number(b))
-        return binary_floats(r, op, ivj_as_double(a), ivj_as_double(b), out);
+    if (ivj_is_number(a) && ivj_is_number(b)) return binary_floats(r, op, ivj_as_double(a), ivj_as_double(b), out);
     if (op == IVJ_MOD && a.type == IVJ_STRING) return ivj_percent(r, a, b, out);
     if (op == IVJ_ADD && a.type == b.type) {
         if (a.type == IVJ_STRING) return add_strings(r, a, b, out);

@@ -18,10 +18,9 @@ iv_status ivj_parse_fail(ivj_parser *p, const char *fmt, ...) {
 
 iv_status ivj_parse_fail_memory(ivj_parser *p) {
     if (ivj_pool_full(&p->t->pool, 0))
-        return iv_fail(p->err, IV_LIMIT, "%.200s:%u: the template needs more than %zu bytes once parsed",
-                       p->t->name, p->at->line, IVJ_MAX_TREE_BYTES);
-    return iv_fail(p->err, IV_NO_MEMORY, "%.200s:%u: no memory to parse the template", p->t->name,
-                   p->at->line);
+        return iv_fail(p->err, IV_LIMIT, "%.200s:%u: the template needs more than %zu bytes once parsed", p->t->name,
+                       p->at->line, IVJ_MAX_TREE_BYTES);
+    return iv_fail(p->err, IV_NO_MEMORY, "%.200s:%u: no memory to parse the template", p->t->name, p->at->line);
 }
 
 iv_status ivj_parse_expected(ivj_parser *p, const char *wanted) {
@@ -83,8 +82,8 @@ iv_status ivj_parse_deeper(ivj_parser *p) {
         p->depth++;
         return IV_OK;
     }
-    return iv_fail(p->err, IV_LIMIT, "%.200s:%u: statements or expressions are nested more than %d deep",
-                   p->t->name, p->at->line, IVJ_MAX_NESTING);
+    return iv_fail(p->err, IV_LIMIT, "%.200s:%u: statements or expressions are nested more than %d deep", p->t->name,
+                   p->at->line, IVJ_MAX_NESTING);
 }
 
 bool ivj_token_is(const ivj_token *token, ivj_token_type type, const char *text) {
@@ -136,8 +135,7 @@ static iv_status parse_until(ivj_parser *p, const char *ends, ivj_nodes *body) {
         const ivj_token *token = p->at;
         ivj_node *node;
         if (token->type == IVJ_T_END) {
-            return ends ? ivj_parse_fail(p, "the template ends where one of these tags is wanted: %s", ends)
-                        : IV_OK;
+            return ends ? ivj_parse_fail(p, "the template ends where one of these tags is wanted: %s", ends) : IV_OK;
         } else if (token->type == IVJ_T_TEXT) {
             IV_TRY(ivj_node_new(p, IVJ_N_TEXT, token->line, &node));
             node->value = ivj_token_string(token);
@@ -248,8 +246,7 @@ static iv_status parse_params(ivj_parser *p, ivj_nodes *params) {
         if (params->n) IV_TRY(ivj_expect_operator(p, ","));
         IV_TRY(ivj_parse_target_name(p, &param));
         for (uint32_t i = 0; i < params->n; i++)
-            if (params->at[i]->atom == param->atom)
-                return ivj_parse_fail(p, "two parameters have the same name");
+            if (params->at[i]->atom == param->atom) return ivj_parse_fail(p, "two parameters have the same name");
         param->kind = IVJ_N_PARAM;
         if (ivj_skip_operator(p, "=")) {
             has_default = true;
@@ -355,9 +352,7 @@ static iv_status parse_statement(ivj_parser *p, ivj_nodes *body) {
     return ivj_parse_expected(p, "a known tag");
 }
 
-static iv_status intern_text(ivj_parser *p, const char *s, uint32_t *out) {
-    return intern(p, s, strlen(s), out);
-}
+static iv_status intern_text(ivj_parser *p, const char *s, uint32_t *out) { return intern(p, s, strlen(s), out); }
 
 iv_status ivj_parse(iv_template *t, const ivj_token *tokens, iv_error *err) {
     ivj_parser p = {.t = t, .at = tokens, .err = err};
@@ -368,6 +363,5 @@ iv_status ivj_parse(iv_template *t, const ivj_token *tokens, iv_error *err) {
     IV_TRY(parse_until(&p, NULL, &t->body));
     if (!p.unknown) return IV_OK;
     p.at = p.unknown;
-    return ivj_parse_fail(&p, "no filter or test is named '%.*s'", (int)(p.at->n < 60 ? p.at->n : 60),
-                          p.at->s);
+    return ivj_parse_fail(&p, "no filter or test is named '%.*s'", (int)(p.at->n < 60 ? p.at->n : 60), p.at->s);
 }

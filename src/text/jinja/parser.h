@@ -30,17 +30,13 @@ bool ivj_token_is(const ivj_token *token, ivj_token_type type, const char *text)
 static inline bool ivj_at_operator(const ivj_parser *p, const char *op) {
     return ivj_token_is(p->at, IVJ_T_OPERATOR, op);
 }
-static inline bool ivj_at_name(const ivj_parser *p, const char *name) {
-    return ivj_token_is(p->at, IVJ_T_NAME, name);
-}
+static inline bool ivj_at_name(const ivj_parser *p, const char *name) { return ivj_token_is(p->at, IVJ_T_NAME, name); }
 void ivj_next_token(ivj_parser *p); /* stays on the last one */
 bool ivj_skip_operator(ivj_parser *p, const char *op);
 bool ivj_skip_name(ivj_parser *p, const char *name);
 iv_status ivj_expect_operator(ivj_parser *p, const char *op);
 iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out);
-static inline ivj_value ivj_token_string(const ivj_token *token) {
-    return ivj_string(token->s, token->n);
-}
+static inline ivj_value ivj_token_string(const ivj_token *token) { return ivj_string(token->s, token->n); }
 
 iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out);
 iv_status ivj_parse_or(ivj_parser *p, ivj_node **out); /* an expression without inline if */
@@ -51,8 +47,7 @@ typedef enum ivj_tuple_mode {
 } ivj_tuple_mode;
 
 /* One expression, or several separated by commas: a tuple. end_name (may be NULL) also ends it. */
-iv_status ivj_parse_tuple(ivj_parser *p, ivj_tuple_mode mode, const char *end_name, bool parenthesised,
-                          ivj_node **out);
+iv_status ivj_parse_tuple(ivj_parser *p, ivj_tuple_mode mode, const char *end_name, bool parenthesised, ivj_node **out);
 /* What may stand left of = or in: names, tuples of them and, with fields, namespace.field. */
 iv_status ivj_parse_target(ivj_parser *p, bool fields, ivj_node **out);
 iv_status ivj_parse_target_name(ivj_parser *p, ivj_node **out);

@@ -38,8 +38,7 @@ static bool take_operator(ivj_parser *p, const operator_name *level, ivj_op *op)
 
 typedef iv_status operand_parser(ivj_parser *p, ivj_node **out);
 
-static iv_status parse_left(ivj_parser *p, const operator_name *level, operand_parser *operand,
-                            ivj_node **out) {
+static iv_status parse_left(ivj_parser *p, const operator_name *level, operand_parser *operand, ivj_node **out) {
     uint32_t line = p->at->line;
     ivj_op op;
     IV_TRY(operand(p, out));
@@ -53,15 +52,9 @@ static iv_status parse_left(ivj_parser *p, const operator_name *level, operand_p
     return IV_OK;
 }
 
-static iv_status parse_operand(ivj_parser *p, ivj_node **out) {
-    return parse_unary(p, true, out);
-}
-static iv_status parse_power(ivj_parser *p, ivj_node **out) {
-    return parse_left(p, level_power, parse_operand, out);
-}
-static iv_status parse_product(ivj_parser *p, ivj_node **out) {
-    return parse_left(p, level_product, parse_power, out);
-}
+static iv_status parse_operand(ivj_parser *p, ivj_node **out) { return parse_unary(p, true, out); }
+static iv_status parse_power(ivj_parser *p, ivj_node **out) { return parse_left(p, level_power, parse_operand, out); }
+static iv_status parse_product(ivj_parser *p, ivj_node **out) { return parse_left(p, level_product, parse_power, out); }
 
 static iv_status parse_concat(ivj_parser *p, ivj_node **out) {
     uint32_t line = p->at->line;
@@ -77,9 +70,7 @@ static iv_status parse_concat(ivj_parser *p, ivj_node **out) {
     return IV_OK;
 }
 
-static iv_status parse_sum(ivj_parser *p, ivj_node **out) {
-    return parse_left(p, level_sum, parse_concat, out);
-}
+static iv_status parse_sum(ivj_parser *p, ivj_node **out) { return parse_left(p, level_sum, parse_concat, out); }
 
 static iv_status parse_compare(ivj_parser *p, ivj_node **out) {
     uint32_t line = p->at->line;
@@ -201,12 +192,8 @@ iv_status ivj_parse_tuple(ivj_parser *p, ivj_tuple_mode mode, const char *end_na
     return parse_items(p, item, end_name, parenthesised, out);
 }
 
-static iv_status parse_target_item(ivj_parser *p, ivj_node **out) {
-    return parse_primary(p, false, out);
-}
-static iv_status parse_field_item(ivj_parser *p, ivj_node **out) {
-    return parse_primary(p, true, out);
-}
+static iv_status parse_target_item(ivj_parser *p, ivj_node **out) { return parse_primary(p, false, out); }
+static iv_status parse_field_item(ivj_parser *p, ivj_node **out) { return parse_primary(p, true, out); }
 
 static bool can_assign(const ivj_node *node) {
     if (node->kind == IVJ_N_NAME || node->kind == IVJ_N_FIELD) return true;

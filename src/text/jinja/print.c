@@ -54,11 +54,7 @@ static iv_status repr_string(ivj_run *r, iv_buf *buf, ivj_value v) {
         uint32_t cp;
         char text[16];
         size_t n = ivj_cp_next(v.u.s + i, v.n - i, &cp);
-        const char *named = cp == '\n'   ? "\\n"
-                            : cp == '\r' ? "\\r"
-                            : cp == '\t' ? "\\t"
-                            : cp == '\\' ? "\\\\"
-                                         : NULL;
+        const char *named = cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : cp == '\t' ? "\\t" : cp == '\\' ? "\\\\" : NULL;
         if (named)
             IV_TRY(ivj_write(r, buf, named, 2));
         else if (cp == (uint32_t)quote) {

@@ -33,8 +33,7 @@ iv_status ivj_fail_limit(ivj_run *r, const char *fmt, ...) {
 
 iv_status ivj_fail_memory(ivj_run *r, size_t bytes) {
     if (ivj_pool_full(&r->pool, bytes))
-        return ivj_fail_limit(r, "the values of the template need more than %zu bytes",
-                              r->pool.arena.limit_bytes);
+        return ivj_fail_limit(r, "the values of the template need more than %zu bytes", r->pool.arena.limit_bytes);
     return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes", r->name, r->line, bytes);
 }
 
@@ -43,8 +42,8 @@ iv_status ivj_fail_undefined(ivj_run *r, ivj_value v) {
     if (v.why == IVJ_BY_HINT) return ivj_fail(r, "%.*s", n, v.u.s);
     if (v.why == IVJ_BY_NAME) return ivj_fail(r, "'%.*s' is undefined", n, v.u.s);
     if (v.why == IVJ_BY_SANDBOX) return ivj_fail(r, "access to attribute '%.*s' is unsafe", n, v.u.s);
-    return ivj_fail(r, "'%s object' has no attribute '%.*s'",
-                    ivj_type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n, v.u.s);
+    return ivj_fail(r, "'%s object' has no attribute '%.*s'", ivj_type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n,
+                    v.u.s);
 }
 
 iv_status ivj_charge(ivj_run *r, size_t steps) {
@@ -53,9 +52,7 @@ iv_status ivj_charge(ivj_run *r, size_t steps) {
     return ivj_fail_limit(r, "the template takes more than %zu steps", IVJ_MAX_STEPS);
 }
 
-iv_status ivj_charge_bytes(ivj_run *r, size_t bytes) {
-    return ivj_charge(r, bytes / STEP_BYTES);
-}
+iv_status ivj_charge_bytes(ivj_run *r, size_t bytes) { return ivj_charge(r, bytes / STEP_BYTES); }
 
 iv_status ivj_enter(ivj_run *r) {
     if (r->depth >= IVJ_MAX_EVAL_DEPTH)
@@ -80,14 +77,11 @@ iv_status ivj_write(ivj_run *r, iv_buf *buf, const char *s, size_t n) {
     if (r->written > IVJ_MAX_WRITTEN_BYTES)
         return ivj_fail_limit(r, "the template writes more than %zu bytes", IVJ_MAX_WRITTEN_BYTES);
     if (!iv_buf_append(buf, s, n))
-        return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes of text", r->name, r->line,
-                       len);
+        return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes of text", r->name, r->line, len);
     return IV_OK;
 }
 
-iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s) {
-    return ivj_write(r, buf, s, strlen(s));
-}
+iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s) { return ivj_write(r, buf, s, strlen(s)); }
 
 iv_status ivj_copy_string(ivj_run *r, const char *s, size_t n, ivj_value *out) {
     char *copy;

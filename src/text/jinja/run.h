@@ -48,9 +48,7 @@ iv_status ivj_fail_undefined(ivj_run *r, ivj_value undefined); /* "'x' is undefi
 iv_status ivj_charge(ivj_run *r, size_t steps); /* IV_LIMIT past IVJ_MAX_STEPS */
 iv_status ivj_charge_bytes(ivj_run *r, size_t bytes);
 iv_status ivj_enter(ivj_run *r); /* one deeper; IV_LIMIT past IVJ_MAX_EVAL_DEPTH */
-static inline void ivj_leave(ivj_run *r) {
-    r->depth--;
-}
+static inline void ivj_leave(ivj_run *r) { r->depth--; }
 
 /* Zeroed memory of the run in *out. */
 iv_status ivj_alloc(ivj_run *r, size_t count, size_t size, void *out);

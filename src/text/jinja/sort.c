@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* Merges the sorted runs [low, mid) and [mid, high) of `from` into `to`. */
-static iv_status merge(ivj_run *r, const ivj_value *keys, bool reverse, const size_t *from, size_t *to,
-                       size_t low, size_t mid, size_t high) {
+static iv_status merge(ivj_run *r, const ivj_value *keys, bool reverse, const size_t *from, size_t *to, size_t low,
+                       size_t mid, size_t high) {
     size_t a = low, b = mid;
     for (size_t i = low; i < high; i++) {
         bool take_b = a == mid;

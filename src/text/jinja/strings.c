@@ -29,9 +29,7 @@ static bool final_sigma(ivj_value s, size_t at, size_t n) {
     return ivj_cp_is_alpha(before) && !ivj_cp_is_alpha(after);
 }
 
-static bool is_cased(uint32_t cp) {
-    return ivj_cp_is_lower(cp) || ivj_cp_is_upper(cp) || ivj_cp_is_title(cp);
-}
+static bool is_cased(uint32_t cp) { return ivj_cp_is_lower(cp) || ivj_cp_is_upper(cp) || ivj_cp_is_title(cp); }
 
 typedef enum recase_mode { WHOLE, FIRST, WORDS, SWAP } recase_mode;
 
@@ -48,8 +46,7 @@ static iv_status recase_into(ivj_run *r, iv_buf *buf, ivj_value s, recase_mode m
         if (cp == 0xfffd)
             IV_TRY(ivj_write(r, buf, s.u.s + i, n));
         else
-            IV_TRY(
-                put_cased(r, buf, cp == 0x3a3 && to == IVJ_LOWER && final_sigma(s, i, n) ? 0x3c2 : cp, to));
+            IV_TRY(put_cased(r, buf, cp == 0x3a3 && to == IVJ_LOWER && final_sigma(s, i, n) ? 0x3c2 : cp, to));
         i += n;
     }
     return IV_OK;
@@ -62,18 +59,10 @@ static iv_status recase(ivj_run *r, ivj_value s, recase_mode mode, ivj_case to, 
     return IV_OK;
 }
 
-iv_status ivj_recase(ivj_run *r, ivj_value s, ivj_case to, ivj_value *out) {
-    return recase(r, s, WHOLE, to, out);
-}
-iv_status ivj_capitalize(ivj_run *r, ivj_value s, ivj_value *out) {
-    return recase(r, s, FIRST, IVJ_LOWER, out);
-}
-iv_status ivj_title(ivj_run *r, ivj_value s, ivj_value *out) {
-    return recase(r, s, WORDS, IVJ_LOWER, out);
-}
-iv_status ivj_swapcase(ivj_run *r, ivj_value s, ivj_value *out) {
-    return recase(r, s, SWAP, IVJ_LOWER, out);
-}
+iv_status ivj_recase(ivj_run *r, ivj_value s, ivj_case to, ivj_value *out) { return recase(r, s, WHOLE, to, out); }
+iv_status ivj_capitalize(ivj_run *r, ivj_value s, ivj_value *out) { return recase(r, s, FIRST, IVJ_LOWER, out); }
+iv_status ivj_title(ivj_run *r, ivj_value s, ivj_value *out) { return recase(r, s, WORDS, IVJ_LOWER, out); }
+iv_status ivj_swapcase(ivj_run *r, ivj_value s, ivj_value *out) { return recase(r, s, SWAP, IVJ_LOWER, out); }
 
 static bool is_in(ivj_value chars, const char *s, size_t n, uint32_t cp) {
     if (chars.type == IVJ_NONE) return ivj_cp_is_space(cp);
@@ -115,8 +104,7 @@ iv_status ivj_find(ivj_run *r, ivj_value s, ivj_value what, bool last, int64_t *
     return IV_OK;
 }
 
-static iv_status replace_into(ivj_run *r, iv_buf *buf, ivj_value s, ivj_value old, ivj_value with,
-                              int64_t count) {
+static iv_status replace_into(ivj_run *r, iv_buf *buf, ivj_value s, ivj_value old, ivj_value with, int64_t count) {
     size_t at = 0;
     uint32_t cp;
     IV_TRY(ivj_charge_bytes(r, s.n));
@@ -151,8 +139,7 @@ iv_status ivj_pad(ivj_run *r, ivj_value s, int64_t width, ivj_value fill, int si
     *out = s;
     if (width <= 0 || (uint64_t)width <= have) return IV_OK;
     size_t pad = (size_t)width - have, left = sides == IVJ_LEFT ? pad : 0;
-    if (pad > IVJ_MAX_OUTPUT_BYTES)
-        return ivj_fail_limit(r, "a text is padded by at most %zu", IVJ_MAX_OUTPUT_BYTES);
+    if (pad > IVJ_MAX_OUTPUT_BYTES) return ivj_fail_limit(r, "a text is padded by at most %zu", IVJ_MAX_OUTPUT_BYTES);
     if (sides == IVJ_BOTH) left = pad / 2 + (pad & (size_t)width & 1); /* as str.center */
     iv_buf buf = {0};
     iv_status status = IV_OK;
@@ -176,16 +163,14 @@ static void reverse(ivj_list *list) {
     }
 }
 
-static iv_status split_at(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right,
-                          ivj_list *out) {
+static iv_status split_at(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right, ivj_list *out) {
     size_t low = 0, high = s.n;
     for (int64_t done = 0; max < 0 || done < max; done++) {
         int64_t found;
         IV_TRY(ivj_find(r, ivj_part(s, low, high), separator, from_right, &found));
         if (found < 0) break;
         size_t at = low + (size_t)found;
-        IV_TRY(
-            ivj_list_push(r, out, from_right ? ivj_part(s, at + separator.n, high) : ivj_part(s, low, at)));
+        IV_TRY(ivj_list_push(r, out, from_right ? ivj_part(s, at + separator.n, high) : ivj_part(s, low, at)));
         if (from_right)
             high = at;
         else
@@ -212,8 +197,7 @@ static iv_status split_space(ivj_run *r, ivj_value s, int64_t max, bool from_rig
     return IV_OK;
 }
 
-iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right,
-                    ivj_list **out) {
+iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right, ivj_list **out) {
     IV_TRY(ivj_charge_bytes(r, s.n));
     IV_TRY(ivj_list_new(r, 0, out));
     if (separator.type == IVJ_NONE)
@@ -227,8 +211,7 @@ iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, b
 }
 
 static bool ends_line(uint32_t cp) {
-    return (cp >= 0x0a && cp <= 0x0d) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
-           cp == 0x2029;
+    return (cp >= 0x0a && cp <= 0x0d) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
 }
 
 iv_status ivj_splitlines(ivj_run *r, ivj_value s, bool keep_ends, ivj_list **out) {

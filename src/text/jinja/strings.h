@@ -10,8 +10,7 @@ enum { IVJ_LEFT = 1, IVJ_RIGHT = 2, IVJ_BOTH = 3 };
 
 iv_status ivj_recase(ivj_run *r, ivj_value s, ivj_case to, ivj_value *out);
 iv_status ivj_capitalize(ivj_run *r, ivj_value s, ivj_value *out);
-iv_status ivj_title(ivj_run *r, ivj_value s,
-                    ivj_value *out); /* str.title: words are runs of letters with case */
+iv_status ivj_title(ivj_run *r, ivj_value s, ivj_value *out); /* str.title: words are runs of letters with case */
 iv_status ivj_swapcase(ivj_run *r, ivj_value s, ivj_value *out);
 
 /* chars: the characters to take off; IVJ_NONE for whitespace. */
@@ -20,8 +19,7 @@ iv_status ivj_replace(ivj_run *r, ivj_value s, ivj_value old, ivj_value with, in
 /* sides: where the filling goes; IVJ_BOTH centers. */
 iv_status ivj_pad(ivj_run *r, ivj_value s, int64_t width, ivj_value fill, int sides, ivj_value *out);
 /* separator: IVJ_NONE for runs of whitespace. max < 0: no limit. from_right: rsplit. */
-iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right,
-                    ivj_list **out);
+iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right, ivj_list **out);
 iv_status ivj_splitlines(ivj_run *r, ivj_value s, bool keep_ends, ivj_list **out);
 iv_status ivj_join(ivj_run *r, ivj_value separator, const ivj_list *strings, ivj_value *out);
 

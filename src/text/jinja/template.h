@@ -39,8 +39,8 @@ iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_j
  * variables; it is only read. strftime_now is what strftime_now(...) returns, whatever the format; NULL
  * means the local clock. An error the template raises, itself or by a wrong operation, is IV_TEMPLATE with
  * the line of the template; on failure the content of out is unspecified. */
-iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now,
-                             iv_buf *out, iv_error *err);
+iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
+                             iv_error *err);
 
 void iv_template_close(iv_template *t); /* NULL is allowed */
 

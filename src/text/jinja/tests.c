@@ -48,12 +48,8 @@ static iv_status has_case(ivj_run *r, ivj_value self, const ivj_call *call, bool
     return ivj_charge_bytes(r, self.n);
 }
 
-TEST(is_lower) {
-    return has_case(r, self, call, false, out);
-}
-TEST(is_upper) {
-    return has_case(r, self, call, true, out);
-}
+TEST(is_lower) { return has_case(r, self, call, false, out); }
+TEST(is_upper) { return has_case(r, self, call, true, out); }
 
 /* value % divisor == wanted */
 static iv_status remainder_is(ivj_run *r, ivj_value v, ivj_value divisor, int64_t wanted, ivj_value *out) {
@@ -90,18 +86,14 @@ TEST(is_sameas) {
 static iv_status known(ivj_run *r, ivj_value self, const ivj_call *call, bool filter, ivj_value *out) {
     IV_TRY(ivj_bind(r, "the test", call, "", NULL));
     if (!ivj_hashable(self, 0)) return ivj_fail(r, "'%s' cannot be a name", ivj_type_name(self));
-    bool found = self.type == IVJ_STRING && (filter ? ivj_find_filter(self.u.s, self.n) != NULL
-                                                    : ivj_find_test(self.u.s, self.n) != NULL);
+    bool found = self.type == IVJ_STRING &&
+                 (filter ? ivj_find_filter(self.u.s, self.n) != NULL : ivj_find_test(self.u.s, self.n) != NULL);
     *out = ivj_bool(found);
     return IV_OK;
 }
 
-TEST(is_filter) {
-    return known(r, self, call, true, out);
-}
-TEST(is_test) {
-    return known(r, self, call, false, out);
-}
+TEST(is_filter) { return known(r, self, call, true, out); }
+TEST(is_test) { return known(r, self, call, false, out); }
 
 static iv_status compare_with(ivj_run *r, ivj_value self, const ivj_call *call, ivj_op op, ivj_value *out) {
     ivj_value other;
@@ -112,27 +104,13 @@ static iv_status compare_with(ivj_run *r, ivj_value self, const ivj_call *call, 
     return IV_OK;
 }
 
-TEST(is_eq) {
-    return compare_with(r, self, call, IVJ_EQ, out);
-}
-TEST(is_ne) {
-    return compare_with(r, self, call, IVJ_NE, out);
-}
-TEST(is_lt) {
-    return compare_with(r, self, call, IVJ_LT, out);
-}
-TEST(is_le) {
-    return compare_with(r, self, call, IVJ_LE, out);
-}
-TEST(is_gt) {
-    return compare_with(r, self, call, IVJ_GT, out);
-}
-TEST(is_ge) {
-    return compare_with(r, self, call, IVJ_GE, out);
-}
-TEST(is_in) {
-    return compare_with(r, self, call, IVJ_IN, out);
-}
+TEST(is_eq) { return compare_with(r, self, call, IVJ_EQ, out); }
+TEST(is_ne) { return compare_with(r, self, call, IVJ_NE, out); }
+TEST(is_lt) { return compare_with(r, self, call, IVJ_LT, out); }
+TEST(is_le) { return compare_with(r, self, call, IVJ_LE, out); }
+TEST(is_gt) { return compare_with(r, self, call, IVJ_GT, out); }
+TEST(is_ge) { return compare_with(r, self, call, IVJ_GE, out); }
+TEST(is_in) { return compare_with(r, self, call, IVJ_IN, out); }
 
 static const ivj_function tests[] = {{"!=", is_ne},
                                      {"<", is_lt},

@@ -152,8 +152,7 @@ static iv_status read_separators(writer *w, ivj_value separators) {
     if (separators.type == IVJ_MISSING || separators.type == IVJ_NONE) return IV_OK;
     ivj_list *pair;
     IV_TRY(ivj_to_list(w->r, separators, &pair));
-    if (pair->n != 2)
-        return ivj_fail(w->r, "the separators of tojson are two strings, found %zu items", pair->n);
+    if (pair->n != 2) return ivj_fail(w->r, "the separators of tojson are two strings, found %zu items", pair->n);
     IV_TRY(ivj_arg_string(w->r, "a separator of tojson", pair->items[0], NULL, &w->item));
     return ivj_arg_string(w->r, "a separator of tojson", pair->items[1], NULL, &w->colon);
 }

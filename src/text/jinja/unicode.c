@@ -10,19 +10,18 @@ typedef struct span {
 } span;
 
 /* Numeric_Type=Digit outside category Nd: superscripts, circled digits and the like. */
-static const span digit_spans[] = {
-    {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
-    {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
-    {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
-    {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
+static const span digit_spans[] = {{0xb2, 0xb3},       {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},
+                                   {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+                                   {0x2474, 0x247c},   {0x2488, 0x2490},   {0x24ea, 0x24ea},   {0x24f5, 0x24fd},
+                                   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},   {0x278a, 0x2792},
+                                   {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
 
 /* Other_Lowercase and Other_Uppercase. */
 static const span lower_spans[] = {
-    {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},    {0x2e0, 0x2e4},
-    {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},  {0x1d9b, 0x1dbf},
-    {0x2071, 0x2071},   {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},  {0x24d0, 0x24e9},
-    {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},  {0xab5c, 0xab5f},
-    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
+    {0xaa, 0xaa},     {0xba, 0xba},     {0x2b0, 0x2b8},     {0x2c0, 0x2c1},     {0x2e0, 0x2e4},     {0x345, 0x345},
+    {0x37a, 0x37a},   {0x1d2c, 0x1d6a}, {0x1d78, 0x1d78},   {0x1d9b, 0x1dbf},   {0x2071, 0x2071},   {0x207f, 0x207f},
+    {0x2090, 0x209c}, {0x2170, 0x217f}, {0x24d0, 0x24e9},   {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},
+    {0xa7f8, 0xa7f9}, {0xab5c, 0xab5f}, {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
 static const span upper_spans[] = {
     {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
 
@@ -34,9 +33,7 @@ static bool in_spans(uint32_t cp, const span *spans, size_t n) {
     return false;
 }
 
-static utf8proc_category_t category(uint32_t cp) {
-    return utf8proc_category((utf8proc_int32_t)cp);
-}
+static utf8proc_category_t category(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp); }
 
 size_t ivj_cp_next(const char *s, size_t n, uint32_t *cp) {
     unsigned char c = (unsigned char)s[0];
@@ -75,8 +72,8 @@ size_t ivj_cp_offset(const char *s, size_t n, size_t k) {
 
 bool ivj_cp_is_space(uint32_t cp) {
     if (cp < 0x80) return (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x20);
-    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 ||
-           cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
 bool ivj_cp_is_alpha(uint32_t cp) {
@@ -84,33 +81,21 @@ bool ivj_cp_is_alpha(uint32_t cp) {
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
-bool ivj_cp_is_decimal(uint32_t cp) {
-    return category(cp) == UTF8PROC_CATEGORY_ND;
-}
-bool ivj_cp_is_digit(uint32_t cp) {
-    return ivj_cp_is_decimal(cp) || IN_SPANS(cp, digit_spans);
-}
+bool ivj_cp_is_decimal(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_ND; }
+bool ivj_cp_is_digit(uint32_t cp) { return ivj_cp_is_decimal(cp) || IN_SPANS(cp, digit_spans); }
 
 bool ivj_cp_is_numeric(uint32_t cp) {
     utf8proc_category_t c = category(cp);
     return c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO;
 }
 
-bool ivj_cp_is_word(uint32_t cp) {
-    return cp == '_' || ivj_cp_is_alpha(cp) || ivj_cp_is_numeric(cp);
-}
+bool ivj_cp_is_word(uint32_t cp) { return cp == '_' || ivj_cp_is_alpha(cp) || ivj_cp_is_numeric(cp); }
 
-bool ivj_cp_is_lower(uint32_t cp) {
-    return category(cp) == UTF8PROC_CATEGORY_LL || IN_SPANS(cp, lower_spans);
-}
+bool ivj_cp_is_lower(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LL || IN_SPANS(cp, lower_spans); }
 
-bool ivj_cp_is_upper(uint32_t cp) {
-    return category(cp) == UTF8PROC_CATEGORY_LU || IN_SPANS(cp, upper_spans);
-}
+bool ivj_cp_is_upper(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LU || IN_SPANS(cp, upper_spans); }
 
-bool ivj_cp_is_title(uint32_t cp) {
-    return category(cp) == UTF8PROC_CATEGORY_LT;
-}
+bool ivj_cp_is_title(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LT; }
 
 bool ivj_cp_is_printable(uint32_t cp) {
     if (cp < 0x7f) return cp >= 0x20;

@@ -6,9 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-ivj_value ivj_text(const char *s) {
-    return ivj_string(s, strlen(s));
-}
+ivj_value ivj_text(const char *s) { return ivj_string(s, strlen(s)); }
 
 bool ivj_bytes_equal(ivj_value v, const char *text) {
     size_t n = strlen(text);
@@ -16,16 +14,14 @@ bool ivj_bytes_equal(ivj_value v, const char *text) {
 }
 
 const char *ivj_type_name_of(ivj_type type) {
-    static const char *const names[IVJ_TYPES] = {
-        "missing",     "Undefined", "NoneType", "bool",      "int",      "float",     "str",
-        "list",        "tuple",     "dict",     "dict view", "range",    "generator", "Namespace",
-        "LoopContext", "Macro",     "Cycler",   "Joiner",    "function", "method"};
+    static const char *const names[IVJ_TYPES] = {"missing",   "Undefined", "NoneType",  "bool",      "int",
+                                                 "float",     "str",       "list",      "tuple",     "dict",
+                                                 "dict view", "range",     "generator", "Namespace", "LoopContext",
+                                                 "Macro",     "Cycler",    "Joiner",    "function",  "method"};
     return type < IVJ_TYPES ? names[type] : "object";
 }
 
-const char *ivj_type_name(ivj_value v) {
-    return ivj_type_name_of((ivj_type)v.type);
-}
+const char *ivj_type_name(ivj_value v) { return ivj_type_name_of((ivj_type)v.type); }
 
 iv_status ivj_list_new(ivj_run *r, size_t cap, ivj_list **out) {
     IV_TRY(ivj_alloc(r, 1, sizeof **out, out));

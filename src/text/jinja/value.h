@@ -102,27 +102,13 @@ struct ivj_cycler {
 };
 
 /* Constructors of plain values. */
-static inline ivj_value ivj_none(void) {
-    return (ivj_value){.type = IVJ_NONE};
-}
-static inline ivj_value ivj_bool(bool b) {
-    return (ivj_value){.type = IVJ_BOOL, .u.b = b};
-}
-static inline ivj_value ivj_int(int64_t i) {
-    return (ivj_value){.type = IVJ_INT, .u.i = i};
-}
-static inline ivj_value ivj_float(double d) {
-    return (ivj_value){.type = IVJ_FLOAT, .u.d = d};
-}
-static inline ivj_value ivj_list_value(ivj_list *l) {
-    return (ivj_value){.type = IVJ_LIST, .u.list = l};
-}
-static inline ivj_value ivj_tuple_value(ivj_list *l) {
-    return (ivj_value){.type = IVJ_TUPLE, .u.list = l};
-}
-static inline ivj_value ivj_dict_value(ivj_dict *d) {
-    return (ivj_value){.type = IVJ_DICT, .u.dict = d};
-}
+static inline ivj_value ivj_none(void) { return (ivj_value){.type = IVJ_NONE}; }
+static inline ivj_value ivj_bool(bool b) { return (ivj_value){.type = IVJ_BOOL, .u.b = b}; }
+static inline ivj_value ivj_int(int64_t i) { return (ivj_value){.type = IVJ_INT, .u.i = i}; }
+static inline ivj_value ivj_float(double d) { return (ivj_value){.type = IVJ_FLOAT, .u.d = d}; }
+static inline ivj_value ivj_list_value(ivj_list *l) { return (ivj_value){.type = IVJ_LIST, .u.list = l}; }
+static inline ivj_value ivj_tuple_value(ivj_list *l) { return (ivj_value){.type = IVJ_TUPLE, .u.list = l}; }
+static inline ivj_value ivj_dict_value(ivj_dict *d) { return (ivj_value){.type = IVJ_DICT, .u.dict = d}; }
 /* Borrows s. */
 static inline ivj_value ivj_string(const char *s, size_t n) {
     return (ivj_value){.type = IVJ_STRING, .n = (uint32_t)n, .u.s = s};
@@ -133,22 +119,12 @@ static inline ivj_value ivj_hint(const char *sentence) {
     v.type = IVJ_UNDEFINED, v.why = IVJ_BY_HINT;
     return v;
 }
-static inline bool ivj_is_sequence(ivj_value v) {
-    return v.type == IVJ_LIST || v.type == IVJ_TUPLE;
-}
-static inline bool ivj_is_number(ivj_value v) {
-    return v.type >= IVJ_BOOL && v.type <= IVJ_FLOAT;
-}
+static inline bool ivj_is_sequence(ivj_value v) { return v.type == IVJ_LIST || v.type == IVJ_TUPLE; }
+static inline bool ivj_is_number(ivj_value v) { return v.type >= IVJ_BOOL && v.type <= IVJ_FLOAT; }
 /* bool is an int in Python. */
-static inline bool ivj_is_int(ivj_value v) {
-    return v.type == IVJ_BOOL || v.type == IVJ_INT;
-}
-static inline int64_t ivj_as_int(ivj_value v) {
-    return v.type == IVJ_BOOL ? v.u.b : v.u.i;
-}
-static inline double ivj_as_double(ivj_value v) {
-    return v.type == IVJ_FLOAT ? v.u.d : (double)ivj_as_int(v);
-}
+static inline bool ivj_is_int(ivj_value v) { return v.type == IVJ_BOOL || v.type == IVJ_INT; }
+static inline int64_t ivj_as_int(ivj_value v) { return v.type == IVJ_BOOL ? v.u.b : v.u.i; }
+static inline double ivj_as_double(ivj_value v) { return v.type == IVJ_FLOAT ? v.u.d : (double)ivj_as_int(v); }
 
 /* Python's name of the value's type ("str", "int", "NoneType", ...). Static string. */
 const char *ivj_type_name(ivj_value v);
@@ -165,8 +141,7 @@ iv_status ivj_list_append(ivj_run *r, ivj_list *list, const ivj_value *items, si
  * template errors. */
 iv_status ivj_dict_new(ivj_run *r, ivj_dict **out);
 iv_status ivj_dict_set(ivj_run *r, ivj_dict *d, ivj_value key, ivj_value value);
-iv_status ivj_dict_get(ivj_run *r, const ivj_dict *d, ivj_value key,
-                       const ivj_value **out); /* NULL: absent */
+iv_status ivj_dict_get(ivj_run *r, const ivj_dict *d, ivj_value key, const ivj_value **out); /* NULL: absent */
 bool ivj_hashable(ivj_value v, int depth);
 
 /* Python's truth, ==, <. ivj_less is a template error for types that have no order. */
