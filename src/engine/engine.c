@@ -106,9 +106,8 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
-    size_t rows = (e->max_num_batched_tokens + IV_TILE_ROWS_MAX - 1) / IV_TILE_ROWS_MAX * IV_TILE_ROWS_MAX;
-    IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, rows, &e->forward,
-                           err)); /* whole tiles */
+    IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, e->max_num_batched_tokens,
+                           &e->forward, err));
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err));
     IV_TRY(open_buffers(e, err));

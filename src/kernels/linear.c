@@ -27,9 +27,10 @@ typedef struct job {
 static size_t tile_first(const job *j, size_t tile) { return tile * j->tile_rows + iv_size_min(tile, j->tall); }
 
 bool iv_linear_scratch(size_t rows, size_t k, size_t *bytes) {
-    size_t per_row; /* the widest packing is 8 bytes an element; a tile has a header and is rounded up */
-    return iv_size_mul(iv_padded_k(k), 8, &per_row) && iv_size_add(per_row, 2 * IV_TILE_HEADER_BYTES, &per_row) &&
-           iv_size_mul(per_row, rows, bytes);
+    size_t per_row, whole; /* the widest packing is 8 bytes an element; a tile has a header and is rounded up */
+    /* Tiles are sized as the tallest, so up to tiles - 1 rows are empty; a tile holds two rows or more, or all. */
+    return iv_size_add(rows, rows / 2 + 1, &whole) && iv_size_mul(iv_padded_k(k), 8, &per_row) &&
+           iv_size_add(per_row, 2 * IV_TILE_HEADER_BYTES, &per_row) && iv_size_mul(per_row, whole, bytes);
 }
 
 static void pack_tile(void *context, size_t tile, size_t worker) {
