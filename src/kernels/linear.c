@@ -1,5 +1,5 @@
 /* linear.c: packs the rows into tiles once, then hands out groups of panels. A group is read from memory
- * once and stays in cache while blocks of row tiles pass over it. */
+ * once and stays in cache while all row tiles pass over it. */
 #include "kernels/linear.h"
 #include "base/size.h"
 #include "numerics/floats.h"
@@ -54,29 +54,21 @@ static void store_tile(const iv_linear_args *a, const float *tile, size_t first_
     }
 }
 
-/* One panel for a block of row tiles, a leaf at a time: the panel's part of a leaf (8 KB at k = 1024) stays in the
- * first-level cache while the tiles' parts pass over it. A single tile takes all leaves at once. */
-static void panel_block(const job *j, size_t p, size_t tile_begin, size_t tile_end) {
-    const iv_matrix *w = j->a->weight;
-    iv_tile_pending pending[BLOCK_TILES];
-    _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
-    int step = tile_end - tile_begin > 1 ? 1 : w->leaves;
-    for (int leaf = 0; leaf < w->leaves; leaf += step)
-        for (size_t tile = tile_begin; tile < tile_end; tile++) {
-            size_t first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
-            const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
-            j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, w->leaves, leaf, leaf + step,
-                              &pending[tile - tile_begin], out);
-            if (leaf + step == w->leaves) store_tile(j->a, out, first, rows, p);
-        }
-}
-
 static void panel_group(void *context, size_t task, size_t worker) {
     (void)worker;
     const job *j = context;
-    size_t begin = task * j->group, end = iv_size_min(begin + j->group, j->a->weight->panels);
-    for (size_t tile = 0; tile < j->tiles; tile += BLOCK_TILES)
-        for (size_t p = begin; p < end; p++) panel_block(j, p, tile, iv_size_min(tile + BLOCK_TILES, j->tiles));
+    const iv_matrix *w = j->a->weight;
+    size_t begin = task * j->group, end = iv_size_min(begin + j->group, w->panels);
+    for (size_t tile = 0; tile < j->tiles; tile++) {
+        size_t first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+        const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
+        for (size_t p = begin; p < end; p++) {
+            iv_tile_pending pending;
+            _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
+            j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, w->leaves, 0, w->leaves, &pending, out);
+            store_tile(j->a, out, first, rows, p);
+        }
+    }
 }
 
 void iv_linear(const iv_compute *c, const iv_linear_args *a) {

@@ -23,14 +23,14 @@ IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *pane
         TILE_LOAD(panel, k, column + V_LANES, odd[1], even[1]);
         const float *x = a + k * (size_t)rows;
         for (int r = 0; r < rows; r++) {
-            vf s = v_set(x[rows + r]);
-            acc[r][0] = v_fma(s, odd[0], acc[r][0]);
-            acc[r][1] = v_fma(s, odd[1], acc[r][1]);
+            V_SCALAR s = V_TAKE(x + rows + r);
+            acc[r][0] = v_fma_scalar(s, odd[0], acc[r][0]);
+            acc[r][1] = v_fma_scalar(s, odd[1], acc[r][1]);
         }
         for (int r = 0; r < rows; r++) {
-            vf s = v_set(x[r]);
-            acc[r][0] = v_fma(s, even[0], acc[r][0]);
-            acc[r][1] = v_fma(s, even[1], acc[r][1]);
+            V_SCALAR s = V_TAKE(x + r);
+            acc[r][0] = v_fma_scalar(s, even[0], acc[r][0]);
+            acc[r][1] = v_fma_scalar(s, even[1], acc[r][1]);
         }
     }
 }

@@ -21,6 +21,16 @@ static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 static inline vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+
+/* x * b + c for one float in memory and a vector: the multiplication takes the float from memory itself, which
+ * saves the instruction that would spread it. */
+#define V_SCALAR const float *
+#define V_TAKE(p) (p)
+static inline __attribute__((always_inline)) vf v_fma_scalar(const float *x, vf b, vf c) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*x));
+    return c;
+}
+
 static inline vi v_bits(vf x) { return _mm512_castps_si512(x); }
 static inline vf v_float(vi u) { return _mm512_castsi512_ps(u); }
 static inline vi vi_set(uint32_t u) { return _mm512_set1_epi32((int)u); }
