@@ -11,6 +11,14 @@
 #ifndef IV_PREFETCH_BYTES
 #define IV_PREFETCH_BYTES 2048
 #endif
+/* iv_tile_x of the instruction set that the including file names as TILE_ISA. */
+#define TILE_PASTE(name, isa) name##_##isa
+#define TILE_PASTED(name, isa) TILE_PASTE(name, isa)
+#define TILE_OF_ISA(name) TILE_PASTED(name, TILE_ISA)
+#define TILE_QUOTE(isa) #isa
+#define TILE_QUOTED(isa) TILE_QUOTE(isa)
+#define TILE_ISA_TEXT TILE_QUOTED(TILE_ISA)
+
 #define IV_INLINE static inline __attribute__((always_inline))
 
 enum {

@@ -54,7 +54,6 @@ static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_truncate(vf a) { return _mm256_cvttps_epi32(a); }
 static inline bool vi_any_negative(vi a) { return _mm256_movemask_ps(v_float(a)) != 0; }
 static inline bool v_any(vm m) { return _mm256_movemask_ps(m) != 0; }
-static inline float v_first(vf a) { return _mm256_cvtss_f32(a); }
 
 /* Eight 16-bit values as floats, and floats rounded to them (nearest even, canonical NaN). */
 static inline vf v_load_bf16(const uint16_t *p) {

@@ -40,6 +40,8 @@ static inline vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 static inline vi vi_and(vi a, vi b) { return _mm512_and_epi32(a, b); }
 static inline vi vi_shl23(vi a) { return _mm512_slli_epi32(a, 23); }
 static inline vi vi_shl16(vi a) { return _mm512_slli_epi32(a, 16); }
+/* A word's low half moved to its high half. */
+static inline vi vi_low_up(vi a) { return vi_shl16(a); }
 static inline vi vi_sar23(vi a) { return _mm512_srai_epi32(a, 23); }
 static inline vf vi_to_float(vi a) { return _mm512_cvtepi32_ps(a); }
 static inline vm v_less(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -53,7 +55,6 @@ static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_truncate(vf a) { return _mm512_cvttps_epi32(a); }
 static inline bool vi_any_negative(vi a) { return _mm512_movepi32_mask(a) != 0; }
 static inline bool v_any(vm m) { return m != 0; }
-static inline float v_first(vf a) { return _mm512_cvtss_f32(a); }
 
 /* Sixteen 16-bit values as floats, and floats rounded to them (nearest even, canonical NaN). */
 static inline vf v_load_bf16(const uint16_t *p) {
