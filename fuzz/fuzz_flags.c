@@ -1,6 +1,7 @@
 /* fuzz_flags.c: any command line ends in a usage error, or in values that are all inside their table's ranges
  * and that, written out again, parse to the same. The input is split at NUL into words; the first names the
  * command. */
+#include "../apps/invar/engine_flags.c"
 #include "../apps/invar/flags.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"
@@ -23,6 +24,7 @@ static void check_value(const cli_value *v) {
     case CLI_TEXT: check(cli_utf8_valid(v->text, strlen(v->text), &at)); break;
     case CLI_COUNT: check(v->count >= f->least && v->count <= f->greatest); break;
     case CLI_REAL: check(in_range(f, v->real)); break;
+    case CLI_MEMORY: check(v->count > 0 || (v->real > 0 && v->real < 1)); break;
     case CLI_BIAS: check(in_range(f, v->real) && v->count <= INT32_MAX); break;
     case CLI_CHOICE: check(strstr(f->choices, v->text) != NULL && v->text[0]); break;
     case CLI_IDS:

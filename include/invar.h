@@ -89,12 +89,19 @@ typedef struct iv_engine_options {
     size_t max_model_len;          /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
     size_t max_num_seqs;           /* sequences run together */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
-    size_t kv_bytes;               /* KV cache memory; 0: enough for one sequence of max_model_len */
+    const char *numerics;          /* "invar", or a baseline to measure against: "bio", "vanilla" (NUMERICS.md, 14) */
+    size_t tensor_parallel_size;   /* ranks that share the model; 1, or up to 8: never changes a bit */
+    size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
+    size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
+    double kv_fraction;            /* of the memory that is free once weights are loaded; 0: one max_model_len */
+    bool prefix_caching;           /* keep finished sequences' pages for requests that begin alike */
+    const char *speculative;       /* "off" or "ngram": drafts looked up in the sequence; never changes a bit */
+    size_t speculative_tokens;     /* most tokens of a draft, 1 to 16 */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while weights load; may be NULL */
     void *user;
 } iv_engine_options;
 
-/* auto, fma32, all CPUs, 16 sequences, 512 tokens a step. */
+/* auto, fma32, invar, all CPUs, one rank, 16 sequences, 512 tokens a step, prefix caching, no speculation. */
 IV_API void iv_engine_options_init(iv_engine_options *options);
 
 IV_API iv_status iv_engine_open(const iv_engine_options *options, iv_engine **out, iv_error *err);
@@ -104,11 +111,27 @@ IV_API void iv_engine_close(iv_engine *engine); /* NULL is fine; ends all reques
 typedef struct iv_engine_info {
     const char
         *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
-    const char *model_type, *dtype, *arithmetic, *isa;
+    const char *model_type, *dtype, *arithmetic, *isa, *numerics;
+    size_t tensor_parallel_size, rank; /* rank: of this process, 0 but under mpirun */
     size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
     double load_seconds;
 } iv_engine_info;
 IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);
+
+/* What the engine has done since it was opened. */
+typedef struct iv_engine_stats {
+    uint64_t steps, tokens_computed, tokens_generated;
+    uint64_t prompt_tokens, cached_tokens; /* of admitted prompts; cached: found in the prefix cache */
+    uint64_t preemptions, drafted_tokens, accepted_tokens;
+    double step_seconds, forward_seconds, sample_seconds; /* forward and sampling are parts of a step */
+    size_t running, waiting;
+    size_t kv_pages, kv_pages_free, kv_pages_cached; /* cached: held by the prefix cache alone, free on demand */
+} iv_engine_stats;
+IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats);
+
+/* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once; it computes its share of every
+ * step until rank 0 closes its engine (IV_OK) or another rank is lost. */
+IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
@@ -120,6 +143,8 @@ typedef struct iv_logit_bias {
 /* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
 typedef struct iv_request {
+    uint64_t id;      /* the caller's own number, not one that waits or runs; 0: the engine gives one */
+    int32_t priority; /* smaller goes first; among equals the older */
     const char *text; /* the prompt as text ... */
     size_t text_bytes;
     bool add_special;   /* let the tokenizer add its BOS (off for rendered chat templates) */
@@ -140,18 +165,27 @@ typedef struct iv_request {
     size_t stop_id_count;
     bool ignore_eos;
     bool keep_special; /* special tokens appear in the text */
+    bool keep_logits;  /* token events carry the whole row of logits */
+    bool keep_receipt; /* the last event carries a receipt */
 } iv_request;
 
 /* Defaults: no prompt, add_special, temperature 1, everything else off; then what the model's
  * generation_config.json suggests (do_sample false: temperature 0). */
 IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
 
-/* Queues a request; *id is never 0. A prompt that is empty, too long, or names tokens outside the vocabulary, and
- * fields out of range, are IV_INVALID; a full queue is IV_BUSY. */
+/* Queues a request; *id is never 0. A prompt that is empty, too long, or names tokens outside the vocabulary, a request
+ * that could never fit, an id in use, and fields out of range are IV_INVALID; a full queue is IV_BUSY. */
 IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
 
 /* Ends a request at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED. IV_NOT_FOUND if it is not running. */
 IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err);
+
+/* Takes a running request's pages away, as a full cache would: it waits, is computed again and goes on with the same
+ * bits. IV_NOT_FOUND if it is not running. */
+IV_API iv_status iv_engine_preempt(iv_engine *engine, uint64_t id, iv_error *err);
+
+/* Forgets all cached prefixes that no running request holds. */
+IV_API void iv_engine_reset_prefix_cache(iv_engine *engine);
 
 /* Runs one step. *busy: requests remain. An error here is the engine's, not a request's. */
 IV_API iv_status iv_engine_step(iv_engine *engine, bool *busy, iv_error *err);
@@ -191,6 +225,7 @@ typedef struct iv_event {
     float logprob;         /* always computed: it is part of the digest */
     const iv_logprob *top; /* the request's `logprobs` likeliest: larger first, then smaller id */
     size_t top_count;
+    const float *logits; /* [vocab_size] as the model gave them, if the request keeps logits; else NULL */
     /* DONE */
     iv_finish finish;
     const char *error;  /* NULL unless IV_FINISH_ERROR */
@@ -200,6 +235,10 @@ typedef struct iv_event {
     const char *digest;     /* "sha256:..." over the ids and logprob bits of all generated tokens */
     double prefill_seconds; /* from admission to the first token, as a clock on the wall has it */
     double decode_seconds;  /* from the first token to the end */
+    size_t cached_tokens;   /* of the prompt, found in the prefix cache when it was first admitted */
+    size_t preemptions;
+    size_t drafted_tokens, accepted_tokens; /* by speculation */
+    const char *receipt; /* JSON, one line (docs/formats/receipt.md), if the request keeps one; else NULL */
 } iv_event;
 
 /* Takes the oldest event. False when there is none. */

@@ -27,6 +27,7 @@ static const char *wanted(const cli_flag *flag, char out[160]) {
         else
             snprintf(out, 160, "a number above %g and at most %g", flag->low, flag->high);
         break;
+    case CLI_MEMORY: snprintf(out, 160, "bytes such as 1048576, 512M or 2G, or a share such as 0.5"); break;
     case CLI_BIAS: snprintf(out, 160, "ID=F, a token id and a number from %g to %g", flag->low, flag->high); break;
     case CLI_CHOICE: snprintf(out, 160, "one of: %s", flag->choices); break;
     case CLI_IDS: snprintf(out, 160, "token ids such as 1,2,3"); break;
@@ -103,6 +104,22 @@ static bool read_bias(const cli_flag *flag, const char *text, cli_value *out) {
            read_real(text + digits + 1, &out->real) && in_range(flag, out->real);
 }
 
+/* 1048576, 512M, 2GiB, or 0.5: a share of what is free. */
+static bool read_memory(const char *text, cli_value *out) {
+    static const char units[] = "KMGT";
+    size_t digits = strspn(text, "0123456789");
+    const char *unit = text + digits;
+    if (*unit == '.') return read_real(text, &out->real) && out->real > 0.0f && out->real < 1.0f;
+    if (!read_count(text, digits, &out->count) || out->count == 0) return false;
+    const char *at = *unit ? strchr(units, *unit & ~0x20) : NULL;
+    if (*unit && !at) return false;
+    int shift = at ? 10 * (int)(at - units + 1) : 0;
+    if (at && unit[1] && strcmp(unit + 1, "iB") != 0 && strcmp(unit + 1, "B") != 0) return false;
+    if (out->count > UINT64_MAX >> shift) return false;
+    out->count <<= shift;
+    return true;
+}
+
 int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_error *err) {
     *out = (cli_value){.flag = flag, .text = text};
     bool good = true;
@@ -119,6 +136,7 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
         good = read_count(text, strlen(text), &out->count) && out->count >= flag->least && out->count <= flag->greatest;
         break;
     case CLI_REAL: good = read_real(text, &out->real) && in_range(flag, out->real); break;
+    case CLI_MEMORY: good = read_memory(text, out); break;
     case CLI_CHOICE: good = is_choice(flag->choices, text); break;
     case CLI_BIAS: good = read_bias(flag, text, out); break;
     case CLI_IDS: {
@@ -136,10 +154,14 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
 
 /* ---- words --------------------------------------------------------------------------------------------- */
 
+static bool is_name(const char *known, const char *name, size_t n) {
+    return strlen(known) == n && memcmp(known, name, n) == 0;
+}
+
 static const cli_flag *known_flag(const cli_syntax *syntax, const char *name, size_t n) {
     for (const cli_section *const *s = syntax->sections; *s; s++)
         for (const cli_flag *f = (*s)->flags; f->name; f++)
-            if (strlen(f->name) == n && memcmp(f->name, name, n) == 0) return f;
+            if (is_name(f->name, name, n) || (f->alias && is_name(f->alias, name, n))) return f;
     return NULL;
 }
 

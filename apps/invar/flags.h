@@ -11,8 +11,9 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 enum {
     CLI_VALUES_MAX = 1024, /* flags in one command line, repeats included */
     CLI_OPERANDS_MAX = 2,
-    CLI_SECTIONS_MAX = 6, /* of a command, the NULL included */
-    CLI_IDS_MAX = 1 << 20 /* token ids in one flag */
+    CLI_SECTIONS_MAX = 6,       /* of a command, the NULL included */
+    CLI_TOKENS_MAX = INT32_MAX, /* what an id can count */
+    CLI_IDS_MAX = 1 << 20       /* token ids in one flag */
 };
 
 typedef enum cli_kind {
@@ -23,11 +24,13 @@ typedef enum cli_kind {
     CLI_REAL,   /* a finite number in [low, high], or (low, high] with above_low */
     CLI_CHOICE, /* one of `choices` */
     CLI_IDS,    /* token ids: 1,2,3 */
+    CLI_MEMORY, /* bytes, with K, M, G or T (powers of 1024), into count; or a share in (0, 1) into real */
     CLI_BIAS    /* ID=F: a token id and a number in [low, high] */
 } cli_kind;
 
 typedef struct cli_flag {
-    const char *name; /* without the dashes; NULL ends a table */
+    const char *name;  /* without the dashes; NULL ends a table */
+    const char *alias; /* another name, or NULL */
     cli_kind kind;
     char letter;         /* short form, or 0 */
     const char *metavar; /* NULL for a switch */
@@ -64,8 +67,8 @@ typedef struct cli_syntax {
 typedef struct cli_value {
     const cli_flag *flag;
     const char *text; /* as given; NULL for a switch */
-    uint64_t count;   /* COUNT, and the id of BIAS */
-    float real;       /* REAL and BIAS */
+    uint64_t count;   /* COUNT, bytes of MEMORY, and the id of BIAS */
+    float real;       /* REAL, BIAS, and the share of MEMORY */
 } cli_value;
 
 /* A parsed command line. Texts point into argv. */

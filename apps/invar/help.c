@@ -34,6 +34,7 @@ static void print_general(FILE *out, cli_style s) {
 static void print_flag(FILE *out, const cli_flag *f) {
     enum { COLUMN = 36 };
     int n = f->letter ? fprintf(out, "  -%c, --%s", f->letter, f->name) : fprintf(out, "      --%s", f->name);
+    if (f->alias) n += fprintf(out, ", --%s", f->alias);
     if (f->kind == CLI_CHOICE) {
         n += fprintf(out, " ");
         for (const char *c = f->choices; *c; c++, n++) fputc(*c == ' ' ? '|' : *c, out);

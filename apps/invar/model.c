@@ -1,5 +1,6 @@
 /* model.c: from a MODEL operand to an open engine. */
 #include "model.h"
+#include "engine_flags.h"
 #include "output.h"
 #include "text.h"
 
@@ -60,13 +61,7 @@ int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err) {
     cli_progress progress;
     cli_progress_start(&progress, args->operands[0]);
     o.model = path;
-    o.dtype = cli_text(args, "dtype", o.dtype);
-    o.arithmetic = cli_text(args, "arithmetic", o.arithmetic);
-    o.isa = cli_text(args, "isa", o.isa);
-    o.threads = cli_count(args, "threads", o.threads);
-    o.max_model_len = cli_count(args, "max-model-len", o.max_model_len);
-    o.max_num_batched_tokens = cli_count(args, "max-num-batched-tokens", o.max_num_batched_tokens);
-    o.max_num_seqs = 1;
+    cli_engine_options(args, &o);
     o.progress = cli_progress_step;
     o.user = &progress;
     iv_status status = iv_engine_open(&o, out, err);

@@ -1,11 +1,12 @@
 /* syntax.c: the table of each command: flags, ranges, help, examples. Ranges are those of include/invar.h
  * and of the engine behind it; numbers of tokens are bounded by what an id can count. */
 #include "syntax.h"
+#include "engine_flags.h"
 #include "text.h"
 
 #include <string.h>
 
-enum { ID_MAX = INT32_MAX, TOKENS_MAX = INT32_MAX, THREADS_MAX = 256 };
+enum { ID_MAX = INT32_MAX };
 
 /* ---- sections shared by commands ----------------------------------------------------------------------- */
 
@@ -83,7 +84,7 @@ static const cli_flag stopping_flags[] = {
      .kind = CLI_COUNT,
      .metavar = "N",
      .least = 1,
-     .greatest = TOKENS_MAX,
+     .greatest = CLI_TOKENS_MAX,
      .unset = "what the model holds",
      .help = "most tokens to generate"},
     {.name = "stop", .kind = CLI_TEXT, .metavar = "TEXT", .most = 16, .help = "end before this text (repeatable)"},
@@ -96,48 +97,6 @@ static const cli_flag stopping_flags[] = {
     {.name = "ignore-eos", .help = "go on past the end-of-sequence token"},
     {0}};
 static const cli_section stopping = {"Stopping", stopping_flags};
-
-#define DTYPE_FLAG                                                                                          \
-    {                                                                                                       \
-        .name = "dtype", .kind = CLI_CHOICE, .metavar = "TYPE", .choices = "auto bfloat16 float16 float32", \
-        .unset = "auto: the checkpoint's", .help = "type the weights are held in"                           \
-    }
-#define THREADS_FLAG                                                                                                   \
-    {                                                                                                                  \
-        .name = "threads", .kind = CLI_COUNT, .metavar = "N", .greatest = THREADS_MAX, .unset = "0: one for each CPU", \
-        .help = "worker threads; never changes a bit"                                                                  \
-    }
-#define ARITHMETIC_FLAG                                                                                         \
-    {                                                                                                           \
-        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "fma32 tc16", .unset = "fma32", \
-        .help = "how dot products are summed; part of the fingerprint"                                          \
-    }
-#define ISA_FLAG                                                                                    \
-    {                                                                                               \
-        .name = "isa", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto scalar avx2 avx512", \
-        .unset = "auto: the CPU's best", .help = "instructions to use; never changes a bit"         \
-    }
-
-static const cli_flag engine_flags[] = {ARITHMETIC_FLAG,
-                                        DTYPE_FLAG,
-                                        ISA_FLAG,
-                                        THREADS_FLAG,
-                                        {.name = "max-model-len",
-                                         .kind = CLI_COUNT,
-                                         .metavar = "N",
-                                         .least = 1,
-                                         .greatest = TOKENS_MAX,
-                                         .unset = "the model's",
-                                         .help = "longest sequence, prompt and answer, in tokens"},
-                                        {.name = "max-num-batched-tokens",
-                                         .kind = CLI_COUNT,
-                                         .metavar = "N",
-                                         .least = 1,
-                                         .greatest = TOKENS_MAX,
-                                         .unset = "512",
-                                         .help = "tokens in one step; longer prompts are read in chunks"},
-                                        {0}};
-static const cli_section engine = {"Engine", engine_flags};
 
 /* ---- generate ------------------------------------------------------------------------------------------ */
 
@@ -186,7 +145,7 @@ const cli_syntax cli_generate_syntax = {
             "are the fingerprint (everything that may change a bit) and the digest (every token id and "
             "log-probability\n"
             "bit of the answer).",
-    .sections = {&prompt, &sampling, &stopping, &generate_output, &engine},
+    .sections = {&prompt, &sampling, &stopping, &generate_output, &cli_engine_section},
     .examples = generate_examples};
 
 /* ---- chat ---------------------------------------------------------------------------------------------- */
@@ -210,12 +169,12 @@ const cli_syntax cli_chat_syntax = {.name = "chat",
                                     .usage = "MODEL [flags]",
                                     .text = "One message a line; a backslash at the end of a line continues "
                                             "it. Ctrl-C stops an answer, Ctrl-D leaves.",
-                                    .sections = {&chat_section, &sampling, &stopping, &engine},
+                                    .sections = {&chat_section, &sampling, &stopping, &cli_engine_section},
                                     .examples = chat_examples};
 
 /* ---- inspect, tokenize, render, logits ----------------------------------------------------------------- */
 
-static const cli_flag json_flags[] = {DTYPE_FLAG, {.name = "json", .help = "one JSON object"}, {0}};
+static const cli_flag json_flags[] = {CLI_DTYPE_FLAG, {.name = "json", .help = "one JSON object"}, {0}};
 static const cli_section inspect_section = {"Flags", json_flags};
 static const cli_example inspect_examples[] = {
     {"invar inspect tiny-math", "shape, size and whether it fits"},
@@ -304,7 +263,7 @@ const cli_syntax cli_logits_syntax = {
     .operand = "MODEL",
     .usage = "MODEL --ids 1,2,3|--text TEXT --out FILE [flags]",
     .text = "The file holds \"logits\", F32 [tokens, vocabulary], and \"input_ids\", I32 [tokens].",
-    .sections = {&logits_section, &engine},
+    .sections = {&logits_section, &cli_engine_section},
     .examples = logits_examples};
 
 /* ---- bench --------------------------------------------------------------------------------------------- */
@@ -320,7 +279,7 @@ static const cli_flag bench_flags[] = {{.name = "prompt-tokens",
                                         .kind = CLI_COUNT,
                                         .metavar = "N",
                                         .least = 2,
-                                        .greatest = TOKENS_MAX,
+                                        .greatest = CLI_TOKENS_MAX,
                                         .unset = "64",
                                         .help = "tokens to generate"},
                                        {.name = "repeat",
@@ -345,7 +304,7 @@ const cli_syntax cli_bench_syntax = {
     .text = "Prompts are fixed pseudo-random token ids, another for each run; decoding is greedy and ignores "
             "the\n"
             "end of sequence. The digest is the first run's: it must not change with threads or instructions.",
-    .sections = {&bench_section, &engine},
+    .sections = {&bench_section, &cli_engine_section},
     .examples = bench_examples};
 
 /* ---- completion, help ---------------------------------------------------------------------------------- */

@@ -26,7 +26,7 @@ static void free_event(iv_event_node *n) {
     if (!n) return;
     iv_buf_free(&n->text);
     iv_buf_free(&n->error);
-    free(n->ids);
+    free(n->ids), free(n->logits);
     free(n);
 }
 
@@ -104,6 +104,10 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_node *n
     if (!(log_sum >= 0.0f && log_sum < 1e30f)) /* a NaN or an infinity among them reaches the sum */
         return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", s->tokens.count);
     n->event.token = token, n->event.logprob = logprob;
+    if (s->keep_logits) {
+        if (!(n->logits = malloc(vocab * sizeof *logits))) return iv_fail(err, IV_NO_MEMORY, "logits: no memory");
+        n->event.logits = memcpy(n->logits, logits, vocab * sizeof *logits);
+    }
     if (s->logprobs > 0) iv_top_logprobs(logits, vocab, max, log_sum, n->top, (size_t)s->logprobs);
     n->event.top = n->top, n->event.top_count = s->logprobs > 0 ? (size_t)s->logprobs : 0;
     uint32_t bits[2] = {(uint32_t)token, iv_bits(logprob)};
@@ -181,6 +185,7 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
     n->event.finish = finish, n->event.ids = n->ids, n->event.id_count = count,
     n->event.prompt_tokens = s->prompt_tokens;
     n->event.digest = n->digest;
+    n->event.preemptions = s->preemptions;
     double now = iv_now(), first = s->first_token > 0 ? s->first_token : now;
     n->event.prefill_seconds = s->admitted > 0 ? first - s->admitted : 0, n->event.decode_seconds = now - first;
     queue_event(e, n);

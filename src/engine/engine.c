@@ -17,8 +17,17 @@ double iv_now(void) {
 const char *iv_version(void) { return INVAR_VERSION; }
 
 void iv_engine_options_init(iv_engine_options *o) {
-    *o = (iv_engine_options){
-        .dtype = "auto", .arithmetic = "fma32", .isa = "auto", .max_num_seqs = 16, .max_num_batched_tokens = 512};
+    *o = (iv_engine_options){.dtype = "auto",
+                             .arithmetic = "fma32",
+                             .isa = "auto",
+                             .numerics = "invar",
+                             .tensor_parallel_size = 1,
+                             .rank_timeout_ms = 8000,
+                             .max_num_seqs = 16,
+                             .max_num_batched_tokens = 512,
+                             .prefix_caching = true,
+                             .speculative = "off",
+                             .speculative_tokens = 5};
 }
 
 static iv_status parse_dtype(const char *text, iv_model_options *m, iv_error *err) {
@@ -43,6 +52,12 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     else
         return iv_fail(err, IV_INVALID, "arithmetic: wanted fma32 or tc16, found '%s'", arithmetic);
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
+    if (o->numerics && strcmp(o->numerics, "invar") != 0)
+        return iv_fail(err, IV_INVALID, "numerics: wanted invar, found '%s'", o->numerics);
+    if (o->tensor_parallel_size != 1)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1, found %zu", o->tensor_parallel_size);
+    if (o->speculative && strcmp(o->speculative, "off") != 0)
+        return iv_fail(err, IV_INVALID, "speculative: wanted off, found '%s'", o->speculative);
     if (o->max_num_seqs < 1 || o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
     if (o->max_num_batched_tokens < 1 || o->max_num_batched_tokens > IV_BATCHED_TOKENS_MAX)
@@ -157,6 +172,8 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .dtype = iv_dtype_name(m->dtype),
                              .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
                              .isa = iv_isa_name(e->isa),
+                             .numerics = "invar",
+                             .tensor_parallel_size = 1,
                              .threads = iv_pool_threads(e->pool),
                              .vocab_size = (size_t)m->config.vocab_size,
                              .max_model_len = e->max_model_len,
@@ -167,3 +184,16 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
 }
 
 const iv_textual *iv_engine_textual(const iv_engine *e) { return e->textual; }
+
+void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
+    *stats = e->stats;
+    stats->running = e->running_count, stats->waiting = e->waiting_count;
+    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count;
+}
+
+void iv_engine_reset_prefix_cache(iv_engine *e) { (void)e; }
+
+iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
+    (void)e;
+    return iv_fail(err, IV_INVALID, "serve_rank: this process is rank 0");
+}

@@ -33,7 +33,9 @@ typedef struct iv_sequence {
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
     int logprobs;
-    bool ignore_eos, keep_special, cancelled;
+    bool ignore_eos, keep_special, keep_logits, cancelled;
+    int32_t priority;
+    size_t preemptions;
     char *stop[IV_STOPS_MAX];
     size_t stop_count;
     int32_t *stop_ids;
@@ -54,6 +56,7 @@ typedef struct iv_event_node {
     iv_buf text, error;
     iv_logprob top[IV_LOGPROBS_MAX];
     int32_t *ids;
+    float *logits;
     char stop[IV_STOP_BYTES_MAX + 1], digest[7 + 65];
 } iv_event_node;
 
@@ -86,6 +89,7 @@ struct iv_engine {
     float *logits;        /* [max_num_seqs][vocab] */
 
     iv_event_node *events, **events_tail, *taken;
+    iv_engine_stats stats;
 };
 
 /* ---- request.c */

@@ -107,6 +107,7 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     size_t room = e->max_model_len - s->prompt_tokens;
     s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
+    s->keep_logits = r->keep_logits, s->priority = r->priority;
     s->sampling = (iv_sampling){.temperature = r->temperature,
                                 .top_p = r->top_p,
                                 .min_p = r->min_p,
@@ -131,10 +132,21 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     return IV_OK;
 }
 
+static bool id_in_use(const iv_engine *e, uint64_t id) {
+    for (size_t i = 0; i < e->running_count; i++)
+        if (e->running[i]->id == id) return true;
+    for (const iv_sequence *s = e->waiting; s; s = s->next)
+        if (s->id == id) return true;
+    return false;
+}
+
 iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_error *err) {
     if (e->waiting_count >= IV_WAITING_MAX)
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));
+    if (r->id && id_in_use(e, r->id))
+        return iv_fail(err, IV_INVALID, "id: %llu waits or runs already", (unsigned long long)r->id);
+    while (!r->id && id_in_use(e, e->next_id)) e->next_id++;
     iv_sequence *s = calloc(1, sizeof *s);
     if (!s) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     iv_status status = read_prompt(e, r, s, err);
@@ -150,7 +162,7 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_e
         iv_sequence_free(e, s);
         return status;
     }
-    *id = s->id = e->next_id++;
+    *id = s->id = r->id ? r->id : e->next_id++;
     *e->waiting_tail = s, e->waiting_tail = &s->next;
     e->waiting_count++;
     return IV_OK;
@@ -168,6 +180,16 @@ iv_status iv_engine_cancel(iv_engine *e, uint64_t id, iv_error *err) {
             return IV_OK;
         }
     return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
+}
+
+iv_status iv_engine_preempt(iv_engine *e, uint64_t id, iv_error *err) {
+    for (size_t i = 0; i < e->running_count; i++)
+        if (e->running[i]->id == id) {
+            e->running[i]->computed = 0, e->running[i]->preemptions++;
+            e->stats.preemptions++;
+            return IV_OK;
+        }
+    return iv_fail(err, IV_NOT_FOUND, "request %llu: not running", (unsigned long long)id);
 }
 
 void iv_sequence_free(iv_engine *e, iv_sequence *s) {
