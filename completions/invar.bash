@@ -33,7 +33,7 @@ _invar() {
         generate:--logprobs) _invar_words ''; return ;;
         generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        generate:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        generate:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         generate:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         generate:--threads) _invar_words ''; return ;;
         generate:--tensor-parallel-size) _invar_words ''; return ;;
@@ -60,7 +60,7 @@ _invar() {
         chat:--stop-id) _invar_words ''; return ;;
         chat:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         chat:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        chat:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        chat:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         chat:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         chat:--threads) _invar_words ''; return ;;
         chat:--tensor-parallel-size) _invar_words ''; return ;;
@@ -76,7 +76,7 @@ _invar() {
         bench:--repeat) _invar_words ''; return ;;
         bench:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         bench:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        bench:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        bench:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         bench:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         bench:--threads) _invar_words ''; return ;;
         bench:--tensor-parallel-size) _invar_words ''; return ;;
@@ -99,7 +99,7 @@ _invar() {
         logits:--out) _invar_files; return ;;
         logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        logits:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        logits:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         logits:--threads) _invar_words ''; return ;;
         logits:--tensor-parallel-size) _invar_words ''; return ;;
