@@ -74,8 +74,8 @@ static void panel_group(void *context, size_t task, size_t worker) {
 void iv_linear(const iv_compute *c, const iv_linear_args *a) {
     const iv_matrix *w = a->weight;
     job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type]};
-    IV_ASSERT(j.kernel);
     if (a->rows == 0 || w->n == 0) return;
+    IV_ASSERT(j.kernel);
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;
