@@ -50,7 +50,7 @@ typedef struct iv_model {
     iv_arena arena;                 /* small parts */
     unsigned char *data;            /* all matrices */
     size_t data_bytes;
-    unsigned char *widened;         /* widen.h; NULL unless asked for; the first rank's holds all */
+    unsigned char *widened; /* widen.h; NULL unless asked for; the first rank's holds all */
     size_t widened_bytes;
 } iv_model;
 
