@@ -91,6 +91,8 @@ struct iv_engine {
     iv_kv_pool kv;
     iv_sampler *samplers; /* one for each thread */
     iv_arithmetic arithmetic;
+    iv_numerics numerics;
+    iv_blas *blas; /* NULL but for vanilla-blas */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     size_t rows_max; /* logit rows of one sequence in a step: one, and the longest draft */
