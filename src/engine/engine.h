@@ -4,6 +4,7 @@
 #define IV_ENGINE_ENGINE_H
 
 #include "base/digest.h"
+#include "engine/ranks.h"
 #include "engine/textual.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
@@ -65,7 +66,8 @@ struct iv_engine {
     iv_model *model;
     iv_textual *textual;
     iv_generation_config generation;
-    iv_forward_state *forward;
+    iv_forward_state *forward; /* rank 0's, or this process's */
+    iv_ranks *ranks;
     iv_kv_pool kv;
     iv_sampler sampler;
     iv_arithmetic arithmetic;
@@ -73,6 +75,7 @@ struct iv_engine {
     iv_blas *blas; /* NULL but for vanilla-blas */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
+    size_t kv_token_bytes; /* over all ranks */
     double load_seconds;
     char fingerprint[IV_FINGERPRINT_BYTES];
     uint64_t next_id;

@@ -37,7 +37,7 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
                       .logit_rows = rows,
                       .logit_count = n,
                       .logits = out + at * vocab};
-        status = iv_forward(e->forward, &b, err);
+        status = iv_ranks_forward(e, &b, err);
     }
     if (table.pages) iv_kv_table_close(&table, &e->kv);
     free(rows);

@@ -87,7 +87,7 @@ static iv_status run_items(iv_engine *e, const iv_plan_item *items, size_t count
     iv_batch batch;
     size_t vocab = (size_t)e->model->config.vocab_size, row = 0;
     fill_batch(e, items, count, &batch);
-    IV_TRY(iv_forward(e->forward, &batch, err));
+    IV_TRY(iv_ranks_forward(e, &batch, err));
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = e->running[items[i].sequence];
         s->computed += items[i].tokens;
