@@ -33,7 +33,7 @@ _invar() {
         generate:--logprobs) _invar_words ''; return ;;
         generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        generate:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        generate:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         generate:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         generate:--threads) _invar_words ''; return ;;
         generate:--tensor-parallel-size) _invar_words ''; return ;;
@@ -60,7 +60,7 @@ _invar() {
         chat:--stop-id) _invar_words ''; return ;;
         chat:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         chat:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        chat:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        chat:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         chat:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         chat:--threads) _invar_words ''; return ;;
         chat:--tensor-parallel-size) _invar_words ''; return ;;
@@ -71,12 +71,13 @@ _invar() {
         chat:--kv-cache-memory) _invar_words ''; return ;;
         chat:--speculative) _invar_words 'off ngram'; return ;;
         chat:--num-speculative-tokens) _invar_words ''; return ;;
+        bench:--concurrency) _invar_words ''; return ;;
         bench:--prompt-tokens) _invar_words ''; return ;;
         bench:--decode-tokens) _invar_words ''; return ;;
         bench:--repeat) _invar_words ''; return ;;
         bench:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         bench:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        bench:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        bench:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         bench:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         bench:--threads) _invar_words ''; return ;;
         bench:--tensor-parallel-size) _invar_words ''; return ;;
@@ -99,7 +100,7 @@ _invar() {
         logits:--out) _invar_files; return ;;
         logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        logits:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        logits:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         logits:--threads) _invar_words ''; return ;;
         logits:--tensor-parallel-size) _invar_words ''; return ;;
@@ -114,7 +115,7 @@ _invar() {
     case $command:$word in
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench:-*) _invar_words '--help --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
