@@ -162,7 +162,8 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
         take_all(e, a, &done);
     }
     iv_engine_get_stats(e, &stats);
-    assert_true(stats.running == 0 && stats.waiting == 0 && stats.kv_pages == stats.kv_pages_free + stats.kv_pages_cached);
+    assert_true(stats.running == 0 && stats.waiting == 0 &&
+                stats.kv_pages == stats.kv_pages_free + stats.kv_pages_cached);
     k->preemptions += stats.preemptions, k->cached += stats.cached_tokens;
     k->drafted += stats.drafted_tokens, k->accepted += stats.accepted_tokens;
     iv_engine_close(e);
@@ -224,7 +225,8 @@ static void control_a_wrong_page_is_seen(void **state) {
         assert_true(pass == 2 ? different == N : different == 0);
         if (pass == 1) { /* every page now holds what the next one should: the prefix's record is wrong */
             size_t page = e->kv.layout.page_bytes;
-            for (size_t l = 0; l < e->kv.layers; l++) memmove(iv_kv_layer(&e->kv, l), iv_kv_layer(&e->kv, l) + page, 8 * page);
+            for (size_t l = 0; l < e->kv.layers; l++)
+                memmove(iv_kv_layer(&e->kv, l), iv_kv_layer(&e->kv, l) + page, 8 * page);
         }
         if (pass == 0)
             free(a);

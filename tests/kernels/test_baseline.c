@@ -75,7 +75,7 @@ static void layer_open(layer *l, rng *r, iv_isa isa, size_t threads) {
     assert_true(l->c.scratch && l->m.data);
     memset(l->m.data, 0, iv_matrix_bytes(&l->m));
     l->w = random_values(r, NORMAL, IV_BF16, N * K), l->x = random_values(r, NORMAL, IV_BF16, ROWS * K);
-    iv_matrix_pack(&l->m, IV_BF16, l->w, 0, N);
+    iv_matrix_pack(&l->m, IV_BF16, l->w, K, 0, N);
 }
 
 static void layer_close(layer *l) {
@@ -183,7 +183,15 @@ static void attend(rng data, iv_numerics numerics, size_t copies, float *out) {
         spans[i] = (iv_attention_span){i, 1, TOKENS - 1, pages};
         memcpy(queries + i * HEADS * DIM, q, HEADS * DIM * sizeof *q);
     }
-    iv_attention(&c, &(iv_attention_args){&l, kv, HEADS, 0, 0.2f, queries, all, spans, copies});
+    iv_attention(&c, &(iv_attention_args){.layout = &l,
+                                          .kv = kv,
+                                          .heads = HEADS,
+                                          .group = HEADS / l.heads,
+                                          .scale_log2e = 0.2f,
+                                          .q = queries,
+                                          .out = all,
+                                          .spans = spans,
+                                          .span_count = copies});
     memcpy(out, all, HEADS * DIM * sizeof *out);
     free(kv), free(k), free(v), free(q), free(spans), free(queries), free(all), free(c.scratch);
     iv_pool_close(c.pool);

@@ -34,7 +34,7 @@ typedef struct world {
     uint64_t shadow[PAGES_MAX][PAGE];
     uint64_t prefix[FAMILIES_OF_TEXT][TOKENS_MAX + 1]; /* hash of the first n tokens */
     int32_t tokens[FAMILIES_OF_TEXT][TOKENS_MAX + 1];
-    const char *wrong; /* the first check that failed */
+    const char *wrong;                                          /* the first check that failed */
     size_t steps, preemptions, hits, ended, rejected, evicting; /* preemptions: that the plan wanted */
 } world;
 
