@@ -72,7 +72,7 @@ static int show_row(verify *v, const verify_config *config, const verify_result 
     if (!v->table) return CLI_OK;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     if (first) verify_table_head(page.file, &v->job, v->job.model_name, &v->style);
-    verify_table_row(page.file, config, result, &v->style);
+    verify_table_row(page.file, config, result, v->prompts.count, &v->style);
     cli_progress_end(&v->progress);
     return cli_page_out(&page, err);
 }

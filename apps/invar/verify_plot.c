@@ -5,17 +5,39 @@
 
 #include <string.h>
 
-enum { ROW = 18, TOP = 112, BARS = 190, MARGIN = 24 };
+enum { ROW = 18, TOP = 112, BARS = 190, MARGIN = 24, NOTE = 15, NAMED_AXES = 2, LABEL_BYTES = 48 };
 
 typedef struct layout {
-    double names, cell, field, bars, width, height; /* names and bars: where they begin or end */
+    double names, field, bars; /* x where names end, cells and bars begin */
+    double cell, width, height;
+    double notes; /* y of the first */
 } layout;
 
+/* Configurations of many axes are numbered in the field and spelt out below it. */
+static bool has_note(const verify_config *config) {
+    size_t axes = 0;
+    for (size_t a = 0; a < VERIFY_AXES; a++) axes += config->value[a] != 0;
+    return axes > NAMED_AXES;
+}
+
+static const char *label_of(const verify_report *r, size_t c, char out[LABEL_BYTES]) {
+    if (c == 0)
+        snprintf(out, LABEL_BYTES, "quiet run");
+    else if (has_note(&r->configs[c]))
+        snprintf(out, LABEL_BYTES, "combination %zu", c);
+    else
+        snprintf(out, LABEL_BYTES, "%.47s", r->configs[c].name);
+    return out;
+}
+
 static layout lay_out(const verify_report *r) {
-    double longest = 80;
+    double longest = 130; /* the label of the columns */
+    size_t notes = 0;
     for (size_t c = 0; c < r->count; c++) {
-        double w = 0.95 * cli_svg_text_width(r->configs[c].name);
+        char label[LABEL_BYTES];
+        double w = cli_svg_text_width(label_of(r, c, label));
         if (w > longest) longest = w;
+        notes += has_note(&r->configs[c]);
     }
     layout l = {.names = MARGIN + longest};
     double columns = (double)r->job->prompts->count;
@@ -24,7 +46,8 @@ static layout lay_out(const verify_report *r) {
     l.bars = l.field + columns * l.cell + 22;
     l.width = l.bars + BARS + MARGIN + 8;
     if (l.width < 640) l.width = 640;
-    l.height = TOP + ROW * (double)r->count + 84;
+    l.notes = TOP + ROW * (double)r->count + 76;
+    l.height = l.notes + NOTE * (double)notes + 26;
     return l;
 }
 
@@ -58,7 +81,8 @@ static const char *cell_tip(const char *config, size_t prompt, const verify_cell
 
 static void draw_row(FILE *out, const verify_report *r, const layout *l, const cli_svg_scale *scale, size_t c) {
     const verify_result *result = &r->results[c];
-    const char *name = c ? r->configs[c].name : "quiet run";
+    char name[LABEL_BYTES];
+    label_of(r, c, name);
     double y = TOP + ROW * (double)c, middle = y + ROW / 2.0 + 4;
     cli_svg_text(out, result->skipped ? "soft end" : "ink end", l->names, middle, name);
     if (result->skipped) {
@@ -98,13 +122,24 @@ static void draw_columns(FILE *out, const verify_report *r, const layout *l) {
 
 static void draw_legend(FILE *out, const layout *l) {
     static const cli_svg_key keys[] = {{"fill same", "every bit equal"}, {"fill near", "bits differ, tokens equal"}};
-    double y = l->height - 50, x = cli_svg_legend(out, MARGIN, y, keys, 2);
+    double y = l->notes - 26, x = cli_svg_legend(out, MARGIN, y, keys, 2);
     cli_svg_text(out, "ink", x, y + 4, "another token, early");
     x += cli_svg_text_width("another token, early") - 4;
     static const char *const hot[CLI_SVG_HOT] = {"fill hot5", "fill hot4", "fill hot3",
                                                  "fill hot2", "fill hot1", "fill hot0"};
     for (size_t i = 0; i < CLI_SVG_HOT; i++) cli_svg_rect(out, hot[i], x + 13 * (double)i, y - 6, 12, 12, 2.5, NULL);
     cli_svg_text(out, "ink", x + 13 * CLI_SVG_HOT + 6, y + 4, "late");
+}
+
+static void draw_notes(FILE *out, const verify_report *r, const layout *l) {
+    double y = l->notes;
+    for (size_t c = 0; c < r->count; c++) {
+        char line[VERIFY_NAME_BYTES + 32];
+        if (!has_note(&r->configs[c])) continue;
+        snprintf(line, sizeof line, "%zu: %s", c, r->configs[c].name);
+        cli_svg_text(out, "soft small", MARGIN, y, line);
+        y += NOTE;
+    }
 }
 
 void verify_report_plot(FILE *out, const verify_report *r) {
@@ -123,6 +158,7 @@ void verify_report_plot(FILE *out, const verify_report *r) {
     cli_svg_axis_x(out, &scale, 4, TOP - 2, TOP + ROW * (double)r->count, "largest difference of a probability");
     for (size_t c = 0; c < r->count; c++) draw_row(out, r, &l, &scale, c);
     draw_legend(out, &l);
-    cli_svg_text(out, "soft small", MARGIN, l.height - 22, r->job->fingerprint);
+    draw_notes(out, r, &l);
+    cli_svg_text(out, "soft small", MARGIN, l.height - 18, r->job->fingerprint);
     cli_svg_end(out);
 }

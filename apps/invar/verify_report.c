@@ -75,7 +75,8 @@ static void print_divergence(FILE *out, double value) {
         fprintf(out, " %9.2e", value);
 }
 
-void verify_table_row(FILE *out, const verify_config *config, const verify_result *result, const cli_style *style) {
+void verify_table_row(FILE *out, const verify_config *config, const verify_result *result, size_t prompts,
+                      const cli_style *style) {
     char name[NAME_CELL + 1], equal[48], did[128], difference[256];
     const char *full = config->name[0] ? config->name : "quiet run";
     bool cut = strlen(full) > NAME_CELL; /* the whole name then has a line of its own */
@@ -89,7 +90,9 @@ void verify_table_row(FILE *out, const verify_config *config, const verify_resul
     }
     snprintf(equal, sizeof equal, "%zu/%zu", result->ran - result->differing, result->ran);
     const char *colour = result->differing ? style->red : "";
-    fprintf(out, "%s%-*s %9s %6zu  %.12s", colour, NAME_CELL, name, equal, result->rows, result->digest + 7);
+    /* A digest over fewer requests can equal no other. */
+    const char *digest = result->ran < prompts ? "(fewer)" : result->digest + 7;
+    fprintf(out, "%s%-*s %9s %6zu  %-12.12s", colour, NAME_CELL, name, equal, result->rows, digest);
     print_divergence(out, result->most);
     print_divergence(out, result->top);
     fprintf(out, " %7.2f  %s%s\n", result->seconds, verify_deeds(result, did), *colour ? style->plain : "");

@@ -20,9 +20,11 @@ typedef struct verify_report {
 int verify_report_open(verify_report *report, iv_error *err);
 void verify_report_close(verify_report *report);
 
-/* One line of the table, as soon as its configuration is through; head and foot around them. */
+/* One line of the table, as soon as its configuration is through; head and foot around them. prompts: how many a
+ * configuration runs, unless it is a slow one. */
 void verify_table_head(FILE *out, const verify_job *job, const char *model, const cli_style *style);
-void verify_table_row(FILE *out, const verify_config *config, const verify_result *result, const cli_style *style);
+void verify_table_row(FILE *out, const verify_config *config, const verify_result *result, size_t prompts,
+                      const cli_style *style);
 void verify_table_foot(FILE *out, const verify_report *report, const cli_style *style);
 
 void verify_report_json(FILE *out, const verify_report *report);
