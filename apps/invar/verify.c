@@ -30,7 +30,7 @@ typedef struct verify {
 
 static int open_job(const cli_args *args, const char *path, verify *v, iv_error *err) {
     verify_job *job = &v->job;
-    size_t max_tokens = cli_count(args, "max-tokens", 12);
+    size_t max_tokens = cli_count(args, "max-tokens", 16);
     const char *prompts = cli_text(args, "prompts", NULL);
     iv_engine_options_init(&job->options);
     job->options.model = path;

@@ -75,12 +75,13 @@ static int read_sizes(const cli_args *args, size_t axis, verify_axes *out, iv_er
     const char *flag = axis_table[axis].flag, *text = cli_text(args, flag, NULL);
     size_t count, quiet = axis == VERIFY_CHUNK ? 0 : 1;
     int32_t sizes[VERIFY_VALUES_MAX];
+    char found[CLI_SHOWN_BYTES];
     if (!text) return CLI_OK;
-    int code = cli_parse_ids(text, NULL, &count, err);
-    if (code == CLI_OK && count > VERIFY_VALUES_MAX)
+    if (cli_parse_ids(text, NULL, &count, err) != CLI_OK)
+        return cli_fail(err, CLI_USAGE, "--%s: wanted numbers such as 2,4,8, found '%s'", flag, cli_shown(text, found));
+    if (count > VERIFY_VALUES_MAX)
         return cli_fail(err, CLI_USAGE, "--%s: wanted at most %d numbers, found %zu", flag, VERIFY_VALUES_MAX, count);
-    if (code == CLI_OK) code = cli_parse_ids(text, sizes, &count, err);
-    if (code != CLI_OK) return code;
+    if (cli_parse_ids(text, sizes, &count, err) != CLI_OK) return CLI_USAGE;
     out->counts[axis] = 0;
     for (size_t i = 0; i < count; i++) {
         size_t value = (size_t)sizes[i];

@@ -128,7 +128,10 @@ static void draw_legend(FILE *out, const layout *l) {
     static const char *const hot[CLI_SVG_HOT] = {"fill hot5", "fill hot4", "fill hot3",
                                                  "fill hot2", "fill hot1", "fill hot0"};
     for (size_t i = 0; i < CLI_SVG_HOT; i++) cli_svg_rect(out, hot[i], x + 13 * (double)i, y - 6, 12, 12, 2.5, NULL);
-    cli_svg_text(out, "ink", x + 13 * CLI_SVG_HOT + 6, y + 4, "late");
+    x += 13 * CLI_SVG_HOT + 6;
+    cli_svg_text(out, "ink", x, y + 4, "late");
+    cli_svg_circle(out, "fill ink", x + 44, y, 2.4, NULL);
+    cli_svg_text(out, "ink", x + 54, y + 4, "mean of the top 5");
 }
 
 static void draw_notes(FILE *out, const verify_report *r, const layout *l) {
@@ -146,8 +149,8 @@ void verify_report_plot(FILE *out, const verify_report *r) {
     layout l = lay_out(r);
     const cli_svg_scale scale = {.low = 1e-9, .high = 1, .from = l.bars, .to = l.bars + BARS, .logarithmic = true};
     char title[320], what[320];
-    snprintf(title, sizeof title, "%.200s: %zu configurations, %zu unique output%s", r->model, r->compared + 1,
-             r->unique_most, r->unique_most == 1 ? "" : "s at most");
+    snprintf(title, sizeof title, "%.200s: %zu configurations, %s%zu unique output%s", r->model, r->compared + 1,
+             r->unique_most == 1 ? "" : "up to ", r->unique_most, r->unique_most == 1 ? "" : "s");
     snprintf(what, sizeof what, "%s, %s, %s: %zu requests, %zu rows of %lld logits compared, largest divergence %.3g",
              r->job->options.numerics, r->job->options.arithmetic, r->job->dtype, r->job->prompts->count, r->rows,
              (long long)r->job->model->vocab_size, r->most);

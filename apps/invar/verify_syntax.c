@@ -12,17 +12,17 @@ static const cli_flag verify_prompt_flags[] = {{.name = "prompts",
                                                 .metavar = "N",
                                                 .least = 1,
                                                 .greatest = 4096,
-                                                .unset = "12",
+                                                .unset = "16",
                                                 .help = "tokens to generate where the prompt does not say"},
                                                {0}};
 static const cli_section verify_prompt_section = {"Requests", verify_prompt_flags};
 
 static const cli_flag verify_axis_flags[] = {
     {.name = "axes", .kind = CLI_TEXT, .metavar = "LIST", .unset = "all", .help = "what to vary: names with commas"},
-    {.name = "batch-sizes", .kind = CLI_IDS, .metavar = "LIST", .unset = "2,5,16", .help = "requests at once"},
-    {.name = "chunk-sizes", .kind = CLI_IDS, .metavar = "LIST", .unset = "16,61,256", .help = "tokens in one step"},
-    {.name = "thread-counts", .kind = CLI_IDS, .metavar = "LIST", .unset = "2,3", .help = "worker threads"},
-    {.name = "tp-sizes", .kind = CLI_IDS, .metavar = "LIST", .unset = "2,4,8", .help = "ranks that share the model"},
+    {.name = "batch-sizes", .kind = CLI_TEXT, .metavar = "LIST", .unset = "2,5,16", .help = "requests at once"},
+    {.name = "chunk-sizes", .kind = CLI_TEXT, .metavar = "LIST", .unset = "16,61,256", .help = "tokens in one step"},
+    {.name = "thread-counts", .kind = CLI_TEXT, .metavar = "LIST", .unset = "2,3", .help = "worker threads"},
+    {.name = "tp-sizes", .kind = CLI_TEXT, .metavar = "LIST", .unset = "2,4,8", .help = "ranks that share the model"},
     {.name = "combinations",
      .kind = CLI_COUNT,
      .metavar = "N",
@@ -56,21 +56,20 @@ static const cli_flag verify_output_flags[] = {
     {0}};
 static const cli_section verify_output_section = {"Output", verify_output_flags};
 
-static const cli_flag verify_engine_flags[] = {
-    {.name = "arithmetic",
-     .kind = CLI_CHOICE,
-     .metavar = "NAME",
-     .choices = "fma32 tc16",
-     .unset = "fma32",
-     .help = "how dot products are summed"},
-    CLI_DTYPE_FLAG,
-    {.name = "numerics",
-     .kind = CLI_CHOICE,
-     .metavar = "NAME",
-     .choices = "invar bio vanilla",
-     .unset = "invar",
-     .help = "bio and vanilla are baselines: differences are what they are for"},
-    {0}};
+static const cli_flag verify_engine_flags[] = {{.name = "arithmetic",
+                                                .kind = CLI_CHOICE,
+                                                .metavar = "NAME",
+                                                .choices = "fma32 tc16",
+                                                .unset = "fma32",
+                                                .help = "how dot products are summed"},
+                                               CLI_DTYPE_FLAG,
+                                               {.name = "numerics",
+                                                .kind = CLI_CHOICE,
+                                                .metavar = "NAME",
+                                                .choices = "invar bio vanilla vanilla-blas",
+                                                .unset = "invar",
+                                                .help = "the others are baselines: differences are what they are for"},
+                                               {0}};
 static const cli_section verify_engine_section = {"Engine", verify_engine_flags};
 
 static const cli_example verify_examples[] = {
