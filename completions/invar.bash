@@ -31,6 +31,7 @@ _invar() {
         generate:--stop) _invar_words ''; return ;;
         generate:--stop-id) _invar_words ''; return ;;
         generate:--logprobs) _invar_words ''; return ;;
+        generate:--receipt) _invar_files; return ;;
         generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         generate:--numerics) _invar_words 'invar bio vanilla'; return ;;
@@ -112,7 +113,7 @@ _invar() {
         logits:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
-        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;

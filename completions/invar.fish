@@ -24,6 +24,7 @@ complete -c invar -n '__fish_seen_subcommand_from generate' -l stop-id -x -d 'en
 complete -c invar -n '__fish_seen_subcommand_from generate' -l ignore-eos -d 'go on past the end-of-sequence token'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l logprobs -x -d 'log-probabilities of each token and of the N likeliest'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l json -d 'one JSON object on standard output instead of text'
+complete -c invar -n '__fish_seen_subcommand_from generate' -l receipt -r -F -d 'write a receipt for invar replay, in place of what FILE held'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l quiet -d 'no report on standard error'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l arithmetic -x -a 'fma32 tc16' -d 'how dot products are summed; part of the fingerprint'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l dtype -x -a 'auto bfloat16 float16 float32' -d 'type the weights are held in'

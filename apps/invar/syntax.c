@@ -123,6 +123,10 @@ static const cli_flag generate_output_flags[] = {
      .greatest = 20,
      .help = "log-probabilities of each token and of the N likeliest"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
+    {.name = "receipt",
+     .kind = CLI_FILE,
+     .metavar = "FILE",
+     .help = "write a receipt for invar replay, in place of what FILE held"},
     {.name = "quiet", .help = "no report on standard error"},
     {0}};
 static const cli_section generate_output = {"Output", generate_output_flags};

@@ -26,7 +26,7 @@ static void free_event(iv_event_node *n) {
     if (!n) return;
     iv_buf_free(&n->text);
     iv_buf_free(&n->error);
-    free(n->ids), free(n->logits);
+    free(n->ids), free(n->logits), free(n->receipt);
     free(n);
 }
 
@@ -114,6 +114,7 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_node *n
     uint8_t raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
     iv_digest_add(s->digest, raw, sizeof raw);
+    if (s->receipt_bits) s->receipt_bits[s->tokens.count - s->prompt_tokens] = bits[1];
     if (!iv_ids_push(&s->tokens, token)) return iv_fail(err, IV_NO_MEMORY, "tokens: no memory");
     size_t at = 0; /* seen stays sorted: binary insertion */
     for (size_t high = s->seen_count; at < high;) {
@@ -187,6 +188,7 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
     n->event.digest = n->digest;
     n->event.preemptions = s->preemptions;
     double now = iv_now(), first = s->first_token > 0 ? s->first_token : now;
+    if (s->receipt_bits) n->event.receipt = n->receipt = iv_receipt_write(e, s, &n->event);
     n->event.prefill_seconds = s->admitted > 0 ? first - s->admitted : 0, n->event.decode_seconds = now - first;
     queue_event(e, n);
 }

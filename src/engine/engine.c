@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "device/memory.h"
 #include "engine/float_mode.h"
+#include "numerics/version.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err));
     IV_TRY(open_buffers(e, err));
+    IV_TRY(iv_identity_make(e, err));
     return iv_fingerprint_make(e, e->fingerprint, err);
 }
 
@@ -168,6 +170,11 @@ void iv_engine_close(iv_engine *e) {
 void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
     const iv_model *m = e->model;
     *info = (iv_engine_info){.fingerprint = e->fingerprint,
+                             .numerics_version = IV_NUMERICS_VERSION,
+                             .weights_digest = e->identity.weights,
+                             .configuration_digest = e->identity.configuration,
+                             .tokenizer_digest = e->identity.tokenizer,
+                             .template_digest = e->identity.chat_template,
                              .model_type = m->config.model_type,
                              .dtype = iv_dtype_name(m->dtype),
                              .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",

@@ -33,6 +33,7 @@ typedef struct iv_sequence {
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
     int logprobs;
+    uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
     bool ignore_eos, keep_special, keep_logits, cancelled;
     int32_t priority;
     size_t preemptions;
@@ -54,11 +55,17 @@ typedef struct iv_event_node {
     struct iv_event_node *next;
     iv_event event;
     iv_buf text, error;
+    char *receipt;
     iv_logprob top[IV_LOGPROBS_MAX];
     int32_t *ids;
     float *logits;
     char stop[IV_STOP_BYTES_MAX + 1], digest[7 + 65];
 } iv_event_node;
+
+/* SHA-256 in hexadecimal of what the fingerprint is made of; "" for what the model does not have. */
+typedef struct iv_identity_parts {
+    char weights[65], configuration[65], tokenizer[65], chat_template[65];
+} iv_identity_parts;
 
 struct iv_engine {
     iv_pool *pool;
@@ -73,6 +80,7 @@ struct iv_engine {
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     double load_seconds;
     char fingerprint[IV_FINGERPRINT_BYTES];
+    iv_identity_parts identity;
     uint64_t next_id;
 
     iv_sequence *waiting, **waiting_tail;
@@ -105,6 +113,11 @@ void iv_events_free(iv_engine *e);
 
 /* ---- fingerprint.c */
 iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err);
+iv_status iv_identity_make(iv_engine *e, iv_error *err); /* fills e->identity */
+
+/* ---- receipt.c */
+/* The receipt of a sequence whose last event is `done`, for free(); NULL when memory is out. */
+char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event *done);
 
 double iv_now(void); /* seconds, monotonic */
 

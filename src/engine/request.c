@@ -124,6 +124,8 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     s->stop_ids = calloc(r->stop_id_count + 1, sizeof *s->stop_ids);
     s->digest = iv_digest_new();
     bool ok = s->bias && s->stop_ids && s->digest && start_seen(s);
+    if (r->keep_receipt)
+        ok = ok && (s->receipt_bits = calloc(s->tokens_max - s->prompt_tokens, sizeof *s->receipt_bits)) != NULL;
     for (size_t i = 0; ok && i < r->logit_bias_count; i++) s->bias[i] = r->logit_bias[i];
     for (size_t i = 0; ok && i < r->stop_id_count; i++) s->stop_ids[s->stop_id_count++] = r->stop_ids[i];
     for (size_t i = 0; ok && i < r->stop_count; i++, s->stop_count++) ok = (s->stop[i] = strdup(r->stop[i])) != NULL;
@@ -197,7 +199,7 @@ void iv_sequence_free(iv_engine *e, iv_sequence *s) {
     iv_ids_free(&s->tokens);
     if (s->table.pages) iv_kv_table_close(&s->table, &e->kv);
     for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
-    free(s->bias), free(s->stop_ids), free(s->seen);
+    free(s->bias), free(s->stop_ids), free(s->seen), free(s->receipt_bits);
     iv_token_stream_close(s->stream);
     iv_buf_free(&s->text);
     if (s->digest) iv_digest_finish(s->digest, unused);
