@@ -89,7 +89,7 @@ typedef struct iv_engine_options {
     size_t max_model_len;          /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
     size_t max_num_seqs;           /* sequences run together */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
-    const char *numerics;          /* "invar", or a baseline to measure against: "bio", "vanilla" (NUMERICS.md, 14) */
+    const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
     size_t tensor_parallel_size;   /* ranks that share the model; 1, or up to 8: never changes a bit */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */

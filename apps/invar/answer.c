@@ -1,37 +1,13 @@
-/* answer.c: the loop of submit, step, events; signals; chat variables. Invariant: signal dispositions are as
- * before when cli_answer_get returns. */
+/* answer.c: the loop of submit, step, events; chat variables. Invariant: signal dispositions are as before when
+ * cli_answer_get returns. */
 #include "answer.h"
+#include "interrupt.h"
 #include "output.h"
 #include "text.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- signals ------------------------------------------------------------------------------------------- */
-
-static const int watched[] = {SIGINT, SIGTERM, SIGHUP};
-enum { WATCHED = sizeof watched / sizeof *watched };
-static volatile sig_atomic_t caught;
-
-static void on_signal(int number) { caught = number; }
-
-/* SA_RESETHAND: the second signal of a kind has its usual effect. A signal that is ignored (nohup) stays so.
- */
-static void watch_signals(struct sigaction before[WATCHED]) {
-    caught = 0;
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < WATCHED; i++) {
-        sigaction(watched[i], NULL, &before[i]);
-        if (before[i].sa_handler != SIG_IGN) sigaction(watched[i], &action, NULL);
-    }
-}
-
-static void unwatch_signals(const struct sigaction before[WATCHED]) {
-    for (size_t i = 0; i < WATCHED; i++) sigaction(watched[i], &before[i], NULL);
-}
 
 /* ---- one request --------------------------------------------------------------------------------------- */
 
@@ -78,8 +54,7 @@ static int take_events(run *r, iv_error *err) {
 static int run_to_end(run *r, iv_error *err) {
     while (!r->done) {
         bool busy;
-        if (caught && !r->out->signal) {
-            r->out->signal = caught;
+        if (!r->out->signal && (r->out->signal = cli_interrupt_caught()) != 0) {
             /* IV_NOT_FOUND: it has just ended by itself. */
             iv_status status = iv_engine_cancel(r->engine, r->id, err);
             if (status != IV_OK && status != IV_NOT_FOUND) return CLI_FAILED;
@@ -98,10 +73,10 @@ int cli_answer_get(iv_engine *engine, const iv_request *request, cli_sink sink, 
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     run r = {.engine = engine, .sink = sink, .user = user, .text = page.file, .out = out};
-    struct sigaction before[WATCHED];
-    watch_signals(before);
+    cli_interrupt interrupt;
+    cli_interrupt_watch(&interrupt);
     int code = iv_engine_submit(engine, request, &r.id, err) == IV_OK ? run_to_end(&r, err) : CLI_FAILED;
-    unwatch_signals(before);
+    cli_interrupt_unwatch(&interrupt);
     if (code == CLI_OK) code = cli_page_end(&page, err);
     if (code != CLI_OK) {
         cli_page_free(&page);

@@ -98,22 +98,39 @@ void cli_progress_start(cli_progress *progress, const char *name) {
     *progress = (cli_progress){.name = name, .started = now, .terminal = isatty(STDERR_FILENO) != 0};
 }
 
-void cli_progress_step(void *user, size_t done_bytes, size_t total_bytes) {
-    cli_progress *progress = user;
-    if (!progress->terminal || total_bytes == 0) return;
-    double now = cli_seconds(), passed = now - progress->started;
-    if (passed < 0.3 || now - progress->drawn < 0.05) return;
+/* Draws the bar up to the percentage; false when there is no need for one now. */
+static bool draw_bar(cli_progress *progress, size_t done, size_t total) {
+    if (!progress->terminal || total == 0) return false;
+    double now = cli_seconds(), part = (double)done / (double)total;
+    if (now - progress->started < 0.3 || now - progress->drawn < 0.05) return false;
     progress->drawn = now;
     progress->visible = true;
-    double part = (double)done_bytes / (double)total_bytes;
-    char bar[21], done[24], total[24], rate[24], name[CLI_SHOWN_BYTES];
+    char bar[21], name[CLI_SHOWN_BYTES];
     for (size_t i = 0; i < 20; i++) bar[i] = (double)i < 20 * part ? '#' : '.';
     bar[20] = 0;
     fputs("\r\033[K", stderr);
     cli_shown(progress->name, name);
     cli_print_safe(stderr, name, strlen(name), false);
-    fprintf(stderr, " [%s] %3.0f%% %s of %s, %s/s", bar, 100 * part, cli_human_bytes((double)done_bytes, done),
-            cli_human_bytes((double)total_bytes, total), cli_human_bytes((double)done_bytes / passed, rate));
+    fprintf(stderr, " [%s] %3.0f%% ", bar, 100 * part);
+    return true;
+}
+
+void cli_progress_step(void *user, size_t done_bytes, size_t total_bytes) {
+    cli_progress *progress = user;
+    if (!draw_bar(progress, done_bytes, total_bytes)) return;
+    char done[24], total[24], rate[24];
+    fprintf(stderr, "%s of %s, %s/s", cli_human_bytes((double)done_bytes, done),
+            cli_human_bytes((double)total_bytes, total),
+            cli_human_bytes((double)done_bytes / (progress->drawn - progress->started), rate));
+    fflush(stderr);
+}
+
+void cli_progress_count(cli_progress *progress, size_t done, size_t total, const char *what) {
+    if (!draw_bar(progress, done, total)) return;
+    char shown[CLI_SHOWN_BYTES];
+    cli_shown(what, shown);
+    fprintf(stderr, "%zu of %zu ", done, total);
+    cli_print_safe(stderr, shown, strlen(shown), false);
     fflush(stderr);
 }
 

@@ -42,6 +42,8 @@ typedef struct cli_progress {
 } cli_progress;
 void cli_progress_start(cli_progress *progress, const char *name);
 void cli_progress_step(void *progress, size_t done_bytes, size_t total_bytes);
+/* The same for work that is not bytes: "NAME [###..] 40% 12 of 30 WHAT". what may name what is under way. */
+void cli_progress_count(cli_progress *progress, size_t done, size_t total, const char *what);
 void cli_progress_end(cli_progress *progress);
 
 double cli_seconds(void); /* a monotonic clock */

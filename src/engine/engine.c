@@ -3,6 +3,8 @@
 #include "base/size.h"
 #include "device/memory.h"
 #include "engine/float_mode.h"
+#include "kernels/blas.h"
+#include "model/widen.h"
 #include "numerics/version.h"
 
 #include <stdlib.h>
@@ -53,8 +55,9 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     else
         return iv_fail(err, IV_INVALID, "arithmetic: wanted fma32 or tc16, found '%s'", arithmetic);
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
-    if (o->numerics && strcmp(o->numerics, "invar") != 0)
-        return iv_fail(err, IV_INVALID, "numerics: wanted invar, found '%s'", o->numerics);
+    IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
+    if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != IV_FMA32)
+        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic fma32, found %s", arithmetic);
     if (o->tensor_parallel_size != 1)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1, found %zu", o->tensor_parallel_size);
     if (o->speculative && strcmp(o->speculative, "off") != 0)
@@ -121,9 +124,12 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_textual_open(o->model, &e->textual, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
+    if (e->numerics == IV_VANILLA_BLAS) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
+    if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
     IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, e->max_num_batched_tokens,
                            &e->forward, err));
+    e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err));
     IV_TRY(open_buffers(e, err));
@@ -162,6 +168,7 @@ void iv_engine_close(iv_engine *e) {
     iv_kv_pool_close(&e->kv);
     iv_forward_close(e->forward);
     iv_model_close(e->model);
+    iv_blas_close(e->blas);
     iv_pool_close(e->pool);
     iv_textual_close(e->textual);
     free(e);
@@ -179,7 +186,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .dtype = iv_dtype_name(m->dtype),
                              .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
                              .isa = iv_isa_name(e->isa),
-                             .numerics = "invar",
+                             .numerics = iv_numerics_name(e->numerics),
                              .tensor_parallel_size = 1,
                              .threads = iv_pool_threads(e->pool),
                              .vocab_size = (size_t)m->config.vocab_size,

@@ -76,6 +76,8 @@ struct iv_engine {
     iv_kv_pool kv;
     iv_sampler sampler;
     iv_arithmetic arithmetic;
+    iv_numerics numerics;
+    iv_blas *blas; /* NULL but for vanilla-blas */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     double load_seconds;

@@ -1,4 +1,5 @@
-/* fingerprint.c: the identity of an answer's maker: all that may change a bit, and nothing that may not. */
+/* fingerprint.c: the identity of an answer's maker: all that may change a bit, and nothing that may not.
+ * A baseline's begins with its own name: there much else may change a bit, and nobody should mistake it. */
 #include "engine/engine.h"
 #include "numerics/version.h"
 
@@ -27,12 +28,14 @@ static void describe_config(const iv_model_config *c, iv_digest *d) {
 iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err) {
     uint8_t part[32] = {0}, all[32];
     char hex[65], head[128];
+    const char *maker = e->numerics == IV_INVAR ? "iv" : iv_numerics_name(e->numerics);
     const char *arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32", *dtype = iv_dtype_name(e->model->dtype);
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
     int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic,
                      dtype);
     iv_digest_add(d, head, (size_t)n);
+    if (e->numerics != IV_INVAR) iv_digest_add(d, maker, strlen(maker)); /* no baseline shares a hash with the law */
     describe_config(&e->model->config, d);
     iv_digest_add(d, e->model->weights_digest, sizeof part);
     if (e->textual->tokenizer) iv_tokenizer_digest(e->textual->tokenizer, part);
@@ -42,7 +45,7 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     iv_digest_add(d, part, sizeof part);
     iv_digest_finish(d, all);
     iv_digest_hex(all, hex);
-    snprintf(out, IV_FINGERPRINT_BYTES, "iv%d-%s-%s-%.16s", IV_NUMERICS_VERSION, arithmetic, dtype, hex);
+    snprintf(out, IV_FINGERPRINT_BYTES, "%s%d-%s-%s-%.16s", maker, IV_NUMERICS_VERSION, arithmetic, dtype, hex);
     return IV_OK;
 }
 

@@ -1,5 +1,6 @@
 /* attention.c: a tile is the query heads of one KV head for a few tokens that share a block of 64. It walks
- * the blocks in order, each split from fresh, and merges splits as they end. */
+ * the blocks in order, each split from fresh, and merges splits as they end. Splits are the law's 4 blocks, except
+ * under a baseline (baseline.h). */
 #include "kernels/attention.h"
 #include "base/size.h"
 #include "numerics/tree.h"
@@ -54,6 +55,7 @@ typedef struct job {
     size_t tile_tokens; /* most tokens of a tile */
     size_t head_slices; /* tiles that the group's heads are cut into when they exceed a tile */
     size_t scratch_bytes;
+    int64_t split_blocks; /* blocks a split holds */
 } job;
 
 static void end_split(const job *j, scratch *s, size_t rows) {
@@ -141,11 +143,11 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
                (const char *)a->q + (span->first_row + token + i) * row_bytes + column, heads_here * head_bytes);
     j->kernel->pack(l->type, s->q, l->head_dim, rows, l->head_dim, l->keys.k_padded, s->packed_q);
     memset(t->started, 0, sizeof t->started);
-    int64_t block = iv_first_visible(position, a->window) / B, blocks_a_split = IV_ATTENTION_SPLIT / B;
+    int64_t block = iv_first_visible(position, a->window) / B;
     begin_split(j, s, rows);
     for (; block <= last / B; block++) {
         block_step(j, s, a->kv + span->pages[block] * l->page_bytes, kv_head, block * B, position, heads_here, rows);
-        if ((block + 1) % blocks_a_split == 0 || block == last / B) {
+        if ((block + 1) % j->split_blocks == 0 || block == last / B) {
             end_split(j, s, rows);
             begin_split(j, s, rows);
         }
@@ -209,7 +211,13 @@ void iv_attention(const iv_compute *c, const iv_attention_args *a) {
     IV_ASSERT(j.scratch_bytes * iv_pool_threads(c->pool) <= c->scratch_bytes);
     j.head_slices = (j.group + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_tokens = iv_size_max(1, j.kernel->rows_max / ((j.group + j.head_slices - 1) / j.head_slices));
-    size_t tiles = 0;
-    for (size_t i = 0; i < a->span_count; i++) tiles += span_tiles(&j, &a->spans[i]);
-    iv_pool_run(c->pool, tiles * l->heads * j.head_slices, task, &j);
+    size_t tiles = 0, blocks = 0;
+    for (size_t i = 0; i < a->span_count; i++) {
+        const iv_attention_span *span = &a->spans[i];
+        tiles += span_tiles(&j, span);
+        blocks = iv_size_max(blocks, ((size_t)span->position + span->rows + B - 1) / B);
+    }
+    size_t tasks = tiles * l->heads * j.head_slices;
+    j.split_blocks = (int64_t)iv_attention_split_blocks(c->numerics, tasks, blocks);
+    iv_pool_run(c->pool, tasks, task, &j);
 }

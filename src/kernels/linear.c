@@ -2,6 +2,7 @@
  * once and stays in cache while all row tiles pass over it. */
 #include "kernels/linear.h"
 #include "base/size.h"
+#include "kernels/blas.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -22,6 +23,7 @@ typedef struct job {
     size_t tiles, tile_rows, tall; /* the first `tall` tiles hold tile_rows + 1 rows */
     size_t tile_bytes;
     size_t group; /* panels a task */
+    int leaves;
 } job;
 
 static size_t tile_first(const job *j, size_t tile) { return tile * j->tile_rows + iv_size_min(tile, j->tall); }
@@ -65,7 +67,7 @@ static void panel_group(void *context, size_t task, size_t worker) {
         for (size_t p = begin; p < end; p++) {
             iv_tile_pending pending;
             _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
-            j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, w->leaves, 0, w->leaves, &pending, out);
+            j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves, 0, j->leaves, &pending, out);
             store_tile(j->a, out, first, rows, p);
         }
     }
@@ -73,9 +75,14 @@ static void panel_group(void *context, size_t task, size_t worker) {
 
 void iv_linear(const iv_compute *c, const iv_linear_args *a) {
     const iv_matrix *w = a->weight;
+    if (a->rows == 0 || w->n == 0) return;
+    if (c->blas) {
+        iv_blas_linear(c, a);
+        return;
+    }
     job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type]};
     IV_ASSERT(j.kernel);
-    if (a->rows == 0 || w->n == 0) return;
+    j.leaves = iv_linear_splits(c->numerics, a->rows, w->n, w->leaves);
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;

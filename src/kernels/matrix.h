@@ -17,6 +17,7 @@ typedef struct iv_matrix {
     size_t panel_bytes;
     int leaves;
     unsigned char *data;
+    float *widened; /* [n][k] for a BLAS; NULL but under the vanilla-blas baseline */
 } iv_matrix;
 
 /* Fills every field but data; false when a size overflows. */

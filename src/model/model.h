@@ -42,6 +42,8 @@ typedef struct iv_model {
     uint8_t weights_digest[32]; /* as iv_checkpoint_digest */
     iv_arena arena;             /* small parts */
     unsigned char *data;        /* all matrices */
+    unsigned char *widened;     /* widen.h; NULL unless asked for */
+    size_t widened_bytes;
 } iv_model;
 
 typedef struct iv_model_options {
