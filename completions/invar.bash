@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat bench inspect tokenize render logits completion help --help --version'
+        _invar_words 'generate chat bench eval replay inspect tokenize render logits completion help --help --version'
         return
     fi
     case $command:$before in
@@ -34,7 +34,7 @@ _invar() {
         generate:--receipt) _invar_files; return ;;
         generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        generate:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        generate:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         generate:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         generate:--threads) _invar_words ''; return ;;
         generate:--tensor-parallel-size) _invar_words ''; return ;;
@@ -61,7 +61,7 @@ _invar() {
         chat:--stop-id) _invar_words ''; return ;;
         chat:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         chat:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        chat:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        chat:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         chat:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         chat:--threads) _invar_words ''; return ;;
         chat:--tensor-parallel-size) _invar_words ''; return ;;
@@ -77,7 +77,7 @@ _invar() {
         bench:--repeat) _invar_words ''; return ;;
         bench:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         bench:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        bench:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        bench:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         bench:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         bench:--threads) _invar_words ''; return ;;
         bench:--tensor-parallel-size) _invar_words ''; return ;;
@@ -88,6 +88,51 @@ _invar() {
         bench:--kv-cache-memory) _invar_words ''; return ;;
         bench:--speculative) _invar_words 'off ngram'; return ;;
         bench:--num-speculative-tokens) _invar_words ''; return ;;
+        eval:--dataset) _invar_files; return ;;
+        eval:--configs) _invar_words ''; return ;;
+        eval:--out) _invar_files; return ;;
+        eval:--limit) _invar_words ''; return ;;
+        eval:--system) _invar_words ''; return ;;
+        eval:--chat-template-kwargs) _invar_words ''; return ;;
+        eval:--title) _invar_words ''; return ;;
+        eval:--temperature) _invar_words ''; return ;;
+        eval:--top-p) _invar_words ''; return ;;
+        eval:--top-k) _invar_words ''; return ;;
+        eval:--min-p) _invar_words ''; return ;;
+        eval:--repetition-penalty) _invar_words ''; return ;;
+        eval:--presence-penalty) _invar_words ''; return ;;
+        eval:--frequency-penalty) _invar_words ''; return ;;
+        eval:--logit-bias) _invar_words ''; return ;;
+        eval:--seed) _invar_words ''; return ;;
+        eval:--max-tokens) _invar_words ''; return ;;
+        eval:--stop) _invar_words ''; return ;;
+        eval:--stop-id) _invar_words ''; return ;;
+        eval:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        eval:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        eval:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        eval:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        eval:--threads) _invar_words ''; return ;;
+        eval:--tensor-parallel-size) _invar_words ''; return ;;
+        eval:--rank-timeout) _invar_words ''; return ;;
+        eval:--max-model-len) _invar_words ''; return ;;
+        eval:--max-num-seqs) _invar_words ''; return ;;
+        eval:--max-num-batched-tokens) _invar_words ''; return ;;
+        eval:--kv-cache-memory) _invar_words ''; return ;;
+        eval:--speculative) _invar_words 'off ngram'; return ;;
+        eval:--num-speculative-tokens) _invar_words ''; return ;;
+        replay:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        replay:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        replay:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        replay:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        replay:--threads) _invar_words ''; return ;;
+        replay:--tensor-parallel-size) _invar_words ''; return ;;
+        replay:--rank-timeout) _invar_words ''; return ;;
+        replay:--max-model-len) _invar_words ''; return ;;
+        replay:--max-num-seqs) _invar_words ''; return ;;
+        replay:--max-num-batched-tokens) _invar_words ''; return ;;
+        replay:--kv-cache-memory) _invar_words ''; return ;;
+        replay:--speculative) _invar_words 'off ngram'; return ;;
+        replay:--num-speculative-tokens) _invar_words ''; return ;;
         inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         tokenize:--text) _invar_words ''; return ;;
         tokenize:--text-file) _invar_files; return ;;
@@ -100,7 +145,7 @@ _invar() {
         logits:--out) _invar_files; return ;;
         logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        logits:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        logits:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         logits:--threads) _invar_words ''; return ;;
         logits:--tensor-parallel-size) _invar_words ''; return ;;
@@ -116,6 +161,8 @@ _invar() {
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        replay:-*) _invar_words '--help --force --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
@@ -123,7 +170,7 @@ _invar() {
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat bench inspect tokenize render logits completion help' ;;
+        help:*) _invar_words 'generate chat bench eval replay inspect tokenize render logits completion help' ;;
         *) _invar_folders ;;
     esac
 }

@@ -53,20 +53,40 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
                     models ? models : "", models ? ", " : "", own, own);
 }
 
+static int open_engine(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
+    cli_progress progress;
+    cli_progress_start(&progress, name);
+    o->progress = cli_progress_step;
+    o->user = &progress;
+    iv_status status = iv_engine_open(o, out, err);
+    cli_progress_end(&progress);
+    return status == IV_OK ? CLI_OK : CLI_FAILED;
+}
+
 int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err) {
     char path[CLI_PATH_BYTES];
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     iv_engine_options o;
     iv_engine_options_init(&o);
-    cli_progress progress;
-    cli_progress_start(&progress, args->operands[0]);
-    o.model = path;
     cli_engine_options(args, &o);
-    o.progress = cli_progress_step;
-    o.user = &progress;
-    iv_status status = iv_engine_open(&o, out, err);
-    cli_progress_end(&progress);
-    return status == IV_OK ? CLI_OK : CLI_FAILED;
+    o.model = path;
+    return open_engine(&o, args->operands[0], out, err);
+}
+
+int cli_engine_open_for(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
+    enum { PAGE_TOKENS = 64 };
+    iv_model_info info;
+    if (iv_inspect(o->model, o->dtype, &info, err) != IV_OK) return CLI_FAILED;
+    size_t tokens = o->max_model_len ? o->max_model_len : (size_t)info.max_positions;
+    size_t pages = tokens / PAGE_TOKENS + (tokens % PAGE_TOKENS != 0), bytes;
+    if (o->kv_bytes == 0 && o->kv_fraction == 0) {
+        if (__builtin_mul_overflow(pages * PAGE_TOKENS, o->max_num_seqs, &bytes) ||
+            __builtin_mul_overflow(bytes, info.kv_bytes_per_token, &bytes))
+            return cli_fail(err, CLI_FAILED, "%s: %zu sequences of %zu tokens are too much", name, o->max_num_seqs,
+                            tokens);
+        o->kv_bytes = bytes;
+    }
+    return open_engine(o, name, out, err);
 }
 
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {
