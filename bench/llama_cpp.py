@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """llama_cpp.py: invar and llama.cpp side by side, on the same random weights and the same cores.
 
-Prefill of a prompt and decode behind it, in tokens per second, for each thread count. One repetition runs ours, then
-llama.cpp without and with flash attention; repetitions follow one another, so that a slow minute of the
+Prefill of a prompt and decode behind it, in tokens per second, for each thread count; with --concurrency N of N
+requests at once, beside llama-batched-bench. One repetition runs ours, then llama.cpp without and with flash attention; repetitions follow one another, so that a slow minute of the
 machine falls on all of them. The figures are medians; llama.cpp's is the better of its two settings. Prints
 a Markdown table. The model is made on first use by make_model.py and make_gguf.py, the peer by get_llama_cpp.sh.
 """
@@ -19,7 +19,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PEER = os.path.join(HERE, "peer")
-PARTS = ("prefill", "decode")
+PARTS = ("prefill", "decode", "total")  # total: of many requests at once
 
 
 def run(command):
@@ -35,23 +35,35 @@ def relative(path):
 
 
 def our_command(options, threads):
-    return ["build/invar", "bench", options.model_folder, "--prompt-tokens", str(options.prompt),
-            "--decode-tokens", str(options.decode), "--threads", str(threads), "--json"]
+    command = ["build/invar", "bench", options.model_folder, "--prompt-tokens", str(options.prompt),
+               "--decode-tokens", str(options.decode), "--threads", str(threads), "--json"]
+    if options.concurrency > 1:
+        command += ["--concurrency", str(options.concurrency), "--repeat", "1"]
+    return command
 
 
 def their_command(options, threads, flash):
+    if options.concurrency > 1:
+        room = options.concurrency * (options.prompt + options.decode)
+        return ["bench/peer/bin/llama-batched-bench", "-m", options.model_file, "-npp", str(options.prompt), "-ntg",
+                str(options.decode), "-npl", str(options.concurrency), "-c", str(room), "-t", str(threads), "-tb",
+                str(threads), "-fa", "on" if flash else "off", "--output-format", "jsonl"]
     return ["bench/peer/bin/llama-bench", "-m", options.model_file, "-p", str(options.prompt), "-n",
             str(options.decode), "-r", "1", "-t", str(threads), "-fa", str(flash), "-o", "json"]
 
 
 def our_rates(options, threads):
     result = json.loads(run(our_command(options, threads)))
-    return {part: result[part + "_tokens_per_s"] for part in PARTS}
+    return {part: result[part + "_tokens_per_s"] for part in options.parts}
 
 
 def their_rates(options, threads, flash):
     rates = {}
-    for test in json.loads(run(their_command(options, threads, flash))):
+    words = run(their_command(options, threads, flash))
+    if options.concurrency > 1:
+        result = json.loads(next(line for line in words.splitlines() if line.startswith("{")))
+        return {"prefill": result["speed_pp"], "decode": result["speed_tg"], "total": result["speed"]}
+    for test in json.loads(words):
         rates["prefill" if test["n_prompt"] else "decode"] = test["avg_ts"]
     return rates
 
@@ -68,7 +80,7 @@ def measure(options):
                 for part, value in parts.items():
                     rates.setdefault((engine, threads, part), []).append(value)
             print(f"repetition {repeat + 1} of {options.repeats}, {threads} threads: " + ", ".join(
-                f"{engine} {parts['prefill']:.1f} / {parts['decode']:.2f}" for engine, parts in figures.items()),
+                f"{engine} " + " / ".join(f"{rate:.2f}" for rate in parts.values()) for engine, parts in figures.items()),
                 file=sys.stderr)
     return rates
 
@@ -92,13 +104,14 @@ def show(runs):
 
 def report(options, rates, load_before):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-    print(f"Model: {options.name}, random bf16 weights; prefill of {options.prompt} tokens, decode of "
+    many = f"{options.concurrency} requests at once; " if options.concurrency > 1 else ""
+    print(f"Model: {options.name}, random bf16 weights; {many}prefill of {options.prompt} tokens, decode of "
           f"{options.decode} tokens; tokens/s, medians of {options.repeats} alternating runs "
           "(in brackets the least and the most).\n")
     print("| threads | part | invar | llama.cpp | invar / llama.cpp |")
     print("|---|---|---|---|---|")
     for threads in options.threads:
-        for part in PARTS:
+        for part in options.parts:
             cell = {engine: rates.get((engine, threads, part)) for engine in ("invar", "llama.cpp", "llama.cpp -fa")}
             theirs = max(("llama.cpp", "llama.cpp -fa"), key=lambda engine: statistics.median(cell[engine]))
             ours = show(cell["invar"]) if cell["invar"] else "not measured"
@@ -115,7 +128,8 @@ def report(options, rates, load_before):
 
 
 def prepare(options):
-    if not os.path.exists(os.path.join(PEER, "bin", "llama-bench")):
+    tool = "llama-batched-bench" if options.concurrency > 1 else "llama-bench"
+    if not os.path.exists(os.path.join(PEER, "bin", tool)):
         run([os.path.join(HERE, "get_llama_cpp.sh")])
     folder = os.path.join(PEER, "models", options.name)
     options.model_folder, options.model_file = relative(folder), relative(folder + ".gguf")
@@ -134,9 +148,11 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--decode", type=int, default=64)
+    parser.add_argument("--concurrency", type=int, default=1, help="requests at once")
     parser.add_argument("--peer-only", action="store_true", help="measure llama.cpp alone")
     options = parser.parse_args()
     options.threads = [int(threads) for threads in options.threads.split(",")]
+    options.parts = PARTS if options.concurrency > 1 else PARTS[:2]
     prepare(options)
     load_before = os.getloadavg()[0]
     report(options, measure(options), load_before)

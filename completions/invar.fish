@@ -75,6 +75,7 @@ complete -c invar -n '__fish_seen_subcommand_from chat' -l speculative -x -a 'of
 complete -c invar -n '__fish_seen_subcommand_from chat' -l num-speculative-tokens -x -d 'most tokens of a draft'
 complete -c invar -n __fish_use_subcommand -a bench -d 'time prefill and decode'
 complete -c invar -n '__fish_seen_subcommand_from bench' -a '(__fish_complete_directories)'
+complete -c invar -n '__fish_seen_subcommand_from bench' -l concurrency -x -d 'requests at once'
 complete -c invar -n '__fish_seen_subcommand_from bench' -l prompt-tokens -x -d 'tokens to read'
 complete -c invar -n '__fish_seen_subcommand_from bench' -l decode-tokens -x -d 'tokens to generate'
 complete -c invar -n '__fish_seen_subcommand_from bench' -l repeat -x -d 'runs; medians are reported'

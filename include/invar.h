@@ -93,7 +93,9 @@ typedef struct iv_engine_options {
     size_t tensor_parallel_size;   /* ranks that share the model; 1, or up to 8: never changes a bit */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
-    double kv_fraction;            /* of the memory that is free once weights are loaded; 0: one max_model_len */
+    double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
+                                    * max_num_seqs sequences of max_model_len, but at most a quarter of the free memory,
+                                    * and enough for one in any case */
     bool prefix_caching;           /* keep finished sequences' pages for requests that begin alike */
     const char *speculative;       /* "off" or "ngram": drafts looked up in the sequence; never changes a bit */
     size_t speculative_tokens;     /* most tokens of a draft, 1 to 16 */
@@ -176,11 +178,13 @@ typedef struct iv_request {
  * generation_config.json suggests (do_sample false: temperature 0). */
 IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
 
-/* Queues a request; *id is never 0. A prompt that is empty, too long, or names tokens outside the vocabulary, a request
- * that could never fit, an id in use, and fields out of range are IV_INVALID; a full queue is IV_BUSY. */
+/* Queues a request; *id is never 0. A prompt that is empty, that leaves no room for an answer in max_model_len, or that
+ * names tokens outside the vocabulary, an id in use, and fields out of range are IV_INVALID; a full queue is IV_BUSY.
+ */
 IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
 
-/* Ends a request at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED. IV_NOT_FOUND if it is not running. */
+/* Ends a request, waiting or running, at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED and carries the text
+ * that was held back for stop strings. IV_NOT_FOUND if it neither waits nor runs. */
 IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err);
 
 /* Takes a running request's pages away, as a full cache would: it waits, is computed again and goes on with the same
@@ -190,7 +194,9 @@ IV_API iv_status iv_engine_preempt(iv_engine *engine, uint64_t id, iv_error *err
 /* Forgets all cached prefixes that no running request holds. */
 IV_API void iv_engine_reset_prefix_cache(iv_engine *engine);
 
-/* Runs one step. *busy: requests remain. An error here is the engine's, not a request's. */
+/* Runs one step. *busy: requests remain. An error here is the engine's, not a request's. IV_BUSY: too many events wait
+ * to be taken (there is room for those of sixteen full steps), or some carry logits that this step would overwrite;
+ * nothing was done. Who takes all events after each step never sees it. */
 IV_API iv_status iv_engine_step(iv_engine *engine, bool *busy, iv_error *err);
 
 /* ---- events -------------------------------------------------------------------------------------------- */
@@ -221,7 +227,7 @@ typedef struct iv_event {
     uint64_t request;
     iv_event_kind kind;
     uint64_t seed;
-    const char *text; /* new text; whole UTF-8 characters */
+    const char *text; /* new text; whole UTF-8 characters. DONE: what was held back, if cancelled or an error */
     size_t text_bytes;
     /* TOKEN */
     int32_t token;

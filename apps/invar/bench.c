@@ -1,6 +1,6 @@
 /* bench.c: invar bench. Prompts are pseudo-random token ids from the run's number alone, so that figures and
- * digests can be compared across machines; each run has its own, so that no cache of prefixes can help. */
-#include "answer.h"
+ * digests can be compared across machines; each run and each request has its own, so that no cache of prefixes can
+ * help. */
 #include "commands.h"
 #include "json_out.h"
 #include "model.h"
@@ -9,10 +9,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct figures {
-    double *prefill, *decode; /* tokens a second, one for each run */
-    char digest[96];          /* of the first run */
+    double *prefill, *decode, *total; /* tokens a second, one for each run */
+    char digest[96];                  /* of the first run's first request */
 } figures;
 
 /* splitmix64 */
@@ -33,41 +34,91 @@ static double median(double *values, size_t n) {
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-static int run_once(iv_engine *engine, size_t run, int32_t *ids, size_t id_count, size_t decode, figures *f,
-                    iv_error *err) {
-    iv_engine_info info;
-    iv_engine_get_info(engine, &info);
-    uint64_t state = run;
-    for (size_t i = 0; i < id_count; i++) ids[i] = (int32_t)(next_random(&state) % info.vocab_size);
-    iv_request r;
-    iv_request_init(engine, &r);
-    r.ids = ids;
-    r.id_count = id_count;
-    r.max_tokens = decode;
-    r.temperature = 0;
-    r.repetition_penalty = 1;
-    r.ignore_eos = true;
-    cli_answer a;
-    int code = cli_answer_get(engine, &r, NULL, NULL, &a, err);
-    if (code != CLI_OK) return code;
-    f->prefill[run] = cli_prefill_rate(&a);
-    f->decode[run] = cli_decode_rate(&a);
-    if (run == 0) memcpy(f->digest, a.digest, sizeof f->digest);
-    if (a.signal)
-        code = 128 + a.signal;
-    else if (a.id_count != decode)
-        code =
-            cli_fail(err, CLI_FAILED, "wanted %zu generated tokens, found %zu: raise --max-model-len or ask for fewer",
-                     decode, a.id_count);
-    cli_answer_free(&a);
-    return code;
+typedef struct load { /* of one run: `requests` at once, all alike but for their prompts */
+    size_t requests, prompt, decode;
+    int32_t *ids;          /* [prompt] */
+    uint64_t *request_ids; /* [requests] */
+} load;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int report(const cli_args *args, const iv_engine *engine, size_t prompt, size_t decode, size_t repeat,
-                  figures *f, iv_error *err) {
+static int submit_all(iv_engine *engine, size_t run, load *l, iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
-    double prefill_rate = median(f->prefill, repeat), decode_rate = median(f->decode, repeat);
+    for (size_t i = 0; i < l->requests; i++) {
+        uint64_t state = run + (uint64_t)i * 1000003u;
+        for (size_t t = 0; t < l->prompt; t++) l->ids[t] = (int32_t)(next_random(&state) % info.vocab_size);
+        iv_request r;
+        iv_request_init(engine, &r);
+        r.ids = l->ids;
+        r.id_count = l->prompt;
+        r.max_tokens = l->decode;
+        r.temperature = 0;
+        r.repetition_penalty = 1;
+        r.ignore_eos = true;
+        if (iv_engine_submit(engine, &r, &l->request_ids[i], err) != IV_OK) return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+typedef struct progress {      /* of one run */
+    size_t generated, started; /* tokens; requests that have their first */
+    uint64_t *begun;           /* [requests]: 1 once its first token has come */
+} progress;
+
+static int note_event(const iv_event *event, size_t run, const load *l, progress *p, figures *f, iv_error *err) {
+    size_t i = 0;
+    while (i < l->requests && l->request_ids[i] != event->request) i++;
+    if (i == l->requests) return CLI_OK;
+    if (event->kind == IV_EVENT_TOKEN) {
+        p->generated++;
+        p->started += !p->begun[i];
+        p->begun[i] = 1;
+        return CLI_OK;
+    }
+    if (event->finish == IV_FINISH_ERROR) return cli_fail(err, CLI_FAILED, "%s", event->error);
+    if (event->id_count != l->decode)
+        return cli_fail(err, CLI_FAILED,
+                        "wanted %zu generated tokens, found %zu: raise --max-model-len or ask for fewer", l->decode,
+                        event->id_count);
+    if (run == 0 && i == 0) snprintf(f->digest, sizeof f->digest, "%s", event->digest);
+    return CLI_OK;
+}
+
+/* Reading lasts until every request has its first token; tokens that the earlier ones make meanwhile count with it. */
+static int run_once(iv_engine *engine, size_t run, load *l, figures *f, iv_error *err) {
+    progress p = {.begun = calloc(l->requests, sizeof *p.begun)};
+    if (!p.begun) return cli_fail(err, CLI_FAILED, "out of memory");
+    double begin = seconds(), middle = 0, end;
+    size_t read = 0;
+    int code = submit_all(engine, run, l, err);
+    for (bool busy = true; code == CLI_OK && busy;) {
+        if (iv_engine_step(engine, &busy, err) != IV_OK) code = CLI_FAILED;
+        for (iv_event event; code == CLI_OK && iv_engine_next_event(engine, &event);)
+            code = note_event(&event, run, l, &p, f, err);
+        if (middle == 0 && p.started == l->requests)
+            middle = seconds(), read = l->requests * l->prompt + p.generated - l->requests;
+    }
+    end = seconds();
+    free(p.begun);
+    if (code != CLI_OK) return code;
+    size_t all = l->requests * (l->prompt + l->decode - 1);
+    f->prefill[run] = (double)read / (middle - begin);
+    f->decode[run] = all > read ? (double)(all - read) / (end - middle) : 0;
+    f->total[run] = (double)all / (end - begin);
+    return CLI_OK;
+}
+
+static int report(const cli_args *args, const iv_engine *engine, const load *l, size_t repeat, figures *f,
+                  iv_error *err) {
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
+    double prefill_rate = median(f->prefill, repeat), decode_rate = median(f->decode, repeat),
+           total_rate = median(f->total, repeat);
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json")) {
@@ -77,10 +128,13 @@ static int report(const cli_args *args, const iv_engine *engine, size_t prompt, 
         cli_json_count(&json, "threads", info.threads);
         cli_json_word(&json, "isa", info.isa);
         cli_json_word(&json, "arithmetic", info.arithmetic);
-        cli_json_count(&json, "prompt_tokens", prompt);
-        cli_json_count(&json, "decode_tokens", decode);
+        cli_json_word(&json, "numerics", info.numerics);
+        cli_json_count(&json, "concurrency", l->requests);
+        cli_json_count(&json, "prompt_tokens", l->prompt);
+        cli_json_count(&json, "decode_tokens", l->decode);
         cli_json_double(&json, "prefill_tokens_per_s", prefill_rate);
         cli_json_double(&json, "decode_tokens_per_s", decode_rate);
+        cli_json_double(&json, "total_tokens_per_s", total_rate);
         cli_json_double(&json, "load_s", info.load_seconds);
         cli_json_word(&json, "digest", f->digest);
         cli_json_end(&json, '}');
@@ -90,28 +144,33 @@ static int report(const cli_args *args, const iv_engine *engine, size_t prompt, 
         fprintf(page.file, "%s: %s of %s weights, %s, %s, %zu thread%s, loaded in %.2f s\n", args->operands[0],
                 cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic, info.isa,
                 info.threads, info.threads == 1 ? "" : "s", info.load_seconds);
-        fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, prompt);
-        fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, decode);
+        if (l->requests > 1) fprintf(page.file, "%zu requests at once, each of:\n", l->requests);
+        fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, l->prompt);
+        fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, l->decode);
+        if (l->requests > 1) fprintf(page.file, "total   %10.1f tokens/s\n", total_rate);
         fprintf(page.file, "medians of %zu run%s\ndigest %s\n", repeat, repeat == 1 ? "" : "s", f->digest);
     }
     return cli_page_out(&page, err);
 }
 
 int cli_bench(const cli_args *args, iv_error *err) {
-    size_t prompt = cli_count(args, "prompt-tokens", 512), decode = cli_count(args, "decode-tokens", 64);
+    load l = {.requests = cli_count(args, "concurrency", 1),
+              .prompt = cli_count(args, "prompt-tokens", 512),
+              .decode = cli_count(args, "decode-tokens", 64)};
     size_t repeat = cli_count(args, "repeat", 3);
     iv_engine *engine = NULL;
-    int code = cli_engine_open(args, &engine, err);
+    int code = cli_engine_open_for(args, l.requests, l.prompt + l.decode, &engine, err);
     if (code != CLI_OK) return code;
-    figures f = {.prefill = calloc(repeat, sizeof(double)), .decode = calloc(repeat, sizeof(double))};
-    int32_t *ids = calloc(prompt, sizeof *ids);
-    if (!ids || !f.prefill || !f.decode) code = cli_fail(err, CLI_FAILED, "out of memory");
-    for (size_t run = 0; code == CLI_OK && run < repeat; run++)
-        code = run_once(engine, run, ids, prompt, decode, &f, err);
-    if (code == CLI_OK) code = report(args, engine, prompt, decode, repeat, &f, err);
-    free(ids);
-    free(f.prefill);
-    free(f.decode);
+    figures f = {.prefill = calloc(repeat, sizeof(double)),
+                 .decode = calloc(repeat, sizeof(double)),
+                 .total = calloc(repeat, sizeof(double))};
+    l.ids = calloc(l.prompt, sizeof *l.ids), l.request_ids = calloc(l.requests, sizeof *l.request_ids);
+    if (!l.ids || !l.request_ids || !f.prefill || !f.decode || !f.total)
+        code = cli_fail(err, CLI_FAILED, "out of memory");
+    for (size_t run = 0; code == CLI_OK && run < repeat; run++) code = run_once(engine, run, &l, &f, err);
+    if (code == CLI_OK) code = report(args, engine, &l, repeat, &f, err);
+    free(l.ids), free(l.request_ids);
+    free(f.prefill), free(f.decode), free(f.total);
     iv_engine_close(engine);
     return code;
 }

@@ -68,7 +68,7 @@ static const cli_flag engine_flags[] = {
     {.name = "kv-cache-memory",
      .kind = CLI_MEMORY,
      .metavar = "SIZE",
-     .unset = "one sequence of full length",
+     .unset = "all sequences at full length, or a quarter of what is free",
      .help = "memory for keys and values: 2G, 512M, or 0.5 of what is free"},
     {.name = "no-enable-prefix-caching", .help = "compute every prompt anew"},
     {.name = "speculative",

@@ -252,7 +252,7 @@ static int open_engine(const eval *e, size_t config, iv_engine **out, iv_error *
         return cli_fail(err, CLI_FAILED, "%s: the longest prompt has %zu tokens, the model has %zu positions",
                         e->args->operands[0], e->longest, most);
     if (!o.max_model_len) o.max_model_len = wanted < most ? wanted : most;
-    return cli_engine_open_for(&o, e->args->operands[0], out, err);
+    return cli_engine_open_with(&o, e->args->operands[0], out, err);
 }
 
 static int run_config(eval *e, iv_engine *engine, iv_error *err) {

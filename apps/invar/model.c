@@ -53,6 +53,21 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
                     models ? models : "", models ? ", " : "", own, own);
 }
 
+/* KV memory for so many sequences of the options' length, or of `tokens` if those leave it open: what the engine would
+ * choose by itself holds one. */
+static int make_room(size_t sequences, size_t tokens, iv_engine_options *o, iv_error *err) {
+    enum { PAGE = 64, TOKENS_MAX = 1 << 24 };
+    iv_model_info info;
+    if (iv_inspect(o->model, o->dtype, &info, err) != IV_OK) return CLI_FAILED;
+    if (!o->max_model_len && tokens && tokens < (uint64_t)info.max_positions) o->max_model_len = tokens;
+    if (o->kv_bytes || o->kv_fraction > 0) return CLI_OK;
+    size_t longest = o->max_model_len ? o->max_model_len : (size_t)info.max_positions, pages = longest / PAGE + 1;
+    if (longest > TOKENS_MAX || sequences > SIZE_MAX / pages / PAGE / (info.kv_bytes_per_token + 1))
+        return cli_fail(err, CLI_FAILED, "%zu sequences of %zu tokens: too many to hold at once", sequences, longest);
+    o->kv_bytes = sequences * pages * PAGE * info.kv_bytes_per_token;
+    return CLI_OK;
+}
+
 static int open_engine(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
     cli_progress progress;
     cli_progress_start(&progress, name);
@@ -64,28 +79,25 @@ static int open_engine(iv_engine_options *o, const char *name, iv_engine **out, 
 }
 
 int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err) {
+    return cli_engine_open_for(args, 1, 0, out, err);
+}
+
+int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, iv_engine **out, iv_error *err) {
     char path[CLI_PATH_BYTES];
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     iv_engine_options o;
     iv_engine_options_init(&o);
-    cli_engine_options(args, &o);
     o.model = path;
+    cli_engine_options(args, &o);
+    if (sequences > 1) {
+        if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;
+        if (make_room(sequences, tokens, &o, err) != CLI_OK) return CLI_FAILED;
+    }
     return open_engine(&o, args->operands[0], out, err);
 }
 
-int cli_engine_open_for(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
-    enum { PAGE_TOKENS = 64 };
-    iv_model_info info;
-    if (iv_inspect(o->model, o->dtype, &info, err) != IV_OK) return CLI_FAILED;
-    size_t tokens = o->max_model_len ? o->max_model_len : (size_t)info.max_positions;
-    size_t pages = tokens / PAGE_TOKENS + (tokens % PAGE_TOKENS != 0), bytes;
-    if (o->kv_bytes == 0 && o->kv_fraction == 0) {
-        if (__builtin_mul_overflow(pages * PAGE_TOKENS, o->max_num_seqs, &bytes) ||
-            __builtin_mul_overflow(bytes, info.kv_bytes_per_token, &bytes))
-            return cli_fail(err, CLI_FAILED, "%s: %zu sequences of %zu tokens are too much", name, o->max_num_seqs,
-                            tokens);
-        o->kv_bytes = bytes;
-    }
+int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
+    if (make_room(o->max_num_seqs, 0, o, err) != CLI_OK) return CLI_FAILED;
     return open_engine(o, name, out, err);
 }
 

@@ -84,7 +84,7 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
         if (tokens > longest) longest = tokens;
     }
     if (!o.max_model_len) o.max_model_len = longest;
-    return cli_engine_open_for(&o, r->args->operands[0], &r->engine, err);
+    return cli_engine_open_with(&o, r->args->operands[0], &r->engine, err);
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------- */

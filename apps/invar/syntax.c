@@ -273,7 +273,14 @@ const cli_syntax cli_logits_syntax = {
 
 /* ---- bench --------------------------------------------------------------------------------------------- */
 
-static const cli_flag bench_flags[] = {{.name = "prompt-tokens",
+static const cli_flag bench_flags[] = {{.name = "concurrency",
+                                        .kind = CLI_COUNT,
+                                        .metavar = "N",
+                                        .least = 1,
+                                        .greatest = 1024,
+                                        .unset = "1",
+                                        .help = "requests at once"},
+                                       {.name = "prompt-tokens",
                                         .kind = CLI_COUNT,
                                         .metavar = "N",
                                         .least = 1,
@@ -306,9 +313,9 @@ const cli_syntax cli_bench_syntax = {
     .summary = "time prefill and decode",
     .operand = "MODEL",
     .usage = "MODEL [flags]",
-    .text = "Prompts are fixed pseudo-random token ids, another for each run; decoding is greedy and ignores "
-            "the\n"
-            "end of sequence. The digest is the first run's: it must not change with threads or instructions.",
+    .text = "Prompts are fixed pseudo-random token ids, another for each run and request; decoding is greedy and\n"
+            "goes past any end of sequence. Reading lasts until every request has its first token. The digest is\n"
+            "the first request's: it must not change with threads, instructions or the company it runs in.",
     .sections = {&bench_section, &cli_engine_section},
     .examples = bench_examples};
 

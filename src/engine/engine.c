@@ -44,6 +44,18 @@ static iv_status parse_dtype(const char *text, iv_model_options *m, iv_error *er
     return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", text);
 }
 
+static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_error *err) {
+    const char *how = o->speculative ? o->speculative : "off";
+    bool drafts = strcmp(how, "ngram") == 0;
+    if (!drafts && strcmp(how, "off") != 0)
+        return iv_fail(err, IV_INVALID, "speculative: wanted off or ngram, found '%s'", how);
+    if (o->speculative_tokens < 1 || o->speculative_tokens > IV_DRAFT_MAX)
+        return iv_fail(err, IV_INVALID, "speculative_tokens: wanted 1 to %d, found %zu", IV_DRAFT_MAX,
+                       o->speculative_tokens);
+    e->rows_max = drafts ? 1 + o->speculative_tokens : 1;
+    return IV_OK;
+}
+
 static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "model: wanted a model directory, found nothing");
     IV_TRY(parse_dtype(o->dtype ? o->dtype : "auto", m, err));
@@ -60,60 +72,97 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic fma32, found %s", arithmetic);
     if (o->tensor_parallel_size != 1)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1, found %zu", o->tensor_parallel_size);
-    if (o->speculative && strcmp(o->speculative, "off") != 0)
-        return iv_fail(err, IV_INVALID, "speculative: wanted off, found '%s'", o->speculative);
+    IV_TRY(parse_speculative(o, e, err));
     if (o->max_num_seqs < 1 || o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
     if (o->max_num_batched_tokens < 1 || o->max_num_batched_tokens > IV_BATCHED_TOKENS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_batched_tokens: wanted 1 to %d, found %zu", IV_BATCHED_TOKENS_MAX,
                        o->max_num_batched_tokens);
+    if (!(o->kv_fraction >= 0.0 && o->kv_fraction <= 1.0))
+        return iv_fail(err, IV_INVALID, "kv_fraction: wanted 0 to 1, found %g", o->kv_fraction);
+    e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs, e->max_num_batched_tokens = o->max_num_batched_tokens;
     m->progress = o->progress, m->user = o->user;
     return IV_OK;
 }
 
-/* How long a sequence may get, and how many pages that takes. Decided from headers, before anything is loaded. */
+/* How many pages there is room for. A size or a fraction that was asked for is taken whole: what the sequences do not
+ * need, the prefix cache uses. *wish: by default, no more than a share of the free memory. */
+static size_t kv_room(const iv_engine_options *o, size_t weights, size_t page, size_t *wish) {
+    size_t available = iv_memory_available();
+    *wish = SIZE_MAX;
+    if (o->kv_bytes) return *wish = o->kv_bytes / page;
+    if (available == 0) return SIZE_MAX;
+    available -= iv_size_min(weights, available);
+    if (o->kv_fraction > 0) return *wish = (size_t)((double)available * o->kv_fraction) / page;
+    *wish = available / 4 / page;
+    return available / 2 / page;
+}
+
+/* How long a sequence may get, and how many pages there are. Decided from headers, before anything is loaded. */
 static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_options *m, size_t *pages, iv_error *err) {
     iv_model plan;
     iv_checkpoint *c;
     IV_TRY(iv_model_plan(o->model, m, &plan, &c, err));
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
-    size_t page = token * IV_ATTENTION_BLOCK, available = iv_memory_available(), room = SIZE_MAX;
+    size_t page = token * IV_ATTENTION_BLOCK, wish, all, room = kv_room(o, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     if (o->max_model_len > limit)
         return iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu", limit,
                        o->max_model_len);
-    if (o->kv_bytes)
-        room = o->kv_bytes / page;
-    else if (available)
-        room = available / 2 / page;
     if (room == 0)
         return iv_fail(err, IV_LIMIT, "KV cache: one page of 64 tokens takes %zu bytes, more than there is room for",
                        page);
+    room = iv_size_min(room, SIZE_MAX / page / 2); /* so that sizes below cannot overflow */
     e->max_model_len = o->max_model_len ? o->max_model_len : iv_size_min(limit, room * IV_ATTENTION_BLOCK);
-    size_t longest = e->max_model_len / IV_ATTENTION_BLOCK + (e->max_model_len % IV_ATTENTION_BLOCK != 0);
+    size_t longest = iv_kv_pages_for(e->max_model_len);
     if (longest > room)
         return iv_fail(err, IV_LIMIT, "KV cache: max_model_len %zu takes %zu bytes, there is room for %zu",
                        e->max_model_len, longest * page, room * page);
-    *pages = o->kv_bytes ? iv_size_min(room, longest * e->max_num_seqs) : longest;
+    if (!iv_size_mul(longest, e->max_num_seqs, &all)) all = SIZE_MAX;
+    if (o->prefix_caching && (o->kv_bytes || o->kv_fraction > 0)) all = SIZE_MAX;
+    *pages = iv_size_max(longest, iv_size_min(all, iv_size_min(wish, room)));
     m->positions = e->max_model_len;
     return IV_OK;
 }
 
 static iv_status open_buffers(iv_engine *e, iv_error *err) {
     size_t seqs = e->max_num_seqs, vocab = (size_t)e->model->config.vocab_size, logits;
-    if (!iv_size_mul(seqs, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
-    e->running = calloc(seqs, sizeof *e->running);
-    e->plan_sequences = calloc(seqs, sizeof *e->plan_sequences);
+    e->logit_rows_max = iv_size_min(seqs * e->rows_max, e->max_num_batched_tokens);
+    if (!iv_size_mul(e->logit_rows_max, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
+    IV_TRY(iv_line_open(&e->waiting, IV_WAITING_MAX + seqs, err)); /* the preempted come back, full or not */
+    IV_TRY(iv_line_open(&e->running, seqs, err));
+    IV_TRY(iv_events_open(e, err));
+    e->plan_running = calloc(seqs, sizeof *e->plan_running);
+    e->plan_waiting = calloc(seqs, sizeof *e->plan_waiting);
+    e->plan_items = calloc(seqs, sizeof *e->plan_items);
     e->items = calloc(seqs, sizeof *e->items);
+    e->item_events = calloc(seqs * e->rows_max, sizeof *e->item_events);
     e->spans = calloc(seqs, sizeof *e->spans);
     e->ids = calloc(e->max_num_batched_tokens, sizeof *e->ids);
-    e->logit_rows = calloc(seqs, sizeof *e->logit_rows);
+    e->logit_rows = calloc(e->logit_rows_max, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
-    if (e->running && e->plan_sequences && e->items && e->spans && e->ids && e->logit_rows && e->logits) return IV_OK;
+    if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
+        e->logit_rows && e->logits)
+        return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
+}
+
+static iv_status open_samplers(iv_engine *e, iv_error *err) {
+    size_t threads = iv_pool_threads(e->pool);
+    e->samplers = calloc(threads, sizeof *e->samplers);
+    if (!e->samplers) return iv_fail(err, IV_NO_MEMORY, "sampler: no memory");
+    for (size_t i = 0; i < threads; i++)
+        IV_TRY(iv_sampler_open(&e->samplers[i], (size_t)e->model->config.vocab_size, err));
+    return IV_OK;
+}
+
+static void measure_tokens(iv_engine *e) {
+    const iv_tokenizer *t = e->textual->tokenizer;
+    for (size_t id = 0, n = 0; t && id < iv_tokenizer_vocab_size(t); id++)
+        if (iv_tokenizer_token(t, (int32_t)id, &n)) e->longest_token_bytes = iv_size_max(e->longest_token_bytes, n);
 }
 
 static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *err) {
@@ -131,7 +180,8 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
                            &e->forward, err));
     e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
-    IV_TRY(iv_sampler_open(&e->sampler, (size_t)e->model->config.vocab_size, err));
+    IV_TRY(open_samplers(e, err));
+    measure_tokens(e);
     IV_TRY(open_buffers(e, err));
     IV_TRY(iv_identity_make(e, err));
     return iv_fingerprint_make(e, e->fingerprint, err);
@@ -141,7 +191,7 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
     double start = iv_now();
     iv_engine *e = calloc(1, sizeof *e);
     if (!e) return iv_fail(err, IV_NO_MEMORY, "engine: no memory");
-    e->waiting_tail = &e->waiting, e->events_tail = &e->events, e->next_id = 1;
+    e->next_id = 1;
     unsigned mode = iv_float_mode_enter();
     iv_status status = open_parts(o, e, err);
     iv_float_mode_leave(mode);
@@ -156,15 +206,15 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
 
 void iv_engine_close(iv_engine *e) {
     if (!e) return;
-    for (size_t i = 0; i < e->running_count; i++) iv_sequence_free(e, e->running[i]);
-    for (iv_sequence *s = e->waiting, *next; s; s = next) {
-        next = s->next;
-        iv_sequence_free(e, s);
-    }
-    iv_events_free(e);
-    free(e->running), free(e->plan_sequences), free(e->items), free(e->spans);
+    iv_events_close(e);
+    for (size_t i = 0; i < e->running.count; i++) iv_sequence_free(e, e->running.at[i]);
+    for (size_t i = 0; i < e->waiting.count; i++) iv_sequence_free(e, e->waiting.at[i]);
+    iv_line_close(&e->running), iv_line_close(&e->waiting);
+    free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
+    free(e->items), free(e->item_events), free(e->spans);
     free(e->ids), free(e->logit_rows), free(e->logits);
-    iv_sampler_close(&e->sampler);
+    for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
+    free(e->samplers);
     iv_kv_pool_close(&e->kv);
     iv_forward_close(e->forward);
     iv_model_close(e->model);
@@ -201,11 +251,15 @@ const iv_textual *iv_engine_textual(const iv_engine *e) { return e->textual; }
 
 void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
     *stats = e->stats;
-    stats->running = e->running_count, stats->waiting = e->waiting_count;
-    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count;
+    for (size_t i = 0; i < e->running.count + e->waiting.count; i++) { /* those of the ended are in already */
+        const iv_sequence *s = i < e->running.count ? e->running.at[i] : e->waiting.at[i - e->running.count];
+        stats->drafted_tokens += s->drafted_tokens, stats->accepted_tokens += s->accepted_tokens;
+    }
+    stats->running = e->running.count, stats->waiting = e->waiting.count;
+    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count, stats->kv_pages_cached = e->kv.index.idle;
 }
 
-void iv_engine_reset_prefix_cache(iv_engine *e) { (void)e; }
+void iv_engine_reset_prefix_cache(iv_engine *e) { iv_kv_forget(&e->kv); }
 
 iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
     (void)e;

@@ -4,6 +4,8 @@
 #define IV_ENGINE_ENGINE_H
 
 #include "base/digest.h"
+#include "engine/draft.h"
+#include "engine/line.h"
 #include "engine/textual.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
@@ -15,6 +17,7 @@ enum {
     IV_SEQS_MAX = 1024,
     IV_BATCHED_TOKENS_MAX = 65536,
     IV_WAITING_MAX = 4096, /* requests queued before IV_BUSY */
+    IV_EVENT_STEPS = 16,   /* full steps whose events may wait to be taken */
     IV_STOPS_MAX = 16,
     IV_STOP_BYTES_MAX = 256,
     IV_STOP_IDS_MAX = 64,
@@ -23,44 +26,63 @@ enum {
     IV_FINGERPRINT_BYTES = 96
 };
 
-/* A request from submission to its last event. */
+/* A request from submission until its last event was taken. */
 typedef struct iv_sequence {
-    struct iv_sequence *next; /* in the waiting queue */
-    uint64_t id;
-    iv_ids tokens; /* prompt, then generated */
+    uint64_t id, arrival; /* arrival: of two, the smaller was submitted first */
+    int32_t priority;
+    iv_ids tokens; /* prompt, then generated; room for tokens_max from the start */
     size_t prompt_tokens, tokens_max, computed;
     iv_kv_table table;
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
     int logprobs;
     uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
-    bool ignore_eos, keep_special, keep_logits, cancelled;
-    int32_t priority;
-    size_t preemptions;
+    char *receipt;          /* once the sequence has ended */
+    bool ignore_eos, keep_special, cancelled;
     char *stop[IV_STOPS_MAX];
     size_t stop_count;
     int32_t *stop_ids;
     size_t stop_id_count;
     iv_seen *seen; /* sorted by id */
     size_t seen_count, seen_capacity;
+
+    iv_draft_index draft; /* closed without speculation */
+    int32_t guess[IV_DRAFT_MAX];
+    size_t guess_count, guess_limit; /* the limit follows what was accepted */
+    size_t drafted_tokens, accepted_tokens;
+
     iv_token_stream *stream; /* NULL without a tokenizer */
-    iv_buf text;             /* all text so far; [0, shown) is in events */
-    size_t shown;
+    bool flushed;            /* the stream has given all */
+    iv_buf text;             /* of events nobody has taken yet, then what is held back */
+    size_t shown;            /* [0, shown) is in events */
+    size_t untaken;          /* its events in the ring */
+    float *kept_logits;      /* [rows_max][vocab] of the latest step; NULL unless the request keeps logits */
     iv_digest *digest;
+    char digest_text[7 + 65];
+    iv_error error;
     double admitted, first_token; /* iv_now(); 0 before */
+    size_t cached_tokens, preemptions;
 } iv_sequence;
 
-/* An event and the memory it points into. */
-typedef struct iv_event_node {
-    struct iv_event_node *next;
+/* An event and what its pointers are made of when it is taken. */
+typedef struct iv_event_slot {
+    iv_sequence *sequence;
     iv_event event;
-    iv_buf text, error;
-    char *receipt;
+    size_t text_from; /* in the sequence's text */
     iv_logprob top[IV_LOGPROBS_MAX];
-    int32_t *ids;
-    float *logits;
-    char stop[IV_STOP_BYTES_MAX + 1], digest[7 + 65];
-} iv_event_node;
+} iv_event_slot;
+
+/* One sequence's share of a step, and what came of it. */
+typedef struct iv_step_item {
+    iv_sequence *sequence;
+    size_t tokens, draft;  /* rows of the batch: known tokens, then guessed ones */
+    bool samples;          /* logits of the last known token and of the guessed ones are wanted */
+    const float *logits;   /* [1 + draft][vocab_size] */
+    iv_event_slot *events; /* [rows_max] */
+    size_t event_count;
+    iv_finish finish;
+    const char *stop; /* the stop string that was met, or NULL */
+} iv_step_item;
 
 /* SHA-256 in hexadecimal of what the fingerprint is made of; "" for what the model does not have. */
 typedef struct iv_identity_parts {
@@ -74,44 +96,61 @@ struct iv_engine {
     iv_generation_config generation;
     iv_forward_state *forward;
     iv_kv_pool kv;
-    iv_sampler sampler;
+    iv_sampler *samplers; /* one for each thread */
     iv_arithmetic arithmetic;
     iv_numerics numerics;
     iv_blas *blas; /* NULL but for vanilla-blas */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
+    size_t rows_max; /* logit rows of one sequence in a step: one, and the longest draft */
+    size_t longest_token_bytes;
+    bool prefix_caching;
     double load_seconds;
     char fingerprint[IV_FINGERPRINT_BYTES];
     iv_identity_parts identity;
-    uint64_t next_id;
+    uint64_t next_id, next_arrival;
 
-    iv_sequence *waiting, **waiting_tail;
-    size_t waiting_count;
-    iv_sequence **running; /* [max_num_seqs], oldest first */
-    size_t running_count;
+    iv_line waiting, running;
+    size_t cancels; /* sequences whose cancellation the next step will see */
 
     /* One step's arrays, sized at open. */
-    iv_plan_sequence *plan_sequences;
-    iv_plan_item *items;
-    iv_attention_span *spans;
-    int32_t *ids;         /* [max_num_batched_tokens] */
-    uint32_t *logit_rows; /* [max_num_seqs] */
-    float *logits;        /* [max_num_seqs][vocab] */
+    iv_plan_sequence *plan_running, *plan_waiting; /* [max_num_seqs] */
+    iv_plan_item *plan_items;                      /* [max_num_seqs] */
+    iv_step_item *items;                           /* [max_num_seqs] */
+    iv_event_slot *item_events;                    /* [max_num_seqs][rows_max] */
+    iv_attention_span *spans;                      /* [max_num_seqs] */
+    int32_t *ids;                                  /* [max_num_batched_tokens] */
+    uint32_t *logit_rows;                          /* [logit_rows_max] */
+    float *logits;                                 /* [logit_rows_max][vocab] */
+    size_t logit_rows_max;
 
-    iv_event_node *events, **events_tail, *taken;
+    iv_event_slot *events; /* a ring: event_count from event_first on */
+    size_t events_max, event_first, event_count;
+    iv_sequence *ended; /* its last event is the caller's until the next call */
     iv_engine_stats stats;
 };
 
 /* ---- request.c */
 void iv_sequence_free(iv_engine *e, iv_sequence *s);
 
-/* ---- emit.c: one sampled token -> text, stop decisions, events */
-iv_status iv_emit_token(iv_engine *e, iv_sequence *s, int32_t token, const float *logits, iv_finish *finish,
-                        iv_error *err);
-/* The last event; message for IV_FINISH_ERROR. Never fails: an event that cannot be allocated is dropped with the
- * request. */
+/* ---- step.c */
+/* The only way to the model. */
+iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err);
+/* Takes a running sequence's pages and puts it back into the queue. */
+void iv_engine_requeue(iv_engine *e, size_t running_index);
+
+/* ---- emit.c: logits -> tokens, text, stop decisions, events */
+/* Samples from the rows of an item, one after another as far as its guesses come true, and fills its events, finish
+ * and stop. Touches the item and its sequence alone: items may be answered on different threads. */
+void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item);
+/* Puts the item's events into the ring, which has room. */
+void iv_emit_item(iv_engine *e, const iv_step_item *item);
+/* The last event; message for IV_FINISH_ERROR. */
 void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop);
-void iv_events_free(iv_engine *e);
+iv_status iv_events_open(iv_engine *e, iv_error *err);
+void iv_events_close(iv_engine *e);
+/* Room for all that a step may emit? */
+bool iv_events_have_room(const iv_engine *e);
 
 /* ---- fingerprint.c */
 iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err);

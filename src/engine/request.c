@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 #include "base/size.h"
 #include "base/utf8.h"
+#include "text/ids.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,11 +104,30 @@ static bool start_seen(iv_sequence *s) {
     return true;
 }
 
+/* Memory that a step would otherwise have to take: tokens to the end, text, kept logits, the drafts' index. */
+static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
+    size_t text = 0, logits = 0, vocab = (size_t)e->model->config.vocab_size;
+    bool ok = iv_ids_reserve(&s->tokens, s->tokens_max - s->prompt_tokens);
+    if (e->textual->tokenizer) {
+        IV_TRY(iv_token_stream_open(e->textual->tokenizer, !r->keep_special, &s->stream, err));
+        IV_TRY(iv_token_stream_reserve(s->stream, e->longest_token_bytes, err));
+        ok = ok && iv_size_mul(3 * (e->rows_max + 1), e->longest_token_bytes, &text) && /* a lost byte shows as three */
+             iv_buf_reserve(&s->text, text + 2 * IV_STOP_BYTES_MAX);
+    }
+    if (r->keep_logits)
+        ok = ok && iv_size_mul(e->rows_max, vocab, &logits) &&
+             (s->kept_logits = calloc(logits, sizeof *s->kept_logits)) != NULL;
+    if (!ok) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    if (e->rows_max > 1) IV_TRY(iv_draft_index_open(&s->draft, s->tokens_max, err));
+    s->guess_limit = e->rows_max - 1;
+    return iv_kv_table_open(&s->table, s->tokens_max, err);
+}
+
 static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     size_t room = e->max_model_len - s->prompt_tokens;
     s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
-    s->keep_logits = r->keep_logits, s->priority = r->priority;
+    s->priority = r->priority;
     s->sampling = (iv_sampling){.temperature = r->temperature,
                                 .top_p = r->top_p,
                                 .min_p = r->min_p,
@@ -135,15 +155,11 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
 }
 
 static bool id_in_use(const iv_engine *e, uint64_t id) {
-    for (size_t i = 0; i < e->running_count; i++)
-        if (e->running[i]->id == id) return true;
-    for (const iv_sequence *s = e->waiting; s; s = s->next)
-        if (s->id == id) return true;
-    return false;
+    return iv_line_find(&e->running, id, NULL) || iv_line_find(&e->waiting, id, NULL);
 }
 
 iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_error *err) {
-    if (e->waiting_count >= IV_WAITING_MAX)
+    if (e->waiting.count >= IV_WAITING_MAX)
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));
     if (r->id && id_in_use(e, r->id))
@@ -153,45 +169,33 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_e
     if (!s) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     iv_status status = read_prompt(e, r, s, err);
     if (status == IV_OK) status = copy_fields(e, r, s, err);
-    size_t pages = (s->tokens_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
-    if (status == IV_OK && pages > e->kv.pages)
-        status = iv_fail(err, IV_INVALID, "request: %zu tokens take %zu KV pages, the cache has %zu", s->tokens_max,
-                         pages, e->kv.pages);
-    if (status == IV_OK) status = iv_kv_table_open(&s->table, s->tokens_max, err);
-    if (status == IV_OK && e->textual->tokenizer)
-        status = iv_token_stream_open(e->textual->tokenizer, !r->keep_special, &s->stream, err);
+    if (status == IV_OK) status = make_room(e, r, s, err);
     if (status != IV_OK) {
         iv_sequence_free(e, s);
         return status;
     }
+    IV_ASSERT(iv_kv_pages_for(s->tokens_max) <= e->kv.pages); /* max_model_len fits: so does every sequence, alone */
     *id = s->id = r->id ? r->id : e->next_id++;
-    *e->waiting_tail = s, e->waiting_tail = &s->next;
-    e->waiting_count++;
+    s->arrival = e->next_arrival++;
+    iv_line_insert(&e->waiting, s);
     return IV_OK;
 }
 
 iv_status iv_engine_cancel(iv_engine *e, uint64_t id, iv_error *err) {
-    for (size_t i = 0; i < e->running_count; i++)
-        if (e->running[i]->id == id) {
-            e->running[i]->cancelled = true;
-            return IV_OK;
-        }
-    for (iv_sequence *s = e->waiting; s; s = s->next)
-        if (s->id == id) {
-            s->cancelled = true;
-            return IV_OK;
-        }
-    return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
+    iv_sequence *s = iv_line_find(&e->running, id, NULL);
+    if (!s) s = iv_line_find(&e->waiting, id, NULL);
+    if (!s) return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
+    e->cancels += !s->cancelled;
+    s->cancelled = true;
+    return IV_OK;
 }
 
 iv_status iv_engine_preempt(iv_engine *e, uint64_t id, iv_error *err) {
-    for (size_t i = 0; i < e->running_count; i++)
-        if (e->running[i]->id == id) {
-            e->running[i]->computed = 0, e->running[i]->preemptions++;
-            e->stats.preemptions++;
-            return IV_OK;
-        }
-    return iv_fail(err, IV_NOT_FOUND, "request %llu: not running", (unsigned long long)id);
+    size_t at;
+    if (!iv_line_find(&e->running, id, &at))
+        return iv_fail(err, IV_NOT_FOUND, "request %llu: not running", (unsigned long long)id);
+    iv_engine_requeue(e, at);
+    return IV_OK;
 }
 
 void iv_sequence_free(iv_engine *e, iv_sequence *s) {
@@ -199,7 +203,10 @@ void iv_sequence_free(iv_engine *e, iv_sequence *s) {
     iv_ids_free(&s->tokens);
     if (s->table.pages) iv_kv_table_close(&s->table, &e->kv);
     for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
-    free(s->bias), free(s->stop_ids), free(s->seen), free(s->receipt_bits);
+    free(s->bias), free(s->stop_ids), free(s->seen);
+    free(s->receipt_bits), free(s->receipt);
+    iv_draft_index_close(&s->draft);
+    free(s->kept_logits);
     iv_token_stream_close(s->stream);
     iv_buf_free(&s->text);
     if (s->digest) iv_digest_finish(s->digest, unused);

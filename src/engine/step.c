@@ -1,62 +1,138 @@
-/* step.c: the loop's one turn: admit, plan, run, sample, emit. */
+/* step.c: the loop's one turn: look, plan, carry out the plan, run, sample, emit. */
 #include "engine/engine.h"
+#include "base/size.h"
 #include "engine/float_mode.h"
 
 #include <string.h>
 
-/* Takes a finished sequence out of the running list; those behind it move up and stay in order. */
-static void retire(iv_engine *e, size_t index) {
-    iv_sequence_free(e, e->running[index]);
-    e->running_count--;
-    memmove(e->running + index, e->running + index + 1, (e->running_count - index) * sizeof *e->running);
+iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err) {
+    double start = iv_now();
+    iv_status status = iv_forward(e->forward, batch, err);
+    e->stats.forward_seconds += iv_now() - start;
+    e->stats.tokens_computed += batch->tokens;
+    return status;
 }
 
-static void drop_cancelled(iv_engine *e) {
-    for (size_t i = e->running_count; i-- > 0;)
-        if (e->running[i]->cancelled) {
-            iv_emit_done(e, e->running[i], IV_FINISH_CANCELLED, NULL, NULL);
-            retire(e, i);
-        }
-    for (iv_sequence **at = &e->waiting; *at;) {
-        iv_sequence *s = *at;
-        if (!s->cancelled) {
-            at = &s->next;
-            continue;
-        }
-        *at = s->next;
-        e->waiting_count--;
-        iv_emit_done(e, s, IV_FINISH_CANCELLED, NULL, NULL);
-        iv_sequence_free(e, s);
-    }
-    e->waiting_tail = &e->waiting;
-    while (*e->waiting_tail) e->waiting_tail = &(*e->waiting_tail)->next;
+/* ---- sequences that leave ------------------------------------------------------------------------------ */
+
+/* Its last event is in the ring: what it held is free at once, the rest when that event was taken. */
+static void retire(iv_engine *e, iv_line *line, size_t index) {
+    iv_kv_table_release(&line->at[index]->table, &e->kv);
+    iv_line_remove(line, index);
 }
 
-/* First come, first served: a sequence starts once pages for all it may become are free, so none runs out. */
-static void admit(iv_engine *e) {
-    iv_error busy;
-    while (e->waiting && e->running_count < e->max_num_seqs) {
-        iv_sequence *s = e->waiting;
-        if (iv_kv_table_grow(&s->table, &e->kv, s->tokens_max, &busy) != IV_OK) return;
-        e->waiting = s->next;
-        if (!e->waiting) e->waiting_tail = &e->waiting;
-        e->waiting_count--;
-        s->next = NULL;
-        s->admitted = iv_now();
-        e->running[e->running_count++] = s;
+static void drop_cancelled(iv_engine *e, iv_line *line) {
+    for (size_t i = line->count; e->cancels > 0 && i-- > 0;) {
+        if (!line->at[i]->cancelled) continue;
+        iv_emit_done(e, line->at[i], IV_FINISH_CANCELLED, NULL, NULL);
+        retire(e, line, i);
+        e->cancels--;
     }
 }
 
-/* Lays items of the plan out as one batch. */
-static void fill_batch(iv_engine *e, const iv_plan_item *items, size_t count, iv_batch *b) {
-    size_t row = 0, wanted = 0;
+void iv_engine_requeue(iv_engine *e, size_t index) {
+    iv_sequence *s = e->running.at[index];
+    retire(e, &e->running, index);
+    s->computed = 0, s->preemptions++;
+    e->stats.preemptions++;
+    iv_line_insert(&e->waiting, s);
+}
+
+/* ---- the plan ------------------------------------------------------------------------------------------ */
+
+/* A running sequence as the plan sees it; one that decodes has its guesses made here. */
+static iv_plan_sequence look_at_running(const iv_engine *e, iv_sequence *s) {
+    size_t known = s->tokens.count;
+    s->guess_count = 0;
+    if (s->draft.heads && known - s->computed == 1) {
+        size_t limit = iv_size_min(iv_size_min(e->rows_max - 1, s->guess_limit), s->tokens_max - known - 1);
+        s->guess_count = iv_draft_guess(&s->draft, s->tokens.data, known, limit, s->guess);
+    }
+    return (iv_plan_sequence){.known = known,
+                              .computed = s->computed,
+                              .pages = s->table.count,
+                              .own = iv_kv_sole(&s->table, &e->kv),
+                              .draft = s->guess_count};
+}
+
+/* One that waits, with the pages that the prefix cache has for it. Its last token is computed in any case, for the
+ * logits. */
+static iv_plan_sequence look_at_waiting(const iv_engine *e, const iv_sequence *s) {
+    size_t own = 0, known = s->tokens.count, limit = e->prefix_caching ? (known - 1) / IV_ATTENTION_BLOCK : 0;
+    size_t pages = iv_kv_match(&e->kv, s->tokens.data, limit, &own);
+    return (iv_plan_sequence){.known = known, .computed = pages * IV_ATTENTION_BLOCK, .pages = pages, .own = own};
+}
+
+static void make_plan(iv_engine *e, iv_plan *plan) {
+    size_t places = e->max_num_seqs - e->running.count;
+    iv_plan_input in = {.running = e->plan_running,
+                        .running_count = e->running.count,
+                        .waiting = e->plan_waiting,
+                        .waiting_count = iv_size_min(e->waiting.count, places),
+                        .pages_available = iv_kv_available(&e->kv),
+                        .token_budget = e->max_num_batched_tokens,
+                        .seqs_max = e->max_num_seqs};
+    for (size_t i = 0; i < in.running_count; i++) e->plan_running[i] = look_at_running(e, e->running.at[i]);
+    for (size_t i = 0; i < in.waiting_count; i++) e->plan_waiting[i] = look_at_waiting(e, e->waiting.at[i]);
+    *plan = (iv_plan){.items = e->plan_items};
+    iv_plan_step(&in, plan);
+}
+
+static void admit(iv_engine *e, iv_sequence *s, const iv_plan_sequence *seen) {
+    iv_kv_attach(&s->table, &e->kv, s->tokens.data, seen->pages);
+    s->computed = seen->computed;
+    if (s->admitted > 0) return; /* it comes back */
+    s->admitted = iv_now();
+    s->cached_tokens = seen->computed;
+    e->stats.prompt_tokens += s->prompt_tokens, e->stats.cached_tokens += seen->computed;
+}
+
+/* Pages are held before any are taken, as taking may evict; then every item gets its own. Returns how many. */
+static size_t carry_out(iv_engine *e, const iv_plan *plan) {
+    size_t running = e->running.count, count = 0;
+    iv_error unused;
+    for (size_t i = 0; i < running + plan->admitted; i++) {
+        iv_sequence *s = i < running ? e->running.at[i] : e->waiting.at[i - running];
+        if (i >= running) admit(e, s, &e->plan_waiting[i - running]);
+        if (plan->items[i].tokens == 0) continue;
+        e->items[count] = (iv_step_item){.sequence = s,
+                                         .tokens = plan->items[i].tokens,
+                                         .draft = plan->items[i].draft,
+                                         .samples = plan->items[i].samples,
+                                         .events = e->item_events + count * e->rows_max};
+        count++;
+    }
+    for (size_t i = running; i-- > 0;)
+        if (plan->items[i].preempt) iv_engine_requeue(e, i);
+    for (size_t i = 0; i < plan->admitted; i++) {
+        iv_sequence *s = e->waiting.at[0];
+        iv_line_remove(&e->waiting, 0);
+        iv_line_insert(&e->running, s);
+    }
     for (size_t i = 0; i < count; i++) {
-        iv_sequence *s = e->running[items[i].sequence];
+        iv_sequence *s = e->items[i].sequence;
+        IV_ASSERT(iv_kv_table_grow(&s->table, &e->kv, s->computed + e->items[i].tokens, &unused) == IV_OK);
+    }
+    return count;
+}
+
+/* ---- running it ---------------------------------------------------------------------------------------- */
+
+/* Lays items out as one batch and gives each its rows of logits. */
+static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch *b) {
+    size_t row = 0, wanted = 0, vocab = (size_t)e->model->config.vocab_size;
+    for (size_t i = 0; i < count; i++) {
+        iv_sequence *s = items[i].sequence;
+        size_t rows = items[i].tokens + items[i].draft;
+        IV_ASSERT(s->computed / IV_ATTENTION_BLOCK >= s->table.shared); /* shared pages are never written */
         memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
+        memcpy(e->ids + row + items[i].tokens, s->guess, items[i].draft * sizeof *e->ids);
         e->spans[i] = (iv_attention_span){
-            .first_row = row, .rows = items[i].tokens, .position = (int64_t)s->computed, .pages = s->table.pages};
-        row += items[i].tokens;
-        if (items[i].samples) e->logit_rows[wanted++] = (uint32_t)(row - 1);
+            .first_row = row, .rows = rows, .position = (int64_t)s->computed, .pages = s->table.pages};
+        row += rows;
+        if (!items[i].samples) continue;
+        items[i].logits = e->logits + wanted * vocab;
+        for (size_t r = row - items[i].draft - 1; r < row; r++) e->logit_rows[wanted++] = (uint32_t)r;
     }
     *b = (iv_batch){.ids = e->ids,
                     .tokens = row,
@@ -69,65 +145,85 @@ static void fill_batch(iv_engine *e, const iv_plan_item *items, size_t count, iv
                     .logits = e->logits};
 }
 
-/* Samples for one sequence whose last known token was computed; true if the sequence has ended. */
-static bool sample_one(iv_engine *e, iv_sequence *s, const float *logits) {
-    iv_error err;
-    iv_finish finish = IV_FINISH_NONE;
-    int32_t token = iv_sample(&e->sampler, e->forward->compute.kernels, &s->sampling, logits, s->seen, s->seen_count,
-                              s->tokens.count);
-    if (iv_emit_token(e, s, token, logits, &finish, &err) != IV_OK) {
-        iv_emit_done(e, s, IV_FINISH_ERROR, err.message, NULL);
-        return true;
-    }
-    return finish != IV_FINISH_NONE;
+typedef struct answering {
+    const iv_engine *e;
+    iv_step_item *items;
+} answering;
+
+static void answer_task(void *context, size_t index, size_t worker) {
+    const answering *a = context;
+    if (a->items[index].samples) iv_answer_item(a->e, &a->e->samplers[worker], &a->items[index]);
 }
 
-/* Runs items of the plan as one batch and samples where they reach the end; ended[] notes who is through. */
-static iv_status run_items(iv_engine *e, const iv_plan_item *items, size_t count, bool *ended, iv_error *err) {
+/* Runs items as one batch, samples where they reach the end, and puts what came of it into the ring. */
+static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_error *err) {
     iv_batch batch;
-    size_t vocab = (size_t)e->model->config.vocab_size, row = 0;
+    answering a = {e, items};
     fill_batch(e, items, count, &batch);
-    IV_TRY(iv_forward(e->forward, &batch, err));
+    IV_TRY(iv_engine_forward(e, &batch, err));
+    double start = iv_now();
+    for (size_t i = 0; i < count; i++) items[i].sequence->computed += items[i].tokens;
+    iv_pool_run(e->pool, count, answer_task, &a);
     for (size_t i = 0; i < count; i++) {
-        iv_sequence *s = e->running[items[i].sequence];
-        s->computed += items[i].tokens;
-        if (items[i].samples) ended[items[i].sequence] = sample_one(e, s, e->logits + row++ * vocab);
+        iv_sequence *s = items[i].sequence;
+        iv_emit_item(e, &items[i]);
+        if (e->prefix_caching) iv_kv_publish(&s->table, &e->kv, s->tokens.data, s->computed);
+        if (items[i].finish == IV_FINISH_NONE) continue;
+        const char *message = items[i].finish == IV_FINISH_ERROR ? s->error.message : NULL;
+        iv_emit_done(e, s, items[i].finish, message, items[i].stop);
     }
+    e->stats.sample_seconds += iv_now() - start;
     return IV_OK;
 }
 
 /* A step fails when some sequence's keys or values overflow. The others must not notice: each is run again alone,
- * which writes the same bits to the same places, and only those that fail alone end. */
-static void run_apart(iv_engine *e, size_t items, bool *ended) {
-    for (size_t i = 0; i < items; i++) {
-        iv_error failure;
-        size_t at = e->items[i].sequence;
-        if (run_items(e, &e->items[i], 1, ended, &failure) == IV_OK) continue;
-        iv_emit_done(e, e->running[at], IV_FINISH_ERROR, failure.message, NULL);
-        ended[at] = true;
+ * which writes the same bits to the same places, and only those that fail alone end. Guesses are left out: a wrong
+ * one may overflow where the sequence itself does not. */
+static void run_apart(iv_engine *e, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        iv_step_item *item = &e->items[i];
+        item->draft = 0;
+        if (run_items(e, item, 1, &item->sequence->error) == IV_OK) continue;
+        item->finish = IV_FINISH_ERROR;
+        iv_emit_done(e, item->sequence, IV_FINISH_ERROR, item->sequence->error.message, NULL);
     }
 }
 
 static void step(iv_engine *e) {
-    bool ended[IV_SEQS_MAX] = {false};
+    iv_plan plan;
     iv_error failure;
-    drop_cancelled(e);
-    admit(e);
-    for (size_t i = 0; i < e->running_count; i++)
-        e->plan_sequences[i] =
-            (iv_plan_sequence){.known = e->running[i]->tokens.count, .computed = e->running[i]->computed};
-    size_t items = iv_plan_step(e->plan_sequences, e->running_count, e->max_num_batched_tokens, e->items);
-    if (items == 0) return;
-    if (run_items(e, e->items, items, ended, &failure) != IV_OK) run_apart(e, items, ended);
-    for (size_t i = e->running_count; i-- > 0;)
-        if (ended[i]) retire(e, i);
+    drop_cancelled(e, &e->running);
+    drop_cancelled(e, &e->waiting);
+    make_plan(e, &plan);
+    size_t count = carry_out(e, &plan);
+    if (count == 0) return;
+    if (run_items(e, e->items, count, &failure) != IV_OK) run_apart(e, count);
+    for (size_t i = 0; i < count; i++) {
+        size_t at;
+        if (e->items[i].finish == IV_FINISH_NONE) continue;
+        IV_ASSERT(iv_line_find(&e->running, e->items[i].sequence->id, &at));
+        retire(e, &e->running, at);
+    }
+    e->stats.steps++;
+}
+
+/* Kept logits live in their request until the next step, so their events must be taken first. */
+static bool logits_wait(const iv_engine *e) {
+    for (size_t i = 0; i < e->running.count; i++)
+        if (e->running.at[i]->kept_logits && e->running.at[i]->untaken > 0) return true;
+    return false;
 }
 
 iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
-    (void)err; /* what can fail today fails for one request, and its last event says so */
+    *busy = e->running.count > 0 || e->waiting.count > 0;
+    if (!iv_events_have_room(e))
+        return iv_fail(err, IV_BUSY, "events: %zu wait to be taken, at most %zu may", e->event_count, e->events_max);
+    if (logits_wait(e)) return iv_fail(err, IV_BUSY, "events: take those that carry logits before the next step");
+    double start = iv_now();
     unsigned mode = iv_float_mode_enter();
     step(e);
     iv_float_mode_leave(mode);
-    *busy = e->running_count > 0 || e->waiting != NULL;
+    e->stats.step_seconds += iv_now() - start;
+    *busy = e->running.count > 0 || e->waiting.count > 0;
     return IV_OK;
 }

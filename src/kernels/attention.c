@@ -51,7 +51,6 @@ typedef struct job {
     const iv_compute *c;
     const iv_attention_args *a;
     const iv_tile_kernel *kernel;
-    size_t group;       /* query heads a KV head */
     size_t tile_tokens; /* most tokens of a tile */
     size_t head_slices; /* tiles that the group's heads are cut into when they exceed a tile */
     size_t scratch_bytes;
@@ -128,14 +127,14 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
     }
 }
 
-/* Heads [head_first, head_first + heads_here) of the KV head's group for `tokens` tokens from `token`. */
+/* Query heads [head, head + heads_here), all of the KV head's group, for `tokens` tokens from `token`. */
 static void run_tile(const job *j, scratch *s, const iv_attention_span *span, size_t token, size_t tokens,
-                     size_t kv_head, size_t head_first, size_t heads_here) {
+                     size_t kv_head, size_t head, size_t heads_here) {
     const iv_attention_args *a = j->a;
     const iv_kv_layout *l = a->layout;
     size_t rows = tokens * heads_here, head_bytes = l->head_dim * iv_dtype_bytes(l->type),
            row_bytes = a->heads * head_bytes;
-    size_t column = (kv_head * j->group + head_first) * head_bytes;
+    size_t column = head * head_bytes;
     int64_t position = span->position + (int64_t)token, last = position + (int64_t)tokens - 1;
     tile_state *t = s->s;
     for (size_t i = 0; i < tokens; i++)
@@ -195,22 +194,24 @@ static void task(void *context, size_t index, size_t worker) {
     size_t per_tile = j->a->layout->heads * j->head_slices, inner = index % per_tile, tile = index / per_tile;
     const iv_attention_span *span = j->a->spans;
     for (size_t n; tile >= (n = span_tiles(j, span)); span++) tile -= n;
-    size_t token, tokens, slice = inner % j->head_slices, width = (j->group + j->head_slices - 1) / j->head_slices;
+    size_t token, tokens, slice = inner % j->head_slices, width = (j->a->group + j->head_slices - 1) / j->head_slices;
     find_tile(j, span, tile, &token, &tokens);
-    size_t first = slice * width;
-    if (first < j->group)
-        run_tile(j, &s, span, token, tokens, inner / j->head_slices, first, iv_size_min(width, j->group - first));
+    /* Counted from the first head of the first group, which may stand before the heads that are here. */
+    size_t kv_head = inner / j->head_slices, group = kv_head * j->a->group, here = j->a->group_first;
+    size_t first = iv_size_max(group + slice * width, here);
+    size_t last = iv_size_min(group + iv_size_min((slice + 1) * width, j->a->group), here + j->a->heads);
+    if (first < last) run_tile(j, &s, span, token, tokens, kv_head, first - here, last - first);
 }
 
 void iv_attention(const iv_compute *c, const iv_attention_args *a) {
     const iv_kv_layout *l = a->layout;
-    job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][l->type][l->type], .group = a->heads / l->heads};
+    job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][l->type][l->type]};
     scratch unused;
-    IV_ASSERT(j.kernel && a->heads % l->heads == 0);
+    IV_ASSERT(j.kernel && a->group_first + a->heads <= a->group * l->heads);
     j.scratch_bytes = carve(l, NULL, &unused);
     IV_ASSERT(j.scratch_bytes * iv_pool_threads(c->pool) <= c->scratch_bytes);
-    j.head_slices = (j.group + j.kernel->rows_max - 1) / j.kernel->rows_max;
-    j.tile_tokens = iv_size_max(1, j.kernel->rows_max / ((j.group + j.head_slices - 1) / j.head_slices));
+    j.head_slices = (a->group + j.kernel->rows_max - 1) / j.kernel->rows_max;
+    j.tile_tokens = iv_size_max(1, j.kernel->rows_max / ((a->group + j.head_slices - 1) / j.head_slices));
     size_t tiles = 0, blocks = 0;
     for (size_t i = 0; i < a->span_count; i++) {
         const iv_attention_span *span = &a->spans[i];

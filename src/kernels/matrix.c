@@ -39,26 +39,26 @@ static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
 
 /* The common case: bits moved as they are, for `count` rows from column c of one panel, in blocks of pairs of k
  * small enough that the lines being filled stay in the first-level cache. */
-static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *rows, size_t count, size_t k) {
+static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *rows, size_t stride, size_t count, size_t k) {
     enum { BLOCK = 32 };
     size_t pairs = k / 2;
     for (size_t from = 0; from < pairs; from += BLOCK) {
         size_t to = iv_size_min(from + BLOCK, pairs);
         for (size_t r = 0; r < count; r++)
-            for (size_t i = from; i < to; i++) memcpy(&panel[i * C + c + r], rows + r * k + 2 * i, sizeof *panel);
+            for (size_t i = from; i < to; i++) memcpy(&panel[i * C + c + r], rows + r * stride + 2 * i, sizeof *panel);
     }
-    for (size_t r = 0; k % 2 && r < count; r++) panel[pairs * C + c + r] = rows[r * k + k - 1];
+    for (size_t r = 0; k % 2 && r < count; r++) panel[pairs * C + c + r] = rows[r * stride + k - 1];
 }
 
-void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t first, size_t count) {
+void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count) {
     IV_ASSERT(first + count <= m->n);
     const char *row = rows;
-    size_t row_bytes = m->k * iv_dtype_bytes(from);
+    size_t row_bytes = stride * iv_dtype_bytes(from);
     for (size_t n = first, here; n < first + count; n += here, row += here * row_bytes) {
         unsigned char *panel = m->data + n / C * m->panel_bytes;
         here = iv_size_min(C - n % C, first + count - n);
         if (from == IV_BF16 && m->type == IV_BF16) {
-            pack_bf16((uint32_t *)(void *)panel, n % C, (const uint16_t *)(const void *)row, here, m->k);
+            pack_bf16((uint32_t *)(void *)panel, n % C, (const uint16_t *)(const void *)row, stride, here, m->k);
             continue;
         }
         for (size_t r = 0; r < here; r++)

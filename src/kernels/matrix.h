@@ -27,10 +27,9 @@ static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p)
     return m->data + p * m->panel_bytes;
 }
 
-/* Packs rows [first, first + count) of W, given as `from` elements row by row, rounding to m->type if
- * `from` differs. The data must have been zeroed. first is a multiple of 32 unless one caller packs all:
- * callers with disjoint panels may run at once. */
-void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t first, size_t count);
+/* Packs rows [first, first + count) of W, given as m->k `from` elements a row, `stride` elements from row to row,
+ * rounding to m->type if `from` differs. The data must have been zeroed. Callers with disjoint rows may run at once. */
+void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count);
 
 /* Element (n, k) in m->type's bits, in the low half for 16-bit types. For references and tests. */
 uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k);

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "device/memory.h"
 #include "kernels/linear.h"
+#include "model/exchange.h"
 #include "model/moe.h"
 #include "numerics/attention.h"
 
@@ -27,29 +28,40 @@ static void *carve(carving *c, size_t count, size_t width) {
     return c->base ? c->base + at : NULL;
 }
 
-static size_t widest_input(const iv_model_config *c) {
-    size_t k = iv_size_max((size_t)c->hidden_size, (size_t)(c->heads * c->head_dim));
-    return iv_size_max(k, iv_size_max((size_t)c->intermediate_size, (size_t)c->moe_intermediate_size));
+/* The widths of what this rank computes. */
+typedef struct widths {
+    size_t q, kv, intermediate;
+} widths;
+
+static widths widths_of(const iv_model *m) {
+    const iv_share *s = &m->split.share[m->rank];
+    size_t dim = (size_t)m->config.head_dim;
+    return (widths){.q = s->heads * dim,
+                    .kv = s->kv_heads * dim,
+                    .intermediate = iv_size_max(m->split.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
 }
 
 static void carve_all(iv_forward_state *s, carving *v) {
     const iv_model_config *c = &s->model->config;
+    widths w = widths_of(s->model);
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
-    size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim),
-           k = (size_t)c->experts_per_token;
-    size_t intermediate = iv_size_max((size_t)c->intermediate_size, (size_t)c->moe_intermediate_size);
-    size_t linear = 0, attention = 0, total = 0;
-    if (!iv_linear_scratch(t, widest_input(c), &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
+    size_t k = (size_t)c->experts_per_token, ranks = s->model->split.ranks;
+    size_t linear = 0, attention = 0, total = 0, inputs = iv_size_max(hidden, iv_size_max(w.q, w.intermediate));
+    if (!iv_linear_scratch(t, inputs, &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
         !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
     s->compute.scratch = carve(v, s->compute.scratch_bytes, 1);
     s->x = carve(v, t * hidden, sizeof(float));
     s->normed = carve(v, t * hidden, width);
-    s->wide = carve(v, t * iv_size_max(q + 2 * kv, iv_size_max(2 * intermediate, hidden)), sizeof(float));
-    s->q = carve(v, t * q, width);
-    s->attended = carve(v, t * q, width);
-    s->act = carve(v, t * intermediate, width);
+    s->wide = carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
+    s->q = carve(v, t * w.q, width);
+    s->attended = carve(v, t * w.q, width);
+    s->act = carve(v, t * w.intermediate, width);
+    if (ranks > 1) {
+        if (!iv_exchange_bytes(s, &s->part_bytes)) v->overflow = true;
+        for (int i = 0; i < 2; i++) s->parts[i] = carve(v, s->part_bytes, 1);
+    }
     if (k == 0) return;
     s->router_logits = carve(v, t * (size_t)c->experts, sizeof(float));
     s->expert_ids = carve(v, t * k, sizeof(int32_t));
@@ -57,6 +69,7 @@ static void carve_all(iv_forward_state *s, carving *v) {
     s->terms = carve(v, t * k * hidden, sizeof(float));
     s->gathered = carve(v, t * hidden, width);
     s->expert_rows = carve(v, t * 2, sizeof(uint32_t));
+    s->node_counts = carve(v, ranks * (t + 1), sizeof(uint32_t));
 }
 
 iv_status iv_forward_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
@@ -134,7 +147,8 @@ static void rotate_row(void *context, size_t row, size_t worker) {
     const iv_model *m = t->s->model;
     const iv_model_config *c = &m->config;
     const iv_kernels *k = t->s->compute.kernels;
-    size_t dim = (size_t)c->head_dim, heads = (size_t)c->heads, kv_heads = (size_t)c->kv_heads,
+    const iv_share *share = &m->split.share[m->rank];
+    size_t dim = (size_t)c->head_dim, heads = share->heads, kv_heads = share->kv_heads,
            width = iv_dtype_bytes(m->dtype);
     float *qkv = t->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
@@ -162,13 +176,13 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     (void)worker;
     step *t = context;
     const iv_model *m = t->s->model;
-    size_t n = (size_t)m->config.intermediate_size;
+    size_t n = m->split.down.of[m->rank].k;
     const float *gate = t->s->wide + row * 2 * n;
     t->s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)t->s->act + row * n * iv_dtype_bytes(m->dtype));
 }
 
 static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
-                   float *out, bool accumulate) {
+                   float *out) {
     iv_linear(&s->compute, &(iv_linear_args){.weight = w,
                                              .type = s->model->dtype,
                                              .x = x,
@@ -176,57 +190,85 @@ static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x,
                                              .rows = rows,
                                              .bias = bias,
                                              .out = out,
-                                             .out_stride = w->n,
-                                             .accumulate = accumulate});
+                                             .out_stride = w->n});
 }
 
-static void attention_block(step *t) {
+static iv_status attention_block(step *t, iv_error *err) {
     iv_forward_state *s = t->s;
     const iv_model *m = s->model;
     const iv_layer *l = t->layer;
+    const iv_share *share = &m->split.share[m->rank];
+    size_t dim = (size_t)m->config.head_dim, group = (size_t)(m->config.heads / m->config.kv_heads);
     norm_rows(t, l->attention_norm);
-    linear(s, &l->qkv, s->normed, t->b->tokens, l->qkv_bias, s->wide, false);
-    iv_pool_run(s->compute.pool, t->b->tokens, rotate_row, t);
-    iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
-                                                   .kv = t->kv,
-                                                   .heads = (size_t)m->config.heads,
-                                                   .window = l->window,
-                                                   .scale_log2e = m->scale_log2e,
-                                                   .q = s->q,
-                                                   .out = s->attended,
-                                                   .spans = t->b->spans,
-                                                   .span_count = t->b->span_count});
-    linear(s, &l->out, s->attended, t->b->tokens, l->out_bias, s->x, true);
-}
-
-static void mlp_block(step *t) {
-    iv_forward_state *s = t->s;
-    const iv_layer *l = t->layer;
-    norm_rows(t, l->mlp_norm);
-    if (l->moe) {
-        iv_moe(s, l, t->b->tokens);
-        return;
+    if (share->heads) {
+        linear(s, &l->qkv, s->normed, t->b->tokens, l->qkv_bias, s->wide);
+        iv_pool_run(s->compute.pool, t->b->tokens, rotate_row, t);
+        iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
+                                                       .kv = t->kv,
+                                                       .heads = share->heads,
+                                                       .group = group,
+                                                       .group_first = share->head_first - share->kv_head_first * group,
+                                                       .window = l->window,
+                                                       .scale_log2e = m->scale_log2e,
+                                                       .q = s->q,
+                                                       .out = s->attended,
+                                                       .spans = t->b->spans,
+                                                       .span_count = t->b->span_count});
     }
-    linear(s, &l->experts->gate_up, s->normed, t->b->tokens, l->experts->gate_up_bias, s->wide, false);
-    iv_pool_run(s->compute.pool, t->b->tokens, swiglu_row, t);
-    linear(s, &l->experts->down, s->act, t->b->tokens, l->experts->down_bias, s->x, true);
+    size_t bad = atomic_load(&t->bad_span);
+    iv_status status = iv_row_parallel(s,
+                                       &(iv_row_parallel_args){.cuts = &m->split.out,
+                                                               .nodes = l->out,
+                                                               .bias = l->out_bias,
+                                                               .x = s->attended,
+                                                               .x_stride = share->heads * dim,
+                                                               .x_first = share->head_first * dim,
+                                                               .rows = t->b->tokens,
+                                                               .least = &bad},
+                                       err);
+    if (status == IV_OK && bad != SIZE_MAX)
+        return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite",
+                       (size_t)(l - m->layers), bad);
+    return status;
 }
 
-/* The rows whose logits are wanted, in batches that fit the step's buffers. */
-static void logits_block(step *t) {
+static iv_status mlp_block(step *t, iv_error *err) {
+    iv_forward_state *s = t->s;
+    const iv_model *m = s->model;
+    const iv_mlp *mlp = t->layer->experts;
+    norm_rows(t, t->layer->mlp_norm);
+    if (t->layer->moe) return iv_moe(s, t->layer, t->b->tokens, err);
+    linear(s, &mlp->gate_up, s->normed, t->b->tokens, mlp->gate_up_bias, s->wide);
+    iv_pool_run(s->compute.pool, t->b->tokens, swiglu_row, t);
+    const iv_row_cut *cut = &m->split.down.of[m->rank];
+    return iv_row_parallel(s,
+                           &(iv_row_parallel_args){.cuts = &m->split.down,
+                                                   .nodes = mlp->down,
+                                                   .bias = mlp->down_bias,
+                                                   .x = s->act,
+                                                   .x_stride = cut->k,
+                                                   .x_first = cut->first,
+                                                   .rows = t->b->tokens},
+                           err);
+}
+
+static iv_status logits_block(step *t, iv_error *err) {
     iv_forward_state *s = t->s;
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
     for (size_t i = 0; i < t->b->logit_count; i++)
         s->compute.kernels->rmsnorm(s->x + t->b->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
                                     hidden, m->dtype, (char *)s->normed + i * hidden * width);
-    linear(s, &m->head, s->normed, t->b->logit_count, NULL, t->b->logits, false);
+    if (m->split.ranks > 1) return iv_split_head(s, t->b->logit_count, t->b->logits, err);
+    linear(s, &m->head, s->normed, t->b->logit_count, NULL, t->b->logits);
+    return IV_OK;
 }
 
 iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {
     const iv_model *m = s->model;
     step t = {.s = s, .b = b, .bad_span = SIZE_MAX};
     IV_ASSERT(b->tokens > 0 && b->tokens <= s->tokens_max && b->logit_count <= b->tokens);
+    IV_ASSERT((s->comm ? s->comm->size : 1) == m->split.ranks);
     for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < m->config.vocab_size);
     for (size_t i = 0; i < b->span_count; i++)
         IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= m->rope_positions);
@@ -234,13 +276,8 @@ iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         t.layer = &m->layers[i];
         t.kv = b->kv + i * b->kv_layer_bytes;
-        attention_block(&t);
-        size_t bad = atomic_load(&t.bad_span);
-        if (bad != SIZE_MAX)
-            return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite", i,
-                           bad);
-        mlp_block(&t);
+        IV_TRY(attention_block(&t, err));
+        IV_TRY(mlp_block(&t, err));
     }
-    if (b->logit_count) logits_block(&t);
-    return IV_OK;
+    return b->logit_count ? logits_block(&t, err) : IV_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef IV_MODEL_FORWARD_H
 #define IV_MODEL_FORWARD_H
 
+#include "comm/comm.h"
 #include "kernels/attention.h"
 #include "kernels/compute.h"
 #include "model/model.h"
@@ -12,13 +13,14 @@
 typedef struct iv_forward_state {
     const iv_model *model;
     iv_compute compute; /* kernels, arithmetic and pool of the caller; scratch of this state */
+    iv_comm *comm;      /* the caller sets it where the model is split; NULL for one rank */
     size_t tokens_max;
     unsigned char *data;
     size_t data_bytes;
     float *x;              /* [tokens][hidden]: the residual stream */
     void *normed;          /* [tokens][hidden] in the model's dtype */
     float *wide;           /* [tokens][widest linear output] */
-    void *q, *attended;    /* [tokens][heads * head_dim] in dtype */
+    void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; an expert's rows start at its first */
     float *router_logits;  /* [tokens][experts] */
     int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
@@ -26,6 +28,11 @@ typedef struct iv_forward_state {
     float *terms;          /* [tokens][experts_per_token][hidden] */
     void *gathered;        /* [tokens][hidden] in dtype */
     uint32_t *expert_rows; /* [tokens][2]: token and slot of each row gathered for an expert */
+    uint32_t *node_counts; /* [tokens + 1][ranks]: a rank's expert nodes of the tokens before one */
+    /* What goes to the other ranks, a header before it; two, taken in turn (comm.h). */
+    unsigned char *parts[2];
+    size_t part_bytes;
+    int part;
 } iv_forward_state;
 
 typedef struct iv_batch {
@@ -37,7 +44,7 @@ typedef struct iv_batch {
     size_t kv_layer_bytes;
     const uint32_t *logit_rows; /* rows whose logits are wanted */
     size_t logit_count;
-    float *logits; /* [logit_count][vocab_size] */
+    float *logits; /* [logit_count][vocab_size]; filled on rank 0 */
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */
@@ -45,8 +52,10 @@ iv_status iv_forward_open(const iv_model *m, const iv_kernels *kernels, iv_arith
                           size_t tokens_max, iv_forward_state **out, iv_error *err);
 void iv_forward_close(iv_forward_state *s); /* NULL is fine */
 
-/* Runs the step. IV_FORMAT names the span in which a key or value was not finite. Ids and positions are the
- * caller's to check: an id outside the vocabulary is a programmer error. */
+/* Runs the step; where the model is split, all ranks call it with the same batch, each with its own kv. IV_FORMAT, on
+ * all ranks alike, names the span in which a key or value was not finite; any other error means that a rank is lost and
+ * no further step can run. Ids and positions are the caller's to check: an id outside the vocabulary is a programmer
+ * error. */
 iv_status iv_forward(iv_forward_state *s, const iv_batch *batch, iv_error *err);
 
 #endif

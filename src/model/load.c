@@ -29,6 +29,43 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
                    iv_dtype_name(m->dtype));
 }
 
+/* The models of this process's other ranks, behind the first. */
+static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_error *err) {
+    size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
+    IV_TRY(iv_split_make(&first->config, ranks, &first->split, err));
+    IV_ASSERT(o->rank_first + count <= ranks);
+    first->rank = o->rank_first;
+    iv_model *last = first;
+    for (size_t r = 1; r < count; r++) {
+        iv_model *m = calloc(1, sizeof *m);
+        if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
+        m->config = first->config, m->dtype = first->dtype, m->split = first->split, m->rank = o->rank_first + r;
+        last = last->next = m;
+    }
+    return IV_OK;
+}
+
+static void free_shards(iv_model *m) {
+    for (iv_model *next; m; m = next) {
+        next = m->next;
+        iv_memory_free(m->data, m->data_bytes);
+        iv_arena_free(&m->arena);
+        free(m);
+    }
+}
+
+static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
+    IV_TRY(iv_weight_plan_make(first, c, plan, err));
+    for (iv_model *m = first; m; m = m->next) {
+        size_t heads = m->split.share[m->rank].kv_heads;
+        if (!iv_kv_layout_make(&m->kv_layout, m->dtype, heads, (size_t)m->config.head_dim))
+            return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+        if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
+            return iv_fail(err, IV_LIMIT, "model: its weights are too large");
+    }
+    return IV_OK;
+}
+
 /* Everything that headers tell. On failure nothing is held. */
 static iv_status plan_from_headers(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                                    iv_weight_plan *plan, iv_error *err) {
@@ -37,24 +74,25 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
     iv_checkpoint *c;
     IV_TRY(iv_checkpoint_open(dir, &c, err));
     iv_status status = choose_dtype(o, m, c, err);
-    if (status == IV_OK) status = iv_weight_plan_make(m, c, plan, err);
-    if (status == IV_OK &&
-        !iv_kv_layout_make(&m->kv_layout, m->dtype, (size_t)m->config.kv_heads, (size_t)m->config.head_dim))
-        status = iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+    if (status == IV_OK) status = make_shards(o, m, err);
+    if (status == IV_OK) status = shape_all(m, c, plan, err);
     if (status == IV_OK) {
-        m->weight_bytes = plan->matrix_bytes;
         *checkpoint = c;
         return IV_OK;
     }
     iv_checkpoint_close(c);
+    free_shards(m->next);
     iv_arena_free(&m->arena);
+    *m = (iv_model){0};
     return status;
 }
 
 iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                         iv_error *err) {
     iv_weight_plan plan;
-    return plan_from_headers(dir, o, m, checkpoint, &plan, err);
+    iv_model_options one = *o;
+    one.ranks = one.rank_count = 1, one.rank_first = 0;
+    return plan_from_headers(dir, &one, m, checkpoint, &plan, err);
 }
 
 typedef struct loading {
@@ -111,25 +149,37 @@ static size_t first_out_of_range(iv_dtype from, iv_dtype to, const void *p, size
     return n;
 }
 
+/* Rows [first, first + rows) of a tensor to one of its targets. */
+static void use_rows(const iv_weight_part *part, const iv_weight_target *to, const void *bytes, size_t first,
+                     size_t rows) {
+    size_t begin = iv_size_max(first, to->begin), end = iv_size_min(first + rows, to->end);
+    if (begin >= end) return;
+    iv_dtype type = part->tensor->dtype;
+    size_t element = (begin - first) * part->columns + to->column, at = to->first + (begin - to->begin);
+    const char *from = (const char *)bytes + element * iv_dtype_bytes(type);
+    if (to->vector)
+        to_floats(type, from, end - begin, to->vector + at);
+    else
+        iv_matrix_pack(to->matrix, type, from, part->columns, at, end - begin);
+}
+
 static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t element, size_t n, iv_error *err) {
     const iv_tensor_info *t = part->tensor;
-    if (!part->matrix && !part->vector) return IV_OK;
+    if (!part->checked) return IV_OK;
     size_t bad = first_not_finite(t->dtype, bytes, n);
     if (bad < n) return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->name, element + bad);
-    bad = part->matrix ? first_out_of_range(t->dtype, part->matrix->type, bytes, n) : n;
+    bad = first_out_of_range(t->dtype, part->type, bytes, n);
     if (bad < n)
         return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->name, element + bad,
-                       iv_dtype_name(part->matrix->type));
-    if (part->vector)
-        to_floats(t->dtype, bytes, n, part->vector + part->first + element);
-    else
-        iv_matrix_pack(part->matrix, t->dtype, bytes, part->first + element / part->matrix->k, n / part->matrix->k);
+                       iv_dtype_name(part->type));
+    for (const iv_weight_target *to = part->targets; to; to = to->next)
+        use_rows(part, to, bytes, element / part->columns, n / part->columns);
     return IV_OK;
 }
 
 static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t digest[32], iv_error *err) {
     const iv_tensor_info *t = part->tensor;
-    size_t width = iv_dtype_bytes(t->dtype), row = part->matrix ? part->matrix->k * width : width;
+    size_t width = iv_dtype_bytes(t->dtype), row = part->columns * width;
     size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS * row; /* whole groups of rows */
     unsigned char *chunk = malloc(iv_size_min(step, t->bytes ? t->bytes : 1));
     iv_digest *d = iv_digest_new();
@@ -225,23 +275,36 @@ static float attention_scale(int64_t head_dim) {
     return (float)(1.4426950408889634 / __builtin_sqrt((double)head_dim));
 }
 
+static iv_status place_all(const char *dir, iv_model *first, iv_error *err) {
+    for (iv_model *m = first; m; m = m->next) {
+        m->data = m->data_bytes ? iv_memory_alloc(m->data_bytes) : NULL;
+        if (m->data_bytes && !m->data)
+            return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes of weights", dir, first->weight_bytes);
+        iv_weight_plan_place(m, first);
+    }
+    return IV_OK;
+}
+
+/* What the other ranks have of the first once it is loaded. */
+static void share_all(iv_model *first) {
+    for (iv_model *m = first; m; m = m->next) {
+        m->scale_log2e = attention_scale(m->config.head_dim);
+        m->rope_positions = first->rope_positions;
+        m->rope_cosine = first->rope_cosine, m->rope_sine = first->rope_sine;
+        memcpy(m->weights_digest, first->weights_digest, sizeof m->weights_digest);
+    }
+}
+
 iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *pool, iv_model **out, iv_error *err) {
     iv_model *m = calloc(1, sizeof *m);
     iv_checkpoint *c = NULL;
     iv_weight_plan plan;
     if (!m) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a model", dir);
     iv_status status = plan_from_headers(dir, o, m, &c, &plan, err);
-    if (status == IV_OK) {
-        m->data = iv_memory_alloc(plan.matrix_bytes);
-        if (!m->data)
-            status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes of weights", dir, plan.matrix_bytes);
-    }
-    if (status == IV_OK) {
-        iv_weight_plan_place(m, m->data);
-        status = load_all(m, c, &plan, o, pool, err);
-    }
+    if (status == IV_OK) status = place_all(dir, m, err);
+    if (status == IV_OK) status = load_all(m, c, &plan, o, pool, err);
     if (status == IV_OK) status = make_rope_tables(m, o, pool, err);
-    if (status == IV_OK) m->scale_log2e = attention_scale(m->config.head_dim);
+    if (status == IV_OK) share_all(m);
     iv_checkpoint_close(c);
     if (status == IV_OK)
         *out = m;
@@ -252,10 +315,8 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
 
 void iv_model_close(iv_model *m) {
     if (!m) return;
-    iv_memory_free(m->data, m->weight_bytes);
     iv_memory_free(m->widened, m->widened_bytes);
     iv_memory_free(m->rope_cosine, rope_bytes(m));
     iv_memory_free(m->rope_sine, rope_bytes(m));
-    iv_arena_free(&m->arena);
-    free(m);
+    free_shards(m);
 }

@@ -1,4 +1,7 @@
-/* model.h: a checkpoint's weights, packed and ready to run; read-only once open, shared by every thread. */
+/* model.h: a checkpoint's weights, packed and ready to run; read-only once open, shared by every thread.
+ *
+ * An iv_model is what one tensor-parallel rank computes with (share.h). Ranks of one process are opened together: the
+ * first owns what all have whole (embedding, norms, routers, rope tables) and the others point to it. */
 #ifndef IV_MODEL_MODEL_H
 #define IV_MODEL_MODEL_H
 
@@ -8,58 +11,66 @@
 #include "format/model_config.h"
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
+#include "model/share.h"
 
-/* Matrices that share an input are one matrix: q, k, v stacked, and gate over up. Biases are NULL where the
- * family has none. */
+/* Matrices that share an input are one matrix: q, k, v stacked, and gate over up; of each the rank's rows. Row-parallel
+ * matrices are one for each canonical node of the rank's leaves. Biases are NULL where the family has none. */
 typedef struct iv_mlp {
-    iv_matrix gate_up, down;
+    iv_matrix gate_up, down[IV_RANK_NODES_MAX];
     float *gate_up_bias, *down_bias;
 } iv_mlp;
 
 typedef struct iv_layer {
     float *attention_norm, *mlp_norm; /* [hidden] */
     float *q_norm, *k_norm;           /* [head_dim] or NULL */
-    iv_matrix qkv, out;
+    iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
     iv_matrix router; /* n = experts; unused in dense layers */
-    iv_mlp *experts;  /* one for a dense layer */
+    iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
     bool moe;
     int64_t window; /* 0: full attention */
 } iv_layer;
 
 typedef struct iv_model {
     iv_model_config config;
-    iv_dtype dtype; /* of GEMM inputs and of the KV cache */
+    iv_split split;
+    size_t rank;
+    struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
+    iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
-    iv_matrix head;      /* shares the embedding's data when tied */
+    iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
     float scale_log2e;              /* head_dim^-0.5 * log2(e) */
     size_t rope_positions;          /* rows of the tables */
     float *rope_cosine, *rope_sine; /* [rope_positions][head_dim / 2] */
-    iv_kv_layout kv_layout;
-    size_t weight_bytes;        /* packed, in memory */
-    uint8_t weights_digest[32]; /* as iv_checkpoint_digest */
-    iv_arena arena;             /* small parts */
-    unsigned char *data;        /* all matrices */
-    unsigned char *widened;     /* widen.h; NULL unless asked for */
+    iv_kv_layout kv_layout;         /* of the rank's KV heads, perhaps none */
+    size_t weight_bytes;            /* packed, in memory; the first rank of a process counts all of them */
+    uint8_t weights_digest[32];     /* as iv_checkpoint_digest */
+    iv_arena arena;                 /* small parts */
+    unsigned char *data;            /* all matrices */
+    size_t data_bytes;
+    unsigned char *widened; /* widen.h; NULL unless asked for; the first rank's holds all */
     size_t widened_bytes;
 } iv_model;
 
 typedef struct iv_model_options {
     bool has_dtype;
-    iv_dtype dtype;   /* BF16, F16 or F32; without has_dtype the checkpoint's own */
-    size_t positions; /* longest sequence that will be run; 0: the model's own maximum */
+    iv_dtype dtype;                /* BF16, F16 or F32; without has_dtype the checkpoint's own */
+    size_t positions;              /* longest sequence that will be run; 0: the model's own maximum */
+    size_t ranks;                  /* tensor-parallel; 0 means 1 */
+    size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */
     void *user;
 } iv_model_options;
 
-/* Reads, checks and packs a model directory. Refuses tensors that are missing, surplus, of the wrong shape or
+/* Reads, checks and packs a model directory: *out is the first rank's, the others follow by `next`. Every byte is read,
+ * checked and hashed once, whichever rank it is for. Refuses tensors that are missing, surplus, of the wrong shape or
  * type, or hold a NaN or an infinity. On failure nothing is left behind. */
 iv_status iv_model_open(const char *dir, const iv_model_options *options, iv_pool *pool, iv_model **out, iv_error *err);
 void iv_model_close(iv_model *m); /* NULL is fine */
 
-/* What would be loaded, from headers alone: fills config, dtype, kv_layout, weight_bytes; no data, no tables.
+/* What would be loaded, from headers alone and on one rank: fills config, dtype, kv_layout, weight_bytes; no data.
  * The caller closes the checkpoint and frees out->arena. */
 iv_status iv_model_plan(const char *dir, const iv_model_options *options, iv_model *out, iv_checkpoint **checkpoint,
                         iv_error *err);

@@ -2,6 +2,7 @@
  * row's terms in the tree over expert ids. Which rows share an expert's call is free: rows are independent. */
 #include "model/moe.h"
 #include "kernels/linear.h"
+#include "model/exchange.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
 
@@ -11,6 +12,8 @@ typedef struct job {
     iv_forward_state *s;
     const iv_mlp *expert;
     size_t rows; /* gathered for the expert at work */
+    float *part; /* the own nodes, token by token */
+    const float *parts[IV_RANKS_MAX];
 } job;
 
 static size_t k_of(const iv_forward_state *s) { return (size_t)s->model->config.experts_per_token; }
@@ -53,6 +56,7 @@ static void scatter_row(void *context, size_t row, size_t worker) {
     for (size_t i = 0; i < hidden; i++) term[i] = w * y[i];
 }
 
+/* All terms of one token, where one rank has them all. */
 static void combine_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_forward_state *s = ((job *)context)->s;
@@ -63,6 +67,98 @@ static void combine_row(void *context, size_t row, size_t worker) {
         float of_element[IV_EXPERTS_PER_TOKEN_MAX];
         for (size_t e = 0; e < k; e++) of_element[e] = terms[e * hidden + i];
         x[i] = iv_canonical(x[i] + iv_ref_combine(s->expert_ids + row * k, of_element, k));
+    }
+}
+
+/* Chosen experts of one token, from slot `at` on, that stand in one canonical node of one rank's experts. */
+typedef struct group {
+    size_t rank, end; /* slots [at, end) */
+} group;
+
+static size_t rank_of(const iv_split *split, int32_t expert) {
+    size_t r = 0;
+    while ((size_t)expert >= split->share[r].expert_first + split->share[r].experts) r++;
+    return r;
+}
+
+/* Leaves of an aligned block that lies in [first, last) share a canonical node: grow from `expert` while it does. */
+static size_t node_end(const iv_share *s, int32_t expert) {
+    size_t first = (size_t)expert, size = 1, last = s->expert_first + s->experts;
+    for (;;) {
+        size_t wider = first / (2 * size) * (2 * size);
+        if (wider < s->expert_first || wider + 2 * size > last) return first / size * size + size;
+        size *= 2;
+    }
+}
+
+static group group_at(const iv_forward_state *s, const int32_t *ids, size_t at) {
+    const iv_split *split = &s->model->split;
+    group g = {.rank = rank_of(split, ids[at]), .end = at + 1};
+    size_t last = node_end(&split->share[g.rank], ids[at]);
+    while (g.end < k_of(s) && (size_t)ids[g.end] < last) g.end++;
+    return g;
+}
+
+/* How many nodes each rank has for the tokens before each. */
+static void count_nodes(iv_forward_state *s, size_t tokens) {
+    size_t ranks = s->model->split.ranks, k = k_of(s);
+    uint32_t *count = s->node_counts; /* [token][rank] */
+    memset(count, 0, ranks * sizeof *count);
+    for (size_t t = 0; t < tokens; t++, count += ranks) {
+        memcpy(count + ranks, count, ranks * sizeof *count);
+        for (size_t at = 0; at < k;) {
+            group g = group_at(s, s->expert_ids + t * k, at);
+            count[ranks + g.rank]++;
+            at = g.end;
+        }
+    }
+}
+
+static float *node_row(const iv_forward_state *s, const float *part, size_t row, size_t rank, size_t nth) {
+    const iv_split *split = &s->model->split;
+    return (float *)part + (s->node_counts[row * split->ranks + rank] + nth) * (size_t)s->model->config.hidden_size;
+}
+
+/* Adds up the own nodes of one token. */
+static void node_sums(void *context, size_t row, size_t worker) {
+    (void)worker;
+    job *j = context;
+    iv_forward_state *s = j->s;
+    size_t hidden = (size_t)s->model->config.hidden_size, k = k_of(s), nth = 0;
+    const int32_t *ids = s->expert_ids + row * k;
+    const float *terms = s->terms + row * k * hidden;
+    for (size_t at = 0; at < k;) {
+        group g = group_at(s, ids, at);
+        if (g.rank == s->model->rank) {
+            float *out = node_row(s, j->part, row, g.rank, nth++), of_element[IV_EXPERTS_PER_TOKEN_MAX];
+            for (size_t i = 0; i < hidden; i++) {
+                for (size_t e = at; e < g.end; e++) of_element[e - at] = terms[e * hidden + i];
+                out[i] = iv_ref_combine(ids + at, of_element, g.end - at);
+            }
+        }
+        at = g.end;
+    }
+}
+
+/* A node stands in the tree as its first expert alone would: an absent side passes the other through. */
+static void join_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    job *j = context;
+    iv_forward_state *s = j->s;
+    size_t hidden = (size_t)s->model->config.hidden_size, k = k_of(s), count = 0, nth[IV_RANKS_MAX] = {0};
+    const int32_t *ids = s->expert_ids + row * k;
+    const float *node[IV_EXPERTS_PER_TOKEN_MAX];
+    int32_t id[IV_EXPERTS_PER_TOKEN_MAX];
+    for (size_t at = 0; at < k; count++) {
+        group g = group_at(s, ids, at);
+        node[count] = node_row(s, j->parts[g.rank], row, g.rank, nth[g.rank]++), id[count] = ids[at];
+        at = g.end;
+    }
+    float *x = s->x + row * hidden;
+    for (size_t i = 0; i < hidden; i++) {
+        float of_element[IV_EXPERTS_PER_TOKEN_MAX];
+        for (size_t e = 0; e < count; e++) of_element[e] = node[e][i];
+        x[i] = iv_canonical(x[i] + iv_ref_combine(id, of_element, count));
     }
 }
 
@@ -88,17 +184,17 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                              .out = s->wide,
                                              .out_stride = w->gate_up.n});
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &w->down,
+    iv_linear(&s->compute, &(iv_linear_args){.weight = w->down,
                                              .type = m->dtype,
                                              .x = s->act,
-                                             .x_stride = w->down.k,
+                                             .x_stride = w->down->k,
                                              .rows = j->rows,
                                              .out = s->wide,
-                                             .out_stride = w->down.n});
+                                             .out_stride = w->down->n});
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
 }
 
-void iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens) {
+iv_status iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens, iv_error *err) {
     job j = {.s = s};
     iv_linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
                                              .type = s->model->dtype,
@@ -108,9 +204,23 @@ void iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens) {
                                              .out = s->router_logits,
                                              .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
-    for (size_t e = 0; e < (size_t)s->model->config.experts; e++) {
+    const iv_split *split = &s->model->split;
+    const iv_share *share = &split->share[s->model->rank];
+    for (size_t e = share->expert_first; e < share->expert_first + share->experts; e++) {
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
-    iv_pool_run(s->compute.pool, tokens, combine_row, &j);
+    if (split->ranks == 1) {
+        iv_pool_run(s->compute.pool, tokens, combine_row, &j);
+        return IV_OK;
+    }
+    count_nodes(s, tokens);
+    size_t floats[IV_RANKS_MAX];
+    for (size_t r = 0; r < split->ranks; r++)
+        floats[r] = s->node_counts[tokens * split->ranks + r] * (size_t)s->model->config.hidden_size;
+    j.part = iv_exchange_buffer(s);
+    iv_pool_run(s->compute.pool, tokens, node_sums, &j);
+    IV_TRY(iv_exchange_all(s, floats, NULL, j.parts, err));
+    iv_pool_run(s->compute.pool, tokens, join_row, &j);
+    return IV_OK;
 }

@@ -4,7 +4,8 @@
 
 #include "model/forward.h"
 
-/* x += combined expert outputs, for rows [0, tokens) of s->normed. */
-void iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens);
+/* x += combined expert outputs, for rows [0, tokens) of s->normed. A rank runs its own experts; which nodes of the
+ * combine tree exist for a token every rank knows from the routing, so only their values travel. */
+iv_status iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens, iv_error *err);
 
 #endif

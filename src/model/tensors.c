@@ -2,16 +2,19 @@
  * when they differ; values are never changed by that. */
 #include "model/tensors.h"
 #include "base/size.h"
+#include "kernels/kernels.h"
 #include "numerics/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFIX_BYTES = 96, NAME_BYTES = 256, PIECES_MAX = 3 };
+enum { PREFIX_BYTES = 96, NAME_BYTES = 256, PIECES_MAX = 3, CUTS_MAX = IV_RANKS_MAX * IV_RANK_NODES_MAX };
 
 typedef struct builder {
-    iv_model *m;
+    iv_model *first;               /* of this process */
+    iv_model *shard[IV_RANKS_MAX]; /* [0] is first */
+    size_t shards;
     const iv_checkpoint *c;
     iv_weight_plan *plan;
     size_t capacity;
@@ -21,7 +24,8 @@ typedef struct builder {
 
 static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_t columns, const iv_tensor_info **out) {
     const iv_tensor_info *t = iv_checkpoint_find(b->c, name);
-    if (!t) return iv_fail(b->err, IV_FORMAT, "%s: wanted by %s, not in the checkpoint", name, b->m->config.model_type);
+    if (!t)
+        return iv_fail(b->err, IV_FORMAT, "%s: wanted by %s, not in the checkpoint", name, b->first->config.model_type);
     if (t->ndim != ndim || (size_t)t->shape[0] != rows || (ndim == 2 && (size_t)t->shape[1] != columns)) {
         char found[256] = "", *at = found;
         for (int i = 0; i < t->ndim; i++)
@@ -37,21 +41,31 @@ static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_
     return IV_OK;
 }
 
-static iv_status add_part(builder *b, iv_weight_part part) {
+static iv_weight_part *add_part(builder *b, iv_weight_part part) {
     IV_ASSERT(b->plan->count < b->capacity);
-    b->plan->parts[b->plan->count++] = part;
+    b->plan->parts[b->plan->count] = part;
+    return &b->plan->parts[b->plan->count++];
+}
+
+static iv_status add_target(builder *b, iv_weight_part *part, iv_weight_target target) {
+    if (target.begin == target.end) return IV_OK;
+    iv_weight_target *t = IV_ARENA_NEW(&b->first->arena, 1, iv_weight_target);
+    if (!t) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", part->tensor->name);
+    *t = target;
+    t->next = part->targets, part->targets = t;
     return IV_OK;
 }
 
-static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, size_t first,
-                        size_t total) {
+/* A vector that every rank has whole: the first rank's. */
+static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out) {
     char name[NAME_BYTES];
     const iv_tensor_info *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);
     IV_TRY(find(b, name, 1, n, 0, &t));
-    if (!*out) *out = IV_ARENA_NEW(&b->m->arena, total, float);
+    *out = IV_ARENA_NEW(&b->first->arena, n, float);
     if (!*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
-    return add_part(b, (iv_weight_part){.tensor = t, .vector = *out, .first = first});
+    iv_weight_part *part = add_part(b, (iv_weight_part){.tensor = t, .columns = 1, .checked = true, .type = IV_F32});
+    return add_target(b, part, (iv_weight_target){.vector = *out, .end = n});
 }
 
 typedef struct piece {
@@ -59,81 +73,236 @@ typedef struct piece {
     size_t rows;
 } piece;
 
-/* A matrix stacked from pieces[0..count) (and their biases, if any). */
-static iv_status matrix(builder *b, const char *prefix, const piece *pieces, size_t count, size_t k, iv_matrix *out,
-                        float **bias) {
+/* One rank's matrix of a stack of pieces: rows [begin, end) of each, columns [column, column + k). */
+typedef struct cut {
+    iv_model *owner;
+    iv_matrix *matrix;
+    float **bias;
+    struct {
+        size_t begin, end;
+    } of[PIECES_MAX];
+    size_t column, k;
+    int leaves; /* 0: as k has them */
+} cut;
+
+static size_t cut_rows(const cut *c, size_t pieces) {
+    size_t n = 0;
+    for (size_t i = 0; i < pieces; i++) n += c->of[i].end - c->of[i].begin;
+    return n;
+}
+
+static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t pieces) {
+    size_t n = cut_rows(c, pieces), bytes;
+    if (n == 0 || c->k == 0) return IV_OK;
+    if (!iv_matrix_shape(c->matrix, type, n, c->k) || !iv_size_round_up(iv_matrix_bytes(c->matrix), 64, &bytes) ||
+        !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
+        return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
+    if (c->leaves) c->matrix->leaves = c->leaves;
+    return IV_OK;
+}
+
+/* The biases of a stack: of each cut the elements of its rows. */
+static iv_status biases(builder *b, const char *prefix, const piece *pieces, size_t count, cut *cuts,
+                        size_t cut_count) {
+    char name[NAME_BYTES];
+    for (size_t j = 0; j < cut_count; j++) {
+        size_t n = cut_rows(&cuts[j], count);
+        *cuts[j].bias = IV_ARENA_NEW(&cuts[j].owner->arena, n ? n : 1, float);
+        if (!*cuts[j].bias) return iv_fail(b->err, IV_NO_MEMORY, "%s%s: no memory", prefix, pieces[0].name);
+    }
+    size_t first[CUTS_MAX] = {0};
+    for (size_t i = 0; i < count; i++) {
+        const iv_tensor_info *t = NULL;
+        snprintf(name, sizeof name, "%s%s.bias", prefix, pieces[i].name);
+        IV_TRY(find(b, name, 1, pieces[i].rows, 0, &t));
+        iv_weight_part *part =
+            add_part(b, (iv_weight_part){.tensor = t, .columns = 1, .checked = true, .type = IV_F32});
+        for (size_t j = 0; j < cut_count; j++) {
+            size_t begin = cuts[j].of[i].begin, end = cuts[j].of[i].end;
+            IV_TRY(add_target(
+                b, part, (iv_weight_target){.vector = *cuts[j].bias, .begin = begin, .end = end, .first = first[j]}));
+            first[j] += end - begin;
+        }
+    }
+    return IV_OK;
+}
+
+/* Matrices stacked from pieces[0..count) of k columns, one for each cut, and their biases where the cuts want them. */
+static iv_status stacked(builder *b, const char *prefix, const piece *pieces, size_t count, size_t k, cut *cuts,
+                         size_t cut_count) {
     const iv_tensor_info *t[PIECES_MAX] = {NULL};
     char name[NAME_BYTES];
-    size_t n = 0;
     for (size_t i = 0; i < count; i++) {
         snprintf(name, sizeof name, "%s%s.weight", prefix, pieces[i].name);
         IV_TRY(find(b, name, 2, pieces[i].rows, k, &t[i]));
-        n += pieces[i].rows;
     }
-    iv_dtype type = b->m->dtype;
+    iv_dtype type = b->first->dtype;
     if (type == IV_F32) {
         type = t[0]->dtype;
         for (size_t i = 1; i < count; i++)
             if (t[i]->dtype != type) type = IV_F32;
     }
-    if (!iv_matrix_shape(out, type, n, k)) return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
-    size_t bytes;
-    if (!iv_size_round_up(iv_matrix_bytes(out), 64, &bytes) ||
-        !iv_size_add(b->plan->matrix_bytes, bytes, &b->plan->matrix_bytes))
-        return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
-    for (size_t i = 0, first = 0; i < count; first += pieces[i].rows, i++)
-        IV_TRY(add_part(b, (iv_weight_part){.tensor = t[i], .matrix = out, .first = first}));
-    for (size_t i = 0, first = 0; bias && i < count; first += pieces[i].rows, i++) {
-        snprintf(name, sizeof name, "%s.bias", pieces[i].name);
-        IV_TRY(vector(b, prefix, name, pieces[i].rows, bias, first, n));
+    size_t first[CUTS_MAX] = {0};
+    for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count));
+    for (size_t i = 0; i < count; i++) {
+        iv_weight_part *part =
+            add_part(b, (iv_weight_part){.tensor = t[i], .columns = k, .checked = true, .type = type});
+        for (size_t j = 0; j < cut_count; j++) {
+            size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
+            IV_TRY(add_target(b, part,
+                              (iv_weight_target){.matrix = cuts[j].matrix,
+                                                 .begin = begin,
+                                                 .end = end,
+                                                 .column = cuts[j].column,
+                                                 .first = first[j]}));
+            first[j] += end - begin;
+        }
     }
+    return cut_count && cuts[0].bias ? biases(b, prefix, pieces, count, cuts, cut_count) : IV_OK;
+}
+
+/* A matrix that every rank has whole. */
+static iv_status whole(builder *b, const char *prefix, const char *name, size_t n, size_t k, iv_matrix *out) {
+    const piece one[] = {{name, n}};
+    cut c = {.owner = b->first, .matrix = out, .of = {{0, n}}, .k = k};
+    return stacked(b, prefix, one, 1, k, &c, 1);
+}
+
+/* Adds the matrices of one rank's share of a row-parallel layer. */
+static size_t cut_nodes(cut *cuts, size_t count, iv_model *owner, iv_matrix *nodes, const iv_row_cut *row, size_t n) {
+    for (size_t i = 0; i < row->nodes; i++)
+        cuts[count++] = (cut){.owner = owner,
+                              .matrix = &nodes[i],
+                              .of = {{0, n}},
+                              .column = row->first + row->node[i].column,
+                              .k = row->node[i].k,
+                              .leaves = 1 << row->node[i].at.level};
+    return count;
+}
+
+/* Where a rank keeps its part of an MLP, and the cut of down's inputs there. */
+typedef struct mlp_place {
+    iv_model *owner;
+    iv_mlp *mlp;
+    const iv_row_cut *row;
+} mlp_place;
+
+static iv_status mlp(builder *b, const char *prefix, size_t intermediate, const mlp_place *places, size_t count) {
+    const iv_model_config *c = &b->first->config;
+    size_t hidden = (size_t)c->hidden_size, downs = 0;
+    const piece up[] = {{"gate_proj", intermediate}, {"up_proj", intermediate}}, down[] = {{"down_proj", hidden}};
+    cut up_cuts[CUTS_MAX], down_cuts[CUTS_MAX];
+    for (size_t i = 0; i < count; i++) {
+        const iv_row_cut *row = places[i].row;
+        size_t begin = row->first, end = begin + row->k;
+        iv_mlp *to = places[i].mlp;
+        up_cuts[i] = (cut){.owner = places[i].owner,
+                           .matrix = &to->gate_up,
+                           .bias = c->mlp_bias ? &to->gate_up_bias : NULL,
+                           .of = {{begin, end}, {begin, end}},
+                           .k = hidden};
+        downs = cut_nodes(down_cuts, downs, places[i].owner, to->down, row, hidden);
+    }
+    IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
+    IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
+    if (!c->mlp_bias || count == 0) return IV_OK;
+    IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &places[0].mlp->down_bias));
+    for (size_t i = 1; i < count; i++) places[i].mlp->down_bias = places[0].mlp->down_bias;
     return IV_OK;
 }
 
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, iv_mlp *out) {
-    const iv_model_config *c = &b->m->config;
-    size_t hidden = (size_t)c->hidden_size;
-    const piece up[] = {{"gate_proj", intermediate}, {"up_proj", intermediate}}, down[] = {{"down_proj", hidden}};
-    bool bias = c->mlp_bias;
-    IV_TRY(matrix(b, prefix, up, 2, hidden, &out->gate_up, bias ? &out->gate_up_bias : NULL));
-    return matrix(b, prefix, down, 1, intermediate, &out->down, bias ? &out->down_bias : NULL);
-}
-
-static iv_status layer(builder *b, size_t index, iv_layer *l) {
-    const iv_model_config *c = &b->m->config;
-    size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim;
+static iv_status attention(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim, outs = 0;
     size_t q = (size_t)c->heads * dim, kv = (size_t)c->kv_heads * dim;
-    char at[PREFIX_BYTES], inner[2 * PREFIX_BYTES];
-    snprintf(at, sizeof at, "model.layers.%zu.", index);
-    l->window = c->sliding_layers[index] ? c->sliding_window : 0;
-    IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm, 0, hidden));
-    IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm, 0, hidden));
     const piece qkv[] = {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}};
     const piece out[] = {{"self_attn.o_proj", hidden}};
-    IV_TRY(matrix(b, at, qkv, 3, hidden, &l->qkv, c->attention_bias ? &l->qkv_bias : NULL));
-    IV_TRY(matrix(b, at, out, 1, q, &l->out, c->attention_out_bias ? &l->out_bias : NULL));
+    iv_layer *l = &b->first->layers[index];
+    cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_share *s = &m->split.share[m->rank];
+        size_t q_begin = s->head_first * dim, kv_begin = s->kv_head_first * dim;
+        size_t q_end = q_begin + s->heads * dim, kv_end = kv_begin + s->kv_heads * dim;
+        in_cuts[r] = (cut){.owner = m,
+                           .matrix = &m->layers[index].qkv,
+                           .bias = c->attention_bias ? &m->layers[index].qkv_bias : NULL,
+                           .of = {{q_begin, q_end}, {kv_begin, kv_end}, {kv_begin, kv_end}},
+                           .k = hidden};
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->split.out.of[m->rank], hidden);
+    }
+    IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm));
+    IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm));
+    IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
+    IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
+    if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias));
     if (c->qk_norm) {
-        IV_TRY(vector(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, 0, dim));
-        IV_TRY(vector(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, 0, dim));
-    }
-    l->moe = c->moe_layers[index];
-    if (l->moe && c->experts_per_token > IV_EXPERTS_PER_TOKEN_MAX)
-        return iv_fail(b->err, IV_UNSUPPORTED, "num_experts_per_tok: at most %d are supported, found %lld",
-                       IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
-    size_t experts = l->moe ? (size_t)c->experts : 1;
-    l->experts = IV_ARENA_NEW(&b->m->arena, experts, iv_mlp);
-    if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
-    if (!l->moe) {
-        snprintf(inner, sizeof inner, "%smlp.", at);
-        return mlp(b, inner, (size_t)c->intermediate_size, l->experts);
-    }
-    const piece router[] = {{"mlp.gate", experts}};
-    IV_TRY(matrix(b, at, router, 1, hidden, &l->router, NULL));
-    for (size_t e = 0; e < experts; e++) {
-        snprintf(inner, sizeof inner, "model.layers.%zu.mlp.experts.%zu.", index, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, &l->experts[e]));
+        IV_TRY(vector(b, at, "self_attn.q_norm.weight", dim, &l->q_norm));
+        IV_TRY(vector(b, at, "self_attn.k_norm.weight", dim, &l->k_norm));
     }
     return IV_OK;
+}
+
+static iv_status experts(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    char inner[2 * PREFIX_BYTES];
+    if (c->experts_per_token > IV_EXPERTS_PER_TOKEN_MAX)
+        return iv_fail(b->err, IV_UNSUPPORTED, "num_experts_per_tok: at most %d are supported, found %lld",
+                       IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
+    IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router));
+    for (size_t e = 0; e < (size_t)c->experts; e++) {
+        mlp_place place;
+        size_t count = 0;
+        for (size_t r = 0; r < b->shards; r++) {
+            iv_model *m = b->shard[r];
+            const iv_share *s = &m->split.share[m->rank];
+            if (e < s->expert_first || e - s->expert_first >= s->experts) continue;
+            place = (mlp_place){m, &m->layers[index].experts[e], &m->split.expert_down.of[0]};
+            count = 1;
+        }
+        snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
+        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, &place, count));
+    }
+    return IV_OK;
+}
+
+static iv_status layer(builder *b, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    char at[PREFIX_BYTES], inner[2 * PREFIX_BYTES];
+    snprintf(at, sizeof at, "model.layers.%zu.", index);
+    bool moe = c->moe_layers[index];
+    mlp_place places[IV_RANKS_MAX];
+    IV_TRY(attention(b, at, index));
+    const iv_layer *first = &b->first->layers[index];
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        iv_layer *l = &m->layers[index];
+        l->moe = moe, l->window = c->sliding_layers[index] ? c->sliding_window : 0;
+        l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
+        l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
+        l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
+        if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
+        places[r] = (mlp_place){m, l->experts, &m->split.down.of[m->rank]};
+    }
+    if (moe) return experts(b, at, index);
+    snprintf(inner, sizeof inner, "%smlp.", at);
+    return mlp(b, inner, (size_t)c->intermediate_size, places, b->shards);
+}
+
+/* The head, panel by panel; a tied one is a view of the embedding (iv_weight_plan_place). */
+static iv_status head(builder *b) {
+    const iv_model_config *c = &b->first->config;
+    const piece one[] = {{"lm_head", (size_t)c->vocab_size}};
+    cut cuts[CUTS_MAX];
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_share *s = &m->split.share[m->rank];
+        cuts[r] = (cut){.owner = m,
+                        .matrix = &m->head,
+                        .of = {{s->vocab_first, s->vocab_first + s->vocab}},
+                        .k = (size_t)c->hidden_size};
+    }
+    return stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }
 
 /* Tensors that transformers, too, leaves unread: buffers of old exports, and a head beside tied embeddings. */
@@ -145,20 +314,20 @@ static bool is_redundant(const iv_model *m, const char *name) {
 }
 
 static iv_status everything(builder *b) {
-    iv_model *m = b->m;
+    iv_model *m = b->first;
     const iv_model_config *c = &m->config;
-    size_t hidden = (size_t)c->hidden_size, vocab = (size_t)c->vocab_size;
-    const piece embedding[] = {{"model.embed_tokens", vocab}}, head[] = {{"lm_head", vocab}};
-    IV_TRY(matrix(b, "", embedding, 1, hidden, &m->embedding, NULL));
-    if (!c->tie_embeddings) IV_TRY(matrix(b, "", head, 1, hidden, &m->head, NULL));
-    IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm, 0, hidden));
-    for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i, &m->layers[i]));
+    size_t hidden = (size_t)c->hidden_size;
+    IV_TRY(whole(b, "", "model.embed_tokens", (size_t)c->vocab_size, hidden, &m->embedding));
+    if (!c->tie_embeddings) IV_TRY(head(b));
+    IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm));
+    for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
+    for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
     for (size_t i = 0; i < iv_checkpoint_count(b->c); i++) {
         const iv_tensor_info *t = iv_checkpoint_at(b->c, i);
         if (b->used[i]) continue;
         if (!is_redundant(m, t->name))
             return iv_fail(b->err, IV_FORMAT, "%s: surplus tensor: %s has none of this name", t->name, c->model_type);
-        IV_TRY(add_part(b, (iv_weight_part){.tensor = t})); /* only for the digest */
+        add_part(b, (iv_weight_part){.tensor = t, .columns = 1}); /* only for the digest */
     }
     return IV_OK;
 }
@@ -169,13 +338,18 @@ static int larger_first(const void *a, const void *b) {
     return strcmp(x->tensor->name, y->tensor->name);
 }
 
-iv_status iv_weight_plan_make(iv_model *m, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
-    builder b = {.m = m, .c = c, .plan = plan, .capacity = iv_checkpoint_count(c) + 1, .err = err};
+iv_status iv_weight_plan_make(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
+    builder b = {.first = first, .c = c, .plan = plan, .capacity = iv_checkpoint_count(c) + 1, .err = err};
     *plan = (iv_weight_plan){0};
-    plan->parts = IV_ARENA_NEW(&m->arena, b.capacity, iv_weight_part);
-    b.used = IV_ARENA_NEW(&m->arena, b.capacity, bool);
-    m->layers = IV_ARENA_NEW(&m->arena, (size_t)m->config.layers, iv_layer);
-    if (!plan->parts || !b.used || !m->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    plan->parts = IV_ARENA_NEW(&first->arena, b.capacity, iv_weight_part);
+    b.used = IV_ARENA_NEW(&first->arena, b.capacity, bool);
+    bool memory = plan->parts && b.used;
+    for (iv_model *m = first; m; m = m->next) {
+        b.shard[b.shards++] = m;
+        m->layers = IV_ARENA_NEW(&m->arena, (size_t)m->config.layers, iv_layer);
+        memory = memory && m->layers;
+    }
+    if (!memory) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     IV_TRY(everything(&b));
     qsort(plan->parts, plan->count, sizeof *plan->parts, larger_first);
     return IV_OK;
@@ -187,14 +361,37 @@ static unsigned char *place(iv_matrix *matrix, unsigned char *at) {
     return at + (iv_matrix_bytes(matrix) + 63) / 64 * 64;
 }
 
-void iv_weight_plan_place(iv_model *m, unsigned char *at) {
-    at = place(&m->embedding, at);
+static unsigned char *place_nodes(iv_matrix *nodes, unsigned char *at) {
+    for (size_t i = 0; i < IV_RANK_NODES_MAX; i++) at = place(&nodes[i], at);
+    return at;
+}
+
+/* The rank's panels of the embedding. */
+static iv_matrix tied_head(const iv_model *m) {
+    const iv_share *s = &m->split.share[m->rank];
+    iv_matrix head = m->embedding;
+    head.n = s->vocab, head.panels = (s->vocab + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
+    head.data += s->vocab_first / IV_PANEL_COLUMNS * head.panel_bytes;
+    return head;
+}
+
+void iv_weight_plan_place(iv_model *m, const iv_model *first) {
+    unsigned char *at = m->data;
+    if (m == first)
+        at = place(&m->embedding, at);
+    else
+        m->embedding = first->embedding;
     at = place(&m->head, at);
-    if (m->config.tie_embeddings) m->head = m->embedding;
+    if (m->config.tie_embeddings) m->head = tied_head(m);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *l = &m->layers[i];
-        at = place(&l->qkv, at), at = place(&l->out, at), at = place(&l->router, at);
+        at = place(&l->qkv, at), at = place_nodes(l->out, at);
+        if (m == first)
+            at = place(&l->router, at);
+        else
+            l->router = first->layers[i].router;
         for (size_t e = 0; e < (l->moe ? (size_t)m->config.experts : 1); e++)
-            at = place(&l->experts[e].gate_up, at), at = place(&l->experts[e].down, at);
+            at = place(&l->experts[e].gate_up, at), at = place_nodes(l->experts[e].down, at);
     }
+    IV_ASSERT(at == m->data + m->data_bytes);
 }

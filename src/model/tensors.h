@@ -5,26 +5,35 @@
 
 #include "model/model.h"
 
-/* One tensor's destination: rows [first, first + shape[0]) of a matrix, or elements of a vector of floats, or
- * nowhere: then it is read for the digest only. */
-typedef struct iv_weight_part {
-    const iv_tensor_info *tensor;
+/* Where rows of a tensor go: as rows of a rank's matrix (of each row `matrix->k` elements from `column` on), or, for
+ * a tensor of one dimension, as elements of a vector of floats. */
+typedef struct iv_weight_target {
+    struct iv_weight_target *next;
     iv_matrix *matrix;
     float *vector;
-    size_t first; /* row or element */
+    size_t begin, end, column; /* of the tensor */
+    size_t first;              /* row or element that `begin` becomes */
+} iv_weight_target;
+
+typedef struct iv_weight_part {
+    const iv_tensor_info *tensor;
+    iv_weight_target *targets; /* none: another process has them, or nobody */
+    size_t columns;            /* elements of a row; 1 for a vector */
+    bool checked;              /* else it is read for the digest only */
+    iv_dtype type;             /* that it is rounded to */
 } iv_weight_part;
 
 typedef struct iv_weight_plan {
     iv_weight_part *parts; /* largest first; in the model's arena */
     size_t count;
-    size_t matrix_bytes; /* all packed matrices, each aligned to 64 */
 } iv_weight_plan;
 
-/* Allocates the model's layers and vectors in its arena, shapes its matrices, and matches every tensor of the
- * checkpoint. m->config and m->dtype are set before. Matrix data is not allocated. */
+/* Allocates the layers and vectors of m and of the models behind it in their arenas, shapes their matrices, counts
+ * data_bytes (packed matrices, each aligned to 64), and matches every tensor of the checkpoint. config, dtype, split
+ * and rank are set before. Matrix data is not allocated. */
 iv_status iv_weight_plan_make(iv_model *m, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err);
 
-/* Points every matrix into data (plan->matrix_bytes of it). */
-void iv_weight_plan_place(iv_model *m, unsigned char *data);
+/* Points the matrices of m into m->data, or, what it shares, into the first model's. */
+void iv_weight_plan_place(iv_model *m, const iv_model *first);
 
 #endif

@@ -17,14 +17,19 @@ static void add(list *l, iv_matrix *m) {
     l->count++;
 }
 
-/* Every matrix of a linear layer: not the embedding, whose rows are only looked up. */
+static void add_nodes(list *l, iv_matrix *nodes) {
+    for (size_t i = 0; i < IV_RANK_NODES_MAX; i++) add(l, &nodes[i]);
+}
+
+/* Every matrix of a linear layer, of all ranks here: not the embedding, whose rows are only looked up. */
 static void add_all(list *l, iv_model *m) {
     add(l, &m->head);
+    if (m->next) add_all(l, m->next);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *layer = &m->layers[i];
-        add(l, &layer->qkv), add(l, &layer->out), add(l, &layer->router);
+        add(l, &layer->qkv), add_nodes(l, layer->out), add(l, &layer->router);
         for (size_t e = 0; e < (layer->moe ? (size_t)m->config.experts : 1); e++)
-            add(l, &layer->experts[e].gate_up), add(l, &layer->experts[e].down);
+            add(l, &layer->experts[e].gate_up), add_nodes(l, layer->experts[e].down);
     }
 }
 

@@ -3,6 +3,7 @@
 #define IV_NUMERICS_TREE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum { IV_LEAVES_MAX = 8, IV_CHAIN_STEP = 16 };
 
@@ -15,5 +16,29 @@ static inline int iv_leaf_count(size_t k_padded) {
     while (leaves > 1 && k_padded % (size_t)(IV_CHAIN_STEP * leaves) != 0) leaves /= 2;
     return leaves;
 }
+
+/* A node: leaves [index << level, (index + 1) << level). */
+typedef struct iv_tree_node {
+    int level;
+    size_t index;
+} iv_tree_node;
+
+enum { IV_COVER_MAX = 32 }; /* nodes of one cover of leaves below 2^16 */
+
+static inline size_t iv_tree_first_leaf(iv_tree_node n) { return n.index << n.level; }
+
+/* The canonical nodes of leaves [first, last), last <= 2^16: the largest aligned blocks inside, in order. Whoever owns
+ * these leaves can add up each of them alone, and nothing more. Returns how many. */
+size_t iv_tree_cover(size_t first, size_t last, iv_tree_node nodes[IV_COVER_MAX]);
+
+/* The additions that are left when the nodes of a whole tree of dot-product leaves are known: value[to] += value[from]
+ * one after the other; value[0] is then the root. */
+typedef struct iv_tree_join {
+    size_t count;
+    uint8_t to[IV_LEAVES_MAX - 1], from[IV_LEAVES_MAX - 1];
+} iv_tree_join;
+
+/* nodes[0..count) cover, in order, a whole tree of at most IV_LEAVES_MAX leaves. */
+void iv_tree_join_make(const iv_tree_node *nodes, size_t count, iv_tree_join *join);
 
 #endif

@@ -1,15 +1,95 @@
-/* plan.c: decode first, so that nobody's next token waits for somebody's long prompt. */
+/* plan.c: pages and tokens are handed out in order of rank; what is handed out can be taken back until the end. */
 #include "sched/plan.h"
+#include "base/size.h"
+#include "kv/pages.h"
 
-size_t iv_plan_step(const iv_plan_sequence *s, size_t count, size_t budget, iv_plan_item *items) {
+typedef struct planner {
+    const iv_plan_input *in;
+    iv_plan_item *items;
+    size_t budget, pages; /* left */
+    bool preempted;
+} planner;
+
+static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
+
+/* Pages that computing so many tokens takes, beyond those held. */
+static size_t new_pages(const iv_plan_sequence *s, size_t tokens) {
+    size_t want = iv_kv_pages_for(s->computed + tokens);
+    return tokens && want > s->pages ? want - s->pages : 0;
+}
+
+static void preempt(planner *p, size_t i) {
+    p->pages += p->in->running[i].own + new_pages(&p->in->running[i], p->items[i].tokens);
+    p->budget += p->items[i].tokens;
+    p->items[i] = (iv_plan_item){.preempt = true};
+    p->preempted = true;
+}
+
+/* Makes a page available by preempting sequences behind i, from the last. */
+static void make_room(planner *p, size_t i) {
+    for (size_t j = p->in->running_count; p->pages == 0 && j-- > i + 1;)
+        if (!p->items[j].preempt) preempt(p, j);
+}
+
+static void give(planner *p, const iv_plan_sequence *s, size_t tokens, iv_plan_item *item) {
+    p->pages -= new_pages(s, tokens), p->budget -= tokens;
+    *item = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
+}
+
+/* As many tokens as the budget and the pages allow; one at least, if it must take a page from somebody. */
+static void schedule(planner *p, size_t i) {
+    const iv_plan_sequence *s = &p->in->running[i];
+    size_t want = iv_size_min(left_of(s), p->budget), room = s->pages * IV_ATTENTION_BLOCK - s->computed;
+    if (want == 0) return;
+    if (room == 0) make_room(p, i);
+    if (new_pages(s, want) > p->pages) want = room + p->pages * IV_ATTENTION_BLOCK;
+    if (want) give(p, s, want, &p->items[i]);
+}
+
+/* Pages that the running will take until all their known tokens are computed. */
+static size_t promised(const planner *p) {
     size_t n = 0;
-    for (int decode = 1; decode >= 0; decode--)
-        for (size_t i = 0; i < count && budget > 0; i++) {
-            size_t left = s[i].known - s[i].computed;
-            if (left == 0 || (left == 1) != decode) continue;
-            size_t take = left < budget ? left : budget;
-            items[n++] = (iv_plan_item){.sequence = i, .tokens = take, .samples = take == left};
-            budget -= take;
-        }
+    for (size_t i = 0; i < p->in->running_count; i++) {
+        const iv_plan_sequence *s = &p->in->running[i];
+        n += new_pages(s, left_of(s)) - new_pages(s, p->items[i].tokens);
+    }
     return n;
+}
+
+/* A sequence starts when its whole prompt fits beside what the running will need next: so much is kept free that one
+ * in four may take another page, or sequences would be admitted only to be preempted. */
+static size_t admit(planner *p) {
+    size_t n = 0, owed = promised(p);
+    for (; n < p->in->waiting_count && p->in->running_count + n < p->in->seqs_max && p->budget > 0; n++) {
+        const iv_plan_sequence *s = &p->in->waiting[n];
+        size_t others = p->in->running_count + n, spare = owed + (others + 3) / 4;
+        if (others == 0) spare = 0; /* alone it fits */
+        if (new_pages(s, left_of(s)) + s->own + spare > p->pages) break;
+        size_t tokens = iv_size_min(left_of(s), p->budget);
+        p->pages -= s->own;
+        give(p, s, tokens, &p->items[others]);
+        owed += new_pages(s, left_of(s)) - new_pages(s, tokens);
+    }
+    return n;
+}
+
+/* Guesses stay within the pages that their sequence has by now. */
+static void add_draft(planner *p, size_t i) {
+    const iv_plan_sequence *s = &p->in->running[i];
+    iv_plan_item *item = &p->items[i];
+    if (!item->samples) return;
+    size_t pages = s->pages + new_pages(s, item->tokens);
+    item->draft = iv_size_min(iv_size_min(s->draft, p->budget), pages * IV_ATTENTION_BLOCK - s->known);
+    p->budget -= item->draft;
+}
+
+void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
+    planner p = {.in = in, .items = plan->items, .budget = in->token_budget, .pages = in->pages_available};
+    for (size_t i = 0; i < in->seqs_max; i++) plan->items[i] = (iv_plan_item){0};
+    for (int decode = 1; decode >= 0; decode--)
+        for (size_t i = 0; i < in->running_count; i++)
+            if (!p.items[i].preempt && (left_of(&in->running[i]) == 1) == decode) schedule(&p, i);
+    plan->admitted = p.preempted ? 0 : admit(&p);
+    for (size_t i = 0; i < in->running_count; i++) add_draft(&p, i);
+    plan->tokens = in->token_budget - p.budget;
 }

@@ -1,25 +1,51 @@
-/* plan.h: what one step computes: a pure function of the sequences and the limits. Which tokens share a step
- * never changes a bit, so a plan is about speed and fairness only. */
+/* plan.h: what one step does: a pure function of the sequences, the free pages and the limits. Which tokens share a
+ * step never changes a bit, so a plan is about speed and fairness only.
+ *
+ * Policy. Sequences stand in order of rank: priority, then age. Those that decode get their token first, in order of
+ * rank; then prompts get chunks. Who lacks a page takes it from the last in rank, which is preempted: it goes back to
+ * the queue and is computed again later. The last in rank itself just waits. So the first in rank always goes on, and
+ * as a sequence alone always fits, every one ends. Then sequences of the queue are admitted, in order, none
+ * overtaking another; and guessed tokens take what is left of the budget, and no page of their own. */
 #ifndef IV_SCHED_PLAN_H
 #define IV_SCHED_PLAN_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A running sequence as the scheduler sees it, oldest first. */
+/* A sequence as the scheduler sees it. */
 typedef struct iv_plan_sequence {
     size_t known;    /* tokens that exist: prompt and generated */
     size_t computed; /* tokens whose keys and values are in the cache; less than known */
+    size_t pages;    /* held; if it waits: cached pages that it would begin with, whose tokens are `computed` */
+    size_t own;      /* of these: free if it is preempted; if it waits: that nobody holds yet */
+    size_t draft;    /* tokens guessed after the known ones */
 } iv_plan_sequence;
 
+typedef struct iv_plan_input {
+    const iv_plan_sequence *running; /* in order of rank */
+    size_t running_count;
+    const iv_plan_sequence *waiting; /* the head of the queue, in order of rank */
+    size_t waiting_count;
+    size_t pages_available; /* free, or cached and held by nobody */
+    size_t token_budget;    /* most tokens of a step */
+    size_t seqs_max;        /* most sequences that run */
+} iv_plan_input;
+
+/* What a step does for one sequence. */
 typedef struct iv_plan_item {
-    size_t sequence; /* index */
-    size_t tokens;   /* to compute from `computed` on */
-    bool samples;    /* reaches the last known token: its logits are wanted */
+    bool preempt;  /* loses its pages and its place; nothing else is set */
+    bool samples;  /* the last known token is computed: its logits are wanted, and those of the draft */
+    size_t tokens; /* to compute from `computed` on; 0: waits in place */
+    size_t draft;  /* and of its guessed tokens */
 } iv_plan_item;
 
-/* Fills items[0..count) and returns how many; the tokens add up to at most token_budget. Sequences that decode (one
- * token left) go first, then prompts in order, the last of them perhaps in part. */
-size_t iv_plan_step(const iv_plan_sequence *sequences, size_t count, size_t token_budget, iv_plan_item *items);
+typedef struct iv_plan {
+    iv_plan_item *items; /* [seqs_max]: of the running, then of the admitted */
+    size_t admitted;     /* so many from the head of the queue */
+    size_t tokens;       /* of all items, drafts included */
+} iv_plan;
+
+/* Fills plan, whose items are the caller's memory. */
+void iv_plan_step(const iv_plan_input *in, iv_plan *plan);
 
 #endif

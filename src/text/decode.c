@@ -44,6 +44,13 @@ void iv_decode_end(iv_decode_run *run) {
     *run = (iv_decode_run){0};
 }
 
+bool iv_decode_reserve(iv_decode_run *run, size_t bytes) {
+    bool ok = true;
+    for (size_t i = 0; i < run->decoder->count; i++)
+        ok = ok && iv_buf_reserve(&run->states[i].held, bytes) && iv_buf_reserve(&run->states[i].bytes, bytes);
+    return ok;
+}
+
 static iv_status part(iv_decode_run *run, size_t step, const char *s, size_t n);
 static iv_status end_token(iv_decode_run *run, size_t step);
 

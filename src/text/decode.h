@@ -43,6 +43,9 @@ typedef struct iv_decode_run {
 iv_status iv_decode_begin(const iv_decoder *d, iv_decode_run *run, iv_error *err);
 void iv_decode_end(iv_decode_run *run);
 
+/* Makes room for tokens of so many bytes. */
+bool iv_decode_reserve(iv_decode_run *run, size_t bytes);
+
 /* Each appends to out. After a flush the run may only be ended. */
 iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_error *err);
 iv_status iv_decode_flush(iv_decode_run *run, iv_buf *out, iv_error *err);

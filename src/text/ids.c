@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool reserve(iv_ids *ids, size_t extra) {
+bool iv_ids_reserve(iv_ids *ids, size_t extra) {
     size_t need, bytes, cap = ids->capacity ? ids->capacity : 64;
     if (!iv_size_add(ids->count, extra, &need)) return false;
     if (need <= ids->capacity) return true;
@@ -20,13 +20,13 @@ static bool reserve(iv_ids *ids, size_t extra) {
 }
 
 bool iv_ids_push(iv_ids *ids, int32_t id) {
-    if (ids->count == ids->capacity && !reserve(ids, 1)) return false;
+    if (ids->count == ids->capacity && !iv_ids_reserve(ids, 1)) return false;
     ids->data[ids->count++] = id;
     return true;
 }
 
 bool iv_ids_append(iv_ids *ids, const int32_t *from, size_t n) {
-    if (!reserve(ids, n)) return false;
+    if (!iv_ids_reserve(ids, n)) return false;
     if (n) memcpy(ids->data + ids->count, from, n * sizeof *from);
     ids->count += n;
     return true;

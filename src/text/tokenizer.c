@@ -285,6 +285,10 @@ iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_toke
     return status;
 }
 
+iv_status iv_token_stream_reserve(iv_token_stream *s, size_t bytes, iv_error *err) {
+    return iv_decode_reserve(&s->run, bytes) ? IV_OK : no_memory(err);
+}
+
 iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err) {
     return decode_id(s->tokenizer, s->skip_special, &s->run, id, out, err);
 }

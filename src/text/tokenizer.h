@@ -65,6 +65,8 @@ void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]);
 typedef struct iv_token_stream iv_token_stream;
 
 iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out, iv_error *err);
+/* Room, so that tokens of up to so many bytes seldom need memory later. */
+iv_status iv_token_stream_reserve(iv_token_stream *s, size_t bytes, iv_error *err);
 iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err);
 iv_status iv_token_stream_flush(iv_token_stream *s, iv_buf *out, iv_error *err);
 void iv_token_stream_close(iv_token_stream *s); /* NULL is allowed */

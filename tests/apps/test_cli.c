@@ -604,6 +604,20 @@ static void benches(void **state) {
     RUN("bench", "tiny-math", "--prompt-tokens", "16", "--decode-tokens", "4");
     expect_ok();
     expect_out("medians of 3 runs");
+    RUN("bench", "tiny-math", "--prompt-tokens", "16", "--decode-tokens", "4", "--concurrency", "20", "--json");
+    expect_ok();
+    json_t *o = expect_json();
+    assert_int_equal(json_integer_value(json_object_get(o, "concurrency")), 20);
+    assert_true(json_number_value(json_object_get(o, "total_tokens_per_s")) > 0);
+    assert_string_equal(text_of(o, "digest"), digest[0]); /* in company as alone */
+    json_decref(o);
+    RUN("bench", "tiny-math", "--prompt-tokens", "16", "--decode-tokens", "4", "--concurrency", "20", "--json",
+        "--numerics", "vanilla");
+    expect_ok();
+    o = expect_json();
+    assert_string_equal(text_of(o, "numerics"), "vanilla");
+    assert_string_not_equal(text_of(o, "digest"), digest[0]);
+    json_decref(o);
 }
 
 static void completions_are_current(void **state) {

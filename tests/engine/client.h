@@ -32,6 +32,9 @@ typedef struct answer {
     iv_finish finish;
     char digest[80], stop[300], error[1000];
     bool has_stop;
+    size_t cached_tokens, preemptions, drafted_tokens, accepted_tokens;
+    float *logits; /* [ANSWER_TOKENS_MAX][vocab] when the caller gives it */
+    size_t vocab;
 } answer;
 
 /* Sequences of up to 256 tokens and KV memory for 16 of them; options may be changed before. */
@@ -73,11 +76,17 @@ static inline void note_event(answer *a, const iv_event *v) {
         assert_true(iv_buf_append(&a->text, v->text, v->text_bytes));
         for (size_t i = 0; a->top && i < v->top_count; i++) a->top[a->count][i] = v->top[i];
         a->top_count = v->top_count;
+        assert_true(!a->logits || v->logits);
+        if (a->logits) memcpy(a->logits + a->count * a->vocab, v->logits, a->vocab * sizeof *a->logits);
         a->ids[a->count] = v->token, a->logprobs[a->count++] = v->logprob;
         return;
     }
     a->done_events++;
-    assert_int_equal(v->text_bytes, 0);
+    /* Held-back text comes at the end only if the end came from outside. */
+    if (v->finish != IV_FINISH_CANCELLED && v->finish != IV_FINISH_ERROR) assert_int_equal(v->text_bytes, 0);
+    assert_true(iv_buf_append(&a->text, v->text, v->text_bytes));
+    a->cached_tokens = v->cached_tokens, a->preemptions = v->preemptions;
+    a->drafted_tokens = v->drafted_tokens, a->accepted_tokens = v->accepted_tokens;
     a->finish = v->finish, a->prompt_tokens = v->prompt_tokens, a->has_stop = v->stop != NULL;
     snprintf(a->digest, sizeof a->digest, "%s", v->digest);
     snprintf(a->stop, sizeof a->stop, "%s", v->stop ? v->stop : "");

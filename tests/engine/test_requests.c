@@ -104,6 +104,16 @@ static void options_are_checked(void **state) {
     REFUSED(IV_INVALID, "max_model_len", o.max_model_len = 2049);
     REFUSED(IV_LIMIT, "KV cache", o.kv_bytes = 1000);
     REFUSED(IV_LIMIT, "max_model_len 256", o.kv_bytes = 3 * 64 * 3072);
+    REFUSED(IV_INVALID, "kv_fraction: wanted 0 to 1, found 1.5", o.kv_fraction = 1.5);
+    REFUSED(IV_INVALID, "kv_fraction", o.kv_fraction = -0.1);
+    REFUSED(IV_INVALID, "kv_fraction", o.kv_fraction = NAN);
+    REFUSED(IV_LIMIT, "KV cache", o.kv_bytes = 0, o.kv_fraction = 1e-12);
+    REFUSED(IV_INVALID, "max_num_seqs", o.max_num_seqs = SIZE_MAX);
+    REFUSED(IV_INVALID, "max_num_batched_tokens", o.max_num_batched_tokens = SIZE_MAX);
+    REFUSED(IV_INVALID, "max_model_len", o.max_model_len = SIZE_MAX);
+    REFUSED(IV_INVALID, "speculative: wanted off or ngram, found 'eagle'", o.speculative = "eagle");
+    REFUSED(IV_INVALID, "speculative_tokens: wanted 1 to 16, found 0", o.speculative_tokens = 0);
+    REFUSED(IV_INVALID, "speculative_tokens: wanted 1 to 16, found 17", o.speculative_tokens = 17);
     REFUSED(IV_UNSUPPORTED, "tc16", o.arithmetic = "tc16", o.dtype = "float32");
 #undef REFUSED
 }
@@ -112,13 +122,23 @@ static void context_and_cache_fit_each_other(void **state) {
     (void)state;
     static const size_t page = 64 * 3072; /* tiny-math: 6 layers x 4 heads x 32 x K and V x 2 bytes a token */
     const struct {
-        size_t kv_bytes, max_model_len, seqs, want_len, want_tokens;
-    } cases[] = {{0, 0, 4, 2048, 2048},        {0, 100, 4, 100, 128},           {10 * page, 0, 4, 640, 640},
-                 {10 * page, 65, 4, 65, 512},  {10 * page - 1, 0, 4, 576, 576}, {1000 * page, 0, 2, 2048, 4096},
-                 {1000 * page, 64, 3, 64, 192}};
+        size_t kv_bytes, max_model_len, seqs;
+        bool caching;
+        size_t want_len, want_tokens;
+    } cases[] = {{0, 0, 4, true, 2048, 8192}, /* all sequences at full length, unless memory is short */
+                 {0, 100, 4, true, 100, 512},
+                 {0, 100, 1, false, 100, 128},
+                 {10 * page, 0, 4, true, 640, 640},
+                 {10 * page, 65, 4, true, 65, 640},  /* what the sequences leave is for prefixes ... */
+                 {10 * page, 65, 4, false, 65, 512}, /* ... which are not kept here */
+                 {10 * page - 1, 0, 4, true, 576, 576},
+                 {1000 * page, 0, 2, false, 2048, 4096},
+                 {1000 * page, 64, 3, false, 64, 192},
+                 {1000 * page, 64, 3, true, 64, 64000}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_engine_options o = small_options();
         o.kv_bytes = cases[i].kv_bytes, o.max_model_len = cases[i].max_model_len, o.max_num_seqs = cases[i].seqs;
+        o.prefix_caching = cases[i].caching;
         iv_engine *e = open_with(&o);
         iv_engine_info info;
         iv_engine_get_info(e, &info);
@@ -127,6 +147,22 @@ static void context_and_cache_fit_each_other(void **state) {
         assert_int_equal(info.kv_tokens, cases[i].want_tokens);
         iv_engine_close(e);
     }
+}
+
+/* A fraction is of what is free, which changes as the machine works: wide bounds. */
+static void a_fraction_of_the_memory(void **state) {
+    (void)state;
+    size_t tokens[2];
+    for (int i = 0; i < 2; i++) {
+        iv_engine_options o = small_options();
+        o.kv_bytes = 0, o.kv_fraction = i ? 0.02 : 0.0002;
+        iv_engine *e = open_with(&o);
+        iv_engine_info info;
+        iv_engine_get_info(e, &info);
+        tokens[i] = info.kv_tokens;
+        iv_engine_close(e);
+    }
+    assert_true(tokens[1] > 50 * tokens[0] && tokens[1] < 200 * tokens[0]);
 }
 
 static void defaults_come_from_the_model(void **state) {
@@ -313,6 +349,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_is_checked),
                                        cmocka_unit_test(options_are_checked),
                                        cmocka_unit_test(context_and_cache_fit_each_other),
+                                       cmocka_unit_test(a_fraction_of_the_memory),
                                        cmocka_unit_test(defaults_come_from_the_model),
                                        cmocka_unit_test(prompts_may_hold_nul),
                                        cmocka_unit_test(many_requests_share_a_small_cache),

@@ -49,7 +49,7 @@ static void one_shape(rng *r, const candidate *c) {
     m.data = aligned_alloc(64, iv_matrix_bytes(&m));
     memset(m.data, 0, iv_matrix_bytes(&m));
     void *w = random_values(r, fb, c->weight, m.n * k), *a = random_values(r, fa, act, rows * stride);
-    iv_matrix_pack(&m, c->weight, w, 0, m.n);
+    iv_matrix_pack(&m, c->weight, w, m.k, 0, m.n);
     void *pa = packed(c->kernel, act, a, stride, rows, k, m.k_padded);
     void *pr = packed(c->reference, act, a, stride, rows, k, m.k_padded);
     float want[IV_TILE_ROWS_MAX * 32], got[IV_TILE_ROWS_MAX * 32];
@@ -93,7 +93,7 @@ static void control_leaves_matter(void **state) {
     assert_true(iv_matrix_shape(&m, IV_F32, 32, K));
     m.data = aligned_alloc(64, iv_matrix_bytes(&m));
     memset(m.data, 0, iv_matrix_bytes(&m));
-    iv_matrix_pack(&m, IV_F32, w, 0, 32);
+    iv_matrix_pack(&m, IV_F32, w, m.k, 0, 32);
     void *p = packed(&iv_tile_f32_fma32_scalar, IV_F32, a, K, 1, K, K);
     float tree[32], line[32];
     iv_tile_pending pending;

@@ -1,97 +1,163 @@
-/* Step plans: what must hold of every plan, over random sequences and budgets. */
+/* Step plans: what must hold of every plan, over random sequences, pages and budgets; and plans known by heart. */
 #include "random.h"
 #include "sched/plan.h"
 
-enum { SEQUENCES_MAX = 24 };
+enum { SEQS = 12, WAITING = 6, PAGE = 64 };
 
+typedef struct problem {
+    iv_plan_sequence running[SEQS], waiting[WAITING];
+    iv_plan_input in;
+} problem;
+
+static size_t pages_for(size_t tokens) { return (tokens + PAGE - 1) / PAGE; }
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
-static void check_items(const iv_plan_sequence *s, size_t count, size_t budget, const iv_plan_item *items, size_t n) {
-    bool seen[SEQUENCES_MAX] = {false};
-    size_t used = 0, decoding = 0;
-    bool prompts = false;
-    for (size_t i = 0; i < n; i++) {
-        const iv_plan_item *item = &items[i];
-        assert_true(item->sequence < count && !seen[item->sequence]);
-        seen[item->sequence] = true;
-        size_t left = left_of(&s[item->sequence]);
-        assert_true(item->tokens > 0 && item->tokens <= left);
-        assert_true(item->samples == (item->tokens == left));
-        used += item->tokens;
-        if (left > 1)
-            prompts = true;
-        else
-            assert_false(prompts); /* decode comes first */
-        decoding += left == 1;
-        if (i > 0 && (left == 1) == (left_of(&s[items[i - 1].sequence]) == 1))
-            assert_true(items[i - 1].sequence < item->sequence);       /* oldest first among equals */
-        if (!item->samples) assert_true(i == n - 1 && used == budget); /* cut only where the budget ends */
+static void make_problem(rng *r, problem *p) {
+    memset(p, 0, sizeof *p);
+    p->in = (iv_plan_input){.running = p->running, .waiting = p->waiting, .seqs_max = 1 + rng_below(r, SEQS)};
+    p->in.running_count = rng_below(r, p->in.seqs_max + 1), p->in.waiting_count = rng_below(r, WAITING + 1);
+    p->in.pages_available = rng_below(r, rng_below(r, 2) ? 4 : 60);
+    p->in.token_budget = 1 + rng_below(r, rng_below(r, 2) ? 12 : 600);
+    for (size_t i = 0; i < p->in.running_count; i++) {
+        iv_plan_sequence *s = &p->running[i];
+        size_t left = rng_below(r, 3) ? 1 : 1 + rng_below(r, 400);
+        s->computed = rng_below(r, 3) ? rng_below(r, 500) : PAGE * rng_below(r, 8), s->known = s->computed + left;
+        s->pages = pages_for(s->computed) + (rng_below(r, 6) == 0 && left > PAGE);
+        s->own = rng_below(r, s->pages + 1);
+        s->draft = left == 1 ? rng_below(r, 8) : 0;
     }
-    assert_true(used <= budget);
-    size_t waiting = 0, decode_waiting = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!seen[i] && left_of(&s[i]) > 0) waiting++, decode_waiting += left_of(&s[i]) == 1;
+    for (size_t i = 0; i < p->in.waiting_count; i++) {
+        iv_plan_sequence *s = &p->waiting[i];
+        s->known = 1 + rng_below(r, 600), s->pages = rng_below(r, 2) ? rng_below(r, (s->known - 1) / PAGE + 1) : 0;
+        s->computed = s->pages * PAGE, s->own = rng_below(r, s->pages + 1);
     }
-    if (waiting) assert_int_equal(used, budget); /* nobody waits while there is room */
-    if (decode_waiting) assert_int_equal(decoding, n);
+}
+
+static void check_plan(const problem *p, const iv_plan *plan) {
+    const iv_plan_input *in = &p->in;
+    size_t tokens = 0, taken = 0, given = in->pages_available, preempted = 0, idle_decode = SIZE_MAX, decoding = 0;
+    assert_true(plan->admitted <= in->waiting_count && in->running_count + plan->admitted <= in->seqs_max);
+    for (size_t i = 0; i < in->seqs_max; i++) {
+        const iv_plan_item *item = &plan->items[i];
+        bool runs = i < in->running_count;
+        if (i >= in->running_count + plan->admitted) {
+            assert_true(!item->preempt && !item->tokens && !item->draft && !item->samples);
+            continue;
+        }
+        const iv_plan_sequence *s = runs ? &p->running[i] : &p->waiting[i - in->running_count];
+        assert_true(item->tokens <= left_of(s) && item->draft <= s->draft);
+        assert_true(item->samples == (item->tokens > 0 && item->tokens == left_of(s)));
+        assert_true(item->draft == 0 || item->samples);
+        tokens += item->tokens + item->draft;
+        size_t want = item->tokens ? pages_for(s->computed + item->tokens) : 0;
+        if (want > s->pages) taken += want - s->pages;
+        if (item->draft) assert_true(s->known + item->draft <= PAGE * (want > s->pages ? want : s->pages));
+        if (item->preempt) {
+            assert_true(runs && i > 0 && item->tokens == 0); /* the first in rank is never preempted */
+            given += s->own, preempted++;
+        } else if (runs && left_of(s) == 1 && item->tokens == 0 && idle_decode == SIZE_MAX)
+            idle_decode = i;
+        if (!runs) assert_true(item->tokens > 0), taken += s->own;
+        decoding += runs && left_of(s) == 1 && item->tokens;
+    }
+    assert_true(tokens == plan->tokens && tokens <= in->token_budget);
+    assert_true(taken <= given);
+    if (preempted) assert_int_equal(plan->admitted, 0);
+    for (size_t i = 0; preempted && i < in->running_count; i++) /* the preempted are the last in rank */
+        assert_true(plan->items[i].preempt == (i >= in->running_count - preempted));
+    /* Who decodes and was passed over lacked a token, or a page that nobody behind it had. */
+    if (idle_decode != SIZE_MAX && tokens < in->token_budget) {
+        assert_true(p->running[idle_decode].computed == PAGE * p->running[idle_decode].pages);
+        for (size_t i = idle_decode + 1; i < in->running_count; i++) assert_true(plan->items[i].preempt);
+    }
+    if (in->running_count && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages) &&
+        left_of(&p->running[0]) == 1)
+        assert_int_equal(plan->items[0].tokens, 1); /* the first in rank goes on */
+    if (in->running_count == 0 && in->waiting_count) {
+        const iv_plan_sequence *s = &p->waiting[0];
+        bool fits = pages_for(s->known) - s->pages + s->own <= in->pages_available;
+        assert_true((plan->admitted > 0) == fits); /* alone, nothing is kept back */
+    }
 }
 
 static void plans_keep_their_promises(void **state) {
     (void)state;
     rng r = rng_start("plan");
-    for (size_t trial = 0; trial < 1000000; trial++) {
-        iv_plan_sequence s[SEQUENCES_MAX], copy[SEQUENCES_MAX];
-        iv_plan_item items[SEQUENCES_MAX], again[SEQUENCES_MAX];
-        size_t count = rng_below(&r, SEQUENCES_MAX + 1), budget = rng_below(&r, rng_below(&r, 2) ? 8 : 600);
-        memset(s, 0, sizeof s);
-        for (size_t i = 0; i < count; i++) {
-            size_t left = rng_below(&r, 3) ? 1 : rng_below(&r, 400);
-            s[i].computed = rng_below(&r, 1000), s[i].known = s[i].computed + left;
+    size_t preempting = 0, admitting = 0, drafting = 0, total = trials(1000000, 10000000);
+    for (size_t trial = 0; trial < total; trial++) {
+        problem p, copy;
+        iv_plan_item items[SEQS], again[SEQS];
+        iv_plan plan = {.items = items}, second = {.items = again};
+        make_problem(&r, &p);
+        copy = p;
+        iv_plan_step(&p.in, &plan);
+        check_plan(&p, &plan);
+        assert_memory_equal(&copy.running, &p.running, sizeof p.running);
+        assert_memory_equal(&copy.waiting, &p.waiting, sizeof p.waiting);
+        memset(again, 0xa5, sizeof again); /* what the memory held before is nothing to a plan */
+        iv_plan_step(&p.in, &second);
+        assert_true(plan.admitted == second.admitted && plan.tokens == second.tokens);
+        bool preempts = false, drafts = false;
+        for (size_t i = 0; i < p.in.seqs_max; i++) {
+            const iv_plan_item *a = &items[i], *b = &again[i];
+            assert_true(a->preempt == b->preempt && a->samples == b->samples && a->tokens == b->tokens &&
+                        a->draft == b->draft);
+            preempts |= a->preempt, drafts |= a->draft > 0;
         }
-        memcpy(copy, s, sizeof s);
-        size_t n = iv_plan_step(s, count, budget, items);
-        check_items(s, count, budget, items, n);
-        assert_memory_equal(copy, s, sizeof s);
-        assert_int_equal(iv_plan_step(s, count, budget, again), n); /* the same input, the same plan */
-        for (size_t i = 0; i < n; i++)
-            assert_true(items[i].sequence == again[i].sequence && items[i].tokens == again[i].tokens);
+        preempting += preempts, admitting += plan.admitted > 0, drafting += drafts;
     }
+    printf("%zu plans: %zu preempt, %zu admit, %zu draft\n", total, preempting, admitting, drafting);
+    assert_true(preempting > total / 100 && admitting > total / 100 && drafting > total / 100);
 }
 
-static void a_known_plan(void **state) {
-    (void)state;
-    const iv_plan_sequence s[] = {{100, 60}, {8, 7}, {30, 0}, {51, 50}, {4, 4}};
-    iv_plan_item items[5];
-    assert_int_equal(iv_plan_step(s, 5, 50, items), 4);
-    const iv_plan_item want[] = {{1, 1, true}, {3, 1, true}, {0, 40, true}, {2, 8, false}};
-    for (size_t i = 0; i < 4; i++)
-        assert_true(items[i].sequence == want[i].sequence && items[i].tokens == want[i].tokens &&
-                    items[i].samples == want[i].samples);
+static void expect(const iv_plan *plan, size_t i, bool preempt, size_t tokens, bool samples, size_t draft) {
+    const iv_plan_item *t = &plan->items[i];
+    if (t->preempt != preempt || t->tokens != tokens || t->samples != samples || t->draft != draft)
+        fail_msg("item %zu: preempt %d, %zu tokens, samples %d, draft %zu", i, t->preempt, t->tokens, t->samples,
+                 t->draft);
 }
 
-/* Every prompt ends and every decode goes on, whatever the budget, if the plan is carried out. */
-static void everybody_gets_there(void **state) {
+static void known_plans(void **state) {
     (void)state;
-    for (size_t budget = 1; budget < 70; budget += 3) {
-        iv_plan_sequence s[] = {{100, 0}, {3, 0}, {64, 0}, {1, 0}};
-        size_t goal[] = {110, 40, 65, 30}, steps = 0;
-        for (bool busy = true; busy; steps++) {
-            iv_plan_item items[4];
-            size_t n = iv_plan_step(s, 4, budget, items);
-            busy = n > 0;
-            for (size_t i = 0; i < n; i++) {
-                iv_plan_sequence *q = &s[items[i].sequence];
-                q->computed += items[i].tokens;
-                if (items[i].samples && q->known < goal[items[i].sequence]) q->known++;
-            }
-            assert_true(steps < 1000);
-        }
-        for (size_t i = 0; i < 4; i++) assert_int_equal(s[i].computed, goal[i]);
-    }
+    iv_plan_item items[4];
+    iv_plan plan = {.items = items};
+    /* Decode first, then prompts in order; a guess takes what is left. */
+    const iv_plan_sequence busy[] = {{100, 60, 1, 1, 0}, {8, 7, 1, 1, 4}, {51, 50, 1, 1, 4}};
+    iv_plan_input in = {.running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 40, true, 0), expect(&plan, 1, false, 1, true, 4), expect(&plan, 2, false, 1, true, 2);
+    assert_int_equal(plan.tokens, 48);
+    in.token_budget = 20;
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 18, false, 0), expect(&plan, 1, false, 1, true, 0), expect(&plan, 2, false, 1, true, 0);
+    /* No page is left: the first takes the last one's, the second does without. */
+    const iv_plan_sequence full[] = {{65, 64, 1, 1, 3}, {300, 64, 1, 1, 0}, {90, 89, 2, 2, 0}};
+    in = (iv_plan_input){.running = full, .running_count = 3, .token_budget = 500, .seqs_max = 4};
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 1, true, 3), expect(&plan, 1, false, 64, false, 0), expect(&plan, 2, true, 0, false, 0);
+    /* The last in rank waits in place. */
+    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0}, {65, 64, 1, 1, 0}};
+    in = (iv_plan_input){.running = last, .running_count = 2, .token_budget = 500, .seqs_max = 4};
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
+    /* A large request at the head of the queue is not overtaken by a small one. */
+    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0}, {5, 0, 0, 0, 0}};
+    in = (iv_plan_input){.running = last,
+                         .running_count = 1,
+                         .waiting = queue,
+                         .waiting_count = 2,
+                         .pages_available = 9,
+                         .token_budget = 100,
+                         .seqs_max = 4};
+    iv_plan_step(&in, &plan);
+    assert_int_equal(plan.admitted, 0);
+    in.pages_available = 10; /* eight new ones, one that is idle, and one kept for who runs */
+    iv_plan_step(&in, &plan);
+    assert_int_equal(plan.admitted, 1);
+    expect(&plan, 1, false, 99, false, 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises), cmocka_unit_test(a_known_plan),
-                                       cmocka_unit_test(everybody_gets_there)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises), cmocka_unit_test(known_plans)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

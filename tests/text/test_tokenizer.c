@@ -12,9 +12,10 @@
 
 static iv_error err;
 
+/* Of this process's own work: a busy machine does not count. */
 static double seconds(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -401,7 +402,7 @@ static void check_time(const iv_tokenizer *t, const char *what, const char *unit
     double took = seconds() - start;
     printf("%s: %zu bytes to %zu ids in %.0f ms\n", what, text.len, ids.count, 1e3 * took);
     assert_int_equal(status, want);
-    assert_true(took < 10); /* quadratic work would take minutes; a sanitizer build takes a second or two */
+    assert_true(took < 30); /* quadratic work would take minutes; a sanitizer build takes up to ten seconds */
     iv_buf_free(&text);
     iv_ids_free(&ids);
 }

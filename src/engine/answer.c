@@ -1,0 +1,159 @@
+/* answer.c: rows of logits become tokens, log-probabilities, text and perhaps an end.
+ *
+ * Text is shown only when it is certain: whole characters, and nothing that may still turn out to be the
+ * beginning of a stop string. Nothing here touches two sequences. */
+#include "engine/engine.h"
+#include "base/size.h"
+#include "numerics/floats.h"
+#include "numerics/rows.h"
+#include "text/ids.h"
+
+#include <string.h>
+
+/* ---- text ---------------------------------------------------------------------------------------------- */
+
+/* The earliest stop string in the text, looking only where one could newly be. */
+static const char *find_stop(const iv_sequence *s, size_t from, size_t *at) {
+    const char *found = NULL;
+    size_t begin = from > IV_STOP_BYTES_MAX ? from - IV_STOP_BYTES_MAX : 0;
+    if (begin < s->shown) begin = s->shown; /* a stop string never reaches back into what was shown */
+    for (size_t i = 0; i < s->stop_count; i++) {
+        char *p = s->text.len > begin
+                      ? memmem(s->text.data + begin, s->text.len - begin, s->stop[i], strlen(s->stop[i]))
+                      : NULL;
+        if (p && (!found || (size_t)(p - s->text.data) < *at)) *at = (size_t)(p - s->text.data), found = s->stop[i];
+    }
+    return found;
+}
+
+/* How many last bytes may be the beginning of a stop string. */
+static size_t held_back(const iv_sequence *s) {
+    size_t held = 0;
+    for (size_t i = 0; i < s->stop_count; i++) {
+        size_t n = iv_size_min(strlen(s->stop[i]) - 1, s->text.len - s->shown);
+        for (; n > held; n--)
+            if (memcmp(s->text.data + s->text.len - n, s->stop[i], n) == 0) held = n;
+    }
+    return held;
+}
+
+static void show(iv_sequence *s, iv_event_slot *v, size_t end) {
+    if (end <= s->shown) return;
+    v->text_from = s->shown, v->event.text_bytes = end - s->shown;
+    s->shown = end;
+}
+
+/* Pushes the token through the stream and decides what may be shown. */
+static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, bool last, const char **stop,
+                              iv_error *err) {
+    if (!s->stream) return IV_OK;
+    size_t from = s->text.len, at = 0;
+    IV_TRY(iv_token_stream_push(s->stream, token, &s->text, err));
+    if (last) {
+        s->flushed = true;
+        IV_TRY(iv_token_stream_flush(s->stream, &s->text, err));
+    }
+    *stop = s->stop_count ? find_stop(s, from, &at) : NULL;
+    show(s, v, *stop ? at : last ? s->text.len : s->text.len - held_back(s));
+    return IV_OK;
+}
+
+/* Text whose events have been taken is forgotten, so that the buffer stays as small as what is held back. */
+static void forget_taken_text(iv_sequence *s) {
+    if (s->untaken > 0 || s->shown == 0) return;
+    memmove(s->text.data, s->text.data + s->shown, s->text.len - s->shown);
+    s->text.len -= s->shown, s->shown = 0;
+    s->text.data[s->text.len] = 0;
+}
+
+/* ---- tokens -------------------------------------------------------------------------------------------- */
+
+static bool is_end(const iv_engine *e, const iv_sequence *s, int32_t token) {
+    for (size_t i = 0; i < s->stop_id_count; i++)
+        if (s->stop_ids[i] == token) return true;
+    if (s->ignore_eos) return false;
+    for (size_t i = 0; i < e->model->config.eos_count; i++)
+        if (e->model->config.eos_ids[i] == token) return true;
+    for (size_t i = 0; e->generation.has_eos && i < e->generation.eos_count; i++)
+        if (e->generation.eos_ids[i] == token) return true;
+    return false;
+}
+
+static void note_seen(iv_sequence *s, int32_t token) {
+    size_t at = 0; /* seen stays sorted: binary insertion */
+    for (size_t high = s->seen_count; at < high;) {
+        size_t middle = at + (high - at) / 2;
+        if (s->seen[middle].id < token)
+            at = middle + 1;
+        else
+            high = middle;
+    }
+    if (at == s->seen_count || s->seen[at].id != token) {
+        IV_ASSERT(s->seen_count < s->seen_capacity);
+        memmove(s->seen + at + 1, s->seen + at, (s->seen_count++ - at) * sizeof *s->seen);
+        s->seen[at] = (iv_seen){.id = token};
+    }
+    s->seen[at].generated++;
+}
+
+/* The token joins its sequence and the digest. row: of the step, for logits that are kept. */
+static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int32_t token, const float *logits,
+                            size_t row, iv_error *err) {
+    size_t vocab = (size_t)e->model->config.vocab_size;
+    float max, sum;
+    e->forward->compute.kernels->sum_exp(logits, vocab, &max, &sum);
+    float log_sum = iv_ref_log(sum), logprob = (logits[token] - max) - log_sum;
+    if (!(log_sum >= 0.0f && log_sum < 1e30f)) /* a NaN or an infinity among them reaches the sum */
+        return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", s->tokens.count);
+    v->event.token = token, v->event.logprob = logprob;
+    if (s->kept_logits) v->event.logits = memcpy(s->kept_logits + row * vocab, logits, vocab * sizeof *logits);
+    if (s->logprobs > 0) {
+        iv_top_logprobs(logits, vocab, max, log_sum, v->top, (size_t)s->logprobs);
+        v->event.top_count = (size_t)s->logprobs;
+    }
+    uint32_t bits[2] = {(uint32_t)token, iv_bits(logprob)};
+    uint8_t raw[8];
+    for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
+    iv_digest_add(s->digest, raw, sizeof raw);
+    if (s->receipt_bits) s->receipt_bits[s->tokens.count - s->prompt_tokens] = bits[1];
+    IV_ASSERT(iv_ids_push(&s->tokens, token)); /* room was made at submission */
+    note_seen(s, token);
+    return IV_OK;
+}
+
+/* One row: samples, and notes what follows from the token. */
+static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_item *item, size_t row, iv_error *err) {
+    iv_sequence *s = item->sequence;
+    const float *logits = item->logits + row * (size_t)e->model->config.vocab_size;
+    iv_event_slot *v = &item->events[item->event_count];
+    v->sequence = s;
+    v->event = (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed};
+    int32_t token =
+        iv_sample(sampler, e->forward->compute.kernels, &s->sampling, logits, s->seen, s->seen_count, s->tokens.count);
+    IV_TRY(note_token(e, s, v, token, logits, row, err));
+    bool end = is_end(e, s, token), full = s->tokens.count >= s->tokens_max;
+    IV_TRY(advance_text(s, v, token, end || full, &item->stop, err));
+    item->event_count++;
+    item->finish = end || item->stop ? IV_FINISH_STOP : full ? IV_FINISH_LENGTH : IV_FINISH_NONE;
+    return IV_OK;
+}
+
+/* Draft lengths follow success: twice as long after a draft that held, else just past what held. */
+static void note_draft(iv_sequence *s, size_t drafted, size_t accepted) {
+    if (drafted == 0) return;
+    s->drafted_tokens += drafted, s->accepted_tokens += accepted;
+    s->guess_limit = accepted == drafted ? iv_size_min(2 * drafted, IV_DRAFT_MAX) : accepted + 1;
+}
+
+void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item) {
+    iv_sequence *s = item->sequence;
+    size_t accepted = 0;
+    forget_taken_text(s);
+    for (size_t row = 0; row <= item->draft; row++) {
+        if (answer_row(e, sampler, item, row, &s->error) != IV_OK) item->finish = IV_FINISH_ERROR;
+        if (item->finish != IV_FINISH_NONE || row == item->draft) break;
+        if (s->tokens.data[s->tokens.count - 1] != s->guess[row]) break;
+        s->computed++, accepted++; /* the next row was computed from this very token */
+    }
+    note_draft(s, item->draft, accepted);
+}

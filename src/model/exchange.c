@@ -1,0 +1,141 @@
+/* exchange.c: every rank joins everything: what travels is small beside what is computed. */
+#include "model/exchange.h"
+#include "base/size.h"
+#include "kernels/join.h"
+#include "kernels/linear.h"
+
+#include <string.h>
+
+enum { HEADER_BYTES = 64, LOGIT_FLOATS = 256 * 1024 };
+
+typedef struct header {
+    uint64_t least;
+} header;
+
+/* Rows of logits that are gathered at once: a number that all ranks share. */
+static size_t logit_rows(const iv_forward_state *s) {
+    const iv_split *split = &s->model->split;
+    size_t widest = 1;
+    for (size_t r = 0; r < split->ranks; r++) widest = iv_size_max(widest, split->share[r].vocab);
+    return iv_size_min(s->tokens_max, iv_size_max(1, LOGIT_FLOATS / widest));
+}
+
+bool iv_exchange_bytes(const iv_forward_state *s, size_t *bytes) {
+    const iv_model *m = s->model;
+    const iv_split *split = &m->split;
+    const iv_share *share = &split->share[m->rank];
+    size_t rows = iv_size_max(split->out.of[m->rank].nodes, split->down.of[m->rank].nodes), logits, hidden;
+    rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, share->experts));
+    return iv_size_mul(logit_rows(s), share->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
+           iv_size_mul(hidden, (size_t)m->config.hidden_size, &hidden) &&
+           iv_size_mul(iv_size_max(hidden, logits), sizeof(float), bytes) && iv_size_add(*bytes, HEADER_BYTES, bytes);
+}
+
+float *iv_exchange_buffer(const iv_forward_state *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }
+
+static void sizes(const iv_forward_state *s, const size_t *floats, size_t *bytes) {
+    for (size_t r = 0; r < s->model->split.ranks; r++) bytes[r] = HEADER_BYTES + floats[r] * sizeof(float);
+    IV_ASSERT(bytes[s->model->rank] <= s->part_bytes);
+}
+
+iv_status iv_exchange_all(iv_forward_state *s, const size_t *floats, size_t *least, const float **parts,
+                          iv_error *err) {
+    const void *blocks[IV_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX];
+    unsigned char *mine = s->parts[s->part];
+    header h = {least ? *least : SIZE_MAX};
+    memcpy(mine, &h, sizeof h);
+    sizes(s, floats, bytes);
+    s->part = 1 - s->part;
+    IV_TRY(iv_comm_all_gather(s->comm, mine, bytes, blocks, err));
+    for (size_t r = 0; r < s->model->split.ranks; r++) {
+        memcpy(&h, blocks[r], sizeof h);
+        if (least) *least = iv_size_min(*least, h.least);
+        parts[r] = (const float *)(const void *)((const char *)blocks[r] + HEADER_BYTES);
+    }
+    return IV_OK;
+}
+
+typedef struct joining {
+    iv_forward_state *s;
+    const iv_row_parallel_args *a;
+    const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order */
+    size_t blocks;                    /* of columns in a row */
+} joining;
+
+static void join_block(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const joining *j = context;
+    size_t hidden = (size_t)j->s->model->config.hidden_size, row = index / j->blocks,
+           column = index % j->blocks * IV_JOIN_COLUMNS, at = row * hidden + column;
+    const float *node[IV_LEAVES_MAX];
+    for (size_t i = 0; i <= j->a->cuts->join.count; i++) node[i] = j->node[i] + at;
+    iv_join(j->s->compute.arithmetic, &j->a->cuts->join, node, j->a->bias ? j->a->bias + column : NULL,
+            iv_size_min(IV_JOIN_COLUMNS, hidden - column), j->s->x + at);
+}
+
+static void run_node(const iv_forward_state *s, const iv_row_parallel_args *a, size_t i, float *out, bool last) {
+    const iv_row_cut *cut = &a->cuts->of[s->model->rank];
+    size_t hidden = (size_t)s->model->config.hidden_size, column = cut->first - a->x_first + cut->node[i].column;
+    iv_linear(&s->compute, &(iv_linear_args){.weight = &a->nodes[i],
+                                             .type = s->model->dtype,
+                                             .x = (const char *)a->x + column * iv_dtype_bytes(s->model->dtype),
+                                             .x_stride = a->x_stride,
+                                             .rows = a->rows,
+                                             .bias = last ? a->bias : NULL,
+                                             .out = out,
+                                             .out_stride = hidden,
+                                             .accumulate = last});
+}
+
+iv_status iv_row_parallel(iv_forward_state *s, const iv_row_parallel_args *a, iv_error *err) {
+    const iv_split *split = &s->model->split;
+    size_t hidden = (size_t)s->model->config.hidden_size, floats[IV_RANKS_MAX], nodes = 0;
+    if (split->ranks == 1) { /* the one node is the root */
+        run_node(s, a, 0, s->x, true);
+        return IV_OK;
+    }
+    const float *parts[IV_RANKS_MAX];
+    joining j = {.s = s, .a = a, .blocks = (hidden + IV_JOIN_COLUMNS - 1) / IV_JOIN_COLUMNS};
+    for (size_t i = 0; i < a->cuts->of[s->model->rank].nodes; i++)
+        run_node(s, a, i, iv_exchange_buffer(s) + i * a->rows * hidden, false);
+    for (size_t r = 0; r < split->ranks; r++) floats[r] = a->cuts->of[r].nodes * a->rows * hidden;
+    IV_TRY(iv_exchange_all(s, floats, a->least, parts, err));
+    for (size_t r = 0; r < split->ranks; r++)
+        for (size_t i = 0; i < a->cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * a->rows * hidden;
+    iv_pool_run(s->compute.pool, a->rows * j.blocks, join_block, &j);
+    return IV_OK;
+}
+
+/* Copies all ranks' columns of some rows to their places. */
+static void place_logits(const iv_split *split, size_t vocab, const void *const *blocks, size_t rows, float *out) {
+    for (size_t r = 0; r < split->ranks; r++) {
+        const iv_share *share = &split->share[r];
+        const float *from = (const float *)(const void *)((const char *)blocks[r] + HEADER_BYTES);
+        for (size_t i = 0; i < rows; i++)
+            memcpy(out + i * vocab + share->vocab_first, from + i * share->vocab, share->vocab * sizeof(float));
+    }
+}
+
+iv_status iv_split_head(iv_forward_state *s, size_t rows, float *out, iv_error *err) {
+    const iv_model *m = s->model;
+    size_t hidden = (size_t)m->config.hidden_size, vocab = (size_t)m->config.vocab_size, step = logit_rows(s);
+    for (size_t at = 0; at < rows; at += step) {
+        size_t n = iv_size_min(step, rows - at), floats[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
+        const void *blocks[IV_RANKS_MAX];
+        unsigned char *mine = s->parts[s->part];
+        iv_linear(&s->compute, &(iv_linear_args){.weight = &m->head,
+                                                 .type = m->dtype,
+                                                 .x = (char *)s->normed + at * hidden * iv_dtype_bytes(m->dtype),
+                                                 .x_stride = hidden,
+                                                 .rows = n,
+                                                 .out = iv_exchange_buffer(s),
+                                                 .out_stride = m->head.n});
+        for (size_t r = 0; r < m->split.ranks; r++) floats[r] = n * m->split.share[r].vocab;
+        sizes(s, floats, bytes);
+        s->part = 1 - s->part;
+        IV_TRY(iv_comm_gather(s->comm, mine, bytes, blocks, err));
+        if (m->rank == 0) place_logits(&m->split, vocab, blocks, n, out + at * vocab);
+    }
+    return IV_OK;
+}

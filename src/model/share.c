@@ -1,0 +1,86 @@
+/* share.c: leaves, then everything that follows from them. */
+#include "model/share.h"
+#include "base/size.h"
+#include "kernels/kernels.h"
+
+/* The first of `total` things that rank r owns: rank 0 has one whenever there is one. */
+static size_t first_of(size_t r, size_t ranks, size_t total) { return (r * total + ranks - 1) / ranks; }
+
+static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_t last) {
+    size_t leaf_k = iv_padded_k(k) / leaves;
+    iv_tree_node nodes[IV_COVER_MAX];
+    *c = (iv_row_cut){.first = iv_size_min(first * leaf_k, k), .nodes = iv_tree_cover(first, last, nodes)};
+    c->k = iv_size_min(last * leaf_k, k) - c->first;
+    IV_ASSERT(c->nodes <= IV_RANK_NODES_MAX);
+    for (size_t i = 0; i < c->nodes; i++) {
+        size_t from = iv_tree_first_leaf(nodes[i]) * leaf_k, to = from + (leaf_k << nodes[i].level);
+        c->node[i].at = nodes[i];
+        c->node[i].column = from - c->first, c->node[i].k = iv_size_min(to, k) - from;
+    }
+}
+
+/* K inputs over the ranks, leaf by leaf. */
+static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks) {
+    size_t leaves = (size_t)iv_leaf_count(iv_padded_k(k)), count = 0;
+    iv_tree_node all[IV_LEAVES_MAX];
+    for (size_t r = 0; r < ranks; r++) {
+        iv_row_cut *c = &cuts->of[r];
+        cut_rank(c, k, leaves, first_of(r, ranks, leaves), first_of(r + 1, ranks, leaves));
+        for (size_t i = 0; i < c->nodes; i++) all[count++] = c->node[i].at;
+    }
+    iv_tree_join_make(all, count, &cuts->join);
+}
+
+static void share_of(const iv_model_config *c, const iv_split *split, size_t r, iv_share *s) {
+    size_t dim = (size_t)c->head_dim, group = (size_t)(c->heads / c->kv_heads);
+    const iv_row_cut *out = &split->out.of[r];
+    *s = (iv_share){0};
+    if (out->k) {
+        s->head_first = out->first / dim;
+        s->heads = (out->first + out->k + dim - 1) / dim - s->head_first;
+        s->kv_head_first = s->head_first / group;
+        s->kv_heads = (s->head_first + s->heads - 1) / group + 1 - s->kv_head_first;
+    }
+    s->expert_first = first_of(r, split->ranks, (size_t)c->experts);
+    s->experts = first_of(r + 1, split->ranks, (size_t)c->experts) - s->expert_first;
+    size_t vocab = (size_t)c->vocab_size, panels = (vocab + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
+    s->vocab_first = iv_size_min(first_of(r, split->ranks, panels) * IV_PANEL_COLUMNS, vocab);
+    s->vocab = iv_size_min(first_of(r + 1, split->ranks, panels) * IV_PANEL_COLUMNS, vocab) - s->vocab_first;
+}
+
+static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
+    size_t k = (size_t)c->intermediate_size, leaves = (size_t)iv_leaf_count(iv_padded_k(k));
+    bool moe = false, dense = false;
+    if (ranks < 1 || ranks > IV_RANKS_MAX)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);
+    for (int64_t i = 0; i < c->layers; i++) {
+        moe = moe || c->moe_layers[i];
+        dense = dense || !c->moe_layers[i];
+    }
+    if (dense && ranks > leaves)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "tensor_parallel_size: intermediate_size %zu is summed in %zu leaves, one rank needs one: "
+                       "wanted at most %zu, found %zu",
+                       k, leaves, leaves, ranks);
+    if (moe && ranks > (size_t)c->experts)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "tensor_parallel_size: one rank needs an expert: wanted at most %zu, found %zu",
+                       (size_t)c->experts, ranks);
+    return IV_OK;
+}
+
+iv_status iv_split_make(const iv_model_config *c, size_t ranks, iv_split *out, iv_error *err) {
+    IV_TRY(check(c, ranks, err));
+    *out = (iv_split){.ranks = ranks};
+    cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks);
+    cut_rows(&out->down, (size_t)c->intermediate_size, ranks);
+    if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1);
+    for (size_t r = 0; r < ranks; r++) share_of(c, out, r, &out->share[r]);
+    return IV_OK;
+}
+
+size_t iv_split_kv_heads(const iv_split *split) {
+    size_t heads = 0;
+    for (size_t r = 0; r < split->ranks; r++) heads += split->share[r].kv_heads;
+    return heads;
+}

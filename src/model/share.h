@@ -1,0 +1,57 @@
+/* share.h: which part of a model each tensor-parallel rank owns: a pure function of the configuration, known to every
+ * rank about every rank.
+ *
+ * Row-parallel layers (attention's output, down) are cut at leaves: a rank owns consecutive leaves of K and adds up
+ * their canonical nodes (numerics/tree.h); joining all ranks' nodes completes the tree of NUMERICS.md section 3.3 with
+ * the additions that one rank would make. Everything before such a layer is cut at what its inputs need: query heads,
+ * the KV heads they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
+ */
+#ifndef IV_MODEL_SHARE_H
+#define IV_MODEL_SHARE_H
+
+#include "base/status.h"
+#include "format/model_config.h"
+#include "numerics/tree.h"
+
+enum {
+    IV_RANKS_MAX = IV_LEAVES_MAX,
+    IV_RANK_NODES_MAX = 4 /* canonical nodes of consecutive leaves among eight */
+};
+
+/* One rank's inputs of a row-parallel layer. */
+typedef struct iv_row_cut {
+    size_t first, k; /* inputs [first, first + k): padding is not counted, the node that has it pads again */
+    size_t nodes;
+    struct {
+        iv_tree_node at;
+        size_t column, k; /* its inputs, from `first` on */
+    } node[IV_RANK_NODES_MAX];
+} iv_row_cut;
+
+/* How all ranks cut one kind of row-parallel layer. */
+typedef struct iv_row_cuts {
+    iv_row_cut of[IV_RANKS_MAX];
+    iv_tree_join join; /* of all ranks' nodes, in rank order */
+} iv_row_cuts;
+
+typedef struct iv_share {
+    size_t head_first, heads;       /* query heads; one cut by a leaf's end belongs to two ranks */
+    size_t kv_head_first, kv_heads; /* those that the query heads read */
+    size_t expert_first, experts;
+    size_t vocab_first, vocab; /* columns of the head: whole panels */
+} iv_share;
+
+typedef struct iv_split {
+    size_t ranks;
+    iv_share share[IV_RANKS_MAX];
+    iv_row_cuts out, down;   /* down: of dense layers */
+    iv_row_cuts expert_down; /* of one expert: one rank has it whole */
+} iv_split;
+
+/* IV_UNSUPPORTED says why a model cannot be split over so many ranks. */
+iv_status iv_split_make(const iv_model_config *config, size_t ranks, iv_split *out, iv_error *err);
+
+/* KV heads that the ranks hold together: more than the model's where ranks share one. */
+size_t iv_split_kv_heads(const iv_split *split);
+
+#endif

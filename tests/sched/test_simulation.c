@@ -1,0 +1,340 @@
+/* The scheduler and the pages together, without a model: random requests over a small pool for three million steps.
+ *
+ * A shadow remembers, for every slot of every page, which prefix was computed into it, as a hash of all tokens up to
+ * there. What a sequence reads must be its own prefix, whoever computed it; what is written must be nobody else's.
+ * Bugs put in on purpose show that each check can fail. */
+#include "random.h"
+#include "kv/pages.h"
+#include "sched/plan.h"
+
+enum { PAGE = IV_ATTENTION_BLOCK, SEQS = 6, LIVE = 24, TOKENS_MAX = 6 * PAGE, PAGES_MAX = 20, FAMILIES_OF_TEXT = 5 };
+enum { EPISODE = 300, DRAIN_STEPS_MAX = 20000, GUESSES = 5 };
+
+typedef enum bug { NO_BUG, KEEP_WRONG_GUESSES, LEAK_ON_CANCEL, FORGET_A_HOLDER, CONFUSE_A_PREFIX, OVERTAKE, BUGS } bug;
+
+typedef struct request {
+    bool live, running, preempted;
+    int32_t priority;
+    uint64_t arrival;
+    size_t family, known, goal, computed, guess_count, steps_left_out;
+    bool guess_right[GUESSES];
+    iv_kv_table table;
+} request;
+
+typedef struct world {
+    rng r;
+    bug bug;
+    iv_kv_pool pool;
+    size_t budget, seqs_max;
+    bool caching;
+    request requests[LIVE];
+    request *running[SEQS], *waiting[LIVE];
+    size_t running_count, waiting_count;
+    uint64_t arrivals, first_admitted[3]; /* by priority: the latest arrival that was admitted first */
+    uint64_t shadow[PAGES_MAX][PAGE];
+    uint64_t prefix[FAMILIES_OF_TEXT][TOKENS_MAX + 1]; /* hash of the first n tokens */
+    int32_t tokens[FAMILIES_OF_TEXT][TOKENS_MAX + 1];
+    const char *wrong;                                          /* the first check that failed */
+    size_t steps, preemptions, hits, ended, rejected, evicting; /* preemptions: that the plan wanted */
+} world;
+
+static void check(world *w, bool ok, const char *what) {
+    if (!ok && !w->wrong) w->wrong = what;
+}
+
+/* Texts that share beginnings of different lengths, at page borders and off them. */
+static void make_texts(world *w) {
+    static const size_t shared[FAMILIES_OF_TEXT] = {0, 64, 127, 200, 330};
+    for (size_t f = 0; f < FAMILIES_OF_TEXT; f++) {
+        w->prefix[f][0] = 1;
+        for (size_t i = 0; i <= TOKENS_MAX; i++) {
+            rng t = {i * 31 + (i < shared[f] ? 0 : f * 7919)};
+            w->tokens[f][i] = (int32_t)(rng_next(&t) % 50000);
+            rng h = {w->prefix[f][i] ^ ((uint64_t)w->tokens[f][i] << 20)};
+            if (i < TOKENS_MAX) w->prefix[f][i + 1] = rng_next(&h);
+        }
+    }
+}
+
+static void open_world(world *w, rng r, bug b) {
+    iv_kv_layout layout;
+    iv_error err;
+    memset(w, 0, sizeof *w);
+    w->r = r, w->bug = b;
+    size_t pages = 6 + rng_below(&w->r, PAGES_MAX - 5);
+    w->budget = 1 + rng_below(&w->r, rng_below(&w->r, 2) ? 20 : 300), w->seqs_max = 1 + rng_below(&w->r, SEQS);
+    w->caching = b || rng_below(&w->r, 4) > 0;
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
+    ASSERT_OK(iv_kv_pool_open(&w->pool, &layout, 1, pages, &err), &err);
+    for (size_t i = 0; i < LIVE; i++) ASSERT_OK(iv_kv_table_open(&w->requests[i].table, TOKENS_MAX, &err), &err);
+    make_texts(w);
+}
+
+static void close_world(world *w) {
+    for (size_t i = 0; i < LIVE; i++) iv_kv_table_close(&w->requests[i].table, &w->pool);
+    iv_kv_pool_close(&w->pool);
+}
+
+/* ---- lines --------------------------------------------------------------------------------------------- */
+
+static void insert(request **line, size_t *count, request *q) {
+    size_t i = (*count)++;
+    for (; i > 0 && (line[i - 1]->priority > q->priority ||
+                     (line[i - 1]->priority == q->priority && line[i - 1]->arrival > q->arrival));
+         i--)
+        line[i] = line[i - 1];
+    line[i] = q;
+}
+
+static void take_out(request **line, size_t *count, const request *q) {
+    size_t i = 0;
+    while (line[i] != q) i++;
+    for ((*count)--; i < *count; i++) line[i] = line[i + 1];
+}
+
+static void leave(world *w, request *q) {
+    if (q->running)
+        take_out(w->running, &w->running_count, q);
+    else
+        take_out(w->waiting, &w->waiting_count, q);
+    q->running = false;
+}
+
+static void end(world *w, request *q) {
+    leave(w, q);
+    iv_kv_table_release(&q->table, &w->pool);
+    q->live = false;
+    w->ended++;
+}
+
+static void requeue(world *w, request *q) {
+    leave(w, q);
+    iv_kv_table_release(&q->table, &w->pool);
+    q->computed = 0, q->preempted = true;
+    insert(w->waiting, &w->waiting_count, q);
+}
+
+/* ---- what happens to it -------------------------------------------------------------------------------- */
+
+static void arrive(world *w) {
+    for (size_t i = 0; i < LIVE; i++) {
+        request *q = &w->requests[i];
+        if (q->live) continue;
+        size_t most = w->pool.pages * PAGE < TOKENS_MAX ? w->pool.pages * PAGE : TOKENS_MAX;
+        q->live = true, q->preempted = false, q->priority = (int32_t)rng_below(&w->r, 3), q->arrival = ++w->arrivals;
+        q->family = rng_below(&w->r, FAMILIES_OF_TEXT);
+        q->known = 1 + rng_below(&w->r, most - 1), q->goal = q->known + 1 + rng_below(&w->r, most - q->known);
+        q->computed = q->steps_left_out = 0;
+        insert(w->waiting, &w->waiting_count, q);
+        return;
+    }
+}
+
+static void disturb(world *w, bool arrivals) {
+    request *q = &w->requests[rng_below(&w->r, LIVE)];
+    if (arrivals && rng_below(&w->r, 8) == 0) arrive(w);
+    if (rng_below(&w->r, 150) == 0 && q->live) {
+        if (w->bug == LEAK_ON_CANCEL) q->table.count = q->table.shared = 0;
+        end(w, q);
+    } else if (rng_below(&w->r, 100) == 0 && q->live && q->running)
+        requeue(w, q);
+    if (rng_below(&w->r, 1000) == 0) iv_kv_forget(&w->pool);
+    if (w->bug == FORGET_A_HOLDER && q->running && q->table.count && rng_below(&w->r, 100) == 0 &&
+        w->pool.holders[q->table.pages[0]] > 1)
+        w->pool.holders[q->table.pages[0]]--;
+}
+
+static iv_plan_sequence look(world *w, request *q) {
+    iv_plan_sequence s = {.known = q->known, .computed = q->computed, .pages = q->table.count};
+    if (q->running) {
+        s.own = iv_kv_sole(&q->table, &w->pool);
+        q->guess_count = q->known - q->computed == 1 && q->goal > q->known ? rng_below(&w->r, GUESSES + 1) : 0;
+        if (q->guess_count > q->goal - q->known) q->guess_count = q->goal - q->known;
+        for (size_t i = 0; i < q->guess_count; i++) q->guess_right[i] = rng_below(&w->r, 4) > 0;
+        s.draft = q->guess_count;
+    } else {
+        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? (q->known - 1) / PAGE : 0, &s.own);
+        s.computed = s.pages * PAGE;
+    }
+    return s;
+}
+
+/* Reads all that was computed before, writes what is computed now, as attention would. */
+static void compute(world *w, request *q, const iv_plan_item *item) {
+    const uint64_t *prefix = w->prefix[q->family];
+    for (size_t i = 0; i < q->computed; i += PAGE) {
+        size_t n = q->computed - i < PAGE ? q->computed - i : PAGE;
+        check(w, memcmp(w->shadow[q->table.pages[i / PAGE]], prefix + i + 1, n * sizeof *prefix) == 0,
+              "a sequence reads a page that does not hold its tokens");
+    }
+    bool right = true;
+    for (size_t i = 0; i < item->tokens + item->draft; i++) {
+        size_t position = q->computed + i, at = position / PAGE;
+        check(w, at < q->table.count, "a position has no page");
+        if (w->wrong) return;
+        uint32_t page = q->table.pages[at];
+        check(w, w->pool.holders[page] == 1 && !w->pool.index.nodes[page].indexed && at >= q->table.shared,
+              "a shared page is written");
+        if (i >= item->tokens) right = right && q->guess_right[i - item->tokens];
+        w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&w->r);
+    }
+}
+
+static void advance(world *w, request *q, const iv_plan_item *item) {
+    size_t accepted = 0;
+    while (accepted < item->draft && q->guess_right[accepted]) accepted++;
+    w->rejected += item->draft - accepted;
+    if (w->bug == KEEP_WRONG_GUESSES) accepted = item->draft;
+    q->computed += item->tokens;
+    if (item->samples && q->known < q->goal) q->known++;
+    for (size_t i = 0; i < accepted && q->known < q->goal; i++) q->known++, q->computed++;
+    bool confuse = w->bug == CONFUSE_A_PREFIX && rng_below(&w->r, 20) == 0; /* the record says another text */
+    size_t text = confuse ? (q->family + 1) % FAMILIES_OF_TEXT : q->family;
+    if (w->caching) iv_kv_publish(&q->table, &w->pool, w->tokens[text], q->computed);
+    if (item->samples && q->known == q->goal) end(w, q);
+}
+
+static void check_pool(world *w) {
+    uint32_t holders[PAGES_MAX] = {0};
+    size_t free_pages = 0, idle = 0, held = 0;
+    for (size_t i = 0; i < LIVE; i++) {
+        const iv_kv_table *t = &w->requests[i].table;
+        check(w, w->requests[i].running || t->count == 0, "a sequence that does not run holds pages");
+        for (size_t p = 0; p < t->count; p++) holders[t->pages[p]]++;
+    }
+    for (size_t p = 0; p < w->pool.pages; p++) {
+        const iv_prefix_node *n = &w->pool.index.nodes[p];
+        check(w, holders[p] == w->pool.holders[p], "a page's holders are miscounted");
+        held += holders[p] > 0, idle += n->idle;
+        check(w, n->idle == (n->indexed && holders[p] == 0), "a page is idle and held, or neither");
+    }
+    for (size_t i = 0; i < w->pool.free_count; i++) {
+        uint32_t p = w->pool.free_pages[i];
+        check(w, holders[p] == 0 && !w->pool.index.nodes[p].indexed, "a free page is in use");
+        free_pages++;
+    }
+    check(w, free_pages + idle + held == w->pool.pages && idle == w->pool.index.idle, "a page has leaked");
+}
+
+static void admit(world *w, request *q, const iv_plan_sequence *seen) {
+    size_t cached = seen->pages;
+    if (!q->preempted) {
+        check(w, q->arrival > w->first_admitted[q->priority], "a request was overtaken by an equal one");
+        w->first_admitted[q->priority] = q->arrival;
+    }
+    leave(w, q);
+    iv_kv_attach(&q->table, &w->pool, w->tokens[q->family], cached);
+    q->computed = seen->computed, q->running = true;
+    w->hits += cached > 0;
+    insert(w->running, &w->running_count, q);
+}
+
+static void step(world *w) {
+    iv_plan_sequence running[SEQS], waiting[SEQS];
+    iv_plan_item items[SEQS];
+    request *who[SEQS];
+    iv_plan plan = {.items = items};
+    iv_error err;
+    if (w->bug == OVERTAKE && w->waiting_count > 1 && rng_below(&w->r, 50) == 0) {
+        request *first = w->waiting[0];
+        w->waiting[0] = w->waiting[1], w->waiting[1] = first;
+    }
+    iv_plan_input in = {.running = running,
+                        .running_count = w->running_count,
+                        .waiting = waiting,
+                        .waiting_count = w->seqs_max - w->running_count,
+                        .pages_available = iv_kv_available(&w->pool),
+                        .token_budget = w->budget,
+                        .seqs_max = w->seqs_max};
+    if (in.waiting_count > w->waiting_count) in.waiting_count = w->waiting_count;
+    for (size_t i = 0; i < in.running_count; i++) running[i] = look(w, who[i] = w->running[i]);
+    for (size_t i = 0; i < in.waiting_count; i++) waiting[i] = look(w, w->waiting[i]);
+    iv_plan_step(&in, &plan);
+    for (size_t i = 0; i < plan.admitted; i++) {
+        who[in.running_count + i] = w->waiting[0];
+        admit(w, w->waiting[0], &waiting[i]);
+    }
+    for (size_t i = in.running_count; i-- > 0;)
+        if (items[i].preempt) requeue(w, who[i]), w->preemptions++;
+    size_t used = 0, count = in.running_count + plan.admitted;
+    bool moved = count == 0;
+    for (size_t i = 0; i < count && !w->wrong; i++) {
+        if (items[i].tokens == 0) continue;
+        w->evicting += w->pool.free_count == 0;
+        check(w, iv_kv_table_grow(&who[i]->table, &w->pool, who[i]->computed + items[i].tokens, &err) == IV_OK,
+              "a planned page is not there");
+    }
+    for (size_t i = 0; i < count && !w->wrong; i++) {
+        if (items[i].tokens == 0) continue;
+        used += items[i].tokens + items[i].draft, moved = true;
+        compute(w, who[i], &items[i]);
+        if (!w->wrong) advance(w, who[i], &items[i]);
+    }
+    check(w, used <= w->budget, "a step has more tokens than its budget");
+    check(w, w->running_count <= w->seqs_max, "too many sequences run");
+    check(w, moved && (count || w->waiting_count == 0), "a step did nothing although requests are there");
+    if (!w->wrong) check_pool(w);
+    w->steps++;
+}
+
+/* Arrivals for a while, then none until every request has ended. */
+static void episode(world *w) {
+    for (size_t i = 0; i < EPISODE && !w->wrong; i++) {
+        disturb(w, true);
+        step(w);
+    }
+    for (size_t i = 0; w->running_count + w->waiting_count > 0 && !w->wrong; i++) {
+        disturb(w, false);
+        step(w);
+        check(w, i < DRAIN_STEPS_MAX, "a request does not end");
+    }
+}
+
+static void millions_of_steps(void **state) {
+    (void)state;
+    rng r = rng_start("simulation");
+    size_t total = trials(3000000, 60000000), steps = 0, preemptions = 0, hits = 0, ended = 0, rejected = 0,
+           evicting = 0;
+    while (steps < total) {
+        world *w = malloc(sizeof *w);
+        rng seed = {rng_next(&r)};
+        open_world(w, seed, NO_BUG);
+        for (int i = 0; i < 3 && !w->wrong; i++) episode(w);
+        if (w->wrong) fail_msg("seed %llx, step %zu: %s", (unsigned long long)seed.s, w->steps, w->wrong);
+        steps += w->steps, preemptions += w->preemptions, hits += w->hits, ended += w->ended, rejected += w->rejected;
+        evicting += w->evicting;
+        close_world(w);
+        free(w);
+    }
+    printf("%zu steps: %zu requests, %zu preemptions, %zu cached beginnings, %zu guesses rejected, %zu growths that "
+           "evict\n",
+           steps, ended, preemptions, hits, rejected, evicting);
+    assert_true(ended > total / 1000 && preemptions > total / 10000 && hits > total / 1000 && rejected > total / 1000 &&
+                evicting > total / 1000);
+}
+
+static void control_bugs_are_caught(void **state) {
+    (void)state;
+    rng r = rng_start("bugs");
+    for (bug b = NO_BUG + 1; b < BUGS; b++) {
+        const char *wrong = NULL;
+        size_t steps = 0;
+        for (size_t i = 0; i < 50 && !wrong; i++) {
+            world *w = malloc(sizeof *w);
+            rng seed = {rng_next(&r)};
+            open_world(w, seed, b);
+            episode(w);
+            wrong = w->wrong, steps += w->steps;
+            for (size_t k = 0; k < LIVE; k++) w->requests[k].table.count = 0; /* pages may be in disorder */
+            close_world(w);
+            free(w);
+        }
+        printf("bug %d, after %zu steps: %s\n", (int)b, steps, wrong ? wrong : "not found");
+        assert_non_null(wrong);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(millions_of_steps), cmocka_unit_test(control_bugs_are_caught)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
