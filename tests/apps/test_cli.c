@@ -128,8 +128,8 @@ static void digest_of_report(char out[80]) {
 
 /* ---- help and usage ------------------------------------------------------------------------------------ */
 
-static const char *const commands[] = {"generate", "chat",   "bench",      "inspect", "tokenize",
-                                       "render",   "logits", "completion", "help"};
+static const char *const commands[] = {"generate", "chat",   "bench",  "eval",       "replay", "inspect",
+                                       "tokenize", "render", "logits", "completion", "help"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_for_everything(void **state) {
