@@ -215,15 +215,14 @@ static int hand_over(eval *e, job *j, iv_error *err) {
 static void show_progress(eval *e, size_t config) {
     size_t total = e->configs.count * e->dataset.count, done = config * e->dataset.count + e->results.problem;
     if (e->results.config > config) done = e->results.config * e->dataset.count;
-    double passed = cli_seconds() - e->started;
+    const char *label = e->configs.items[config].label;
     char what[CLI_LABEL_BYTES + 40];
     if (e->computed) {
-        double left = passed / (double)e->computed * (double)(total - done);
-        snprintf(what, sizeof what, "answers, %.0f:%02.0f left (%.140s)",
-                 left / 60 - 0.5 > 0 ? (double)(long)(left / 60) : 0, left - 60 * (double)(long)(left / 60),
-                 e->configs.items[config].label);
+        double passed = cli_seconds() - e->started;
+        unsigned long left = (unsigned long)(passed / (double)e->computed * (double)(total - done));
+        snprintf(what, sizeof what, "answers, %lu:%02lu left (%.140s)", left / 60, left % 60, label);
     } else
-        snprintf(what, sizeof what, "answers (%.140s)", e->configs.items[config].label);
+        snprintf(what, sizeof what, "answers (%.140s)", label);
     cli_progress_count(&e->progress, done, total, what);
 }
 
