@@ -49,8 +49,10 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
         if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
             return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
     }
-    if (r->stop_id_count > IV_STOP_IDS_MAX)
-        return iv_fail(err, IV_INVALID, "stop ids: wanted at most %d, found %zu", IV_STOP_IDS_MAX, r->stop_id_count);
+    /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
+    size_t most = IV_STOP_IDS_MAX + (r->ignore_eos ? 2 * IV_EOS_IDS_MAX : 0);
+    if (r->stop_id_count > most)
+        return iv_fail(err, IV_INVALID, "stop ids: wanted at most %zu, found %zu", most, r->stop_id_count);
     for (size_t i = 0; i < r->stop_id_count; i++)
         if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
             return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab,

@@ -167,6 +167,27 @@ static void cancelled_and_empty(void **state) {
     iv_engine_close(e);
 }
 
+/* The model's end tokens do not push a full list of stop ids over its limit. */
+static void most_stop_ids(void **state) {
+    (void)state;
+    int32_t ids[64];
+    for (int32_t i = 0; i < 64; i++) ids[i] = 900 + i;
+    iv_engine *e = open_small();
+    iv_request q = ask(e, "<|im_start|>user\nWhat is 1 + 1?<|im_end|>\n<|im_start|>assistant\n", 60), again;
+    q.stop_ids = ids, q.stop_id_count = 64;
+    kept *k = run_kept(e, &q);
+    assert_int_equal(k->a.finish, IV_FINISH_STOP);
+    iv_receipt *r = read_good(k->receipt);
+    iv_receipt_get_request(r, &again);
+    assert_int_equal(again.stop_id_count, 65);
+    kept *l = run_kept(e, &again);
+    assert_string_equal(l->a.digest, k->a.digest);
+    assert_int_equal(l->a.finish, IV_FINISH_STOP);
+    iv_receipt_close(r);
+    kept_free(k), kept_free(l);
+    iv_engine_close(e);
+}
+
 /* ---- damage -------------------------------------------------------------------------------------------- */
 
 static char *a_receipt(void) {
@@ -328,10 +349,10 @@ static void says_what_differs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comes_back_as_it_was), cmocka_unit_test(gives_the_same_answer),
-        cmocka_unit_test(cancelled_and_empty),  cmocka_unit_test(bad_fields_are_named),
-        cmocka_unit_test(damage_is_seen),       cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(says_what_differs),
+        cmocka_unit_test(comes_back_as_it_was),        cmocka_unit_test(gives_the_same_answer),
+        cmocka_unit_test(cancelled_and_empty),         cmocka_unit_test(most_stop_ids),
+        cmocka_unit_test(bad_fields_are_named),        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(every_truncation_is_refused), cmocka_unit_test(says_what_differs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
