@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat bench inspect tokenize render logits completion help --help --version'
+        _invar_words 'generate chat bench inspect tokenize render logits verify completion help --help --version'
         return
     fi
     case $command:$before in
@@ -111,6 +111,21 @@ _invar() {
         logits:--kv-cache-memory) _invar_words ''; return ;;
         logits:--speculative) _invar_words 'off ngram'; return ;;
         logits:--num-speculative-tokens) _invar_words ''; return ;;
+        verify:--prompts) _invar_files; return ;;
+        verify:--max-tokens) _invar_words ''; return ;;
+        verify:--axes) _invar_words ''; return ;;
+        verify:--batch-sizes) _invar_words ''; return ;;
+        verify:--chunk-sizes) _invar_words ''; return ;;
+        verify:--thread-counts) _invar_words ''; return ;;
+        verify:--tp-sizes) _invar_words ''; return ;;
+        verify:--combinations) _invar_words ''; return ;;
+        verify:--seed) _invar_words ''; return ;;
+        verify:--scalar-tokens) _invar_words ''; return ;;
+        verify:--json) _invar_files; return ;;
+        verify:--plot) _invar_files; return ;;
+        verify:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        verify:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        verify:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
     esac
     case $command:$word in
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
@@ -120,10 +135,11 @@ _invar() {
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --arithmetic --dtype --numerics' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat bench inspect tokenize render logits completion help' ;;
+        help:*) _invar_words 'generate chat bench inspect tokenize render logits verify completion help' ;;
         *) _invar_folders ;;
     esac
 }

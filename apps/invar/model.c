@@ -2,6 +2,7 @@
 #include "model.h"
 #include "engine_flags.h"
 #include "output.h"
+#include "rank.h"
 #include "text.h"
 
 #include <stdio.h>
@@ -85,9 +86,15 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
     cli_progress_start(&progress, args->operands[0]);
     o.progress = cli_progress_step;
     o.user = &progress;
-    iv_status status = iv_engine_open(&o, out, err);
+    iv_engine *engine;
+    iv_status status = iv_engine_open(&o, &engine, err);
     cli_progress_end(&progress);
-    return status == IV_OK ? CLI_OK : CLI_FAILED;
+    if (status != IV_OK) return CLI_FAILED;
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
+    if (info.rank != 0) return cli_serve_rank(engine, err);
+    *out = engine;
+    return CLI_OK;
 }
 
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {

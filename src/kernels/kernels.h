@@ -11,13 +11,18 @@
 #include "numerics/attention.h"
 
 enum {
-    IV_PANEL_COLUMNS = 32, /* outputs a packed panel holds */
-    IV_TILE_ROWS_MAX = 12  /* rows of the tallest tile of any kernel */
+    IV_PANEL_COLUMNS = 32,   /* outputs a packed panel holds */
+    IV_TILE_ROWS_MAX = 12,   /* rows of the tallest tile of any kernel */
+    IV_PREFETCH_BYTES = 2048 /* how far ahead of itself a tile that has a panel alone reads it */
 };
 
-/* A finished subtree of 1, 2 and 4 leaves. */
+/* What one tile keeps from its first leaf to its last: a finished subtree of 1, 2 and 4 leaves. And a hint: memory that
+ * will be needed next, `ahead_step` bytes of it for each pair of k, which a kernel may fetch into the cache as it goes.
+ * The hint changes no bit and may be any address. */
 typedef struct iv_tile_pending {
     _Alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
+    uintptr_t ahead;
+    size_t ahead_step;
 } iv_tile_pending;
 
 /* A tile is `rows` activations against one panel of 32 outputs.
