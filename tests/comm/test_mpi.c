@@ -28,13 +28,13 @@ static const char *obstacle(void) {
     return NULL;
 }
 
-#define SKIP_WITHOUT_MPI()                   \
-    do {                                     \
-        const char *why = obstacle();        \
-        if (why) {                           \
-            printf("SKIPPED: %s\n", why);    \
-            skip();                          \
-        }                                    \
+#define SKIP_WITHOUT_MPI()                \
+    do {                                  \
+        const char *why = obstacle();     \
+        if (why) {                        \
+            printf("SKIPPED: %s\n", why); \
+            skip();                       \
+        }                                 \
     } while (0)
 
 typedef struct job {
@@ -147,7 +147,8 @@ static void same_logits(void **state) {
 static void refused(const char *line, const char *message) {
     char *out, *errors;
     int code = run(line, &out, &errors);
-    if (code == 0 || !strstr(errors, message)) fail_msg("%s: exit %d, wanted '%s', found: %s", line, code, message, errors);
+    if (code == 0 || !strstr(errors, message))
+        fail_msg("%s: exit %d, wanted '%s', found: %s", line, code, message, errors);
     free(out), free(errors);
 }
 
@@ -155,7 +156,8 @@ static void those_that_do_not_belong_together(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
 #define IDS "--ids 1,2,3 --max-tokens 4 "
-    refused(MPIRUN "-n 1 " INVAR "generate tests/data/hf/qwen3 " IDS ": -n 1 " INVAR "generate tests/data/hf/qwen2 " IDS,
+    refused(MPIRUN "-n 1 " INVAR "generate tests/data/hf/qwen3 " IDS ": -n 1 " INVAR
+                   "generate tests/data/hf/qwen2 " IDS,
             "rank 1: fingerprint");
     refused(MPIRUN "-n 1 " INVAR "generate models/tiny-math " IDS ": -n 1 " INVAR
                    "generate models/tiny-math --arithmetic tc16 " IDS,
