@@ -11,15 +11,22 @@ static bool same_output(const cli_record *a, const cli_record *b) {
     return a->count == b->count && (a->count == 0 || memcmp(a->ids, b->ids, a->count * sizeof *a->ids) == 0);
 }
 
-size_t cli_unique_outputs(const cli_record *const *records, size_t n) {
+static bool same_digest(const cli_record *a, const cli_record *b) { return strcmp(a->digest, b->digest) == 0; }
+
+static size_t count_unique(const cli_record *const *records, size_t n,
+                           bool (*same)(const cli_record *, const cli_record *)) {
     size_t unique = 0;
     for (size_t i = 0; i < n; i++) {
         bool seen = false;
-        for (size_t k = 0; k < i && !seen; k++) seen = same_output(records[i], records[k]);
+        for (size_t k = 0; k < i && !seen; k++) seen = same(records[i], records[k]);
         unique += !seen;
     }
     return unique;
 }
+
+size_t cli_unique_outputs(const cli_record *const *records, size_t n) { return count_unique(records, n, same_output); }
+
+size_t cli_unique_digests(const cli_record *const *records, size_t n) { return count_unique(records, n, same_digest); }
 
 /* Probability that a record gives to a token at a position: its own, or that of its least likely listed token. */
 static double probability(const cli_record *r, size_t position, int32_t id) {
@@ -100,6 +107,7 @@ static void compare(const cli_records *records, size_t index, const cli_record *
         double divergence = cli_output_divergence(group, n);
         m->unique[index * records->problems + p] = unique;
         m->divergence[index * records->problems + p] = divergence;
+        method->bits_mean += (double)cli_unique_digests(group, n) / (double)records->problems;
         method->unique_mean += (double)unique / (double)records->problems;
         method->divergence_mean += divergence / (double)records->problems;
         if (unique > method->unique_max) method->unique_max = unique;
