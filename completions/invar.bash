@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat bench eval replay inspect tokenize render logits completion help --help --version'
+        _invar_words 'generate chat bench inspect tokenize render logits verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -89,6 +89,44 @@ _invar() {
         bench:--kv-cache-memory) _invar_words ''; return ;;
         bench:--speculative) _invar_words 'off ngram'; return ;;
         bench:--num-speculative-tokens) _invar_words ''; return ;;
+        inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        tokenize:--text) _invar_words ''; return ;;
+        tokenize:--text-file) _invar_files; return ;;
+        tokenize:--ids) _invar_words ''; return ;;
+        render:--template) _invar_files; return ;;
+        render:--input) _invar_files; return ;;
+        render:--strftime-now) _invar_words ''; return ;;
+        logits:--ids) _invar_words ''; return ;;
+        logits:--text) _invar_words ''; return ;;
+        logits:--out) _invar_files; return ;;
+        logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        logits:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        logits:--threads) _invar_words ''; return ;;
+        logits:--tensor-parallel-size) _invar_words ''; return ;;
+        logits:--rank-timeout) _invar_words ''; return ;;
+        logits:--max-model-len) _invar_words ''; return ;;
+        logits:--max-num-seqs) _invar_words ''; return ;;
+        logits:--max-num-batched-tokens) _invar_words ''; return ;;
+        logits:--kv-cache-memory) _invar_words ''; return ;;
+        logits:--speculative) _invar_words 'off ngram'; return ;;
+        logits:--num-speculative-tokens) _invar_words ''; return ;;
+        verify:--prompts) _invar_files; return ;;
+        verify:--max-tokens) _invar_words ''; return ;;
+        verify:--axes) _invar_words ''; return ;;
+        verify:--batch-sizes) _invar_words ''; return ;;
+        verify:--chunk-sizes) _invar_words ''; return ;;
+        verify:--thread-counts) _invar_words ''; return ;;
+        verify:--tp-sizes) _invar_words ''; return ;;
+        verify:--combinations) _invar_words ''; return ;;
+        verify:--seed) _invar_words ''; return ;;
+        verify:--scalar-tokens) _invar_words ''; return ;;
+        verify:--json) _invar_files; return ;;
+        verify:--plot) _invar_files; return ;;
+        verify:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        verify:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        verify:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         eval:--dataset) _invar_files; return ;;
         eval:--configs) _invar_words ''; return ;;
         eval:--out) _invar_files; return ;;
@@ -134,44 +172,22 @@ _invar() {
         replay:--kv-cache-memory) _invar_words ''; return ;;
         replay:--speculative) _invar_words 'off ngram'; return ;;
         replay:--num-speculative-tokens) _invar_words ''; return ;;
-        inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        tokenize:--text) _invar_words ''; return ;;
-        tokenize:--text-file) _invar_files; return ;;
-        tokenize:--ids) _invar_words ''; return ;;
-        render:--template) _invar_files; return ;;
-        render:--input) _invar_files; return ;;
-        render:--strftime-now) _invar_words ''; return ;;
-        logits:--ids) _invar_words ''; return ;;
-        logits:--text) _invar_words ''; return ;;
-        logits:--out) _invar_files; return ;;
-        logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
-        logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
-        logits:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
-        logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
-        logits:--threads) _invar_words ''; return ;;
-        logits:--tensor-parallel-size) _invar_words ''; return ;;
-        logits:--rank-timeout) _invar_words ''; return ;;
-        logits:--max-model-len) _invar_words ''; return ;;
-        logits:--max-num-seqs) _invar_words ''; return ;;
-        logits:--max-num-batched-tokens) _invar_words ''; return ;;
-        logits:--kv-cache-memory) _invar_words ''; return ;;
-        logits:--speculative) _invar_words 'off ngram'; return ;;
-        logits:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        replay:-*) _invar_words '--help --force --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --arithmetic --dtype --numerics' ;;
+        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        replay:-*) _invar_words '--help --force --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat bench eval replay inspect tokenize render logits completion help' ;;
+        help:*) _invar_words 'generate chat bench inspect tokenize render logits verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

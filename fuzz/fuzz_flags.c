@@ -6,6 +6,7 @@
 #include "../apps/invar/flags.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"
+#include "../apps/invar/verify_syntax.c"
 
 enum { WORDS_MAX = 64 };
 

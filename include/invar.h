@@ -90,7 +90,7 @@ typedef struct iv_engine_options {
     size_t max_num_seqs;           /* sequences run together */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
-    size_t tensor_parallel_size;   /* ranks that share the model; 1, or up to 8: never changes a bit */
+    size_t tensor_parallel_size;   /* ranks that share the model, up to 8; 0: the processes of mpirun, or 1 */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
     double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
@@ -103,7 +103,8 @@ typedef struct iv_engine_options {
     void *user;
 } iv_engine_options;
 
-/* auto, fma32, invar, all CPUs, one rank, 16 sequences, 512 tokens a step, prefix caching, no speculation. */
+/* auto, fma32, invar, all CPUs, one rank (or those of mpirun), 16 sequences, 512 tokens a step, prefix caching, no
+ * speculation. */
 IV_API void iv_engine_options_init(iv_engine_options *options);
 
 IV_API iv_status iv_engine_open(const iv_engine_options *options, iv_engine **out, iv_error *err);

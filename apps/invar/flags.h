@@ -6,7 +6,12 @@
 #include "invar.h"
 
 /* Exit codes, as docs/CLI.md promises. */
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum {
+    CLI_OK = 0,
+    CLI_FAILED = 1,
+    CLI_USAGE = 2,
+    CLI_SERVED = -1 /* inside the program: it has served another rank to the end (rank.h); exits with 0 */
+};
 
 enum {
     CLI_VALUES_MAX = 1024, /* flags in one command line, repeats included */

@@ -2,6 +2,7 @@
 #include "model.h"
 #include "engine_flags.h"
 #include "output.h"
+#include "rank.h"
 #include "text.h"
 
 #include <stdio.h>
@@ -53,29 +54,20 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
                     models ? models : "", models ? ", " : "", own, own);
 }
 
-/* KV memory for so many sequences of the options' length, or of `tokens` if those leave it open: what the engine would
- * choose by itself holds one. */
-static int make_room(size_t sequences, size_t tokens, iv_engine_options *o, iv_error *err) {
-    enum { PAGE = 64, TOKENS_MAX = 1 << 24 };
-    iv_model_info info;
-    if (iv_inspect(o->model, o->dtype, &info, err) != IV_OK) return CLI_FAILED;
-    if (!o->max_model_len && tokens && tokens < (uint64_t)info.max_positions) o->max_model_len = tokens;
-    if (o->kv_bytes || o->kv_fraction > 0) return CLI_OK;
-    size_t longest = o->max_model_len ? o->max_model_len : (size_t)info.max_positions, pages = longest / PAGE + 1;
-    if (longest > TOKENS_MAX || sequences > SIZE_MAX / pages / PAGE / (info.kv_bytes_per_token + 1))
-        return cli_fail(err, CLI_FAILED, "%zu sequences of %zu tokens: too many to hold at once", sequences, longest);
-    o->kv_bytes = sequences * pages * PAGE * info.kv_bytes_per_token;
-    return CLI_OK;
-}
-
-static int open_engine(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
+int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
     cli_progress progress;
     cli_progress_start(&progress, name);
     o->progress = cli_progress_step;
     o->user = &progress;
-    iv_status status = iv_engine_open(o, out, err);
+    iv_engine *engine;
+    iv_status status = iv_engine_open(o, &engine, err);
     cli_progress_end(&progress);
-    return status == IV_OK ? CLI_OK : CLI_FAILED;
+    if (status != IV_OK) return CLI_FAILED;
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
+    if (info.rank != 0) return cli_serve_rank(engine, err);
+    *out = engine;
+    return CLI_OK;
 }
 
 int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err) {
@@ -90,15 +82,12 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
     o.model = path;
     cli_engine_options(args, &o);
     if (sequences > 1) {
+        iv_model_info info;
+        if (iv_inspect(path, o.dtype, &info, err) != IV_OK) return CLI_FAILED;
         if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;
-        if (make_room(sequences, tokens, &o, err) != CLI_OK) return CLI_FAILED;
+        if (!o.max_model_len && tokens < (uint64_t)info.max_positions) o.max_model_len = tokens;
     }
-    return open_engine(&o, args->operands[0], out, err);
-}
-
-int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
-    if (make_room(o->max_num_seqs, 0, o, err) != CLI_OK) return CLI_FAILED;
-    return open_engine(o, name, out, err);
+    return cli_engine_open_with(&o, args->operands[0], out, err);
 }
 
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {

@@ -16,8 +16,7 @@ int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err);
 /* The same with room for `sequences` at once of up to `tokens` each, where the flags leave that open. */
 int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, iv_engine **out, iv_error *err);
 
-/* Opens an engine for options->max_num_seqs requests at a time, each of options->max_model_len tokens (0: the model's),
- * with KV memory for all of them unless the options say how much. Shows progress; overwrites options->progress. */
+/* Opens an engine with these options, showing progress under the name; overwrites options->progress. */
 int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine **out, iv_error *err);
 
 /* Opens the tokenizer and template of the MODEL operand. */

@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "engine/draft.h"
 #include "engine/line.h"
+#include "engine/ranks.h"
 #include "engine/textual.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
@@ -94,7 +95,8 @@ struct iv_engine {
     iv_model *model;
     iv_textual *textual;
     iv_generation_config generation;
-    iv_forward_state *forward;
+    iv_forward_state *forward; /* rank 0's, or this process's */
+    iv_ranks *ranks;
     iv_kv_pool kv;
     iv_sampler *samplers; /* one for each thread */
     iv_arithmetic arithmetic;
@@ -102,7 +104,8 @@ struct iv_engine {
     iv_blas *blas; /* NULL but for vanilla-blas */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
-    size_t rows_max; /* logit rows of one sequence in a step: one, and the longest draft */
+    size_t kv_token_bytes; /* over all ranks */
+    size_t rows_max;       /* logit rows of one sequence in a step: one, and the longest draft */
     size_t longest_token_bytes;
     bool prefix_caching;
     double load_seconds;
