@@ -99,6 +99,7 @@ static void measure_accuracy(const cli_records *records, cli_metrics *m) {
 /* One method: group has room for all configurations. */
 static void compare(const cli_records *records, size_t index, const cli_record **group, cli_metrics *m) {
     cli_method *method = &m->methods[index];
+    size_t outputs = 0, digests = 0; /* sums of integers, so that a mean of ones is 1 */
     for (size_t p = 0; p < records->problems; p++) {
         size_t n = 0;
         for (size_t c = 0; c < records->configs; c++)
@@ -107,13 +108,16 @@ static void compare(const cli_records *records, size_t index, const cli_record *
         double divergence = cli_output_divergence(group, n);
         m->unique[index * records->problems + p] = unique;
         m->divergence[index * records->problems + p] = divergence;
-        method->bits_mean += (double)cli_unique_digests(group, n) / (double)records->problems;
-        method->unique_mean += (double)unique / (double)records->problems;
-        method->divergence_mean += divergence / (double)records->problems;
+        outputs += unique;
+        digests += cli_unique_digests(group, n);
+        method->divergence_mean += divergence;
         if (unique > method->unique_max) method->unique_max = unique;
         method->divergence_max = fmax(method->divergence_max, divergence);
         method->steady += unique == 1;
     }
+    method->unique_mean = (double)outputs / (double)records->problems;
+    method->bits_mean = (double)digests / (double)records->problems;
+    method->divergence_mean /= (double)records->problems;
 }
 
 int cli_metrics_make(const cli_configs *configs, const cli_dataset *dataset, const cli_records *records,
