@@ -17,6 +17,14 @@ static __attribute__((noinline)) void add_up(values *v, const iv_tree_join *join
     }
 }
 
+static void add_to_residual(const float *y, const float *bias, size_t n, float *x) {
+    for (size_t i = 0; i < n; i++) {
+        float sum = iv_canonical(y[i]);
+        if (bias) sum = iv_canonical(sum + bias[i]);
+        x[i] = iv_canonical(x[i] + sum);
+    }
+}
+
 void iv_join(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias, size_t n,
              float *x) {
     values v;
@@ -26,10 +34,33 @@ void iv_join(iv_arithmetic arithmetic, const iv_tree_join *join, const float *co
         IV_WITH_FLUSH(add_up(&v, join, n));
     else
         add_up(&v, join, n);
-    const float *y = v.node[0];
-    for (size_t i = 0; i < n; i++) {
-        float sum = iv_canonical(y[i]);
-        if (bias) sum = iv_canonical(sum + bias[i]);
-        x[i] = iv_canonical(x[i] + sum);
+    add_to_residual(v.node[0], bias, n, x);
+}
+
+iv_tree_join iv_join_in_order(size_t nodes) {
+    iv_tree_join join = {.count = nodes - 1};
+    IV_ASSERT(nodes >= 1 && nodes <= IV_LEAVES_MAX);
+    for (size_t i = 1; i < nodes; i++) join.to[i - 1] = 0, join.from[i - 1] = (uint8_t)i;
+    return join;
+}
+
+static float rounded(iv_dtype dtype, float x) {
+    switch (dtype) {
+    case IV_BF16: return iv_bf16_to_f32(iv_bf16_from_f32(x));
+    case IV_F16: return iv_f16_to_f32(iv_f16_from_f32(x));
+    default: return x;
     }
+}
+
+void iv_join_ring(iv_dtype dtype, size_t nodes, const float *const *node, const float *bias, size_t hidden,
+                  size_t column, size_t n, float *x) {
+    float sum[IV_JOIN_COLUMNS];
+    IV_ASSERT(n <= IV_JOIN_COLUMNS && nodes >= 1 && column + n <= hidden);
+    for (size_t i = 0; i < n; i++) {
+        size_t first = (column + i) * nodes / hidden;
+        sum[i] = rounded(dtype, node[first][i]);
+        for (size_t hop = 1; hop < nodes; hop++)
+            sum[i] = rounded(dtype, sum[i] + rounded(dtype, node[(first + hop) % nodes][i]));
+    }
+    add_to_residual(sum, bias, n, x);
 }

@@ -11,13 +11,18 @@
 #include "numerics/attention.h"
 
 enum {
-    IV_PANEL_COLUMNS = 32, /* outputs a packed panel holds */
-    IV_TILE_ROWS_MAX = 12  /* rows of the tallest tile of any kernel */
+    IV_PANEL_COLUMNS = 32,   /* outputs a packed panel holds */
+    IV_TILE_ROWS_MAX = 12,   /* rows of the tallest tile of any kernel */
+    IV_PREFETCH_BYTES = 2048 /* how far ahead of itself a tile that has a panel alone reads it */
 };
 
-/* A finished subtree of 1, 2 and 4 leaves. */
+/* What one tile keeps from its first leaf to its last: a finished subtree of 1, 2 and 4 leaves. And a hint: memory that
+ * will be needed next, `ahead_step` bytes of it for each pair of k, which a kernel may fetch into the cache as it goes.
+ * The hint changes no bit and may be any address. */
 typedef struct iv_tile_pending {
     _Alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
+    uintptr_t ahead;
+    size_t ahead_step;
 } iv_tile_pending;
 
 /* A tile is `rows` activations against one panel of 32 outputs.
@@ -59,6 +64,14 @@ typedef struct iv_kernels {
     void (*swiglu)(const float *gate, const float *up, size_t n, iv_dtype type, void *out);
     void (*round)(const float *x, size_t n, iv_dtype type, void *out);
     void (*sum_exp)(const float *x, size_t n, float *max, float *sum);
+
+    /* What the sampler does token by token over a vocabulary.
+     * random[4 * b + i] = word i of Philox4x32-10, counter (first_block + b, position, position >> 32, 0), key seed. */
+    void (*random)(uint64_t seed, uint64_t position, uint32_t first_block, size_t blocks, uint32_t *random);
+    /* The index of the largest, the first of equal ones; n > 0 and no NaN. */
+    size_t (*largest)(const float *x, size_t n);
+    /* The first i >= from with x[i] > than; n if there is none. */
+    size_t (*find_above)(const float *x, size_t from, size_t n, float than);
 
     /* One block of online softmax for one row (law, section 7). score[64] holds raw dot products; those
      * outside [first, last] are masked. Updates *max and lanes, returns alpha through *alpha and the

@@ -1,5 +1,5 @@
 /* linear.c: packs the rows into tiles once, then hands out groups of panels. A group is read from memory
- * once and stays in cache while all row tiles pass over it. */
+ * once and stays in cache while all row tiles pass over it, in blocks of tiles that stay there too. */
 #include "kernels/linear.h"
 #include "base/size.h"
 #include "kernels/blas.h"
@@ -9,9 +9,9 @@
 #include <string.h>
 
 enum {
-    BLOCK_TILES = 16,
     C = IV_PANEL_COLUMNS,
     GROUP_BYTES = 512 * 1024,
+    BLOCK_BYTES = 512 * 1024,
     TASKS_PER_THREAD = 6,
     PACK_ALONE_ELEMENTS = 16 * 1024
 };
@@ -23,6 +23,7 @@ typedef struct job {
     size_t tiles, tile_rows, tall; /* the first `tall` tiles hold tile_rows + 1 rows */
     size_t tile_bytes;
     size_t group; /* panels a task */
+    size_t block; /* tiles that pass over a panel before the next panel's turn */
     int leaves;
 } job;
 
@@ -56,20 +57,32 @@ static void store_tile(const iv_linear_args *a, const float *tile, size_t first_
     }
 }
 
+/* A tile that has the panel alone fetches it a little ahead of itself. Several that share it wait for memory during the
+ * first only, if each does so; instead each fetches its part of the next panel, and memory is read all the time. */
+static void say_ahead(const iv_matrix *w, size_t panel, size_t nth, size_t sharing, iv_tile_pending *pending) {
+    size_t pairs = w->k_padded / 2, step = (w->panel_bytes / pairs + sharing - 1) / sharing;
+    size_t offset = sharing == 1 ? IV_PREFETCH_BYTES : w->panel_bytes + nth * pairs * step;
+    pending->ahead = (uintptr_t)iv_matrix_panel(w, panel) + offset, pending->ahead_step = step;
+}
+
 static void panel_group(void *context, size_t task, size_t worker) {
     (void)worker;
     const job *j = context;
     const iv_matrix *w = j->a->weight;
     size_t begin = task * j->group, end = iv_size_min(begin + j->group, w->panels);
-    for (size_t tile = 0; tile < j->tiles; tile++) {
-        size_t first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
-        const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
-        for (size_t p = begin; p < end; p++) {
-            iv_tile_pending pending;
-            _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
-            j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves, 0, j->leaves, &pending, out);
-            store_tile(j->a, out, first, rows, p);
-        }
+    for (size_t block = 0; block < j->tiles; block += j->block) {
+        size_t tiles = iv_size_min(j->block, j->tiles - block);
+        for (size_t p = begin; p < end; p++)
+            for (size_t i = 0; i < tiles; i++) {
+                size_t tile = block + i, first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+                const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
+                iv_tile_pending pending;
+                _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
+                say_ahead(w, p, i, tiles, &pending);
+                j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves, 0, j->leaves, &pending,
+                                  out);
+                store_tile(j->a, out, first, rows, p);
+            }
     }
 }
 
@@ -91,6 +104,7 @@ void iv_linear(const iv_compute *c, const iv_linear_args *a) {
         for (size_t t = 0; t < j.tiles; t++) pack_tile(&j, t, 0);
     else
         iv_pool_run(c->pool, j.tiles, pack_tile, &j);
+    j.block = iv_size_max(1, BLOCK_BYTES / j.tile_bytes);
     size_t fits = iv_size_max(1, GROUP_BYTES / w->panel_bytes);
     size_t share = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);
     j.group = iv_size_max(1, iv_size_min(fits, share));

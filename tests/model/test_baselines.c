@@ -1,5 +1,6 @@
 /* The baselines are honest: about as far from float64 as the law is, so that what is compared is the order of sums
  * and not their quality. */
+#include "ranks_runner.h"
 #include "reference.h"
 #include "kernels/blas.h"
 #include "model/widen.h"
@@ -75,9 +76,64 @@ static void tiny_math(void **state) {
                 0);
 }
 
+/* ---- ranks --------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 24 };
+
+/* A prompt's logits on so many ranks, whole or in chunks. */
+static float *ranked(const char *dir, iv_numerics numerics, iv_dtype dtype, size_t ranks, size_t chunk, size_t *vocab) {
+    ranks_runner r;
+    rng g = {11};
+    int32_t ids[TOKENS];
+    ranks_open(&r, dir, dtype, IV_FMA32, ranks, 1);
+    for (size_t i = 0; i < ranks; i++) r.rank[i].state->compute.numerics = numerics;
+    for (size_t i = 0; i < TOKENS; i++) ids[i] = (int32_t)rng_below(&g, r.vocab);
+    float *logits = malloc(TOKENS * r.vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (size_t at = 0; at < TOKENS; at += chunk) ranks_step(&r, ids + at, chunk, logits + at * r.vocab);
+    *vocab = r.vocab;
+    ranks_close(&r);
+    return logits;
+}
+
+/* What ranks and chunks change: nothing in invar, the first alone in bio, both in vanilla. */
+static void across_ranks(const char *dir) {
+    static const size_t ranks[] = {2, 3, 4, 8};
+    for (int n = IV_INVAR; n <= IV_VANILLA; n++)
+        for (iv_dtype dtype = IV_BF16; dtype <= IV_F32; dtype = (iv_dtype)(dtype + (IV_F32 - IV_BF16))) {
+            size_t vocab, bytes, moved_ranks = 0, moved_chunks = 0;
+            float *one = ranked(dir, (iv_numerics)n, dtype, 1, TOKENS, &vocab);
+            bytes = TOKENS * vocab * sizeof *one;
+            for (size_t i = 0; i < 4; i++) {
+                float *whole = ranked(dir, (iv_numerics)n, dtype, ranks[i], TOKENS, &vocab),
+                      *chunks = ranked(dir, (iv_numerics)n, dtype, ranks[i], 2, &vocab);
+                bool same_ranks = memcmp(one, whole, bytes) == 0, same_chunks = memcmp(whole, chunks, bytes) == 0;
+                double difference = 0, size = 0;
+                for (size_t v = 0; v < TOKENS * vocab; v++)
+                    difference += pow((double)whole[v] - (double)one[v], 2), size += pow((double)one[v], 2);
+                printf("%-12s %-8s %-8s %zu ranks: %s one rank's bits, off by %.2g; chunks %s\n", strrchr(dir, '/') + 1,
+                       iv_numerics_name((iv_numerics)n), iv_dtype_name(dtype), ranks[i], same_ranks ? "has" : "has not",
+                       sqrt(difference / size), same_chunks ? "too" : "differ");
+                moved_ranks += !same_ranks, moved_chunks += !same_chunks;
+                assert_true(sqrt(difference / size) < 0.03); /* another order, not another model */
+                free(whole), free(chunks);
+            }
+            /* A difference in float32 may be too small for a 16-bit activation to show it: not in every case. */
+            size_t least = dtype == IV_F32 ? 4 : 1;
+            assert_true(n == IV_INVAR ? moved_ranks == 0 : moved_ranks >= least);
+            assert_true((moved_chunks > 0) ==
+                        (n == IV_VANILLA)); /* not on every count of ranks: shapes may choose alike */
+            free(one);
+        }
+}
+
+static void ranks_tiny_math(void **state) { (void)state, across_ranks(INVAR_SOURCE_DIR "/models/tiny-math"); }
+static void ranks_qwen2(void **state) { (void)state, across_ranks(INVAR_SOURCE_DIR "/tests/data/hf/qwen2"); }
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(qwen3),     cmocka_unit_test(qwen2),
-                                       cmocka_unit_test(llama31),   cmocka_unit_test(mistral),
-                                       cmocka_unit_test(qwen3_moe), cmocka_unit_test(tiny_math)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(qwen3),           cmocka_unit_test(qwen2),
+                                       cmocka_unit_test(llama31),         cmocka_unit_test(mistral),
+                                       cmocka_unit_test(qwen3_moe),       cmocka_unit_test(tiny_math),
+                                       cmocka_unit_test(ranks_tiny_math), cmocka_unit_test(ranks_qwen2)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

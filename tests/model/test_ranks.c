@@ -117,16 +117,16 @@ static void what_cannot_be_cut_is_refused(void **state) {
     iv_split split;
     iv_error err;
     ASSERT_OK(iv_model_config_read(INVAR_SOURCE_DIR "/models/tiny-math", &c, &err), &err);
-    assert_int_equal(iv_split_make(&c, 9, &split, &err), IV_INVALID);
+    assert_int_equal(iv_split_make(&c, 9, false, &split, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "wanted 1 to 8, found 9"));
-    assert_int_equal(iv_split_make(&c, 0, &split, &err), IV_INVALID);
+    assert_int_equal(iv_split_make(&c, 0, false, &split, &err), IV_INVALID);
     c.intermediate_size = 160; /* ten steps of 16: two leaves */
-    assert_int_equal(iv_split_make(&c, 3, &split, &err), IV_UNSUPPORTED);
+    assert_int_equal(iv_split_make(&c, 3, false, &split, &err), IV_UNSUPPORTED);
     assert_non_null(strstr(err.message, "intermediate_size 160 is summed in 2 leaves"));
-    ASSERT_OK(iv_split_make(&c, 2, &split, &err), &err);
+    ASSERT_OK(iv_split_make(&c, 2, false, &split, &err), &err);
     ASSERT_OK(iv_model_config_read(source_path("tests/data/hf/qwen3_moe"), &c, &err), &err);
     c.experts = 5;
-    assert_int_equal(iv_split_make(&c, 6, &split, &err), IV_UNSUPPORTED);
+    assert_int_equal(iv_split_make(&c, 6, false, &split, &err), IV_UNSUPPORTED);
     assert_non_null(strstr(err.message, "wanted at most 5, found 6"));
 }
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { ROWS = 12 };
+enum { ROWS = 12, PAIR_BYTES = 4 * IV_PANEL_COLUMNS };
 
 /* Pairs of k as 32-bit words, [k/2][rows]. */
 static void pack(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
@@ -25,10 +25,11 @@ IV_INLINE vf dot(vf acc, uint32_t a, vi b) {
     return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
 }
 
-IV_INLINE void run(const int rows, const uint32_t *a, const uint32_t *panel, size_t from, size_t to, vf acc[][2]) {
+/* ahead: as in iv_tile_pending, for k = from. */
+IV_INLINE void run(const int rows, const uint32_t *a, const uint32_t *panel, size_t from, size_t to, uintptr_t ahead,
+                   size_t ahead_step, vf acc[][2]) {
     for (size_t k = from / 2; k < to / 2; k++) {
-        _mm_prefetch((const char *)(panel + k * IV_PANEL_COLUMNS) + IV_PREFETCH_BYTES, _MM_HINT_T0);
-        _mm_prefetch((const char *)(panel + k * IV_PANEL_COLUMNS) + IV_PREFETCH_BYTES + 64, _MM_HINT_T0);
+        iv_fetch(ahead, PAIR_BYTES), ahead += ahead_step;
         vi b0 = vi_load(panel + k * IV_PANEL_COLUMNS), b1 = vi_load(panel + k * IV_PANEL_COLUMNS + V_LANES);
         for (int r = 0; r < rows; r++) {
             acc[r][0] = dot(acc[r][0], a[k * (size_t)rows + (size_t)r], b0);
@@ -43,7 +44,8 @@ IV_INLINE void linear_rows(const int rows, const uint32_t *a, const uint32_t *pa
     for (int leaf = first; leaf < last; leaf++) {
         vf acc[ROWS][2];
         for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
-        run(rows, a, panel, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, acc);
+        size_t from = (size_t)leaf * leaf_k, step = pending->ahead_step;
+        run(rows, a, panel, from, from + leaf_k, pending->ahead + from / 2 * step, step, acc);
         int level = 0;
         for (int i = leaf; i & 1; i >>= 1, level++)
             for (int r = 0; r < rows; r++)
@@ -64,7 +66,7 @@ IV_INLINE void chain_rows(const int rows, const uint32_t *a, const uint32_t *pan
     vf acc[ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < 2; v++) acc[r][v] = v_load(c + r * IV_PANEL_COLUMNS + v * V_LANES);
-    run(rows, a, panel, 0, k, acc);
+    run(rows, a, panel, 0, k, (uintptr_t)panel + IV_PREFETCH_BYTES, PAIR_BYTES, acc);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < 2; v++) v_store(c + r * IV_PANEL_COLUMNS + v * V_LANES, acc[r][v]);
 }

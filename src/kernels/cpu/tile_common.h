@@ -8,9 +8,6 @@
 
 #include <immintrin.h>
 
-#ifndef IV_PREFETCH_BYTES
-#define IV_PREFETCH_BYTES 2048
-#endif
 /* iv_tile_x of the instruction set that the including file names as TILE_ISA. */
 #define TILE_PASTE(name, isa) name##_##isa
 #define TILE_PASTED(name, isa) TILE_PASTE(name, isa)
@@ -20,6 +17,11 @@
 #define TILE_ISA_TEXT TILE_QUOTED(TILE_ISA)
 
 #define IV_INLINE static inline __attribute__((always_inline))
+
+/* Fetches the lines of `bytes` at an address that need not exist. */
+IV_INLINE void iv_fetch(uintptr_t ahead, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)ahead + line, _MM_HINT_T0);
+}
 
 enum {
     IV_MXCSR_DEFAULT = 0x1f80,

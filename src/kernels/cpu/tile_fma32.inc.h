@@ -8,17 +8,18 @@
  *   TILE_LOAD(panel, k, column, odd, even)   weights of k + 1 and k for V_LANES columns, as floats
  * Two vectors of columns are kept at a time; a narrow machine walks the panel's 32 columns in groups. */
 
-enum { TILE(COLUMNS) = 2 * V_LANES, TILE(GROUPS) = IV_PANEL_COLUMNS / (2 * V_LANES) };
+enum {
+    TILE(COLUMNS) = 2 * V_LANES,
+    TILE(GROUPS) = IV_PANEL_COLUMNS / (2 * V_LANES),
+    TILE(PAIR_BYTES) = 2 * TILE_BYTES * IV_PANEL_COLUMNS
+};
 
-/* acc += chain over k in [from, to). a: [k][rows]. */
+/* acc += chain over k in [from, to). a: [k][rows]. ahead: as in iv_tile_pending, for k = from. */
 IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *panel, int column, size_t from, size_t to,
-                         vf acc[][2]) {
+                         uintptr_t ahead, size_t ahead_step, vf acc[][2]) {
     for (size_t k = from; k < to; k += 2) {
         vf odd[2], even[2];
-        const char *ahead = (const char *)panel + k * TILE_BYTES * IV_PANEL_COLUMNS + IV_PREFETCH_BYTES;
-        if (column == 0)
-            for (int line = 0; line < 2 * TILE_BYTES * IV_PANEL_COLUMNS; line += 64)
-                _mm_prefetch(ahead + line, _MM_HINT_T0);
+        if (column == 0) iv_fetch(ahead, TILE(PAIR_BYTES)), ahead += ahead_step;
         TILE_LOAD(panel, k, column, odd[0], even[0]);
         TILE_LOAD(panel, k, column + V_LANES, odd[1], even[1]);
         const float *x = a + k * (size_t)rows;
@@ -43,7 +44,8 @@ IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIG
             vf acc[TILE_ROWS][2];
             int column = group * TILE(COLUMNS);
             for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
-            TILE(run)(rows, a, panel, column, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, acc);
+            size_t from = (size_t)leaf * leaf_k, step = pending->ahead_step;
+            TILE(run)(rows, a, panel, column, from, from + leaf_k, pending->ahead + from / 2 * step, step, acc);
             int level = 0;
             for (int i = leaf; i & 1; i >>= 1, level++)
                 for (int r = 0; r < rows; r++)
@@ -67,7 +69,7 @@ IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGH
         vf acc[TILE_ROWS][2];
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++) acc[r][v] = v_load(c + r * IV_PANEL_COLUMNS + column + v * V_LANES);
-        TILE(run)(rows, a, panel, column, 0, k, acc);
+        TILE(run)(rows, a, panel, column, 0, k, (uintptr_t)panel + IV_PREFETCH_BYTES, TILE(PAIR_BYTES), acc);
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++) v_store(c + r * IV_PANEL_COLUMNS + column + v * V_LANES, acc[r][v]);
     }
