@@ -19,7 +19,7 @@ static void write_lengths(void) {
     static const size_t lengths[] = {1, 40, 64, 65, 130};
     static char text[8192];
     size_t used = 0;
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < (SANITIZED ? 3 : 5); i++) {
         used += (size_t)snprintf(text + used, sizeof text - used,
                                  "{\"ignore_eos\": true, \"temperature\": %s, \"ids\": [", i == 1 ? "1" : "0");
         for (size_t t = 0; t < lengths[i]; t++)
@@ -65,8 +65,9 @@ static const char *expect_picture(const char *name) {
 static void every_axis_is_equal(void **state) {
     (void)state;
     write_lengths();
-    RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--max-tokens", "5", "--scalar-tokens", "10",
-        "--combinations", "6", "--json", in_folder("equal.json"), "--plot", in_folder("equal.svg"));
+    RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--max-tokens", "5", "--scalar-tokens",
+        SANITIZED ? "1" : "10", "--combinations", SANITIZED ? "1" : "6", "--json", in_folder("equal.json"), "--plot",
+        in_folder("equal.svg"));
     if (came.code != 0) fail_msg("exit code %d: %s%s", came.code, came.out, came.err);
     assert_string_equal(came.err, "");
     expect_out("unique outputs 1 at most");
@@ -262,7 +263,7 @@ static void other_families(void **state) {
     (void)state;
     static const char *const names[] = {"llama31", "mistral_v03", "qwen2", "qwen3", "qwen3_moe"};
     SKIP_WITHOUT(shared_path("golden/hf"), "golden/hf");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < (SANITIZED ? 1 : sizeof names / sizeof *names); i++) {
         char relative[64];
         snprintf(relative, sizeof relative, "golden/hf/%s", names[i]);
         write_lengths();
