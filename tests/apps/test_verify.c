@@ -127,6 +127,25 @@ static void bio_holds_across_batches(void **state) {
     if (came.code != 0) fail_msg("exit code %d: %s%s", came.code, came.out, came.err);
 }
 
+/* The same axis for both: ranks, which only the tree of invar makes neutral. */
+static void bio_differs_across_ranks(void **state) {
+    (void)state;
+    write_lengths();
+    RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--axes", "tp", "--tp-sizes", "2,4", "--json",
+        "-");
+    expect_ok();
+    json_t *found = expect_json();
+    assert_int_equal(count_of(found, "configurations_compared"), 2);
+    json_decref(found);
+    RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--axes", "tp", "--tp-sizes", "2,4", "--json",
+        "-", "--numerics", "bio");
+    assert_int_equal(came.code, 1);
+    found = expect_json();
+    assert_int_equal(count_of(found, "configurations_differing"), 2);
+    assert_true(count_of(found, "unique_outputs") > 1);
+    json_decref(found);
+}
+
 static void prompts_from_a_file(void **state) {
     (void)state;
     write_file("few.jsonl", few, sizeof few - 1);
@@ -413,8 +432,8 @@ int main(void) {
         cmocka_unit_test(usage_is_checked),         cmocka_unit_test(bad_prompt_files),
         cmocka_unit_test(prompts_from_a_file),      cmocka_unit_test(seeds_draw_combinations),
         cmocka_unit_test(every_axis_is_equal),      cmocka_unit_test(vanilla_is_found_out),
-        cmocka_unit_test(bio_holds_across_batches), cmocka_unit_test(an_interrupt_ends_it),
-        cmocka_unit_test(other_families),
+        cmocka_unit_test(bio_holds_across_batches), cmocka_unit_test(bio_differs_across_ranks),
+        cmocka_unit_test(an_interrupt_ends_it),     cmocka_unit_test(other_families),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
