@@ -6,6 +6,9 @@ install(TARGETS invar_static invar_shared
 if(TARGET invar)
   install(TARGETS invar RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(TARGET invar_mpi)
+  install(TARGETS invar_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/invar)
+endif()
 install(FILES include/invar.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 configure_file(cmake/invar.pc.in invar.pc @ONLY)

@@ -6,7 +6,12 @@
 #include "invar.h"
 
 /* Exit codes, as docs/CLI.md promises. */
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum {
+    CLI_OK = 0,
+    CLI_FAILED = 1,
+    CLI_USAGE = 2,
+    CLI_SERVED = -1 /* inside the program: it has served another rank to the end (rank.h); exits with 0 */
+};
 
 enum {
     CLI_VALUES_MAX = 1024, /* flags in one command line, repeats included */
@@ -58,6 +63,7 @@ typedef struct cli_syntax {
     const char *operand_choices; /* for completion, NULL: a path */
     bool operand_command;        /* for completion: the name of a command */
     bool operand_optional;
+    const char *second;                            /* metavar of an optional second operand, NULL: there is none */
     const char *usage;                             /* the line behind "invar NAME" */
     const char *text;                              /* a paragraph for help */
     const cli_section *sections[CLI_SECTIONS_MAX]; /* ends with NULL */

@@ -1,6 +1,7 @@
 /* main.c: which command, its flags, its errors, its exit code. */
 #include "commands.h"
 #include "output.h"
+#include "rank.h"
 #include "syntax.h"
 #include "text.h"
 
@@ -12,11 +13,12 @@ static const struct {
     const cli_syntax *syntax;
     int (*run)(const cli_args *args, iv_error *err);
 } commands[] = {
-    {&cli_generate_syntax, cli_generate},     {&cli_chat_syntax, cli_chat},
-    {&cli_bench_syntax, cli_bench},           {&cli_inspect_syntax, cli_inspect},
-    {&cli_tokenize_syntax, cli_tokenize},     {&cli_render_syntax, cli_render},
-    {&cli_logits_syntax, cli_logits},         {&cli_help_syntax, cli_help},
-    {&cli_completion_syntax, cli_completion},
+    {&cli_generate_syntax, cli_generate}, {&cli_chat_syntax, cli_chat},
+    {&cli_bench_syntax, cli_bench},       {&cli_inspect_syntax, cli_inspect},
+    {&cli_tokenize_syntax, cli_tokenize}, {&cli_render_syntax, cli_render},
+    {&cli_logits_syntax, cli_logits},     {&cli_verify_syntax, cli_verify},
+    {&cli_help_syntax, cli_help},         {&cli_eval_syntax, cli_eval},
+    {&cli_replay_syntax, cli_replay},     {&cli_completion_syntax, cli_completion},
 };
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
@@ -58,8 +60,12 @@ int main(int argc, char **argv) {
     /* A reader that goes away is an error value (EPIPE), not a death in the middle of something. */
     signal(SIGPIPE, SIG_IGN);
     iv_error err = {0};
+    bool other = cli_is_other_rank();
+    if (other && !freopen("/dev/null", "w", stdout)) return CLI_FAILED;
     int code = run(argc - 1, argv + (argc > 0), &err);
-    if (code == CLI_FAILED || code == CLI_USAGE) cli_complain(&err);
+    if (code == CLI_SERVED) return CLI_OK;
+    if (other && code == CLI_FAILED) cli_let_rank_0_speak();
+    if (code == CLI_FAILED || (code == CLI_USAGE && !other)) cli_complain(&err);
     if (code > 128) {
         /* Die of the signal itself, so that a shell loop around this program ends too. */
         signal(code - 128, SIG_DFL);

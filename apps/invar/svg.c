@@ -139,8 +139,11 @@ size_t cli_svg_ticks(const cli_svg_scale *s, size_t wanted, double out[CLI_SVG_T
     return n;
 }
 
+/* 1e-8 and not 1e-08. */
 static const char *tick_label(double value, char out[32]) {
     snprintf(out, 32, "%.4g", fabs(value) < 1e-300 ? 0.0 : value);
+    char *e = strchr(out, 'e');
+    if (e && e[2] == '0') memmove(e + 2, e + 3, strlen(e + 3) + 1);
     return out;
 }
 

@@ -28,8 +28,8 @@ struct iv_comm {
 };
 
 /* Every rank gives bytes[rank] bytes at `mine` and gets all ranks' blocks in blocks[0..size), the own one among them;
- * every rank knows every size. The blocks live until the next call returns: `mine` may be written again after that,
- * so two buffers taken in turn suffice. */
+ * every rank knows every size. The blocks live until the next call; `mine` must stay as it is until the next call
+ * returns, so two buffers taken in turn suffice. */
 static inline iv_status iv_comm_all_gather(iv_comm *c, const void *mine, const size_t *bytes, const void **blocks,
                                            iv_error *err) {
     return c->ops->gather(c, true, mine, bytes, blocks, err);

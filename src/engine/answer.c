@@ -108,13 +108,14 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v
     v->event.token = token, v->event.logprob = logprob;
     if (s->kept_logits) v->event.logits = memcpy(s->kept_logits + row * vocab, logits, vocab * sizeof *logits);
     if (s->logprobs > 0) {
-        iv_top_logprobs(logits, vocab, max, log_sum, v->top, (size_t)s->logprobs);
+        iv_top_logprobs(e->forward->compute.kernels, logits, vocab, max, log_sum, v->top, (size_t)s->logprobs);
         v->event.top_count = (size_t)s->logprobs;
     }
     uint32_t bits[2] = {(uint32_t)token, iv_bits(logprob)};
     uint8_t raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
     iv_digest_add(s->digest, raw, sizeof raw);
+    if (s->receipt_bits) s->receipt_bits[s->tokens.count - s->prompt_tokens] = bits[1];
     IV_ASSERT(iv_ids_push(&s->tokens, token)); /* room was made at submission */
     note_seen(s, token);
     return IV_OK;

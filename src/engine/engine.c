@@ -5,6 +5,7 @@
 #include "engine/float_mode.h"
 #include "kernels/blas.h"
 #include "model/widen.h"
+#include "numerics/version.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,7 @@ void iv_engine_options_init(iv_engine_options *o) {
                              .arithmetic = "fma32",
                              .isa = "auto",
                              .numerics = "invar",
-                             .tensor_parallel_size = 1,
-                             .rank_timeout_ms = 8000,
+                             .rank_timeout_ms = 6000,
                              .max_num_seqs = 16,
                              .max_num_batched_tokens = 512,
                              .prefix_caching = true,
@@ -69,8 +69,6 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
     if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != IV_FMA32)
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic fma32, found %s", arithmetic);
-    if (o->tensor_parallel_size != 1)
-        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1, found %zu", o->tensor_parallel_size);
     IV_TRY(parse_speculative(o, e, err));
     if (o->max_num_seqs < 1 || o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
@@ -105,9 +103,12 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     IV_TRY(iv_model_plan(o->model, m, &plan, &c, err));
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
+    iv_status status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
     size_t page = token * IV_ATTENTION_BLOCK, wish, all, room = kv_room(o, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
+    IV_TRY(status);
+    e->kv_token_bytes = token;
     if (o->max_model_len > limit)
         return iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu", limit,
                        o->max_model_len);
@@ -168,6 +169,8 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     size_t pages = 0;
     iv_model_options m = {0};
     IV_TRY(parse_options(o, e, &m, err));
+    IV_TRY(iv_ranks_open(e, o, err));
+    iv_ranks_model_options(e->ranks, &m);
     IV_TRY(size_kv(o, e, &m, &pages, err));
     IV_TRY(iv_textual_open(o->model, &e->textual, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
@@ -175,6 +178,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     if (e->numerics == IV_VANILLA_BLAS) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
+    IV_TRY(iv_ranks_divide_threads(e, err));
     IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, e->max_num_batched_tokens,
                            &e->forward, err));
     e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
@@ -182,6 +186,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(open_samplers(e, err));
     measure_tokens(e);
     IV_TRY(open_buffers(e, err));
+    IV_TRY(iv_identity_make(e, err));
     return iv_fingerprint_make(e, e->fingerprint, err);
 }
 
@@ -191,7 +196,7 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
     if (!e) return iv_fail(err, IV_NO_MEMORY, "engine: no memory");
     e->next_id = 1;
     unsigned mode = iv_float_mode_enter();
-    iv_status status = open_parts(o, e, err);
+    iv_status status = iv_ranks_start(e, open_parts(o, e, err), err);
     iv_float_mode_leave(mode);
     if (status != IV_OK) {
         iv_engine_close(e);
@@ -204,6 +209,7 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
 
 void iv_engine_close(iv_engine *e) {
     if (!e) return;
+    iv_ranks_close(e->ranks);
     iv_events_close(e);
     for (size_t i = 0; i < e->running.count; i++) iv_sequence_free(e, e->running.at[i]);
     for (size_t i = 0; i < e->waiting.count; i++) iv_sequence_free(e, e->waiting.at[i]);
@@ -225,18 +231,24 @@ void iv_engine_close(iv_engine *e) {
 void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
     const iv_model *m = e->model;
     *info = (iv_engine_info){.fingerprint = e->fingerprint,
+                             .numerics_version = IV_NUMERICS_VERSION,
+                             .weights_digest = e->identity.weights,
+                             .configuration_digest = e->identity.configuration,
+                             .tokenizer_digest = e->identity.tokenizer,
+                             .template_digest = e->identity.chat_template,
                              .model_type = m->config.model_type,
                              .dtype = iv_dtype_name(m->dtype),
                              .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
                              .isa = iv_isa_name(e->isa),
                              .numerics = iv_numerics_name(e->numerics),
-                             .tensor_parallel_size = 1,
-                             .threads = iv_pool_threads(e->pool),
+                             .tensor_parallel_size = iv_ranks_size(e->ranks),
+                             .rank = iv_ranks_rank(e->ranks),
+                             .threads = iv_ranks_threads(e->ranks),
                              .vocab_size = (size_t)m->config.vocab_size,
                              .max_model_len = e->max_model_len,
                              .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
                              .weight_bytes = m->weight_bytes,
-                             .kv_bytes_per_token = iv_kv_token_bytes(&m->kv_layout, (size_t)m->config.layers),
+                             .kv_bytes_per_token = e->kv_token_bytes,
                              .load_seconds = e->load_seconds};
 }
 
@@ -253,8 +265,3 @@ void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
 }
 
 void iv_engine_reset_prefix_cache(iv_engine *e) { iv_kv_forget(&e->kv); }
-
-iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
-    (void)e;
-    return iv_fail(err, IV_INVALID, "serve_rank: this process is rank 0");
-}

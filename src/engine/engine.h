@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "engine/draft.h"
 #include "engine/line.h"
+#include "engine/ranks.h"
 #include "engine/textual.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
@@ -36,6 +37,8 @@ typedef struct iv_sequence {
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
     int logprobs;
+    uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
+    char *receipt;          /* once the sequence has ended */
     bool ignore_eos, keep_special, cancelled;
     char *stop[IV_STOPS_MAX];
     size_t stop_count;
@@ -82,12 +85,18 @@ typedef struct iv_step_item {
     const char *stop; /* the stop string that was met, or NULL */
 } iv_step_item;
 
+/* SHA-256 in hexadecimal of what the fingerprint is made of; "" for what the model does not have. */
+typedef struct iv_identity_parts {
+    char weights[65], configuration[65], tokenizer[65], chat_template[65];
+} iv_identity_parts;
+
 struct iv_engine {
     iv_pool *pool;
     iv_model *model;
     iv_textual *textual;
     iv_generation_config generation;
-    iv_forward_state *forward;
+    iv_forward_state *forward; /* rank 0's, or this process's */
+    iv_ranks *ranks;
     iv_kv_pool kv;
     iv_sampler *samplers; /* one for each thread */
     iv_arithmetic arithmetic;
@@ -95,11 +104,13 @@ struct iv_engine {
     iv_blas *blas; /* NULL but for vanilla-blas */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
-    size_t rows_max; /* logit rows of one sequence in a step: one, and the longest draft */
+    size_t kv_token_bytes; /* over all ranks */
+    size_t rows_max;       /* logit rows of one sequence in a step: one, and the longest draft */
     size_t longest_token_bytes;
     bool prefix_caching;
     double load_seconds;
     char fingerprint[IV_FINGERPRINT_BYTES];
+    iv_identity_parts identity;
     uint64_t next_id, next_arrival;
 
     iv_line waiting, running;
@@ -146,6 +157,11 @@ bool iv_events_have_room(const iv_engine *e);
 
 /* ---- fingerprint.c */
 iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err);
+iv_status iv_identity_make(iv_engine *e, iv_error *err); /* fills e->identity */
+
+/* ---- receipt.c */
+/* The receipt of a sequence whose last event is `done`, for free(); NULL when memory is out. */
+char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event *done);
 
 double iv_now(void); /* seconds, monotonic */
 

@@ -7,7 +7,7 @@
 
 iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err) {
     double start = iv_now();
-    iv_status status = iv_forward(e->forward, batch, err);
+    iv_status status = iv_ranks_forward(e, batch, err);
     e->stats.forward_seconds += iv_now() - start;
     e->stats.tokens_computed += batch->tokens;
     return status;
@@ -178,26 +178,33 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
 
 /* A step fails when some sequence's keys or values overflow. The others must not notice: each is run again alone,
  * which writes the same bits to the same places, and only those that fail alone end. Guesses are left out: a wrong
- * one may overflow where the sequence itself does not. */
-static void run_apart(iv_engine *e, size_t count) {
+ * one may overflow where the sequence itself does not. An error here is the engine's. */
+static iv_status run_apart(iv_engine *e, size_t count, iv_error *err) {
     for (size_t i = 0; i < count; i++) {
         iv_step_item *item = &e->items[i];
         item->draft = 0;
-        if (run_items(e, item, 1, &item->sequence->error) == IV_OK) continue;
+        iv_status status = run_items(e, item, 1, &item->sequence->error);
+        if (status == IV_OK) continue;
+        if (status != IV_FORMAT) {
+            *err = item->sequence->error;
+            return status;
+        }
         item->finish = IV_FINISH_ERROR;
         iv_emit_done(e, item->sequence, IV_FINISH_ERROR, item->sequence->error.message, NULL);
     }
+    return IV_OK;
 }
 
-static void step(iv_engine *e) {
+static iv_status step(iv_engine *e, iv_error *err) {
     iv_plan plan;
-    iv_error failure;
     drop_cancelled(e, &e->running);
     drop_cancelled(e, &e->waiting);
     make_plan(e, &plan);
     size_t count = carry_out(e, &plan);
-    if (count == 0) return;
-    if (run_items(e, e->items, count, &failure) != IV_OK) run_apart(e, count);
+    if (count == 0) return IV_OK;
+    iv_status status = run_items(e, e->items, count, err);
+    if (status == IV_FORMAT) status = run_apart(e, count, err);
+    if (status != IV_OK) return status; /* a rank is lost: no sequence is to blame */
     for (size_t i = 0; i < count; i++) {
         size_t at;
         if (e->items[i].finish == IV_FINISH_NONE) continue;
@@ -205,6 +212,7 @@ static void step(iv_engine *e) {
         retire(e, &e->running, at);
     }
     e->stats.steps++;
+    return IV_OK;
 }
 
 /* Kept logits live in their request until the next step, so their events must be taken first. */
@@ -221,9 +229,9 @@ iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
     if (logits_wait(e)) return iv_fail(err, IV_BUSY, "events: take those that carry logits before the next step");
     double start = iv_now();
     unsigned mode = iv_float_mode_enter();
-    step(e);
+    iv_status status = step(e, err);
     iv_float_mode_leave(mode);
     e->stats.step_seconds += iv_now() - start;
     *busy = e->running.count > 0 || e->waiting.count > 0;
-    return IV_OK;
+    return status;
 }

@@ -65,6 +65,14 @@ typedef struct iv_kernels {
     void (*round)(const float *x, size_t n, iv_dtype type, void *out);
     void (*sum_exp)(const float *x, size_t n, float *max, float *sum);
 
+    /* What the sampler does token by token over a vocabulary.
+     * random[4 * b + i] = word i of Philox4x32-10, counter (first_block + b, position, position >> 32, 0), key seed. */
+    void (*random)(uint64_t seed, uint64_t position, uint32_t first_block, size_t blocks, uint32_t *random);
+    /* The index of the largest, the first of equal ones; n > 0 and no NaN. */
+    size_t (*largest)(const float *x, size_t n);
+    /* The first i >= from with x[i] > than; n if there is none. */
+    size_t (*find_above)(const float *x, size_t from, size_t n, float than);
+
     /* One block of online softmax for one row (law, section 7). score[64] holds raw dot products; those
      * outside [first, last] are masked. Updates *max and lanes, returns alpha through *alpha and the
      * weights rounded to `type` in weights[64]. */

@@ -12,8 +12,8 @@ bool iv_exchange_bytes(const iv_forward_state *s, size_t *bytes);
 /* Where this rank writes the floats of its next block. */
 float *iv_exchange_buffer(const iv_forward_state *s);
 
-/* Sends the buffer's floats[rank] floats, and gets all ranks': parts[r] has floats[r] of them until the exchange after
- * the next. *least, where not NULL, becomes the least of all ranks'. */
+/* Sends the buffer's floats[rank] floats, and gets all ranks': parts[r] has floats[r] of them until the next exchange.
+ * *least, where not NULL, becomes the least of all ranks'. */
 iv_status iv_exchange_all(iv_forward_state *s, const size_t *floats, size_t *least, const float **parts, iv_error *err);
 
 typedef struct iv_row_parallel_args {

@@ -32,7 +32,7 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
 /* The models of this process's other ranks, behind the first. */
 static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_error *err) {
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
-    IV_TRY(iv_split_make(&first->config, ranks, &first->split, err));
+    IV_TRY(iv_split_make(&first->config, ranks, o->baseline, &first->split, err));
     IV_ASSERT(o->rank_first + count <= ranks);
     first->rank = o->rank_first;
     iv_model *last = first;

@@ -58,6 +58,7 @@ typedef struct iv_model_options {
     bool has_dtype;
     iv_dtype dtype;                /* BF16, F16 or F32; without has_dtype the checkpoint's own */
     size_t positions;              /* longest sequence that will be run; 0: the model's own maximum */
+    bool baseline;                 /* partial sums meet rank by rank: share.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */

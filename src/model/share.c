@@ -6,29 +6,44 @@
 /* The first of `total` things that rank r owns: rank 0 has one whenever there is one. */
 static size_t first_of(size_t r, size_t ranks, size_t total) { return (r * total + ranks - 1) / ranks; }
 
-static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_t last) {
+static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_t last, bool baseline) {
     size_t leaf_k = iv_padded_k(k) / leaves;
     iv_tree_node nodes[IV_COVER_MAX];
-    *c = (iv_row_cut){.first = iv_size_min(first * leaf_k, k), .nodes = iv_tree_cover(first, last, nodes)};
+    *c = (iv_row_cut){.first = iv_size_min(first * leaf_k, k)};
     c->k = iv_size_min(last * leaf_k, k) - c->first;
+    if (baseline && c->k) {
+        c->nodes = 1;
+        c->node[0].k = c->k, c->node[0].leaves = iv_leaf_count(iv_padded_k(c->k));
+        return;
+    }
+    c->nodes = iv_tree_cover(first, last, nodes);
     IV_ASSERT(c->nodes <= IV_RANK_NODES_MAX);
     for (size_t i = 0; i < c->nodes; i++) {
         size_t from = iv_tree_first_leaf(nodes[i]) * leaf_k, to = from + (leaf_k << nodes[i].level);
-        c->node[i].at = nodes[i];
+        c->node[i].at = nodes[i], c->node[i].leaves = 1 << nodes[i].level;
         c->node[i].column = from - c->first, c->node[i].k = iv_size_min(to, k) - from;
     }
 }
 
+static void join_in_rank_order(iv_tree_join *join, size_t nodes) {
+    IV_ASSERT(nodes >= 1 && nodes <= IV_LEAVES_MAX);
+    *join = (iv_tree_join){.count = nodes - 1};
+    for (size_t i = 0; i + 1 < nodes; i++) join->from[i] = (uint8_t)(i + 1);
+}
+
 /* K inputs over the ranks, leaf by leaf. */
-static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks) {
+static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
     size_t leaves = (size_t)iv_leaf_count(iv_padded_k(k)), count = 0;
     iv_tree_node all[IV_LEAVES_MAX];
     for (size_t r = 0; r < ranks; r++) {
         iv_row_cut *c = &cuts->of[r];
-        cut_rank(c, k, leaves, first_of(r, ranks, leaves), first_of(r + 1, ranks, leaves));
+        cut_rank(c, k, leaves, first_of(r, ranks, leaves), first_of(r + 1, ranks, leaves), baseline);
         for (size_t i = 0; i < c->nodes; i++) all[count++] = c->node[i].at;
     }
-    iv_tree_join_make(all, count, &cuts->join);
+    if (baseline)
+        join_in_rank_order(&cuts->join, count);
+    else
+        iv_tree_join_make(all, count, &cuts->join);
 }
 
 static void share_of(const iv_model_config *c, const iv_split *split, size_t r, iv_share *s) {
@@ -69,12 +84,12 @@ static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_split_make(const iv_model_config *c, size_t ranks, iv_split *out, iv_error *err) {
+iv_status iv_split_make(const iv_model_config *c, size_t ranks, bool baseline, iv_split *out, iv_error *err) {
     IV_TRY(check(c, ranks, err));
     *out = (iv_split){.ranks = ranks};
-    cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks);
-    cut_rows(&out->down, (size_t)c->intermediate_size, ranks);
-    if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1);
+    cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks, baseline);
+    cut_rows(&out->down, (size_t)c->intermediate_size, ranks, baseline);
+    if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1, baseline);
     for (size_t r = 0; r < ranks; r++) share_of(c, out, r, &out->share[r]);
     return IV_OK;
 }

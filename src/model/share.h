@@ -3,8 +3,9 @@
  *
  * Row-parallel layers (attention's output, down) are cut at leaves: a rank owns consecutive leaves of K and adds up
  * their canonical nodes (numerics/tree.h); joining all ranks' nodes completes the tree of NUMERICS.md section 3.3 with
- * the additions that one rank would make. Everything before such a layer is cut at what its inputs need: query heads,
- * the KV heads they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
+ * the additions that one rank would make. A baseline (NUMERICS.md section 14) instead has one node a rank, of its own
+ * K, and adds rank by rank. Everything before such a layer is cut at what its inputs need: query heads, the KV heads
+ * they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
  */
 #ifndef IV_MODEL_SHARE_H
 #define IV_MODEL_SHARE_H
@@ -25,13 +26,14 @@ typedef struct iv_row_cut {
     struct {
         iv_tree_node at;
         size_t column, k; /* its inputs, from `first` on */
+        int leaves;
     } node[IV_RANK_NODES_MAX];
 } iv_row_cut;
 
 /* How all ranks cut one kind of row-parallel layer. */
 typedef struct iv_row_cuts {
     iv_row_cut of[IV_RANKS_MAX];
-    iv_tree_join join; /* of all ranks' nodes, in rank order */
+    iv_tree_join join; /* of all ranks' nodes, which stand in rank order */
 } iv_row_cuts;
 
 typedef struct iv_share {
@@ -49,7 +51,7 @@ typedef struct iv_split {
 } iv_split;
 
 /* IV_UNSUPPORTED says why a model cannot be split over so many ranks. */
-iv_status iv_split_make(const iv_model_config *config, size_t ranks, iv_split *out, iv_error *err);
+iv_status iv_split_make(const iv_model_config *config, size_t ranks, bool baseline, iv_split *out, iv_error *err);
 
 /* KV heads that the ranks hold together: more than the model's where ranks share one. */
 size_t iv_split_kv_heads(const iv_split *split);

@@ -176,7 +176,7 @@ static size_t cut_nodes(cut *cuts, size_t count, iv_model *owner, iv_matrix *nod
                               .of = {{0, n}},
                               .column = row->first + row->node[i].column,
                               .k = row->node[i].k,
-                              .leaves = 1 << row->node[i].at.level};
+                              .leaves = row->node[i].leaves};
     return count;
 }
 

@@ -45,14 +45,13 @@ static void sort_in_order(const float *x, int32_t *ids, size_t n) { /* heap sort
 }
 
 /* Puts the first k in order of n tokens into out, sorted. */
-static void select_first(const float *x, size_t n, int32_t *out, size_t k) {
+static void select_first(const iv_kernels *kernels, const float *x, size_t n, int32_t *out, size_t k) {
     for (size_t i = 0; i < k; i++) out[i] = (int32_t)i;
     for (size_t i = k / 2; i-- > 0;) sift_down(x, out, k, i);
-    for (size_t i = k; i < n; i++)
-        if (before(x, (int32_t)i, out[0])) {
-            out[0] = (int32_t)i;
-            sift_down(x, out, k, 0);
-        }
+    for (size_t i = k; (i = kernels->find_above(x, i, n, x[out[0]])) < n; i++) { /* of equal ones the first is in */
+        out[0] = (int32_t)i;
+        sift_down(x, out, k, 0);
+    }
     sort_in_order(x, out, k);
 }
 
@@ -110,9 +109,9 @@ static size_t nucleus_of_all(iv_sampler *s, const iv_kernels *k, float max, floa
     }
 }
 
-static size_t top_k_then_p(iv_sampler *s, const iv_sampling *p, size_t k) {
+static size_t top_k_then_p(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, size_t k) {
     bool enough;
-    select_first(s->work, s->vocab, s->order, k);
+    select_first(kernels, s->work, s->vocab, s->order, k);
     if (p->top_p >= 1.0f) return k;
     float max = s->work[s->order[0]];
     int32_t *ascending = s->order + k; /* k < vocab / 2, or a copy would not fit: see iv_sample */
@@ -152,22 +151,39 @@ static void consider(choice *best, float x, float noise, int32_t id) {
     if (best->id < 0 || value > best->value || (value == best->value && id < best->id)) *best = (choice){value, id};
 }
 
-/* The noise of `bits` is at most -log(bits / 2^32), as -log(1 - v) >= v; a quarter covers all roundings. */
+/* The noise of `bits` is at most -log(bits / 2^32), as -log(1 - v) >= v; a quarter covers all roundings. Here from
+ * the exponent of the upper 24 bits, which a float holds; no bits there: more than any noise. */
 static float noise_bound(uint32_t bits) {
-    int zeros = bits ? __builtin_clz(bits) : 33;
-    return (float)(zeros + 1) * 0.6931472f + 0.25f;
+    int32_t exponent = (int32_t)(iv_bits((float)(int32_t)(bits >> 8)) >> 23) - 127;
+    return (float)(24 - exponent) * 0.6931472f + 0.25f;
 }
 
-static int32_t gumbel_max_of_all(const iv_sampler *s, const iv_sampling *p, float floor, uint64_t position) {
+enum { NOISE_BLOCKS = 32, NOISE_IDS = 4 * NOISE_BLOCKS };
+
+/* The next float below, so that "above it" is "at least x". */
+static float just_below(float x) {
+    if (x == 0.0f) return -0x1p-149f;
+    return iv_float(x > 0.0f ? iv_bits(x) - 1 : iv_bits(x) + 1);
+}
+
+/* Of x[0..vocab), where -infinity is dropped. Tokens are looked at in chunks: a chunk in which none could win with the
+ * largest noise there is needs no noise at all. (A token below best - 23.2, rounded, cannot reach best with 22.8739 and
+ * another rounding: the two errors are half a unit each and floats are a unit apart.) */
+static int32_t gumbel_max_of_all(const iv_kernels *k, const iv_sampling *p, const float *x, size_t vocab,
+                                 uint64_t position) {
+    static const float noise_most = 23.2f; /* of bits 0: 22.8739, and roundings */
+    int32_t first = (int32_t)k->largest(x, vocab);
     choice best = {0, -1};
-    for (size_t block = 0; 4 * block < s->vocab; block++) {
-        uint32_t r[4];
-        noise_block(p->seed, position, (uint32_t)block, r);
-        for (size_t i = 0; i < 4 && 4 * block + i < s->vocab; i++) {
-            float x = s->work[4 * block + i];
-            if (x < floor || (best.id >= 0 && x + noise_bound(r[i]) < best.value)) continue;
-            consider(&best, x, iv_gumbel_of(r[i]), (int32_t)(4 * block + i));
-        }
+    consider(&best, x[first], iv_gumbel(p->seed, position, first), first);
+    for (size_t from = 0; from < vocab; from += NOISE_IDS) {
+        uint32_t bits[NOISE_IDS];
+        float bound[NOISE_IDS];
+        size_t n = vocab - from < NOISE_IDS ? vocab - from : NOISE_IDS;
+        if (k->find_above(x, from, from + n, just_below(best.value - noise_most)) == from + n) continue;
+        k->random(p->seed, position, (uint32_t)(from / 4), (n + 3) / 4, bits);
+        for (size_t i = 0; i < n; i++) bound[i] = x[from + i] + noise_bound(bits[i]);
+        for (size_t i = 0; (i = k->find_above(bound, i, n, just_below(best.value))) < n; i++)
+            consider(&best, x[from + i], iv_gumbel_of(bits[i]), (int32_t)(from + i));
     }
     return best.id;
 }
@@ -177,39 +193,51 @@ static int32_t gumbel_max_of_all(const iv_sampler *s, const iv_sampling *p, floa
 /* exp(x - max) >= min_p is tested as such, token by token, not through a logarithm. */
 static bool passes_min_p(float x, float max, float min_p) { return v_exp(x - max) >= min_p; }
 
-static int32_t largest(const float *x, size_t n) {
-    size_t best = 0;
-    for (size_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return (int32_t)best;
+/* Parameters that are off change nothing. */
+static bool adjusts(const iv_sampling *p) {
+    return p->bias_count || p->repetition_penalty != 1.0f || p->frequency_penalty != 0.0f ||
+           p->presence_penalty != 0.0f;
+}
+
+/* The row as the choice is made from it: adjusted and divided in work, or the logits themselves. */
+static const float *prepare(iv_sampler *s, const iv_sampling *p, const float *logits, const iv_seen *seen,
+                            size_t seen_count) {
+    const float *x = logits;
+    if (adjusts(p)) {
+        memcpy(s->work, logits, s->vocab * sizeof *x);
+        adjust(p, s->work, s->vocab, seen, seen_count);
+        x = s->work;
+    }
+    if (p->temperature == 0.0f || p->temperature == 1.0f) return x;
+    for (size_t i = 0; i < s->vocab; i++) s->work[i] = x[i] / p->temperature;
+    return s->work;
 }
 
 int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
                   const iv_seen *seen, size_t seen_count, uint64_t position) {
-    float *x = s->work;
-    memcpy(x, logits, s->vocab * sizeof *x);
-    adjust(p, x, s->vocab, seen, seen_count);
-    if (p->temperature == 0.0f) return largest(x, s->vocab);
-    for (size_t i = 0; i < s->vocab; i++) x[i] = x[i] / p->temperature;
-    int32_t first = largest(x, s->vocab);
-    float max = x[first];
+    const float *row = prepare(s, p, logits, seen, seen_count);
+    int32_t first = (int32_t)kernels->largest(row, s->vocab);
+    float max = row[first];
+    if (p->temperature == 0.0f) return first;
     if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
+    bool whole = p->top_k <= 0 || (size_t)p->top_k >= s->vocab;
+    if (whole && p->top_p >= 1.0f && p->min_p == 0.0f) return gumbel_max_of_all(kernels, p, row, s->vocab, position);
+    float *x = s->work;
+    if (row != x) memcpy(x, row, s->vocab * sizeof *x);
     size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab, kept;
     if (k < s->vocab / 2)
-        kept = top_k_then_p(s, p, k);
+        kept = top_k_then_p(s, kernels, p, k);
     else if (k < s->vocab) {
-        select_first(x, s->vocab, s->order, k);
+        select_first(kernels, x, s->vocab, s->order, k);
         for (size_t i = 0; i < s->vocab; i++) /* what top-k drops leaves the row: the sums then skip it */
             if (before(x, s->order[k - 1], (int32_t)i)) x[i] = -INFINITY;
         kept = p->top_p < 1.0f ? nucleus_of_all(s, kernels, max, p->top_p) : k;
     } else if (p->top_p < 1.0f)
         kept = nucleus_of_all(s, kernels, max, p->top_p);
-    else if (p->min_p == 0.0f)
-        return gumbel_max_of_all(s, p, -INFINITY, position);
     else {
         for (size_t i = 0; i < s->vocab; i++)
             if (!passes_min_p(x[i], max, p->min_p)) x[i] = -INFINITY;
-        return gumbel_max_of_all(s, p, -0x1.fffffep127f, position);
+        return gumbel_max_of_all(kernels, p, x, s->vocab, position);
     }
     choice best = {0, -1};
     for (size_t i = 0; i < kept; i++) {
@@ -220,10 +248,11 @@ int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p
     return best.id;
 }
 
-void iv_top_logprobs(const float *logits, size_t vocab, float max, float log_sum, iv_logprob *out, size_t n) {
+void iv_top_logprobs(const iv_kernels *kernels, const float *logits, size_t vocab, float max, float log_sum,
+                     iv_logprob *out, size_t n) {
     int32_t heap[IV_TOP_MAX];
     IV_ASSERT(n <= IV_TOP_MAX && n <= vocab);
     if (n == 0) return;
-    select_first(logits, vocab, heap, n);
+    select_first(kernels, logits, vocab, heap, n);
     for (size_t i = 0; i < n; i++) out[i] = (iv_logprob){heap[i], (logits[heap[i]] - max) - log_sum};
 }

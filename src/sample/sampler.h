@@ -50,6 +50,7 @@ float iv_gumbel_of(uint32_t bits);
 
 /* The n likeliest tokens of logits in the total order, with log softmax (x - max) - log_sum. n at most 32. */
 enum { IV_TOP_MAX = 32 };
-void iv_top_logprobs(const float *logits, size_t vocab, float max, float log_sum, iv_logprob *out, size_t n);
+void iv_top_logprobs(const iv_kernels *kernels, const float *logits, size_t vocab, float max, float log_sum,
+                     iv_logprob *out, size_t n);
 
 #endif

@@ -4,7 +4,7 @@
 #include "client.h"
 #include "engine/engine.h"
 
-enum { VOCAB = 1024, MODEL_LEN = 320, PROMPT_MAX = 240, TEXTS = 10, PAGE_BYTES = 64 * 3072 };
+enum { VOCAB = 1024, MODEL_LEN = 256, PROMPT_MAX = 170, TEXTS = 4, PAGE_BYTES = 64 * 3072 };
 
 typedef struct spec {
     int32_t prompt[PROMPT_MAX];
@@ -27,17 +27,19 @@ static const char *const stops[] = {"so", "=", "12"};
 static void make_spec(soak *k, spec *s) {
     rng *r = &k->r;
     const int32_t *text = k->texts[rng_below(r, TEXTS)];
-    size_t n = 1 + rng_below(r, rng_below(r, 3) ? 60 : PROMPT_MAX), own = rng_below(r, 3) ? rng_below(r, 12) : n;
+    size_t n = 1 + rng_below(r, rng_below(r, 2) ? 30 : PROMPT_MAX), own = rng_below(r, 4) ? rng_below(r, 12) : n;
+    bool grows = rng_below(r, 4) == 0; /* soon into another page */
+    if (grows) n = 64 - 1 - rng_below(r, 12);
     for (size_t i = 0; i < n; i++) s->prompt[i] = i + own < n ? text[i] : (int32_t)rng_below(r, 600);
     iv_request *q = &s->request;
     memset(q, 0, sizeof *q);
-    q->id_count = n, q->max_tokens = 1 + rng_below(r, rng_below(r, 8) ? 12 : 70);
+    q->id_count = n, q->max_tokens = 1 + rng_below(r, rng_below(r, 8) ? 8 : 70) + (grows ? 20 : 0);
     q->temperature = (float[]){0, 0.6f, 1, 1.4f}[rng_below(r, 4)], q->top_p = 1, q->repetition_penalty = 1;
     if (rng_below(r, 3) == 0) q->top_k = 20, q->top_p = 0.95f;
     if (rng_below(r, 5) == 0) q->min_p = 0.05f;
     if (rng_below(r, 5) == 0) q->repetition_penalty = 1.2f, q->presence_penalty = 0.3f, q->frequency_penalty = -0.2f;
     if (rng_below(r, 6) == 0) q->stop = stops, q->stop_count = 3;
-    q->has_seed = true, q->seed = rng_next(r) >> 1, q->ignore_eos = rng_below(r, 2), q->logprobs = -1;
+    q->has_seed = true, q->seed = rng_next(r) >> 1, q->ignore_eos = grows || rng_below(r, 2), q->logprobs = -1;
     q->priority = (int32_t)rng_below(r, 3);
     s->keeps_logits = q->keep_logits = rng_below(r, 10) == 0;
 }
@@ -115,15 +117,15 @@ typedef struct shape {
     size_t speculative; /* 0: off */
 } shape;
 
-static const size_t tp_sizes[] = {1};
+static const size_t tp_sizes[] = {1, 2, 1, 4, 1, 8};
 
 static shape make_shape(rng *r, size_t i) {
     static const size_t budgets[] = {16, 32, 64, 128, 256, 512}, seqs[] = {2, 4, 8, 16, 32};
-    return (shape){.tp = tp_sizes[i % (sizeof tp_sizes / sizeof *tp_sizes)],
+    return (shape){.tp = tp_sizes[(i + i / 6) % (sizeof tp_sizes / sizeof *tp_sizes)],
                    .threads = 1 + rng_below(r, 2),
                    .budget = budgets[i % 6],
                    .seqs = seqs[rng_below(r, 5)],
-                   .spare_pages = rng_below(r, 8),
+                   .spare_pages = rng_below(r, 4),
                    .caching = i % 4 != 3,
                    .speculative = i % 2 ? 1 + rng_below(r, 8) : 0};
 }
@@ -133,6 +135,7 @@ static iv_engine_options shape_options(const shape *s) {
     o.max_model_len = MODEL_LEN, o.tensor_parallel_size = s->tp, o.threads = s->threads;
     o.max_num_batched_tokens = s->budget, o.max_num_seqs = s->seqs, o.prefix_caching = s->caching;
     o.kv_bytes = (MODEL_LEN / 64 + s->spare_pages) * PAGE_BYTES;
+    if (s->tp == 8) o.kv_bytes *= 2; /* four KV heads: two ranks hold each */
     if (s->speculative) o.speculative = "ngram", o.speculative_tokens = s->speculative;
     return o;
 }
@@ -153,10 +156,14 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
     iv_engine_stats stats;
     bool busy;
     for (size_t next = first, done = 0; done < last - first;) {
-        for (size_t n = rng_below(&k->r, 4); n > 1 && next < last; n--, next++) send_spec(k, e, next, &a[next]);
-        size_t id = first + rng_below(&k->r, next - first + 1) + 1;
+        size_t burst = rng_below(&k->r, 6) ? 0 : rng_below(&k->r, 2 * s->seqs + 4);
+        for (; burst > 0 && next < last; burst--, next++) send_spec(k, e, next, &a[next]);
+        if (e->running.count && rng_below(&k->r, 20) == 0) {
+            ASSERT_OK(iv_engine_preempt(e, e->running.at[rng_below(&k->r, e->running.count)]->id, &err), &err);
+            k->forced++;
+        }
+        size_t id = next > first ? next - rng_below(&k->r, next - first < 20 ? next - first : 20) : 1;
         if (rng_below(&k->r, 25) == 0) (void)iv_engine_cancel(e, id, &err); /* it may have ended, or not begun */
-        if (rng_below(&k->r, 12) == 0) k->forced += iv_engine_preempt(e, id, &err) == IV_OK;
         if (rng_below(&k->r, 200) == 0) iv_engine_reset_prefix_cache(e);
         ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
         take_all(e, a, &done);
@@ -182,15 +189,19 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
 static void every_survivor_has_its_quiet_bits(void **state) {
     (void)state;
     size_t count = SANITIZED ? 120 : trials(2000, 20000), engines = SANITIZED ? 4 : trials(12, 96);
+    double start = iv_now();
     soak *k = open_soak("soak", count);
+    double middle = iv_now();
     for (size_t i = 0; i < engines; i++) {
         shape s = make_shape(&k->r, i);
         soak_engine(k, &s, count * i / engines, count * (i + 1) / engines);
     }
+    printf("quiet runs: %.1f s, the others %.1f s\n", middle - start, iv_now() - middle);
     printf("%zu requests, %zu cancelled, %zu preemptions (%zu asked for), %zu prompt tokens from the cache, %zu of %zu "
            "drafted tokens accepted, %zu rows of logits compared\n",
            count, k->cancelled, k->preemptions, k->forced, k->cached, k->accepted, k->drafted, k->compared_rows);
-    assert_true(k->cancelled < count / 2 && k->preemptions > k->forced && k->forced > 0 && k->cached > count);
+    assert_true(k->cancelled < count / 2 && k->preemptions > k->forced && k->forced > count / 100 &&
+                k->cached > count / 4);
     assert_true(k->drafted > k->accepted && k->accepted > 0 && k->compared_rows > 0);
     close_soak(k);
 }
@@ -210,11 +221,11 @@ static void control_a_wrong_page_is_seen(void **state) {
         size_t different = 0;
         for (size_t i = 0; i < N; i++) {
             iv_request q = k->specs[i].request;
-            q.ids = k->texts[0], q.id_count = 200, q.id = i + 1, q.max_tokens = 8, q.stop_count = 0;
+            q.ids = k->texts[0], q.id_count = 140, q.id = i + 1, q.max_tokens = 8, q.stop_count = 0;
             q.keep_logits = false, q.ignore_eos = true;
             submit(e, &q, &a[i]);
             run_all(e, &a[i], 1);
-            assert_true(pass == 0 || a[i].cached_tokens == 192);
+            assert_true(pass == 0 || a[i].cached_tokens == 128);
             if (pass == 0) k->quiet[i].count = 0, iv_buf_clear(&k->quiet[i].text);
             if (pass == 0) {
                 free(k->quiet[i].logits), iv_buf_free(&k->quiet[i].text);
@@ -226,7 +237,7 @@ static void control_a_wrong_page_is_seen(void **state) {
         if (pass == 1) { /* every page now holds what the next one should: the prefix's record is wrong */
             size_t page = e->kv.layout.page_bytes;
             for (size_t l = 0; l < e->kv.layers; l++)
-                memmove(iv_kv_layer(&e->kv, l), iv_kv_layer(&e->kv, l) + page, 8 * page);
+                memmove(iv_kv_layer(&e->kv, l), iv_kv_layer(&e->kv, l) + page, 6 * page);
         }
         if (pass == 0)
             free(a);

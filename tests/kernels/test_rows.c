@@ -53,6 +53,25 @@ static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     free(score), free(l);
 }
 
+/* What the sampler uses: words of Philox at any counter, the largest of many, the next above a bound. */
+static void one_vocabulary(rng *r, const iv_kernels *ref, const iv_kernels *k) {
+    size_t n = 1 + rng_below(r, rng_below(r, 2) ? 80 : N_MAX - 1), blocks = rng_below(r, 200);
+    uint32_t want[800], got[800], first = (uint32_t)rng_next(r);
+    uint64_t seed = rng_next(r), position = rng_below(r, 2) ? rng_below(r, 1000) : rng_next(r);
+    ref->random(seed, position, first, blocks, want), k->random(seed, position, first, blocks, got);
+    assert_same_bits("random", want, got, 4 * blocks, 4, false);
+    float *x = malloc(n * sizeof *x);
+    size_t values = 1 + rng_below(r, 1000); /* few values: many are equal */
+    for (size_t i = 0; i < n; i++) x[i] = (float)rng_below(r, values) - 300.0f;
+    if (rng_below(r, 4) == 0) x[rng_below(r, n)] = -0.0f, x[rng_below(r, n)] = 0.0f;
+    if (rng_below(r, 4) == 0) x[rng_below(r, n)] = -INFINITY, x[rng_below(r, n)] = INFINITY;
+    assert_int_equal(ref->largest(x, n), k->largest(x, n));
+    size_t from = rng_below(r, n + 1);
+    float than = x[rng_below(r, n)];
+    assert_int_equal(ref->find_above(x, from, n, than), k->find_above(x, from, n, than));
+    free(x);
+}
+
 static void rows_have_the_reference_bits(void **state) {
     (void)state;
     rng r = rng_start("rows");
@@ -60,6 +79,7 @@ static void rows_have_the_reference_bits(void **state) {
     for (int isa = 1; isa <= (int)iv_isa_detect(); isa++) {
         for (size_t i = 0; i < n; i++) {
             one_row(&r, iv_kernels_select(IV_ISA_SCALAR), iv_kernels_select((iv_isa)isa));
+            one_vocabulary(&r, iv_kernels_select(IV_ISA_SCALAR), iv_kernels_select((iv_isa)isa));
             one_softmax(&r, iv_kernels_select(IV_ISA_SCALAR), iv_kernels_select((iv_isa)isa));
         }
         printf("rows %s: %zu shapes, 0 differ\n", iv_isa_name((iv_isa)isa), n);

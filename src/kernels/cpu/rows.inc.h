@@ -160,7 +160,55 @@ static void add(float *x, const float *y, size_t n) {
     EACH(i, n) store_some(IV_F32, x, i, v_add(load_some(x + i, left), load_some(y + i, left)), left);
 }
 
+/* V_LANES blocks of Philox side by side; the compiler makes vectors of the loops over lanes. */
+static void random_lanes(uint64_t seed, uint64_t position, uint32_t first_block, uint32_t out[4][V_LANES]) {
+    uint32_t x0[V_LANES], x1[V_LANES], x2[V_LANES], x3[V_LANES], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (uint32_t l = 0; l < V_LANES; l++) {
+        x0[l] = first_block + l, x1[l] = (uint32_t)position;
+        x2[l] = (uint32_t)(position >> 32), x3[l] = 0;
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int l = 0; l < V_LANES; l++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * x0[l], p1 = (uint64_t)0xCD9E8D57u * x2[l];
+            x0[l] = (uint32_t)(p1 >> 32) ^ x1[l] ^ k0, x2[l] = (uint32_t)(p0 >> 32) ^ x3[l] ^ k1;
+            x1[l] = (uint32_t)p1, x3[l] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    memcpy(out[0], x0, sizeof x0), memcpy(out[1], x1, sizeof x1);
+    memcpy(out[2], x2, sizeof x2), memcpy(out[3], x3, sizeof x3);
+}
+
+static void random_words(uint64_t seed, uint64_t position, uint32_t first_block, size_t blocks, uint32_t *random) {
+    uint32_t words[4][V_LANES];
+    for (size_t b = 0; b < blocks; b += V_LANES) {
+        size_t n = blocks - b < V_LANES ? blocks - b : V_LANES;
+        random_lanes(seed, position, first_block + (uint32_t)b, words);
+        for (size_t l = 0; l < n; l++)
+            for (size_t i = 0; i < 4; i++) random[4 * (b + l) + i] = words[i][l];
+    }
+}
+
+/* Chunks without a larger value are passed over whole. */
+static size_t find_above(const float *x, size_t from, size_t n, float than) {
+    enum { CHUNK = 4 * V_LANES };
+    for (; from + CHUNK <= n; from += CHUNK) {
+        uint32_t any = 0;
+        for (size_t i = 0; i < CHUNK; i++) any |= x[from + i] > than;
+        if (any) break;
+    }
+    while (from < n && !(x[from] > than)) from++;
+    return from;
+}
+
+static size_t largest(const float *x, size_t n) {
+    size_t best = 0;
+    for (size_t at = 1; (at = find_above(x, at, n, x[best])) < n; at++) best = at;
+    return best;
+}
+
 void ROWS_NAME(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = rope, k->swiglu = swiglu, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
+    k->random = random_words, k->largest = largest, k->find_above = find_above;
 }

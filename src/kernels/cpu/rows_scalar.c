@@ -1,5 +1,6 @@
 /* rows_scalar.c: the row ops by the reference of src/numerics, rounded to the type asked for. */
 #include "kernels/cpu/rows.h"
+#include "numerics/philox.h"
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/elementary.h"
@@ -71,8 +72,29 @@ static void add(float *x, const float *y, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = iv_canonical(x[i] + y[i]);
 }
 
+static void random_words(uint64_t seed, uint64_t position, uint32_t first_block, size_t blocks, uint32_t *random) {
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    for (size_t b = 0; b < blocks; b++) {
+        const uint32_t counter[4] = {first_block + (uint32_t)b, (uint32_t)position, (uint32_t)(position >> 32), 0};
+        iv_philox4x32(counter, key, random + 4 * b);
+    }
+}
+
+static size_t largest(const float *x, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+static size_t find_above(const float *x, size_t from, size_t n, float than) {
+    while (from < n && !(x[from] > than)) from++;
+    return from;
+}
+
 void iv_rows_scalar(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->swiglu = swiglu, k->round = round_row;
     k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->scale = scale, k->merge = merge;
     k->divide = divide, k->add = add;
+    k->random = random_words, k->largest = largest, k->find_above = find_above;
 }

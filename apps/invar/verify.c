@@ -1,0 +1,216 @@
+/* verify.c: invar verify: the quiet run, then every configuration, then what was found. */
+#include "commands.h"
+#include "interrupt.h"
+#include "model.h"
+#include "text.h"
+#include "verify_compare.h"
+#include "verify_report.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a run owns. Configuration 0 is the quiet run. */
+typedef struct verify {
+    verify_axes axes;
+    verify_configs configs;
+    verify_result *results;
+    size_t ran; /* results that are filled */
+    verify_prompts prompts;
+    iv_model_info model;
+    verify_job job;
+    cli_progress progress;
+    const char *json, *plot; /* files, or NULL */
+    bool table;
+    cli_style style;
+} verify;
+
+/* ---- setting up ---------------------------------------------------------------------------------------- */
+
+static int open_job(const cli_args *args, const char *path, verify *v, iv_error *err) {
+    verify_job *job = &v->job;
+    size_t max_tokens = cli_count(args, "max-tokens", 16);
+    const char *prompts = cli_text(args, "prompts", NULL);
+    iv_engine_options_init(&job->options);
+    job->options.model = path;
+    job->options.dtype = cli_text(args, "dtype", job->options.dtype);
+    job->options.arithmetic = cli_text(args, "arithmetic", job->options.arithmetic);
+    job->options.numerics = cli_text(args, "numerics", job->options.numerics);
+    job->scalar_tokens = cli_count(args, "scalar-tokens", 200);
+    if (iv_inspect(path, job->options.dtype, &v->model, err) != IV_OK) return CLI_FAILED;
+    job->model = &v->model;
+    job->prompts = &v->prompts;
+    job->progress = &v->progress;
+    return prompts ? verify_prompts_read(prompts, path, &v->model, max_tokens, &v->prompts, err)
+                   : verify_prompts_make(&v->model, max_tokens, &v->prompts, err);
+}
+
+/* The quiet run, then each value alone. More follows once it is known which values there are. */
+static int plan(const cli_args *args, verify *v, iv_error *err) {
+    int code = verify_axes_read(args, &v->axes, err);
+    if (code != CLI_OK) return code;
+    /* Too large a product shows before anything has run. */
+    verify_configs all = {0};
+    if (cli_has(args, "product")) code = verify_configs_product(&v->axes, 0, &all, err);
+    verify_configs_free(&all);
+    return code;
+}
+
+static int add_result(verify *v, iv_error *err) {
+    verify_result *more = realloc(v->results, (v->ran + 1) * sizeof *more);
+    if (!more) return cli_fail(err, CLI_FAILED, "out of memory");
+    v->results = more;
+    return CLI_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------- */
+
+/* A row goes out as soon as it is known: a long run shows what it has. */
+static int show_row(verify *v, const verify_config *config, const verify_result *result, bool first, iv_error *err) {
+    cli_page page;
+    if (!v->table) return CLI_OK;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (first) verify_table_head(page.file, &v->job, v->job.model_name, &v->style);
+    verify_table_row(page.file, config, result, v->prompts.count, &v->style);
+    cli_progress_end(&v->progress);
+    return cli_page_out(&page, err);
+}
+
+static int run_quiet(verify *v, iv_error *err) {
+    int code = add_result(v, err);
+    if (code != CLI_OK) return code;
+    code = verify_run_quiet(&v->job, &v->results[v->ran++], err);
+    if (code == CLI_OK) code = show_row(v, &v->configs.items[0], &v->results[0], true, err);
+    v->job.done++;
+    return code;
+}
+
+/* A refusal of a value that stood alone takes it out of the combinations. */
+static void forget(verify *v, const verify_config *config) {
+    for (size_t a = 0; a < VERIFY_AXES; a++)
+        if (config->value[a]) verify_axes_drop(&v->axes, (verify_axis)a, config->value[a]);
+}
+
+static int run_from(verify *v, size_t from, bool singles, iv_error *err) {
+    int code = CLI_OK;
+    v->job.total = v->configs.count;
+    for (size_t c = from; code == CLI_OK && c < v->configs.count; c++) {
+        const verify_config *config = &v->configs.items[c];
+        code = add_result(v, err);
+        if (code != CLI_OK) break;
+        verify_result *result = &v->results[v->ran++];
+        code = verify_run(&v->job, config, result, err);
+        if (code == CLI_OK) code = show_row(v, config, result, false, err);
+        if (code == CLI_OK && singles && result->skipped) forget(v, config);
+        v->job.done++;
+    }
+    return code;
+}
+
+static int run_all(const cli_args *args, verify *v, iv_error *err) {
+    static const size_t nothing[VERIFY_AXES] = {0};
+    uint64_t seed = cli_count(args, "seed", 1);
+    int code = verify_configs_add(&v->configs, nothing, seed, err);
+    if (code == CLI_OK) code = run_quiet(v, err);
+    if (code != CLI_OK) return code;
+    verify_axes_drop(&v->axes, VERIFY_ISA, verify_isa_value(v->job.isa));
+    size_t from = v->configs.count;
+    code = verify_configs_single(&v->axes, seed, &v->configs, err);
+    if (code == CLI_OK) code = run_from(v, from, true, err);
+    from = v->configs.count;
+    if (code == CLI_OK)
+        code = cli_has(args, "product")
+                   ? verify_configs_product(&v->axes, seed, &v->configs, err)
+                   : verify_configs_random(&v->axes, cli_count(args, "combinations", 8), seed, &v->configs, err);
+    return code == CLI_OK ? run_from(v, from, false, err) : code;
+}
+
+/* ---- what was found ------------------------------------------------------------------------------------ */
+
+static int write_page(cli_page *page, const char *path, iv_error *err) {
+    if (strcmp(path, "-") == 0) return cli_page_out(page, err);
+    int code = cli_page_end(page, err);
+    if (code == CLI_OK) {
+        FILE *file = fopen(path, "we");
+        bool good = file && fwrite(page->data, 1, page->bytes, file) == page->bytes;
+        if (file) good &= fclose(file) == 0;
+        if (!good) code = cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
+    }
+    cli_page_free(page);
+    return code;
+}
+
+static int write_files(const verify *v, const verify_report *report, iv_error *err) {
+    cli_page page;
+    if (v->json) {
+        if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+        verify_report_json(page.file, report);
+        if (write_page(&page, v->json, err) != CLI_OK) return CLI_FAILED;
+    }
+    if (v->plot) {
+        if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+        verify_report_plot(page.file, report);
+        if (write_page(&page, v->plot, err) != CLI_OK) return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+static int verdict(const verify_report *r, iv_error *err) {
+    char difference[256];
+    if (r->compared == 0) return cli_fail(err, CLI_FAILED, "%s: no configuration could be compared", r->model);
+    if (r->worst == SIZE_MAX) return CLI_OK;
+    const verify_result *result = &r->results[r->worst];
+    return cli_fail(err, CLI_FAILED, "%zu of %zu configurations differ, first %s: request %zu, %s", r->differing,
+                    r->compared, r->configs[r->worst].name, result->first,
+                    verify_difference(&result->cells[result->first], difference));
+}
+
+static int report(const verify *v, iv_error *err) {
+    verify_report r = {.model = v->job.model_name,
+                       .job = &v->job,
+                       .configs = v->configs.items,
+                       .results = v->results,
+                       .count = v->ran};
+    cli_page page;
+    int code = verify_report_open(&r, err);
+    if (code == CLI_OK && v->table) {
+        code = cli_page_open(&page, err);
+        if (code == CLI_OK) {
+            verify_table_foot(page.file, &r, &v->style);
+            code = cli_page_out(&page, err);
+        }
+    }
+    if (code == CLI_OK) code = write_files(v, &r, err);
+    if (code == CLI_OK) code = verdict(&r, err);
+    verify_report_close(&r);
+    return code;
+}
+
+int cli_verify(const cli_args *args, iv_error *err) {
+    static verify v; /* one a process; its address is in the job */
+    char path[CLI_PATH_BYTES];
+    v.json = cli_text(args, "json", NULL);
+    v.plot = cli_text(args, "plot", NULL);
+    v.table = !v.json || strcmp(v.json, "-") != 0;
+    v.style = cli_style_of(STDOUT_FILENO);
+    v.job.model_name = args->operands[0];
+    int code = plan(args, &v, err);
+    if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
+    if (code == CLI_OK) code = open_job(args, path, &v, err);
+    if (code == CLI_OK) {
+        cli_interrupt interrupt;
+        cli_interrupt_watch(&interrupt);
+        cli_progress_start(&v.progress, "verify");
+        code = run_all(args, &v, err);
+        cli_progress_end(&v.progress);
+        cli_interrupt_unwatch(&interrupt);
+    }
+    if (code == CLI_OK) code = report(&v, err);
+    for (size_t i = 0; i < v.ran; i++) verify_result_free(&v.results[i]);
+    free(v.results);
+    verify_job_free(&v.job);
+    verify_prompts_free(&v.prompts);
+    verify_configs_free(&v.configs);
+    return code;
+}

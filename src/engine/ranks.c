@@ -1,0 +1,349 @@
+/* ranks.c: helpers are rank threads of this process; `comm[0]` is this thread's. A helper is asleep in a broadcast
+ * until the next batch comes, or nothing, which is the end. */
+#include "engine/ranks.h"
+#include "base/size.h"
+#include "comm/mpi.h"
+#include "device/memory.h"
+#include "engine/engine.h"
+#include "engine/float_mode.h"
+#include "engine/wire.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOAD_TIMEOUT_MS = 10 * 60 * 1000, START_TIMEOUT_MS = 60 * 1000 };
+
+typedef struct helper {
+    iv_ranks *ranks;
+    iv_comm *comm;
+    iv_pool *pool;
+    iv_forward_state *forward;
+    unsigned char *kv;
+    size_t kv_bytes, kv_layer_bytes;
+    pthread_t thread;
+    bool started;
+} helper;
+
+struct iv_ranks {
+    size_t size, rank, timeout_ms, threads;
+    iv_comm *comm; /* of rank 0 of this process; NULL for one rank */
+    bool processes, running, lost;
+    iv_error why; /* once lost */
+    helper *helpers;
+    size_t helper_count;
+    pthread_mutex_t start; /* held while the helpers are made */
+    bool go;
+    iv_buf wire;
+    bool baseline;
+};
+
+/* ---- who takes part ------------------------------------------------------------------------------------ */
+
+static iv_status open_processes(iv_ranks *r, size_t asked, iv_error *err) {
+    IV_TRY(iv_comm_mpi_open(&r->comm, err));
+    r->processes = true;
+    r->size = r->comm->size, r->rank = r->comm->rank;
+    if (asked && asked != r->size)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted %zu, the processes of mpirun, found %zu", r->size,
+                       asked);
+    return IV_OK;
+}
+
+static iv_status open_threads(iv_ranks *r, size_t asked, iv_error *err) {
+    iv_comm *comms[IV_COMM_RANKS_MAX];
+    r->size = asked ? asked : 1;
+    if (r->size > IV_RANKS_MAX)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, r->size);
+    if (r->size == 1) return IV_OK;
+    r->helpers = calloc(r->size - 1, sizeof *r->helpers);
+    if (!r->helpers) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for %zu", r->size);
+    IV_TRY(iv_comm_threads_open(r->size, comms, err));
+    r->comm = comms[0];
+    r->helper_count = r->size - 1;
+    for (size_t i = 0; i < r->helper_count; i++) r->helpers[i] = (helper){.ranks = r, .comm = comms[i + 1]};
+    return IV_OK;
+}
+
+iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err) {
+    iv_ranks *r = calloc(1, sizeof *r);
+    if (!r) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory");
+    pthread_mutex_init(&r->start, NULL);
+    e->ranks = r;
+    r->timeout_ms = o->rank_timeout_ms, r->baseline = e->numerics != IV_INVAR;
+    if (r->timeout_ms == 0) return iv_fail(err, IV_INVALID, "rank_timeout_ms: wanted 1 or more, found 0");
+    return iv_mpi_processes() > 1 ? open_processes(r, o->tensor_parallel_size, err)
+                                  : open_threads(r, o->tensor_parallel_size, err);
+}
+
+void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m) {
+    m->baseline = r->baseline && r->size > 1;
+    m->ranks = r->size, m->rank_first = r->rank, m->rank_count = r->helper_count + 1;
+}
+
+iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t token_bytes, size_t *bytes,
+                            iv_error *err) {
+    iv_split split;
+    IV_TRY(iv_split_make(c, r->size, r->baseline && r->size > 1, &split, err));
+    *bytes = token_bytes / (size_t)c->kv_heads * iv_split_kv_heads(&split);
+    return IV_OK;
+}
+
+iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    size_t all = iv_pool_threads(e->pool);
+    r->threads = all;
+    if (r->helper_count == 0) return IV_OK;
+    iv_pool_close(e->pool);
+    e->pool = NULL;
+    return iv_pool_open(iv_size_max(1, all / r->size), &e->pool, err);
+}
+
+/* ---- helpers ------------------------------------------------------------------------------------------- */
+
+/* Every rank of this process has read the batch; its arrays may change. */
+static iv_status meet(iv_comm *c, iv_error *err) {
+    static const size_t nothing[IV_COMM_RANKS_MAX];
+    const void *blocks[IV_COMM_RANKS_MAX];
+    return iv_comm_all_gather(c, NULL, nothing, blocks, err);
+}
+
+static void *help(void *argument) {
+    helper *h = argument;
+    iv_error unused; /* all ranks come to the same error, and rank 0 tells it */
+    pthread_mutex_lock(&h->ranks->start);
+    bool go = h->ranks->go;
+    pthread_mutex_unlock(&h->ranks->start);
+    unsigned mode = iv_float_mode_enter();
+    while (go) {
+        const void *batch;
+        size_t bytes;
+        if (iv_comm_broadcast(h->comm, NULL, 0, &batch, &bytes, &unused) != IV_OK || bytes == 0) break;
+        iv_batch b;
+        memcpy(&b, batch, sizeof b);
+        b.kv = h->kv, b.kv_layer_bytes = h->kv_layer_bytes;
+        iv_forward(h->forward, &b, &unused);
+        meet(h->comm, &unused);
+    }
+    iv_float_mode_leave(mode);
+    return NULL;
+}
+
+static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, iv_error *err) {
+    const iv_forward_state *first = e->forward;
+    IV_TRY(iv_pool_open(iv_pool_threads(e->pool), &h->pool, err));
+    IV_TRY(iv_forward_open(m, first->compute.kernels, e->arithmetic, h->pool, e->max_num_batched_tokens, &h->forward,
+                           err));
+    h->forward->compute.numerics = first->compute.numerics, h->forward->compute.blas = first->compute.blas;
+    h->forward->comm = h->comm;
+    size_t layers = (size_t)m->config.layers;
+    if (!iv_size_mul(m->kv_layout.page_bytes, e->kv.pages, &h->kv_layer_bytes) ||
+        !iv_size_mul(h->kv_layer_bytes, layers, &h->kv_bytes))
+        return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", e->kv.pages);
+    h->kv = h->kv_bytes ? iv_memory_alloc(h->kv_bytes) : NULL;
+    if (h->kv_bytes && !h->kv)
+        return iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for rank %zu (%zu bytes)", m->rank, h->kv_bytes);
+    return IV_OK;
+}
+
+/* All of them or none: a helper waits for `start` before it meets the others. */
+static iv_status start_helpers(iv_engine *e, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    iv_status status = IV_OK;
+    const iv_model *m = e->model->next;
+    pthread_mutex_lock(&r->start);
+    for (size_t i = 0; status == IV_OK && i < r->helper_count; i++, m = m->next) {
+        helper *h = &r->helpers[i];
+        status = open_helper(e, h, m, err);
+        if (status != IV_OK) break;
+        int failed = pthread_create(&h->thread, NULL, help, h);
+        if (failed) status = iv_fail(err, IV_LIMIT, "ranks: cannot start rank %zu: %s", i + 1, strerror(failed));
+        h->started = !failed;
+    }
+    r->go = status == IV_OK;
+    pthread_mutex_unlock(&r->start);
+    return status;
+}
+
+/* ---- agreement of processes ---------------------------------------------------------------------------- */
+
+/* What must be equal, and what came of opening. */
+typedef struct introduction {
+    char version[32], fingerprint[IV_FINGERPRINT_BYTES];
+    uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, kv_pages;
+    uint64_t status;
+    char message[600];
+} introduction;
+
+static void introduce(const iv_engine *e, iv_status status, const iv_error *err, introduction *out) {
+    memset(out, 0, sizeof *out);
+    snprintf(out->version, sizeof out->version, "%s", iv_version());
+    out->status = (uint64_t)status;
+    if (status != IV_OK) {
+        snprintf(out->message, sizeof out->message, "%.599s", err->message);
+        return;
+    }
+    snprintf(out->fingerprint, sizeof out->fingerprint, "%s", e->fingerprint);
+    out->max_model_len = e->max_model_len, out->max_num_seqs = e->max_num_seqs;
+    out->max_num_batched_tokens = e->max_num_batched_tokens, out->kv_pages = e->kv.pages;
+}
+
+static iv_status differs(size_t rank, const char *what, const char *here, const char *there, iv_error *err) {
+    return iv_fail(err, IV_INVALID, "rank %zu: %s: wanted %s as on rank 0, found %s", rank, what, here, there);
+}
+
+static iv_status differs_in_number(size_t rank, const char *what, uint64_t here, uint64_t there, iv_error *err) {
+    char a[32], b[32];
+    snprintf(a, sizeof a, "%llu", (unsigned long long)here), snprintf(b, sizeof b, "%llu", (unsigned long long)there);
+    return differs(rank, what, a, b, err);
+}
+
+static iv_status compare(size_t rank, const introduction *a, introduction *b, iv_error *err) {
+    b->version[sizeof b->version - 1] = b->fingerprint[sizeof b->fingerprint - 1] = 0;
+    b->message[sizeof b->message - 1] = 0;
+    if (strcmp(a->version, b->version) != 0) return differs(rank, "version", a->version, b->version, err);
+    if (b->status != IV_OK) return iv_fail(err, IV_INVALID, "rank %zu: %s", rank, b->message);
+    if (strcmp(a->fingerprint, b->fingerprint) != 0)
+        return differs(rank, "fingerprint (checkpoint, tokenizer, numerics, arithmetic, dtype)", a->fingerprint,
+                       b->fingerprint, err);
+    if (a->max_model_len != b->max_model_len)
+        return differs_in_number(rank, "max_model_len", a->max_model_len, b->max_model_len, err);
+    if (a->max_num_seqs != b->max_num_seqs)
+        return differs_in_number(rank, "max_num_seqs", a->max_num_seqs, b->max_num_seqs, err);
+    if (a->max_num_batched_tokens != b->max_num_batched_tokens)
+        return differs_in_number(rank, "max_num_batched_tokens", a->max_num_batched_tokens, b->max_num_batched_tokens,
+                                 err);
+    if (a->kv_pages != b->kv_pages) return differs_in_number(rank, "KV pages", a->kv_pages, b->kv_pages, err);
+    return IV_OK;
+}
+
+/* Every rank sees the same introductions and comes to the same end, but a rank that failed keeps its own error. */
+static iv_status agree(iv_engine *e, iv_status status, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    introduction mine, first, other;
+    size_t bytes[IV_COMM_RANKS_MAX];
+    const void *blocks[IV_COMM_RANKS_MAX];
+    iv_error failed = *err;
+    introduce(e, status, err, &mine);
+    for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof mine;
+    iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS);
+    iv_status met = iv_comm_all_gather(r->comm, &mine, bytes, blocks, err);
+    if (status != IV_OK) {
+        *err = failed;
+        return status;
+    }
+    IV_TRY(met);
+    iv_comm_mpi_timeout(r->comm, r->timeout_ms);
+    memcpy(&first, blocks[0], sizeof first);
+    for (size_t i = 0; i < r->size; i++) {
+        memcpy(&other, blocks[i], sizeof other);
+        IV_TRY(compare(i, &first, &other, err));
+    }
+    return IV_OK;
+}
+
+iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    if (!r || r->size == 1) return status;
+    if (r->processes)
+        status = agree(e, status, err);
+    else if (status == IV_OK)
+        status = start_helpers(e, err);
+    if (status != IV_OK) return status;
+    e->forward->comm = r->comm;
+    r->running = true;
+    return IV_OK;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------- */
+
+/* Rank 0 of processes sends the batch itself; threads read it where it is. */
+static iv_status send_batch(iv_ranks *r, const iv_batch *b, iv_error *err) {
+    const void *unused;
+    size_t bytes;
+    if (!r->processes) return iv_comm_broadcast(r->comm, b, sizeof *b, &unused, &bytes, err);
+    IV_TRY(iv_wire_write(b, &r->wire, err));
+    return iv_comm_broadcast(r->comm, r->wire.data, r->wire.len, &unused, &bytes, err);
+}
+
+static iv_status lose(iv_ranks *r, iv_status status, const iv_error *err) {
+    if (status == IV_OK || status == IV_FORMAT) return status;
+    r->lost = true, r->why = *err;
+    return status;
+}
+
+iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    if (r->size == 1) return iv_forward(e->forward, b, err);
+    IV_ASSERT(r->rank == 0);
+    if (r->lost) {
+        *err = r->why;
+        return r->why.status;
+    }
+    IV_TRY(lose(r, send_batch(r, b, err), err));
+    iv_status status = lose(r, iv_forward(e->forward, b, err), err);
+    iv_error unused;
+    if (!r->processes) meet(r->comm, &unused);
+    return status;
+}
+
+iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    if (r->rank == 0) return iv_fail(err, IV_INVALID, "serve_rank: this process is rank 0");
+    iv_wire_batch read = {0};
+    iv_wire_limits limits = {.vocab = (size_t)e->model->config.vocab_size,
+                             .tokens = e->max_num_batched_tokens,
+                             .spans = e->max_num_batched_tokens,
+                             .positions = e->max_model_len,
+                             .pages = e->kv.pages};
+    iv_status status = IV_OK;
+    unsigned mode = iv_float_mode_enter();
+    while (status == IV_OK || status == IV_FORMAT) {
+        const void *bytes;
+        size_t n;
+        status = iv_comm_broadcast(r->comm, NULL, 0, &bytes, &n, err);
+        if (status != IV_OK || n == 0) break;
+        status = iv_wire_read(bytes, n, &limits, &read, err);
+        if (status != IV_OK) { /* a plan that breaks its format is not a batch that failed */
+            status = IV_IO;
+            break;
+        }
+        read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes;
+        status = iv_forward(e->forward, &read.batch, err);
+    }
+    iv_float_mode_leave(mode);
+    iv_wire_free(&read);
+    r->running = false;
+    r->lost = status != IV_OK;
+    return status;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+void iv_ranks_close(iv_ranks *r) {
+    if (!r) return;
+    iv_error unused;
+    const void *none;
+    size_t bytes;
+    if (r->running && r->rank == 0 && !r->lost) iv_comm_broadcast(r->comm, NULL, 0, &none, &bytes, &unused);
+    for (size_t i = 0; i < r->helper_count; i++) {
+        helper *h = &r->helpers[i];
+        if (h->started) pthread_join(h->thread, NULL);
+        iv_forward_close(h->forward);
+        iv_memory_free(h->kv, h->kv_bytes);
+        iv_pool_close(h->pool);
+        iv_comm_close(h->comm);
+    }
+    iv_comm_close(r->comm);
+    iv_buf_free(&r->wire);
+    pthread_mutex_destroy(&r->start);
+    free(r->helpers);
+    free(r);
+}
+
+size_t iv_ranks_size(const iv_ranks *r) { return r->size; }
+size_t iv_ranks_rank(const iv_ranks *r) { return r->rank; }
+size_t iv_ranks_threads(const iv_ranks *r) {
+    return r->helper_count ? iv_size_max(1, r->threads / r->size) * r->size : r->threads;
+}

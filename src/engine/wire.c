@@ -1,0 +1,108 @@
+/* wire.c: see the table in wire.h. Every number is checked before it is used. */
+#include "engine/wire.h"
+#include "base/size.h"
+#include "numerics/attention.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD = 4, SPAN = 3 };
+
+static size_t pages_of(size_t end) { return (end + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK; }
+
+iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err) {
+    uint64_t head[HEAD] = {b->tokens, b->span_count, b->logit_count, 0};
+    iv_buf_clear(out);
+    for (size_t i = 0; i < b->span_count; i++) head[3] += pages_of((size_t)b->spans[i].position + b->spans[i].rows);
+    bool fits = iv_buf_append(out, head, sizeof head);
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_attention_span *s = &b->spans[i];
+        uint64_t span[SPAN] = {s->rows, (uint64_t)s->position, pages_of((size_t)s->position + s->rows)};
+        fits = fits && iv_buf_append(out, span, sizeof span);
+    }
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_attention_span *s = &b->spans[i];
+        fits = fits && iv_buf_append(out, s->pages, pages_of((size_t)s->position + s->rows) * sizeof *s->pages);
+    }
+    fits = fits && iv_buf_append(out, b->ids, b->tokens * sizeof *b->ids) &&
+           iv_buf_append(out, b->logit_rows, b->logit_count * sizeof *b->logit_rows);
+    return fits ? IV_OK : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a step of %zu tokens", b->tokens);
+}
+
+static iv_status bad(iv_error *err, const char *what, uint64_t wanted, uint64_t found) {
+    return iv_fail(err, IV_FORMAT, "step from rank 0: %s: wanted at most %llu, found %llu", what,
+                   (unsigned long long)wanted, (unsigned long long)found);
+}
+
+static iv_status check_head(const uint64_t head[HEAD], size_t n, const iv_wire_limits *l, iv_error *err) {
+    if (head[0] < 1 || head[0] > l->tokens) return bad(err, "tokens", l->tokens, head[0]);
+    if (head[1] < 1 || head[1] > iv_size_min(l->spans, head[0])) return bad(err, "sequences", l->spans, head[1]);
+    if (head[2] > head[0]) return bad(err, "rows of logits", head[0], head[2]);
+    size_t pages_max = pages_of(l->positions), most;
+    if (!iv_size_mul(pages_max, head[1], &most) || head[3] > most) return bad(err, "pages", most, head[3]);
+    size_t want = (HEAD + SPAN * head[1]) * sizeof *head + (head[3] + head[0] + head[2]) * sizeof(uint32_t);
+    return n == want ? IV_OK : bad(err, "bytes", want, n);
+}
+
+static iv_status make_room(iv_wire_batch *b, size_t spans, size_t words, iv_error *err) {
+    if (spans > b->span_capacity) {
+        free(b->spans);
+        b->spans = calloc(spans, sizeof *b->spans), b->span_capacity = b->spans ? spans : 0;
+    }
+    if (words > b->word_capacity) {
+        free(b->words);
+        b->words = calloc(words, sizeof *b->words), b->word_capacity = b->words ? words : 0;
+    }
+    if (b->spans && b->words) return IV_OK;
+    return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a step of %zu sequences", spans);
+}
+
+static iv_status read_spans(const unsigned char *at, const uint64_t head[HEAD], const iv_wire_limits *l,
+                            iv_wire_batch *out, iv_error *err) {
+    size_t row = 0, page = 0;
+    for (size_t i = 0; i < head[1]; i++, at += SPAN * sizeof *head) {
+        uint64_t span[SPAN];
+        memcpy(span, at, sizeof span);
+        if (span[0] < 1 || span[0] > head[0] - row) return bad(err, "rows of a sequence", head[0] - row, span[0]);
+        if (span[1] > l->positions || span[0] > l->positions - span[1])
+            return bad(err, "position", l->positions, span[1]);
+        if (span[2] != pages_of(span[1] + span[0]) || span[2] > head[3] - page)
+            return bad(err, "pages of a sequence", pages_of(span[1] + span[0]), span[2]);
+        out->spans[i] = (iv_attention_span){
+            .first_row = row, .rows = span[0], .position = (int64_t)span[1], .pages = out->words + page};
+        row += span[0], page += span[2];
+    }
+    if (row != head[0] || page != head[3]) return bad(err, "rows", head[0], row);
+    return IV_OK;
+}
+
+iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_wire_batch *out, iv_error *err) {
+    uint64_t head[HEAD];
+    if (n < sizeof head) return bad(err, "bytes", sizeof head, n);
+    memcpy(head, bytes, sizeof head);
+    IV_TRY(check_head(head, n, l, err));
+    size_t words = head[3] + head[0] + head[2];
+    IV_TRY(make_room(out, head[1], words, err));
+    const unsigned char *at = (const unsigned char *)bytes + sizeof head;
+    memcpy(out->words, at + head[1] * SPAN * sizeof *head, words * sizeof *out->words);
+    IV_TRY(read_spans(at, head, l, out, err));
+    const uint32_t *ids = out->words + head[3], *rows = ids + head[0];
+    for (size_t i = 0; i < head[3]; i++)
+        if (out->words[i] >= l->pages) return bad(err, "page", l->pages - 1, out->words[i]);
+    for (size_t i = 0; i < head[0]; i++)
+        if (ids[i] >= l->vocab) return bad(err, "token id", l->vocab - 1, ids[i]);
+    for (size_t i = 0; i < head[2]; i++)
+        if (rows[i] >= head[0]) return bad(err, "row of logits", head[0] - 1, rows[i]);
+    out->batch = (iv_batch){.ids = (const int32_t *)ids,
+                            .tokens = head[0],
+                            .spans = out->spans,
+                            .span_count = head[1],
+                            .logit_rows = rows,
+                            .logit_count = head[2]};
+    return IV_OK;
+}
+
+void iv_wire_free(iv_wire_batch *b) {
+    free(b->spans), free(b->words);
+    *b = (iv_wire_batch){0};
+}

@@ -1,0 +1,33 @@
+/* wire.h: a step's batch as bytes, for ranks that are other processes. Native byte order: both ends run one version
+ * on one kind of machine.
+ *
+ *     u64 tokens, spans, logit rows, pages in all
+ *     per span: u64 rows, position, pages
+ *     u32 page numbers, span after span;  i32 ids;  u32 logit rows */
+#ifndef IV_ENGINE_WIRE_H
+#define IV_ENGINE_WIRE_H
+
+#include "base/buf.h"
+#include "model/forward.h"
+
+/* Replaces the content of out. Pages that a span's positions do not reach are left out. */
+iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err);
+
+/* The most that a batch may say. */
+typedef struct iv_wire_limits {
+    size_t vocab, tokens, spans, positions, pages;
+} iv_wire_limits;
+
+/* A batch and the memory behind it, used again by the next read. kv and logits are the reader's own business. */
+typedef struct iv_wire_batch {
+    iv_batch batch;
+    iv_attention_span *spans;
+    uint32_t *words; /* pages, then ids, then logit rows */
+    size_t span_capacity, word_capacity;
+} iv_wire_batch;
+
+/* IV_FORMAT names the first thing that is out of range. */
+iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *limits, iv_wire_batch *out, iv_error *err);
+void iv_wire_free(iv_wire_batch *b);
+
+#endif
