@@ -37,13 +37,6 @@ void iv_join(iv_arithmetic arithmetic, const iv_tree_join *join, const float *co
     add_to_residual(v.node[0], bias, n, x);
 }
 
-iv_tree_join iv_join_in_order(size_t nodes) {
-    iv_tree_join join = {.count = nodes - 1};
-    IV_ASSERT(nodes >= 1 && nodes <= IV_LEAVES_MAX);
-    for (size_t i = 1; i < nodes; i++) join.to[i - 1] = 0, join.from[i - 1] = (uint8_t)i;
-    return join;
-}
-
 static float rounded(iv_dtype dtype, float x) {
     switch (dtype) {
     case IV_BF16: return iv_bf16_to_f32(iv_bf16_from_f32(x));

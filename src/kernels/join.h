@@ -13,12 +13,9 @@ enum { IV_JOIN_COLUMNS = 256 }; /* most columns of one call */
 void iv_join(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias, size_t n,
              float *x);
 
-/* The join of the bio baseline (baseline.h): nodes one after the other, rank by rank. */
-iv_tree_join iv_join_in_order(size_t nodes);
-
-/* The vanilla baselines': an all-reduce in a ring, in the run's dtype. The `hidden` columns of a row are cut into as
- * many chunks as there are nodes; the sum of chunk c starts at node c and is rounded to the dtype at every hop. The
- * call has columns [column, column + n); x and bias as in iv_join. */
+/* The vanilla baselines' (baseline.h): an all-reduce in a ring, in the run's dtype. The `hidden` columns of a row are
+ * cut into as many chunks as there are nodes; the sum of chunk c starts at node c and is rounded to the dtype at every
+ * hop. The call has columns [column, column + n); x and bias as in iv_join. */
 void iv_join_ring(iv_dtype dtype, size_t nodes, const float *const *node, const float *bias, size_t hidden,
                   size_t column, size_t n, float *x);
 

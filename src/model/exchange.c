@@ -60,8 +60,7 @@ typedef struct joining {
     iv_forward_state *s;
     const iv_row_parallel_args *a;
     const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order */
-    iv_tree_join join;
-    size_t blocks; /* of columns in a row */
+    size_t blocks;                    /* of columns in a row */
 } joining;
 
 static void join_block(void *context, size_t index, size_t worker) {
@@ -70,13 +69,13 @@ static void join_block(void *context, size_t index, size_t worker) {
     size_t hidden = (size_t)j->s->model->config.hidden_size, row = index / j->blocks,
            column = index % j->blocks * IV_JOIN_COLUMNS, at = row * hidden + column;
     const float *node[IV_LEAVES_MAX];
-    for (size_t i = 0; i <= j->join.count; i++) node[i] = j->node[i] + at;
+    for (size_t i = 0; i <= j->a->cuts->join.count; i++) node[i] = j->node[i] + at;
     const float *bias = j->a->bias ? j->a->bias + column : NULL;
     size_t n = iv_size_min(IV_JOIN_COLUMNS, hidden - column);
     if (j->s->compute.numerics >= IV_VANILLA)
-        iv_join_ring(j->s->model->dtype, j->join.count + 1, node, bias, hidden, column, n, j->s->x + at);
+        iv_join_ring(j->s->model->dtype, j->a->cuts->join.count + 1, node, bias, hidden, column, n, j->s->x + at);
     else
-        iv_join(j->s->compute.arithmetic, &j->join, node, bias, n, j->s->x + at);
+        iv_join(j->s->compute.arithmetic, &j->a->cuts->join, node, bias, n, j->s->x + at);
 }
 
 static void run_node(const iv_forward_state *s, const iv_row_parallel_args *a, size_t i, float *out, bool last) {
@@ -108,7 +107,6 @@ iv_status iv_row_parallel(iv_forward_state *s, const iv_row_parallel_args *a, iv
     IV_TRY(iv_exchange_all(s, floats, a->least, parts, err));
     for (size_t r = 0; r < split->ranks; r++)
         for (size_t i = 0; i < a->cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * a->rows * hidden;
-    j.join = s->compute.numerics == IV_INVAR ? a->cuts->join : iv_join_in_order(nodes);
     iv_pool_run(s->compute.pool, a->rows * j.blocks, join_block, &j);
     return IV_OK;
 }

@@ -1,7 +1,6 @@
 /* share.c: leaves, then everything that follows from them. */
 #include "model/share.h"
 #include "base/size.h"
-#include "kernels/join.h"
 #include "kernels/kernels.h"
 
 /* The first of `total` things that rank r owns: rank 0 has one whenever there is one. */
@@ -26,6 +25,12 @@ static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_
     }
 }
 
+static void join_in_rank_order(iv_tree_join *join, size_t nodes) {
+    IV_ASSERT(nodes >= 1 && nodes <= IV_LEAVES_MAX);
+    *join = (iv_tree_join){.count = nodes - 1};
+    for (size_t i = 0; i + 1 < nodes; i++) join->from[i] = (uint8_t)(i + 1);
+}
+
 /* K inputs over the ranks, leaf by leaf. */
 static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
     size_t leaves = (size_t)iv_leaf_count(iv_padded_k(k)), count = 0;
@@ -36,7 +41,7 @@ static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
         for (size_t i = 0; i < c->nodes; i++) all[count++] = c->node[i].at;
     }
     if (baseline)
-        cuts->join = iv_join_in_order(count);
+        join_in_rank_order(&cuts->join, count);
     else
         iv_tree_join_make(all, count, &cuts->join);
 }

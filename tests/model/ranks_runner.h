@@ -25,11 +25,15 @@ typedef struct ranks_runner {
     } rank[IV_RANKS_MAX];
 } ranks_runner;
 
-static inline void ranks_open(ranks_runner *r, const char *dir, iv_dtype dtype, iv_arithmetic arithmetic, size_t ranks,
-                              size_t threads) {
+static inline void ranks_open_as(ranks_runner *r, const char *dir, iv_numerics numerics, iv_dtype dtype,
+                                 iv_arithmetic arithmetic, size_t ranks, size_t threads) {
     iv_error err;
     iv_comm *comms[IV_RANKS_MAX];
-    iv_model_options o = {.has_dtype = true, .dtype = dtype, .ranks = ranks, .rank_count = ranks};
+    iv_model_options o = {.has_dtype = true,
+                          .dtype = dtype,
+                          .ranks = ranks,
+                          .rank_count = ranks,
+                          .baseline = numerics != IV_INVAR && ranks > 1};
     *r = (ranks_runner){.ranks = ranks};
     ASSERT_OK(iv_pool_open(threads, &r->rank[0].pool, &err), &err);
     ASSERT_OK(iv_model_open(dir, &o, r->rank[0].pool, &r->model, &err), &err);
@@ -41,6 +45,7 @@ static inline void ranks_open(ranks_runner *r, const char *dir, iv_dtype dtype, 
         ASSERT_OK(iv_forward_open(m, iv_kernels_select(IV_ISA_AVX512), arithmetic, r->rank[i].pool, RUNNER_STEP_MAX,
                                   &r->rank[i].state, &err),
                   &err);
+        r->rank[i].state->compute.numerics = numerics;
         r->rank[i].comm = comms[i];
         if (ranks > 1) r->rank[i].state->comm = comms[i];
         r->rank[i].kv_bytes = m->kv_layout.page_bytes * RUNNER_PAGES * (size_t)m->config.layers;
@@ -48,6 +53,11 @@ static inline void ranks_open(ranks_runner *r, const char *dir, iv_dtype dtype, 
     }
     ASSERT_OK(iv_kv_pool_open(&r->book, &r->model->kv_layout, 1, RUNNER_PAGES, &err), &err);
     ASSERT_OK(iv_kv_table_open(&r->table, 512, &err), &err);
+}
+
+static inline void ranks_open(ranks_runner *r, const char *dir, iv_dtype dtype, iv_arithmetic arithmetic, size_t ranks,
+                              size_t threads) {
+    ranks_open_as(r, dir, IV_INVAR, dtype, arithmetic, ranks, threads);
 }
 
 static inline void ranks_reset(ranks_runner *r) {

@@ -85,8 +85,7 @@ static float *ranked(const char *dir, iv_numerics numerics, iv_dtype dtype, size
     ranks_runner r;
     rng g = {11};
     int32_t ids[TOKENS];
-    ranks_open(&r, dir, dtype, IV_FMA32, ranks, 1);
-    for (size_t i = 0; i < ranks; i++) r.rank[i].state->compute.numerics = numerics;
+    ranks_open_as(&r, dir, numerics, dtype, IV_FMA32, ranks, 1);
     for (size_t i = 0; i < TOKENS; i++) ids[i] = (int32_t)rng_below(&g, r.vocab);
     float *logits = malloc(TOKENS * r.vocab * sizeof *logits);
     assert_non_null(logits);
