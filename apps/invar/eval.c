@@ -6,6 +6,7 @@
 #include "engine_flags.h"
 #include "model.h"
 #include "output.h"
+#include "rank.h"
 #include "sampling.h"
 #include "text.h"
 
@@ -362,6 +363,12 @@ static int prepare(eval *e, iv_error *err) {
     iv_engine_options_init(&base);
     cli_engine_options(e->args, &base);
     int code = cli_configs_parse(cli_text(e->args, "configs", NULL), &base, &e->configs, err);
+    /* The other processes serve one engine and end with it. */
+    if (code == CLI_OK && e->configs.count > 1 && cli_has_other_ranks())
+        code = cli_fail(err, CLI_USAGE,
+                        "--configs: wanted one configuration under mpirun, found %zu (without it, tp "
+                        "makes ranks of threads)",
+                        e->configs.count);
     if (code == CLI_OK)
         code = cli_dataset_read(dataset, cli_count(e->args, "limit", CLI_PROBLEMS_MAX), &e->dataset, err);
     if (code == CLI_OK) code = cli_model_path(e->args->operands[0], e->model, err);
