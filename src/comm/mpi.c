@@ -14,7 +14,7 @@
 #include <time.h>
 
 enum {
-    DEFAULT_TIMEOUT_MS = 8000,
+    DEFAULT_TIMEOUT_MS = 6000,
     SPINS = 500,     /* polls before the CPU is given to others in between */
     PATIENCE_MS = 5, /* of polling before sleeping in between */
     IDLE_PATIENCE_MS = 2,

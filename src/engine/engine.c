@@ -24,7 +24,7 @@ void iv_engine_options_init(iv_engine_options *o) {
                              .arithmetic = "fma32",
                              .isa = "auto",
                              .numerics = "invar",
-                             .rank_timeout_ms = 8000,
+                             .rank_timeout_ms = 6000,
                              .max_num_seqs = 16,
                              .max_num_batched_tokens = 512,
                              .prefix_caching = true,

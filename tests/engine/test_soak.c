@@ -117,11 +117,11 @@ typedef struct shape {
     size_t speculative; /* 0: off */
 } shape;
 
-static const size_t tp_sizes[] = {1};
+static const size_t tp_sizes[] = {1, 2, 1, 4, 1, 8};
 
 static shape make_shape(rng *r, size_t i) {
     static const size_t budgets[] = {16, 32, 64, 128, 256, 512}, seqs[] = {2, 4, 8, 16, 32};
-    return (shape){.tp = tp_sizes[i % (sizeof tp_sizes / sizeof *tp_sizes)],
+    return (shape){.tp = tp_sizes[(i + i / 6) % (sizeof tp_sizes / sizeof *tp_sizes)],
                    .threads = 1 + rng_below(r, 2),
                    .budget = budgets[i % 6],
                    .seqs = seqs[rng_below(r, 5)],
@@ -135,6 +135,7 @@ static iv_engine_options shape_options(const shape *s) {
     o.max_model_len = MODEL_LEN, o.tensor_parallel_size = s->tp, o.threads = s->threads;
     o.max_num_batched_tokens = s->budget, o.max_num_seqs = s->seqs, o.prefix_caching = s->caching;
     o.kv_bytes = (MODEL_LEN / 64 + s->spare_pages) * PAGE_BYTES;
+    if (s->tp == 8) o.kv_bytes *= 2; /* four KV heads: two ranks hold each */
     if (s->speculative) o.speculative = "ngram", o.speculative_tokens = s->speculative;
     return o;
 }

@@ -2,6 +2,7 @@
  * arithmetics, every dtype and every number of ranks that the model can be cut for, whole and in chunks. The control
  * joins the ranks' nodes in rank order instead of the tree's, and must differ. */
 #include "ranks_runner.h"
+#include "engine/made_model.h"
 
 enum { TOKENS = 66 }; /* into a second block of attention */
 
@@ -73,6 +74,18 @@ static void llama31(void **state) { (void)state, hf("llama31"); }
 static void mistral(void **state) { (void)state, hf("mistral_v03"); }
 static void qwen3_moe(void **state) { (void)state, hf("qwen3_moe"); }
 
+/* Five experts a token: a rank has several nodes of one token, and they meet in every shape. */
+static void five_experts(void **state) {
+    (void)state;
+    made_model m;
+    made_open(&m, "qwen3_moe");
+    made_config(&m, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 5");
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", made_write(&m));
+    whole_family(dir, TOKENS, 8);
+    made_close(&m);
+}
+
 static void tiny_math(void **state) {
     (void)state;
     whole_family(INVAR_SOURCE_DIR "/models/tiny-math", 20, 8);
@@ -136,6 +149,7 @@ int main(void) {
                                        cmocka_unit_test(llama31),
                                        cmocka_unit_test(mistral),
                                        cmocka_unit_test(qwen3_moe),
+                                       cmocka_unit_test(five_experts),
                                        cmocka_unit_test(tiny_math),
                                        cmocka_unit_test(stories15m),
                                        cmocka_unit_test(control_rank_order_differs),

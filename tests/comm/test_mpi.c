@@ -1,0 +1,274 @@
+/* Ranks as processes: the program under mpirun gives the bytes that it gives alone; ranks that do not belong together
+ * are refused; a rank that dies or hangs ends the job, with a message, soon. */
+#include "support.h"
+#include "base/buf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+enum { END_MAX_S = 10 };
+
+static char folder[] = "/tmp/invar-mpi-XXXXXX";
+
+/* Why these tests cannot run here; NULL if they can. */
+static const char *obstacle(void) {
+    if (SANITIZED) return "MPI under a sanitizer reports its own findings";
+    if (access(INVAR_MPI_MODULE, R_OK) != 0) return "libinvar_mpi.so was not built (no MPI for C here)";
+    if (system("command -v mpirun >/dev/null 2>&1") != 0) return "mpirun is not here";
+    return NULL;
+}
+
+#define SKIP_WITHOUT_MPI()                \
+    do {                                  \
+        const char *why = obstacle();     \
+        if (why) {                        \
+            printf("SKIPPED: %s\n", why); \
+            skip();                       \
+        }                                 \
+    } while (0)
+
+typedef struct job {
+    pid_t pid;
+    int out; /* standard output */
+    char errors[200];
+} job;
+
+/* A shell command line; INVAR is the program's path, MPIRUN mpirun with what a test needs. */
+static job start(const char *line) {
+    static int number;
+    int pipe_of[2];
+    job j;
+    snprintf(j.errors, sizeof j.errors, "%s/errors%d", folder, number++);
+    assert_int_equal(pipe(pipe_of), 0);
+    j.pid = fork();
+    assert_true(j.pid >= 0);
+    if (j.pid == 0) {
+        int errors = open(j.errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        dup2(pipe_of[1], 1), dup2(errors, 2);
+        close(pipe_of[0]), close(pipe_of[1]), close(errors);
+        char shell[5000];
+        snprintf(shell, sizeof shell, "cd %s && exec %s", INVAR_SOURCE_DIR, line);
+        execl("/bin/sh", "sh", "-c", shell, (char *)NULL);
+        _exit(127);
+    }
+    close(pipe_of[1]);
+    j.out = pipe_of[0];
+    return j;
+}
+
+static char *read_all(int fd) {
+    iv_buf b = {0};
+    char part[4096];
+    ssize_t n;
+    while ((n = read(fd, part, sizeof part)) > 0 || (n < 0 && errno == EINTR))
+        if (n > 0) assert_true(iv_buf_append(&b, part, (size_t)n));
+    close(fd);
+    return b.data ? b.data : strdup("");
+}
+
+/* Waits for the end: exit code, standard output, standard error. */
+static int finish(job *j, char **out, char **errors) {
+    int status;
+    *out = read_all(j->out);
+    assert_int_equal(waitpid(j->pid, &status, 0), j->pid);
+    int fd = open(j->errors, O_RDONLY);
+    assert_true(fd >= 0);
+    *errors = read_all(fd);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int run(const char *line, char **out, char **errors) {
+    job j = start(line);
+    return finish(&j, out, errors);
+}
+
+#define MPIRUN "mpirun --oversubscribe "
+#define INVAR INVAR_BINARY " "
+#define GENERATE INVAR "generate models/tiny-math -p '2 + 2 =' --seed 3 --json "
+
+static const char *digest_in(const char *json) {
+    const char *at = strstr(json, "\"digest\": \"sha256:");
+    if (!at) fail_msg("no digest in: %s", json);
+    return at;
+}
+
+static void same_answers(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const char *const ways[] = {GENERATE "--tp 2", MPIRUN "-n 1 " GENERATE, MPIRUN "-n 2 " GENERATE "--tp 2",
+                                       MPIRUN "-n 4 " GENERATE "--max-num-batched-tokens 3",
+                                       MPIRUN "-n 3 " GENERATE "--speculative ngram"};
+    char *want, *out, *errors;
+    assert_int_equal(run(GENERATE, &want, &errors), 0);
+    free(errors);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (run(ways[i], &out, &errors) != 0) fail_msg("%s: %s", ways[i], errors);
+        if (strncmp(digest_in(want), digest_in(out), 80) != 0) fail_msg("%s: wanted %s, got %s", ways[i], want, out);
+        if (strchr(out, '\n') != strrchr(out, '\n')) fail_msg("%s: another rank printed too: %s", ways[i], out);
+        free(out), free(errors);
+    }
+    assert_int_equal(run(MPIRUN "-n 2 " GENERATE "--arithmetic tc16", &out, &errors), 0);
+    assert_int_not_equal(strncmp(digest_in(want), digest_in(out), 80), 0); /* the digest can tell */
+    free(out), free(errors), free(want);
+}
+
+static void same_logits(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const char *const starts[] = {"", MPIRUN "-n 2 ", MPIRUN "-n 4 "};
+    char line[1000], *want = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        char *out, *errors;
+        snprintf(line, sizeof line,
+                 "sh -c '%s" INVAR "logits tests/data/hf/qwen3_moe --ids 5,9,200,31,7,7,80 --out %s/logits && "
+                 "sha256sum < %s/logits'",
+                 starts[i], folder, folder);
+        if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
+        if (want)
+            assert_string_equal(out, want);
+        else
+            want = strdup(out);
+        free(out), free(errors);
+    }
+    free(want);
+}
+
+/* The job fails, and says this. */
+static void refused(const char *line, const char *message) {
+    char *out, *errors;
+    int code = run(line, &out, &errors);
+    if (code == 0 || !strstr(errors, message))
+        fail_msg("%s: exit %d, wanted '%s', found: %s", line, code, message, errors);
+    free(out), free(errors);
+}
+
+static void those_that_do_not_belong_together(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+#define IDS "--ids 1,2,3 --max-tokens 4 "
+    refused(MPIRUN "-n 1 " INVAR "generate tests/data/hf/qwen3 " IDS ": -n 1 " INVAR
+                   "generate tests/data/hf/qwen2 " IDS,
+            "rank 1: fingerprint");
+    refused(MPIRUN "-n 1 " INVAR "generate models/tiny-math " IDS ": -n 1 " INVAR
+                   "generate models/tiny-math --arithmetic tc16 " IDS,
+            "rank 1: fingerprint");
+    refused(MPIRUN "-n 2 " INVAR "generate models/tiny-math " IDS ": -n 1 " INVAR
+                   "generate models/tiny-math --max-num-seqs 5 " IDS,
+            "rank 2: max_num_seqs: wanted 16 as on rank 0, found 5");
+    refused(MPIRUN "-n 1 " INVAR "generate models/tiny-math " IDS ": -n 1 " INVAR
+                   "generate models/tiny-math --max-num-batched-tokens 100 " IDS,
+            "rank 1: max_num_batched_tokens: wanted 512 as on rank 0, found 100");
+    refused(MPIRUN "-n 2 " INVAR "generate models/tiny-math --tp 4 " IDS,
+            "tensor_parallel_size: wanted 2, the processes of mpirun, found 4");
+    refused(MPIRUN "-n 1 " INVAR "generate models/tiny-math " IDS ": -n 1 " INVAR "generate no/such/model " IDS,
+            "no such model directory");
+    refused(MPIRUN "-n 9 " INVAR "generate models/tiny-math " IDS, "wanted 1 to 8 processes, found 9");
+}
+
+/* Without the module beside it the program says what it wants. */
+static void no_module(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[1000];
+    snprintf(line, sizeof line, "mkdir %s/bin && cp " INVAR_BINARY " %s/bin/invar", folder, folder);
+    assert_int_equal(system(line), 0);
+    snprintf(line, sizeof line, MPIRUN "-n 2 %s/bin/invar generate models/tiny-math " IDS, folder);
+    refused(line, "apt install libopenmpi-dev openmpi-bin");
+}
+
+/* The process id of a rank: mpirun starts them in order. */
+static pid_t rank_pid(const job *j, int rank) {
+    char path[100];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)j->pid, (int)j->pid);
+    FILE *f = fopen(path, "r");
+    int pid = 0;
+    assert_non_null(f);
+    for (int i = 0; i <= rank; i++) assert_int_equal(fscanf(f, "%d", &pid), 1);
+    fclose(f);
+    return pid;
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A process that has ended but that nobody has waited for counts as ended. */
+static bool is_alive(pid_t pid) {
+    char path[100], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return false;
+    bool read = fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+    fclose(f);
+    return read && state != 'Z' && state != 'X';
+}
+
+/* "rank 2: no answer to ..." or, where another waits for the same one, "ranks 1, 2: no answer to ...". */
+static bool names_the_missing(const char *errors, int rank) {
+    const char *at = strstr(errors, "rank"), *end = strstr(errors, ": no answer to rank ");
+    while (at && end && at < end)
+        if (*at++ == '0' + rank) return true;
+    return false;
+}
+
+/* In the middle of an answer a rank gets a signal. */
+static void lost(int rank, int sig) {
+    job j = start(MPIRUN "-n 3 " INVAR "generate models/tiny-math -p '2 + 2 =' --temperature 1 --seed 3 --ignore-eos "
+                         "--max-tokens 2000 --max-model-len 2040 --rank-timeout 2000");
+    char some[16], *out, *errors;
+    assert_true(read(j.out, some, sizeof some) > 0); /* it is answering */
+    pid_t pid = rank_pid(&j, rank);
+    double begin = seconds();
+    assert_int_equal(kill(pid, sig), 0);
+    int code = finish(&j, &out, &errors);
+    while (is_alive(pid) && seconds() - begin < END_MAX_S) usleep(50000); /* a stopped one is ended after the job */
+    double took = seconds() - begin;
+    printf("rank %d, signal %d: exit %d after %.1f s\n", rank, sig, code, took);
+    assert_int_not_equal(code, 0);
+    bool told = sig == SIGKILL ? strstr(errors, "signal 9") != NULL : names_the_missing(errors, rank);
+    if (!told) fail_msg("wanted rank %d to be named, found: %s", rank, errors);
+    assert_false(is_alive(pid)); /* nobody is left behind */
+    assert_true(took < END_MAX_S);
+    free(out), free(errors);
+}
+
+static void a_rank_is_killed(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    lost(1, SIGKILL);
+    lost(0, SIGKILL);
+}
+
+static void a_rank_hangs(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    lost(2, SIGSTOP);
+    lost(0, SIGSTOP);
+}
+
+int main(void) {
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    if (!mkdtemp(folder)) return 1;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_answers),
+                                       cmocka_unit_test(same_logits),
+                                       cmocka_unit_test(those_that_do_not_belong_together),
+                                       cmocka_unit_test(no_module),
+                                       cmocka_unit_test(a_rank_is_killed),
+                                       cmocka_unit_test(a_rank_hangs)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char line[200];
+    snprintf(line, sizeof line, "rm -rf %s", folder);
+    return system(line) == 0 ? failed : 1;
+}

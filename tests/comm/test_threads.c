@@ -1,0 +1,81 @@
+/* Ranks as threads: whatever the pauses, everybody gets what everybody gave at that turn, from two buffers taken in
+ * turn; and rank 0's bytes reach all. */
+#include "random.h"
+#include "comm/comm.h"
+
+#include <pthread.h>
+
+enum { FLOATS_MAX = 500 };
+
+typedef struct part {
+    iv_comm *comm;
+    uint64_t seed;
+    size_t rounds, wrong;
+} part;
+
+/* What rank r gives in a round, and how much of it: every rank can work it out. */
+static uint64_t value(uint64_t seed, size_t round, size_t r, size_t i) {
+    rng g = {seed ^ (round * 1000003u + r * 10007u + i)};
+    return rng_next(&g);
+}
+static size_t count(uint64_t seed, size_t round, size_t r) { return value(seed, round, r, 1u << 20) % FLOATS_MAX; }
+
+static void pause_a_little(uint64_t u) {
+    if (u % 7 == 0) usleep((useconds_t)(u % 200));
+}
+
+static void *take_part(void *argument) {
+    part *p = argument;
+    uint64_t(*buffer)[FLOATS_MAX] = calloc(2, sizeof *buffer);
+    iv_error err;
+    for (size_t round = 0; round < p->rounds; round++) {
+        size_t bytes[IV_COMM_RANKS_MAX], n = count(p->seed, round, p->comm->rank);
+        const void *blocks[IV_COMM_RANKS_MAX], *plan;
+        uint64_t *mine = buffer[round % 2];
+        for (size_t i = 0; i < n; i++) mine[i] = value(p->seed, round, p->comm->rank, i);
+        for (size_t r = 0; r < p->comm->size; r++) bytes[r] = count(p->seed, round, r) * sizeof *mine;
+        pause_a_little(value(p->seed, round, p->comm->rank, 1u << 21));
+        bool all = round % 3 != 0;
+        p->wrong += (all ? iv_comm_all_gather(p->comm, mine, bytes, blocks, &err)
+                         : iv_comm_gather(p->comm, mine, bytes, blocks, &err)) != IV_OK;
+        for (size_t r = 0; (all || p->comm->rank == 0) && r < p->comm->size; r++)
+            for (size_t i = 0; i < bytes[r] / sizeof *mine; i++)
+                p->wrong += ((const uint64_t *)blocks[r])[i] != value(p->seed, round, r, i);
+        if (round % 5) continue;
+        uint64_t said = round + 1; /* on rank 0's stack: all have read it before the next call */
+        size_t plan_bytes;
+        p->wrong += iv_comm_broadcast(p->comm, &said, sizeof said, &plan, &plan_bytes, &err) != IV_OK;
+        p->wrong += plan_bytes != sizeof said || *(const uint64_t *)plan != round + 1;
+        size_t nothing[IV_COMM_RANKS_MAX] = {0};
+        p->wrong += iv_comm_all_gather(p->comm, NULL, nothing, blocks, &err) != IV_OK;
+    }
+    free(buffer);
+    return NULL;
+}
+
+static void everybody_gets_everything(void **state) {
+    (void)state;
+    rng r = rng_start("threads");
+    for (size_t size = 1; size <= IV_COMM_RANKS_MAX; size++) {
+        iv_comm *comm[IV_COMM_RANKS_MAX];
+        part p[IV_COMM_RANKS_MAX];
+        pthread_t thread[IV_COMM_RANKS_MAX];
+        iv_error err;
+        uint64_t seed = rng_next(&r);
+        ASSERT_OK(iv_comm_threads_open(size, comm, &err), &err);
+        for (size_t i = 0; i < size; i++) {
+            p[i] = (part){.comm = comm[i], .seed = seed, .rounds = trials(300, 5000)};
+            assert_int_equal(pthread_create(&thread[i], NULL, take_part, &p[i]), 0);
+        }
+        for (size_t i = 0; i < size; i++) {
+            pthread_join(thread[i], NULL);
+            if (p[i].wrong) fail_msg("rank %zu of %zu: %zu values are wrong", i, size, p[i].wrong);
+        }
+        for (size_t i = 0; i < size; i++) iv_comm_close(comm[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(everybody_gets_everything)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,109 @@
+/* A batch survives its way as bytes, and no damaged one is taken for a batch that could do harm. */
+#include "random.h"
+#include "engine/wire.h"
+
+static const iv_wire_limits limits = {.vocab = 1000, .tokens = 200, .spans = 20, .positions = 640, .pages = 50};
+
+typedef struct made {
+    iv_batch batch;
+    iv_attention_span spans[20];
+    uint32_t pages[20][10], rows[200];
+    int32_t ids[200];
+} made;
+
+static void make(rng *r, made *m) {
+    size_t spans = 1 + rng_below(r, 20), row = 0;
+    memset(m, 0, sizeof *m);
+    for (size_t i = 0; i < spans; i++) {
+        size_t rows = 1 + rng_below(r, 9), position = rng_below(r, limits.positions - rows + 1);
+        for (size_t p = 0; p < 10; p++) m->pages[i][p] = (uint32_t)rng_below(r, limits.pages);
+        m->spans[i] = (iv_attention_span){row, rows, (int64_t)position, m->pages[i]};
+        row += rows;
+    }
+    for (size_t i = 0; i < row; i++) m->ids[i] = (int32_t)rng_below(r, limits.vocab);
+    size_t logits = rng_below(r, row + 1);
+    for (size_t i = 0; i < logits; i++) m->rows[i] = (uint32_t)rng_below(r, row);
+    m->batch = (iv_batch){.ids = m->ids,
+                          .tokens = row,
+                          .spans = m->spans,
+                          .span_count = spans,
+                          .logit_rows = m->rows,
+                          .logit_count = logits};
+}
+
+static void batches_survive(void **state) {
+    (void)state;
+    rng r = rng_start("wire");
+    iv_buf wire = {0};
+    iv_wire_batch read = {0};
+    for (size_t trial = 0; trial < trials(2000, 50000); trial++) {
+        made m;
+        iv_error err;
+        make(&r, &m);
+        ASSERT_OK(iv_wire_write(&m.batch, &wire, &err), &err);
+        ASSERT_OK(iv_wire_read(wire.data, wire.len, &limits, &read, &err), &err);
+        const iv_batch *a = &m.batch, *b = &read.batch;
+        assert_true(a->tokens == b->tokens && a->span_count == b->span_count && a->logit_count == b->logit_count);
+        assert_memory_equal(a->ids, b->ids, a->tokens * sizeof *a->ids);
+        if (a->logit_count) assert_memory_equal(a->logit_rows, b->logit_rows, a->logit_count * sizeof *a->logit_rows);
+        for (size_t i = 0; i < a->span_count; i++) {
+            const iv_attention_span *s = &a->spans[i], *t = &b->spans[i];
+            assert_true(s->first_row == t->first_row && s->rows == t->rows && s->position == t->position);
+            size_t pages = ((size_t)s->position + s->rows + 63) / 64;
+            assert_memory_equal(s->pages, t->pages, pages * sizeof *s->pages);
+        }
+    }
+    iv_buf_free(&wire);
+    iv_wire_free(&read);
+}
+
+/* What iv_forward relies on. */
+static void check_taken(const iv_batch *b) {
+    size_t row = 0;
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_attention_span *s = &b->spans[i];
+        size_t end = (size_t)s->position + s->rows;
+        assert_true(s->first_row == row && s->rows > 0 && s->position >= 0 && end <= limits.positions);
+        for (size_t p = 0; p < (end + 63) / 64; p++) assert_true(s->pages[p] < limits.pages);
+        row += s->rows;
+    }
+    assert_true(row == b->tokens && row >= 1 && row <= limits.tokens && b->logit_count <= row);
+    for (size_t i = 0; i < row; i++) assert_true(b->ids[i] >= 0 && (size_t)b->ids[i] < limits.vocab);
+    for (size_t i = 0; i < b->logit_count; i++) assert_true(b->logit_rows[i] < row);
+}
+
+static void damage_is_refused_or_harmless(void **state) {
+    (void)state;
+    rng r = rng_start("damage");
+    iv_buf wire = {0};
+    iv_wire_batch read = {0};
+    size_t refused = 0, all = trials(20000, 500000);
+    for (size_t trial = 0; trial < all; trial++) {
+        made m;
+        iv_error err;
+        make(&r, &m);
+        ASSERT_OK(iv_wire_write(&m.batch, &wire, &err), &err);
+        size_t n = rng_below(&r, 8) ? wire.len : rng_below(&r, wire.len);
+        unsigned char *copy = malloc(n ? n : 1); /* of its very size, so that a sanitizer sees what lies behind */
+        memcpy(copy, wire.data, n);
+        for (size_t i = rng_below(&r, 3); n && i-- > 0;) {
+            size_t at = rng_below(&r, rng_below(&r, 2) ? n : n < 100 ? n : 100);
+            copy[at] = (unsigned char)(copy[at] + (rng_below(&r, 2) ? 1 : rng_next(&r)));
+        }
+        if (iv_wire_read(copy, n, &limits, &read, &err) == IV_OK)
+            check_taken(&read.batch);
+        else
+            refused++;
+        free(copy);
+    }
+    printf("%zu of %zu refused\n", refused, all);
+    assert_true(refused > all / 10 && refused < all);
+    iv_buf_free(&wire);
+    iv_wire_free(&read);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_survive),
+                                       cmocka_unit_test(damage_is_refused_or_harmless)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
