@@ -27,5 +27,5 @@ one() {
 
 one arithmetic 40 tiny-math models/tiny-math/problems.jsonl 'tiny-math on its held-out problems' --max-tokens 96
 one gsm8k 24 tiny-math "$shared/data/gsm8k_test.jsonl" 'tiny-math on gsm8k' --max-tokens 192 --ignore-eos
-one stories 16 "$shared/models/stories15m" bench/story_beginnings.jsonl 'stories15m on beginnings of stories' \
+one stories 24 "$shared/models/stories15m" bench/story_beginnings.jsonl 'stories15m on beginnings of stories' \
     --no-chat --max-tokens 160 --temperature 0.7 --top-p 0.8 --top-k 20

@@ -6,6 +6,7 @@
 #include "engine_flags.h"
 #include "model.h"
 #include "output.h"
+#include "rank.h"
 #include "sampling.h"
 #include "text.h"
 
@@ -324,16 +325,21 @@ static int write_file(const char *dir, const char *name, void (*write)(const cli
     return bad ? cli_fail(err, CLI_FAILED, "%s: write failed: %s", path, strerror(errno)) : CLI_OK;
 }
 
+/* Reports are shown to others: where the files lay is not their business. */
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
 static int report(const eval *e, iv_error *err) {
     cli_metrics metrics;
     cli_page page;
-    const char *dir = cli_text(e->args, "out", NULL), *path = cli_text(e->args, "dataset", ""),
-               *slash = strrchr(path, '/');
+    const char *dir = cli_text(e->args, "out", NULL);
     int code = cli_metrics_make(&e->configs, &e->dataset, &e->records, &metrics, err);
     if (code != CLI_OK) return code;
     cli_study study = {.title = cli_text(e->args, "title", "Evaluation"),
-                       .model = e->args->operands[0],
-                       .dataset_path = slash ? slash + 1 : path,
+                       .model = base_name(e->args->operands[0]),
+                       .dataset_path = base_name(cli_text(e->args, "dataset", "")),
                        .settings = e->settings,
                        .dataset = &e->dataset,
                        .configs = &e->configs,
@@ -362,6 +368,12 @@ static int prepare(eval *e, iv_error *err) {
     iv_engine_options_init(&base);
     cli_engine_options(e->args, &base);
     int code = cli_configs_parse(cli_text(e->args, "configs", NULL), &base, &e->configs, err);
+    /* The other processes serve one engine and end with it. */
+    if (code == CLI_OK && e->configs.count > 1 && cli_has_other_ranks())
+        code = cli_fail(err, CLI_USAGE,
+                        "--configs: wanted one configuration under mpirun, found %zu (without it, tp "
+                        "makes ranks of threads)",
+                        e->configs.count);
     if (code == CLI_OK)
         code = cli_dataset_read(dataset, cli_count(e->args, "limit", CLI_PROBLEMS_MAX), &e->dataset, err);
     if (code == CLI_OK) code = cli_model_path(e->args->operands[0], e->model, err);

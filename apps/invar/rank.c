@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-static bool is_above_zero(const char *name) {
+static bool is_above(long least, const char *name) {
     const char *text = getenv(name);
-    return text && *text >= '1' && *text <= '9';
+    return text && strtol(text, NULL, 10) > least;
 }
 
-bool cli_is_other_rank(void) { return is_above_zero("OMPI_COMM_WORLD_RANK") || is_above_zero("PMI_RANK"); }
+bool cli_is_other_rank(void) { return is_above(0, "OMPI_COMM_WORLD_RANK") || is_above(0, "PMI_RANK"); }
+
+bool cli_has_other_ranks(void) { return is_above(1, "OMPI_COMM_WORLD_SIZE") || is_above(1, "PMI_SIZE"); }
 
 int cli_serve_rank(iv_engine *engine, iv_error *err) {
     iv_status status = iv_engine_serve_rank(engine, err);

@@ -8,6 +8,9 @@
 /* Is this a process of mpirun other than the first? From the environment alone. */
 bool cli_is_other_rank(void);
 
+/* Is this one of several processes of mpirun, the first included? */
+bool cli_has_other_ranks(void);
+
 /* When something failed rank 0 tells it, and mpirun then ends everybody. Whoever is still here after this pause has to
  * speak up itself: it may have failed alone, or rank 0 may be the one that is lost. */
 void cli_let_rank_0_speak(void);

@@ -122,6 +122,10 @@ static void bad_axes_are_usage_errors(void **state) {
     expect_error(2, "wanted --dataset FILE");
     RUN("eval", "tiny-math", "--dataset", PROBLEMS, "--no-chat", "--system", "x");
     expect_error(2, "--system needs the chat template");
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    RUN("eval", "tiny-math", "--dataset", PROBLEMS, "--configs", "tp=1,2");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    expect_error(2, "--configs: wanted one configuration under mpirun, found 2");
 }
 
 /* ---- metrics ------------------------------------------------------------------------------------------- */
@@ -224,22 +228,27 @@ static void scores_and_compares(void **state) {
     json_decref(o);
 }
 
-/* The comparison finds what there is to find: a baseline's bits do depend on the batch. */
-static void a_baseline_differs(void **state) {
+/* The comparison finds what there is to find: vanilla's bits depend on the batch and the ranks, bio's on the ranks. */
+static void baselines_differ(void **state) {
     (void)state;
     RUN("eval", "tiny-math", "--dataset", PROBLEMS, "--limit", "6", "--max-tokens", "12", "--json", "--configs",
-        "numerics=vanilla,invar bs=1,6");
+        "numerics=vanilla,bio,invar bs=1,6 tp=1,2");
     expect_ok();
     json_t *o = expect_json(), *configs = json_object_get(o, "configurations"),
            *methods = json_object_get(o, "methods");
-    const char *digest[4];
-    for (size_t i = 0; i < 4; i++) digest[i] = text_of(json_array_get(configs, i), "all_digests");
-    assert_string_not_equal(digest[0], digest[1]);
-    assert_string_equal(digest[2], digest[3]);
-    assert_true(json_number_value(json_object_get(json_array_get(methods, 0), "unique_bits")) > 1);
-    assert_true(json_number_value(json_object_get(json_array_get(methods, 1), "unique_bits")) == 1);
-    assert_true(json_number_value(json_object_get(json_array_get(methods, 0), "probability_divergence")) > 0);
-    assert_true(json_number_value(json_object_get(json_array_get(methods, 1), "probability_divergence")) == 0);
+    const char *digest[12];
+    for (size_t i = 0; i < 12; i++) digest[i] = text_of(json_array_get(configs, i), "all_digests");
+    assert_string_not_equal(digest[0], digest[2]); /* vanilla: bs */
+    assert_string_not_equal(digest[4], digest[5]); /* bio: tp ... */
+    assert_string_equal(digest[4], digest[6]);     /* ... but not bs */
+    for (size_t i = 9; i < 12; i++) assert_string_equal(digest[8], digest[i]);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *method = json_array_get(methods, i);
+        double bits = json_number_value(json_object_get(method, "unique_bits"));
+        double divergence = json_number_value(json_object_get(method, "probability_divergence"));
+        if (i < 2) assert_true(bits > 1 && divergence > 0);
+        if (i == 2) assert_true(bits == 1 && divergence == 0);
+    }
     json_decref(o);
 }
 
@@ -367,7 +376,7 @@ int main(void) {
         cmocka_unit_test(bad_axes_are_usage_errors),
         cmocka_unit_test(metrics_by_hand),
         cmocka_unit_test(scores_and_compares),
-        cmocka_unit_test(a_baseline_differs),
+        cmocka_unit_test(baselines_differ),
         cmocka_unit_test(goes_on_where_it_stopped),
         cmocka_unit_test(ctrl_c_can_be_continued),
         cmocka_unit_test(other_settings_are_refused),

@@ -60,7 +60,7 @@ static void equal_in_every_way(void **state) {
     RUN("replay", in_folder("all.jsonl"), "--threads", "1", "--isa", "scalar", "--max-num-batched-tokens", "3");
     expect_ok();
     assert_string_equal(came.out, first);
-    RUN("replay", in_folder("all.jsonl"), MODEL, "--threads", "2", "--max-num-seqs", "1");
+    RUN("replay", in_folder("all.jsonl"), MODEL, "--tp", "2", "--max-num-seqs", "1");
     expect_ok();
     assert_string_equal(came.out, first);
     RUN("replay", in_folder("all.jsonl"), "--json", "--max-model-len", "512", "--no-enable-prefix-caching");
