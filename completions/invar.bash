@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat bench inspect tokenize render logits verify completion help --help --version'
+        _invar_words 'generate chat bench inspect tokenize render logits verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -31,6 +31,7 @@ _invar() {
         generate:--stop) _invar_words ''; return ;;
         generate:--stop-id) _invar_words ''; return ;;
         generate:--logprobs) _invar_words ''; return ;;
+        generate:--receipt) _invar_files; return ;;
         generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         generate:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
@@ -126,9 +127,54 @@ _invar() {
         verify:--arithmetic) _invar_words 'fma32 tc16'; return ;;
         verify:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         verify:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        eval:--dataset) _invar_files; return ;;
+        eval:--configs) _invar_words ''; return ;;
+        eval:--out) _invar_files; return ;;
+        eval:--limit) _invar_words ''; return ;;
+        eval:--system) _invar_words ''; return ;;
+        eval:--chat-template-kwargs) _invar_words ''; return ;;
+        eval:--title) _invar_words ''; return ;;
+        eval:--temperature) _invar_words ''; return ;;
+        eval:--top-p) _invar_words ''; return ;;
+        eval:--top-k) _invar_words ''; return ;;
+        eval:--min-p) _invar_words ''; return ;;
+        eval:--repetition-penalty) _invar_words ''; return ;;
+        eval:--presence-penalty) _invar_words ''; return ;;
+        eval:--frequency-penalty) _invar_words ''; return ;;
+        eval:--logit-bias) _invar_words ''; return ;;
+        eval:--seed) _invar_words ''; return ;;
+        eval:--max-tokens) _invar_words ''; return ;;
+        eval:--stop) _invar_words ''; return ;;
+        eval:--stop-id) _invar_words ''; return ;;
+        eval:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        eval:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        eval:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        eval:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        eval:--threads) _invar_words ''; return ;;
+        eval:--tensor-parallel-size) _invar_words ''; return ;;
+        eval:--rank-timeout) _invar_words ''; return ;;
+        eval:--max-model-len) _invar_words ''; return ;;
+        eval:--max-num-seqs) _invar_words ''; return ;;
+        eval:--max-num-batched-tokens) _invar_words ''; return ;;
+        eval:--kv-cache-memory) _invar_words ''; return ;;
+        eval:--speculative) _invar_words 'off ngram'; return ;;
+        eval:--num-speculative-tokens) _invar_words ''; return ;;
+        replay:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        replay:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        replay:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        replay:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        replay:--threads) _invar_words ''; return ;;
+        replay:--tensor-parallel-size) _invar_words ''; return ;;
+        replay:--rank-timeout) _invar_words ''; return ;;
+        replay:--max-model-len) _invar_words ''; return ;;
+        replay:--max-num-seqs) _invar_words ''; return ;;
+        replay:--max-num-batched-tokens) _invar_words ''; return ;;
+        replay:--kv-cache-memory) _invar_words ''; return ;;
+        replay:--speculative) _invar_words 'off ngram'; return ;;
+        replay:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
-        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
@@ -136,10 +182,12 @@ _invar() {
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --arithmetic --dtype --numerics' ;;
+        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        replay:-*) _invar_words '--help --force --json --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat bench inspect tokenize render logits verify completion help' ;;
+        help:*) _invar_words 'generate chat bench inspect tokenize render logits verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

@@ -115,6 +115,9 @@ typedef struct iv_engine_info {
     const char
         *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
     const char *model_type, *dtype, *arithmetic, *isa, *numerics;
+    /* What the fingerprint is made of, SHA-256 in hexadecimal each; "" for what the model does not have. */
+    const char *weights_digest, *configuration_digest, *tokenizer_digest, *template_digest;
+    int numerics_version;
     size_t tensor_parallel_size, rank; /* rank: of this process, 0 but under mpirun */
     size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
     double load_seconds;
@@ -245,11 +248,43 @@ typedef struct iv_event {
     size_t cached_tokens;   /* of the prompt, found in the prefix cache when it was first admitted */
     size_t preemptions;
     size_t drafted_tokens, accepted_tokens; /* by speculation */
-    const char *receipt; /* JSON, one line (docs/formats/receipt.md), if the request keeps one; else NULL */
+    const char *receipt; /* JSON, one line (docs/formats/receipt.md), if the request keeps one and memory sufficed */
 } iv_event;
 
 /* Takes the oldest event. False when there is none. */
 IV_API bool iv_engine_next_event(iv_engine *engine, iv_event *event);
+
+/* ---- receipts ------------------------------------------------------------------------------------------ */
+
+/* What a finished request was, what made it and what came of it: enough to compute it again anywhere. Immutable. */
+typedef struct iv_receipt iv_receipt;
+
+/* Parses one line of JSON (docs/formats/receipt.md); `name` heads errors. Refused as IV_FORMAT: a field that is
+ * missing, unknown, of another type or out of range, and an outcome that its own digest does not match. */
+IV_API iv_status iv_receipt_read(const char *name, const char *json, size_t bytes, iv_receipt **out, iv_error *err);
+IV_API void iv_receipt_close(iv_receipt *receipt); /* NULL is fine */
+
+/* Strings and arrays live as long as the receipt. */
+typedef struct iv_receipt_info {
+    iv_engine_info maker;      /* names, digests, threads, tensor_parallel_size; the sizes are 0 */
+    const char *invar_version; /* of the program that wrote it */
+    const char *model;         /* the directory, as it was given */
+    iv_finish finish;
+    const char *stop;      /* the stop string that was met, or NULL */
+    const int32_t *ids;    /* generated tokens */
+    const float *logprobs; /* of each of them */
+    size_t id_count;
+    const char *digest;
+} iv_receipt_info;
+IV_API void iv_receipt_get_info(const iv_receipt *receipt, iv_receipt_info *info);
+
+/* The request as it was carried out: prompt as ids, every parameter, the seed. The model's end-of-sequence tokens of
+ * that time are among stop_ids, and ignore_eos is set: a changed configuration cannot move the end. */
+IV_API void iv_receipt_get_request(const iv_receipt *receipt, iv_request *request);
+
+/* IV_OK if the engine makes the same bits as the receipt's maker. Else IV_INVALID, and the message lists each part of
+ * the fingerprint that differs, with both values. */
+IV_API iv_status iv_receipt_match(const iv_receipt *receipt, const iv_engine *engine, iv_error *err);
 
 /* ---- text, templates, logits --------------------------------------------------------------------------- */
 

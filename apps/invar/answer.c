@@ -32,6 +32,7 @@ static int keep_end(run *r, const iv_event *event, iv_error *err) {
     if (event->finish == IV_FINISH_ERROR)
         return cli_fail(err, CLI_FAILED, "%s", event->error ? event->error : "the request ended in an error");
     snprintf(out->digest, sizeof out->digest, "%s", event->digest ? event->digest : "");
+    out->receipt = event->receipt ? strdup(event->receipt) : NULL;
     out->ids = calloc(event->id_count ? event->id_count : 1, sizeof *out->ids);
     if (!out->ids) return cli_fail(err, CLI_FAILED, "out of memory");
     if (event->id_count) memcpy(out->ids, event->ids, event->id_count * sizeof *out->ids);
@@ -90,6 +91,7 @@ int cli_answer_get(iv_engine *engine, const iv_request *request, cli_sink sink, 
 void cli_answer_free(cli_answer *answer) {
     free(answer->text);
     free(answer->ids);
+    free(answer->receipt);
     *answer = (cli_answer){0};
 }
 

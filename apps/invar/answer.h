@@ -15,6 +15,7 @@ typedef struct cli_answer {
     uint64_t seed;
     iv_finish finish;
     char digest[96];
+    char *receipt; /* owned; NULL unless the request keeps one */
     double prefill_seconds, decode_seconds;
     int signal; /* the signal that cut it short, or 0 */
 } cli_answer;

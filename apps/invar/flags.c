@@ -232,11 +232,12 @@ static int take_flag(cli_args *args, int left, char *const *words, int *used, iv
 }
 
 static int take_operand(cli_args *args, const char *word, iv_error *err) {
-    size_t most = args->syntax->operand ? 1 : 0;
+    size_t most = args->syntax->second ? 2 : args->syntax->operand ? 1 : 0;
     char found[CLI_SHOWN_BYTES];
     if (args->operand_count >= most)
-        return cli_fail(err, CLI_USAGE, "wanted %s%s, found '%s' as well", most ? "one " : "no words but flags",
-                        most ? args->syntax->operand : "", cli_shown(word, found));
+        return cli_fail(err, CLI_USAGE, "wanted %s%s%s%s, found '%s' as well", most ? "one " : "no words but flags",
+                        most ? args->syntax->operand : "", most > 1 ? " and one " : "",
+                        most > 1 ? args->syntax->second : "", cli_shown(word, found));
     args->operands[args->operand_count++] = word;
     return CLI_OK;
 }

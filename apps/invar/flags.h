@@ -63,6 +63,7 @@ typedef struct cli_syntax {
     const char *operand_choices; /* for completion, NULL: a path */
     bool operand_command;        /* for completion: the name of a command */
     bool operand_optional;
+    const char *second;                            /* metavar of an optional second operand, NULL: there is none */
     const char *usage;                             /* the line behind "invar NAME" */
     const char *text;                              /* a paragraph for help */
     const cli_section *sections[CLI_SECTIONS_MAX]; /* ends with NULL */

@@ -7,6 +7,7 @@
 #include "sampling.h"
 #include "text.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,16 +221,26 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
     return cli_page_out(&page, err);
 }
 
+static int write_receipt(const char *path, const cli_answer *a, iv_error *err) {
+    if (!a->receipt) return cli_fail(err, CLI_FAILED, "%s: no memory for the receipt", path);
+    FILE *file = fopen(path, "we");
+    if (!file) return cli_fail(err, CLI_FAILED, "%s: cannot write: %s", path, strerror(errno));
+    bool bad = fprintf(file, "%s\n", a->receipt) < 0;
+    bad |= fclose(file) != 0;
+    return bad ? cli_fail(err, CLI_FAILED, "%s: write failed: %s", path, strerror(errno)) : CLI_OK;
+}
+
 /* ---- the command --------------------------------------------------------------------------------------- */
 
 static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine *engine,
                          const view *v, iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
-    int code = CLI_OK;
-    if (!v->stream)
+    const char *receipt = cli_text(args, "receipt", NULL);
+    int code = receipt ? write_receipt(receipt, a, err) : CLI_OK;
+    if (code == CLI_OK && !v->stream)
         code = write_json(args, a, s, &info, v, err);
-    else if (isatty(STDOUT_FILENO) && a->text_bytes && a->text[a->text_bytes - 1] != '\n')
+    else if (code == CLI_OK && isatty(STDOUT_FILENO) && a->text_bytes && a->text[a->text_bytes - 1] != '\n')
         code = cli_out("\n", 1, err);
     if (code == CLI_OK && v->stream && !cli_has(args, "quiet")) print_report(a, s, &info, v);
     return code == CLI_OK && a->signal ? 128 + a->signal : code;
@@ -240,6 +251,7 @@ static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampli
     view v = {.textual = iv_engine_textual(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
     cli_sampling_init(s, engine, args);
     s->request.logprobs = logprobs ? (int)logprobs->count : -1;
+    s->request.keep_receipt = cli_has(args, "receipt");
     int code = prompt_use(args, engine, p, &s->request, err);
     if (code == CLI_OK && logprobs) code = cli_page_open(&v.logprobs, err);
     v.json.file = v.logprobs.file;

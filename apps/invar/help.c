@@ -24,7 +24,7 @@ static void print_general(FILE *out, cli_style s) {
             "  invar help generate\n"
             "\n%sExit codes%s\n"
             "  0  success\n"
-            "  1  the work failed: a model, a file, a template, a request\n"
+            "  1  the work failed: a model, a file, a template, a request; or answers differ\n"
             "  2  the command line is wrong\n"
             "  128 + n  ended by signal n\n"
             "\n--version prints the version. NO_COLOR=1 keeps terminals plain.\n",

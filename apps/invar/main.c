@@ -13,10 +13,12 @@ static const struct {
     const cli_syntax *syntax;
     int (*run)(const cli_args *args, iv_error *err);
 } commands[] = {
-    {&cli_generate_syntax, cli_generate},     {&cli_chat_syntax, cli_chat},         {&cli_bench_syntax, cli_bench},
-    {&cli_inspect_syntax, cli_inspect},       {&cli_tokenize_syntax, cli_tokenize}, {&cli_render_syntax, cli_render},
-    {&cli_logits_syntax, cli_logits},         {&cli_verify_syntax, cli_verify},     {&cli_help_syntax, cli_help},
-    {&cli_completion_syntax, cli_completion},
+    {&cli_generate_syntax, cli_generate}, {&cli_chat_syntax, cli_chat},
+    {&cli_bench_syntax, cli_bench},       {&cli_inspect_syntax, cli_inspect},
+    {&cli_tokenize_syntax, cli_tokenize}, {&cli_render_syntax, cli_render},
+    {&cli_logits_syntax, cli_logits},     {&cli_verify_syntax, cli_verify},
+    {&cli_help_syntax, cli_help},         {&cli_eval_syntax, cli_eval},
+    {&cli_replay_syntax, cli_replay},     {&cli_completion_syntax, cli_completion},
 };
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {

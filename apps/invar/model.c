@@ -54,19 +54,19 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
                     models ? models : "", models ? ", " : "", own, own);
 }
 
-/* What the engine would choose by itself holds one sequence. */
-static int make_room(const cli_args *args, size_t sequences, size_t tokens, iv_engine_options *o, iv_error *err) {
-    enum { PAGE = 64, TOKENS_MAX = 1 << 24 };
-    iv_model_info info;
-    if (sequences < 2) return CLI_OK;
-    if (iv_inspect(o->model, o->dtype, &info, err) != IV_OK) return CLI_FAILED;
-    if (!cli_has(args, "max-num-seqs")) o->max_num_seqs = sequences;
-    if (!cli_has(args, "max-model-len") && tokens < (uint64_t)info.max_positions) o->max_model_len = tokens;
-    if (cli_has(args, "kv-cache-memory")) return CLI_OK;
-    size_t longest = o->max_model_len ? o->max_model_len : (size_t)info.max_positions, pages = longest / PAGE + 1;
-    if (longest > TOKENS_MAX || sequences > SIZE_MAX / pages / PAGE / (info.kv_bytes_per_token + 1))
-        return cli_fail(err, CLI_FAILED, "%zu sequences of %zu tokens: too many to hold at once", sequences, longest);
-    o->kv_bytes = sequences * pages * PAGE * info.kv_bytes_per_token;
+int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
+    cli_progress progress;
+    cli_progress_start(&progress, name);
+    o->progress = cli_progress_step;
+    o->user = &progress;
+    iv_engine *engine;
+    iv_status status = iv_engine_open(o, &engine, err);
+    cli_progress_end(&progress);
+    if (status != IV_OK) return CLI_FAILED;
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
+    if (info.rank != 0) return cli_serve_rank(engine, err);
+    *out = engine;
     return CLI_OK;
 }
 
@@ -81,20 +81,13 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
     iv_engine_options_init(&o);
     o.model = path;
     cli_engine_options(args, &o);
-    if (make_room(args, sequences, tokens, &o, err) != CLI_OK) return CLI_FAILED;
-    cli_progress progress;
-    cli_progress_start(&progress, args->operands[0]);
-    o.progress = cli_progress_step;
-    o.user = &progress;
-    iv_engine *engine;
-    iv_status status = iv_engine_open(&o, &engine, err);
-    cli_progress_end(&progress);
-    if (status != IV_OK) return CLI_FAILED;
-    iv_engine_info info;
-    iv_engine_get_info(engine, &info);
-    if (info.rank != 0) return cli_serve_rank(engine, err);
-    *out = engine;
-    return CLI_OK;
+    if (sequences > 1) {
+        iv_model_info info;
+        if (iv_inspect(path, o.dtype, &info, err) != IV_OK) return CLI_FAILED;
+        if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;
+        if (!o.max_model_len && tokens < (uint64_t)info.max_positions) o.max_model_len = tokens;
+    }
+    return cli_engine_open_with(&o, args->operands[0], out, err);
 }
 
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {

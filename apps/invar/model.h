@@ -16,6 +16,9 @@ int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err);
 /* The same with room for `sequences` at once of up to `tokens` each, where the flags leave that open. */
 int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, iv_engine **out, iv_error *err);
 
+/* Opens an engine with these options, showing progress under the name; overwrites options->progress. */
+int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine **out, iv_error *err);
+
 /* Opens the tokenizer and template of the MODEL operand. */
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
 

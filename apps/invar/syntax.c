@@ -76,8 +76,8 @@ static const cli_flag sampling_flags[] = {
      .help = "same seed, same answer"},
     {.name = "no-generation-config", .help = "ignore what generation_config.json suggests"},
     {0}};
-static const cli_section sampling = {"Sampling (what is not set comes from the model's generation_config.json)",
-                                     sampling_flags};
+const cli_section cli_sampling_section = {"Sampling (what is not set comes from the model's generation_config.json)",
+                                          sampling_flags};
 
 static const cli_flag stopping_flags[] = {
     {.name = "max-tokens",
@@ -96,7 +96,7 @@ static const cli_flag stopping_flags[] = {
      .help = "end at this token (repeatable)"},
     {.name = "ignore-eos", .help = "go on past the end-of-sequence token"},
     {0}};
-static const cli_section stopping = {"Stopping", stopping_flags};
+const cli_section cli_stopping_section = {"Stopping", stopping_flags};
 
 /* ---- generate ------------------------------------------------------------------------------------------ */
 
@@ -123,6 +123,10 @@ static const cli_flag generate_output_flags[] = {
      .greatest = 20,
      .help = "log-probabilities of each token and of the N likeliest"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
+    {.name = "receipt",
+     .kind = CLI_FILE,
+     .metavar = "FILE",
+     .help = "write a receipt for invar replay, in place of what FILE held"},
     {.name = "quiet", .help = "no report on standard error"},
     {0}};
 static const cli_section generate_output = {"Output", generate_output_flags};
@@ -145,7 +149,7 @@ const cli_syntax cli_generate_syntax = {
             "are the fingerprint (everything that may change a bit) and the digest (every token id and "
             "log-probability\n"
             "bit of the answer).",
-    .sections = {&prompt, &sampling, &stopping, &generate_output, &cli_engine_section},
+    .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &generate_output, &cli_engine_section},
     .examples = generate_examples};
 
 /* ---- chat ---------------------------------------------------------------------------------------------- */
@@ -162,15 +166,16 @@ static const cli_example chat_examples[] = {
     {"printf '%s\\n' 'What is 5 + 6?' | invar chat tiny-math --quiet", "one message a line"},
     {0}};
 
-const cli_syntax cli_chat_syntax = {.name = "chat",
-                                    .group = "Run a model",
-                                    .summary = "hold a conversation",
-                                    .operand = "MODEL",
-                                    .usage = "MODEL [flags]",
-                                    .text = "One message a line; a backslash at the end of a line continues "
-                                            "it. Ctrl-C stops an answer, Ctrl-D leaves.",
-                                    .sections = {&chat_section, &sampling, &stopping, &cli_engine_section},
-                                    .examples = chat_examples};
+const cli_syntax cli_chat_syntax = {
+    .name = "chat",
+    .group = "Run a model",
+    .summary = "hold a conversation",
+    .operand = "MODEL",
+    .usage = "MODEL [flags]",
+    .text = "One message a line; a backslash at the end of a line continues "
+            "it. Ctrl-C stops an answer, Ctrl-D leaves.",
+    .sections = {&chat_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
+    .examples = chat_examples};
 
 /* ---- inspect, tokenize, render, logits ----------------------------------------------------------------- */
 
@@ -353,6 +358,8 @@ const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
                                           &cli_render_syntax,
                                           &cli_logits_syntax,
                                           &cli_verify_syntax,
+                                          &cli_eval_syntax,
+                                          &cli_replay_syntax,
                                           &cli_completion_syntax,
                                           &cli_help_syntax,
                                           NULL};

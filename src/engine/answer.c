@@ -115,6 +115,7 @@ static iv_status note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v
     uint8_t raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
     iv_digest_add(s->digest, raw, sizeof raw);
+    if (s->receipt_bits) s->receipt_bits[s->tokens.count - s->prompt_tokens] = bits[1];
     IV_ASSERT(iv_ids_push(&s->tokens, token)); /* room was made at submission */
     note_seen(s, token);
     return IV_OK;

@@ -99,6 +99,7 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
                           .preemptions = s->preemptions,
                           .drafted_tokens = s->drafted_tokens,
                           .accepted_tokens = s->accepted_tokens};
+    if (s->receipt_bits) v->event.receipt = s->receipt = iv_receipt_write(e, s, &v->event);
     if (finish == IV_FINISH_CANCELLED || finish == IV_FINISH_ERROR) show_held_text(s, v);
     s->untaken++;
     e->stats.drafted_tokens += s->drafted_tokens, e->stats.accepted_tokens += s->accepted_tokens;

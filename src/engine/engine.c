@@ -5,6 +5,7 @@
 #include "engine/float_mode.h"
 #include "kernels/blas.h"
 #include "model/widen.h"
+#include "numerics/version.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +186,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(open_samplers(e, err));
     measure_tokens(e);
     IV_TRY(open_buffers(e, err));
+    IV_TRY(iv_identity_make(e, err));
     return iv_fingerprint_make(e, e->fingerprint, err);
 }
 
@@ -229,6 +231,11 @@ void iv_engine_close(iv_engine *e) {
 void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
     const iv_model *m = e->model;
     *info = (iv_engine_info){.fingerprint = e->fingerprint,
+                             .numerics_version = IV_NUMERICS_VERSION,
+                             .weights_digest = e->identity.weights,
+                             .configuration_digest = e->identity.configuration,
+                             .tokenizer_digest = e->identity.tokenizer,
+                             .template_digest = e->identity.chat_template,
                              .model_type = m->config.model_type,
                              .dtype = iv_dtype_name(m->dtype),
                              .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",

@@ -37,6 +37,8 @@ typedef struct iv_sequence {
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
     int logprobs;
+    uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
+    char *receipt;          /* once the sequence has ended */
     bool ignore_eos, keep_special, cancelled;
     char *stop[IV_STOPS_MAX];
     size_t stop_count;
@@ -83,6 +85,11 @@ typedef struct iv_step_item {
     const char *stop; /* the stop string that was met, or NULL */
 } iv_step_item;
 
+/* SHA-256 in hexadecimal of what the fingerprint is made of; "" for what the model does not have. */
+typedef struct iv_identity_parts {
+    char weights[65], configuration[65], tokenizer[65], chat_template[65];
+} iv_identity_parts;
+
 struct iv_engine {
     iv_pool *pool;
     iv_model *model;
@@ -103,6 +110,7 @@ struct iv_engine {
     bool prefix_caching;
     double load_seconds;
     char fingerprint[IV_FINGERPRINT_BYTES];
+    iv_identity_parts identity;
     uint64_t next_id, next_arrival;
 
     iv_line waiting, running;
@@ -149,6 +157,11 @@ bool iv_events_have_room(const iv_engine *e);
 
 /* ---- fingerprint.c */
 iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err);
+iv_status iv_identity_make(iv_engine *e, iv_error *err); /* fills e->identity */
+
+/* ---- receipt.c */
+/* The receipt of a sequence whose last event is `done`, for free(); NULL when memory is out. */
+char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event *done);
 
 double iv_now(void); /* seconds, monotonic */
 

@@ -48,3 +48,24 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     snprintf(out, IV_FINGERPRINT_BYTES, "%s%d-%s-%s-%.16s", maker, IV_NUMERICS_VERSION, arithmetic, dtype, hex);
     return IV_OK;
 }
+
+/* The digests that the fingerprint is made of, each by itself: they say which part of two fingerprints differs. */
+iv_status iv_identity_make(iv_engine *e, iv_error *err) {
+    uint8_t part[32];
+    iv_identity_parts *parts = &e->identity;
+    iv_digest *d = iv_digest_new();
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
+    describe_config(&e->model->config, d);
+    iv_digest_finish(d, part);
+    iv_digest_hex(part, parts->configuration);
+    iv_digest_hex(e->model->weights_digest, parts->weights);
+    if (e->textual->tokenizer) {
+        iv_tokenizer_digest(e->textual->tokenizer, part);
+        iv_digest_hex(part, parts->tokenizer);
+    }
+    if (e->textual->chat) {
+        iv_chat_template_digest(e->textual->chat, part);
+        iv_digest_hex(part, parts->chat_template);
+    }
+    return IV_OK;
+}

@@ -49,8 +49,10 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
         if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
             return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
     }
-    if (r->stop_id_count > IV_STOP_IDS_MAX)
-        return iv_fail(err, IV_INVALID, "stop ids: wanted at most %d, found %zu", IV_STOP_IDS_MAX, r->stop_id_count);
+    /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
+    size_t most = IV_STOP_IDS_MAX + (r->ignore_eos ? 2 * IV_EOS_IDS_MAX : 0);
+    if (r->stop_id_count > most)
+        return iv_fail(err, IV_INVALID, "stop ids: wanted at most %zu, found %zu", most, r->stop_id_count);
     for (size_t i = 0; i < r->stop_id_count; i++)
         if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
             return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab,
@@ -144,6 +146,8 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     s->stop_ids = calloc(r->stop_id_count + 1, sizeof *s->stop_ids);
     s->digest = iv_digest_new();
     bool ok = s->bias && s->stop_ids && s->digest && start_seen(s);
+    if (r->keep_receipt)
+        ok = ok && (s->receipt_bits = calloc(s->tokens_max - s->prompt_tokens, sizeof *s->receipt_bits)) != NULL;
     for (size_t i = 0; ok && i < r->logit_bias_count; i++) s->bias[i] = r->logit_bias[i];
     for (size_t i = 0; ok && i < r->stop_id_count; i++) s->stop_ids[s->stop_id_count++] = r->stop_ids[i];
     for (size_t i = 0; ok && i < r->stop_count; i++, s->stop_count++) ok = (s->stop[i] = strdup(r->stop[i])) != NULL;
@@ -202,6 +206,7 @@ void iv_sequence_free(iv_engine *e, iv_sequence *s) {
     if (s->table.pages) iv_kv_table_close(&s->table, &e->kv);
     for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
     free(s->bias), free(s->stop_ids), free(s->seen);
+    free(s->receipt_bits), free(s->receipt);
     iv_draft_index_close(&s->draft);
     free(s->kept_logits);
     iv_token_stream_close(s->stream);

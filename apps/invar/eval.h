@@ -1,0 +1,158 @@
+/* eval.h: the parts of an evaluation: problems, configurations, what came of each pair, and what that amounts to. */
+#ifndef INVAR_CLI_EVAL_H
+#define INVAR_CLI_EVAL_H
+
+#include "flags.h"
+#include "score.h"
+#include <stdio.h>
+
+enum {
+    CLI_PROBLEMS_MAX = 100000,
+    CLI_CONFIGS_MAX = 256,
+    CLI_AXES_MAX = 16,
+    CLI_LABEL_BYTES = 160,
+    CLI_EVAL_TOP = 5 /* likeliest tokens whose probabilities are compared */
+};
+
+/* ---- eval_dataset.c ------------------------------------------------------------------------------------ */
+
+typedef struct cli_problem {
+    char *id;       /* as given, or the line's number */
+    char *question; /* the whole prompt's text, or the user's message */
+    char *answer;   /* what cli_score_reference makes of it; NULL: not scored */
+    int32_t *ids;   /* the prompt, once it is rendered and tokenized */
+    size_t id_count;
+} cli_problem;
+
+typedef struct cli_dataset {
+    cli_problem *items;
+    size_t count;
+    bool scored;   /* every problem has an answer */
+    uint64_t hash; /* of ids, questions and answers */
+} cli_dataset;
+
+/* Reads at most `limit` problems. Errors name the line: not JSON, no question, an answer of another type, an id that
+ * came before; a file without problems. */
+int cli_dataset_read(const char *path, size_t limit, cli_dataset *out, iv_error *err);
+void cli_dataset_free(cli_dataset *dataset);
+
+/* FNV-1a, for telling settings apart; not against malice. */
+uint64_t cli_hash(uint64_t hash, const void *bytes, size_t n);
+#define CLI_HASH_START 0xcbf29ce484222325u
+
+/* ---- eval_configs.c ------------------------------------------------------------------------------------ */
+
+typedef struct cli_config {
+    char label[CLI_LABEL_BYTES];  /* "bs=8 tp=1" */
+    char method[CLI_LABEL_BYTES]; /* of it what may change bits: "numerics=bio"; "" when nothing does */
+    iv_engine_options options;    /* names point into the axes' text */
+} cli_config;
+
+typedef struct cli_configs {
+    cli_config *items;
+    size_t count;
+    char *text; /* owned copy that names point into */
+} cli_configs;
+
+/* The product of axes "key=value,value key=...", the last axis fastest, over base. NULL or "": base alone. CLI_USAGE:
+ * an unknown key, one that comes twice, a value out of range, more than CLI_CONFIGS_MAX. */
+int cli_configs_parse(const char *axes, const iv_engine_options *base, cli_configs *out, iv_error *err);
+void cli_configs_free(cli_configs *configs);
+
+/* ---- eval_records.c: results.jsonl --------------------------------------------------------------------- */
+
+/* What came of one problem in one configuration. */
+typedef struct cli_record {
+    int32_t *ids; /* generated tokens */
+    size_t count;
+    iv_logprob *top; /* [count][top_count], likeliest first */
+    size_t top_count;
+    int correct; /* 1, 0, or -1: not scored */
+    char digest[96];
+    bool done;
+} cli_record;
+
+typedef struct cli_records {
+    cli_record *items; /* [configs][problems] */
+    size_t configs, problems;
+} cli_records;
+
+int cli_records_open(size_t configs, size_t problems, cli_records *out, iv_error *err);
+void cli_records_free(cli_records *records);
+cli_record *cli_record_at(const cli_records *records, size_t config, size_t problem);
+
+/* The file of results. Lines are in order: the settings, then the first configuration's problems, and so on. */
+typedef struct cli_results {
+    FILE *file; /* NULL: results are not kept */
+    char *path;
+    char hash[17];          /* of the settings, in every line */
+    size_t config, problem; /* the next to come */
+} cli_results;
+
+/* Opens DIR/results.jsonl (making DIR), reads what is there into records and is ready to append. CLI_FAILED: it has
+ * other settings (the first field that differs is named), or a line that is none of its own. A last line that was cut
+ * is dropped; so is a started configuration of a baseline, whose bits would depend on where it goes on. dir NULL: keeps
+ * nothing. settings: a JSON object on one line. */
+int cli_results_open(const char *dir, const char *settings, const cli_configs *configs, const cli_dataset *dataset,
+                     cli_records *records, cli_results *out, iv_error *err);
+
+typedef struct cli_result {
+    const cli_record *record;
+    const char *text, *found, *finish, *receipt;
+    size_t text_bytes;
+} cli_result;
+
+/* Appends the next one and moves on. */
+int cli_results_add(cli_results *results, const cli_configs *configs, const cli_dataset *dataset,
+                    const cli_result *result, iv_error *err);
+int cli_results_close(cli_results *results, iv_error *err); /* zeroed ones are fine */
+
+/* ---- eval_metrics.c ------------------------------------------------------------------------------------ */
+
+/* The configurations of one method, compared with each other over all problems. */
+typedef struct cli_method {
+    const char *name;
+    size_t configs;
+    double unique_mean;                       /* different outputs of a problem, averaged over problems */
+    size_t unique_max, steady;                /* steady: problems with one output */
+    double divergence_mean, divergence_max;   /* over problems, of the mean over positions */
+    double accuracy_mean, accuracy_deviation; /* over configurations; sample standard deviation */
+} cli_method;
+
+typedef struct cli_metrics {
+    cli_method *methods;
+    size_t method_count;
+    size_t *unique;        /* [method][problem] */
+    double *divergence;    /* [method][problem] */
+    double *accuracy;      /* [config], 0 to 1 */
+    size_t *config_method; /* [config] */
+} cli_metrics;
+
+/* Of complete records. */
+int cli_metrics_make(const cli_configs *configs, const cli_dataset *dataset, const cli_records *records,
+                     cli_metrics *out, iv_error *err);
+void cli_metrics_free(cli_metrics *metrics);
+
+/* How many different token sequences there are among records[0..n). */
+size_t cli_unique_outputs(const cli_record *const *records, size_t n);
+
+/* At each position up to and including the first where tokens differ: the largest difference between two records'
+ * probabilities of a token that is among the likeliest of either; the mean of that over the positions. A token that a
+ * record does not list counts as its least listed one, which is at least as likely. */
+double cli_output_divergence(const cli_record *const *records, size_t n);
+
+/* ---- eval_report.c, eval_plot.c ------------------------------------------------------------------------ */
+
+typedef struct cli_study {
+    const char *title, *model, *dataset_path, *settings;
+    const cli_dataset *dataset;
+    const cli_configs *configs;
+    const cli_records *records;
+    const cli_metrics *metrics;
+} cli_study;
+
+void cli_study_markdown(const cli_study *study, FILE *out);
+void cli_study_json(const cli_study *study, FILE *out);
+void cli_study_svg(const cli_study *study, FILE *out);
+
+#endif

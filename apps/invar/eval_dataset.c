@@ -1,0 +1,161 @@
+/* eval_dataset.c: problems from JSONL. Invariant: ids are different from each other, questions are not empty. */
+#include "eval.h"
+#include "input.h"
+#include "json_out.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t cli_hash(uint64_t hash, const void *bytes, size_t n) {
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* A string, or a number as the shortest text that reads back. NULL: neither, or no memory. */
+static char *as_text(const json_t *value) {
+    char digits[40];
+    if (json_is_string(value)) return strdup(json_string_value(value));
+    if (json_is_integer(value)) {
+        snprintf(digits, sizeof digits, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return strdup(digits);
+    }
+    if (!json_is_real(value)) return NULL;
+    for (int n = 1; n <= 17; n++) {
+        snprintf(digits, sizeof digits, "%.*g", n, json_real_value(value));
+        if (strtod(digits, NULL) == json_real_value(value)) break;
+    }
+    return strdup(digits);
+}
+
+static bool has_nul(const json_t *value) {
+    return json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value);
+}
+
+/* The first of the names that is there, and under which name; NULL: none. */
+static const json_t *first_of(const json_t *object, const char *const *names, const char **name) {
+    for (; *names; names++) {
+        const json_t *value = json_object_get(object, *names);
+        if (value && !json_is_null(value)) return *name = *names, value;
+    }
+    return NULL;
+}
+
+static int read_problem(const char *path, size_t line, const json_t *object, cli_problem *out, iv_error *err) {
+    static const char *const questions[] = {"question", "problem", "prompt", NULL}, *const ids[] = {"id", NULL},
+                             *const answers[] = {"answer", NULL};
+    const char *name = "";
+    char reference[CLI_SCORE_BYTES], number[24];
+    if (!json_is_object(object)) return cli_fail(err, CLI_FAILED, "%s:%zu: wanted a JSON object", path, line);
+    const json_t *question = first_of(object, questions, &name), *id = first_of(object, ids, &name),
+                 *answer = first_of(object, answers, &name);
+    question = first_of(object, questions, &name);
+    if (!question)
+        return cli_fail(err, CLI_FAILED, "%s:%zu: wanted a question, problem or prompt, found none", path, line);
+    if (!json_is_string(question) || !*json_string_value(question) || has_nul(question))
+        return cli_fail(err, CLI_FAILED, "%s:%zu: %s: wanted a text that is not empty", path, line, name);
+    if (id && !json_is_integer(id) && (!json_is_string(id) || !*json_string_value(id) || has_nul(id)))
+        return cli_fail(err, CLI_FAILED, "%s:%zu: id: wanted a text or an integer", path, line);
+    if (answer && !json_is_number(answer) && (!json_is_string(answer) || has_nul(answer)))
+        return cli_fail(err, CLI_FAILED, "%s:%zu: answer: wanted a text or a number", path, line);
+    snprintf(number, sizeof number, "%zu", line);
+    out->question = as_text(question);
+    out->id = id ? as_text(id) : strdup(number);
+    bool ok = out->question && out->id;
+    if (ok && answer) {
+        char *text = as_text(answer);
+        out->answer = text ? strdup(cli_score_reference(text, reference)) : NULL;
+        free(text);
+        ok = out->answer != NULL;
+        if (ok && !*out->answer)
+            return cli_fail(err, CLI_FAILED, "%s:%zu: answer: wanted a text that is not empty", path, line);
+    }
+    return ok ? CLI_OK : cli_fail(err, CLI_FAILED, "%s: out of memory", path);
+}
+
+static int add_line(cli_dataset *d, const char *path, size_t number, const char *line, size_t n, iv_error *err) {
+    json_error_t why;
+    if (d->count == CLI_PROBLEMS_MAX)
+        return cli_fail(err, CLI_FAILED, "%s:%zu: wanted at most %d problems", path, number, CLI_PROBLEMS_MAX);
+    if ((d->count & (d->count + 1)) == 0) { /* grow at 0, 1, 3, 7, ... */
+        cli_problem *more = realloc(d->items, 2 * (d->count + 1) * sizeof *more);
+        if (!more) return cli_fail(err, CLI_FAILED, "%s: out of memory", path);
+        d->items = more;
+    }
+    json_t *object = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (!object) return cli_fail(err, CLI_FAILED, "%s:%zu:%d: not valid JSON: %s", path, number, why.column, why.text);
+    d->items[d->count] = (cli_problem){0};
+    int code = read_problem(path, number, object, &d->items[d->count++], err);
+    json_decref(object);
+    return code;
+}
+
+static int by_id(const void *a, const void *b) {
+    const cli_problem *const *x = a, *const *y = b;
+    int order = strcmp((*x)->id, (*y)->id);
+    return order ? order : (*x > *y) - (*x < *y);
+}
+
+static int check_ids(const cli_dataset *d, const char *path, iv_error *err) {
+    const cli_problem **sorted = calloc(d->count, sizeof *sorted);
+    if (!sorted) return cli_fail(err, CLI_FAILED, "%s: out of memory", path);
+    for (size_t i = 0; i < d->count; i++) sorted[i] = &d->items[i];
+    qsort(sorted, d->count, sizeof *sorted, by_id);
+    int code = CLI_OK;
+    for (size_t i = 1; i < d->count && code == CLI_OK; i++) {
+        char shown[CLI_SHOWN_BYTES];
+        if (strcmp(sorted[i - 1]->id, sorted[i]->id) == 0)
+            code = cli_fail(err, CLI_FAILED, "%s: problem %zu: id '%s' is that of problem %zu", path,
+                            (size_t)(sorted[i] - d->items) + 1, cli_shown(sorted[i]->id, shown),
+                            (size_t)(sorted[i - 1] - d->items) + 1);
+    }
+    free(sorted);
+    return code;
+}
+
+static void finish(cli_dataset *d) {
+    d->scored = true;
+    d->hash = CLI_HASH_START;
+    for (size_t i = 0; i < d->count; i++) {
+        const cli_problem *p = &d->items[i];
+        const char *answer = p->answer ? p->answer : "";
+        d->scored &= p->answer != NULL;
+        d->hash = cli_hash(d->hash, p->id, strlen(p->id) + 1);
+        d->hash = cli_hash(d->hash, p->question, strlen(p->question) + 1);
+        d->hash = cli_hash(d->hash, answer, strlen(answer) + 1);
+    }
+}
+
+int cli_dataset_read(const char *path, size_t limit, cli_dataset *out, iv_error *err) {
+    cli_bytes file;
+    *out = (cli_dataset){0};
+    int code = cli_read_file(path, true, &file, err);
+    if (code != CLI_OK) return code;
+    size_t number = 0;
+    for (size_t at = 0; at < file.count && code == CLI_OK && out->count < limit;) {
+        const char *line = file.data + at, *end = memchr(line, '\n', file.count - at);
+        size_t n = end ? (size_t)(end - line) : file.count - at;
+        number++;
+        at += n + 1;
+        if (strspn(line, " \t\r") < n) code = add_line(out, path, number, line, n, err);
+    }
+    free(file.data);
+    if (code == CLI_OK && out->count == 0) code = cli_fail(err, CLI_FAILED, "%s: wanted a problem, found none", path);
+    if (code == CLI_OK) code = check_ids(out, path, err);
+    if (code == CLI_OK)
+        finish(out);
+    else
+        cli_dataset_free(out);
+    return code;
+}
+
+void cli_dataset_free(cli_dataset *dataset) {
+    for (size_t i = 0; i < dataset->count; i++) {
+        cli_problem *p = &dataset->items[i];
+        free(p->id), free(p->question), free(p->answer), free(p->ids);
+    }
+    free(dataset->items);
+    *dataset = (cli_dataset){0};
+}
