@@ -47,4 +47,17 @@ static inline const char *shared_path(const char *relative) {
         }                                                                 \
     } while (0)
 
+/* Sanitized builds are many times slower: their runs are for the paths, not for the numbers. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+#else
+enum { SANITIZED = 0 };
+#endif
+
 #endif

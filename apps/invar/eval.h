@@ -114,6 +114,7 @@ typedef struct cli_method {
     const char *name;
     size_t configs;
     double unique_mean;                       /* different outputs of a problem, averaged over problems */
+    double bits_mean;                         /* the same for digests: tokens and bits of log-probabilities */
     size_t unique_max, steady;                /* steady: problems with one output */
     double divergence_mean, divergence_max;   /* over problems, of the mean over positions */
     double accuracy_mean, accuracy_deviation; /* over configurations; sample standard deviation */
@@ -133,8 +134,9 @@ int cli_metrics_make(const cli_configs *configs, const cli_dataset *dataset, con
                      cli_metrics *out, iv_error *err);
 void cli_metrics_free(cli_metrics *metrics);
 
-/* How many different token sequences there are among records[0..n). */
+/* How many different token sequences there are among records[0..n), and how many different digests. */
 size_t cli_unique_outputs(const cli_record *const *records, size_t n);
+size_t cli_unique_digests(const cli_record *const *records, size_t n);
 
 /* At each position up to and including the first where tokens differ: the largest difference between two records'
  * probabilities of a token that is among the likeliest of either; the mean of that over the positions. A token that a

@@ -11,15 +11,22 @@ static bool same_output(const cli_record *a, const cli_record *b) {
     return a->count == b->count && (a->count == 0 || memcmp(a->ids, b->ids, a->count * sizeof *a->ids) == 0);
 }
 
-size_t cli_unique_outputs(const cli_record *const *records, size_t n) {
+static bool same_digest(const cli_record *a, const cli_record *b) { return strcmp(a->digest, b->digest) == 0; }
+
+static size_t count_unique(const cli_record *const *records, size_t n,
+                           bool (*same)(const cli_record *, const cli_record *)) {
     size_t unique = 0;
     for (size_t i = 0; i < n; i++) {
         bool seen = false;
-        for (size_t k = 0; k < i && !seen; k++) seen = same_output(records[i], records[k]);
+        for (size_t k = 0; k < i && !seen; k++) seen = same(records[i], records[k]);
         unique += !seen;
     }
     return unique;
 }
+
+size_t cli_unique_outputs(const cli_record *const *records, size_t n) { return count_unique(records, n, same_output); }
+
+size_t cli_unique_digests(const cli_record *const *records, size_t n) { return count_unique(records, n, same_digest); }
 
 /* Probability that a record gives to a token at a position: its own, or that of its least likely listed token. */
 static double probability(const cli_record *r, size_t position, int32_t id) {
@@ -92,6 +99,7 @@ static void measure_accuracy(const cli_records *records, cli_metrics *m) {
 /* One method: group has room for all configurations. */
 static void compare(const cli_records *records, size_t index, const cli_record **group, cli_metrics *m) {
     cli_method *method = &m->methods[index];
+    size_t outputs = 0, digests = 0; /* sums of integers, so that a mean of ones is 1 */
     for (size_t p = 0; p < records->problems; p++) {
         size_t n = 0;
         for (size_t c = 0; c < records->configs; c++)
@@ -100,12 +108,16 @@ static void compare(const cli_records *records, size_t index, const cli_record *
         double divergence = cli_output_divergence(group, n);
         m->unique[index * records->problems + p] = unique;
         m->divergence[index * records->problems + p] = divergence;
-        method->unique_mean += (double)unique / (double)records->problems;
-        method->divergence_mean += divergence / (double)records->problems;
+        outputs += unique;
+        digests += cli_unique_digests(group, n);
+        method->divergence_mean += divergence;
         if (unique > method->unique_max) method->unique_max = unique;
         method->divergence_max = fmax(method->divergence_max, divergence);
         method->steady += unique == 1;
     }
+    method->unique_mean = (double)outputs / (double)records->problems;
+    method->bits_mean = (double)digests / (double)records->problems;
+    method->divergence_mean /= (double)records->problems;
 }
 
 int cli_metrics_make(const cli_configs *configs, const cli_dataset *dataset, const cli_records *records,

@@ -21,15 +21,15 @@ static void cell(FILE *out, const char *text) {
 
 static void write_methods(const cli_study *s, FILE *out) {
     const cli_metrics *m = s->metrics;
-    fputs("\n| method | configurations | unique outputs | most | problems with one output | "
-          "probability divergence (x 10^-3) | most | accuracy |\n|---|---:|---:|---:|---:|---:|---:|---:|\n",
+    fputs("\n| method | configurations | unique outputs | most | problems with one output | unique bits | "
+          "probability divergence (x 10^-3) | most | accuracy |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
           out);
     for (size_t i = 0; i < m->method_count; i++) {
         const cli_method *method = &m->methods[i];
         fputs("| ", out);
         cell(out, method_name(method));
-        fprintf(out, " | %zu | %.2f | %zu | %zu of %zu | %.4g | %.4g | ", method->configs, method->unique_mean,
-                method->unique_max, method->steady, s->dataset->count, 1e3 * method->divergence_mean,
+        fprintf(out, " | %zu | %.2f | %zu | %zu of %zu | %.2f | %.4g | %.4g | ", method->configs, method->unique_mean,
+                method->unique_max, method->steady, s->dataset->count, method->bits_mean, 1e3 * method->divergence_mean,
                 1e3 * method->divergence_max);
         if (s->dataset->scored)
             fprintf(out, "%.2f %% (deviation %.2f) |\n", 100 * method->accuracy_mean, 100 * method->accuracy_deviation);
@@ -126,6 +126,7 @@ static void json_methods(const cli_study *s, cli_json *json) {
         cli_json_double(json, "unique_outputs", m->unique_mean);
         cli_json_count(json, "unique_outputs_max", m->unique_max);
         cli_json_count(json, "problems_with_one_output", m->steady);
+        cli_json_double(json, "unique_bits", m->bits_mean);
         cli_json_double(json, "probability_divergence", m->divergence_mean);
         cli_json_double(json, "probability_divergence_max", m->divergence_max);
         if (s->dataset->scored) {

@@ -124,6 +124,7 @@ void verify_axes_drop(verify_axes *axes, verify_axis axis, size_t value) {
 
 size_t verify_config_width(const verify_config *c) {
     if (c->value[VERIFY_BATCH]) return c->value[VERIFY_BATCH];
+    if (c->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_MEMORY) return 2 * VERIFY_COMPANY;
     return c->value[VERIFY_ORDER] || c->value[VERIFY_PREEMPT] || c->value[VERIFY_SAMPLING] ? VERIFY_COMPANY : 1;
 }
 

@@ -76,9 +76,11 @@ int verify_prompts_make(const iv_model_info *model, size_t max_tokens, verify_pr
             verify_prompts_free(out);
             return cli_fail(err, CLI_FAILED, "out of memory");
         }
-        uint64_t state = i % 3 == 0 ? 0 : i; /* every third begins alike */
+        uint64_t state = i % 6 == 0 ? 0 : i;                        /* every sixth begins alike */
+        size_t fresh = i % 6 == 3 && lengths[i] > 7 ? 7 : SIZE_MAX; /* and others repeat, for drafts to come true */
         for (size_t t = 0; t < lengths[i]; t++)
-            item->ids[t] = (int32_t)(verify_random(&state) % (uint64_t)model->vocab_size);
+            item->ids[t] =
+                t < fresh ? (int32_t)(verify_random(&state) % (uint64_t)model->vocab_size) : item->ids[t - fresh];
     }
     if (out->count) return CLI_OK;
     return cli_fail(err, CLI_FAILED, "--max-tokens %zu: the model has %lld positions", max_tokens,

@@ -49,11 +49,11 @@ static int fail_at(const runner *r, size_t prompt, iv_error *err) {
 
 static size_t blocks(size_t tokens) { return (tokens + BLOCK - 1) / BLOCK; }
 
-/* Room for all that run at once; with a prefix cache for all prompts; for `preempt memory` hardly more than one. */
+/* Room for all that run at once; with a prefix cache for all prompts; for `preempt memory` only the longest. */
 static size_t kv_bytes(const verify_job *job, const verify_config *c, size_t seats) {
     size_t one = blocks(job->prompts->longest), pages = one * seats;
     if (c->value[VERIFY_PREFIX]) pages += blocks(job->prompts->prompt_tokens + job->prompts->answer_tokens);
-    if (c->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_MEMORY) pages = one + 2;
+    if (c->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_MEMORY) pages = one;
     size_t ranks = c->value[VERIFY_TP] ? c->value[VERIFY_TP] : 1; /* heads that are not split are held by each rank */
     return pages * BLOCK * (size_t)job->model->kv_bytes_per_token * ranks;
 }

@@ -166,8 +166,9 @@ static float just_below(float x) {
     return iv_float(x > 0.0f ? iv_bits(x) - 1 : iv_bits(x) + 1);
 }
 
-/* Of x[0..vocab), where -infinity is dropped. Tokens are looked at in chunks: a chunk whose largest value plus the
- * largest noise there is cannot win needs no noise at all. */
+/* Of x[0..vocab), where -infinity is dropped. Tokens are looked at in chunks: a chunk in which none could win with the
+ * largest noise there is needs no noise at all. (A token below best - 23.2, rounded, cannot reach best with 22.8739 and
+ * another rounding: the two errors are half a unit each and floats are a unit apart.) */
 static int32_t gumbel_max_of_all(const iv_kernels *k, const iv_sampling *p, const float *x, size_t vocab,
                                  uint64_t position) {
     static const float noise_most = 23.2f; /* of bits 0: 22.8739, and roundings */
@@ -178,7 +179,7 @@ static int32_t gumbel_max_of_all(const iv_kernels *k, const iv_sampling *p, cons
         uint32_t bits[NOISE_IDS];
         float bound[NOISE_IDS];
         size_t n = vocab - from < NOISE_IDS ? vocab - from : NOISE_IDS;
-        if (x[from + k->largest(x + from, n)] + noise_most < best.value) continue;
+        if (k->find_above(x, from, from + n, just_below(best.value - noise_most)) == from + n) continue;
         k->random(p->seed, position, (uint32_t)(from / 4), (n + 3) / 4, bits);
         for (size_t i = 0; i < n; i++) bound[i] = x[from + i] + noise_bound(bits[i]);
         for (size_t i = 0; (i = k->find_above(bound, i, n, just_below(best.value))) < n; i++)

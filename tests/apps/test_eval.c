@@ -150,6 +150,9 @@ static void metrics_by_hand(void **state) {
     assert_int_equal(cli_unique_outputs(all, 1), 1);
     assert_int_equal(cli_unique_outputs(all, 2), 1);
     assert_int_equal(cli_unique_outputs(all, 3), 2);
+    strcpy(a.digest, "x"), strcpy(b.digest, "y"), strcpy(c.digest, "x");
+    assert_int_equal(cli_unique_digests(all, 3), 2);
+    assert_int_equal(cli_unique_digests(all, 1), 1);
     assert_true(cli_output_divergence(all, 1) == 0);
     /* Positions 0 to 2: 0.1, 0, 0. */
     assert_true(fabs(cli_output_divergence(all, 2) - 0.1 / 3) < near);
@@ -199,7 +202,7 @@ static void scores_and_compares(void **state) {
     RUN(EVAL(in_folder("full"), "--temperature", "0", "--configs", "bs=1,5 chunk=16,512", "--title",
              "<Sums> & | more"));
     expect_ok();
-    expect_out("| as given | 4 | 1.00 | 1 | 8 of 8 | 0 | 0 | 100.00 % (deviation 0.00) |");
+    expect_out("| as given | 4 | 1.00 | 1 | 8 of 8 | 1.00 | 0 | 0 | 100.00 % (deviation 0.00) |");
     expect_out("| bs=5 chunk=512 | ");
     size_t n;
     char *report = slurp(in_run("full", "report.md"), &n);
@@ -233,6 +236,8 @@ static void a_baseline_differs(void **state) {
     for (size_t i = 0; i < 4; i++) digest[i] = text_of(json_array_get(configs, i), "all_digests");
     assert_string_not_equal(digest[0], digest[1]);
     assert_string_equal(digest[2], digest[3]);
+    assert_true(json_number_value(json_object_get(json_array_get(methods, 0), "unique_bits")) > 1);
+    assert_true(json_number_value(json_object_get(json_array_get(methods, 1), "unique_bits")) == 1);
     assert_true(json_number_value(json_object_get(json_array_get(methods, 0), "probability_divergence")) > 0);
     assert_true(json_number_value(json_object_get(json_array_get(methods, 1), "probability_divergence")) == 0);
     json_decref(o);

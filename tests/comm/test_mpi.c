@@ -10,12 +10,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { END_MAX_S = 10 };
 
 static char folder[] = "/tmp/invar-mpi-XXXXXX";

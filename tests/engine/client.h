@@ -7,19 +7,6 @@
 #include "base/buf.h"
 #include "base/utf8.h"
 
-/* Sanitized builds are many times slower: their runs are for the paths, not for the numbers. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { ANSWER_TOKENS_MAX = 2048, TOP_MAX = 20 };
 
 typedef struct answer {

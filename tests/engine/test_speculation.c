@@ -71,7 +71,7 @@ static void nothing_changes(void **state) {
         free_cases(got, count);
     }
     printf("%zu of %zu drafted tokens accepted\n", accepted, drafted);
-    assert_true(accepted > 100 && drafted > accepted); /* both ends of a draft were met */
+    assert_true(accepted > 50 && drafted > accepted); /* both ends of a draft were met */
     for (size_t i = 0; i < count; i++) assert_int_equal(want[i].drafted_tokens, 0);
     free_cases(want, count);
 }
@@ -83,7 +83,7 @@ static void an_end_inside_a_draft(void **state) {
     iv_request r = ask(plain, texts[2], 60);
     r.ignore_eos = true;
     answer *base = answer_to(plain, &r);
-    for (size_t max = 1; max <= 60; max += 4) { /* and every length */
+    for (size_t max = 1; max <= 60; max += SANITIZED ? 20 : 4) { /* and every length */
         r.max_tokens = max;
         answer *a = answer_to(drafting, &r);
         assert_int_equal(a->count, max);
@@ -92,7 +92,7 @@ static void an_end_inside_a_draft(void **state) {
         answers_free(a, 1);
     }
     r.max_tokens = 60;
-    for (size_t at = 0; at < base->count; at += 7) {
+    for (size_t at = 0; at < base->count; at += SANITIZED ? 30 : 7) {
         r.stop_ids = &base->ids[at], r.stop_id_count = 1;
         answer *a = answer_to(plain, &r), *b = answer_to(drafting, &r);
         assert_same_answer("stop id", a, b);

@@ -35,7 +35,7 @@ static void make_problem(rng *r, problem *p) {
 
 static void check_plan(const problem *p, const iv_plan *plan) {
     const iv_plan_input *in = &p->in;
-    size_t tokens = 0, taken = 0, given = in->pages_available, preempted = 0, idle_decode = SIZE_MAX, decoding = 0;
+    size_t tokens = 0, taken = 0, given = in->pages_available, preempted = 0, idle_decode = SIZE_MAX;
     assert_true(plan->admitted <= in->waiting_count && in->running_count + plan->admitted <= in->seqs_max);
     for (size_t i = 0; i < in->seqs_max; i++) {
         const iv_plan_item *item = &plan->items[i];
@@ -58,7 +58,6 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         } else if (runs && left_of(s) == 1 && item->tokens == 0 && idle_decode == SIZE_MAX)
             idle_decode = i;
         if (!runs) assert_true(item->tokens > 0), taken += s->own;
-        decoding += runs && left_of(s) == 1 && item->tokens;
     }
     assert_true(tokens == plan->tokens && tokens <= in->token_budget);
     assert_true(taken <= given);
