@@ -36,7 +36,8 @@ static void same_bits(const char *what, const float *want, const float *got, siz
 static void whole_family(const char *dir, size_t n, size_t most) {
     uint64_t seed = 7;
     printf("%s: seed %llu\n", dir, (unsigned long long)seed);
-    for (size_t k = 0; k < KINDS; k++) {
+    if (SANITIZED) n = 7, most = 3;
+    for (size_t k = 0; k < (SANITIZED ? 1 : KINDS); k++) {
         float *want = NULL, *got = NULL;
         int32_t ids[TOKENS];
         for (size_t ranks = 1; ranks <= most; ranks++) {
