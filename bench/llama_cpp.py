@@ -2,9 +2,9 @@
 """llama_cpp.py: invar and llama.cpp side by side, on the same random weights and the same cores.
 
 Prefill of a prompt and decode behind it, in tokens per second, for each thread count; with --concurrency N of N
-requests at once, beside llama-batched-bench. One repetition runs ours, then llama.cpp without and with flash attention; repetitions follow one another, so that a slow minute of the
-machine falls on all of them. The figures are medians; llama.cpp's is the better of its two settings. Prints
-a Markdown table. The model is made on first use by make_model.py and make_gguf.py, the peer by get_llama_cpp.sh.
+requests at once, beside llama-batched-bench. One repetition runs ours, then llama.cpp without and with flash
+attention; repetitions follow one another, so that a slow minute of the machine falls on all of them. The figures are
+medians; llama.cpp's is the better of its two settings. Prints a Markdown table. The model is made on first use by make_model.py and make_gguf.py, the peer by get_llama_cpp.sh.
 """
 
 import argparse
@@ -19,12 +19,14 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PEER = os.path.join(HERE, "peer")
+ENVIRONMENT = dict(os.environ, LD_LIBRARY_PATH=os.path.join(PEER, "bin"))  # the peer's libraries lie beside it
 PARTS = ("prefill", "decode", "total")  # total: of many requests at once
 
 
 def run(command):
     """The command's standard output; its words and an end when it fails."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                          env=ENVIRONMENT)
     if done.returncode != 0:
         sys.exit(f"llama_cpp.py: {shlex.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
