@@ -4,19 +4,9 @@
 enum { THREADS_MAX = 256, SEQS_MAX = 1024, BATCHED_TOKENS_MAX = 65536 };
 
 static const cli_flag engine_flags[] = {
-    {.name = "arithmetic",
-     .kind = CLI_CHOICE,
-     .metavar = "NAME",
-     .choices = "fma32 tc16",
-     .unset = "fma32",
-     .help = "how dot products are summed; part of the fingerprint"},
+    CLI_ARITHMETIC_FLAG,
     CLI_DTYPE_FLAG,
-    {.name = "numerics",
-     .kind = CLI_CHOICE,
-     .metavar = "NAME",
-     .choices = "invar bio vanilla vanilla-blas",
-     .unset = "invar",
-     .help = "all but invar are baselines to compare with: they do change bits"},
+    CLI_NUMERICS_FLAG,
     {.name = "isa",
      .kind = CLI_CHOICE,
      .metavar = "NAME",

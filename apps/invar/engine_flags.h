@@ -4,6 +4,17 @@
 
 #include "flags.h"
 
+/* Lines that other tables share. */
+#define CLI_ARITHMETIC_FLAG                                                                                     \
+    {                                                                                                           \
+        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "fma32 tc16", .unset = "fma32", \
+        .help = "how dot products are summed; part of the fingerprint"                                          \
+    }
+#define CLI_NUMERICS_FLAG                                                                                       \
+    {                                                                                                           \
+        .name = "numerics", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "invar bio vanilla vanilla-blas", \
+        .unset = "invar", .help = "all but invar are baselines to compare with: they do change bits"            \
+    }
 #define CLI_DTYPE_FLAG                                                                                      \
     {                                                                                                       \
         .name = "dtype", .kind = CLI_CHOICE, .metavar = "TYPE", .choices = "auto bfloat16 float16 float32", \

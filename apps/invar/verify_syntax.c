@@ -56,20 +56,7 @@ static const cli_flag verify_output_flags[] = {
     {0}};
 static const cli_section verify_output_section = {"Output", verify_output_flags};
 
-static const cli_flag verify_engine_flags[] = {{.name = "arithmetic",
-                                                .kind = CLI_CHOICE,
-                                                .metavar = "NAME",
-                                                .choices = "fma32 tc16",
-                                                .unset = "fma32",
-                                                .help = "how dot products are summed"},
-                                               CLI_DTYPE_FLAG,
-                                               {.name = "numerics",
-                                                .kind = CLI_CHOICE,
-                                                .metavar = "NAME",
-                                                .choices = "invar bio vanilla vanilla-blas",
-                                                .unset = "invar",
-                                                .help = "the others are baselines: differences are what they are for"},
-                                               {0}};
+static const cli_flag verify_engine_flags[] = {CLI_ARITHMETIC_FLAG, CLI_DTYPE_FLAG, CLI_NUMERICS_FLAG, {0}};
 static const cli_section verify_engine_section = {"Engine", verify_engine_flags};
 
 static const cli_example verify_examples[] = {
