@@ -204,22 +204,26 @@ static iv_status step(iv_engine *e, iv_error *err) {
     if (count == 0) return IV_OK;
     iv_status status = run_items(e, e->items, count, err);
     if (status == IV_FORMAT) status = run_apart(e, count, err);
-    if (status != IV_OK) return status; /* a rank is lost: no sequence is to blame */
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) { /* also after an error: what ended before it has its last event out */
         size_t at;
         if (e->items[i].finish == IV_FINISH_NONE) continue;
         IV_ASSERT(iv_line_find(&e->running, e->items[i].sequence->id, &at));
         retire(e, &e->running, at);
     }
-    e->stats.steps++;
-    return IV_OK;
+    e->stats.steps += status == IV_OK;
+    return status; /* an error: a rank is lost, and no sequence is to blame */
 }
 
-/* Kept logits live in their request until the next step, so their events must be taken first. */
-static bool logits_wait(const iv_engine *e) {
-    for (size_t i = 0; i < e->running.count; i++)
-        if (e->running.at[i]->kept_logits && e->running.at[i]->untaken > 0) return true;
+static bool logits_of(const iv_line *line) {
+    for (size_t i = 0; i < line->count; i++)
+        if (line->at[i]->kept_logits && line->at[i]->untaken > 0) return true;
     return false;
+}
+
+/* Kept logits live in their request until the next step, so their events must be taken first: also of one that was
+ * preempted, as it may come back in this very step. */
+static bool logits_wait(const iv_engine *e) {
+    return e->event_count > 0 && (logits_of(&e->running) || logits_of(&e->waiting));
 }
 
 iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
