@@ -63,17 +63,30 @@ static iv_plan_sequence look_at_waiting(const iv_engine *e, const iv_sequence *s
     return (iv_plan_sequence){.known = known, .computed = pages * IV_ATTENTION_BLOCK, .pages = pages, .own = own};
 }
 
+/* Looks at the head of the queue. A look walks through the whole prompt, so none is given to those whom the plan cannot
+ * reach: it admits in order, and those before them take all pages or all tokens. Returns how many were looked at. */
+static size_t look_at_queue(iv_engine *e, size_t places) {
+    size_t count = iv_size_min(e->waiting.count, places), pages = iv_kv_available(&e->kv),
+           tokens = e->max_num_batched_tokens;
+    for (size_t i = 0; i < count; i++) {
+        iv_plan_sequence *w = &e->plan_waiting[i];
+        *w = look_at_waiting(e, e->waiting.at[i]);
+        size_t want = iv_kv_pages_for(w->known) - w->pages + w->own, left = w->known - w->computed;
+        if (want >= pages || left >= tokens) return i + 1;
+        pages -= want, tokens -= left;
+    }
+    return count;
+}
+
 static void make_plan(iv_engine *e, iv_plan *plan) {
-    size_t places = e->max_num_seqs - e->running.count;
     iv_plan_input in = {.running = e->plan_running,
                         .running_count = e->running.count,
                         .waiting = e->plan_waiting,
-                        .waiting_count = iv_size_min(e->waiting.count, places),
+                        .waiting_count = look_at_queue(e, e->max_num_seqs - e->running.count),
                         .pages_available = iv_kv_available(&e->kv),
                         .token_budget = e->max_num_batched_tokens,
                         .seqs_max = e->max_num_seqs};
     for (size_t i = 0; i < in.running_count; i++) e->plan_running[i] = look_at_running(e, e->running.at[i]);
-    for (size_t i = 0; i < in.waiting_count; i++) e->plan_waiting[i] = look_at_waiting(e, e->waiting.at[i]);
     *plan = (iv_plan){.items = e->plan_items};
     iv_plan_step(&in, plan);
 }
