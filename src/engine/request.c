@@ -69,19 +69,24 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     return IV_OK;
 }
 
+static iv_status check_length(const iv_engine *e, size_t tokens, iv_error *err) {
+    if (tokens < e->max_model_len) return IV_OK;
+    return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu", tokens,
+                   e->max_model_len);
+}
+
 static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     if ((r->text != NULL) == (r->ids != NULL))
         return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s",
                        r->text ? "both" : "neither");
+    if (r->ids) IV_TRY(check_length(e, r->id_count, err)); /* before so many are read */
     if (r->text)
         IV_TRY(iv_tokenize(e->textual, r->text, r->text_bytes, r->add_special, &s->tokens, err));
     else if (!iv_ids_append(&s->tokens, r->ids, r->id_count))
         return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
     s->prompt_tokens = s->tokens.count;
     if (s->prompt_tokens == 0) return iv_fail(err, IV_INVALID, "prompt: wanted at least one token, found none");
-    if (s->prompt_tokens >= e->max_model_len)
-        return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu",
-                       s->prompt_tokens, e->max_model_len);
+    IV_TRY(check_length(e, s->prompt_tokens, err));
     for (size_t i = 0; i < s->prompt_tokens; i++)
         if (s->tokens.data[i] < 0 || s->tokens.data[i] >= e->model->config.vocab_size)
             return iv_fail(err, IV_INVALID, "prompt: token %zu: wanted an id below %lld, found %d", i,

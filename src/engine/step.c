@@ -63,17 +63,30 @@ static iv_plan_sequence look_at_waiting(const iv_engine *e, const iv_sequence *s
     return (iv_plan_sequence){.known = known, .computed = pages * IV_ATTENTION_BLOCK, .pages = pages, .own = own};
 }
 
+/* Looks at the head of the queue. A look walks through the whole prompt, so none is given to those whom the plan cannot
+ * reach: it admits in order, and those before them take all pages or all tokens. Returns how many were looked at. */
+static size_t look_at_queue(iv_engine *e, size_t places) {
+    size_t count = iv_size_min(e->waiting.count, places), pages = iv_kv_available(&e->kv),
+           tokens = e->max_num_batched_tokens;
+    for (size_t i = 0; i < count; i++) {
+        iv_plan_sequence *w = &e->plan_waiting[i];
+        *w = look_at_waiting(e, e->waiting.at[i]);
+        size_t want = iv_kv_pages_for(w->known) - w->pages + w->own, left = w->known - w->computed;
+        if (want >= pages || left >= tokens) return i + 1;
+        pages -= want, tokens -= left;
+    }
+    return count;
+}
+
 static void make_plan(iv_engine *e, iv_plan *plan) {
-    size_t places = e->max_num_seqs - e->running.count;
     iv_plan_input in = {.running = e->plan_running,
                         .running_count = e->running.count,
                         .waiting = e->plan_waiting,
-                        .waiting_count = iv_size_min(e->waiting.count, places),
+                        .waiting_count = look_at_queue(e, e->max_num_seqs - e->running.count),
                         .pages_available = iv_kv_available(&e->kv),
                         .token_budget = e->max_num_batched_tokens,
                         .seqs_max = e->max_num_seqs};
     for (size_t i = 0; i < in.running_count; i++) e->plan_running[i] = look_at_running(e, e->running.at[i]);
-    for (size_t i = 0; i < in.waiting_count; i++) e->plan_waiting[i] = look_at_waiting(e, e->waiting.at[i]);
     *plan = (iv_plan){.items = e->plan_items};
     iv_plan_step(&in, plan);
 }
@@ -204,22 +217,26 @@ static iv_status step(iv_engine *e, iv_error *err) {
     if (count == 0) return IV_OK;
     iv_status status = run_items(e, e->items, count, err);
     if (status == IV_FORMAT) status = run_apart(e, count, err);
-    if (status != IV_OK) return status; /* a rank is lost: no sequence is to blame */
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) { /* also after an error: what ended before it has its last event out */
         size_t at;
         if (e->items[i].finish == IV_FINISH_NONE) continue;
         IV_ASSERT(iv_line_find(&e->running, e->items[i].sequence->id, &at));
         retire(e, &e->running, at);
     }
-    e->stats.steps++;
-    return IV_OK;
+    e->stats.steps += status == IV_OK;
+    return status; /* an error: a rank is lost, and no sequence is to blame */
 }
 
-/* Kept logits live in their request until the next step, so their events must be taken first. */
-static bool logits_wait(const iv_engine *e) {
-    for (size_t i = 0; i < e->running.count; i++)
-        if (e->running.at[i]->kept_logits && e->running.at[i]->untaken > 0) return true;
+static bool logits_of(const iv_line *line) {
+    for (size_t i = 0; i < line->count; i++)
+        if (line->at[i]->kept_logits && line->at[i]->untaken > 0) return true;
     return false;
+}
+
+/* Kept logits live in their request until the next step, so their events must be taken first: also of one that was
+ * preempted, as it may come back in this very step. */
+static bool logits_wait(const iv_engine *e) {
+    return e->event_count > 0 && (logits_of(&e->running) || logits_of(&e->waiting));
 }
 
 iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {

@@ -68,6 +68,7 @@ static void every_field_is_checked(void **state) {
     REFUSED("token 1: wanted an id below 1024", r.text = NULL, r.ids = outside, r.id_count = 2);
     REFUSED("token 0", r.text = NULL, r.ids = negative, r.id_count = 1);
     REFUSED("256 tokens leave no room", r.text = NULL, r.ids = long_prompt, r.id_count = 256);
+    REFUSED("tokens leave no room", r.text = NULL, r.ids = long_prompt, r.id_count = SIZE_MAX); /* and reads none */
     REFUSED("UTF-8", r.text = "a\xff", r.text_bytes = 2);
 #undef REFUSED
     r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 255, r.ignore_eos = true; /* one place is left */

@@ -305,12 +305,42 @@ static void kept_logits_are_taken_first(void **state) {
     iv_engine_close(e);
 }
 
+/* One that was preempted may come back in the next step and would then overwrite the logits of its untaken event. */
+static void kept_logits_survive_preemption(void **state) {
+    (void)state;
+    iv_engine *e = open_small();
+    iv_engine_info info;
+    iv_error err;
+    bool busy;
+    iv_event v;
+    iv_request r = ask(e, "2 + 2 =", 3);
+    r.keep_logits = true, r.ignore_eos = true;
+    iv_engine_get_info(e, &info);
+    answer *want = answers_new(1), *a = answers_new(1);
+    want->vocab = info.vocab_size, want->logits = calloc(3 * info.vocab_size, sizeof *want->logits);
+    assert_non_null(want->logits);
+    submit(e, &r, want);
+    run_all(e, want, 1);
+    submit(e, &r, a);
+    ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+    ASSERT_OK(iv_engine_preempt(e, a->request, &err), &err);
+    expect_error("kept", iv_engine_step(e, &busy, &err), &err, IV_BUSY, "logits");
+    assert_true(iv_engine_next_event(e, &v));
+    assert_memory_equal(v.logits, want->logits, info.vocab_size * sizeof *v.logits);
+    note_event(a, &v);
+    run_all(e, a, 1);
+    assert_same_answer("preempted with logits untaken", want, a);
+    iv_engine_close(e);
+    free(want->logits);
+    answers_free(want, 1), answers_free(a, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cached_prefix_starts_at_once), cmocka_unit_test(whole_pages_of_prompt),
         cmocka_unit_test(running_sequences_share),        cmocka_unit_test(the_important_goes_first),
         cmocka_unit_test(a_short_pool_preempts_the_last), cmocka_unit_test(preempted_on_demand),
         cmocka_unit_test(cancelled_after_preemption),     cmocka_unit_test(untaken_events_stop_the_engine),
-        cmocka_unit_test(kept_logits_are_taken_first)};
+        cmocka_unit_test(kept_logits_are_taken_first),    cmocka_unit_test(kept_logits_survive_preemption)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
