@@ -180,6 +180,18 @@ static void no_module(void **state) {
     refused(line, "apt install libopenmpi-dev openmpi-bin");
 }
 
+/* A program that was found through PATH, or through a link, still finds the module beside its own file. */
+static void module_is_found(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[1000], *out, *errors;
+    snprintf(line, sizeof line, "ln -s " INVAR_BINARY " %s/linked", folder);
+    assert_int_equal(system(line), 0);
+    snprintf(line, sizeof line, "env PATH=%s:$PATH " MPIRUN "-n 2 linked generate models/tiny-math " IDS, folder);
+    if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
+    free(out), free(errors);
+}
+
 /* The process id of a rank: mpirun starts them in order. */
 static pid_t rank_pid(const job *j, int rank) {
     char path[100];
@@ -259,6 +271,7 @@ int main(void) {
                                        cmocka_unit_test(same_logits),
                                        cmocka_unit_test(those_that_do_not_belong_together),
                                        cmocka_unit_test(no_module),
+                                       cmocka_unit_test(module_is_found),
                                        cmocka_unit_test(a_rank_is_killed),
                                        cmocka_unit_test(a_rank_hangs)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
