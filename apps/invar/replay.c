@@ -6,6 +6,7 @@
 #include "engine_flags.h"
 #include "model.h"
 #include "output.h"
+#include "rank.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -54,7 +55,7 @@ static int maker_of(const replay *r, const cli_replayed *item, maker *out, iv_er
     *out = (maker){.arithmetic = cli_text(r->args, "arithmetic", info.maker.arithmetic),
                    .dtype = cli_text(r->args, "dtype", info.maker.dtype),
                    .numerics = cli_text(r->args, "numerics", info.maker.numerics)};
-    size_t ranks = strcmp(out->numerics, "invar") == 0 ? 1 : info.maker.tensor_parallel_size;
+    size_t ranks = strcmp(out->numerics, "invar") == 0 ? 0 : info.maker.tensor_parallel_size; /* 0: as they come */
     out->ranks = cli_count(r->args, "tensor-parallel-size", ranks);
     if (find_model(r, &info, out->path, err) == CLI_OK) return CLI_OK;
     iv_error why = *err;
@@ -152,6 +153,16 @@ static int sort_out(replay *r, iv_error *err) {
     return CLI_OK;
 }
 
+/* The other processes serve one engine and end with it. */
+static int check_ranks(const maker *makers, size_t count, iv_error *err) {
+    for (size_t i = 1; i < count && cli_has_other_ranks(); i++)
+        if (!same_maker(&makers[0], &makers[i]))
+            return cli_fail(err, CLI_USAGE,
+                            "wanted receipts of one maker under mpirun, found others (without it, --tp makes ranks of "
+                            "threads)");
+    return CLI_OK;
+}
+
 static int run_group(replay *r, const maker *m, iv_error *err) {
     int code = open_engine(r, m, err);
     if (code == CLI_OK) code = sort_out(r, err);
@@ -180,6 +191,7 @@ static int run_all(replay *r, iv_error *err) {
     r->jobs = calloc(count, sizeof *r->jobs);
     int code = makers && done && r->jobs ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
     for (size_t i = 0; code == CLI_OK && i < count; i++) code = maker_of(r, &r->all.items[i], &makers[i], err);
+    if (code == CLI_OK) code = check_ranks(makers, count, err);
     for (size_t first = 0; code == CLI_OK && left; first++) {
         if (done[first]) continue;
         r->job_count = 0;
