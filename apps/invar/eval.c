@@ -92,7 +92,15 @@ static int make_prompts(eval *e, iv_error *err) {
 
 /* ---- settings ------------------------------------------------------------------------------------------ */
 
-/* All that decides what the results are, as a JSON object on one line; not what is proven neutral. */
+/* A template may look at the clock: the same questions are not always the same prompts. */
+static uint64_t prompts_hash(const cli_dataset *d) {
+    uint64_t hash = CLI_HASH_START;
+    for (size_t i = 0; i < d->count; i++)
+        hash = cli_hash(hash, d->items[i].ids, d->items[i].id_count * sizeof *d->items[i].ids);
+    return hash;
+}
+
+/* All that decides what the results are, of a baseline too, as a JSON object on one line. */
 static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     const iv_engine_options *o = &e->configs.items[0].options;
     iv_engine_info info;
@@ -107,12 +115,17 @@ static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     cli_json_word(&json, "fingerprint", info.fingerprint);
     cli_json_count(&json, "problems", e->dataset.count);
     cli_json_word(&json, "dataset", hash);
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)prompts_hash(&e->dataset));
+    cli_json_word(&json, "prompts", hash);
     cli_json_word(&json, "configs", cli_text(e->args, "configs", ""));
     cli_json_bool(&json, "chat", !cli_has(e->args, "no-chat"));
     cli_json_word(&json, "system", cli_text(e->args, "system", NULL));
     cli_json_word(&json, "chat_template_kwargs", cli_text(e->args, "chat-template-kwargs", NULL));
     cli_json_count(&json, "seed", e->sampling.request.seed);
     cli_sampling_json(&e->sampling, &json, "sampling");
+    cli_json_count(&json, "max_model_len", o->max_model_len);
+    cli_json_count(&json, "tensor_parallel_size", info.tensor_parallel_size);
+    cli_json_word(&json, "speculative", o->speculative);
     cli_json_count(&json, "max_num_seqs", o->max_num_seqs);
     cli_json_count(&json, "max_num_batched_tokens", o->max_num_batched_tokens);
     cli_json_bool(&json, "prefix_caching", o->prefix_caching);

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -271,6 +272,8 @@ int cli_results_open(const char *dir, const char *settings, const cli_configs *c
     }
     out->file = fopen(out->path, "a+e");
     if (!out->file) return cli_fail(err, CLI_FAILED, "%s: cannot open: %s", out->path, strerror(errno));
+    if (flock(fileno(out->file), LOCK_EX | LOCK_NB) != 0)
+        return cli_fail(err, CLI_FAILED, "%s: another process is at work on it", out->path);
     rewind(out->file);
     reading r = {.results = out, .configs = configs, .dataset = dataset, .records = records};
     int code = read_file(&r, settings, err);

@@ -6,6 +6,7 @@
 #include "engine_flags.h"
 #include "model.h"
 #include "output.h"
+#include "rank.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -48,17 +49,21 @@ static int find_model(const replay *r, const iv_receipt_info *info, char out[CLI
     return cli_fail(err, CLI_FAILED, "the receipt's model: %.600s (give MODEL behind the receipt)", why.message);
 }
 
+/* Its receipt cannot be computed here; the others can. */
+static void fail_item(cli_replayed *item, const iv_error *why) {
+    item->verdict = CLI_REPLAY_FAILED;
+    item->why = strdup(why->message);
+}
+
 static int maker_of(const replay *r, const cli_replayed *item, maker *out, iv_error *err) {
     iv_receipt_info info;
     iv_receipt_get_info(item->receipt, &info);
     *out = (maker){.arithmetic = cli_text(r->args, "arithmetic", info.maker.arithmetic),
                    .dtype = cli_text(r->args, "dtype", info.maker.dtype),
                    .numerics = cli_text(r->args, "numerics", info.maker.numerics)};
-    size_t ranks = strcmp(out->numerics, "invar") == 0 ? 1 : info.maker.tensor_parallel_size;
+    size_t ranks = strcmp(out->numerics, "invar") == 0 ? 0 : info.maker.tensor_parallel_size; /* 0: as they come */
     out->ranks = cli_count(r->args, "tensor-parallel-size", ranks);
-    if (find_model(r, &info, out->path, err) == CLI_OK) return CLI_OK;
-    iv_error why = *err;
-    return cli_fail(err, CLI_FAILED, "%s: %.800s", item->name, why.message);
+    return find_model(r, &info, out->path, err);
 }
 
 static bool same_maker(const maker *a, const maker *b) {
@@ -117,9 +122,7 @@ static int on_event(void *user, size_t job, const iv_event *event, iv_error *err
 /* A prompt that another model cannot even read. */
 static int on_refused(void *user, size_t job, const iv_error *why) {
     replay *r = user;
-    cli_replayed *item = &r->all.items[r->jobs[job]];
-    item->verdict = CLI_REPLAY_FAILED;
-    item->why = strdup(why->message);
+    fail_item(&r->all.items[r->jobs[job]], why);
     return CLI_OK;
 }
 
@@ -152,8 +155,23 @@ static int sort_out(replay *r, iv_error *err) {
     return CLI_OK;
 }
 
+/* The other processes serve one engine and end with it. */
+static int check_ranks(const maker *makers, size_t count, iv_error *err) {
+    for (size_t i = 1; i < count && cli_has_other_ranks(); i++)
+        if (!same_maker(&makers[0], &makers[i]))
+            return cli_fail(err, CLI_USAGE,
+                            "wanted receipts of one maker under mpirun, found others (without it, --tp makes ranks of "
+                            "threads)");
+    return CLI_OK;
+}
+
 static int run_group(replay *r, const maker *m, iv_error *err) {
     int code = open_engine(r, m, err);
+    if (code == CLI_FAILED && !cli_has_other_ranks()) { /* this maker cannot be had; others may */
+        for (size_t i = 0; i < r->job_count; i++) fail_item(&r->all.items[r->jobs[i]], err);
+        r->ended_before += r->job_count;
+        return show_ready(r, err);
+    }
     if (code == CLI_OK) code = sort_out(r, err);
     if (code == CLI_OK) code = show_ready(r, err);
     if (code == CLI_OK && r->job_count) {
@@ -173,13 +191,22 @@ static int run_group(replay *r, const maker *m, iv_error *err) {
     return code;
 }
 
-static int run_all(replay *r, iv_error *err) {
-    size_t count = r->all.count, left = count;
-    maker *makers = calloc(count, sizeof *makers);
-    bool *done = calloc(count, sizeof *done);
-    r->jobs = calloc(count, sizeof *r->jobs);
-    int code = makers && done && r->jobs ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
-    for (size_t i = 0; code == CLI_OK && i < count; i++) code = maker_of(r, &r->all.items[i], &makers[i], err);
+/* makers[i] of each receipt; done: its model is not to be found. Processes of mpirun have but one maker: no other is
+ * harmed, and only the error is said by all of them. */
+static int find_makers(replay *r, maker *makers, bool *done, iv_error *err) {
+    for (size_t i = 0; i < r->all.count; i++) {
+        if (maker_of(r, &r->all.items[i], &makers[i], err) == CLI_OK) continue;
+        if (cli_has_other_ranks()) return CLI_FAILED;
+        fail_item(&r->all.items[i], err);
+        done[i] = true;
+        r->ended_before++;
+    }
+    return CLI_OK;
+}
+
+static int run_groups(replay *r, const maker *makers, bool *done, iv_error *err) {
+    size_t count = r->all.count, left = count - r->ended_before;
+    int code = show_ready(r, err);
     for (size_t first = 0; code == CLI_OK && left; first++) {
         if (done[first]) continue;
         r->job_count = 0;
@@ -188,6 +215,18 @@ static int run_all(replay *r, iv_error *err) {
         left -= r->job_count;
         code = run_group(r, &makers[first], err);
     }
+    return code;
+}
+
+static int run_all(replay *r, iv_error *err) {
+    size_t count = r->all.count;
+    maker *makers = calloc(count, sizeof *makers);
+    bool *done = calloc(count, sizeof *done);
+    r->jobs = calloc(count, sizeof *r->jobs);
+    int code = makers && done && r->jobs ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
+    if (code == CLI_OK) code = find_makers(r, makers, done, err);
+    if (code == CLI_OK) code = check_ranks(makers, count, err);
+    if (code == CLI_OK) code = run_groups(r, makers, done, err);
     free(makers), free(done), free(r->jobs);
     return code;
 }

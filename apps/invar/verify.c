@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "interrupt.h"
 #include "model.h"
+#include "rank.h"
 #include "text.h"
 #include "verify_compare.h"
 #include "verify_report.h"
@@ -46,9 +47,24 @@ static int open_job(const cli_args *args, const char *path, verify *v, iv_error 
                    : verify_prompts_make(&v->model, max_tokens, &v->prompts, err);
 }
 
+/* A file that cannot be written shows before anything has run. What it holds stays until there is a report. */
+static int check_file(const char *path, iv_error *err) {
+    if (!path || strcmp(path, "-") == 0) return CLI_OK;
+    FILE *file = fopen(path, "ae");
+    if (!file) return cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
+    fclose(file);
+    return CLI_OK;
+}
+
 /* The quiet run, then each value alone. More follows once it is known which values there are. */
 static int plan(const cli_args *args, verify *v, iv_error *err) {
+    if (cli_has_other_ranks()) /* they serve one engine and end with it */
+        return cli_fail(err, CLI_USAGE,
+                        "opens an engine for each configuration: not under mpirun (--axes tp makes "
+                        "ranks of threads)");
     int code = verify_axes_read(args, &v->axes, err);
+    if (code == CLI_OK) code = check_file(v->json, err);
+    if (code == CLI_OK) code = check_file(v->plot, err);
     if (code != CLI_OK) return code;
     /* Too large a product shows before anything has run. */
     verify_configs all = {0};

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -50,17 +51,28 @@ size_t iv_mpi_processes(void) {
 
 static const char file_name[] = "libinvar_mpi.so";
 
+/* The file that this code is in, "" if unknown. Of a program the linker knows only the name it was called by, perhaps
+ * without a folder; links lead to where its neighbours are. */
+static void own_file(char out[PATH_MAX]) {
+    Dl_info info;
+    struct link_map *map = NULL;
+    const char *name = NULL;
+    if (dladdr1(&file_name, &info, (void **)&map, RTLD_DL_LINKMAP) && map)
+        name = map->l_name[0] ? info.dli_fname : "/proc/self/exe";
+    if (!name || !realpath(name, out)) out[0] = 0;
+}
+
 /* Beside the file that this code is in, and where installations have it. */
 static void *open_library(char *why, size_t why_bytes) {
     static const char *const below[] = {"/", "/../", "/../" INVAR_LIBDIR "/invar/", "/invar/"};
-    Dl_info info;
-    char path[4096];
+    char own[PATH_MAX], path[PATH_MAX + 64];
     snprintf(why, why_bytes, "not found");
-    const char *slash = dladdr(&file_name, &info) && info.dli_fname ? strrchr(info.dli_fname, '/') : NULL;
-    int folder = slash ? (int)(slash - info.dli_fname) : 0;
+    own_file(own);
+    char *slash = strrchr(own, '/');
+    if (!slash) return NULL;
+    *slash = 0;
     for (size_t i = 0; i < sizeof below / sizeof *below; i++) {
-        int n = snprintf(path, sizeof path, "%.*s%s%s", slash ? folder : 1, slash ? info.dli_fname : ".", below[i],
-                         file_name);
+        int n = snprintf(path, sizeof path, "%s%s%s", own, below[i], file_name);
         FILE *f = n > 0 && (size_t)n < sizeof path ? fopen(path, "re") : NULL;
         if (!f) continue;
         fclose(f);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOAD_TIMEOUT_MS = 10 * 60 * 1000, START_TIMEOUT_MS = 60 * 1000 };
+enum { LOAD_TIMEOUT_MS = 10 * 60 * 1000 };
 
 typedef struct helper {
     iv_ranks *ranks;

@@ -5,11 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Adds "name THEIRS, here OURS" to the list unless they are equal. */
+enum { DIGEST_SHOWN = 16 };
+
+/* Adds "name THEIRS, here OURS" to the list unless they are equal. Of a digest its beginning is enough. */
 static bool note(iv_buf *list, const char *name, const char *theirs, const char *ours) {
     if (strcmp(theirs, ours) == 0) return true;
-    return iv_buf_printf(list, "%s%s %.16s, here %.16s", list->len ? "; " : "", name, *theirs ? theirs : "none",
-                         *ours ? ours : "none");
+    int shown = strlen(theirs) == 64 || strlen(ours) == 64 ? DIGEST_SHOWN : IV_RECEIPT_WORD_BYTES_MAX;
+    return iv_buf_printf(list, "%s%s %.*s, here %.*s", list->len ? "; " : "", name, shown, *theirs ? theirs : "none",
+                         shown, *ours ? ours : "none");
 }
 
 iv_status iv_receipt_match(const iv_receipt *r, const iv_engine *e, iv_error *err) {

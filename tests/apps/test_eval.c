@@ -6,6 +6,7 @@
 #include "eval.h"
 
 #include <math.h>
+#include <sys/file.h>
 
 #define PROBLEMS INVAR_SOURCE_DIR "/models/tiny-math/problems.jsonl"
 
@@ -310,8 +311,22 @@ static void other_settings_are_refused(void **state) {
     expect_error(1, "other settings: fingerprint is ");
     RUN("eval", "tiny-math", "--dataset", PROBLEMS, "--limit", "7", "--max-tokens", "4", "--out", in_folder("set"));
     expect_error(1, "other settings: problems is 8 there and 7 here");
+    RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--max-model-len", "60"));
+    expect_error(1, "other settings: max_model_len is 0 there and 60 here");
+    RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--tp", "2")); /* a baseline would answer otherwise */
+    expect_error(1, "other settings: tensor_parallel_size is 1 there and 2 here");
     RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--isa", "scalar")); /* neutral: not a setting */
     expect_ok();
+}
+
+static void one_process_at_a_time(void **state) {
+    (void)state;
+    FILE *file = fopen(in_run("set", "results.jsonl"), "r");
+    assert_non_null(file);
+    assert_int_equal(flock(fileno(file), LOCK_EX), 0);
+    RUN(EVAL(in_folder("set"), "--max-tokens", "4"));
+    expect_error(1, "results.jsonl: another process is at work on it");
+    fclose(file);
 }
 
 static void damaged_results_are_named(void **state) {
@@ -380,6 +395,7 @@ int main(void) {
         cmocka_unit_test(goes_on_where_it_stopped),
         cmocka_unit_test(ctrl_c_can_be_continued),
         cmocka_unit_test(other_settings_are_refused),
+        cmocka_unit_test(one_process_at_a_time),
         cmocka_unit_test(damaged_results_are_named),
         cmocka_unit_test(plain_prompts_and_long_ones),
     };

@@ -151,9 +151,35 @@ static void the_model_is_found(void **state) {
     RUN("replay", changed(0, "\"model\":\"" INVAR_SOURCE_DIR "/models", "\"model\":\"/elsewhere"));
     expect_ok();
     RUN("replay", changed(0, "/models/tiny-math\"", "/models/no-such-model\""));
-    expect_error(1, "changed:1: the receipt's model: ");
+    expect_unequal("changed:1  failed: the receipt's model: ", "1 failed");
     RUN("replay", in_folder("changed"), "tiny-math");
     expect_ok();
+}
+
+/* What cannot be computed here does not keep the rest from it, and the fingerprint that differs is shown whole. */
+static void the_rest_is_computed(void **state) {
+    (void)state;
+    char many[4 * RECEIPT_MAX];
+    static const char *const from[] = {"/models/tiny-math\"", "\"arithmetic\":\"fma32\"",
+                                       "\"fingerprint\":\"iv1-fma32-"},
+                             *const to[] = {"/models/no-such-model\"", "\"arithmetic\":\"other\"",
+                                            "\"fingerprint\":\"iv1-fma32-x"};
+    size_t n = 0;
+    for (size_t i = 0; i < 3; i++) {
+        char one[RECEIPT_MAX] = "";
+        FILE *file = fopen(changed(0, from[i], to[i]), "r");
+        assert_non_null(file);
+        assert_non_null(fgets(one, sizeof one, file));
+        fclose(file);
+        n += (size_t)snprintf(many + n, sizeof many - n, "%s", one);
+    }
+    n += (size_t)snprintf(many + n, sizeof many - n, "%s", receipts[0]);
+    write_file("many", many, n);
+    RUN("replay", in_folder("many"));
+    expect_unequal("many:1  failed: the receipt's model: ", "4 receipts: 1 equal, 0 differ, 1 from another maker");
+    assert_non_null(strstr(came.out, "many:2  failed: arithmetic: wanted fma32 or tc16, found 'other'"));
+    assert_non_null(strstr(came.out, "many:3  other maker: the fingerprints differ: fingerprint iv1-fma32-xbfloat16-"));
+    assert_non_null(strstr(came.out, "many:4  equal"));
 }
 
 int main(void) {
@@ -164,6 +190,7 @@ int main(void) {
         cmocka_unit_test(force_says_where_they_part),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(the_model_is_found),
+        cmocka_unit_test(the_rest_is_computed),
     };
     return cmocka_run_group_tests(tests, make_receipts, remove_folder);
 }

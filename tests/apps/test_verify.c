@@ -212,6 +212,21 @@ static void usage_is_checked(void **state) {
         finish(start(NULL, -1, words));
         expect_error(2, cases[i].said);
     }
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    RUN("verify", "tiny-math");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    expect_error(2, "not under mpirun");
+}
+
+/* Before anything has run, not behind it. */
+static void files_that_cannot_be_written(void **state) {
+    (void)state;
+    RUN("verify", "tiny-math", "--axes", "batch", "--plot", in_folder("no/such/folder.svg"));
+    expect_error(1, "no/such/folder.svg: cannot write: No such file or directory");
+    assert_string_equal(came.out, "");
+    RUN("verify", "tiny-math", "--axes", "batch", "--json", in_folder("no/such/folder.json"));
+    expect_error(1, "no/such/folder.json: cannot write: No such file or directory");
+    assert_string_equal(came.out, "");
 }
 
 static void bad_prompt_files(void **state) {
@@ -429,11 +444,12 @@ static void ends_are_compared(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_single_bit_is_seen),   cmocka_unit_test(ends_are_compared),
-        cmocka_unit_test(usage_is_checked),         cmocka_unit_test(bad_prompt_files),
-        cmocka_unit_test(prompts_from_a_file),      cmocka_unit_test(seeds_draw_combinations),
-        cmocka_unit_test(every_axis_is_equal),      cmocka_unit_test(vanilla_is_found_out),
-        cmocka_unit_test(bio_holds_across_batches), cmocka_unit_test(bio_differs_across_ranks),
-        cmocka_unit_test(an_interrupt_ends_it),     cmocka_unit_test(other_families),
+        cmocka_unit_test(usage_is_checked),         cmocka_unit_test(files_that_cannot_be_written),
+        cmocka_unit_test(bad_prompt_files),         cmocka_unit_test(prompts_from_a_file),
+        cmocka_unit_test(seeds_draw_combinations),  cmocka_unit_test(every_axis_is_equal),
+        cmocka_unit_test(vanilla_is_found_out),     cmocka_unit_test(bio_holds_across_batches),
+        cmocka_unit_test(bio_differs_across_ranks), cmocka_unit_test(an_interrupt_ends_it),
+        cmocka_unit_test(other_families),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

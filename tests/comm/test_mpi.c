@@ -146,6 +146,23 @@ static void refused(const char *line, const char *message) {
     free(out), free(errors);
 }
 
+/* Without --tp a receipt is computed by as many ranks as there are; those of two makers need two engines. */
+static void receipts(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[2000], *out, *errors;
+    snprintf(line, sizeof line,
+             "sh -c '" INVAR "generate models/tiny-math --ids 5,6 --max-tokens 9 --receipt %s/a && " INVAR
+             "generate models/tiny-math --ids 5,6 --max-tokens 9 --arithmetic tc16 --receipt %s/b && "
+             "cat %s/a %s/b > %s/both && " MPIRUN "-n 2 " INVAR "replay %s/a'",
+             folder, folder, folder, folder, folder, folder);
+    if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
+    if (!strstr(out, "/a:1  equal  ")) fail_msg("wanted an equal receipt, found: %s", out);
+    free(out), free(errors);
+    snprintf(line, sizeof line, MPIRUN "-n 2 " INVAR "replay %s/both", folder);
+    refused(line, "wanted receipts of one maker under mpirun");
+}
+
 static void those_that_do_not_belong_together(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
@@ -178,6 +195,18 @@ static void no_module(void **state) {
     assert_int_equal(system(line), 0);
     snprintf(line, sizeof line, MPIRUN "-n 2 %s/bin/invar generate models/tiny-math " IDS, folder);
     refused(line, "apt install libopenmpi-dev openmpi-bin");
+}
+
+/* A program that was found through PATH, or through a link, still finds the module beside its own file. */
+static void module_is_found(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[1000], *out, *errors;
+    snprintf(line, sizeof line, "ln -s " INVAR_BINARY " %s/linked", folder);
+    assert_int_equal(system(line), 0);
+    snprintf(line, sizeof line, "env PATH=%s:$PATH " MPIRUN "-n 2 linked generate models/tiny-math " IDS, folder);
+    if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
+    free(out), free(errors);
 }
 
 /* The process id of a rank: mpirun starts them in order. */
@@ -255,12 +284,11 @@ static void a_rank_hangs(void **state) {
 int main(void) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     if (!mkdtemp(folder)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_answers),
-                                       cmocka_unit_test(same_logits),
-                                       cmocka_unit_test(those_that_do_not_belong_together),
-                                       cmocka_unit_test(no_module),
-                                       cmocka_unit_test(a_rank_is_killed),
-                                       cmocka_unit_test(a_rank_hangs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_answers),     cmocka_unit_test(same_logits),
+        cmocka_unit_test(receipts),         cmocka_unit_test(those_that_do_not_belong_together),
+        cmocka_unit_test(no_module),        cmocka_unit_test(module_is_found),
+        cmocka_unit_test(a_rank_is_killed), cmocka_unit_test(a_rank_hangs)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char line[200];
     snprintf(line, sizeof line, "rm -rf %s", folder);
