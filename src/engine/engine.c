@@ -182,6 +182,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, e->max_num_batched_tokens,
                            &e->forward, err));
     e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
+    e->tile_rows = e->forward->compute.kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(open_samplers(e, err));
     measure_tokens(e);

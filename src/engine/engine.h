@@ -105,6 +105,7 @@ struct iv_engine {
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     size_t kv_token_bytes; /* over all ranks */
+    size_t tile_rows;      /* of the linear layers' kernel */
     size_t rows_max;       /* logit rows of one sequence in a step: one, and the longest draft */
     size_t longest_token_bytes;
     bool prefix_caching;

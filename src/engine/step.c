@@ -85,7 +85,8 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
                         .waiting_count = look_at_queue(e, e->max_num_seqs - e->running.count),
                         .pages_available = iv_kv_available(&e->kv),
                         .token_budget = e->max_num_batched_tokens,
-                        .seqs_max = e->max_num_seqs};
+                        .seqs_max = e->max_num_seqs,
+                        .tile_rows = e->tile_rows};
     for (size_t i = 0; i < in.running_count; i++) e->plan_running[i] = look_at_running(e, e->running.at[i]);
     *plan = (iv_plan){.items = e->plan_items};
     iv_plan_step(&in, plan);

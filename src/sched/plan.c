@@ -6,7 +6,7 @@
 typedef struct planner {
     const iv_plan_input *in;
     iv_plan_item *items;
-    size_t budget, pages; /* left */
+    size_t budget, pages, guesses; /* left */
     bool preempted;
 } planner;
 
@@ -73,14 +73,19 @@ static size_t admit(planner *p) {
     return n;
 }
 
+static size_t places_for_guesses(const planner *p) {
+    size_t tile = p->in->tile_rows, rows = p->in->token_budget - p->budget;
+    return tile == 0 ? p->budget : iv_size_min(p->budget, (tile - rows % tile) % tile);
+}
+
 /* Guesses stay within the pages that their sequence has by now. */
 static void add_draft(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     iv_plan_item *item = &p->items[i];
     if (!item->samples) return;
     size_t pages = s->pages + new_pages(s, item->tokens);
-    item->draft = iv_size_min(iv_size_min(s->draft, p->budget), pages * IV_ATTENTION_BLOCK - s->known);
-    p->budget -= item->draft;
+    item->draft = iv_size_min(iv_size_min(s->draft, p->guesses), pages * IV_ATTENTION_BLOCK - s->known);
+    p->guesses -= item->draft, p->budget -= item->draft;
 }
 
 void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
@@ -90,6 +95,7 @@ void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
         for (size_t i = 0; i < in->running_count; i++)
             if (!p.items[i].preempt && (left_of(&in->running[i]) == 1) == decode) schedule(&p, i);
     plan->admitted = p.preempted ? 0 : admit(&p);
+    p.guesses = places_for_guesses(&p);
     for (size_t i = 0; i < in->running_count; i++) add_draft(&p, i);
     plan->tokens = in->token_budget - p.budget;
 }

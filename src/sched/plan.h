@@ -5,7 +5,8 @@
  * rank; then prompts get chunks. Who lacks a page takes it from the last in rank, which is preempted: it goes back to
  * the queue and is computed again later. The last in rank itself just waits. So the first in rank always goes on, and
  * as a sequence alone always fits, every one ends. Then sequences of the queue are admitted, in order, none
- * overtaking another; and guessed tokens take what is left of the budget, and no page of their own. */
+ * overtaking another. Guessed tokens take what is left of the budget, no page of their own, and only places that the
+ * last tile of rows would leave empty: a further pass over the weights costs more than guesses bring. */
 #ifndef IV_SCHED_PLAN_H
 #define IV_SCHED_PLAN_H
 
@@ -29,6 +30,7 @@ typedef struct iv_plan_input {
     size_t pages_available; /* free, or cached and held by nobody */
     size_t token_budget;    /* most tokens of a step */
     size_t seqs_max;        /* most sequences that run */
+    size_t tile_rows;       /* tokens that one pass over the weights serves; 0: any number */
 } iv_plan_input;
 
 /* What a step does for one sequence. */

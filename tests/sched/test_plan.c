@@ -17,6 +17,7 @@ static void make_problem(rng *r, problem *p) {
     p->in = (iv_plan_input){.running = p->running, .waiting = p->waiting, .seqs_max = 1 + rng_below(r, SEQS)};
     p->in.running_count = rng_below(r, p->in.seqs_max + 1), p->in.waiting_count = rng_below(r, WAITING + 1);
     p->in.pages_available = rng_below(r, rng_below(r, 2) ? 4 : 60);
+    p->in.tile_rows = rng_below(r, 13);
     p->in.token_budget = 1 + rng_below(r, rng_below(r, 2) ? 12 : 600);
     for (size_t i = 0; i < p->in.running_count; i++) {
         iv_plan_sequence *s = &p->running[i];
@@ -35,7 +36,7 @@ static void make_problem(rng *r, problem *p) {
 
 static void check_plan(const problem *p, const iv_plan *plan) {
     const iv_plan_input *in = &p->in;
-    size_t tokens = 0, taken = 0, given = in->pages_available, preempted = 0, idle_decode = SIZE_MAX;
+    size_t tokens = 0, drafts = 0, taken = 0, given = in->pages_available, preempted = 0, idle_decode = SIZE_MAX;
     assert_true(plan->admitted <= in->waiting_count && in->running_count + plan->admitted <= in->seqs_max);
     for (size_t i = 0; i < in->seqs_max; i++) {
         const iv_plan_item *item = &plan->items[i];
@@ -48,7 +49,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         assert_true(item->tokens <= left_of(s) && item->draft <= s->draft);
         assert_true(item->samples == (item->tokens > 0 && item->tokens == left_of(s)));
         assert_true(item->draft == 0 || item->samples);
-        tokens += item->tokens + item->draft;
+        tokens += item->tokens + item->draft, drafts += item->draft;
         size_t want = item->tokens ? pages_for(s->computed + item->tokens) : 0;
         if (want > s->pages) taken += want - s->pages;
         if (item->draft) assert_true(s->known + item->draft <= PAGE * (want > s->pages ? want : s->pages));
@@ -60,6 +61,8 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         if (!runs) assert_true(item->tokens > 0), taken += s->own;
     }
     assert_true(tokens == plan->tokens && tokens <= in->token_budget);
+    if (drafts && in->tile_rows) /* no tile is begun for guesses */
+        assert_true((tokens - 1) / in->tile_rows == (tokens - drafts - 1) / in->tile_rows);
     assert_true(taken <= given);
     if (preempted) assert_int_equal(plan->admitted, 0);
     for (size_t i = 0; preempted && i < in->running_count; i++) /* the preempted are the last in rank */
