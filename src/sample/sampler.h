@@ -36,8 +36,8 @@ typedef struct iv_sampler {
 iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err);
 void iv_sampler_close(iv_sampler *s);
 
-/* Chooses the token that will stand at `position` (0 for the first of the sequence). logits are finite; should a
- * division by the temperature overflow, the first in order of the largest is chosen, as for temperature 0. */
+/* Chooses the token that will stand at `position` (0 for the first of the sequence). logits: no NaN, and the largest is
+ * finite; should it overflow when divided by the temperature, the smallest id of those that did is chosen. */
 int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
                   const iv_seen *seen, size_t seen_count, uint64_t position);
 
