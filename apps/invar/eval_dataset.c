@@ -133,14 +133,9 @@ int cli_dataset_read(const char *path, size_t limit, cli_dataset *out, iv_error 
     *out = (cli_dataset){0};
     int code = cli_read_file(path, true, &file, err);
     if (code != CLI_OK) return code;
-    size_t number = 0;
-    for (size_t at = 0; at < file.count && code == CLI_OK && out->count < limit;) {
-        const char *line = file.data + at, *end = memchr(line, '\n', file.count - at);
-        size_t n = end ? (size_t)(end - line) : file.count - at;
-        number++;
-        at += n + 1;
-        if (strspn(line, " \t\r") < n) code = add_line(out, path, number, line, n, err);
-    }
+    cli_lines l = {.text = file};
+    while (code == CLI_OK && out->count < limit && cli_next_line(&l))
+        code = add_line(out, path, l.number, l.line, l.line_bytes, err);
     free(file.data);
     if (code == CLI_OK && out->count == 0) code = cli_fail(err, CLI_FAILED, "%s: wanted a problem, found none", path);
     if (code == CLI_OK) code = check_ids(out, path, err);

@@ -55,6 +55,18 @@ int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err) {
     return code;
 }
 
+bool cli_next_line(cli_lines *l) {
+    while (l->at < l->text.count) {
+        const char *line = l->text.data + l->at, *end = memchr(line, '\n', l->text.count - l->at);
+        size_t n = end ? (size_t)(end - line) : l->text.count - l->at;
+        l->at += n + 1;
+        l->number++;
+        l->line = line, l->line_bytes = n;
+        if (strspn(line, " \t\r") < n) return true;
+    }
+    return false;
+}
+
 int cli_read_ids(const char *list, int32_t **out, size_t *count, iv_error *err) {
     *out = NULL;
     int code = cli_parse_ids(list, NULL, count, err);

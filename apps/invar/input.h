@@ -19,6 +19,18 @@ typedef struct cli_bytes {
  * CLI_INPUT_MAX, and with utf8 the first byte that is not. */
 int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err);
 
+/* The lines of a text that are not blank: starts with {.text = the text} and all else zero. */
+typedef struct cli_lines {
+    cli_bytes text;   /* borrowed */
+    size_t at;        /* where the next line begins */
+    size_t number;    /* of the current line, from 1 */
+    const char *line; /* the current one, without its end; not NUL-terminated */
+    size_t line_bytes;
+} cli_lines;
+
+/* Goes to the next line; false at the end. */
+bool cli_next_line(cli_lines *lines);
+
 /* The ids of a list such as 1,2,3. The caller frees *out. CLI_USAGE as cli_parse_ids. */
 int cli_read_ids(const char *list, int32_t **out, size_t *count, iv_error *err);
 

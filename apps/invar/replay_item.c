@@ -63,14 +63,8 @@ int cli_replays_read(const char *path, cli_replays *out, iv_error *err) {
     *out = (cli_replays){0};
     int code = cli_read_file(path, false, &file, err);
     if (code != CLI_OK) return code;
-    size_t number = 0;
-    for (size_t at = 0; at < file.count && code == CLI_OK;) {
-        const char *line = file.data + at, *end = memchr(line, '\n', file.count - at);
-        size_t n = end ? (size_t)(end - line) : file.count - at;
-        number++;
-        at += n + 1;
-        if (strspn(line, " \t\r") < n) code = add_line(out, path, number, line, n, err);
-    }
+    cli_lines l = {.text = file};
+    while (code == CLI_OK && cli_next_line(&l)) code = add_line(out, path, l.number, l.line, l.line_bytes, err);
     free(file.data);
     if (code == CLI_OK && out->count == 0) code = cli_fail(err, CLI_FAILED, "%s: wanted a receipt, found none", path);
     if (code != CLI_OK) cli_replays_free(out);

@@ -253,12 +253,6 @@ static int read_line(const reader *at, const char *line, size_t bytes, verify_pr
     return code;
 }
 
-static bool is_blank(const char *line, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
-    return true;
-}
-
 int verify_prompts_read(const char *path, const char *model_path, const iv_model_info *model, size_t max_tokens,
                         verify_prompts *out, iv_error *err) {
     cli_bytes file;
@@ -268,11 +262,9 @@ int verify_prompts_read(const char *path, const char *model_path, const iv_model
     if (code != CLI_OK) return code;
     if (iv_textual_open(model_path, &textual, err) != IV_OK) code = CLI_FAILED;
     reader at = {.path = path, .textual = textual, .model = model, .max_tokens = max_tokens};
-    for (size_t i = 0, n; code == CLI_OK && i < file.count; i += n + 1) {
-        const char *end = memchr(file.data + i, '\n', file.count - i);
-        n = end ? (size_t)(end - (file.data + i)) : file.count - i;
-        at.line++;
-        if (!is_blank(file.data + i, n)) code = read_line(&at, file.data + i, n, out, err);
+    for (cli_lines l = {.text = file}; code == CLI_OK && cli_next_line(&l);) {
+        at.line = l.number;
+        code = read_line(&at, l.line, l.line_bytes, out, err);
     }
     if (code == CLI_OK && out->count == 0)
         code = cli_fail(err, CLI_FAILED, "%.300s: wanted a prompt, found none", path);
