@@ -1,7 +1,6 @@
 /* engine.c: opening, sizing and closing; facts for the caller. */
 #include "engine/engine.h"
 #include "base/size.h"
-#include "device/memory.h"
 #include "engine/float_mode.h"
 #include "kernels/blas.h"
 #include "model/widen.h"
@@ -85,8 +84,7 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
 
 /* How many pages there is room for. A size or a fraction that was asked for is taken whole: what the sequences do not
  * need, the prefix cache uses. *wish: by default, no more than a share of the free memory. */
-static size_t kv_room(const iv_engine_options *o, size_t weights, size_t page, size_t *wish) {
-    size_t available = iv_memory_available();
+static size_t kv_room(const iv_engine_options *o, size_t available, size_t weights, size_t page, size_t *wish) {
     *wish = SIZE_MAX;
     if (o->kv_bytes) return *wish = o->kv_bytes / page;
     if (available == 0) return SIZE_MAX;
@@ -104,7 +102,8 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
     iv_status status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t page = token * IV_ATTENTION_BLOCK, wish, all, room = kv_room(o, plan.weight_bytes, page, &wish);
+    size_t page = token * IV_ATTENTION_BLOCK, available = iv_ranks_memory_available(e->ranks), wish, all,
+           room = kv_room(o, available, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(status);

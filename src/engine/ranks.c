@@ -28,7 +28,8 @@ typedef struct helper {
 
 struct iv_ranks {
     size_t size, rank, timeout_ms, threads;
-    iv_comm *comm; /* of rank 0 of this process; NULL for one rank */
+    iv_comm *comm;                 /* of rank 0 of this process; NULL for one rank */
+    uint64_t memory, least_memory; /* that is available: to this process, and to the one that has least */
     bool processes, running, lost;
     iv_error why; /* once lost */
     helper *helpers;
@@ -41,10 +42,27 @@ struct iv_ranks {
 
 /* ---- who takes part ------------------------------------------------------------------------------------ */
 
+/* Sizes that follow from free memory must be the same everywhere, and it changes from one moment to the next. */
+static iv_status find_least_memory(iv_ranks *r, iv_error *err) {
+    size_t bytes[IV_COMM_RANKS_MAX];
+    const void *blocks[IV_COMM_RANKS_MAX];
+    r->memory = r->least_memory = iv_memory_available();
+    for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof r->memory;
+    iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS);
+    IV_TRY(iv_comm_all_gather(r->comm, &r->memory, bytes, blocks, err));
+    for (size_t i = 0; i < r->size; i++) {
+        uint64_t theirs;
+        memcpy(&theirs, blocks[i], sizeof theirs);
+        if (theirs < r->least_memory) r->least_memory = theirs;
+    }
+    return IV_OK;
+}
+
 static iv_status open_processes(iv_ranks *r, size_t asked, iv_error *err) {
     IV_TRY(iv_comm_mpi_open(&r->comm, err));
     r->processes = true;
     r->size = r->comm->size, r->rank = r->comm->rank;
+    IV_TRY(find_least_memory(r, err));
     if (asked && asked != r->size)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted %zu, the processes of mpirun, found %zu", r->size,
                        asked);
@@ -75,6 +93,10 @@ iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err)
     if (r->timeout_ms == 0) return iv_fail(err, IV_INVALID, "rank_timeout_ms: wanted 1 or more, found 0");
     return iv_mpi_processes() > 1 ? open_processes(r, o->tensor_parallel_size, err)
                                   : open_threads(r, o->tensor_parallel_size, err);
+}
+
+size_t iv_ranks_memory_available(const iv_ranks *r) {
+    return r->processes ? (size_t)r->least_memory : iv_memory_available();
 }
 
 void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m) {
@@ -314,6 +336,7 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
     }
     iv_float_mode_leave(mode);
     iv_wire_free(&read);
+    if (status == IV_OK) status = meet(r->comm, err);
     r->running = false;
     r->lost = status != IV_OK;
     return status;
@@ -326,7 +349,10 @@ void iv_ranks_close(iv_ranks *r) {
     iv_error unused;
     const void *none;
     size_t bytes;
-    if (r->running && r->rank == 0 && !r->lost) iv_comm_broadcast(r->comm, NULL, 0, &none, &bytes, &unused);
+    if (r->running && r->rank == 0 && !r->lost) {
+        iv_comm_broadcast(r->comm, NULL, 0, &none, &bytes, &unused);
+        if (r->processes) meet(r->comm, &unused); /* who hangs at the end breaks the job too */
+    }
     for (size_t i = 0; i < r->helper_count; i++) {
         helper *h = &r->helpers[i];
         if (h->started) pthread_join(h->thread, NULL);

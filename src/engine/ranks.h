@@ -16,6 +16,9 @@ typedef struct iv_ranks iv_ranks;
 iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_ranks_close(iv_ranks *r); /* tells the others to end; NULL is fine */
 
+/* iv_memory_available, but the same on all ranks: the least that a process had when they met. */
+size_t iv_ranks_memory_available(const iv_ranks *r);
+
 /* What the model's options must say for the ranks of this process. */
 void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m);
 

@@ -16,11 +16,12 @@ iv_status iv_kv_pool_open(iv_kv_pool *pool, const iv_kv_layout *layout, size_t l
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", pages);
     pool->data_bytes = bytes;
     pool->data = iv_memory_alloc(bytes);
-    if (pool->data) {
+    bool stored = pool->data || bytes == 0; /* a rank without heads has empty pages */
+    if (stored) {
         pool->free_pages = malloc(pages * sizeof *pool->free_pages);
         pool->holders = calloc(pages, sizeof *pool->holders);
     }
-    if (!pool->data || !pool->free_pages || !pool->holders) {
+    if (!stored || !pool->free_pages || !pool->holders) {
         iv_kv_pool_close(pool);
         return iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for %zu pages of 64 tokens (%zu bytes)", pages, bytes);
     }

@@ -1,7 +1,6 @@
 /* Ranks as processes: the program under mpirun gives the bytes that it gives alone; ranks that do not belong together
  * are refused; a rank that dies or hangs ends the job, with a message, soon. */
-#include "support.h"
-#include "base/buf.h"
+#include "engine/made_model.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -116,17 +115,14 @@ static void same_answers(void **state) {
     free(out), free(errors), free(want);
 }
 
-static void same_logits(void **state) {
-    (void)state;
-    SKIP_WITHOUT_MPI();
+static void same_logits_of(const char *model) {
     static const char *const starts[] = {"", MPIRUN "-n 2 ", MPIRUN "-n 4 "};
     char line[1000], *want = NULL;
     for (size_t i = 0; i < 3; i++) {
         char *out, *errors;
         snprintf(line, sizeof line,
-                 "sh -c '%s" INVAR "logits tests/data/hf/qwen3_moe --ids 5,9,200,31,7,7,80 --out %s/logits && "
-                 "sha256sum < %s/logits'",
-                 starts[i], folder, folder);
+                 "sh -c '%s" INVAR "logits %s --ids 5,9,200,31,7,7,80 --out %s/logits && sha256sum < %s/logits'",
+                 starts[i], model, folder, folder);
         if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
         if (want)
             assert_string_equal(out, want);
@@ -135,6 +131,40 @@ static void same_logits(void **state) {
         free(out), free(errors);
     }
     free(want);
+}
+
+static void same_logits(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    same_logits_of("tests/data/hf/qwen3_moe");
+    made_model m;
+    made_one_head(&m);
+    same_logits_of(made_write(&m));
+    made_close(&m);
+}
+
+/* Each process looks at the memory that is free by itself, while it changes: all use what one of them saw. */
+static void a_share_of_changing_memory(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char *out, *errors;
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        while (pid == 0) {
+            enum { BYTES = 200 << 20 };
+            char *p = malloc(BYTES);
+            if (!p) _exit(1);
+            memset(p, 1, BYTES);
+            __asm__ volatile("" ::"r"(p) : "memory");
+            free(p);
+        }
+        int code = run(MPIRUN "-n 6 " GENERATE "--max-tokens 1 --kv-cache-memory 0.5", &out, &errors);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        if (code != 0) fail_msg("exit %d: %s", code, errors);
+        free(out), free(errors);
+    }
 }
 
 /* The job fails, and says this. */
@@ -284,11 +314,15 @@ static void a_rank_hangs(void **state) {
 int main(void) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     if (!mkdtemp(folder)) return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_answers),     cmocka_unit_test(same_logits),
-        cmocka_unit_test(receipts),         cmocka_unit_test(those_that_do_not_belong_together),
-        cmocka_unit_test(no_module),        cmocka_unit_test(module_is_found),
-        cmocka_unit_test(a_rank_is_killed), cmocka_unit_test(a_rank_hangs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_answers),
+                                       cmocka_unit_test(same_logits),
+                                       cmocka_unit_test(a_share_of_changing_memory),
+                                       cmocka_unit_test(receipts),
+                                       cmocka_unit_test(those_that_do_not_belong_together),
+                                       cmocka_unit_test(no_module),
+                                       cmocka_unit_test(module_is_found),
+                                       cmocka_unit_test(a_rank_is_killed),
+                                       cmocka_unit_test(a_rank_hangs)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char line[200];
     snprintf(line, sizeof line, "rm -rf %s", folder);

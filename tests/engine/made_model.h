@@ -83,6 +83,21 @@ static inline void made_convert(made_model *m, iv_dtype type) {
     }
 }
 
+/* tests/data/hf/llama31 with one head of 16: attention's output has one leaf, so that all ranks but one have no head.
+ */
+static inline void made_one_head(made_model *m) {
+    static const char *const names[] = {"q", "k", "v", "o"};
+    made_open(m, "llama31");
+    made_config(m, "\"num_attention_heads\": 8", "\"num_attention_heads\": 1");
+    made_config(m, "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 1");
+    for (int layer = 0; layer < 2; layer++)
+        for (size_t i = 0; i < 4; i++) {
+            char name[100];
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.%s_proj.weight", layer, names[i]);
+            m->tensors[made_find(m, name)].shape[names[i][0] == 'o'] = 16;
+        }
+}
+
 /* Writes what there is now; the directory. */
 static inline const char *made_write(made_model *m) {
     iv_error err;

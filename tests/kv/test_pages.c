@@ -105,9 +105,26 @@ static void too_large_a_pool_is_refused(void **state) {
     assert_non_null(strstr(err.message, "4294967295 pages"));
 }
 
+/* Of a rank that has no heads: pages are numbers alone. */
+static void pages_may_be_empty(void **state) {
+    (void)state;
+    iv_kv_layout layout;
+    iv_kv_pool pool;
+    iv_kv_table table;
+    iv_error err;
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 0, 16));
+    ASSERT_OK(iv_kv_pool_open(&pool, &layout, LAYERS, PAGES, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&table, 100, &err), &err);
+    ASSERT_OK(iv_kv_table_grow(&table, &pool, 100, &err), &err);
+    assert_int_equal(iv_kv_available(&pool), PAGES - 2);
+    iv_kv_table_close(&table, &pool);
+    iv_kv_pool_close(&pool);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_never_shared), cmocka_unit_test(exhaustion_names_both_numbers),
-        cmocka_unit_test(layers_and_pages_do_not_overlap), cmocka_unit_test(too_large_a_pool_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_may_be_empty), cmocka_unit_test(pages_are_never_shared),
+                                       cmocka_unit_test(exhaustion_names_both_numbers),
+                                       cmocka_unit_test(layers_and_pages_do_not_overlap),
+                                       cmocka_unit_test(too_large_a_pool_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

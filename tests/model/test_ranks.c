@@ -87,6 +87,16 @@ static void five_experts(void **state) {
     made_close(&m);
 }
 
+static void one_head(void **state) {
+    (void)state;
+    made_model m;
+    made_one_head(&m);
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", made_write(&m));
+    whole_family(dir, TOKENS, 8);
+    made_close(&m);
+}
+
 static void tiny_math(void **state) {
     (void)state;
     whole_family(INVAR_SOURCE_DIR "/models/tiny-math", 20, 8);
@@ -151,6 +161,7 @@ int main(void) {
                                        cmocka_unit_test(mistral),
                                        cmocka_unit_test(qwen3_moe),
                                        cmocka_unit_test(five_experts),
+                                       cmocka_unit_test(one_head),
                                        cmocka_unit_test(tiny_math),
                                        cmocka_unit_test(stories15m),
                                        cmocka_unit_test(control_rank_order_differs),
