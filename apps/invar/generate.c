@@ -7,7 +7,6 @@
 #include "sampling.h"
 #include "text.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,12 +221,11 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
 }
 
 static int write_receipt(const char *path, const cli_answer *a, iv_error *err) {
+    cli_page page;
     if (!a->receipt) return cli_fail(err, CLI_FAILED, "%s: no memory for the receipt", path);
-    FILE *file = fopen(path, "we");
-    if (!file) return cli_fail(err, CLI_FAILED, "%s: cannot write: %s", path, strerror(errno));
-    bool bad = fprintf(file, "%s\n", a->receipt) < 0;
-    bad |= fclose(file) != 0;
-    return bad ? cli_fail(err, CLI_FAILED, "%s: write failed: %s", path, strerror(errno)) : CLI_OK;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    fprintf(page.file, "%s\n", a->receipt);
+    return cli_page_write(&page, path, err);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */
@@ -270,6 +268,7 @@ int cli_generate(const cli_args *args, iv_error *err) {
     iv_engine *engine = NULL;
     cli_sampling sampling;
     int code = prompt_read(args, &p, err);
+    if (code == CLI_OK) code = cli_check_writable(cli_text(args, "receipt", NULL), err);
     if (code == CLI_OK) code = cli_engine_open(args, &engine, err);
     if (code == CLI_OK) code = answer(args, engine, &p, &sampling, err);
     iv_engine_close(engine);

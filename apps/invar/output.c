@@ -55,6 +55,27 @@ int cli_page_out(cli_page *page, iv_error *err) {
     return code;
 }
 
+int cli_page_write(cli_page *page, const char *path, iv_error *err) {
+    if (strcmp(path, "-") == 0) return cli_page_out(page, err);
+    int code = cli_page_end(page, err);
+    if (code == CLI_OK) {
+        FILE *file = fopen(path, "we");
+        bool good = file && fwrite(page->data, 1, page->bytes, file) == page->bytes;
+        if (file) good &= fclose(file) == 0;
+        if (!good) code = cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
+    }
+    cli_page_free(page);
+    return code;
+}
+
+int cli_check_writable(const char *path, iv_error *err) {
+    if (!path || strcmp(path, "-") == 0) return CLI_OK;
+    FILE *file = fopen(path, "ae");
+    if (!file) return cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
+    fclose(file);
+    return CLI_OK;
+}
+
 void cli_page_free(cli_page *page) {
     if (page->file) fclose(page->file);
     free(page->data);

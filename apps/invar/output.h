@@ -23,7 +23,11 @@ int cli_page_open(cli_page *page, iv_error *err);
 /* Ends writing: data and bytes are then good. CLI_FAILED if memory ran out. */
 int cli_page_end(cli_page *page, iv_error *err);
 int cli_page_out(cli_page *page, iv_error *err); /* end, cli_out, free */
-void cli_page_free(cli_page *page);              /* zeroed or freed pages are fine */
+/* The same into a file; "-" is standard output. */
+int cli_page_write(cli_page *page, const char *path, iv_error *err);
+/* A file that cannot be written shows before the work begins. What it holds stays. */
+int cli_check_writable(const char *path, iv_error *err);
+void cli_page_free(cli_page *page); /* zeroed or freed pages are fine */
 
 /* Terminal styles, "" where colour is not wanted: not a terminal, NO_COLOR, TERM=dumb. */
 typedef struct cli_style {

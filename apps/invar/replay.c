@@ -253,8 +253,8 @@ static int finish(replay *r, iv_error *err) {
     for (size_t i = 0; i < r->all.count; i++) counts[r->all.items[i].verdict]++;
     int code = r->json ? write_json(r, counts, err) : CLI_OK;
     if (code != CLI_OK || counts[CLI_REPLAY_EQUAL] == r->all.count) return code;
-    return cli_fail(err, CLI_FAILED, "%zu receipts: %zu equal, %zu differ, %zu from another maker%s, %zu failed",
-                    r->all.count, counts[CLI_REPLAY_EQUAL], counts[CLI_REPLAY_DIFFERS], counts[CLI_REPLAY_OTHER_MAKER],
+    return cli_fail(err, CLI_FAILED, "receipts: %zu equal, %zu differ, %zu from another maker%s, %zu failed",
+                    counts[CLI_REPLAY_EQUAL], counts[CLI_REPLAY_DIFFERS], counts[CLI_REPLAY_OTHER_MAKER],
                     counts[CLI_REPLAY_OTHER_MAKER] ? " (--force computes them all the same)" : "",
                     counts[CLI_REPLAY_FAILED]);
 }

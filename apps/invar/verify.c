@@ -7,7 +7,6 @@
 #include "verify_compare.h"
 #include "verify_report.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,15 +46,6 @@ static int open_job(const cli_args *args, const char *path, verify *v, iv_error 
                    : verify_prompts_make(&v->model, max_tokens, &v->prompts, err);
 }
 
-/* A file that cannot be written shows before anything has run. What it holds stays until there is a report. */
-static int check_file(const char *path, iv_error *err) {
-    if (!path || strcmp(path, "-") == 0) return CLI_OK;
-    FILE *file = fopen(path, "ae");
-    if (!file) return cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
-    fclose(file);
-    return CLI_OK;
-}
-
 /* The quiet run, then each value alone. More follows once it is known which values there are. */
 static int plan(const cli_args *args, verify *v, iv_error *err) {
     if (cli_has_other_ranks()) /* they serve one engine and end with it */
@@ -63,8 +53,8 @@ static int plan(const cli_args *args, verify *v, iv_error *err) {
                         "opens an engine for each configuration: not under mpirun (--axes tp makes "
                         "ranks of threads)");
     int code = verify_axes_read(args, &v->axes, err);
-    if (code == CLI_OK) code = check_file(v->json, err);
-    if (code == CLI_OK) code = check_file(v->plot, err);
+    if (code == CLI_OK) code = cli_check_writable(v->json, err);
+    if (code == CLI_OK) code = cli_check_writable(v->plot, err);
     if (code != CLI_OK) return code;
     /* Too large a product shows before anything has run. */
     verify_configs all = {0};
@@ -144,30 +134,17 @@ static int run_all(const cli_args *args, verify *v, iv_error *err) {
 
 /* ---- what was found ------------------------------------------------------------------------------------ */
 
-static int write_page(cli_page *page, const char *path, iv_error *err) {
-    if (strcmp(path, "-") == 0) return cli_page_out(page, err);
-    int code = cli_page_end(page, err);
-    if (code == CLI_OK) {
-        FILE *file = fopen(path, "we");
-        bool good = file && fwrite(page->data, 1, page->bytes, file) == page->bytes;
-        if (file) good &= fclose(file) == 0;
-        if (!good) code = cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
-    }
-    cli_page_free(page);
-    return code;
-}
-
 static int write_files(const verify *v, const verify_report *report, iv_error *err) {
     cli_page page;
     if (v->json) {
         if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
         verify_report_json(page.file, report);
-        if (write_page(&page, v->json, err) != CLI_OK) return CLI_FAILED;
+        if (cli_page_write(&page, v->json, err) != CLI_OK) return CLI_FAILED;
     }
     if (v->plot) {
         if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
         verify_report_plot(page.file, report);
-        if (write_page(&page, v->plot, err) != CLI_OK) return CLI_FAILED;
+        if (cli_page_write(&page, v->plot, err) != CLI_OK) return CLI_FAILED;
     }
     return CLI_OK;
 }
