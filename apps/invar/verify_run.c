@@ -170,7 +170,7 @@ static int submit_stranger(runner *r, iv_error *err) {
 /* IV_NOT_FOUND: it waits, or has just ended. */
 static int disturb(runner *r, iv_error *err) {
     if (r->config->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_RANDOM && r->flying && r->preempted < 3 * r->count &&
-        below(r, RANDOM_PREEMPT_IN) == 0) {
+        (r->preempted == 0 || below(r, RANDOM_PREEMPT_IN) == 0)) { /* once at least, however short the run is */
         iv_status status = iv_engine_preempt(r->engine, r->flights[below(r, r->flying)].id, err);
         if (status != IV_OK && status != IV_NOT_FOUND) return CLI_FAILED;
         r->preempted += status == IV_OK;
