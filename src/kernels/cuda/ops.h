@@ -1,0 +1,269 @@
+/* ops.h: the ops of a step on an NVIDIA GPU, as launchers. Law: NUMERICS.md; every op has the bits of its scalar
+ * reference in src/numerics (tests/cuda).
+ *
+ * All pointers are device memory unless a comment says host. A launcher enqueues on `stream` and returns at once with
+ * 0 or a cudaError_t; it never allocates, never synchronises, and may be captured into a graph: what changes from step
+ * to step under one graph (ids, positions, slots, work lists, page tables) is read from device memory. Rows at or
+ * beyond a step's true count are padding: they hold finite rubbish, cost time and are never looked at.
+ *
+ * 16-bit activations and weights are bfloat16 or float16; `type` says which. In fma32 `type` may also be float32, and
+ * 16-bit weights may meet float32 activations. tc16 kernels run on compute capability 9.0 alone: other tensor cores
+ * add in another way. */
+#ifndef IV_KERNELS_CUDA_OPS_H
+#define IV_KERNELS_CUDA_OPS_H
+
+#include "base/dtype.h"
+#include "numerics/attention.h"
+#include "numerics/tree.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *iv_gpu_stream; /* cudaStream_t */
+
+/* ---- linear layers (linear.c chooses; linear_*.cu compute) -------------------------------------------------- */
+
+/* W, row by row: [n][k_padded], 16-byte aligned, zero from k to k_padded. With experts, those of expert e begin
+ * e * expert_bytes further on. */
+typedef struct iv_gpu_matrix {
+    iv_dtype type;
+    size_t n, k_padded;
+    int leaves; /* of the tree over k_padded; 1, 2, 4 or 8 */
+    const void *data;
+    size_t expert_bytes;
+} iv_gpu_matrix;
+
+typedef enum iv_gpu_epilogue {
+    IV_GPU_STORE,    /* out[row][n] = y, float32, y canonical, with bias if any */
+    IV_GPU_RESIDUAL, /* out[row][n] = canon(out[row][n] + y), float32 */
+    IV_GPU_SWIGLU    /* act[row][n / 2] = R(swiglu(gate, up)) in `type`. Rows of W come in groups of 8 gates then 8 ups:
+                      * gate i is row i / 8 * 16 + i % 8, its up 8 rows on; n a multiple of 16 */
+} iv_gpu_epilogue;
+
+/* Which rows go to which expert, made by iv_gpu_route on the device. Entry j of expert e stands at offsets[e] + j. */
+typedef struct iv_gpu_groups {
+    size_t experts;          /* of the whole layer */
+    size_t first, count;     /* those that this GPU has: W's expert 0 is expert `first` */
+    const int32_t *offsets;  /* [experts + 1] */
+    const int32_t *slots;    /* [rows * k]: token * k + place in the token's ascending list */
+    const float *weights;    /* [rows * k] by slot; read by the down layer only */
+    size_t experts_per_token;
+} iv_gpu_groups;
+
+typedef struct iv_gpu_linear_args {
+    iv_arithmetic arithmetic;
+    iv_gpu_matrix w;
+    iv_dtype type;  /* of x */
+    const void *x;  /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
+                     * readable and zero from k to k_padded */
+    size_t x_stride;
+    size_t rows;
+    iv_gpu_epilogue epilogue;
+    const float *bias; /* [n] or NULL */
+    void *out;         /* as the epilogue has it */
+    size_t out_stride; /* elements */
+    /* NULL: one matrix. Else x rows are taken by expert: gate_up reads row slot / k and writes act row `entry` (its
+     * place in the sorted order); down (weighted) reads row `entry` and writes out[slot] = weight * y, float32. */
+    const iv_gpu_groups *groups;
+    bool weighted;
+} iv_gpu_linear_args;
+
+/* How a problem is computed. Any legal one gives the same bits; which is taken is a pure function of the problem. */
+typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_STREAM, IV_GPU_WGMMA, IV_GPU_FAMILIES } iv_gpu_family;
+
+typedef struct iv_gpu_linear_config {
+    iv_gpu_family family;
+    int tile_n, tile_m; /* outputs and tokens of a tile */
+    int split;          /* CTAs (of a cluster or not) that share the leaves of one tile */
+    int stages;
+    int variant;        /* the family's own */
+} iv_gpu_linear_config;
+
+/* Every legal configuration of a problem, `count` of them at most; returns how many there are. Looks at sizes only. */
+size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
+/* The one that is taken. */
+iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a);
+/* "stream n16 m8 split 1 ..." into text. */
+void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes);
+
+/* Scratch that any configuration needs for up to `rows` rows of `n` outputs; zeroed once before the first launch, and
+ * left ready for the next by every launch. */
+size_t iv_gpu_linear_scratch(size_t rows, size_t n);
+
+int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_bytes, iv_gpu_stream stream);
+int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
+                       iv_gpu_stream stream);
+
+/* The families: configs as above, and a launch. */
+size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
+int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
+int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
+int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+
+/* ---- keys and values ---------------------------------------------------------------------------------------- */
+
+/* One layer. Of a page and a head: K [64][head_dim], then V [64][head_dim]. Pages are page_bytes apart, zeroed at the
+ * start; what is in them is finite. */
+typedef struct iv_gpu_kv {
+    iv_dtype type;
+    size_t heads, head_dim;
+    void *pages;
+    size_t page_count;
+} iv_gpu_kv;
+
+static inline size_t iv_gpu_kv_head_bytes(const iv_gpu_kv *kv) { /* K and V */
+    return 2 * IV_ATTENTION_BLOCK * kv->head_dim * iv_dtype_bytes(kv->type);
+}
+static inline size_t iv_gpu_kv_page_bytes(const iv_gpu_kv *kv) { return kv->heads * iv_gpu_kv_head_bytes(kv); }
+
+/* ---- attention (attention_plan.c plans; attention_*.cu compute) ----------------------------------------------- */
+
+/* Consecutive rows of one sequence, as iv_attention_span. On the device. */
+typedef struct iv_gpu_span {
+    int32_t first_row, rows;
+    int32_t position; /* of the first row */
+    int32_t table;    /* its page numbers begin at tables[table] */
+} iv_gpu_span;
+
+typedef struct iv_gpu_attention_shape {
+    iv_arithmetic arithmetic;
+    iv_dtype type;
+    size_t heads, kv_heads, head_dim;
+    size_t group, group_first; /* as iv_attention_args */
+    int64_t window;            /* 0: none */
+} iv_gpu_attention_shape;
+
+/* What attention needs beside its operands, for steps of up to rows_max rows, spans_max spans, contexts of up to
+ * positions_max tokens: host bytes of a plan, which the caller copies to the device, and device scratch, zeroed once
+ * and left ready by every launch. */
+size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
+                                   size_t positions_max);
+size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
+                                size_t positions_max);
+
+/* Host: writes the plan of a step, the same for all layers that share a window. The bytes written, at most
+ * iv_gpu_attention_plan_bytes, or 0 when the spans exceed what was said there. Pure. `sms` is the GPU's. */
+size_t iv_gpu_attention_plan(const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count, int sms,
+                             void *plan, size_t bytes);
+
+typedef struct iv_gpu_attention_args {
+    iv_gpu_attention_shape shape;
+    iv_gpu_kv kv;
+    float scale_log2e;
+    const void *q;            /* [rows][heads * head_dim] */
+    void *out;                /* the same shape and type */
+    const void *plan;         /* device copy of the plan */
+    const iv_gpu_span *spans; /* device */
+    const uint32_t *tables;   /* device */
+    void *scratch;
+    bool decode; /* every span has one row: known when the graph is captured, so another kernel may be launched */
+    int sms;
+} iv_gpu_attention_args;
+
+int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
+
+/* ---- row ops (rows.cu) ------------------------------------------------------------------------------------ */
+
+/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. */
+int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
+                 iv_gpu_stream stream);
+
+/* out[row][out_stride] = R(RMSNorm(x[pick ? pick[row] : row])), zero from n to out_stride. */
+int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
+                   iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
+
+typedef struct iv_gpu_rotate_args {
+    const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
+    size_t rows, heads;
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    float eps;
+    const float *cosine, *sine; /* [position][head_dim / 2] */
+    const int32_t *positions;   /* [rows] */
+    const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: nothing is written */
+    iv_gpu_kv kv;               /* written */
+    void *q;                    /* [rows][heads * head_dim] */
+    uint64_t *bad;              /* becomes the least of itself and (layer << 32 | row) where a key or value is not finite */
+    uint32_t layer;
+} iv_gpu_rotate_args;
+/* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
+int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
+
+/* act[row][act_stride] = R(swiglu(gate, up)) from wide[row][2 n]: gates, then ups. Zero from n to act_stride. */
+int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
+                  iv_gpu_stream stream);
+
+/* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
+ * *true_rows go nowhere. logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1]; slots [rows * k]. */
+int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
+                 int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
+
+/* x[row] = canon(x[row] + combine(terms[row])): the tree over expert ids. terms[r][rows][k][hidden], where rank r has
+ * the experts [first[r], first[r + 1]) and the terms of others are not read. `ranks` pointers on the host, device
+ * memory of peers; first on the host. */
+int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks, const int32_t *ids, size_t rows,
+                   size_t k, size_t hidden, float *x, iv_gpu_stream stream);
+
+/* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
+
+/* One row's parameters: those requests whose sampling the GPU does: no bias, no penalties. */
+typedef struct iv_gpu_sampling {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    uint64_t seed, position;
+} iv_gpu_sampling;
+
+typedef struct iv_gpu_sampled {
+    int32_t token;
+    float logprob;      /* of the token */
+    float max, log_sum; /* log softmax is (x - max) - log_sum; a log_sum outside [0, 1e30) fails the request */
+} iv_gpu_sampled;
+
+size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
+/* logits [rows][vocab] are read only. */
+int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
+                  iv_gpu_sampled *out, iv_gpu_stream stream);
+
+/* ---- ranks (join.cu) ------------------------------------------------------------------------------------- */
+
+enum { IV_GPU_RANKS_MAX = 8 };
+
+/* What the GPUs of one process share: flags in the memory of each, which the others reach by NVLink or PCIe. */
+typedef struct iv_gpu_peers {
+    int ranks, rank;
+    uint32_t *flags[IV_GPU_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
+    uint32_t *failed;                  /* host memory that all GPUs reach: 1 + the rank that gave up waiting */
+    uint64_t timeout_ns;
+} iv_gpu_peers;
+
+enum { IV_GPU_FLAG_WORDS = 4096 };
+
+/* The end of a row-parallel layer over several GPUs, and the norm that follows it, in one launch by each rank:
+ * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
+ * normed = R(RMSNorm(x)) on every rank. After it the nodes may be written again. rows >= 1, the same on all ranks.
+ * x stays whole on every rank, or (two-shot) only the rows that a rank owns are kept true: iv_gpu_join_owner says. */
+typedef struct iv_gpu_join_args {
+    iv_arithmetic arithmetic;
+    size_t rows, hidden;
+    iv_tree_join join;
+    const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order, on whichever GPU computed it */
+    const float *bias;                /* [hidden] or NULL */
+    float *x;                         /* [rows][hidden] of this rank */
+    const float *norm_weight;         /* NULL: no norm */
+    float eps;
+    iv_dtype type;
+    void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
+    size_t normed_stride;
+} iv_gpu_join_args;
+
+int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
+
+/* A barrier of all ranks' streams: what each wrote before is seen by all after. */
+int iv_gpu_meet(const iv_gpu_peers *p, iv_gpu_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
