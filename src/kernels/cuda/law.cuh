@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define IV_NAN_F32_BITS 0x7fffffffu
-#define inline inline __device__ __forceinline__ /* elementary.h says static inline */
+#define inline __device__ __forceinline__ /* elementary.h says static inline */
 
 typedef float vf;
 typedef uint32_t vi;
