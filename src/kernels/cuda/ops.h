@@ -195,6 +195,15 @@ int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
                   iv_gpu_stream stream);
 
+/* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: inputs that a linear layer cannot take
+ * where they lie. */
+int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to,
+                        size_t to_stride, iv_gpu_stream stream);
+
+/* out[i] = x[pick[i]], rows of `stride` elements. */
+int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t *pick, size_t rows, void *out,
+                     iv_gpu_stream stream);
+
 /* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
  * *true_rows go nowhere. logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1]; slots [rows * k]. */
 int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
@@ -242,7 +251,8 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
 
 /* The end of a row-parallel layer over several GPUs, and the norm that follows it, in one launch by each rank:
  * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
- * normed = R(RMSNorm(x)) on every rank. After it the nodes may be written again. rows >= 1, the same on all ranks.
+ * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
+ * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
  * x stays whole on every rank, or (two-shot) only the rows that a rank owns are kept true: iv_gpu_join_owner says. */
 typedef struct iv_gpu_join_args {
     iv_arithmetic arithmetic;
@@ -256,6 +266,7 @@ typedef struct iv_gpu_join_args {
     iv_dtype type;
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
+    bool whole; /* x must be true in all rows on every rank: no two-shot */
 } iv_gpu_join_args;
 
 int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
