@@ -61,6 +61,8 @@ typedef struct iv_model_options {
     bool baseline;                 /* partial sums meet rank by rank: share.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
+    bool dummy;                    /* seeded random weights, whatever files there are */
+    uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */
     void *user;
 } iv_model_options;
