@@ -82,6 +82,8 @@ typedef struct iv_engine iv_engine;
 
 typedef struct iv_engine_options {
     const char *model;             /* a Hugging Face model directory */
+    const char *load_format;       /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
+    uint64_t dummy_seed;           /* of dummy weights, 0 by default */
     const char *dtype;             /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
     const char *arithmetic;        /* "fma32" or "tc16": how dot products are summed; part of the fingerprint */
     const char *isa;               /* "auto", "scalar", "avx2", "avx512": never changes a bit */
@@ -103,8 +105,8 @@ typedef struct iv_engine_options {
     void *user;
 } iv_engine_options;
 
-/* auto, fma32, invar, all CPUs, one rank (or those of mpirun), 16 sequences, 512 tokens a step, prefix caching, no
- * speculation. */
+/* auto (type, weights), fma32, invar, all CPUs, one rank (or those of mpirun), 16 sequences, 512 tokens a step, prefix
+ * caching, no speculation. */
 IV_API void iv_engine_options_init(iv_engine_options *options);
 
 IV_API iv_status iv_engine_open(const iv_engine_options *options, iv_engine **out, iv_error *err);

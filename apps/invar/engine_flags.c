@@ -4,6 +4,18 @@
 enum { THREADS_MAX = 256, SEQS_MAX = 1024, BATCHED_TOKENS_MAX = 65536 };
 
 static const cli_flag engine_flags[] = {
+    {.name = "load-format",
+     .kind = CLI_CHOICE,
+     .metavar = "NAME",
+     .choices = "auto dummy",
+     .unset = "auto: the model's files",
+     .help = "dummy: seeded random weights, for measuring: config.json is enough"},
+    {.name = "dummy-seed",
+     .kind = CLI_COUNT,
+     .metavar = "N",
+     .greatest = UINT64_MAX,
+     .unset = "0",
+     .help = "seed of --load-format dummy"},
     CLI_ARITHMETIC_FLAG,
     CLI_DTYPE_FLAG,
     CLI_NUMERICS_FLAG,
@@ -78,6 +90,8 @@ static const cli_flag engine_flags[] = {
 const cli_section cli_engine_section = {"Engine", engine_flags};
 
 void cli_engine_options(const cli_args *args, iv_engine_options *o) {
+    o->load_format = cli_text(args, "load-format", o->load_format);
+    o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
     o->dtype = cli_text(args, "dtype", o->dtype);
     o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
     o->numerics = cli_text(args, "numerics", o->numerics);

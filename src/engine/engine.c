@@ -19,7 +19,8 @@ double iv_now(void) {
 const char *iv_version(void) { return INVAR_VERSION; }
 
 void iv_engine_options_init(iv_engine_options *o) {
-    *o = (iv_engine_options){.dtype = "auto",
+    *o = (iv_engine_options){.load_format = "auto",
+                             .dtype = "auto",
                              .arithmetic = "fma32",
                              .isa = "auto",
                              .numerics = "invar",
@@ -42,6 +43,13 @@ static iv_status parse_dtype(const char *text, iv_model_options *m, iv_error *er
     return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", text);
 }
 
+static iv_status parse_load_format(const iv_engine_options *o, iv_model_options *m, iv_error *err) {
+    const char *how = o->load_format ? o->load_format : "auto";
+    m->dummy = strcmp(how, "dummy") == 0, m->dummy_seed = o->dummy_seed;
+    if (m->dummy || strcmp(how, "auto") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "load_format: wanted auto or dummy, found '%s'", how);
+}
+
 static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_error *err) {
     const char *how = o->speculative ? o->speculative : "off";
     bool drafts = strcmp(how, "ngram") == 0;
@@ -56,6 +64,7 @@ static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_
 
 static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "model: wanted a model directory, found nothing");
+    IV_TRY(parse_load_format(o, m, err));
     IV_TRY(parse_dtype(o->dtype ? o->dtype : "auto", m, err));
     const char *arithmetic = o->arithmetic ? o->arithmetic : "fma32";
     if (strcmp(arithmetic, "tc16") == 0)

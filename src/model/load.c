@@ -71,13 +71,19 @@ static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_pl
     return IV_OK;
 }
 
+static iv_status open_weights(const char *dir, const iv_model_options *o, const iv_model_config *config,
+                              iv_checkpoint **out, iv_error *err) {
+    if (!o->dummy) return iv_checkpoint_open(dir, out, err);
+    return iv_weight_plan_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
+}
+
 /* Everything that headers tell. On failure nothing is held. */
 static iv_status plan_from_headers(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                                    iv_weight_plan *plan, iv_error *err) {
     *m = (iv_model){0};
     IV_TRY(iv_model_config_read(dir, &m->config, err));
     iv_checkpoint *c;
-    IV_TRY(iv_checkpoint_open(dir, &c, err));
+    IV_TRY(open_weights(dir, o, &m->config, &c, err));
     iv_status status = choose_dtype(o, m, c, err);
     if (status == IV_OK) status = make_shards(o, m, err);
     if (status == IV_OK) status = shape_all(m, c, plan, err);

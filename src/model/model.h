@@ -67,6 +67,8 @@ typedef struct iv_model_options {
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
     iv_place *place[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
                                     * rank has its own embedding and routers only once the GPUs share them out */
+    bool dummy;                    /* seeded random weights, whatever files there are */
+    uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */
     void *user;
 } iv_model_options;

@@ -34,6 +34,10 @@ typedef struct iv_weight_plan {
  * and rank are set before. Matrix data is not allocated. */
 iv_status iv_weight_plan_make(iv_model *m, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err);
 
+/* Seeded random weights of every tensor that a model of this configuration has, all of one type. */
+iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
+                               iv_error *err);
+
 /* Points the matrices of m into m->data, or, what it shares, into the first model's. */
 void iv_weight_plan_place(iv_model *m, const iv_model *first);
 
