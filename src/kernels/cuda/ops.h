@@ -58,7 +58,7 @@ typedef struct iv_gpu_linear_args {
     const void *x;  /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
                      * readable and zero from k to k_padded */
     size_t x_stride;
-    size_t rows;
+    size_t rows; /* of the step: with groups, too, its tokens */
     iv_gpu_epilogue epilogue;
     const float *bias; /* [n] or NULL */
     void *out;         /* as the epilogue has it */
@@ -95,13 +95,17 @@ int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_byt
 int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
                        iv_gpu_stream stream);
 
-/* The families: configs as above, and a launch. */
+/* The families: configs as above, a launch, and the family's best of them: false where another family should take the
+ * problem. */
 size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
 size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
+size_t iv_gpu_wgmma_scratch(size_t rows, size_t n);
 
 /* ---- keys and values ---------------------------------------------------------------------------------------- */
 
