@@ -165,6 +165,7 @@ typedef struct iv_gpu_attention_args {
     void *scratch;
     bool decode; /* every span has one row: known when the graph is captured, so another kernel may be launched */
     int sms;
+    size_t rows; /* of q, padding included */
 } iv_gpu_attention_args;
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);

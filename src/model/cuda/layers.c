@@ -169,6 +169,7 @@ static int attend(const step *t, size_t layer) {
         .scratch = r->attention_scratch,
         .decode = t->s->decode,
         .sms = r->g->sms,
+        .rows = t->rows,
     };
     TRY("attention", iv_gpu_attention(&attention, r->stream));
     return 0;
