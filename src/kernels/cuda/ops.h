@@ -58,7 +58,7 @@ typedef struct iv_gpu_linear_args {
     const void *x;  /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
                      * readable and zero from k to k_padded */
     size_t x_stride;
-    size_t rows;
+    size_t rows; /* of the step: with groups, too, its tokens */
     iv_gpu_epilogue epilogue;
     const float *bias; /* [n] or NULL */
     void *out;         /* as the epilogue has it */
@@ -95,13 +95,17 @@ int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_byt
 int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
                        iv_gpu_stream stream);
 
-/* The families: configs as above, and a launch. */
+/* The families: configs as above, a launch, and the family's best of them: false where another family should take the
+ * problem. */
 size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
 size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
+size_t iv_gpu_wgmma_scratch(size_t rows, size_t n);
 
 /* ---- keys and values ---------------------------------------------------------------------------------------- */
 
@@ -196,6 +200,15 @@ int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
                   iv_gpu_stream stream);
 
+/* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: inputs that a linear layer cannot take
+ * where they lie. */
+int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to,
+                        size_t to_stride, iv_gpu_stream stream);
+
+/* out[i] = x[pick[i]], rows of `stride` elements. */
+int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t *pick, size_t rows, void *out,
+                     iv_gpu_stream stream);
+
 /* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
  * *true_rows go nowhere (NULL: all rows count). logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1];
  * slots [rows * k]. At most 512 experts. */
@@ -246,7 +259,8 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
 
 /* The end of a row-parallel layer over several GPUs, and the norm that follows it, in one launch by each rank:
  * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
- * normed = R(RMSNorm(x)) on every rank. After it the nodes may be written again. rows >= 1, the same on all ranks.
+ * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
+ * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
  * x stays whole on every rank, or (two-shot) only the rows that a rank owns are kept true: iv_gpu_join_owner says. */
 typedef struct iv_gpu_join_args {
     iv_arithmetic arithmetic;
@@ -260,6 +274,7 @@ typedef struct iv_gpu_join_args {
     iv_dtype type;
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
+    bool whole; /* x must be true in all rows on every rank: no two-shot */
 } iv_gpu_join_args;
 
 int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
