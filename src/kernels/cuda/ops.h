@@ -172,7 +172,8 @@ int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
 /* ---- row ops (rows.cu) ------------------------------------------------------------------------------------ */
 
-/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. */
+/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. An id outside the vocabulary (a row of
+ * padding) takes row 0. */
 int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
                  iv_gpu_stream stream);
 
@@ -187,7 +188,7 @@ typedef struct iv_gpu_rotate_args {
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
     const int32_t *positions;   /* [rows] */
-    const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: nothing is written */
+    const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: no key or value, nor is it bad */
     iv_gpu_kv kv;               /* written */
     void *q;                    /* [rows][heads * head_dim] */
     uint64_t *bad;              /* becomes the least of itself and (layer << 32 | row) where a key or value is not finite */
@@ -210,7 +211,8 @@ int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t 
                      iv_gpu_stream stream);
 
 /* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
- * *true_rows go nowhere. logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1]; slots [rows * k]. */
+ * *true_rows go nowhere (NULL: all rows count). logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1];
+ * slots [rows * k]. At most 512 experts. */
 int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
                  int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
 
@@ -229,6 +231,8 @@ typedef struct iv_gpu_sampling {
     uint64_t seed, position;
 } iv_gpu_sampling;
 
+/* A row that top_k or top_p filter to more tokens than the GPU sorts (4096, by an estimate from above that depends on
+ * the row alone) has token -1 and logprob 0: the host samples it. */
 typedef struct iv_gpu_sampled {
     int32_t token;
     float logprob;      /* of the token */
@@ -236,7 +240,7 @@ typedef struct iv_gpu_sampled {
 } iv_gpu_sampled;
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. */
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
                   iv_gpu_sampled *out, iv_gpu_stream stream);
 
