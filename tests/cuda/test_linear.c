@@ -207,8 +207,8 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     make_output(r, p);
     p->samples = s->samples && s->samples < p->out_columns ? s->samples : p->out_columns;
     p->sample = malloc(p->samples * sizeof *p->sample);
-    for (size_t i = 0; i < p->samples; i++)
-        p->sample[i] = p->samples == p->out_columns ? i : rng_below(r, p->out_columns);
+    for (size_t i = 0; i < p->samples; i++) /* each once */
+        p->sample[i] = i * p->out_columns / p->samples + rng_below(r, p->out_columns / p->samples);
     iv_pool_run(pool, p->samples, reference_sample, p);
     p->scratch_bytes = iv_gpu_linear_scratch(s->rows, s->n);
     CUDA(cudaMalloc(&p->scratch, p->scratch_bytes));
