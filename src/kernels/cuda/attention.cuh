@@ -6,7 +6,9 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/law.cuh"
 
+#ifndef IV_DEVICE
 #define IV_DEVICE static __device__ __forceinline__
+#endif
 
 typedef struct iv_attention_params {
     const char *plan;

@@ -17,14 +17,15 @@ enum {
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
     iv_attention_geometry g = {0};
-    (void)generic;
-    g.hopper = false; /* until those kernels are here */
+    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && (s->head_dim == 64 || s->head_dim == 128) &&
+                  s->group <= IV_ATTENTION_TALL_ROWS;
+    g.hopper = hopper && !generic;
     g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
     int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
     g.width = (group + slices - 1) / slices;
     g.slices = (int)s->kv_heads * slices;
     g.tokens = g.rows / g.width;
-    g.tall_tokens = g.hopper ? IV_ATTENTION_TALL_ROWS / group : 0;
+    g.tall_tokens = 0;
     g.workers_each = g.hopper ? 1 : 8;
     return g;
 }
@@ -217,7 +218,9 @@ int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_
     IV_ASSERT(a->shape.type == a->kv.type && a->shape.kv_heads == a->kv.heads && a->shape.head_dim == a->kv.head_dim);
     IV_ASSERT(a->shape.head_dim % 2 == 0 && a->shape.group > 0);
     int workers = workers_of(&g, a->sms);
-    return iv_attention_generic(a, workers, stream);
+    if (!g.hopper) return iv_attention_generic(a, workers, stream);
+    int failed = iv_attention_decode(a, workers, stream);
+    return failed;
 }
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {
