@@ -8,7 +8,7 @@ enum {
     ROWS = 16,
     WARPS = 8,
     CONSUMERS = WARPS * 32,
-    THREADS = CONSUMERS + 32,
+    THREADS = CONSUMERS + 128, /* a warpgroup gives its registers to the others; one warp of it works */
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
@@ -130,6 +130,123 @@ template <int DIM> struct producer {
     }
 };
 
+/* ---- rows and results ----------------------------------------------------------------------------------------------- */
+
+IV_DEVICE int position_of(const iv_attention_run &r, int row) {
+    int token = row / r.width;
+    return r.tile.position + (token < r.tile.tokens ? token : 0);
+}
+
+/* Where packed row `row` lies in q and out, in elements; false where there is none. */
+IV_DEVICE bool place(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
+    int token = row / r.width, in = row - token * r.width, head = r.head + in;
+    *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * p.head_dim;
+    return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
+}
+
+/* Two elements of the result. */
+template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, float a, float b, float l) {
+    *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
+}
+
+/* ---- merging what several workers left: how states [from, from + n) join, then the rows, element by element ---------- */
+
+IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
+
+IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, const iv_attention_share &share,
+                         int position, int i) {
+    int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
+    return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
+}
+
+typedef struct merge_state { /* of a row, from one stretch of states to the next */
+    float max, sum;
+    bool any;
+} merge_state;
+
+IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
+                          const iv_attention_share &share, int rows, int from, int n, merge_state *c) {
+    for (int i = threadIdx.x; i < n * ROWS; i += CONSUMERS) {
+        int slot = i / ROWS, row = i % ROWS;
+        if (row >= rows) continue;
+        const float *state = p.partial + (size_t)(share.partial + (from + slot) * rows + row) * p.stride;
+        float2 e = __ldcg((const float2 *)(state + p.stride - 2));
+        s->join[slot][row].add = e.x, s->sum[slot][row] = e.y;
+    }
+    meet();
+    int row = threadIdx.x;
+    if (row < rows) {
+        int position = position_of(r, row);
+        for (int i = 0; i < n; i++) {
+            float part = s->join[i][row].add, now = c->any ? iv_max(c->max, part) : part;
+            bool seen = part_seen(p, r, share, position, from + i);
+            s->join[i][row].keep = !seen ? JOIN_NONE : !c->any ? JOIN_FIRST : v_sub(c->max, now);
+            s->join[i][row].add = v_sub(part, now);
+            c->max = seen ? now : c->max, c->any |= seen;
+        }
+    }
+    meet();
+    for (int i = threadIdx.x; i < n * ROWS; i += CONSUMERS) {
+        iv_attention_join *j = &s->join[i / ROWS][i % ROWS];
+        if (i % ROWS >= rows) continue;
+        if (j->keep > 0.0f)
+            j->add = j->keep == JOIN_FIRST ? 1.0f : -1.0f, j->keep = j->keep == JOIN_FIRST ? -1.0f : 1.0f;
+        else
+            j->keep = v_exp2(j->keep), j->add = v_exp2(j->add);
+    }
+    meet();
+    if (row >= rows) return;
+    for (int i = 0; i < n; i++) {
+        iv_attention_join j = s->join[i][row];
+        float part = s->sum[i][row], joined = iv_attention_joined(c->sum, part, j);
+        c->sum = j.keep < 0.0f ? part : j.add < 0.0f ? c->sum : joined;
+    }
+    s->total_sum[row] = c->sum;
+}
+
+/* The result of a shared tile's slice, from all its states. Apart, so that it takes no registers from the splits. */
+template <int DIM, iv_dtype TYPE>
+static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, const iv_attention_run r,
+                                                const iv_attention_share share) {
+    constexpr int PAIRS = ROWS * DIM / 2 / CONSUMERS, AHEAD = 16;
+    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1;
+    float2 result[PAIRS];
+    merge_state c = {-INFINITY, 0.0f, false};
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) result[k] = make_float2(0.0f, 0.0f);
+    for (int from = 0; from < count; from += JOIN_SLOTS) {
+        int n = min((int)JOIN_SLOTS, count - from);
+        make_joins(p, s, r, share, rows, from, n, &c);
+#pragma unroll
+        for (int k = 0; k < PAIRS; k++) {
+            int pair = threadIdx.x + k * CONSUMERS, row = pair / (DIM / 2), d = pair % (DIM / 2) * 2;
+            if (row >= rows) continue;
+            const float *at_row = p.partial + (size_t)(share.partial + from * rows + row) * p.stride + d;
+            for (int i = 0; i < n; i += AHEAD) {
+                float2 o[AHEAD];
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++)
+                    o[u] = __ldcg((const float2 *)(at_row + (size_t)min(i + u, n - 1) * rows * p.stride));
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    if (i + u >= n) break;
+                    iv_attention_join j = s->join[i + u][row];
+                    float x = iv_attention_joined(result[k].x, o[u].x, j), y = iv_attention_joined(result[k].y, o[u].y, j);
+                    result[k].x = j.keep < 0.0f ? o[u].x : j.add < 0.0f ? result[k].x : x;
+                    result[k].y = j.keep < 0.0f ? o[u].y : j.add < 0.0f ? result[k].y : y;
+                }
+            }
+        }
+        meet();
+    }
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
+        int pair = threadIdx.x + k * CONSUMERS, row = pair / (DIM / 2), d = pair % (DIM / 2) * 2;
+        size_t to;
+        if (row < rows && place(p, r, row, &to)) put<TYPE>(p, to + d, result[k].x, result[k].y, s->total_sum[row]);
+    }
+}
+
 /* ---- the consumers ------------------------------------------------------------------------------------------------ */
 
 template <int DIM, iv_dtype TYPE> struct consumer {
@@ -142,31 +259,18 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     /* of a run */
     uint32_t q[z::STEPS][4];
-    int position[2]; /* of rows g and g + 8 */
-    int sum_row, sum_lane, sum_position;
+    int low[2], high[2]; /* the keys that rows g and g + 8 see */
+    bool tall;           /* there are rows from 8 on */
+    int sum_row, sum_lane, sum_low, sum_high;
     float total[z::TILES][4], total_max[2];
     float sums_max, sums_total; /* of sum_row */
     bool started[2], sums_started;
     /* of a split */
     float out[z::TILES][4], sum;
 
-    __device__ __forceinline__ void sync() { iv_named_sync(1, CONSUMERS); }
-
-    __device__ __forceinline__ int position_of(const iv_attention_run &r, int row) {
-        int token = row / r.width;
-        return r.tile.position + (token < r.tile.tokens ? token : 0);
-    }
-
-    /* Where packed row `row` lies in q and out, in elements; false where there is none. */
-    __device__ __forceinline__ bool place(const iv_attention_run &r, int row, size_t *element) {
-        int token = row / r.width, in = row - token * r.width, head = r.head + in;
-        *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * DIM;
-        return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
-    }
-
     __device__ __forceinline__ void begin(const iv_attention_run &r) {
         size_t from[2];
-        bool there[2] = {place(r, g, &from[0]), place(r, g + 8, &from[1])};
+        bool there[2] = {place(p, r, g, &from[0]), place(p, r, g + 8, &from[1])};
         const uint16_t *base = (const uint16_t *)p.q;
 #pragma unroll
         for (int k = 0; k < z::STEPS; k++)
@@ -175,8 +279,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 q[k][i] = there[i & 1]
                               ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0))
                               : 0;
-        position[0] = position_of(r, g), position[1] = position_of(r, g + 8);
-        sum_row = warp * 2 + lane / 8 % 2, sum_lane = lane % 8, sum_position = position_of(r, sum_row);
+        high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
+        low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
+        tall = r.tile.tokens * r.width > 8;
+        sum_row = warp * 2 + lane / 8 % 2, sum_lane = lane % 8;
+        sum_high = position_of(r, sum_row), sum_low = iv_attention_low(sum_high, p.window);
         started[0] = started[1] = sums_started = false;
         total_max[0] = total_max[1] = sums_max = -INFINITY, sums_total = 0.0f;
 #pragma unroll
@@ -190,20 +297,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
         int row = warp % 2 * 32 + lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
+        uint32_t b[2][2][4];
+        load_matrices(b[0][0], iv_block_address(block, row, half));
+        load_matrices(b[0][1], iv_block_address(block, row + 16, half));
 #pragma unroll
-        for (int k = 0; k < z::STEPS; k++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t b[4];
-                load_matrices(b, iv_block_address(block, row + i * 16, k * 2 + half));
-                mma<TYPE>(x[2 * i], q[k], b[0], b[1]);
-                mma<TYPE>(x[2 * i + 1], q[k], b[2], b[3]);
+        for (int k = 0; k < z::STEPS; k++) {
+            if (k + 1 < z::STEPS) {
+                load_matrices(b[(k + 1) % 2][0], iv_block_address(block, row, k * 2 + 2 + half));
+                load_matrices(b[(k + 1) % 2][1], iv_block_address(block, row + 16, k * 2 + 2 + half));
             }
+#pragma unroll
+            for (int i = 0; i < 4; i++) mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
+        }
     }
 
-    __device__ __forceinline__ bool sees(int at_position, int b) {
-        return iv_attention_sees(at_position, p.window, b * BLOCK, BLOCK);
-    }
+    __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
 
     /* Scales, hides, and leaves each row's maximum of the warp's half block. */
     __device__ __forceinline__ void scale(float (&x)[4][4], int b, bool masked) {
@@ -211,12 +319,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int key = b * BLOCK + warp % 2 * 32 + i * 8 + 2 * t + (j & 1), at_position = position[j / 2];
-                bool hidden = masked && (key > at_position || key < iv_attention_low(at_position, p.window));
-                x[i][j] = hidden ? -INFINITY : __fmul_rn(x[i][j], p.scale);
-                m[j / 2] = iv_max(m[j / 2], x[i][j]);
-            }
+            for (int j = 0; j < 4; j++) x[i][j] = __fmul_rn(x[i][j], p.scale);
+        if (masked) {
+            int key = b * BLOCK + warp % 2 * 32 + 2 * t;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    bool hidden = (key + i * 8 + j % 2 > high[j / 2]) | (key + i * 8 + j % 2 < low[j / 2]);
+                    x[i][j] = hidden ? -INFINITY : x[i][j];
+                }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) m[j / 2] = iv_max(m[j / 2], x[i][j]);
 #pragma unroll
         for (int i = 1; i <= 2; i *= 2) {
             m[0] = iv_max(m[0], __shfl_xor_sync(~0u, m[0], i));
@@ -225,59 +342,58 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
     }
 
-    /* The running maxima, alpha, and the weights of the warp's half block. */
-    __device__ __forceinline__ void weigh(const float (&x)[4][4], int b, bool here) {
-        float before[2], now[2];
+    /* For rows g + 8 h: the running maxima, alpha, and the weights of the warp's half block. */
+    template <int H> __device__ __forceinline__ void weigh_rows(const float (&x)[4][4], int b, bool here) {
+        float m = -INFINITY, before = m, now = m;
+        int row = g + 8 * H;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float m = -INFINITY;
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                if (i == warp / 2) before[h] = m;
-                m = iv_max(iv_max(m, s->block_max[2 * i][g + 8 * h]), s->block_max[2 * i + 1][g + 8 * h]);
-                m = __fadd_rn(m, 0.0f);
-                if (i == warp / 2) now[h] = m;
-            }
-            if (warp == 0 && t == 0) s->split_max[g + 8 * h] = m;
+        for (int i = 0; i < EACH; i++) {
+            before = i == warp / 2 ? m : before;
+            m = iv_max(iv_max(m, s->block_max[2 * i][row]), s->block_max[2 * i + 1][row]);
+            m = __fadd_rn(m, 0.0f);
+            now = i == warp / 2 ? m : now;
         }
+        if (warp == 0 && t == 0) s->split_max[row] = m;
         if (!here) return;
-        bool see[2] = {sees(position[0], b), sees(position[1], b)};
-        if (warp % 2 == 0 && t < 2)
-            s->alpha[warp / 2][g + 8 * t] = see[t] ? v_exp2(v_sub(before[t], now[t])) : 1.0f;
+        bool see = sees(H, b);
+        float alpha = v_exp2(v_sub(before, now));
+        alpha = see ? alpha : 1.0f;
+        if (warp % 2 == 0 && t == 0) s->alpha[warp / 2][row] = alpha;
+        float *to = &s->p[row * P_STRIDE + warp * 32 + 2 * t];
+        uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int key = warp * 32 + i * 8 + 2 * t, row = g + 8 * h;
-                float w0 = see[h] ? v_exp2(v_sub(x[i][2 * h], now[h])) : 0.0f;
-                float w1 = see[h] ? v_exp2(v_sub(x[i][2 * h + 1], now[h])) : 0.0f;
-                *(float2 *)&s->p[row * P_STRIDE + key] = make_float2(w0, w1);
-                *(uint32_t *)&s->w[row * W_STRIDE + key] = iv_pack16(TYPE, w0, w1);
-            }
+        for (int i = 0; i < 4; i++) {
+            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)), w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
+            *(float2 *)(to + i * 8) = make_float2(w0, w1);
+            *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
+        }
     }
 
     /* out = the chain over one block's values. */
     __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
         float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
+        uint32_t weights = iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
+#pragma unroll
+        for (int k = 0; k < BLOCK / 16; k++) {
+            load_matrices(a[k], weights + k * 32);
+            if constexpr (z::TILES == 2)
+                load_matrices_turned(b[k], iv_block_address(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+            else if (k % 2 == 0)
+                load_matrices_turned(b[k / 2], iv_block_address(block, k * 16 + lane, warp));
+        }
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
-        uint32_t weights = iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
-        uint32_t b[4];
 #pragma unroll
-        for (int k = 0; k < BLOCK / 16; k++) {
-            uint32_t a[4];
-            load_matrices(a, weights + k * 32);
+        for (int k = 0; k < BLOCK / 16; k++)
             if constexpr (z::TILES == 2) {
-                load_matrices_turned(b, iv_block_address(block, k * 16 + lane % 16, warp * 2 + lane / 16));
-                mma<TYPE>(out[0], a, b[0], b[1]);
-                mma<TYPE>(out[1], a, b[2], b[3]);
-            } else {
-                if (k % 2 == 0) load_matrices_turned(b, iv_block_address(block, k * 16 + lane, warp));
-                mma<TYPE>(out[0], a, b[k % 2 * 2], b[k % 2 * 2 + 1]);
-            }
-        }
+                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
+                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
+            } else
+                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
     }
 
     /* The lane sums of the split, folded. */
@@ -310,9 +426,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         __syncwarp();
         if (lane < n) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
         at = ahead<z::STAGES>(at, n);
-        sync();
-        weigh(x, b, here);
-        sync();
+        meet();
+        weigh_rows<0>(x, b, here);
+        if (tall) weigh_rows<1>(x, b, here);
+        meet();
         for (int i = first; i <= last; i++) {
             iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
             values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
@@ -323,35 +440,34 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         add_lanes(first - split * EACH, last - split * EACH);
     }
 
-    __device__ __forceinline__ bool saw(int at_position, int split) {
-        return iv_attention_sees(at_position, p.window, split * IV_ATTENTION_SPLIT, IV_ATTENTION_SPLIT);
+    /* The split joins the total. */
+    template <int H> __device__ __forceinline__ void join_rows(int split) {
+        bool saw = high[H] >= split * IV_ATTENTION_SPLIT && low[H] < (split + 1) * IV_ATTENTION_SPLIT;
+        bool joins = started[H] && saw;
+        float m = s->split_max[g + 8 * H], both = total_max[H];
+        iv_attention_join j = iv_attention_merge(&both, m);
+        total_max[H] = joins ? both : saw ? m : total_max[H];
+#pragma unroll
+        for (int i = 0; i < z::TILES; i++)
+#pragma unroll
+            for (int k = 2 * H; k < 2 * H + 2; k++) {
+                float joined = iv_attention_joined(total[i][k], out[i][k], j);
+                total[i][k] = joins ? joined : saw ? out[i][k] : total[i][k];
+            }
+        started[H] |= saw;
     }
 
-    /* The split joins the total. */
     __device__ __forceinline__ void join(int split) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if (!saw(position[h], split)) continue;
-            float m = s->split_max[g + 8 * h];
-            iv_attention_join j = {0.0f, 1.0f};
-            if (started[h])
-                j = iv_attention_merge(&total_max[h], m);
-            else
-                total_max[h] = m;
-#pragma unroll
-            for (int i = 0; i < z::TILES; i++)
-#pragma unroll
-                for (int k = 2 * h; k < 2 * h + 2; k++)
-                    total[i][k] = started[h] ? iv_attention_joined(total[i][k], out[i][k], j) : out[i][k];
-            started[h] = true;
-        }
-        if (!saw(sum_position, split)) return;
-        float m = s->split_max[sum_row];
-        if (sums_started)
-            sums_total = iv_attention_joined(sums_total, sum, iv_attention_merge(&sums_max, m));
-        else
-            sums_max = m, sums_total = sum;
-        sums_started = true;
+        join_rows<0>(split);
+        if (tall) join_rows<1>(split);
+        bool saw = sum_high >= split * IV_ATTENTION_SPLIT && sum_low < (split + 1) * IV_ATTENTION_SPLIT;
+        bool joins = sums_started && saw;
+        float m = s->split_max[sum_row], both = sums_max;
+        iv_attention_join j = iv_attention_merge(&both, m);
+        float joined = iv_attention_joined(sums_total, sum, j);
+        sums_max = joins ? both : saw ? m : sums_max;
+        sums_total = joins ? joined : saw ? sum : sums_total;
+        sums_started |= saw;
     }
 
     /* A state into the scratch. */
@@ -369,121 +485,17 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             *(float2 *)(to + sum_row * p.stride + p.stride - 2) = make_float2(m, l);
     }
 
-    /* Two elements of the result. */
-    __device__ __forceinline__ void put(size_t element, float a, float b, float l) {
-        *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
-    }
-
     __device__ __forceinline__ void write_out(const iv_attention_run &r) {
         if (lane < 16 && sum_lane == 0) s->total_sum[sum_row] = sums_total;
-        sync();
+        meet();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             size_t to;
-            if (!place(r, g + 8 * h, &to)) continue;
+            if (!place(p, r, g + 8 * h, &to)) continue;
             float l = s->total_sum[g + 8 * h];
 #pragma unroll
             for (int i = 0; i < z::TILES; i++)
-                put(to + (warp * z::TILES + i) * 8 + 2 * t, total[i][2 * h], total[i][2 * h + 1], l);
-        }
-    }
-
-    /* ---- merging what several workers left: how states [from, from + n) join, then the rows, element by element ---- */
-
-    __device__ __forceinline__ bool part_seen(const iv_attention_run &r, const iv_attention_share &share, int row, int i) {
-        int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
-        return iv_attention_sees(position_of(r, row), p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
-    }
-
-    __device__ __forceinline__ void make_joins(const iv_attention_run &r, const iv_attention_share &share, int rows, int from,
-                                     int n, float *carried_max, float *carried_sum, bool *carried) {
-        for (int i = threadIdx.x; i < n * rows; i += CONSUMERS) {
-            int slot = i / rows, row = i - slot * rows;
-            float2 e = __ldcg((const float2 *)(p.partial + (size_t)(share.partial + (from + slot) * rows + row) * p.stride +
-                                               p.stride - 2));
-            s->join[slot][row].add = e.x, s->sum[slot][row] = e.y;
-        }
-        sync();
-        int row = threadIdx.x;
-        if (row < rows) {
-            float m = *carried_max;
-            bool any = *carried;
-#pragma unroll 4
-            for (int i = 0; i < n; i++) {
-                float part = s->join[i][row].add;
-                bool seen = part_seen(r, share, row, from + i);
-                float now = any ? iv_max(m, part) : part;
-                s->join[i][row].keep = !seen ? JOIN_NONE : !any ? JOIN_FIRST : v_sub(m, now);
-                s->join[i][row].add = v_sub(part, now);
-                if (seen) m = now, any = true;
-            }
-            *carried_max = m, *carried = any;
-        }
-        sync();
-        for (int i = threadIdx.x; i < n * rows; i += CONSUMERS) {
-            iv_attention_join *j = &s->join[i / rows][i % rows];
-            if (j->keep > 0.0f)
-                j->add = j->keep == JOIN_FIRST ? 1.0f : -1.0f, j->keep = j->keep == JOIN_FIRST ? -1.0f : 1.0f;
-            else
-                j->keep = v_exp2(j->keep), j->add = v_exp2(j->add);
-        }
-        sync();
-        if (row < rows) {
-            float l = *carried_sum;
-#pragma unroll 4
-            for (int i = 0; i < n; i++) {
-                iv_attention_join j = s->join[i][row];
-                float part = s->sum[i][row];
-                if (j.keep < 0.0f)
-                    l = part;
-                else if (!(j.add < 0.0f))
-                    l = iv_attention_joined(l, part, j);
-            }
-            *carried_sum = l;
-        }
-    }
-
-    __device__ __forceinline__ void merge_parts(const iv_attention_run &r, const iv_attention_share &share) {
-        constexpr int PAIRS = ROWS * DIM / 2 / CONSUMERS, AHEAD = 8;
-        int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1;
-        float2 sum_of[PAIRS];
-        float carried_max = -INFINITY, carried_sum = 0.0f;
-        bool carried = false;
-#pragma unroll
-        for (int k = 0; k < PAIRS; k++) sum_of[k] = make_float2(0.0f, 0.0f);
-        for (int from = 0; from < count; from += JOIN_SLOTS) {
-            int n = min((int)JOIN_SLOTS, count - from);
-            make_joins(r, share, rows, from, n, &carried_max, &carried_sum, &carried);
-#pragma unroll
-            for (int k = 0; k < PAIRS; k++) {
-                int pair = threadIdx.x + k * CONSUMERS, row = pair / (DIM / 2), d = pair % (DIM / 2) * 2;
-                if (row >= rows) continue;
-                const float *at_row = p.partial + (size_t)(share.partial + from * rows + row) * p.stride + d;
-                for (int i = 0; i < n; i += AHEAD) {
-                    float2 o[AHEAD];
-#pragma unroll
-                    for (int u = 0; u < AHEAD; u++)
-                        if (i + u < n) o[u] = __ldcg((const float2 *)(at_row + (size_t)(i + u) * rows * p.stride));
-#pragma unroll
-                    for (int u = 0; u < AHEAD; u++) {
-                        if (i + u >= n) continue;
-                        iv_attention_join j = s->join[i + u][row];
-                        if (j.keep < 0.0f)
-                            sum_of[k] = o[u];
-                        else if (!(j.add < 0.0f))
-                            sum_of[k].x = iv_attention_joined(sum_of[k].x, o[u].x, j),
-                            sum_of[k].y = iv_attention_joined(sum_of[k].y, o[u].y, j);
-                    }
-                }
-            }
-            if (threadIdx.x < ROWS) s->total_sum[threadIdx.x] = carried_sum;
-            sync();
-        }
-#pragma unroll
-        for (int k = 0; k < PAIRS; k++) {
-            int pair = threadIdx.x + k * CONSUMERS, row = pair / (DIM / 2), d = pair % (DIM / 2) * 2;
-            size_t to;
-            if (row < rows && place(r, row, &to)) put(to + d, sum_of[k].x, sum_of[k].y, s->total_sum[row]);
+                put<TYPE>(p, to + (warp * z::TILES + i) * 8 + 2 * t, total[i][2 * h], total[i][2 * h + 1], l);
         }
     }
 
@@ -508,14 +520,14 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             return;
         }
         if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
-        if (iv_attention_arrive(p, r.share, share.parts, &s->flag, CONSUMERS, threadIdx.x == 0)) merge_parts(r, share);
-        sync();
+        if (iv_attention_arrive(p, r.share, share.parts, &s->flag, CONSUMERS, threadIdx.x == 0)) merge_parts<DIM, TYPE>(p, s, r, share);
+        meet();
     }
 };
 
 template <int DIM, iv_dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 1)
-    decode_kernel(const iv_attention_params p, const __grid_constant__ CUtensorMap map) {
+    decode_kernel(const __grid_constant__ iv_attention_params p, const __grid_constant__ CUtensorMap map) {
     typedef sizes<DIM> z;
     extern __shared__ char memory[];
     uint32_t ring = (iv_shared(memory) + 1023) & ~1023u;
@@ -528,12 +540,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     iv_attention_run r;
-    if (warp == WARPS) {
+    if (warp >= WARPS) {
+        iv_registers_give<40>();
+        if (warp > WARPS) return;
         producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
         for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x)
             for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
         return;
     }
+    iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
     iv_dependency_wait();
     iv_dependency_release();
