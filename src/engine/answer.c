@@ -99,7 +99,7 @@ static void note_seen(iv_sequence *s, int32_t token) {
 /* One row of logits, `index` of the step's for this sequence. */
 typedef struct measured_row {
     const float *logits;
-    const iv_gpu_sampled *sampled; /* where it was sampled already; logits hold nothing then */
+    const iv_gpu_sampled *sampled; /* NULL, or sampled already */
     size_t index;
     float max, log_sum; /* log softmax is (x - max) - log_sum */
 } measured_row;

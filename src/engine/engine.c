@@ -147,10 +147,11 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->logit_rows = calloc(e->logit_rows_max, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
     e->sample_here = calloc(e->logit_rows_max, sizeof *e->sample_here);
+    e->logits_too = calloc(e->logit_rows_max, sizeof *e->logits_too);
     e->row_sampling = calloc(e->logit_rows_max, sizeof *e->row_sampling);
     e->sampled = calloc(e->logit_rows_max, sizeof *e->sampled);
     if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits && e->sample_here && e->row_sampling && e->sampled)
+        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }
@@ -187,7 +188,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_textual_open(o->model, &e->textual, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
-    if (e->numerics == IV_VANILLA_BLAS) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
+    if (e->numerics == IV_VANILLA_BLAS && !e->gpus[0]) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
@@ -228,7 +229,7 @@ void iv_engine_close(iv_engine *e) {
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
     free(e->ids), free(e->logit_rows), free(e->logits);
-    free(e->sample_here), free(e->row_sampling), free(e->sampled);
+    free(e->sample_here), free(e->logits_too), free(e->row_sampling), free(e->sampled);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
     free(e->samplers);
     iv_kv_pool_close(&e->kv);

@@ -78,7 +78,7 @@ typedef struct iv_step_item {
     iv_sequence *sequence;
     size_t tokens, draft;  /* rows of the batch: known tokens, then guessed ones */
     bool samples;          /* logits of the last known token and of the guessed ones are wanted */
-    const float *logits;   /* [1 + draft][vocab_size]; nothing in those that were sampled where they were computed */
+    const float *logits;   /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
     const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
     iv_event_slot *events; /* [rows_max] */
     size_t event_count;
@@ -130,7 +130,7 @@ struct iv_engine {
     int32_t *ids;                                  /* [max_num_batched_tokens] */
     uint32_t *logit_rows;                          /* [logit_rows_max] */
     float *logits;                                 /* [logit_rows_max][vocab] */
-    bool *sample_here;                             /* [logit_rows_max], as iv_batch */
+    bool *sample_here, *logits_too;                /* [logit_rows_max], as iv_batch */
     iv_gpu_sampling *row_sampling;                 /* [logit_rows_max] */
     iv_gpu_sampled *sampled;                       /* [logit_rows_max] */
     size_t logit_rows_max;

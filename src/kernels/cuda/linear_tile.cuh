@@ -82,6 +82,16 @@ static __device__ __forceinline__ iv_linear_rows iv_linear_find_rows(const iv_li
     return r;
 }
 
+/* How many tiles there are, counted by a whole warp. */
+static __device__ __forceinline__ int iv_linear_count_tiles(const iv_linear_problem &p, int tile_m) {
+    if (!p.offsets) return (p.rows + tile_m - 1) / tile_m;
+    int tiles = 0;
+    for (int e = threadIdx.x % 32; e < p.experts; e += 32)
+        tiles += (p.offsets[e + 1] - p.offsets[e] + tile_m - 1) / tile_m;
+    for (int d = 16; d > 0; d /= 2) tiles += __shfl_xor_sync(~0u, tiles, d);
+    return tiles;
+}
+
 /* Row of x behind row j of the tile. */
 static __device__ __forceinline__ size_t iv_linear_x_row(const iv_linear_problem &p, const iv_linear_rows &r, int j) {
     int entry = r.first + j;
@@ -105,12 +115,17 @@ static __device__ __forceinline__ float iv_linear_y(const iv_linear_problem &p, 
     return p.bias ? iv_canon(__fadd_rn(y, p.bias[n])) : y;
 }
 
-/* STORE and RESIDUAL: one output. */
+/* STORE and RESIDUAL: one output; `old` is what stands there, read by RESIDUAL. */
+static __device__ __forceinline__ float iv_linear_value(const iv_linear_problem &p, float root, float old, int n,
+                                                        float weight) {
+    float y = iv_linear_y(p, root, n);
+    if (p.weights) y = iv_canon(__fmul_rn(weight, y));
+    return p.epilogue == IV_GPU_RESIDUAL ? iv_canon(__fadd_rn(old, y)) : y;
+}
 static __device__ __forceinline__ void iv_linear_finish(const iv_linear_problem &p, float root, size_t row, int n,
                                                         float weight) {
-    float *out = (float *)p.out + row * p.out_stride + n, y = iv_linear_y(p, root, n);
-    if (p.weights) y = iv_canon(__fmul_rn(weight, y));
-    *out = p.epilogue == IV_GPU_RESIDUAL ? iv_canon(__fadd_rn(*out, y)) : y;
+    float *out = (float *)p.out + row * p.out_stride + n;
+    *out = iv_linear_value(p, root, p.epilogue == IV_GPU_RESIDUAL ? *out : 0.0f, n, weight);
 }
 
 /* SWIGLU: the gate is row n of W, its up row n + 8. */

@@ -41,6 +41,7 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
 }
 
 static int linear(const step *t, const iv_gpu_linear_args *a) {
+    if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, t->r->stream);
     return iv_gpu_linear(a, t->r->linear_scratch, SIZE_MAX, t->r->stream);
 }
 
@@ -169,6 +170,7 @@ static int attend(const step *t, size_t layer) {
         .scratch = r->attention_scratch,
         .decode = t->s->decode,
         .sms = r->g->sms,
+        .rows = t->rows,
     };
     TRY("attention", iv_gpu_attention(&attention, r->stream));
     return 0;

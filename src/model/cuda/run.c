@@ -157,16 +157,15 @@ static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
     return status;
 }
 
-/* Rows that were not sampled on the GPU go to the caller as they are. */
+/* What was sampled on the GPU, and the rows of logits that the caller wants. */
 static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     gpu_rank *r = &g->rank[0];
     size_t vocab = (size_t)r->m->config.vocab_size;
     bool any = false;
     for (size_t i = 0; i < b->logit_count; i++) {
-        if (b->sample_here && b->sample_here[i]) {
-            b->sampled[i] = g->sampled[i];
-            continue;
-        }
+        bool here = b->sample_here && b->sample_here[i];
+        if (here) b->sampled[i] = g->sampled[i];
+        if (here && !(b->logits_too && b->logits_too[i])) continue;
         any = true;
         IV_TRY(iv_gpu_check(r->gpu,
                             cudaMemcpyAsync(b->logits + i * vocab, r->logits + i * vocab, vocab * sizeof(float),
