@@ -262,7 +262,10 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
  * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
  * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
  * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
- * x stays whole on every rank, or (two-shot) only the rows that a rank owns are kept true: iv_gpu_join_owner says. */
+ * One-shot: every rank adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to
+ * all; x is then true for these alone: iv_gpu_join_owner says. Which is taken has the same bits. */
+typedef enum iv_gpu_join_way { IV_GPU_JOIN_BY_SIZE, IV_GPU_JOIN_ONE_SHOT, IV_GPU_JOIN_TWO_SHOT } iv_gpu_join_way;
+
 typedef struct iv_gpu_join_args {
     iv_arithmetic arithmetic;
     size_t rows, hidden;
@@ -276,7 +279,12 @@ typedef struct iv_gpu_join_args {
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
     bool whole; /* x must be true in all rows on every rank: no two-shot */
+    iv_gpu_join_way way; /* not by size: for tests and measurements, the same on all ranks */
 } iv_gpu_join_args;
+
+/* The rank that keeps x[row] true; -1: every rank does. A function of rows, hidden, whole and way alone, so all joins of
+ * a step agree. */
+int iv_gpu_join_owner(const iv_gpu_join_args *a, int ranks, size_t row);
 
 int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
 

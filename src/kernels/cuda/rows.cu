@@ -218,53 +218,65 @@ DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, size_t head, const
         if (lane + 32 * j < d) put_bits<T>(keys, lane + 32 * j, k[j]), put_bits<T>(values, lane + 32 * j, v[j]);
 }
 
-/* A warp a query head, or a key head and its value. */
+/* What a warp has of one head: an element every 32. */
+template <int PER> DEVICE void load_head(const float *from, unsigned d, float x[PER]) {
+#pragma unroll
+    for (int j = 0; j < PER; j++) x[j] = threadIdx.x % 32 + 32 * j < d ? from[threadIdx.x % 32 + 32 * j] : 0.0f;
+}
+
+/* A block has a row, or a part of its heads; a warp takes one head after another: query heads, and key heads with their
+ * values. The next head is loaded while one is worked on. */
 template <iv_dtype T, int PER>
-static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const iv_gpu_rotate_args a) {
+static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_constant__ iv_gpu_rotate_args a) {
     __shared__ float exchange[HEAD_WARPS][PER * 32];
-    size_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = a.kv.head_dim, pairs = d / 2;
-    size_t jobs = a.heads + a.kv.heads, job = (size_t)blockIdx.x * HEAD_WARPS + warp, row = job / jobs, head = job % jobs;
-    bool query = head < a.heads;
-    const float *norm = query ? a.q_norm : a.k_norm;
-    float x[PER], v[PER], w[PER], c[PER], s[PER];
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = (unsigned)a.kv.head_dim, pairs = d / 2;
+    unsigned queries = (unsigned)a.heads, heads = queries + (unsigned)a.kv.heads;
+    unsigned head = blockIdx.y * HEAD_WARPS + warp, step = gridDim.y * HEAD_WARPS;
+    size_t row = blockIdx.x;
+    const float *norm = head < queries ? a.q_norm : a.k_norm, *from = a.qkv + row * (heads + a.kv.heads) * d;
+    float x[PER], next[PER], v[PER], w[PER], c[PER], s[PER];
     iv_let_next();
-#pragma unroll
-    for (int j = 0; j < PER; j++) w[j] = norm && lane + 32 * j < d ? norm[lane + 32 * j] : 0.0f;
+    if (norm) load_head<PER>(norm, d, w);
     iv_wait();
-    if (row >= a.rows) return;
+    if (head >= heads) return;
     size_t position = (size_t)a.positions[row];
-    const float *from = a.qkv + (row * (jobs + a.kv.heads) + head) * d;
+    load_head<PER>(from + head * d, d, x);
 #pragma unroll
     for (int j = 0; j < PER; j++) {
-        size_t i = lane + 32 * j;
-        x[j] = i < d ? from[i] : 0.0f;
-        v[j] = i < d && !query ? from[a.kv.heads * d + i] : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        size_t i = lane + 32 * j, pair = i < pairs ? i : i - pairs;
+        unsigned i = lane + 32 * j, pair = i < pairs ? i : i - pairs;
         c[j] = i < d ? a.cosine[position * pairs + pair] : 0.0f;
         s[j] = i < d ? a.sine[position * pairs + pair] : 0.0f;
     }
-    if (norm) head_norm<PER>(x, w, d, a.eps);
-    rotate_head<PER>(x, c, s, d, exchange[warp]);
-    if (!query) {
-        write_kv<T, PER>(a, row, head - a.heads, x, v);
-        return;
-    }
+    for (; head < heads; head += step) {
+        bool query = head < queries;
+        if (head + step < heads) load_head<PER>(from + (head + step) * d, d, next);
+        if (!query) load_head<PER>(from + (head + a.kv.heads) * d, d, v);
+        if (!query && norm != a.k_norm) {
+            norm = a.k_norm;
+            if (norm) load_head<PER>(norm, d, w);
+        }
+        if (norm) head_norm<PER>(x, w, d, a.eps);
+        rotate_head<PER>(x, c, s, d, exchange[warp]);
+        if (!query) write_kv<T, PER>(a, row, head - queries, x, v);
 #pragma unroll
-    for (int j = 0; j < PER; j++)
-        if (lane + 32 * j < d) put<T>(a.q, (row * a.heads + head) * d + lane + 32 * j, x[j]);
+        for (int j = 0; j < PER; j++) {
+            if (query && lane + 32 * j < d) put<T>(a.q, (row * queries + head) * d + lane + 32 * j, x[j]);
+            x[j] = next[j];
+        }
+        __syncwarp(); /* exchange is free again */
+    }
 }
 
 template <iv_dtype T> static int launch_rotate(const iv_gpu_rotate_args *a, cudaStream_t stream) {
-    size_t warps = a->rows * (a->heads + a->kv.heads), d = a->kv.head_dim;
+    enum { BUSY_WARPS = 8192 }; /* with more, a warp takes several heads */
+    size_t d = a->kv.head_dim, heads = a->heads + a->kv.heads, most = (heads + HEAD_WARPS - 1) / HEAD_WARPS;
+    size_t each = a->rows * heads / BUSY_WARPS, parts = each < 2 ? most : (most + each - 1) / each;
     auto *kernel = d <= 64    ? rotate<T, 2>
                    : d <= 128 ? rotate<T, 4>
                    : d <= 256 ? rotate<T, 8>
                               : rotate<T, 16>;
     if (d % 2 != 0 || d > 512) return (int)cudaErrorInvalidValue;
-    return iv_launch(kernel, dim3((unsigned)((warps + HEAD_WARPS - 1) / HEAD_WARPS)), HEAD_WARPS * 32, stream, *a);
+    return iv_launch(kernel, dim3((unsigned)a->rows, (unsigned)parts), HEAD_WARPS * 32, stream, *a);
 }
 
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream) {

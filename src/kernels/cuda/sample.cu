@@ -263,15 +263,16 @@ static __global__ void __launch_bounds__(WEIGH_THREADS)
     size_t row = blockIdx.y;
     row_scratch s = scratch_of(scratch, row, vocab);
     const iv_gpu_sampling p = sampling[row];
+    bool sums = blockIdx.x < 2 * GROUPS, divide = sums && blockIdx.x >= GROUPS;
+    if (p.temperature == 0.0f && (divide || !sums)) return;
+    if (divide && (p.temperature == 1.0f || p.top_p >= 1.0f)) return;
     row_view r = view_of(logits, row, vocab, p, first_of_list(s.largest, chunks_of(vocab)));
-    if (blockIdx.x < 2 * GROUPS) {
-        bool divide = blockIdx.x >= GROUPS;
-        if (!divide || (r.top_p && !r.top_k && r.temperature != 1.0f))
+    if (sums) {
+        if (!divide || (r.top_p && !r.top_k))
             sum_lanes(r, divide, blockIdx.x % GROUPS, s.lanes + (divide ? LANES : 0));
         return;
     }
     size_t chunk = blockIdx.x - 2 * GROUPS;
-    if (r.greedy) return;
     if (r.top_k || r.top_p)
         count_bins(r, chunk * CHUNK, s.bins);
     else
@@ -330,22 +331,31 @@ DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, int32_t k, dou
     return r.top_k || fitting == 0 ? BINS : fitting - 1;
 }
 
+static __device__ __noinline__ void gather_token(const row_view &r, uint32_t last, float x, uint32_t id, filter *f) {
+    float y = divided(r, x);
+    if (bin_of(r, y) > (int)last) return;
+    uint32_t at = atomicAdd(&f->count, 1u);
+    if (at < CANDIDATES) f->entry[at] = entry_of(y, id);
+}
+
 /* All tokens of bins [0, last], in any order. */
 DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
+    enum { AHEAD = 8 };
     float depth = (float)(last + 1) * 0.0625f, size = fabsf(r.max) + r.temperature * depth;
     float cut = r.max - r.temperature * depth - size * 0x1p-16f - 0x1p-100f; /* below it no token's bin is that near */
     bool all = last == BINS - 1 || !(fabsf(cut) < __uint_as_float(INFINITE));
-#pragma unroll 4
-    for (size_t i = 4 * threadIdx.x; i < r.vocab; i += 4 * CHOOSE_THREADS) {
-        float4 q = four(r.logits, i, r.vocab);
-        if (!all && !(fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) >= cut)) continue;
-        const float x[4] = {q.x, q.y, q.z, q.w};
+    for (size_t from = 4 * threadIdx.x; from < r.vocab; from += AHEAD * 4 * CHOOSE_THREADS) {
+        float4 q[AHEAD];
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float y = divided(r, x[e]);
-            if (i + e >= r.vocab || bin_of(r, y) > (int)last) continue;
-            uint32_t at = atomicAdd(&f->count, 1u);
-            if (at < CANDIDATES) f->entry[at] = entry_of(y, (uint32_t)i + e);
+        for (int j = 0; j < AHEAD; j++)
+            if (from + j * 4 * CHOOSE_THREADS < r.vocab) q[j] = four(r.logits, from + j * 4 * CHOOSE_THREADS, r.vocab);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            size_t i = from + j * 4 * CHOOSE_THREADS;
+            if (i >= r.vocab || (!all && !(fmaxf(fmaxf(q[j].x, q[j].y), fmaxf(q[j].z, q[j].w)) >= cut))) continue;
+            const float x[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
+            for (int e = 0; e < 4; e++)
+                if (i + e < r.vocab) gather_token(r, last, x[e], (uint32_t)i + e, f);
         }
     }
     __syncthreads();
