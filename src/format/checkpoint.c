@@ -1,10 +1,12 @@
 /* checkpoint.c: one or many safetensors files as one set of named tensors.
  *
- * Invariant: tensors are sorted by name, no name occurs twice, and every tensor's shard is open. */
+ * Invariant: tensors are sorted by name, no name occurs twice, and every tensor's shard is open; a dummy has one shard
+ * without a file. */
 #include "format/checkpoint.h"
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/size.h"
+#include "format/dummy.h"
 #include "format/shard_index.h"
 
 #include <stdlib.h>
@@ -30,6 +32,8 @@ struct iv_checkpoint {
     size_t shard_count;
     iv_tensor_info *tensors;
     size_t count, bytes;
+    bool dummy;
+    uint64_t seed; /* of a dummy */
 };
 
 static int by_name(const void *a, const void *b) {
@@ -154,6 +158,47 @@ iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err
     return status;
 }
 
+/* Checks one tensor of a dummy and completes its sizes. */
+static iv_status describe_dummy(iv_checkpoint *c, iv_tensor_info *t, iv_error *err) {
+    if (t->dtype != IV_BF16 && t->dtype != IV_F16 && t->dtype != IV_F32)
+        return iv_fail(err, IV_UNSUPPORTED, "dummy weights: wanted bfloat16, float16 or float32, found %s",
+                       iv_dtype_name(t->dtype));
+    IV_ASSERT(t->ndim >= 0 && t->ndim <= IV_TENSOR_DIMS_MAX);
+    t->elements = 1, t->offset = 0, t->shard = 0;
+    bool fits = true;
+    for (int i = 0; i < t->ndim; i++) fits = fits && iv_size_mul(t->elements, (size_t)t->shape[i], &t->elements);
+    if (!fits || !iv_size_mul(t->elements, iv_dtype_bytes(t->dtype), &t->bytes))
+        return iv_fail(err, IV_LIMIT, "dummy weights: tensor '%.200s' is too large", t->name);
+    t->name = iv_arena_strndup(&c->arena, t->name, strlen(t->name));
+    return t->name ? IV_OK : iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for names");
+}
+
+static iv_status fill_dummy(iv_checkpoint *c, const iv_tensor_info *tensors, size_t count, iv_error *err) {
+    IV_TRY(reserve_shards(c, "dummy weights", 1, err));
+    shard *s = c->shards;
+    s->path = "dummy weights";
+    s->tensors = IV_ARENA_NEW(&c->arena, count ? count : 1, iv_tensor_info);
+    if (!s->tensors) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for %zu tensors", count);
+    for (; s->count < count; s->count++) {
+        s->tensors[s->count] = tensors[s->count];
+        IV_TRY(describe_dummy(c, &s->tensors[s->count], err));
+    }
+    return merge_shards(c, s->path, err);
+}
+
+iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint64_t seed, iv_checkpoint **out,
+                              iv_error *err) {
+    iv_checkpoint *c = calloc(1, sizeof *c);
+    if (!c) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
+    c->dummy = true, c->seed = seed;
+    iv_status status = fill_dummy(c, tensors, count, err);
+    if (status == IV_OK)
+        *out = c;
+    else
+        iv_checkpoint_close(c);
+    return status;
+}
+
 size_t iv_checkpoint_count(const iv_checkpoint *c) { return c->count; }
 size_t iv_checkpoint_bytes(const iv_checkpoint *c) { return c->bytes; }
 
@@ -175,6 +220,10 @@ const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t) 
 iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
                              iv_error *err) {
     IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
+    if (c->dummy) {
+        iv_dummy_fill(c->seed, t, dst, offset, n);
+        return IV_OK;
+    }
     const char *path = iv_checkpoint_path(c, t);
     if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
     return iv_error_prefix(err, "tensor '%.200s'", t->name);

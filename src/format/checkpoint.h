@@ -1,5 +1,6 @@
 /* checkpoint.h: the weights of a model directory: model.safetensors, or the shards that
- * model.safetensors.index.json names. When both are there the single file is read, as transformers does. */
+ * model.safetensors.index.json names. When both are there the single file is read, as transformers does. Or weights
+ * that no file has: seeded random ones (dummy.h). */
 #ifndef IV_FORMAT_CHECKPOINT_H
 #define IV_FORMAT_CHECKPOINT_H
 
@@ -10,6 +11,12 @@ typedef struct iv_checkpoint iv_checkpoint;
 /* Opens every file and reads the headers, no data. The files stay open until iv_checkpoint_close. On failure
  * *out is untouched. An index must agree with its shards tensor by tensor, in both directions. */
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err);
+
+/* Random weights in place of files: `tensors` say name, type (BF16, F16, F32) and shape, in any order and no name
+ * twice; they are copied. From here on nothing tells it from one that was opened. */
+iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint64_t seed, iv_checkpoint **out,
+                              iv_error *err);
+
 void iv_checkpoint_close(iv_checkpoint *c); /* NULL is fine */
 
 size_t iv_checkpoint_count(const iv_checkpoint *c);

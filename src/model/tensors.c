@@ -15,14 +15,42 @@ typedef struct builder {
     iv_model *first;               /* of this process */
     iv_model *shard[IV_RANKS_MAX]; /* [0] is first */
     size_t shards;
-    const iv_checkpoint *c;
+    const iv_checkpoint *c; /* NULL: nothing is planned, names and shapes are collected */
     iv_weight_plan *plan;
     size_t capacity;
     bool *used; /* [checkpoint count] */
+    struct collection *wanted;
     iv_error *err;
 } builder;
 
+/* What a checkpoint would have to hold, in the order it is asked for. */
+typedef struct collection {
+    iv_dtype type;
+    iv_tensor_info *tensors;
+    size_t count, capacity;
+    iv_tensor_info current; /* what find last gave out */
+    iv_weight_part idle;
+} collection;
+
+static iv_status collect(builder *b, const char *name, int ndim, size_t rows, size_t columns,
+                         const iv_tensor_info **out) {
+    collection *w = b->wanted;
+    if (w->count == w->capacity) {
+        size_t more = w->capacity ? 2 * w->capacity : 256;
+        iv_tensor_info *tensors = realloc(w->tensors, more * sizeof *tensors);
+        if (!tensors) return iv_fail(b->err, IV_NO_MEMORY, "dummy weights: no memory for %zu names", more);
+        w->tensors = tensors, w->capacity = more;
+    }
+    w->current = (iv_tensor_info){.dtype = w->type, .ndim = ndim, .shape = {(int64_t)rows, (int64_t)columns}};
+    w->current.name = iv_arena_strndup(&b->first->arena, name, strlen(name));
+    if (!w->current.name) return iv_fail(b->err, IV_NO_MEMORY, "dummy weights: no memory for names");
+    w->tensors[w->count++] = w->current;
+    *out = &w->current;
+    return IV_OK;
+}
+
 static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_t columns, const iv_tensor_info **out) {
+    if (!b->c) return collect(b, name, ndim, rows, columns, out);
     const iv_tensor_info *t = iv_checkpoint_find(b->c, name);
     if (!t)
         return iv_fail(b->err, IV_FORMAT, "%s: wanted by %s, not in the checkpoint", name, b->first->config.model_type);
@@ -42,13 +70,14 @@ static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_
 }
 
 static iv_weight_part *add_part(builder *b, iv_weight_part part) {
+    if (!b->c) return &b->wanted->idle;
     IV_ASSERT(b->plan->count < b->capacity);
     b->plan->parts[b->plan->count] = part;
     return &b->plan->parts[b->plan->count++];
 }
 
 static iv_status add_target(builder *b, iv_weight_part *part, iv_weight_target target) {
-    if (target.begin == target.end) return IV_OK;
+    if (target.begin == target.end || !b->c) return IV_OK;
     iv_weight_target *t = IV_ARENA_NEW(&b->first->arena, 1, iv_weight_target);
     if (!t) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", part->tensor->name);
     *t = target;
@@ -82,7 +111,8 @@ typedef struct cut {
         size_t begin, end;
     } of[PIECES_MAX];
     size_t column, k;
-    int leaves; /* 0: as k has them */
+    int leaves;  /* 0: as k has them */
+    bool paired; /* gates and ups: a GPU keeps them in turn */
 } cut;
 
 static size_t cut_rows(const cut *c, size_t pieces) {
@@ -94,7 +124,10 @@ static size_t cut_rows(const cut *c, size_t pieces) {
 static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t pieces) {
     size_t n = cut_rows(c, pieces), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
-    if (!iv_matrix_shape(c->matrix, type, n, c->k) || !iv_size_round_up(iv_matrix_bytes(c->matrix), 64, &bytes) ||
+    bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
+    if (!(c->owner->place ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
+                          : iv_matrix_shape(c->matrix, type, n, c->k)) ||
+        !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
     if (c->leaves) c->matrix->leaves = c->leaves;
@@ -151,6 +184,7 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
             size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
             IV_TRY(add_target(b, part,
                               (iv_weight_target){.matrix = cuts[j].matrix,
+                                                 .place = cuts[j].owner->place,
                                                  .begin = begin,
                                                  .end = end,
                                                  .column = cuts[j].column,
@@ -200,7 +234,8 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, const 
                            .matrix = &to->gate_up,
                            .bias = c->mlp_bias ? &to->gate_up_bias : NULL,
                            .of = {{begin, end}, {begin, end}},
-                           .k = hidden};
+                           .k = hidden,
+                           .paired = true};
         downs = cut_nodes(down_cuts, downs, places[i].owner, to->down, row, hidden);
     }
     IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
@@ -322,7 +357,7 @@ static iv_status everything(builder *b) {
     IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
-    for (size_t i = 0; i < iv_checkpoint_count(b->c); i++) {
+    for (size_t i = 0; b->c && i < iv_checkpoint_count(b->c); i++) {
         const iv_tensor_info *t = iv_checkpoint_at(b->c, i);
         if (b->used[i]) continue;
         if (!is_redundant(m, t->name))
@@ -355,10 +390,28 @@ iv_status iv_weight_plan_make(iv_model *first, const iv_checkpoint *c, iv_weight
     return IV_OK;
 }
 
+iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
+                               iv_error *err) {
+    collection wanted = {.type = type};
+    iv_model *m = calloc(1, sizeof *m);
+    if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
+    m->config = *config, m->dtype = type;
+    builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
+    iv_status status = iv_split_make(config, 1, false, &m->split, err);
+    m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
+    if (status == IV_OK && !m->layers) status = iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for its layers");
+    if (status == IV_OK) status = everything(&b);
+    if (status == IV_OK) status = iv_checkpoint_dummy(wanted.tensors, wanted.count, seed, out, err);
+    free(wanted.tensors);
+    iv_arena_free(&m->arena);
+    free(m);
+    return status;
+}
+
 static unsigned char *place(iv_matrix *matrix, unsigned char *at) {
     if (matrix->n == 0) return at;
     matrix->data = at;
-    return at + (iv_matrix_bytes(matrix) + 63) / 64 * 64;
+    return at + (iv_matrix_bytes(matrix) + IV_MODEL_ALIGN - 1) / IV_MODEL_ALIGN * IV_MODEL_ALIGN;
 }
 
 static unsigned char *place_nodes(iv_matrix *nodes, unsigned char *at) {
@@ -370,8 +423,8 @@ static unsigned char *place_nodes(iv_matrix *nodes, unsigned char *at) {
 static iv_matrix tied_head(const iv_model *m) {
     const iv_share *s = &m->split.share[m->rank];
     iv_matrix head = m->embedding;
-    head.n = s->vocab, head.panels = (s->vocab + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
-    head.data += s->vocab_first / IV_PANEL_COLUMNS * head.panel_bytes;
+    head.n = s->vocab, head.panels = (s->vocab + head.panel_columns - 1) / head.panel_columns;
+    head.data += s->vocab_first / head.panel_columns * head.panel_bytes;
     return head;
 }
 

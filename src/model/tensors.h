@@ -10,6 +10,7 @@
 typedef struct iv_weight_target {
     struct iv_weight_target *next;
     iv_matrix *matrix;
+    iv_place *place; /* where the matrix is; NULL: here */
     float *vector;
     size_t begin, end, column; /* of the tensor */
     size_t first;              /* row or element that `begin` becomes */
@@ -32,6 +33,10 @@ typedef struct iv_weight_plan {
  * data_bytes (packed matrices, each aligned to 64), and matches every tensor of the checkpoint. config, dtype, split
  * and rank are set before. Matrix data is not allocated. */
 iv_status iv_weight_plan_make(iv_model *m, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err);
+
+/* Seeded random weights of every tensor that a model of this configuration has, all of one type. */
+iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
+                               iv_error *err);
 
 /* Points the matrices of m into m->data, or, what it shares, into the first model's. */
 void iv_weight_plan_place(iv_model *m, const iv_model *first);
