@@ -1,6 +1,10 @@
 # install.cmake: what an installed invar consists of, and the packages made of it.
 
-install(TARGETS invar_static invar_shared
+set(INVAR_LIBRARY_TARGETS invar_static)
+if(TARGET invar_shared)
+  list(APPEND INVAR_LIBRARY_TARGETS invar_shared)
+endif()
+install(TARGETS ${INVAR_LIBRARY_TARGETS}
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET invar)

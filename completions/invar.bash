@@ -34,7 +34,8 @@ _invar() {
         generate:--receipt) _invar_files; return ;;
         generate:--load-format) _invar_words 'auto dummy'; return ;;
         generate:--dummy-seed) _invar_words ''; return ;;
-        generate:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        generate:--device) _invar_words 'auto cpu cuda'; return ;;
+        generate:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         generate:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         generate:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         generate:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
@@ -63,7 +64,8 @@ _invar() {
         chat:--stop-id) _invar_words ''; return ;;
         chat:--load-format) _invar_words 'auto dummy'; return ;;
         chat:--dummy-seed) _invar_words ''; return ;;
-        chat:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        chat:--device) _invar_words 'auto cpu cuda'; return ;;
+        chat:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         chat:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         chat:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         chat:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
@@ -82,7 +84,8 @@ _invar() {
         bench:--repeat) _invar_words ''; return ;;
         bench:--load-format) _invar_words 'auto dummy'; return ;;
         bench:--dummy-seed) _invar_words ''; return ;;
-        bench:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        bench:--device) _invar_words 'auto cpu cuda'; return ;;
+        bench:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         bench:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         bench:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         bench:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
@@ -107,7 +110,8 @@ _invar() {
         logits:--out) _invar_files; return ;;
         logits:--load-format) _invar_words 'auto dummy'; return ;;
         logits:--dummy-seed) _invar_words ''; return ;;
-        logits:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        logits:--device) _invar_words 'auto cpu cuda'; return ;;
+        logits:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         logits:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         logits:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
@@ -132,7 +136,7 @@ _invar() {
         verify:--scalar-tokens) _invar_words ''; return ;;
         verify:--json) _invar_files; return ;;
         verify:--plot) _invar_files; return ;;
-        verify:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        verify:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         verify:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         verify:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         eval:--dataset) _invar_files; return ;;
@@ -156,7 +160,8 @@ _invar() {
         eval:--stop-id) _invar_words ''; return ;;
         eval:--load-format) _invar_words 'auto dummy'; return ;;
         eval:--dummy-seed) _invar_words ''; return ;;
-        eval:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        eval:--device) _invar_words 'auto cpu cuda'; return ;;
+        eval:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         eval:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         eval:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         eval:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
@@ -171,7 +176,8 @@ _invar() {
         eval:--num-speculative-tokens) _invar_words ''; return ;;
         replay:--load-format) _invar_words 'auto dummy'; return ;;
         replay:--dummy-seed) _invar_words ''; return ;;
-        replay:--arithmetic) _invar_words 'fma32 tc16'; return ;;
+        replay:--device) _invar_words 'auto cpu cuda'; return ;;
+        replay:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         replay:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         replay:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
         replay:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
@@ -186,16 +192,16 @@ _invar() {
         replay:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
-        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --load-format --dummy-seed --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
-        logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --arithmetic --dtype --numerics' ;;
-        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;

@@ -85,14 +85,18 @@ typedef struct iv_engine_options {
     const char *load_format;       /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
     uint64_t dummy_seed;           /* of dummy weights, 0 by default */
     const char *dtype;             /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
-    const char *arithmetic;        /* "fma32" or "tc16": how dot products are summed; part of the fingerprint */
+    const char *device;            /* "cpu", "cuda", or "auto": cuda where a GPU can do it; never changes a bit */
+    bool enforce_eager;            /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
+    const char *arithmetic;        /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": what
+                                    * the device is fast in, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
     const char *isa;               /* "auto", "scalar", "avx2", "avx512": never changes a bit */
     size_t threads;                /* 0: one for each CPU; never changes a bit */
     size_t max_model_len;          /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
     size_t max_num_seqs;           /* sequences run together */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
-    size_t tensor_parallel_size;   /* ranks that share the model, up to 8; 0: the processes of mpirun, or 1 */
+    size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of mpirun,
+                                    * or 1 */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
     double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
@@ -105,7 +109,7 @@ typedef struct iv_engine_options {
     void *user;
 } iv_engine_options;
 
-/* auto (type, weights), fma32, invar, all CPUs, one rank (or those of mpirun), 16 sequences, 512 tokens a step, prefix
+/* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), 16 sequences, 512 tokens a step, prefix
  * caching, no speculation. */
 IV_API void iv_engine_options_init(iv_engine_options *options);
 
@@ -117,6 +121,8 @@ typedef struct iv_engine_info {
     const char
         *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
     const char *model_type, *dtype, *arithmetic, *isa, *numerics;
+    const char *device; /* "cpu", or "cuda" */
+    const char *gpu;    /* its name, "" on a CPU */
     /* What the fingerprint is made of, SHA-256 in hexadecimal each; "" for what the model does not have. */
     const char *weights_digest, *configuration_digest, *tokenizer_digest, *template_digest;
     int numerics_version;

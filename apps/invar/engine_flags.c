@@ -1,6 +1,8 @@
 /* engine_flags.c: a line of the table for each engine option. Ranges are those of the engine. */
 #include "engine_flags.h"
 
+#include <stdlib.h>
+
 enum { THREADS_MAX = 256, SEQS_MAX = 1024, BATCHED_TOKENS_MAX = 65536 };
 
 static const cli_flag engine_flags[] = {
@@ -16,6 +18,8 @@ static const cli_flag engine_flags[] = {
      .greatest = UINT64_MAX,
      .unset = "0",
      .help = "seed of --load-format dummy"},
+    CLI_DEVICE_FLAG,
+    {.name = "enforce-eager", .help = "cuda: launch kernels one by one, capture no graphs; never changes a bit"},
     CLI_ARITHMETIC_FLAG,
     CLI_DTYPE_FLAG,
     CLI_NUMERICS_FLAG,
@@ -89,9 +93,16 @@ static const cli_flag engine_flags[] = {
     {0}};
 const cli_section cli_engine_section = {"Engine", engine_flags};
 
+const char *cli_device(const cli_args *args) {
+    const char *set = getenv("INVAR_DEVICE");
+    return cli_text(args, "device", set && *set ? set : "auto");
+}
+
 void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->load_format = cli_text(args, "load-format", o->load_format);
     o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
+    o->device = cli_device(args);
+    o->enforce_eager = cli_has(args, "enforce-eager");
     o->dtype = cli_text(args, "dtype", o->dtype);
     o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
     o->numerics = cli_text(args, "numerics", o->numerics);

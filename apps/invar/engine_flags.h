@@ -7,8 +7,14 @@
 /* Lines that other tables share. */
 #define CLI_ARITHMETIC_FLAG                                                                                     \
     {                                                                                                           \
-        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "fma32 tc16", .unset = "fma32", \
+        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto fma32 tc16", \
+        .unset = "auto: tc16 on a GPU, fma32 on a CPU",                                                         \
         .help = "how dot products are summed; part of the fingerprint"                                          \
+    }
+#define CLI_DEVICE_FLAG                                                                                   \
+    {                                                                                                     \
+        .name = "device", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto cpu cuda",              \
+        .unset = "$INVAR_DEVICE, or auto: a GPU if there is one", .help = "where to compute; never changes a bit" \
     }
 #define CLI_NUMERICS_FLAG                                                                                       \
     {                                                                                                           \
@@ -23,6 +29,9 @@
 
 /* Section "Engine". */
 extern const cli_section cli_engine_section;
+
+/* --device, or what the environment says. */
+const char *cli_device(const cli_args *args);
 
 /* Overwrites the options that were given. Strings point into args. */
 void cli_engine_options(const cli_args *args, iv_engine_options *options);

@@ -1,5 +1,6 @@
 /* verify.c: invar verify: the quiet run, then every configuration, then what was found. */
 #include "commands.h"
+#include "engine_flags.h"
 #include "interrupt.h"
 #include "model.h"
 #include "rank.h"
@@ -35,6 +36,7 @@ static int open_job(const cli_args *args, const char *path, verify *v, iv_error 
     iv_engine_options_init(&job->options);
     job->options.model = path;
     job->options.dtype = cli_text(args, "dtype", job->options.dtype);
+    job->options.device = cli_device(args);
     job->options.arithmetic = cli_text(args, "arithmetic", job->options.arithmetic);
     job->options.numerics = cli_text(args, "numerics", job->options.numerics);
     job->scalar_tokens = cli_count(args, "scalar-tokens", 200);
@@ -114,6 +116,15 @@ static int run_from(verify *v, size_t from, bool singles, iv_error *err) {
     return code;
 }
 
+/* The quiet run's own device; and GPUs, where it took none and nobody asked for them. */
+static void drop_devices(const cli_args *args, verify *v) {
+    bool cuda = strcmp(v->job.options.device, "cuda") == 0;
+    verify_axes_drop(&v->axes, VERIFY_DEVICE, cuda ? VERIFY_DEVICE_CUDA : VERIFY_DEVICE_CPU);
+    if (cuda || cli_has(args, "axes")) return;
+    verify_axes_drop(&v->axes, VERIFY_DEVICE, VERIFY_DEVICE_CUDA);
+    verify_axes_drop(&v->axes, VERIFY_DEVICE, VERIFY_DEVICE_EAGER);
+}
+
 static int run_all(const cli_args *args, verify *v, iv_error *err) {
     static const size_t nothing[VERIFY_AXES] = {0};
     uint64_t seed = cli_count(args, "seed", 1);
@@ -121,6 +132,7 @@ static int run_all(const cli_args *args, verify *v, iv_error *err) {
     if (code == CLI_OK) code = run_quiet(v, err);
     if (code != CLI_OK) return code;
     verify_axes_drop(&v->axes, VERIFY_ISA, verify_isa_value(v->job.isa));
+    drop_devices(args, v);
     size_t from = v->configs.count;
     code = verify_configs_single(&v->axes, seed, &v->configs, err);
     if (code == CLI_OK) code = run_from(v, from, true, err);

@@ -74,13 +74,15 @@ static iv_status open_engine(runner *r, iv_error *err) {
     o.prefix_caching = c->value[VERIFY_PREFIX] != 0;
     o.speculative = c->value[VERIFY_SPECULATIVE] ? "ngram" : "off";
     o.kv_bytes = kv_bytes(job, c, seats);
+    if (c->value[VERIFY_DEVICE]) o.device = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_CPU ? "cpu" : "cuda";
+    o.enforce_eager = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_EAGER;
     return iv_engine_open(&o, &r->engine, err);
 }
 
 /* What the machine, the model or this build cannot do is no difference. */
 static bool may_refuse(const verify_config *c, iv_status status) {
     return (status == IV_UNSUPPORTED || status == IV_INVALID) &&
-           (c->value[VERIFY_ISA] || c->value[VERIFY_TP] || c->value[VERIFY_SPECULATIVE]);
+           (c->value[VERIFY_ISA] || c->value[VERIFY_TP] || c->value[VERIFY_SPECULATIVE] || c->value[VERIFY_DEVICE]);
 }
 
 static void close_engine(runner *r) {
@@ -410,6 +412,9 @@ int verify_run_quiet(verify_job *job, verify_result *out, iv_error *err) {
         snprintf(job->fingerprint, sizeof job->fingerprint, "%s", info.fingerprint);
         snprintf(job->isa, sizeof job->isa, "%s", info.isa);
         snprintf(job->dtype, sizeof job->dtype, "%s", info.dtype);
+        /* What was left to the engine is settled for all. */
+        job->options.device = strcmp(info.device, "cuda") == 0 ? "cuda" : "cpu";
+        job->options.arithmetic = strcmp(info.arithmetic, "tc16") == 0 ? "tc16" : "fma32";
         code = run_pass(&r, PASS_RECORD, r.order, r.count, err);
     }
     close_runner(&r);

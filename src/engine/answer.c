@@ -99,6 +99,7 @@ static void note_seen(iv_sequence *s, int32_t token) {
 /* One row of logits, `index` of the step's for this sequence. */
 typedef struct measured_row {
     const float *logits;
+    const iv_gpu_sampled *sampled; /* NULL, or sampled already */
     size_t index;
     float max, log_sum; /* log softmax is (x - max) - log_sum */
 } measured_row;
@@ -106,8 +107,12 @@ typedef struct measured_row {
 /* Fails where there is no distribution to sample from: a NaN, +infinity or nothing but -infinity reaches the sum. */
 static iv_status measure(const iv_engine *e, const iv_sequence *s, measured_row *r, iv_error *err) {
     float sum;
-    e->forward->compute.kernels->sum_exp(r->logits, (size_t)e->model->config.vocab_size, &r->max, &sum);
-    r->log_sum = iv_ref_log(sum);
+    if (r->sampled) {
+        r->max = r->sampled->max, r->log_sum = r->sampled->log_sum;
+    } else {
+        e->kernels->sum_exp(r->logits, (size_t)e->model->config.vocab_size, &r->max, &sum);
+        r->log_sum = iv_ref_log(sum);
+    }
     if (r->log_sum >= 0.0f && r->log_sum < 1e30f) return IV_OK;
     return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", s->tokens.count);
 }
@@ -115,12 +120,12 @@ static iv_status measure(const iv_engine *e, const iv_sequence *s, measured_row 
 /* The token joins its sequence and the digest. */
 static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int32_t token, const measured_row *r) {
     size_t vocab = (size_t)e->model->config.vocab_size;
-    float logprob = (r->logits[token] - r->max) - r->log_sum;
+    float logprob = r->sampled ? r->sampled->logprob : (r->logits[token] - r->max) - r->log_sum;
     v->event.token = token, v->event.logprob = logprob;
     if (s->kept_logits)
         v->event.logits = memcpy(s->kept_logits + r->index * vocab, r->logits, vocab * sizeof *r->logits);
     if (s->logprobs > 0) {
-        iv_top_logprobs(e->forward->compute.kernels, r->logits, vocab, r->max, r->log_sum, v->top, (size_t)s->logprobs);
+        iv_top_logprobs(e->kernels, r->logits, vocab, r->max, r->log_sum, v->top, (size_t)s->logprobs);
         v->event.top_count = (size_t)s->logprobs;
     }
     uint32_t bits[2] = {(uint32_t)token, iv_bits(logprob)};
@@ -136,12 +141,14 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
 static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_item *item, size_t row, iv_error *err) {
     iv_sequence *s = item->sequence;
     measured_row r = {.logits = item->logits + row * (size_t)e->model->config.vocab_size, .index = row};
+    if (item->sampled) r.sampled = item->sampled + row;
     iv_event_slot *v = &item->events[item->event_count];
     v->sequence = s;
     v->event = (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed};
     IV_TRY(measure(e, s, &r, err));
-    int32_t token = iv_sample(sampler, e->forward->compute.kernels, &s->sampling, r.logits, s->seen, s->seen_count,
-                              s->tokens.count);
+    int32_t token = r.sampled ? r.sampled->token
+                              : iv_sample(sampler, e->kernels, &s->sampling, r.logits, s->seen, s->seen_count,
+                                          s->tokens.count);
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), full = s->tokens.count >= s->tokens_max;
     IV_TRY(advance_text(s, v, token, end || full, &item->stop, err));

@@ -1,6 +1,7 @@
 /* engine.c: opening, sizing and closing; facts for the caller. */
 #include "engine/engine.h"
 #include "base/size.h"
+#include "engine/device.h"
 #include "engine/float_mode.h"
 #include "kernels/blas.h"
 #include "model/widen.h"
@@ -21,7 +22,8 @@ const char *iv_version(void) { return INVAR_VERSION; }
 void iv_engine_options_init(iv_engine_options *o) {
     *o = (iv_engine_options){.load_format = "auto",
                              .dtype = "auto",
-                             .arithmetic = "fma32",
+                             .device = "cpu",
+                             .arithmetic = "auto",
                              .isa = "auto",
                              .numerics = "invar",
                              .rank_timeout_ms = 6000,
@@ -66,17 +68,9 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "model: wanted a model directory, found nothing");
     IV_TRY(parse_load_format(o, m, err));
     IV_TRY(parse_dtype(o->dtype ? o->dtype : "auto", m, err));
-    const char *arithmetic = o->arithmetic ? o->arithmetic : "fma32";
-    if (strcmp(arithmetic, "tc16") == 0)
-        e->arithmetic = IV_TC16;
-    else if (strcmp(arithmetic, "fma32") == 0)
-        e->arithmetic = IV_FMA32;
-    else
-        return iv_fail(err, IV_INVALID, "arithmetic: wanted fma32 or tc16, found '%s'", arithmetic);
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
-    if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != IV_FMA32)
-        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic fma32, found %s", arithmetic);
+    IV_TRY(iv_device_choose(o, e, m, err));
     IV_TRY(parse_speculative(o, e, err));
     if (o->max_num_seqs < 1 || o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
@@ -87,6 +81,7 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
         return iv_fail(err, IV_INVALID, "kv_fraction: wanted 0 to 1, found %g", o->kv_fraction);
     e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs, e->max_num_batched_tokens = o->max_num_batched_tokens;
+    e->logit_rows_max = iv_size_min(e->max_num_seqs * e->rows_max, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;
     return IV_OK;
 }
@@ -111,8 +106,8 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
     iv_status status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t page = token * IV_ATTENTION_BLOCK, available = iv_ranks_memory_available(e->ranks), wish, all,
-           room = kv_room(o, available, plan.weight_bytes, page, &wish);
+    size_t available = e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
+    size_t page = token * IV_ATTENTION_BLOCK, wish, all, room = kv_room(o, available, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(status);
@@ -138,7 +133,6 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
 
 static iv_status open_buffers(iv_engine *e, iv_error *err) {
     size_t seqs = e->max_num_seqs, vocab = (size_t)e->model->config.vocab_size, logits;
-    e->logit_rows_max = iv_size_min(seqs * e->rows_max, e->max_num_batched_tokens);
     if (!iv_size_mul(e->logit_rows_max, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
     IV_TRY(iv_line_open(&e->waiting, IV_WAITING_MAX + seqs, err)); /* the preempted come back, full or not */
     IV_TRY(iv_line_open(&e->running, seqs, err));
@@ -152,8 +146,12 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->ids = calloc(e->max_num_batched_tokens, sizeof *e->ids);
     e->logit_rows = calloc(e->logit_rows_max, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
+    e->sample_here = calloc(e->logit_rows_max, sizeof *e->sample_here);
+    e->logits_too = calloc(e->logit_rows_max, sizeof *e->logits_too);
+    e->row_sampling = calloc(e->logit_rows_max, sizeof *e->row_sampling);
+    e->sampled = calloc(e->logit_rows_max, sizeof *e->sampled);
     if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits)
+        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }
@@ -173,6 +171,13 @@ static void measure_tokens(iv_engine *e) {
         if (iv_tokenizer_token(t, (int32_t)id, &n)) e->longest_token_bytes = iv_size_max(e->longest_token_bytes, n);
 }
 
+static iv_status open_forward(iv_engine *e, iv_error *err) {
+    IV_TRY(iv_forward_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
+    e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
+    e->tile_rows = e->kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
+    return IV_OK;
+}
+
 static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *err) {
     size_t pages = 0;
     iv_model_options m = {0};
@@ -187,10 +192,8 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
-    IV_TRY(iv_forward_open(e->model, iv_kernels_select(e->isa), e->arithmetic, e->pool, e->max_num_batched_tokens,
-                           &e->forward, err));
-    e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
-    e->tile_rows = e->forward->compute.kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
+    e->kernels = iv_kernels_select(e->isa);
+    IV_TRY(e->gpus[0] ? iv_device_open_model(e, o, pages, err) : open_forward(e, err));
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(open_samplers(e, err));
     measure_tokens(e);
@@ -226,11 +229,14 @@ void iv_engine_close(iv_engine *e) {
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
     free(e->ids), free(e->logit_rows), free(e->logits);
+    free(e->sample_here), free(e->logits_too), free(e->row_sampling), free(e->sampled);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
     free(e->samplers);
     iv_kv_pool_close(&e->kv);
     iv_forward_close(e->forward);
+    iv_gpu_model_close(e->gpu_model);
     iv_model_close(e->model);
+    for (size_t i = 0; i < IV_RANKS_MAX; i++) iv_gpu_close(e->gpus[i]);
     iv_blas_close(e->blas);
     iv_pool_close(e->pool);
     iv_textual_close(e->textual);
@@ -249,6 +255,8 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .dtype = iv_dtype_name(m->dtype),
                              .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
                              .isa = iv_isa_name(e->isa),
+                             .device = e->gpus[0] ? "cuda" : "cpu",
+                             .gpu = e->gpus[0] ? iv_gpu_get_info(e->gpus[0])->name : "",
                              .numerics = iv_numerics_name(e->numerics),
                              .tensor_parallel_size = iv_ranks_size(e->ranks),
                              .rank = iv_ranks_rank(e->ranks),

@@ -10,7 +10,7 @@
 #include "engine/textual.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
-#include "model/forward.h"
+#include "model/gpu.h"
 #include "sample/sampler.h"
 #include "sched/plan.h"
 
@@ -78,7 +78,8 @@ typedef struct iv_step_item {
     iv_sequence *sequence;
     size_t tokens, draft;  /* rows of the batch: known tokens, then guessed ones */
     bool samples;          /* logits of the last known token and of the guessed ones are wanted */
-    const float *logits;   /* [1 + draft][vocab_size] */
+    const float *logits;   /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
+    const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
     iv_event_slot *events; /* [rows_max] */
     size_t event_count;
     iv_finish finish;
@@ -95,7 +96,10 @@ struct iv_engine {
     iv_model *model;
     iv_textual *textual;
     iv_generation_config generation;
-    iv_forward_state *forward; /* rank 0's, or this process's */
+    iv_forward_state *forward; /* rank 0's, or this process's; NULL on GPUs */
+    iv_gpu_model *gpu_model;   /* NULL on a CPU */
+    iv_gpu *gpus[IV_RANKS_MAX];
+    const iv_kernels *kernels; /* of the CPU */
     iv_ranks *ranks;
     iv_kv_pool kv;
     iv_sampler *samplers; /* one for each thread */
@@ -126,6 +130,9 @@ struct iv_engine {
     int32_t *ids;                                  /* [max_num_batched_tokens] */
     uint32_t *logit_rows;                          /* [logit_rows_max] */
     float *logits;                                 /* [logit_rows_max][vocab] */
+    bool *sample_here, *logits_too;                /* [logit_rows_max], as iv_batch */
+    iv_gpu_sampling *row_sampling;                 /* [logit_rows_max] */
+    iv_gpu_sampled *sampled;                       /* [logit_rows_max] */
     size_t logit_rows_max;
 
     iv_event_slot *events; /* a ring: event_count from event_first on */

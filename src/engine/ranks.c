@@ -38,6 +38,7 @@ struct iv_ranks {
     bool go;
     iv_buf wire;
     bool baseline;
+    bool gpus; /* ranks are GPUs, which the model on them drives: nothing to do here */
 };
 
 /* ---- who takes part ------------------------------------------------------------------------------------ */
@@ -91,6 +92,11 @@ iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err)
     e->ranks = r;
     r->timeout_ms = o->rank_timeout_ms, r->baseline = e->numerics != IV_INVAR;
     if (r->timeout_ms == 0) return iv_fail(err, IV_INVALID, "rank_timeout_ms: wanted 1 or more, found 0");
+    r->gpus = e->gpus[0] != NULL;
+    if (r->gpus) {
+        r->size = iv_size_max(1, o->tensor_parallel_size);
+        return IV_OK;
+    }
     return iv_mpi_processes() > 1 ? open_processes(r, o->tensor_parallel_size, err)
                                   : open_threads(r, o->tensor_parallel_size, err);
 }
@@ -101,7 +107,7 @@ size_t iv_ranks_memory_available(const iv_ranks *r) {
 
 void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m) {
     m->baseline = r->baseline && r->size > 1;
-    m->ranks = r->size, m->rank_first = r->rank, m->rank_count = r->helper_count + 1;
+    m->ranks = r->size, m->rank_first = r->rank, m->rank_count = r->gpus ? r->size : r->helper_count + 1;
 }
 
 iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t token_bytes, size_t *bytes,
@@ -267,7 +273,7 @@ static iv_status agree(iv_engine *e, iv_status status, iv_error *err) {
 
 iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err) {
     iv_ranks *r = e->ranks;
-    if (!r || r->size == 1) return status;
+    if (!r || r->size == 1 || r->gpus) return status;
     if (r->processes)
         status = agree(e, status, err);
     else if (status == IV_OK)
@@ -297,6 +303,7 @@ static iv_status lose(iv_ranks *r, iv_status status, const iv_error *err) {
 
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
     iv_ranks *r = e->ranks;
+    if (r->gpus) return iv_gpu_model_forward(e->gpu_model, b, err);
     if (r->size == 1) return iv_forward(e->forward, b, err);
     IV_ASSERT(r->rank == 0);
     if (r->lost) {

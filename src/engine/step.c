@@ -130,6 +130,27 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
     return count;
 }
 
+/* Does the device sample this sequence's rows? What needs the history is done here. */
+static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
+    const iv_sampling *p = &s->sampling;
+    iv_gpu_sampling row = {.temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
+    return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
+           p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f && iv_gpu_model_samples(&row);
+}
+
+static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
+    const iv_sampling *p = &s->sampling;
+    e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here;
+    e->logits_too[at] = s->kept_logits || s->logprobs > 0;
+    if (here)
+        e->row_sampling[at] = (iv_gpu_sampling){.temperature = p->temperature,
+                                                .top_p = p->top_p,
+                                                .min_p = p->min_p,
+                                                .top_k = p->top_k,
+                                                .seed = p->seed,
+                                                .position = position};
+}
+
 /* ---- running it ---------------------------------------------------------------------------------------- */
 
 /* Lays items out as one batch and gives each its rows of logits. */
@@ -145,8 +166,11 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
             .first_row = row, .rows = rows, .position = (int64_t)s->computed, .pages = s->table.pages};
         row += rows;
         if (!items[i].samples) continue;
+        bool here = sampled_on_gpu(e, s);
+        size_t first = row - items[i].draft - 1;
         items[i].logits = e->logits + wanted * vocab;
-        for (size_t r = row - items[i].draft - 1; r < row; r++) e->logit_rows[wanted++] = (uint32_t)r;
+        items[i].sampled = here ? e->sampled + wanted : NULL;
+        for (size_t r = first; r < row; r++) want_row(e, s, wanted++, r, s->tokens.count + (r - first), here);
     }
     *b = (iv_batch){.ids = e->ids,
                     .tokens = row,
@@ -156,7 +180,11 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes,
                     .logit_rows = e->logit_rows,
                     .logit_count = wanted,
-                    .logits = e->logits};
+                    .logits = e->logits,
+                    .sample_here = e->sample_here,
+                    .logits_too = e->logits_too,
+                    .sampling = e->row_sampling,
+                    .sampled = e->sampled};
 }
 
 typedef struct answering {

@@ -5,6 +5,7 @@
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { C = IV_PANEL_COLUMNS };
@@ -13,10 +14,26 @@ bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k) {
     size_t total;
     IV_ASSERT(type == IV_BF16 || type == IV_F16 || type == IV_F32);
     if (n > SIZE_MAX / 64 || k > SIZE_MAX / 64) return false;
-    *m = (iv_matrix){.type = type, .n = n, .k = k, .k_padded = iv_padded_k(k), .panels = (n + C - 1) / C};
+    *m = (iv_matrix){
+        .type = type, .n = n, .k = k, .k_padded = iv_padded_k(k), .panels = (n + C - 1) / C, .panel_columns = C};
     m->leaves = iv_leaf_count(m->k_padded);
     return iv_size_mul(m->k_padded, C * iv_dtype_bytes(type), &m->panel_bytes) &&
            iv_size_mul(m->panels, m->panel_bytes, &total);
+}
+
+bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired) {
+    size_t total;
+    if (!iv_matrix_shape(m, type, n, k)) return false;
+    IV_ASSERT(!paired || n % 16 == 0);
+    m->panels = n, m->panel_columns = 1, m->paired = paired;
+    m->panel_bytes = m->k_padded * iv_dtype_bytes(type);
+    return iv_size_mul(m->panels, m->panel_bytes, &total);
+}
+
+size_t iv_matrix_row_place(const iv_matrix *m, size_t n) {
+    if (!m->paired) return n;
+    size_t half = m->n / 2, i = n % half;
+    return i / 8 * 16 + i % 8 + (n < half ? 0 : 8);
 }
 
 /* Where element k of column c stands inside a panel, in elements. */
@@ -51,7 +68,7 @@ static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *rows, size_t st
 }
 
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count) {
-    IV_ASSERT(first + count <= m->n);
+    IV_ASSERT(first + count <= m->n && m->panel_columns == C);
     const char *row = rows;
     size_t row_bytes = stride * iv_dtype_bytes(from);
     for (size_t n = first, here; n < first + count; n += here, row += here * row_bytes) {
@@ -65,6 +82,50 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
             for (size_t k = 0; k < m->k; k++)
                 put_f32(m->type, panel, place(m->type, k, n % C + r), element_to_f32(from, row + r * row_bytes, k));
     }
+}
+
+/* Rows that stand evenly: `rows` runs of `run` rows, as far apart as those of W or, where paired, twice as far. */
+static iv_status put_runs(const iv_matrix *m, iv_place *place, const char *from, size_t from_pitch, size_t first,
+                          size_t run, size_t rows, iv_error *err) {
+    size_t row = m->panel_bytes;
+    unsigned char *to = m->data + iv_matrix_row_place(m, first) * row;
+    if (run == 1) return place->write(place, to, row, from, from_pitch, m->k * iv_dtype_bytes(m->type), rows, err);
+    return place->write(place, to, 2 * run * row, from, run * from_pitch, run * row, rows, err);
+}
+
+/* Rows already in m->type, `pitch` bytes apart. */
+static iv_status put_rows(const iv_matrix *m, iv_place *place, const char *from, size_t pitch, size_t first,
+                          size_t count, iv_error *err) {
+    bool whole = pitch == m->panel_bytes && m->k == m->k_padded; /* eight rows are one piece */
+    if (!m->paired) return put_runs(m, place, from, pitch, first, 1, count, err);
+    while (count > 0) {
+        size_t half = m->n / 2, left = iv_size_min(count, half - first % half), here = iv_size_min(8 - first % 8, left);
+        if (whole && here == 8) {
+            here = left / 8 * 8;
+            IV_TRY(put_runs(m, place, from, pitch, first, 8, here / 8, err));
+        } else
+            IV_TRY(put_runs(m, place, from, pitch, first, 1, here, err));
+        from += here * pitch, first += here, count -= here;
+    }
+    return IV_OK;
+}
+
+iv_status iv_matrix_put(iv_matrix *m, iv_place *place, iv_dtype from, const void *rows, size_t stride, size_t first,
+                        size_t count, iv_error *err) {
+    IV_ASSERT(first + count <= m->n && m->panel_columns == 1);
+    if (from == m->type) return put_rows(m, place, rows, stride * iv_dtype_bytes(from), first, count, err);
+    char *converted = malloc(count * m->panel_bytes);
+    if (!converted) return iv_fail(err, IV_NO_MEMORY, "weights: no memory to convert %zu rows", count);
+    for (size_t r = 0; r < count; r++)
+        for (size_t k = 0; k < m->k; k++)
+            put_f32(m->type, converted + r * m->panel_bytes, k,
+                    element_to_f32(from, (const char *)rows + r * stride * iv_dtype_bytes(from), k));
+    for (size_t r = 0; r < count && m->k < m->k_padded; r++)
+        memset(converted + r * m->panel_bytes + m->k * iv_dtype_bytes(m->type), 0,
+               (m->k_padded - m->k) * iv_dtype_bytes(m->type));
+    iv_status status = put_rows(m, place, converted, m->panel_bytes, first, count, err);
+    free(converted);
+    return status;
 }
 
 uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k) {

@@ -1,9 +1,10 @@
-/* matrix.h: a weight matrix packed into panels, once, at load. */
+/* matrix.h: a weight matrix packed once, at load: into panels of 32 outputs for CPUs, or row by row for a GPU. */
 #ifndef IV_KERNELS_MATRIX_H
 #define IV_KERNELS_MATRIX_H
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "device/place.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,8 +14,10 @@ typedef struct iv_matrix {
     iv_dtype type;   /* BF16, F16 or F32 */
     size_t n, k;     /* outputs, inputs */
     size_t k_padded; /* to a multiple of 16 */
-    size_t panels;   /* of 32 outputs, the last padded with zeros */
+    size_t panels;   /* of 32 outputs, the last padded with zeros; of one output where rows are kept */
     size_t panel_bytes;
+    size_t panel_columns; /* 32 or 1 */
+    bool paired; /* rows are n / 2 gates, then as many ups, kept in turn: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
     int leaves;
     unsigned char *data;
     float *widened; /* [n][k] for a BLAS; NULL but under the vanilla-blas baseline */
@@ -22,6 +25,11 @@ typedef struct iv_matrix {
 
 /* Fills every field but data; false when a size overflows. */
 bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
+/* The same with rows in place of panels: [n][k_padded]. */
+bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);
+
+/* Where row n of W stands among the rows that are kept. */
+size_t iv_matrix_row_place(const iv_matrix *m, size_t n);
 static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
 static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) {
     return m->data + p * m->panel_bytes;
@@ -30,6 +38,10 @@ static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p)
 /* Packs rows [first, first + count) of W, given as m->k `from` elements a row, `stride` elements from row to row,
  * rounding to m->type if `from` differs. The data must have been zeroed. Callers with disjoint rows may run at once. */
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count);
+
+/* The same for a matrix of rows, whose data is at `place`. */
+iv_status iv_matrix_put(iv_matrix *m, iv_place *place, iv_dtype from, const void *rows, size_t stride, size_t first,
+                        size_t count, iv_error *err);
 
 /* Element (n, k) in m->type's bits, in the low half for 16-bit types. For references and tests. */
 uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k);

@@ -16,6 +16,12 @@ bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head
            iv_size_mul(l->head_bytes, heads, &l->page_bytes);
 }
 
+bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim) {
+    *l = (iv_kv_layout){.type = type, .heads = heads, .head_dim = head_dim, .elsewhere = true};
+    return iv_size_mul(head_dim, 2 * IV_ATTENTION_BLOCK * iv_dtype_bytes(type), &l->head_bytes) &&
+           iv_size_mul(l->head_bytes, heads, &l->page_bytes);
+}
+
 static bool finite_values(iv_dtype type, const void *p, size_t n) {
     static const uint32_t exponent[3] = {0x7f80u, 0x7c00u, 0x7f800000u};
     uint32_t mask = exponent[type];

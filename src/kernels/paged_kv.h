@@ -14,10 +14,14 @@ typedef struct iv_kv_layout {
     iv_matrix keys, values; /* shapes only, of one head in one page */
     size_t head_bytes;      /* K then V of one head */
     size_t page_bytes;      /* of one layer */
+    bool elsewhere;         /* pages are on a GPU, K [64][head_dim] then V a head (kernels/cuda/ops.h) */
 } iv_kv_layout;
 
 /* False when a size overflows. */
 bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim);
+
+/* The layout of a GPU's pages: sizes alone, nothing here reads or writes them. */
+bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim);
 
 /* Writes one token's K and V of one head (head_dim elements of the layout's type) to slot 0..63.
  * False if a value is not finite: nothing is written, so that a page never holds a NaN or an infinity. */

@@ -14,6 +14,7 @@ iv_status iv_kv_pool_open(iv_kv_pool *pool, const iv_kv_layout *layout, size_t l
     *pool = (iv_kv_pool){.layout = *layout, .layers = layers, .pages = pages, .free_count = pages};
     if (pages > UINT32_MAX || !iv_size_mul(layout->page_bytes, layers, &bytes) || !iv_size_mul(bytes, pages, &bytes))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", pages);
+    if (layout->elsewhere) bytes = 0;
     pool->data_bytes = bytes;
     pool->data = iv_memory_alloc(bytes);
     bool stored = pool->data || bytes == 0; /* a rank without heads has empty pages */

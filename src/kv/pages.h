@@ -12,7 +12,7 @@
 typedef struct iv_kv_pool {
     iv_kv_layout layout;
     size_t layers, pages, free_count;
-    unsigned char *data; /* [layer][page] */
+    unsigned char *data; /* [layer][page]; NULL where the layout is of pages elsewhere */
     size_t data_bytes;
     uint32_t *free_pages; /* a stack: the last freed is the next given */
     uint32_t *holders;    /* [page]: how many tables hold it */

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "kernels/attention.h"
 #include "kernels/compute.h"
+#include "kernels/cuda/ops.h"
 #include "model/model.h"
 
 /* What one step needs in memory for up to tokens_max tokens, allocated once. */
@@ -45,6 +46,11 @@ typedef struct iv_batch {
     const uint32_t *logit_rows; /* rows whose logits are wanted */
     size_t logit_count;
     float *logits; /* [logit_count][vocab_size]; filled on rank 0 */
+    /* GPUs sample rows of logits where they lie: those of sample_here get sampled[i], and logits only if they are of
+     * logits_too. A CPU gives all logits and samples none. */
+    const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
+    const iv_gpu_sampling *sampling; /* [logit_count] */
+    iv_gpu_sampled *sampled;         /* [logit_count] */
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */

@@ -34,12 +34,13 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
     IV_TRY(iv_split_make(&first->config, ranks, o->baseline, &first->split, err));
     IV_ASSERT(o->rank_first + count <= ranks);
-    first->rank = o->rank_first;
+    first->rank = o->rank_first, first->place = o->place[0];
     iv_model *last = first;
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
         m->config = first->config, m->dtype = first->dtype, m->split = first->split, m->rank = o->rank_first + r;
+        m->place = o->place[r];
         last = last->next = m;
     }
     return IV_OK;
@@ -48,7 +49,10 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
 static void free_shards(iv_model *m) {
     for (iv_model *next; m; m = next) {
         next = m->next;
-        iv_memory_free(m->data, m->data_bytes);
+        if (m->place)
+            m->place->free(m->place, m->data);
+        else
+            iv_memory_free(m->data, m->data_bytes);
         iv_arena_free(&m->arena);
         free(m);
     }
@@ -58,7 +62,8 @@ static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_pl
     IV_TRY(iv_weight_plan_make(first, c, plan, err));
     for (iv_model *m = first; m; m = m->next) {
         size_t heads = m->split.share[m->rank].kv_heads;
-        if (!iv_kv_layout_make(&m->kv_layout, m->dtype, heads, (size_t)m->config.head_dim))
+        if (!(m->place ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
+                                                                          (size_t)m->config.head_dim))
             return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
             return iv_fail(err, IV_LIMIT, "model: its weights are too large");
@@ -156,17 +161,20 @@ static size_t first_out_of_range(iv_dtype from, iv_dtype to, const void *p, size
 }
 
 /* Rows [first, first + rows) of a tensor to one of its targets. */
-static void use_rows(const iv_weight_part *part, const iv_weight_target *to, const void *bytes, size_t first,
-                     size_t rows) {
+static iv_status use_rows(const iv_weight_part *part, const iv_weight_target *to, const void *bytes, size_t first,
+                          size_t rows, iv_error *err) {
     size_t begin = iv_size_max(first, to->begin), end = iv_size_min(first + rows, to->end);
-    if (begin >= end) return;
+    if (begin >= end) return IV_OK;
     iv_dtype type = part->tensor->dtype;
     size_t element = (begin - first) * part->columns + to->column, at = to->first + (begin - to->begin);
     const char *from = (const char *)bytes + element * iv_dtype_bytes(type);
     if (to->vector)
         to_floats(type, from, end - begin, to->vector + at);
+    else if (to->place)
+        return iv_matrix_put(to->matrix, to->place, type, from, part->columns, at, end - begin, err);
     else
         iv_matrix_pack(to->matrix, type, from, part->columns, at, end - begin);
+    return IV_OK;
 }
 
 static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t element, size_t n, iv_error *err) {
@@ -179,7 +187,7 @@ static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t
         return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->name, element + bad,
                        iv_dtype_name(part->type));
     for (const iv_weight_target *to = part->targets; to; to = to->next)
-        use_rows(part, to, bytes, element / part->columns, n / part->columns);
+        IV_TRY(use_rows(part, to, bytes, element / part->columns, n / part->columns, err));
     return IV_OK;
 }
 
@@ -187,7 +195,9 @@ static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t dig
     const iv_tensor_info *t = part->tensor;
     size_t width = iv_dtype_bytes(t->dtype), row = part->columns * width;
     size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS * row; /* whole groups of rows */
-    unsigned char *chunk = malloc(iv_size_min(step, t->bytes ? t->bytes : 1));
+    iv_place *place = job->o->place[0];
+    size_t room = iv_size_min(step, t->bytes ? t->bytes : 1);
+    unsigned char *chunk = place ? place->stage(place, room) : malloc(room);
     iv_digest *d = iv_digest_new();
     iv_status status = chunk && d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->name);
     for (size_t at = 0; status == IV_OK && at < t->bytes && !atomic_load(&job->failed); at += step) {
@@ -203,7 +213,10 @@ static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t dig
         }
     }
     if (d) iv_digest_finish(d, digest);
-    free(chunk);
+    if (place)
+        place->unstage(place, chunk);
+    else
+        free(chunk);
     return status;
 }
 
@@ -283,9 +296,11 @@ static float attention_scale(int64_t head_dim) {
 
 static iv_status place_all(const char *dir, iv_model *first, iv_error *err) {
     for (iv_model *m = first; m; m = m->next) {
-        m->data = m->data_bytes ? iv_memory_alloc(m->data_bytes) : NULL;
+        if (m->data_bytes)
+            m->data = m->place ? m->place->alloc(m->place, m->data_bytes) : iv_memory_alloc(m->data_bytes);
         if (m->data_bytes && !m->data)
-            return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu bytes of weights", dir, first->weight_bytes);
+            return iv_fail(err, IV_NO_MEMORY, "%s: no %smemory for the %zu bytes of weights of rank %zu", dir,
+                           m->place ? "GPU " : "", m->data_bytes, m->rank);
         iv_weight_plan_place(m, first);
     }
     return IV_OK;

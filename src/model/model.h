@@ -7,11 +7,14 @@
 
 #include "base/arena.h"
 #include "base/threads.h"
+#include "device/place.h"
 #include "format/checkpoint.h"
 #include "format/model_config.h"
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
 #include "model/share.h"
+
+enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
 
 /* Matrices that share an input are one matrix: q, k, v stacked, and gate over up; of each the rank's rows. Row-parallel
  * matrices are one for each canonical node of the rank's leaves. Biases are NULL where the family has none. */
@@ -35,6 +38,7 @@ typedef struct iv_model {
     iv_model_config config;
     iv_split split;
     size_t rank;
+    iv_place *place;       /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
     iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
     iv_layer *layers;
@@ -61,6 +65,8 @@ typedef struct iv_model_options {
     bool baseline;                 /* partial sums meet rank by rank: share.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
+    iv_place *place[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
+                                    * rank has its own embedding and routers only once the GPUs share them out */
     bool dummy;                    /* seeded random weights, whatever files there are */
     uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */

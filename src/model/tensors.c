@@ -111,7 +111,8 @@ typedef struct cut {
         size_t begin, end;
     } of[PIECES_MAX];
     size_t column, k;
-    int leaves; /* 0: as k has them */
+    int leaves;  /* 0: as k has them */
+    bool paired; /* gates and ups: a GPU keeps them in turn */
 } cut;
 
 static size_t cut_rows(const cut *c, size_t pieces) {
@@ -123,7 +124,10 @@ static size_t cut_rows(const cut *c, size_t pieces) {
 static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t pieces) {
     size_t n = cut_rows(c, pieces), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
-    if (!iv_matrix_shape(c->matrix, type, n, c->k) || !iv_size_round_up(iv_matrix_bytes(c->matrix), 64, &bytes) ||
+    bool paired = c->paired && n % 16 == 0;
+    if (!(c->owner->place ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
+                          : iv_matrix_shape(c->matrix, type, n, c->k)) ||
+        !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
     if (c->leaves) c->matrix->leaves = c->leaves;
@@ -180,6 +184,7 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
             size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
             IV_TRY(add_target(b, part,
                               (iv_weight_target){.matrix = cuts[j].matrix,
+                                                 .place = cuts[j].owner->place,
                                                  .begin = begin,
                                                  .end = end,
                                                  .column = cuts[j].column,
@@ -229,7 +234,8 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, const 
                            .matrix = &to->gate_up,
                            .bias = c->mlp_bias ? &to->gate_up_bias : NULL,
                            .of = {{begin, end}, {begin, end}},
-                           .k = hidden};
+                           .k = hidden,
+                           .paired = true};
         downs = cut_nodes(down_cuts, downs, places[i].owner, to->down, row, hidden);
     }
     IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
@@ -405,7 +411,7 @@ iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uin
 static unsigned char *place(iv_matrix *matrix, unsigned char *at) {
     if (matrix->n == 0) return at;
     matrix->data = at;
-    return at + (iv_matrix_bytes(matrix) + 63) / 64 * 64;
+    return at + (iv_matrix_bytes(matrix) + IV_MODEL_ALIGN - 1) / IV_MODEL_ALIGN * IV_MODEL_ALIGN;
 }
 
 static unsigned char *place_nodes(iv_matrix *nodes, unsigned char *at) {
@@ -417,8 +423,8 @@ static unsigned char *place_nodes(iv_matrix *nodes, unsigned char *at) {
 static iv_matrix tied_head(const iv_model *m) {
     const iv_share *s = &m->split.share[m->rank];
     iv_matrix head = m->embedding;
-    head.n = s->vocab, head.panels = (s->vocab + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
-    head.data += s->vocab_first / IV_PANEL_COLUMNS * head.panel_bytes;
+    head.n = s->vocab, head.panels = (s->vocab + head.panel_columns - 1) / head.panel_columns;
+    head.data += s->vocab_first / head.panel_columns * head.panel_bytes;
     return head;
 }
 

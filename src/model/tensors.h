@@ -10,6 +10,7 @@
 typedef struct iv_weight_target {
     struct iv_weight_target *next;
     iv_matrix *matrix;
+    iv_place *place; /* where the matrix is; NULL: here */
     float *vector;
     size_t begin, end, column; /* of the tensor */
     size_t first;              /* row or element that `begin` becomes */

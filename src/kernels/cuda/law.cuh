@@ -45,11 +45,17 @@ static inline float iv_max(float m, float x) { return x > m ? x : m; }
 /* Nearest even; NaN canonical. cvt.rn gives 0x7fff for any NaN, as the law has it. */
 static inline uint16_t iv_round16(iv_dtype type, float x) {
     uint16_t h;
-    if (type == IV_BF16)
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    else
+    if (type != IV_BF16) {
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+        return h;
+    }
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
+#else
+    uint32_t u = __float_as_uint(x);
+    return x == x ? (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16) : (uint16_t)0x7fff;
+#endif
 }
 
 static inline float iv_widen16(iv_dtype type, uint16_t h) {

@@ -58,7 +58,7 @@ typedef struct iv_gpu_linear_args {
     const void *x;  /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
                      * readable and zero from k to k_padded */
     size_t x_stride;
-    size_t rows;
+    size_t rows; /* of the step: with groups, too, its tokens */
     iv_gpu_epilogue epilogue;
     const float *bias; /* [n] or NULL */
     void *out;         /* as the epilogue has it */
@@ -95,13 +95,17 @@ int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_byt
 int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
                        iv_gpu_stream stream);
 
-/* The families: configs as above, and a launch. */
+/* The families: configs as above, a launch, and the family's best of them: false where another family should take the
+ * problem. */
 size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
 size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
+size_t iv_gpu_wgmma_scratch(size_t rows, size_t n);
 
 /* ---- keys and values ---------------------------------------------------------------------------------------- */
 
@@ -161,13 +165,15 @@ typedef struct iv_gpu_attention_args {
     void *scratch;
     bool decode; /* every span has one row: known when the graph is captured, so another kernel may be launched */
     int sms;
+    size_t rows; /* of q, padding included */
 } iv_gpu_attention_args;
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
 /* ---- row ops (rows.cu) ------------------------------------------------------------------------------------ */
 
-/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. */
+/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. An id outside the vocabulary (a row of
+ * padding) takes row 0. */
 int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
                  iv_gpu_stream stream);
 
@@ -182,7 +188,7 @@ typedef struct iv_gpu_rotate_args {
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
     const int32_t *positions;   /* [rows] */
-    const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: nothing is written */
+    const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: no key or value, nor is it bad */
     iv_gpu_kv kv;               /* written */
     void *q;                    /* [rows][heads * head_dim] */
     uint64_t *bad;              /* becomes the least of itself and (layer << 32 | row) where a key or value is not finite */
@@ -195,8 +201,18 @@ int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
                   iv_gpu_stream stream);
 
+/* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: inputs that a linear layer cannot take
+ * where they lie. */
+int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to,
+                        size_t to_stride, iv_gpu_stream stream);
+
+/* out[i] = x[pick[i]], rows of `stride` elements. */
+int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t *pick, size_t rows, void *out,
+                     iv_gpu_stream stream);
+
 /* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
- * *true_rows go nowhere. logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1]; slots [rows * k]. */
+ * *true_rows go nowhere (NULL: all rows count). logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1];
+ * slots [rows * k]. At most 512 experts. */
 int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
                  int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
 
@@ -215,6 +231,8 @@ typedef struct iv_gpu_sampling {
     uint64_t seed, position;
 } iv_gpu_sampling;
 
+/* A row that top_k or top_p filter to more tokens than the GPU sorts (4096, by an estimate from above that depends on
+ * the row alone) has token -1 and logprob 0: the host samples it. */
 typedef struct iv_gpu_sampled {
     int32_t token;
     float logprob;      /* of the token */
@@ -222,7 +240,7 @@ typedef struct iv_gpu_sampled {
 } iv_gpu_sampled;
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. */
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
                   iv_gpu_sampled *out, iv_gpu_stream stream);
 
@@ -242,7 +260,8 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
 
 /* The end of a row-parallel layer over several GPUs, and the norm that follows it, in one launch by each rank:
  * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
- * normed = R(RMSNorm(x)) on every rank. After it the nodes may be written again. rows >= 1, the same on all ranks.
+ * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
+ * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
  * x stays whole on every rank, or (two-shot) only the rows that a rank owns are kept true: iv_gpu_join_owner says. */
 typedef struct iv_gpu_join_args {
     iv_arithmetic arithmetic;
@@ -256,6 +275,7 @@ typedef struct iv_gpu_join_args {
     iv_dtype type;
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
+    bool whole; /* x must be true in all rows on every rank: no two-shot */
 } iv_gpu_join_args;
 
 int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);

@@ -1,0 +1,41 @@
+/* gpu.h: NVIDIA GPUs: which there are, their memory, copies, errors. Knows nothing of kernels.
+ *
+ * The CUDA runtime is part of the program where it was built with nvcc; a driver is looked for when a GPU is opened.
+ * Without either, every call here is IV_UNSUPPORTED and says what is missing. */
+#ifndef IV_DEVICE_GPU_H
+#define IV_DEVICE_GPU_H
+
+#include "device/place.h"
+
+typedef struct iv_gpu iv_gpu;
+
+typedef struct iv_gpu_info {
+    char name[96];
+    int ordinal, major, minor, sms;
+    size_t memory, free; /* bytes, when it was opened */
+} iv_gpu_info;
+
+/* Was CUDA built in? */
+bool iv_gpu_built(void);
+
+/* How many GPUs the driver shows. IV_UNSUPPORTED: no CUDA in this build, no driver, one too old, or no GPU. */
+iv_status iv_gpu_count(size_t *count, iv_error *err);
+
+/* Opens GPU `ordinal`. tensor_cores: it must be of compute capability 9.0, whose sums tc16 is. */
+iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error *err);
+void iv_gpu_close(iv_gpu *gpu); /* NULL is fine */
+const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu);
+iv_place *iv_gpu_place(iv_gpu *gpu);
+size_t iv_gpu_memory_available(const iv_gpu *gpu);
+
+/* Makes it the calling thread's. */
+iv_status iv_gpu_use(const iv_gpu *gpu, iv_error *err);
+
+/* All GPUs of a group must reach each other's memory; IV_UNSUPPORTED names the pair that does not. */
+iv_status iv_gpu_peer(iv_gpu *const *gpus, size_t count, iv_error *err);
+
+/* IV_OK, or what the runtime's error `code` means, with `what` before it. Out of memory is IV_NO_MEMORY, a lost GPU
+ * IV_IO. */
+iv_status iv_gpu_check(const iv_gpu *gpu, int code, const char *what, iv_error *err);
+
+#endif

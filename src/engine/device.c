@@ -1,0 +1,96 @@
+/* device.c: choosing a device, and the arithmetic that goes with it. */
+#include "engine/device.h"
+#include "base/size.h"
+#include "comm/mpi.h"
+#include "format/model_config.h"
+
+#include <string.h>
+
+static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *out, iv_error *err) {
+    *given = strcmp(text, "auto") != 0;
+    if (strcmp(text, "tc16") == 0)
+        *out = IV_TC16;
+    else if (strcmp(text, "fma32") == 0)
+        *out = IV_FMA32;
+    else if (*given)
+        return iv_fail(err, IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
+    return IV_OK;
+}
+
+/* Is there a GPU that does tc16, and nothing that asks for the CPU? */
+static bool prefers_gpu(const iv_engine *e, bool given) {
+    iv_gpu *gpu;
+    iv_error unused;
+    size_t count;
+    if (given && e->arithmetic == IV_FMA32) return false;
+    if (e->numerics == IV_VANILLA_BLAS || iv_mpi_processes() > 1) return false;
+    if (iv_gpu_count(&count, &unused) != IV_OK || iv_gpu_open(0, true, &gpu, &unused) != IV_OK) return false;
+    iv_gpu_close(gpu);
+    return true;
+}
+
+static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
+    size_t ranks = o->tensor_parallel_size ? o->tensor_parallel_size : 1, count;
+    if (iv_mpi_processes() > 1)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "device cuda: ranks are the GPUs of one process: run it without mpirun, with "
+                       "tensor_parallel_size");
+    IV_TRY(iv_gpu_count(&count, err));
+    if (ranks > IV_RANKS_MAX)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);
+    if (ranks > count)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted %zu GPUs, the driver shows %zu", ranks, count);
+    for (size_t r = 0; r < ranks; r++) {
+        IV_TRY(iv_gpu_open(r, e->arithmetic == IV_TC16, &e->gpus[r], err));
+        m->place[r] = iv_gpu_place(e->gpus[r]);
+    }
+    return iv_gpu_peer(e->gpus, ranks, err);
+}
+
+iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
+    const char *device = o->device ? o->device : "cpu";
+    bool given, automatic = strcmp(device, "auto") == 0, cuda = strcmp(device, "cuda") == 0;
+    if (!automatic && !cuda && strcmp(device, "cpu") != 0)
+        return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
+    IV_TRY(parse_arithmetic(o->arithmetic ? o->arithmetic : "auto", &given, &e->arithmetic, err));
+    bool floats = m->has_dtype && m->dtype == IV_F32;
+    if (automatic && !floats) cuda = prefers_gpu(e, given);
+    if (!given) e->arithmetic = cuda && !floats ? IV_TC16 : IV_FMA32;
+    if (e->numerics == IV_VANILLA_BLAS && cuda)
+        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted device cpu, found %s", device);
+    if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != IV_FMA32)
+        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic fma32, found tc16");
+    return cuda ? open_gpus(o, e, m, err) : IV_OK;
+}
+
+static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_options *o) {
+    return (iv_gpu_model_options){.arithmetic = e->arithmetic,
+                                  .numerics = e->numerics,
+                                  .tokens_max = e->max_num_batched_tokens,
+                                  .spans_max = e->max_num_seqs,
+                                  .logits_max = e->logit_rows_max,
+                                  .positions_max = e->max_model_len,
+                                  .graphs = !o->enforce_eager,
+                                  .timeout_ms = o->rank_timeout_ms};
+}
+
+/* Ranks are alike, so the GPU with the least decides. */
+size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, const iv_engine_options *o) {
+    size_t least = SIZE_MAX, ranks = 0;
+    for (; ranks < IV_RANKS_MAX && e->gpus[ranks]; ranks++)
+        least = iv_size_min(least, iv_gpu_memory_available(e->gpus[ranks]));
+    iv_gpu_model_options options = options_of(e, o);
+    options.positions_max = o->max_model_len ? o->max_model_len : (size_t)c->max_positions;
+    size_t working = iv_gpu_model_working_bytes(c, &options);
+    size_t shared = (size_t)c->vocab_size * (size_t)c->hidden_size * 2; /* the embedding, which ranks have whole */
+    if (ranks > 1) working += shared;
+    least = least > working ? least - working : 1;
+    return least > SIZE_MAX / ranks ? SIZE_MAX : least * ranks;
+}
+
+iv_status iv_device_open_model(iv_engine *e, const iv_engine_options *o, size_t pages, iv_error *err) {
+    iv_gpu_model_options options = options_of(e, o);
+    options.pages = pages;
+    e->tile_rows = 8;
+    return iv_gpu_model_open(e->model, e->gpus, &options, &e->gpu_model, err);
+}

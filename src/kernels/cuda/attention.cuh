@@ -1,0 +1,133 @@
+/* attention.cuh: what the attention kernels share: their parameters, the walk over a worker's runs of splits, who sees
+ * what, the state that is left in the scratch, and the merge of it. */
+#ifndef IV_KERNELS_CUDA_ATTENTION_CUH
+#define IV_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/law.cuh"
+
+#define IV_DEVICE static __device__ __forceinline__
+
+typedef struct iv_attention_params {
+    const char *plan;
+    const uint32_t *tables;
+    const char *q, *pages;
+    char *out;
+    int32_t *counters; /* [IV_ATTENTION_WORKERS_MAX] */
+    float *partial;    /* packed rows, stride floats apart: output, maximum, sum */
+    int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
+    int64_t window;
+    float scale;
+} iv_attention_params;
+
+static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_args *a, bool generic) {
+    iv_attention_geometry g = iv_attention_geometry_of(&a->shape, generic);
+    iv_attention_params p = {};
+    p.plan = (const char *)a->plan, p.tables = a->tables;
+    p.q = (const char *)a->q, p.pages = (const char *)a->kv.pages, p.out = (char *)a->out;
+    p.counters = (int32_t *)a->scratch;
+    p.partial = (float *)((char *)a->scratch + IV_ATTENTION_WORKERS_MAX * sizeof(int32_t));
+    p.stride = (int32_t)iv_attention_partial_stride(a->shape.head_dim);
+    p.heads = (int32_t)a->shape.heads, p.kv_heads = (int32_t)a->shape.kv_heads;
+    p.head_dim = (int32_t)a->shape.head_dim;
+    p.group = (int32_t)a->shape.group, p.group_first = (int32_t)a->shape.group_first;
+    p.slices = g.slices, p.width = g.width;
+    p.window = a->shape.window, p.scale = a->scale_log2e;
+    return p;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------- */
+
+typedef struct iv_attention_run { /* splits [begin, end) of a tile's slice, counted from the tile's first */
+    iv_attention_tile tile;
+    int kv_head, head; /* of packed head 0: a head that is not here may be < 0 or >= heads */
+    int width;         /* packed heads; those from `present` on are padding */
+    int present;
+    int first_split, begin, end, splits;
+    int share;
+} iv_attention_run;
+
+typedef struct iv_attention_walk {
+    int tile, unit, end_tile, end_unit, share_first, share_last;
+} iv_attention_walk;
+
+IV_DEVICE int iv_walk_workers(const iv_attention_params &p) { return ((const iv_attention_plan *)p.plan)->workers; }
+
+IV_DEVICE iv_attention_walk iv_walk_start(const iv_attention_params &p, int worker) {
+    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+    const int4 *w = (const int4 *)(p.plan + head->workers_at) + worker;
+    int4 a = __ldg(w), b = __ldg(w + 1);
+    return {a.x, a.y, b.x, b.y, a.z, a.w};
+}
+
+/* The next run of the worker's; false when there is none. */
+IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, iv_attention_run &r) {
+    if (w.tile > w.end_tile || (w.tile == w.end_tile && w.unit >= w.end_unit)) return false;
+    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+    const int4 *t = (const int4 *)(p.plan + head->short_at) + 2 * w.tile;
+    int4 a = __ldg(t), b = __ldg(t + 1);
+    r.tile = {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
+    r.first_split = b.x / IV_ATTENTION_BLOCKS_PER_SPLIT;
+    r.splits = b.y / IV_ATTENTION_BLOCKS_PER_SPLIT - r.first_split + 1;
+    int slice = w.unit / r.splits, per_head = p.slices / p.kv_heads;
+    r.begin = w.unit - slice * r.splits;
+    int left = w.tile == w.end_tile ? w.end_unit - w.unit : r.splits;
+    r.end = min(r.splits, r.begin + left);
+    r.kv_head = slice / per_head;
+    int place = slice % per_head * p.width;
+    r.head = r.kv_head * p.group + place - p.group_first;
+    r.width = p.width, r.present = min(p.width, p.group - place);
+    r.share = w.share_first;
+    w.share_first = -1;
+    w.unit += r.end - r.begin;
+    if (r.end == r.splits && slice + 1 == p.slices) w.tile++, w.unit = 0;
+    bool last = w.tile == w.end_tile && w.unit == w.end_unit;
+    if (last && r.share < 0) r.share = w.share_last;
+    return true;
+}
+
+/* ---- who sees what ---------------------------------------------------------------------------------------------- */
+
+IV_DEVICE int iv_attention_low(int position, int64_t window) {
+    return window > 0 && position >= window ? (int)(position - window + 1) : 0;
+}
+
+/* Does a row at `position` see a key of keys [first, first + count)? */
+IV_DEVICE bool iv_attention_sees(int position, int64_t window, int first, int count) {
+    return position >= first && iv_attention_low(position, window) < first + count;
+}
+
+/* ---- merging ---------------------------------------------------------------------------------------------------- */
+
+/* How a split joins a total: total = fma(split, add, total * keep). */
+typedef struct iv_attention_join {
+    float keep, add;
+} iv_attention_join;
+
+IV_DEVICE iv_attention_join iv_attention_merge(float *total_max, float split_max) {
+    float m = iv_max(*total_max, split_max);
+    iv_attention_join j = {v_exp2(v_sub(*total_max, m)), v_exp2(v_sub(split_max, m))};
+    *total_max = m;
+    return j;
+}
+
+IV_DEVICE float iv_attention_joined(float total, float split, iv_attention_join j) {
+    return __fmaf_rn(split, j.add, __fmul_rn(total, j.keep));
+}
+
+/* One CTA's part of a share is in the scratch: true in all its threads if it was the last one, which then sees all the
+ * parts. `flag` is shared memory; ends with a barrier of the CTA (or of its `threads` first, named 1). */
+IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int share, int parts, int *flag, int threads, bool one) {
+    __threadfence();
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    if (one) {
+        int before = atomicAdd(&p.counters[share], 1);
+        *flag = before == parts - 1;
+        if (*flag) p.counters[share] = 0;
+    }
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    __threadfence();
+    return *flag != 0;
+}
+
+#endif

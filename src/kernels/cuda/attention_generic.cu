@@ -1,0 +1,383 @@
+/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics. A CTA takes a worker's
+ * runs one after the other: eight packed rows, one block of keys at a time, in shared memory. It is the plain form that
+ * the others are held to; not fast. */
+#include "kernels/cuda/attention.cuh"
+#include "numerics/tree.h"
+
+enum { ROWS = 8, THREADS = 128, BLOCK = IV_ATTENTION_BLOCK, CHUNK = 32 };
+
+typedef struct state { /* shared memory */
+    float *q;      /* [ROWS][padded] widened; in tc16 as it came, 16 bits each */
+    float *keys;   /* [BLOCK][CHUNK + 1] widened (fma32) */
+    float *score;  /* [ROWS][BLOCK]: dot products, then weights before rounding */
+    void *weights; /* [ROWS][BLOCK] rounded; fma32: widened again */
+    float *out, *total; /* [ROWS][head_dim] */
+    float *alpha;       /* [ROWS] */
+    iv_attention_join *join;
+    int *flag;
+} state;
+
+template <iv_dtype TYPE> IV_DEVICE float load(const void *p, size_t i) {
+    if constexpr (TYPE == IV_F32)
+        return ((const float *)p)[i];
+    else
+        return iv_widen16(TYPE, ((const uint16_t *)p)[i]);
+}
+
+template <iv_dtype TYPE> IV_DEVICE void store(void *p, size_t i, float x) {
+    if constexpr (TYPE == IV_F32)
+        ((float *)p)[i] = iv_canon(x);
+    else
+        ((uint16_t *)p)[i] = iv_round16(TYPE, x);
+}
+
+static size_t shared_floats(size_t head_dim) {
+    size_t padded = iv_padded_k(head_dim);
+    return ROWS * padded + BLOCK * (CHUNK + 1) + 2 * ROWS * BLOCK + 2 * ROWS * head_dim + 4 * ROWS + 4;
+}
+
+IV_DEVICE state carve(float *base, int head_dim) {
+    state s;
+    int padded = (head_dim + 15) / 16 * 16;
+    s.q = base, base += ROWS * padded;
+    s.weights = base, base += ROWS * BLOCK;
+    s.keys = base, base += BLOCK * (CHUNK + 1);
+    s.score = base, base += ROWS * BLOCK;
+    s.out = base, base += ROWS * head_dim;
+    s.total = base, base += ROWS * head_dim;
+    s.alpha = base, base += ROWS;
+    s.join = (iv_attention_join *)base, base += 2 * ROWS;
+    s.flag = (int *)base;
+    return s;
+}
+
+/* ---- tensor-core steps, written out ------------------------------------------------------------------------------ */
+
+template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (TYPE == IV_BF16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+                     " {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+                     " {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+/* Two elements, p[i] low and p[i + step] high; zero where i is beyond n. */
+IV_DEVICE uint32_t pair(const uint16_t *p, int i, int step, int n) {
+    uint32_t low = i < n ? p[i] : 0, high = i + step < n ? p[i + step] : 0;
+    return low | high << 16;
+}
+
+template <iv_dtype TYPE> IV_DEVICE void scores_tc16(const state &s, const void *keys, int dim) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, padded = (dim + 15) / 16 * 16;
+    const uint16_t *q = (const uint16_t *)s.q, *k = (const uint16_t *)keys;
+    for (int tile = threadIdx.x / 32; tile < BLOCK / 8; tile += THREADS / 32) {
+        const uint16_t *row = k + (size_t)(tile * 8 + g) * dim;
+        float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int i = 0; i < padded; i += 16) {
+            int low = i + 2 * t;
+            uint32_t a[4] = {pair(q + g * padded, low, 1, padded), 0, pair(q + g * padded, low + 8, 1, padded), 0};
+            uint32_t b[2] = {pair(row, low, 1, dim), pair(row, low + 8, 1, dim)};
+            mma<TYPE>(d, a, b);
+        }
+        s.score[g * BLOCK + tile * 8 + 2 * t] = d[0], s.score[g * BLOCK + tile * 8 + 2 * t + 1] = d[1];
+    }
+}
+
+template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *values, int dim) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint16_t *w = (const uint16_t *)s.weights, *v = (const uint16_t *)values;
+    for (int tile = threadIdx.x / 32; tile * 8 < dim; tile += THREADS / 32) {
+        int from = tile * 8 + g, to = tile * 8 + 2 * t;
+        float *o = s.out + g * dim + to, alpha = s.alpha[g], d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (to < dim) d[0] = __fmul_rn(o[0], alpha);
+        if (to + 1 < dim) d[1] = __fmul_rn(o[1], alpha);
+        for (int i = 0; i < BLOCK; i += 16) {
+            int low = i + 2 * t;
+            uint32_t a[4] = {pair(w + g * BLOCK, low, 1, BLOCK), 0, pair(w + g * BLOCK, low + 8, 1, BLOCK), 0};
+            uint32_t b[2] = {0, 0};
+            if (from < dim) {
+                b[0] = pair(v + from, low * dim, dim, BLOCK * dim);
+                b[1] = pair(v + from, (low + 8) * dim, dim, BLOCK * dim);
+            }
+            mma<TYPE>(d, a, b);
+        }
+        if (to < dim) o[0] = __fadd_rn(d[0], 0.0f);
+        if (to + 1 < dim) o[1] = __fadd_rn(d[1], 0.0f);
+    }
+}
+
+/* ---- flushed FMAs ------------------------------------------------------------------------------------------------ */
+
+template <iv_dtype TYPE> IV_DEVICE void scores_fma32(const state &s, const void *keys, int dim) {
+    int padded = (dim + 15) / 16 * 16, key = threadIdx.x % BLOCK, row = threadIdx.x / BLOCK * (ROWS / 2);
+    float acc[ROWS / 2] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int base = 0; base < padded; base += CHUNK) {
+        int here = min(CHUNK, padded - base);
+        for (int i = threadIdx.x; i < BLOCK * CHUNK; i += THREADS) {
+            int j = i / CHUNK, c = i % CHUNK;
+            s.keys[j * (CHUNK + 1) + c] = base + c < dim ? load<TYPE>(keys, (size_t)j * dim + base + c) : 0.0f;
+        }
+        __syncthreads();
+        for (int c = 0; c < here; c += 2) {
+            float k0 = s.keys[key * (CHUNK + 1) + c], k1 = s.keys[key * (CHUNK + 1) + c + 1];
+#pragma unroll
+            for (int r = 0; r < ROWS / 2; r++) {
+                const float *q = s.q + (row + r) * padded + base + c;
+                acc[r] = iv_fma_flush(q[0], k0, iv_fma_flush(q[1], k1, acc[r]));
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS / 2; r++) s.score[(row + r) * BLOCK + key] = acc[r];
+}
+
+template <iv_dtype TYPE> IV_DEVICE void values_fma32(const state &s, const void *values, int dim) {
+    const float *w = (const float *)s.weights;
+    for (int d = threadIdx.x; d < dim; d += THREADS) {
+        float acc[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) acc[r] = __fmul_rn(s.out[r * dim + d], s.alpha[r]);
+        for (int j = 0; j < BLOCK; j += 2) {
+            float v0 = load<TYPE>(values, (size_t)j * dim + d), v1 = load<TYPE>(values, (size_t)(j + 1) * dim + d);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                acc[r] = iv_fma_flush(w[r * BLOCK + j], v0, iv_fma_flush(w[r * BLOCK + j + 1], v1, acc[r]));
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) s.out[r * dim + d] = __fadd_rn(acc[r], 0.0f);
+    }
+}
+
+/* ---- the parts of a run ------------------------------------------------------------------------------------------ */
+
+/* The thread's packed row, as the softmax has it: 16 threads a row. */
+typedef struct row_state {
+    int row, part, position;
+    bool here, started;
+    float max, lane, sum;         /* of the split at work; `lane` of the thread's lane, part < 8 */
+    float total_max, total_sum;
+} row_state;
+
+template <bool TC16, iv_dtype TYPE>
+IV_DEVICE void load_queries(const iv_attention_params &p, const iv_attention_run &r, const state &s) {
+    int dim = p.head_dim, padded = (dim + 15) / 16 * 16;
+    for (int i = threadIdx.x; i < ROWS * padded; i += THREADS) {
+        int row = i / padded, d = i % padded, token = row / r.width, place = row % r.width, head = r.head + place;
+        bool there = token < r.tile.tokens && place < r.present && head >= 0 && head < p.heads && d < dim;
+        size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + d;
+        if constexpr (TC16)
+            ((uint16_t *)s.q)[i] = there ? ((const uint16_t *)p.q)[at] : 0;
+        else
+            s.q[i] = there ? load<TYPE>(p.q, at) : 0.0f;
+    }
+}
+
+/* Steps 1 to 5 of the law for one block, from the dot products in score. */
+template <bool TC16, iv_dtype TYPE>
+IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &t, int first_key) {
+    int low = iv_attention_low(t.position, p.window) - first_key, high = t.position - first_key;
+    bool sees = t.here && high >= 0 && low < BLOCK;
+    float *score = s.score + t.row * BLOCK, x[4], m = t.max;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int j = t.part + 16 * i;
+        x[i] = j >= low && j <= high ? __fmul_rn(score[j], p.scale) : -INFINITY;
+        m = iv_max(m, x[i]);
+    }
+#pragma unroll
+    for (int i = 8; i; i /= 2) m = iv_max(m, __shfl_xor_sync(~0u, m, i));
+    m = __fadd_rn(m, 0.0f);
+    float alpha = sees ? v_exp2(v_sub(t.max, m)) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int j = t.part + 16 * i;
+        float w = sees ? v_exp2(v_sub(x[i], m)) : 0.0f;
+        score[j] = w;
+        if constexpr (TC16)
+            ((uint16_t *)s.weights)[t.row * BLOCK + j] = iv_round16(TYPE, w);
+        else if constexpr (TYPE == IV_F32)
+            ((float *)s.weights)[t.row * BLOCK + j] = w;
+        else
+            ((float *)s.weights)[t.row * BLOCK + j] = iv_widen16(TYPE, iv_round16(TYPE, w));
+    }
+    if (t.part == 0) s.alpha[t.row] = alpha;
+    __syncwarp();
+    if (!sees) return;
+    t.lane = __fmul_rn(t.lane, alpha);
+    for (int j = t.part % 8; j < BLOCK; j += 8) t.lane = __fadd_rn(t.lane, score[j]);
+    t.max = m;
+}
+
+IV_DEVICE float lanes_sum(float lane) {
+#pragma unroll
+    for (int i = 4; i; i /= 2) lane = __fadd_rn(lane, __shfl_xor_sync(~0u, lane, i));
+    return lane;
+}
+
+/* total = total joined with split, or the split where there is no total; nothing where the row saw none of it. SCRATCH:
+ * others wrote it. */
+template <bool SCRATCH>
+IV_DEVICE void join_rows(const state &s, row_state &t, bool seen, float max, float sum, const float *split,
+                         size_t stride, int dim) {
+    iv_attention_join j = {1.0f, -1.0f}; /* nothing joins */
+    if (seen && t.started) {
+        j = iv_attention_merge(&t.total_max, max);
+        t.total_sum = iv_attention_joined(t.total_sum, sum, j);
+    } else if (seen) {
+        j.keep = -1.0f; /* the split itself */
+        t.total_max = max, t.total_sum = sum;
+    }
+    t.started |= seen;
+    if (t.part == 0) s.join[t.row] = j;
+    __syncthreads();
+    for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) {
+        int row = i / dim;
+        iv_attention_join k = s.join[row];
+        if (k.keep >= 0.0f && k.add < 0.0f) continue;
+        const float *from = split + row * stride + i % dim;
+        float o = SCRATCH ? __ldcg(from) : *from;
+        s.total[i] = k.keep < 0.0f ? o : iv_attention_joined(s.total[i], o, k);
+    }
+    __syncthreads();
+}
+
+template <bool TC16, iv_dtype TYPE>
+IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t,
+                         int split) {
+    int dim = p.head_dim;
+    size_t element = TYPE == IV_F32 ? 4 : 2, half = (size_t)BLOCK * dim * element;
+    for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) s.out[i] = 0.0f;
+    t.max = -INFINITY, t.lane = 0.0f;
+    int each = IV_ATTENTION_BLOCKS_PER_SPLIT;
+    for (int b = max(split * each, r.tile.first_block); b <= min(split * each + each - 1, r.tile.last_block); b++) {
+        const char *page = p.pages + ((size_t)p.tables[r.tile.table + b] * p.kv_heads + r.kv_head) * 2 * half;
+        if constexpr (TC16)
+            scores_tc16<TYPE>(s, page, dim);
+        else
+            scores_fma32<TYPE>(s, page, dim);
+        __syncthreads();
+        softmax<TC16, TYPE>(p, s, t, b * BLOCK);
+        __syncthreads();
+        if constexpr (TC16)
+            values_tc16<TYPE>(s, page + half, dim);
+        else
+            values_fma32<TYPE>(s, page + half, dim);
+        __syncthreads();
+    }
+    t.sum = lanes_sum(t.lane);
+}
+
+/* The state of packed rows into the scratch, from packed row `at` on. */
+IV_DEVICE void leave(const iv_attention_params &p, const float *out, const row_state &t, size_t at, int rows, float max,
+                     float sum) {
+    int dim = p.head_dim;
+    for (int i = threadIdx.x; i < rows * dim; i += THREADS)
+        p.partial[(at + i / dim) * p.stride + i % dim] = out[i];
+    if (t.part == 0 && t.row < rows) {
+        float *end = p.partial + (at + t.row) * p.stride + p.stride - 2;
+        end[0] = max, end[1] = sum;
+    }
+}
+
+IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t,
+                           const iv_attention_share &share, int rows) {
+    t.started = false;
+    for (int i = 0; i <= r.splits - share.split; i++) {
+        const float *from = p.partial + (size_t)(share.partial + i * rows) * p.stride;
+        int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
+        bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT,
+                                                count * IV_ATTENTION_SPLIT);
+        const float *end = from + t.row * p.stride + p.stride - 2;
+        float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
+        join_rows<true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
+    }
+}
+
+template <iv_dtype TYPE>
+IV_DEVICE void write_out(const iv_attention_params &p, const iv_attention_run &r, const state &s, const row_state &t) {
+    int dim = p.head_dim;
+    if (t.part == 0) s.alpha[t.row] = t.total_sum;
+    __syncthreads();
+    for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) {
+        int row = i / dim, token = row / r.width, place = row % r.width, head = r.head + place;
+        if (token >= r.tile.tokens || place >= r.present || head < 0 || head >= p.heads) continue;
+        size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + i % dim;
+        store<TYPE>(p.out, at, iv_canon(__fdiv_rn(s.total[i], s.alpha[row])));
+    }
+    __syncthreads();
+}
+
+template <bool TC16, iv_dtype TYPE>
+IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, const state &s) {
+    row_state t = {};
+    t.row = threadIdx.x / 16, t.part = threadIdx.x % 16;
+    int token = t.row / r.width, rows = r.tile.tokens * r.width;
+    t.here = token < r.tile.tokens;
+    t.position = r.tile.position + (t.here ? token : 0);
+    load_queries<TC16, TYPE>(p, r, s);
+    for (int i = threadIdx.x; i < ROWS * p.head_dim; i += THREADS) s.total[i] = 0.0f;
+    __syncthreads();
+    bool whole = r.begin == 0 && r.end == r.splits;
+    iv_attention_share share = {};
+    if (!whole) {
+        const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+        share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
+    }
+    for (int i = r.begin; i < r.end; i++) {
+        int split = r.first_split + i;
+        run_split<TC16, TYPE>(p, r, s, t, split);
+        bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, IV_ATTENTION_SPLIT);
+        if (r.begin == 0)
+            join_rows<false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
+        else
+            leave(p, s.out, t, share.partial + (size_t)(i - share.split + 1) * rows, rows, t.max, t.sum);
+    }
+    if (!whole) {
+        if (r.begin == 0) leave(p, s.total, t, share.partial, rows, t.total_max, t.total_sum);
+        if (!iv_attention_arrive(p, r.share, share.parts, s.flag, THREADS, threadIdx.x == 0)) return;
+        merge_parts(p, r, s, t, share, rows);
+    }
+    write_out<TYPE>(p, r, s, t);
+}
+
+template <bool TC16, iv_dtype TYPE>
+static __global__ void __launch_bounds__(THREADS) attention_kernel(const iv_attention_params p) {
+    extern __shared__ float memory[];
+    state s = carve(memory, p.head_dim);
+    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
+        iv_attention_walk w = iv_walk_start(p, worker);
+        iv_attention_run r;
+        while (iv_walk_next(p, w, r)) {
+            one_run<TC16, TYPE>(p, r, s);
+            __syncthreads();
+        }
+    }
+}
+
+template <bool TC16, iv_dtype TYPE>
+static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
+    size_t bytes = shared_floats(a->shape.head_dim) * sizeof(float);
+    cudaError_t failed =
+        cudaFuncSetAttribute(attention_kernel<TC16, TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (failed) return failed;
+    attention_kernel<TC16, TYPE><<<workers, THREADS, bytes, stream>>>(iv_attention_params_of(a, true));
+    return cudaGetLastError();
+}
+
+int iv_attention_generic(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream) {
+    bool tc16 = a->shape.arithmetic == IV_TC16;
+    switch (a->shape.type) {
+    case IV_BF16: return tc16 ? launch<true, IV_BF16>(a, workers, stream) : launch<false, IV_BF16>(a, workers, stream);
+    case IV_F16: return tc16 ? launch<true, IV_F16>(a, workers, stream) : launch<false, IV_F16>(a, workers, stream);
+    case IV_F32: return tc16 ? cudaErrorInvalidValue : launch<false, IV_F32>(a, workers, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,225 @@
+/* attention_plan.c: shares out a step's attention among a GPU's workers. Pure host code. */
+#include "kernels/cuda/attention_plan.h"
+#include "base/size.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BLOCK = IV_ATTENTION_BLOCK,
+    EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
+    GENERIC_ROWS = 8,
+    HOPPER_ROWS = 16,
+    SPLIT_COST = 1, /* of a split beside its blocks, in blocks */
+    SLICE_COST = 1
+};
+
+iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
+    iv_attention_geometry g = {0};
+    (void)generic;
+    g.hopper = false; /* until those kernels are here */
+    g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
+    int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
+    g.width = (group + slices - 1) / slices;
+    g.slices = (int)s->kv_heads * slices;
+    g.tokens = g.rows / g.width;
+    g.tall_tokens = g.hopper ? IV_ATTENTION_TALL_ROWS / group : 0;
+    g.workers_each = g.hopper ? 1 : 8;
+    return g;
+}
+
+size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
+                                   size_t positions_max) {
+    (void)positions_max;
+    size_t tiles = 0;
+    for (int generic = 0; generic < 2; generic++) {
+        iv_attention_geometry g = iv_attention_geometry_of(s, generic);
+        size_t n = rows_max / (size_t)g.tokens + spans_max;
+        if (g.tall_tokens) n += rows_max / (size_t)g.tall_tokens + spans_max;
+        tiles = iv_size_max(tiles, n);
+    }
+    return sizeof(iv_attention_plan) + (IV_ATTENTION_WORKERS_MAX + 1) * sizeof(iv_attention_worker) +
+           IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_share) + tiles * sizeof(iv_attention_tile);
+}
+
+size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
+                                size_t positions_max) {
+    (void)rows_max, (void)spans_max, (void)positions_max;
+    return IV_ATTENTION_WORKERS_MAX * sizeof(int32_t) +
+           (size_t)IV_ATTENTION_PARTIAL_ROWS * iv_attention_partial_stride(s->head_dim) * sizeof(float);
+}
+
+/* ---- tiles ---------------------------------------------------------------------------------------------------- */
+
+static iv_attention_tile make_tile(const iv_gpu_attention_shape *s, const iv_gpu_span *span, int token, int tokens) {
+    iv_attention_tile t = {.first_row = span->first_row + token, .tokens = tokens, .table = span->table};
+    t.position = span->position + token;
+    t.first_block = (int32_t)(iv_first_visible(t.position, s->window) / BLOCK);
+    t.last_block = (t.position + tokens - 1) / BLOCK;
+    return t;
+}
+
+static int tile_blocks(const iv_attention_tile *t) { return t->last_block - t->first_block + 1; }
+
+static int longest_first(const void *x, const void *y) {
+    const iv_attention_tile *a = x, *b = y;
+    int d = tile_blocks(b) - tile_blocks(a);
+    return d ? d : (a->first_row > b->first_row) - (a->first_row < b->first_row);
+}
+
+/* Tiles of the spans that are tall, or that are not; returns how many, more than `room` when they do not fit. */
+static size_t make_tiles(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *spans,
+                         size_t count, bool tall, iv_attention_tile *tiles, size_t room) {
+    size_t n = 0;
+    int step = tall ? g->tall_tokens : g->tokens;
+    for (size_t i = 0; i < count; i++) {
+        bool is_tall = g->tall_tokens && (size_t)spans[i].rows * s->group > (size_t)g->rows;
+        if (is_tall != tall) continue;
+        for (int token = 0; token < spans[i].rows; token += step, n++) {
+            int here = spans[i].rows - token < step ? spans[i].rows - token : step;
+            if (n >= room) return room + 1;
+            tiles[n] = make_tile(s, &spans[i], token, here);
+        }
+    }
+    return n;
+}
+
+/* ---- cuts ----------------------------------------------------------------------------------------------------- */
+
+static int tile_splits(const iv_attention_tile *t) { return t->last_block / EACH - t->first_block / EACH + 1; }
+
+/* The cost of a slice's first `splits` splits. */
+static int64_t cost_before(const iv_attention_tile *t, int splits) {
+    if (splits == 0) return 0;
+    int end = (t->first_block / EACH + splits) * EACH; /* blocks before it */
+    if (end > t->last_block + 1) end = t->last_block + 1;
+    return SLICE_COST + end - t->first_block + splits * SPLIT_COST;
+}
+
+/* The split, of 0..splits, at which the cost comes nearest to `cost`. */
+static int cut_near(const iv_attention_tile *t, int64_t cost) {
+    int n = tile_splits(t), low = 0, high = n;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (cost_before(t, middle) < cost)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low > 0 && cost - cost_before(t, low - 1) < cost_before(t, low) - cost ? low - 1 : low;
+}
+
+typedef struct cutter {
+    const iv_attention_geometry *g;
+    const iv_attention_tile *tiles;
+    int tile_count;
+    iv_attention_worker *workers;
+    iv_attention_share *shares;
+    int worker_count, share_count;
+    int share_tile, share_slice; /* of the last share */
+    int64_t partial_rows;
+} cutter;
+
+/* A share for the tile's slice, cut at `split`, unless the last one is its. False: the scratch has no room for it. */
+static bool open_share(cutter *c, int tile, int slice, int split) {
+    if (c->share_count && c->share_tile == tile && c->share_slice == slice) return true;
+    const iv_attention_tile *t = &c->tiles[tile];
+    int64_t rows = (int64_t)t->tokens * c->g->width * (tile_splits(t) - split + 1);
+    if (c->partial_rows + rows > IV_ATTENTION_PARTIAL_ROWS) return false;
+    c->shares[c->share_count++] = (iv_attention_share){(int32_t)c->partial_rows, split, 1, 0};
+    c->share_tile = tile, c->share_slice = slice;
+    c->partial_rows += rows;
+    return true;
+}
+
+/* The next worker begins where the cost within `tile` is nearest to `cost`; none if the one before begins there. */
+static void cut(cutter *c, int tile, int64_t cost) {
+    const iv_attention_tile *t = &c->tiles[tile];
+    int n = tile_splits(t);
+    int64_t whole = cost_before(t, n);
+    int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1;
+    if (split == n) slice++, split = 0;
+    if (slice == c->g->slices) tile++, slice = 0, n = 0;
+    iv_attention_worker *last = &c->workers[c->worker_count - 1];
+    if (tile == c->tile_count || (last->tile == tile && last->unit >= slice * n + split)) return;
+    if (split && open_share(c, tile, slice, split))
+        share = c->share_count - 1, c->shares[share].parts++;
+    else if (split) {
+        split = 0;
+        if (last->tile == tile && last->unit >= slice * n) return;
+    }
+    last->share_last = share;
+    c->workers[c->worker_count++] = (iv_attention_worker){tile, slice * n + split, share, -1};
+}
+
+static void make_cuts(cutter *c, int workers) {
+    int64_t total = 0, before = 0;
+    for (int i = 0; i < c->tile_count; i++)
+        total += c->g->slices * cost_before(&c->tiles[i], tile_splits(&c->tiles[i]));
+    c->workers[0] = (iv_attention_worker){0, 0, -1, -1};
+    c->worker_count = 1;
+    for (int w = 1, tile = 0; w < workers; w++) {
+        int64_t target = total * w / workers;
+        for (;; tile++) {
+            int64_t here = c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
+            if (target < before + here) break;
+            before += here;
+        }
+        cut(c, tile, target - before);
+    }
+    c->workers[c->worker_count] = (iv_attention_worker){c->tile_count, 0, -1, -1};
+}
+
+/* ---- the plan ------------------------------------------------------------------------------------------------- */
+
+static int workers_of(const iv_attention_geometry *g, int sms) {
+    int n = sms * g->workers_each;
+    return n < 1 ? 1 : n > IV_ATTENTION_WORKERS_MAX ? IV_ATTENTION_WORKERS_MAX : n;
+}
+
+size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const iv_gpu_span *spans, size_t count,
+                            int sms, void *plan, size_t bytes) {
+    iv_attention_geometry g = iv_attention_geometry_of(s, generic);
+    iv_attention_plan *p = plan;
+    int workers = workers_of(&g, sms);
+    size_t workers_at = sizeof *p, shares_at = workers_at + (size_t)(workers + 1) * sizeof(iv_attention_worker);
+    size_t short_at = shares_at + (size_t)workers * sizeof(iv_attention_share);
+    short_at = (short_at + 31) / 32 * 32;
+    if (bytes < short_at) return 0;
+    char *base = plan;
+    iv_attention_tile *tiles = (iv_attention_tile *)(base + short_at);
+    size_t room = (bytes - short_at) / sizeof *tiles;
+    size_t few = make_tiles(s, &g, spans, count, false, tiles, room);
+    if (few > room) return 0;
+    size_t tall = g.tall_tokens ? make_tiles(s, &g, spans, count, true, tiles + few, room - few) : 0;
+    if (tall > room - few) return 0;
+    qsort(tiles + few, tall, sizeof *tiles, longest_first);
+    cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few};
+    c.workers = (iv_attention_worker *)(base + workers_at), c.shares = (iv_attention_share *)(base + shares_at);
+    *p = (iv_attention_plan){.short_tiles = (int32_t)few, .tall_tiles = (int32_t)tall};
+    p->workers_at = (uint32_t)workers_at, p->shares_at = (uint32_t)shares_at, p->short_at = (uint32_t)short_at;
+    p->tall_at = (uint32_t)(short_at + few * sizeof *tiles);
+    if (few) make_cuts(&c, workers);
+    p->workers = c.worker_count, p->shares = c.share_count;
+    return short_at + (few + tall) * sizeof *tiles;
+}
+
+size_t iv_gpu_attention_plan(const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count, int sms,
+                             void *plan, size_t bytes) {
+    return iv_attention_plan_as(s, false, spans, count, sms, plan, bytes);
+}
+
+/* ---- the launch ------------------------------------------------------------------------------------------------- */
+
+int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_stream stream) {
+    iv_attention_geometry g = iv_attention_geometry_of(&a->shape, generic);
+    IV_ASSERT(a->shape.type == a->kv.type && a->shape.kv_heads == a->kv.heads && a->shape.head_dim == a->kv.head_dim);
+    IV_ASSERT(a->shape.head_dim % 2 == 0 && a->shape.group > 0);
+    int workers = workers_of(&g, a->sms);
+    return iv_attention_generic(a, workers, stream);
+}
+
+int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {
+    return iv_attention_launch_as(a, false, stream);
+}

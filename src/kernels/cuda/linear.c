@@ -1,0 +1,75 @@
+/* linear.c: which kernel computes a linear layer on a GPU. All of them give the same bits, so the choice is one of
+ * speed alone; it looks at sizes and nothing else, so that a captured graph and a later step choose alike. */
+#include "base/size.h"
+#include "base/status.h"
+#include "kernels/cuda/ops.h"
+
+#include <stdio.h>
+
+enum { CUDA_INVALID_VALUE = 1 };
+
+typedef struct family {
+    const char *name;
+    size_t (*configs)(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
+    int (*launch)(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+    bool (*prefer)(const iv_gpu_linear_args *a, iv_gpu_linear_config *c); /* NULL: takes what is left */
+} family;
+
+static const family families[IV_GPU_FAMILIES] = {
+    [IV_GPU_GENERIC] = {"generic", iv_gpu_generic_configs, iv_gpu_generic_launch, NULL},
+    [IV_GPU_STREAM] = {"stream", iv_gpu_stream_configs, iv_gpu_stream_launch, iv_gpu_stream_prefer},
+    [IV_GPU_WGMMA] = {"wgmma", iv_gpu_wgmma_configs, iv_gpu_wgmma_launch, iv_gpu_wgmma_prefer},
+};
+
+size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
+    size_t n = 0;
+    for (int f = 0; f < IV_GPU_FAMILIES; f++) {
+        size_t left = n < count ? count - n : 0;
+        n += families[f].configs(a, left ? out + n : NULL, left);
+    }
+    return n;
+}
+
+/* The few rows of a decode step stream the weights; more rows are wgmma's; a fast family that declines leaves the
+ * problem to the other, and both to the generic kernels. */
+iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
+    static const iv_gpu_family order[] = {IV_GPU_STREAM, IV_GPU_WGMMA};
+    iv_gpu_linear_config best, generic[2];
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        if (families[order[i]].prefer(a, &best)) return best;
+    size_t n = iv_gpu_generic_configs(a, generic, 2);
+    size_t entries = a->groups ? a->rows * a->groups->experts_per_token / iv_size_max(1, a->groups->count) : a->rows;
+    return generic[n > 1 && entries <= (size_t)generic[1].tile_m ? 1 : 0];
+}
+
+void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes) {
+    IV_ASSERT(c->family >= 0 && c->family < IV_GPU_FAMILIES);
+    snprintf(text, bytes, "%s n%d m%d split %d stages %d variant %d", families[c->family].name, c->tile_n, c->tile_m,
+             c->split, c->stages, c->variant);
+}
+
+size_t iv_gpu_linear_scratch(size_t rows, size_t n) { return iv_size_max(16, iv_gpu_wgmma_scratch(rows, n)); }
+
+int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_bytes, iv_gpu_stream stream) {
+    iv_gpu_linear_config c = iv_gpu_linear_choose(a);
+    return iv_gpu_linear_with(a, &c, scratch, scratch_bytes, stream);
+}
+
+int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
+                       iv_gpu_stream stream) {
+    const iv_gpu_matrix *w = &a->w;
+    IV_ASSERT(c->family >= 0 && c->family < IV_GPU_FAMILIES);
+    bool same = a->type == w->type && (a->arithmetic == IV_FMA32 || a->type != IV_F32);
+    bool widened = a->arithmetic == IV_FMA32 && a->type == IV_F32; /* 16-bit weights, float32 rows */
+    size_t most = (size_t)INT32_MAX / 16;
+    if (!(same || widened) || w->type > IV_F32 || w->leaves < 1 || w->leaves > IV_LEAVES_MAX ||
+        (w->leaves & (w->leaves - 1)) != 0 || w->k_padded == 0 ||
+        w->k_padded % (IV_CHAIN_STEP * (size_t)w->leaves) != 0 || (a->epilogue == IV_GPU_SWIGLU && w->n % 16 != 0) ||
+        a->rows > most || w->n > most || w->k_padded > most || (uintptr_t)w->data % 16 != 0)
+        return CUDA_INVALID_VALUE;
+    if (a->arithmetic == IV_TC16 && ((uintptr_t)a->x % 16 != 0 || a->x_stride % 8 != 0)) return CUDA_INVALID_VALUE;
+    if (a->groups && a->rows * a->groups->experts_per_token > most) return CUDA_INVALID_VALUE;
+    if (scratch_bytes < iv_gpu_linear_scratch(a->rows, w->n)) return CUDA_INVALID_VALUE;
+    if (a->rows == 0 || w->n == 0 || (a->groups && a->groups->count == 0)) return 0;
+    return families[c->family].launch(a, c, scratch, stream);
+}

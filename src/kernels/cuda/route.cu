@@ -1,0 +1,347 @@
+/* route.cu: which experts serve a token, with which weights, and the sum of what they say. Law: NUMERICS.md section 9.
+ *
+ * A warp routes a row: lane t holds the logits congruent to t modulo 32, so the law's 256 lanes fold inside it. Slots
+ * are counted out, never drawn by atomics: every run makes the same lists. */
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/law.cuh"
+#include "kernels/cuda/ops.h"
+#include "numerics/rows.h"
+
+enum {
+    EXPERTS_MAX = 512,
+    LANE_GROUPS = IV_ROW_LANES / 32,
+    SMALL_ROWS = 32, /* routed and grouped by one block */
+    ROUTE_WARPS = 4,
+    GROUP_THREADS = 512,
+    COMBINE_THREADS = 128,
+    COMBINE_AHEAD = 8, /* terms a thread asks for at once */
+    LEVELS = 10        /* of a tree over EXPERTS_MAX ids: two differ in bit 8 at most, level 9 */
+};
+
+#define DEVICE static __device__ __forceinline__
+#define WHOLE_WARP 0xffffffffu
+
+DEVICE uint32_t warp_max(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(WHOLE_WARP, x);
+#else
+    for (int stride = 16; stride > 0; stride /= 2) x = max(x, __shfl_xor_sync(WHOLE_WARP, x, stride));
+    return x;
+#endif
+}
+
+DEVICE uint32_t warp_min(uint32_t x) { return ~warp_max(~x); }
+
+DEVICE uint32_t warp_sum(uint32_t x) {
+    for (int stride = 16; stride > 0; stride /= 2) x += __shfl_xor_sync(WHOLE_WARP, x, stride);
+    return x;
+}
+
+/* Logits as integers of the same order; equal zeros are equal; below all of them NaN, then those taken. */
+enum { TAKEN = 0, NAN_KEY = 1 };
+DEVICE uint32_t key_of(float x) {
+    uint32_t u = __float_as_uint(x + 0.0f);
+    return x != x ? NAN_KEY : (u >> 31) ? ~u : u | 0x80000000u;
+}
+DEVICE float logit_of(uint32_t key) {
+    return __uint_as_float(key == NAN_KEY ? IV_NAN_F32_BITS : (key >> 31) ? key ^ 0x80000000u : ~key);
+}
+
+/* ---- one row ----------------------------------------------------------------------------------------------- */
+
+/* What a warp shares about its row: the choices in order of selection. */
+typedef struct choices {
+    uint32_t key[IV_EXPERTS_PER_TOKEN_MAX];
+    int32_t id[IV_EXPERTS_PER_TOKEN_MAX];
+    float weight[IV_EXPERTS_PER_TOKEN_MAX];
+} choices;
+
+/* m and S of sum-exp over element lane + 32 j at x[j]. */
+template <int PER> DEVICE void sum_exp(const float x[PER], size_t n, float *max, float *sum) {
+    unsigned lane = threadIdx.x % 32;
+    float m = __uint_as_float(0xff800000u), l[LANE_GROUPS] = {0};
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (lane + 32 * j < n) m = iv_max(m, x[j]);
+    for (int stride = 16; stride > 0; stride /= 2) m = iv_max(m, __shfl_xor_sync(WHOLE_WARP, m, stride));
+    m = m + 0.0f;
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (lane + 32 * j < n) l[j % LANE_GROUPS] = l[j % LANE_GROUPS] + v_exp(x[j] - m);
+    float s = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+    for (int stride = 16; stride > 0; stride /= 2) s = s + __shfl_xor_sync(WHOLE_WARP, s, stride);
+    *max = m, *sum = s;
+}
+
+/* The next choice among the keys that are not taken. With NaN the law's scan starts from the lowest id, whatever it is,
+ * and a NaN there is not replaced. */
+template <int PER> DEVICE uint32_t choose(const uint32_t key[PER], bool nan, uint32_t *chosen) {
+    unsigned lane = threadIdx.x % 32;
+    uint32_t best = TAKEN, at = 0, first = UINT32_MAX;
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (key[j] > best) best = key[j], at = lane + 32 * j;
+    uint32_t top = warp_max(best);
+    if (nan) {
+        bool first_is_nan = false;
+#pragma unroll
+        for (int j = PER - 1; j >= 0; j--)
+            if (key[j] != TAKEN) first = lane + 32 * j, first_is_nan = key[j] == NAN_KEY;
+        uint32_t least = warp_min(first);
+        if (__any_sync(WHOLE_WARP, first == least && first_is_nan)) {
+            *chosen = NAN_KEY;
+            return least;
+        }
+    }
+    *chosen = top;
+    return warp_min(best == top ? at : UINT32_MAX);
+}
+
+template <int PER>
+DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool normalise, choices *c) {
+    unsigned lane = threadIdx.x % 32;
+    float x[PER], max, sum, selected = 0.0f;
+    uint32_t key[PER];
+    bool nan = false;
+#pragma unroll
+    for (int j = 0; j < PER; j++) x[j] = lane + 32 * j < experts ? logits[lane + 32 * j] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        key[j] = lane + 32 * j < experts ? key_of(x[j]) : TAKEN;
+        nan |= key[j] == NAN_KEY;
+    }
+    nan = __any_sync(WHOLE_WARP, nan);
+    sum_exp<PER>(x, experts, &max, &sum);
+    for (size_t i = 0; i < k; i++) {
+        uint32_t chosen, id = choose<PER>(key, nan, &chosen);
+        if (lane == 0) c->key[i] = chosen, c->id[i] = (int32_t)id;
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (lane + 32 * j == id) key[j] = TAKEN;
+    }
+    __syncwarp();
+    for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(v_exp(logit_of(c->key[i]) - max), sum);
+    __syncwarp();
+    if (!normalise) return;
+    for (size_t i = 0; i < k; i++) selected = selected + c->weight[i];
+    __syncwarp();
+    for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(c->weight[i], selected);
+    __syncwarp();
+}
+
+/* Where choice i stands among the ascending ids. */
+DEVICE size_t place_of(const choices *c, size_t k, size_t i) {
+    size_t place = 0;
+    for (size_t j = 0; j < k; j++) place += c->id[j] < c->id[i];
+    return place;
+}
+
+DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids, float *weights) {
+    for (size_t i = threadIdx.x % 32; i < k; i += 32) {
+        size_t place = place_of(c, k, i);
+        ids[row * k + place] = c->id[i], weights[row * k + place] = c->weight[i];
+    }
+}
+
+template <int PER>
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
+    route_rows(const float *logits, size_t rows, size_t experts, size_t k, bool normalise, int32_t *ids,
+               float *weights) {
+    __shared__ choices c[ROUTE_WARPS];
+    size_t warp = threadIdx.x / 32, row = (size_t)blockIdx.x * ROUTE_WARPS + warp;
+    iv_let_next();
+    iv_wait();
+    if (row >= rows) return;
+    select_experts<PER>(logits + row * experts, experts, k, normalise, &c[warp]);
+    put_choices(&c[warp], row, k, ids, weights);
+}
+
+/* ---- groups --------------------------------------------------------------------------------------------- */
+
+DEVICE size_t counted_rows(size_t rows, const int32_t *true_rows) {
+    return !true_rows ? rows : *true_rows < 0 ? 0 : (size_t)*true_rows < rows ? (size_t)*true_rows : rows;
+}
+
+/* A block an expert: how many entries go to experts before it, and its own in order. A row has an expert once at most,
+ * so the order of entries is that of rows. */
+static __global__ void __launch_bounds__(GROUP_THREADS)
+    group_rows(const int32_t *ids, size_t rows, const int32_t *true_rows, size_t experts, size_t k, int32_t *offsets,
+               int32_t *slots) {
+    enum { WARPS = GROUP_THREADS / 32 };
+    __shared__ uint32_t before[WARPS], matches[WARPS];
+    iv_let_next();
+    iv_wait();
+    int32_t expert = (int32_t)blockIdx.x;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = (uint32_t)(counted_rows(rows, true_rows) * k);
+    uint32_t part = (n + WARPS * 32 - 1) / (WARPS * 32) * 32, from = warp * part, to = min(n, from + part);
+    uint32_t less = 0, equal = 0;
+#pragma unroll 8
+    for (uint32_t i = from + lane; i < to; i += 32) less += ids[i] < expert, equal += ids[i] == expert;
+    less = warp_sum(less), equal = warp_sum(equal);
+    if (lane == 0) before[warp] = less, matches[warp] = equal;
+    __syncthreads();
+    uint32_t start = 0, at = 0;
+    for (uint32_t w = 0; w < WARPS; w++) start += before[w], at += w < warp ? matches[w] : 0;
+    if (threadIdx.x == 0) offsets[expert] = (int32_t)start;
+    if (threadIdx.x == 0 && expert == 0) offsets[experts] = (int32_t)n;
+    if (equal == 0) return;
+    for (uint32_t i = from; i < to; i += 32) {
+        bool match = i + lane < to && ids[i + lane] == expert;
+        uint32_t mask = __ballot_sync(WHOLE_WARP, match);
+        if (match) slots[start + at + __popc(mask & ((1u << lane) - 1))] = (int32_t)(i + lane);
+        at += __popc(mask);
+    }
+}
+
+/* offset[e]: entries of experts before e, whose rows are the bits of mask; by one warp. */
+DEVICE void offsets_of(const uint32_t *mask, size_t experts, uint32_t *offset, int32_t *offsets) {
+    size_t lane = threadIdx.x, each = (experts + 31) / 32, first = lane * each;
+    uint32_t own = 0;
+    for (size_t e = first; e < first + each && e < experts; e++) own += __popc(mask[e]);
+    uint32_t end = own;
+    for (int stride = 1; stride < 32; stride *= 2) {
+        uint32_t lower = __shfl_up_sync(WHOLE_WARP, end, stride);
+        if (lane >= stride) end += lower;
+    }
+    uint32_t at = end - own;
+    for (size_t e = first; e < first + each && e < experts; e++) {
+        offset[e] = at, offsets[e] = (int32_t)at;
+        at += __popc(mask[e]);
+    }
+    if (lane == 31) offsets[experts] = (int32_t)end;
+}
+
+/* Few rows: everything in one block, a warp a row. */
+template <int PER>
+static __global__ void __launch_bounds__(SMALL_ROWS * 32)
+    route_small(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
+                int32_t *ids, float *weights, int32_t *offsets, int32_t *slots) {
+    __shared__ choices c[SMALL_ROWS];
+    __shared__ uint32_t mask[EXPERTS_MAX], offset[EXPERTS_MAX]; /* mask: the rows that chose an expert */
+    size_t lane = threadIdx.x % 32, row = threadIdx.x / 32;
+    for (size_t e = threadIdx.x; e < experts; e += blockDim.x) mask[e] = 0;
+    iv_let_next();
+    iv_wait();
+    size_t counted = counted_rows(rows, true_rows);
+    __syncthreads();
+    select_experts<PER>(logits + row * experts, experts, k, normalise, &c[row]);
+    for (size_t i = lane; i < k && row < counted; i += 32) atomicOr(&mask[c[row].id[i]], 1u << row);
+    __syncthreads();
+    if (row == 0) offsets_of(mask, experts, offset, offsets);
+    __syncthreads();
+    for (size_t i = lane; i < k; i += 32) {
+        size_t place = place_of(&c[row], k, i), slot = row * k + place;
+        int32_t id = c[row].id[i];
+        ids[slot] = id, weights[slot] = c[row].weight[i];
+        if (row < counted) slots[offset[id] + __popc(mask[id] & ((1u << row) - 1))] = (int32_t)slot;
+    }
+}
+
+int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
+                 int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream) {
+    if (experts < 1 || experts > EXPERTS_MAX || k < 1 || k > experts || k > IV_EXPERTS_PER_TOKEN_MAX)
+        return (int)cudaErrorInvalidValue;
+    if (rows == 0 || rows > (size_t)INT32_MAX / k) return rows == 0 ? 0 : (int)cudaErrorInvalidValue;
+    if (rows <= SMALL_ROWS) {
+        auto *kernel = experts <= 128 ? route_small<4> : experts <= 256 ? route_small<8> : route_small<16>;
+        return iv_launch(kernel, dim3(1), (int)rows * 32, stream, logits, rows, true_rows, experts, k, normalise, ids,
+                         weights, offsets, slots);
+    }
+    auto *kernel = experts <= 128 ? route_rows<4> : experts <= 256 ? route_rows<8> : route_rows<16>;
+    int error = iv_launch(kernel, dim3((unsigned)((rows + ROUTE_WARPS - 1) / ROUTE_WARPS)), ROUTE_WARPS * 32, stream,
+                          logits, rows, experts, k, normalise, ids, weights);
+    if (error) return error;
+    return iv_launch(group_rows, dim3((unsigned)experts), GROUP_THREADS, stream, (const int32_t *)ids, rows, true_rows,
+                     experts, k, offsets, slots);
+}
+
+/* ---- combining -------------------------------------------------------------------------------------------- */
+
+typedef struct combine_args {
+    const float *terms[IV_GPU_RANKS_MAX];
+    int32_t first[IV_GPU_RANKS_MAX + 1];
+    int ranks;
+    const int32_t *ids;
+    size_t k, hidden;
+    float *x;
+} combine_args;
+
+template <int V> struct elements {
+    float at[V];
+};
+
+template <int V> DEVICE elements<V> load(const float *p) {
+    elements<V> e;
+    if (V == 4)
+        *(float4 *)&e = *(const float4 *)p;
+    else
+        e.at[0] = *p;
+    return e;
+}
+
+template <int V> DEVICE void store(float *p, const elements<V> &e) {
+    if (V == 4)
+        *(float4 *)p = *(const float4 *)&e;
+    else
+        *p = e.at[0];
+}
+
+template <int V> DEVICE elements<V> sum(const elements<V> &a, const elements<V> &b) {
+    elements<V> c;
+#pragma unroll
+    for (int j = 0; j < V; j++) c.at[j] = a.at[j] + b.at[j];
+    return c;
+}
+
+/* Neighbours meet at the level of the highest bit in which their ids differ. A finished node waits at the level where
+ * it meets what comes after; those that wait below that of the newest gap are complete and go first. */
+template <int V> static __global__ void __launch_bounds__(COMBINE_THREADS) combine(const combine_args a) {
+    __shared__ const float *term[IV_EXPERTS_PER_TOKEN_MAX];
+    __shared__ uint32_t level[IV_EXPERTS_PER_TOKEN_MAX];
+    __shared__ __align__(16) elements<V> waiting[LEVELS][COMBINE_THREADS];
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x, t = threadIdx.x, column = ((size_t)blockIdx.y * COMBINE_THREADS + t) * V;
+    if (t < a.k) {
+        int32_t id = a.ids[row * a.k + t], next = t + 1 < a.k ? a.ids[row * a.k + t + 1] : id;
+        int rank = 0;
+        while (rank + 1 < a.ranks && id >= a.first[rank + 1]) rank++;
+        term[t] = a.terms[rank] + (row * a.k + t) * a.hidden;
+        level[t] = t + 1 < a.k ? 32 - __clz(id ^ next) : LEVELS;
+    }
+    __syncthreads();
+    if (column >= a.hidden) return;
+    elements<V> x = load<V>(a.x + row * a.hidden + column), c = {}, ahead[COMBINE_AHEAD];
+    uint32_t held = 0; /* bit l: something waits at level l */
+    for (size_t base = 0; base < a.k; base += COMBINE_AHEAD) {
+#pragma unroll
+        for (int i = 0; i < COMBINE_AHEAD; i++)
+            if (base + i < a.k) ahead[i] = load<V>(term[base + i] + column);
+#pragma unroll
+        for (int i = 0; i < COMBINE_AHEAD; i++) {
+            if (base + i >= a.k) continue;
+            c = ahead[i];
+            for (uint32_t l = level[base + i]; held & ((1u << l) - 1); held &= held - 1)
+                c = sum(waiting[__ffs(held) - 1][t], c);
+            if (level[base + i] < LEVELS) waiting[level[base + i]][t] = c, held |= 1u << level[base + i];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) x.at[j] = iv_canon(x.at[j] + c.at[j]);
+    store(a.x + row * a.hidden + column, x);
+}
+
+int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks, const int32_t *ids, size_t rows,
+                   size_t k, size_t hidden, float *x, iv_gpu_stream stream) {
+    if (ranks < 1 || ranks > IV_GPU_RANKS_MAX || k < 1 || k > IV_EXPERTS_PER_TOKEN_MAX ||
+        first[ranks] > EXPERTS_MAX)
+        return (int)cudaErrorInvalidValue;
+    if (rows == 0) return 0;
+    combine_args a = {};
+    a.ranks = (int)ranks, a.ids = ids, a.k = k, a.hidden = hidden, a.x = x;
+    for (size_t r = 0; r < ranks; r++) a.terms[r] = terms[r], a.first[r] = first[r];
+    a.first[ranks] = first[ranks];
+    size_t columns = COMBINE_THREADS * (hidden % 4 == 0 ? 4 : 1);
+    dim3 grid((unsigned)rows, (unsigned)((hidden + columns - 1) / columns));
+    return iv_launch(hidden % 4 == 0 ? combine<4> : combine<1>, grid, COMBINE_THREADS, stream, a);
+}

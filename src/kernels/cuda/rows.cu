@@ -1,0 +1,321 @@
+/* rows.cu: the ops of one row beside linear layers and attention: embedding, RMSNorm, head norms and rotation with the
+ * KV write, SwiGLU. Law: NUMERICS.md sections 4 and 8.2.
+ *
+ * Thread t of 256 is lane t of the law, or lane t % 32 of a warp holds the lanes congruent to it, so no sum's order is
+ * left to the machine. */
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/law.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { LANES = 256, WARPS = LANES / 32, HEAD_WARPS = 4 };
+
+#define DEVICE static __device__ __forceinline__
+
+template <iv_dtype T> DEVICE float get(const void *p, size_t i) {
+    return T == IV_F32 ? ((const float *)p)[i] : iv_widen16(T, ((const uint16_t *)p)[i]);
+}
+
+template <iv_dtype T> DEVICE uint32_t rounded(float x) {
+    return T == IV_F32 ? __float_as_uint(iv_canon(x)) : iv_round16(T, x);
+}
+
+template <iv_dtype T> DEVICE void put_bits(void *p, size_t i, uint32_t bits) {
+    if (T == IV_F32)
+        ((uint32_t *)p)[i] = bits;
+    else
+        ((uint16_t *)p)[i] = (uint16_t)bits;
+}
+
+template <iv_dtype T> DEVICE void put(void *p, size_t i, float x) { put_bits<T>(p, i, rounded<T>(x)); }
+
+/* Strides 16 ... 1. Both of a pair add the same two numbers, so every lane ends with lane 0's sum. */
+DEVICE float fold_warp(float x) {
+    for (int stride = 16; stride > 0; stride /= 2) x = x + __shfl_xor_sync(0xffffffffu, x, stride);
+    return x;
+}
+
+/* Strides 128, 64 and 32 of lanes that are 32 apart. */
+DEVICE float fold_far(const float l[WARPS]) {
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+DEVICE float norm_scale(float sum, size_t n, float eps) {
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, (float)n) + eps));
+}
+
+/* ---- embedding ------------------------------------------------------------------------------------------ */
+
+/* V elements a thread. An id outside the vocabulary (padding; a token that is not known yet) takes row 0. */
+template <iv_dtype T, int V>
+static __global__ void embed(const void *table, size_t stride, size_t vocab, const int32_t *ids, size_t hidden, float *x) {
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
+    if (i >= hidden) return;
+    int32_t id = ids[row];
+    const char *from = (const char *)table + ((id >= 0 && id < vocab ? id : 0) * stride + i) * (T == IV_F32 ? 4 : 2);
+    float *to = x + row * hidden + i;
+    if (V == 1) {
+        *to = get<T>(from, 0);
+    } else {
+        uint4 words[T == IV_F32 ? 2 : 1];
+        words[0] = *(const uint4 *)from;
+        if (T == IV_F32) words[1] = ((const uint4 *)from)[1];
+        float4 y[2];
+        for (int j = 0; j < 2; j++)
+            y[j] = make_float4(get<T>(words, 4 * j), get<T>(words, 4 * j + 1), get<T>(words, 4 * j + 2),
+                               get<T>(words, 4 * j + 3));
+        ((float4 *)to)[0] = y[0], ((float4 *)to)[1] = y[1];
+    }
+}
+
+template <iv_dtype T>
+static int launch_embed(const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t hidden, float *x,
+                        cudaStream_t stream) {
+    int wide = hidden % 8 == 0;
+    dim3 grid((unsigned)rows, (unsigned)((hidden + (wide ? 1024 : 128) - 1) / (wide ? 1024 : 128)));
+    return iv_launch(wide ? embed<T, 8> : embed<T, 1>, grid, 128, stream, m->data, m->k_padded, m->n, ids, hidden, x);
+}
+
+int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
+                 iv_gpu_stream stream) {
+    if (rows == 0) return 0;
+    switch (embedding->type) {
+    case IV_BF16: return launch_embed<IV_BF16>(embedding, ids, rows, hidden, x, stream);
+    case IV_F16: return launch_embed<IV_F16>(embedding, ids, rows, hidden, x, stream);
+    case IV_F32: return launch_embed<IV_F32>(embedding, ids, rows, hidden, x, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* ---- RMSNorm -------------------------------------------------------------------------------------------- */
+
+/* The sum over all lanes, in every thread. */
+DEVICE float fold_block(float lane, float *lanes) {
+    lanes[threadIdx.x] = lane;
+    __syncthreads();
+    float l[WARPS];
+#pragma unroll
+    for (int j = 0; j < WARPS; j++) l[j] = lanes[threadIdx.x % 32 + 32 * j];
+    return fold_warp(fold_far(l));
+}
+
+/* A block takes a row after another; at most PER elements a thread stay in registers, PER = 0: any number, none do. */
+template <iv_dtype T, int PER>
+static __global__ void __launch_bounds__(LANES)
+    rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows, void *out,
+            size_t stride) {
+    __shared__ float lanes[2][LANES];
+    constexpr int HELD = PER ? PER : 1;
+    float w[HELD], v[HELD];
+    iv_let_next();
+#pragma unroll
+    for (int j = 0; j < PER; j++) w[j] = threadIdx.x + j * LANES < n ? weight[threadIdx.x + j * LANES] : 0.0f;
+    iv_wait();
+    int turn = 0;
+    for (size_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+        const float *from = x + (pick ? (size_t)pick[row] : row) * n;
+        float lane = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PER; j++) v[j] = threadIdx.x + j * LANES < n ? from[threadIdx.x + j * LANES] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < PER; j++) lane = __fmaf_rn(v[j], v[j], lane); /* a zero changes no lane */
+        if (PER == 0)
+            for (size_t i = threadIdx.x; i < n; i += LANES) lane = __fmaf_rn(from[i], from[i], lane);
+        float r = norm_scale(fold_block(lane, lanes[turn]), n, eps);
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            size_t i = threadIdx.x + j * LANES;
+            if (i < n) put<T>(out, row * stride + i, (v[j] * r) * w[j]);
+        }
+        if (PER == 0)
+            for (size_t i = threadIdx.x; i < n; i += LANES) put<T>(out, row * stride + i, (from[i] * r) * weight[i]);
+        for (size_t i = n + threadIdx.x; i < stride; i += LANES) put<T>(out, row * stride + i, 0.0f);
+    }
+}
+
+template <iv_dtype T>
+static int launch_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
+                          void *out, size_t stride, cudaStream_t stream) {
+    enum { BLOCKS_MAX = 1024 }; /* of large steps: the weights are then read once for several rows */
+    size_t per = (n + LANES - 1) / LANES;
+    auto *kernel = per <= 4    ? rmsnorm<T, 4>
+                   : per <= 8  ? rmsnorm<T, 8>
+                   : per <= 16 ? rmsnorm<T, 16>
+                   : per <= 32 ? rmsnorm<T, 32>
+                               : rmsnorm<T, 0>;
+    dim3 grid((unsigned)(rows < BLOCKS_MAX ? rows : BLOCKS_MAX));
+    return iv_launch(kernel, grid, LANES, stream, x, n, pick, weight, eps, rows, out, stride);
+}
+
+int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
+                   iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream) {
+    if (rows == 0) return 0;
+    switch (type) {
+    case IV_BF16: return launch_rmsnorm<IV_BF16>(x, n, pick, weight, eps, rows, out, out_stride, stream);
+    case IV_F16: return launch_rmsnorm<IV_F16>(x, n, pick, weight, eps, rows, out, out_stride, stream);
+    case IV_F32: return launch_rmsnorm<IV_F32>(x, n, pick, weight, eps, rows, out, out_stride, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* ---- head norms, rotation, keys and values ------------------------------------------------------------------- */
+
+/* x[j]: element lane + 32 j of a head. */
+template <int PER> DEVICE void head_norm(float x[PER], const float w[PER], size_t n, float eps) {
+    float l[WARPS] = {0};
+#pragma unroll
+    for (int j = 0; j < PER; j++) l[j % WARPS] = __fmaf_rn(x[j], x[j], l[j % WARPS]);
+    float r = norm_scale(fold_warp(fold_far(l)), n, eps);
+#pragma unroll
+    for (int j = 0; j < PER; j++) x[j] = (x[j] * r) * w[j];
+}
+
+/* A warp's head; `exchange` holds it for the partners of its pairs. */
+template <int PER>
+DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], size_t d, float *exchange) {
+    unsigned lane = threadIdx.x % 32, pairs = (unsigned)d / 2;
+#pragma unroll
+    for (int j = 0; j < PER; j++) exchange[lane + 32 * j] = x[j];
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        unsigned i = lane + 32 * j;
+        if (i >= d) continue;
+        float other = exchange[i < pairs ? i + pairs : i - pairs] * s[j];
+        x[j] = __fmaf_rn(x[j], c[j], i < pairs ? -other : other);
+    }
+}
+
+template <iv_dtype T> DEVICE bool is_finite(uint32_t bits) {
+    constexpr uint32_t exponent = T == IV_BF16 ? 0x7f80u : T == IV_F16 ? 0x7c00u : 0x7f800000u;
+    return (bits & exponent) != exponent;
+}
+
+/* The token's key and value of one head into its page, or *bad. */
+template <iv_dtype T, int PER>
+DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, size_t head, const float key[PER], const float value[PER]) {
+    int64_t slot = a.slots[row];
+    if (slot < 0) return;
+    uint32_t k[PER], v[PER];
+    size_t d = a.kv.head_dim, lane = threadIdx.x % 32;
+    bool finite = true;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        k[j] = rounded<T>(key[j]), v[j] = rounded<T>(value[j]);
+        finite &= lane + 32 * j >= d || (is_finite<T>(k[j]) && is_finite<T>(v[j]));
+    }
+    if (!__all_sync(0xffffffffu, finite)) {
+        if (lane == 0) atomicMin((unsigned long long *)a.bad, (unsigned long long)a.layer << 32 | row);
+        return;
+    }
+    constexpr size_t element = T == IV_F32 ? 4 : 2;
+    size_t block = IV_ATTENTION_BLOCK * d, page = (size_t)slot / IV_ATTENTION_BLOCK;
+    size_t at = (page * a.kv.heads + head) * 2 * block + (size_t)slot % IV_ATTENTION_BLOCK * d;
+    char *keys = (char *)a.kv.pages + at * element, *values = keys + block * element;
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (lane + 32 * j < d) put_bits<T>(keys, lane + 32 * j, k[j]), put_bits<T>(values, lane + 32 * j, v[j]);
+}
+
+/* A warp a query head, or a key head and its value. */
+template <iv_dtype T, int PER>
+static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const iv_gpu_rotate_args a) {
+    __shared__ float exchange[HEAD_WARPS][PER * 32];
+    size_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = a.kv.head_dim, pairs = d / 2;
+    size_t jobs = a.heads + a.kv.heads, job = (size_t)blockIdx.x * HEAD_WARPS + warp, row = job / jobs, head = job % jobs;
+    bool query = head < a.heads;
+    const float *norm = query ? a.q_norm : a.k_norm;
+    float x[PER], v[PER], w[PER], c[PER], s[PER];
+    iv_let_next();
+#pragma unroll
+    for (int j = 0; j < PER; j++) w[j] = norm && lane + 32 * j < d ? norm[lane + 32 * j] : 0.0f;
+    iv_wait();
+    if (row >= a.rows) return;
+    size_t position = (size_t)a.positions[row];
+    const float *from = a.qkv + (row * (jobs + a.kv.heads) + head) * d;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        size_t i = lane + 32 * j;
+        x[j] = i < d ? from[i] : 0.0f;
+        v[j] = i < d && !query ? from[a.kv.heads * d + i] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        size_t i = lane + 32 * j, pair = i < pairs ? i : i - pairs;
+        c[j] = i < d ? a.cosine[position * pairs + pair] : 0.0f;
+        s[j] = i < d ? a.sine[position * pairs + pair] : 0.0f;
+    }
+    if (norm) head_norm<PER>(x, w, d, a.eps);
+    rotate_head<PER>(x, c, s, d, exchange[warp]);
+    if (!query) {
+        write_kv<T, PER>(a, row, head - a.heads, x, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (lane + 32 * j < d) put<T>(a.q, (row * a.heads + head) * d + lane + 32 * j, x[j]);
+}
+
+template <iv_dtype T> static int launch_rotate(const iv_gpu_rotate_args *a, cudaStream_t stream) {
+    size_t warps = a->rows * (a->heads + a->kv.heads), d = a->kv.head_dim;
+    auto *kernel = d <= 64    ? rotate<T, 2>
+                   : d <= 128 ? rotate<T, 4>
+                   : d <= 256 ? rotate<T, 8>
+                              : rotate<T, 16>;
+    if (d % 2 != 0 || d > 512) return (int)cudaErrorInvalidValue;
+    return iv_launch(kernel, dim3((unsigned)((warps + HEAD_WARPS - 1) / HEAD_WARPS)), HEAD_WARPS * 32, stream, *a);
+}
+
+int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream) {
+    if (a->rows == 0) return 0;
+    switch (a->kv.type) {
+    case IV_BF16: return launch_rotate<IV_BF16>(a, stream);
+    case IV_F16: return launch_rotate<IV_F16>(a, stream);
+    case IV_F32: return launch_rotate<IV_F32>(a, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* ---- SwiGLU -------------------------------------------------------------------------------------------- */
+
+template <iv_dtype T, int V> static __global__ void swiglu(const float *wide, size_t n, void *act, size_t stride) {
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
+    if (i >= stride) return;
+    float gate[V] = {0}, up[V] = {0};
+    const float *from = wide + row * 2 * n + i;
+    if (i < n && V == 4)
+        *(float4 *)gate = *(const float4 *)from, *(float4 *)up = *(const float4 *)(from + n);
+    else if (i < n)
+        gate[0] = from[0], up[0] = from[n];
+    uint32_t y[V];
+#pragma unroll
+    for (int j = 0; j < V; j++) y[j] = i < n ? rounded<T>(v_silu(gate[j]) * up[j]) : 0;
+    if (V == 1)
+        put_bits<T>(act, row * stride + i, y[0]);
+    else if (T == IV_F32)
+        *(uint4 *)((float *)act + row * stride + i) = make_uint4(y[0], y[1 % V], y[2 % V], y[3 % V]);
+    else
+        *(uint2 *)((uint16_t *)act + row * stride + i) = make_uint2(y[0] | y[1 % V] << 16, y[2 % V] | y[3 % V] << 16);
+}
+
+template <iv_dtype T>
+static int launch_swiglu(const float *wide, size_t rows, size_t n, void *act, size_t stride, cudaStream_t stream) {
+    int fours = n % 4 == 0 && stride % 4 == 0;
+    size_t columns = fours ? 512 : 128;
+    dim3 grid((unsigned)rows, (unsigned)((stride + columns - 1) / columns));
+    return iv_launch(fours ? swiglu<T, 4> : swiglu<T, 1>, grid, 128, stream, wide, n, act, stride);
+}
+
+int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
+                  iv_gpu_stream stream) {
+    if (rows == 0) return 0;
+    switch (type) {
+    case IV_BF16: return launch_swiglu<IV_BF16>(wide, rows, n, act, act_stride, stream);
+    case IV_F16: return launch_swiglu<IV_F16>(wide, rows, n, act, act_stride, stream);
+    case IV_F32: return launch_swiglu<IV_F32>(wide, rows, n, act, act_stride, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,239 @@
+/* gpu_model.c: opening and closing: memory, vectors, what ranks share. */
+#include "model/cuda/gpu_model.h"
+#include "base/size.h"
+#include "model/cuda/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sizes ------------------------------------------------------------------------------------------------ */
+
+static bool size_inputs(iv_gpu_model *g) {
+    size_t blocks = (g->o.positions_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK, plan = 0;
+    if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity)) return false;
+    for (size_t r = 0; r < g->ranks; r++) {
+        const iv_model *m = g->rank[r].m;
+        iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
+        if (!shape.heads) continue;
+        plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
+    }
+    size_t rows = (g->o.tokens_max + 7) / 8 * 8, picks = iv_size_max(rows, (g->o.logits_max + 7) / 8 * 8);
+    g->inputs_capacity = iv_gpu_input_offsets(rows, picks).end + 2 * ((plan + 127) / 64 * 64) + 256;
+    return true;
+}
+
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o) {
+    iv_gpu_model g = {.o = *o, .ranks = 1};
+    iv_model m = {.config = *c, .dtype = IV_BF16};
+    iv_error unused;
+    if (iv_split_make(c, 1, false, &m.split, &unused) != IV_OK) return 0;
+    g.rank[0] = (gpu_rank){.g = &g, .m = &m};
+    if (!size_inputs(&g)) return SIZE_MAX;
+    size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
+    size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
+    return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
+}
+
+/* ---- vectors ----------------------------------------------------------------------------------------------- */
+
+/* Floats gathered into one piece of host memory, then copied; with `host` NULL only counted. */
+typedef struct gathering {
+    float *host, *device;
+    size_t count;
+} gathering;
+
+static const float *gather(gathering *v, const float *from, size_t n) {
+    if (!from || n == 0) return NULL;
+    size_t at = v->count;
+    v->count += (n + 31) / 32 * 32;
+    if (!v->host) return NULL;
+    memcpy(v->host + at, from, n * sizeof *from);
+    return v->device + at;
+}
+
+/* A bias stands as the rows of its matrix do. */
+static const float *gather_bias(gathering *v, const float *from, const iv_matrix *w) {
+    size_t at = v->count;
+    const float *out = gather(v, from, w->n);
+    if (out)
+        for (size_t i = 0; i < w->n; i++) v->host[at + iv_matrix_row_place(w, i)] = from[i];
+    return out;
+}
+
+static void gather_all(gpu_rank *r, gathering *v) {
+    const iv_model *m = r->m;
+    size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim, pairs = m->rope_positions * dim / 2;
+    r->final_norm = gather(v, m->final_norm, hidden);
+    r->cosine = gather(v, m->rope_cosine, pairs), r->sine = gather(v, m->rope_sine, pairs);
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
+        const iv_layer *l = &m->layers[i];
+        const iv_mlp *mlp = l->experts;
+        layer_vectors *to = &r->layers[i];
+        to->attention_norm = gather(v, l->attention_norm, hidden), to->mlp_norm = gather(v, l->mlp_norm, hidden);
+        to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
+        to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
+        if (l->moe) continue;
+        to->gate_up_bias = gather_bias(v, mlp->gate_up_bias, &mlp->gate_up);
+        to->down_bias = gather(v, mlp->down_bias, hidden);
+    }
+}
+
+static iv_status no_memory(const gpu_rank *r, const char *what, size_t bytes, iv_error *err) {
+    const iv_gpu_info *i = iv_gpu_get_info(r->gpu);
+    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
+                   what, bytes, iv_gpu_memory_available(r->gpu));
+}
+
+static iv_status open_vectors(gpu_rank *r, iv_error *err) {
+    iv_place *place = iv_gpu_place(r->gpu);
+    gathering v = {0};
+    r->layers = calloc((size_t)r->m->config.layers, sizeof *r->layers);
+    if (!r->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    gather_all(r, &v);
+    size_t bytes = v.count * sizeof(float);
+    r->vectors = place->alloc(place, bytes);
+    if (!r->vectors) return no_memory(r, "norms, biases and rope tables", bytes, err);
+    v = (gathering){.host = calloc(1, bytes), .device = (float *)(void *)r->vectors};
+    if (!v.host) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its vectors");
+    gather_all(r, &v);
+    iv_status status = place->write(place, r->vectors, bytes, v.host, bytes, bytes, 1, err);
+    free(v.host);
+    return status;
+}
+
+/* ---- what the first rank has for all ------------------------------------------------------------------------ */
+
+static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, iv_error *err) {
+    *to = *from;
+    size_t bytes = iv_matrix_bytes(from);
+    if (r->rank == 0 || bytes == 0) return IV_OK;
+    to->data = iv_gpu_place(r->gpu)->alloc(iv_gpu_place(r->gpu), bytes);
+    if (!to->data) return no_memory(r, "the embedding", bytes, err);
+    const gpu_rank *first = &r->g->rank[0];
+    return iv_gpu_check(r->gpu,
+                        cudaMemcpyPeer(to->data, iv_gpu_get_info(r->gpu)->ordinal, from->data,
+                                       iv_gpu_get_info(first->gpu)->ordinal, bytes),
+                        "copy of the embedding", err);
+}
+
+static iv_status copy_shared(gpu_rank *r, iv_error *err) {
+    const iv_model *first = r->g->rank[0].m;
+    iv_model *m = r->m;
+    IV_TRY(copy_matrix(r, &first->embedding, &r->embedding, err));
+    if (m->config.tie_embeddings)
+        m->head.data = r->embedding.data + m->split.share[m->rank].vocab_first * r->embedding.panel_bytes;
+    r->routers = calloc((size_t)m->config.layers, sizeof *r->routers);
+    if (!r->routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    for (size_t i = 0; i < (size_t)m->config.layers; i++)
+        if (m->layers[i].moe) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->routers[i], err));
+    return IV_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------ */
+
+static iv_status open_rank(gpu_rank *r, iv_error *err) {
+    iv_gpu_model *g = r->g;
+    iv_place *place = iv_gpu_place(r->gpu);
+    size_t layers = (size_t)r->m->config.layers, kv = 0, work = iv_gpu_carve(r, NULL);
+    IV_TRY(iv_gpu_use(r->gpu, err));
+    IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
+    IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
+    IV_TRY(open_vectors(r, err));
+    IV_TRY(copy_shared(r, err));
+    r->work = work == SIZE_MAX ? NULL : place->alloc(place, work);
+    if (!r->work) return no_memory(r, "a step", work, err);
+    iv_gpu_carve(r, r->work);
+    if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->kv_layer_bytes) ||
+        !iv_size_mul(r->kv_layer_bytes, layers, &kv))
+        return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
+    r->kv = kv ? place->alloc(place, kv) : NULL;
+    if (kv && !r->kv) return no_memory(r, "the KV cache", kv, err);
+    return IV_OK;
+}
+
+static iv_status open_host(iv_gpu_model *g, iv_error *err) {
+    unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;
+    size_t logits = (g->o.logits_max + 7) / 8 * 8;
+    IV_TRY(iv_gpu_use(g->rank[0].gpu, err));
+    int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->sampled, logits * sizeof *g->sampled, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->failed, 64, flags);
+    IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
+    memset(g->inputs, 0, g->inputs_capacity);
+    *g->failed = 0;
+    g->spans = calloc(g->o.spans_max, sizeof *g->spans);
+    return g->spans ? IV_OK : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
+}
+
+/* One window is known to a step: all families have at most one. */
+static iv_status find_window(iv_gpu_model *g, iv_error *err) {
+    const iv_model *m = g->rank[0].m;
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
+        int64_t window = m->layers[i].window;
+        if (window == 0) continue;
+        if (g->windowed && window != g->window)
+            return iv_fail(err, IV_UNSUPPORTED, "device cuda: layers have windows of %lld and %lld: one is supported",
+                           (long long)g->window, (long long)window);
+        g->windowed = true, g->window = window;
+    }
+    return IV_OK;
+}
+
+static iv_status open_all(iv_gpu_model *g, iv_error *err) {
+    IV_TRY(find_window(g, err));
+    if (!size_inputs(g)) return iv_fail(err, IV_LIMIT, "model: a step of %zu tokens is too large", g->o.tokens_max);
+    IV_TRY(open_host(g, err));
+    for (size_t r = 0; r < g->ranks; r++) IV_TRY(open_rank(&g->rank[r], err));
+    return iv_gpu_start_threads(g, err);
+}
+
+iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,
+                            iv_error *err) {
+    iv_gpu_model *g = calloc(1, sizeof *g);
+    if (!g) return iv_fail(err, IV_NO_MEMORY, "model: no memory");
+    g->o = *o, g->sms = iv_gpu_get_info(gpus[0])->sms;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->wake, NULL), pthread_cond_init(&g->ended, NULL);
+    for (iv_model *m = first; m; m = m->next, g->ranks++) {
+        IV_ASSERT(m->place == iv_gpu_place(gpus[g->ranks]));
+        g->rank[g->ranks] = (gpu_rank){.g = g, .m = m, .gpu = gpus[g->ranks], .rank = g->ranks};
+    }
+    IV_ASSERT(g->ranks == first->split.ranks);
+    iv_status status = open_all(g, err);
+    if (status != IV_OK) {
+        iv_gpu_model_close(g);
+        return status;
+    }
+    *out = g;
+    return IV_OK;
+}
+
+static void close_rank(gpu_rank *r) {
+    iv_error unused;
+    iv_place *place = iv_gpu_place(r->gpu);
+    if (iv_gpu_use(r->gpu, &unused) != IV_OK) return;
+    for (size_t i = 0; i < r->graph_count; i++) cudaGraphExecDestroy(r->graph[i].exec);
+    if (r->rank > 0) {
+        place->free(place, r->embedding.data);
+        for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);
+    }
+    place->free(place, r->kv), place->free(place, r->work), place->free(place, r->vectors);
+    if (r->done) cudaEventDestroy(r->done);
+    if (r->stream) cudaStreamDestroy(r->stream);
+    free(r->layers), free(r->routers);
+}
+
+void iv_gpu_model_close(iv_gpu_model *g) {
+    if (!g) return;
+    iv_gpu_stop_threads(g);
+    for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
+    cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
+    cudaFreeHost(g->failed);
+    cudaGetLastError();
+    free(g->spans);
+    pthread_cond_destroy(&g->wake), pthread_cond_destroy(&g->ended);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}

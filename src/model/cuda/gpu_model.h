@@ -1,0 +1,121 @@
+/* gpu_model.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
+ *
+ * gpu_model.c opens and closes; layout.c says where everything lies; inputs.c writes down a step; layers.c launches it;
+ * run.c has the threads, the graphs and the results. */
+#ifndef IV_MODEL_CUDA_GPU_MODEL_H
+#define IV_MODEL_CUDA_GPU_MODEL_H
+
+#include "kernels/cuda/ops.h"
+#include "model/gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
+    GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8)
+};
+
+/* Device copies of a layer's vectors; NULL where the family has none. */
+typedef struct layer_vectors {
+    const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+} layer_vectors;
+
+/* A step's inputs: arrays of `rows` (a graph's bucket) and `picks` entries, in one piece; then the plans. The same
+ * offsets on the host and on every GPU. */
+typedef struct input_offsets {
+    size_t ids, positions, slots, pick, sampling, true_rows, spans, plan, window_plan, end; /* end: without plans */
+} input_offsets;
+
+typedef struct gpu_rank {
+    iv_gpu_model *g;
+    iv_model *m;
+    iv_gpu *gpu;
+    size_t rank;
+    cudaStream_t stream;
+    cudaEvent_t done;
+    /* Device memory: three allocations. */
+    unsigned char *kv, *work, *vectors;
+    size_t kv_layer_bytes;
+    layer_vectors *layers; /* host array of device pointers */
+    const float *final_norm, *cosine, *sine;
+    iv_matrix embedding, *routers; /* [layers]: the own copies; data NULL where a layer has none */
+    /* In work: */
+    float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits;
+    unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
+    int32_t *expert_ids, *offsets, *expert_slots;
+    unsigned char *linear_scratch, *attention_scratch, *sample_scratch;
+    iv_gpu_sampled *sampled;
+    uint64_t *bad;
+    uint32_t *flags;
+    unsigned char *inputs; /* [inputs_bytes] */
+    uint32_t *tables;
+    /* Captured steps. */
+    struct {
+        size_t rows;
+        bool decode;
+        cudaGraphExec_t exec;
+    } graph[GRAPHS_MAX];
+    size_t graph_count;
+    /* Its thread; rank 0 has none. */
+    pthread_t thread;
+    bool started;
+    iv_status status;
+    iv_error error;
+} gpu_rank;
+
+/* One step as all ranks see it. */
+typedef struct gpu_step {
+    size_t rows, picks; /* launched: with padding */
+    size_t true_rows, true_picks, spans;
+    bool decode, graph;
+    input_offsets at;
+    size_t input_bytes, table_count;
+} gpu_step;
+
+struct iv_gpu_model {
+    iv_gpu_model_options o;
+    size_t ranks;
+    gpu_rank rank[IV_RANKS_MAX];
+    bool windowed; /* some layers have a window: a second plan */
+    int64_t window;
+    int sms;
+    size_t table_capacity, inputs_capacity;
+    /* Host memory that GPUs read and write. */
+    unsigned char *inputs;
+    uint32_t *tables;
+    iv_gpu_sampled *sampled;
+    uint64_t *bad;
+    uint32_t *failed;
+    iv_gpu_span *spans; /* ordinary memory: what the plan is made of */
+    gpu_step step;
+    bool lost;
+    iv_error why;
+    /* The ranks' threads: `turn` counts steps, `finished` the ranks that are through with it. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake, ended;
+    atomic_uint_fast64_t turn;
+    atomic_size_t finished;
+    atomic_bool stop;
+};
+
+/* ---- layout.c */
+/* Strides in elements. */
+size_t iv_gpu_hidden_stride(const iv_model *m);
+size_t iv_gpu_act_stride(const iv_model *m);
+size_t iv_gpu_expert_act_stride(const iv_model *m);
+/* Points everything in r->work at its place from `base`; with base NULL only measures. SIZE_MAX when it overflows. */
+size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
+iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window);
+
+/* ---- inputs.c */
+/* Fills g->step, the host inputs and tables. */
+iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err);
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks);
+
+/* ---- layers.c */
+/* Enqueues the whole step on r's stream; 0 or a cudaError_t, *where then says what was launched. */
+int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where);
+
+#endif

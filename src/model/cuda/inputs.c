@@ -1,0 +1,104 @@
+/* inputs.c: a batch as the arrays that kernels read, in host memory that is copied to every GPU in two pieces. */
+#include "base/size.h"
+#include "model/cuda/gpu_model.h"
+
+#include <string.h>
+
+static size_t after(size_t *at, size_t count, size_t width) {
+    size_t here = *at;
+    *at += (count * width + 63) / 64 * 64;
+    return here;
+}
+
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks) {
+    input_offsets o;
+    size_t at = 0;
+    o.true_rows = after(&at, 16, sizeof(int32_t));
+    o.ids = after(&at, rows, sizeof(int32_t));
+    o.positions = after(&at, rows, sizeof(int32_t));
+    o.slots = after(&at, rows, sizeof(int64_t));
+    o.spans = after(&at, rows, sizeof(iv_gpu_span)); /* a span has a row at least */
+    o.pick = after(&at, picks, sizeof(int32_t));
+    o.sampling = after(&at, picks, sizeof(iv_gpu_sampling));
+    o.end = at;
+    o.plan = at, o.window_plan = 0;
+    return o;
+}
+
+/* Rows that are launched: a graph exists for each of these. */
+static size_t bucket(size_t rows) {
+    if (rows <= 8) return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8;
+    return (rows + 7) / 8 * 8;
+}
+
+static void write_rows(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
+    int32_t *ids = (int32_t *)(void *)(g->inputs + s->at.ids), *positions = (int32_t *)(void *)(g->inputs + s->at.positions);
+    int64_t *slots = (int64_t *)(void *)(g->inputs + s->at.slots);
+    iv_gpu_span *spans = (iv_gpu_span *)(void *)(g->inputs + s->at.spans);
+    size_t row = 0, table = 0;
+    memcpy(ids, b->ids, b->tokens * sizeof *ids);
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_attention_span *span = &b->spans[i];
+        size_t blocks = ((size_t)span->position + span->rows + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
+        spans[i] = (iv_gpu_span){.first_row = (int32_t)row,
+                                 .rows = (int32_t)span->rows,
+                                 .position = (int32_t)span->position,
+                                 .table = (int32_t)table};
+        memcpy(g->tables + table, span->pages, blocks * sizeof *g->tables);
+        table += blocks;
+        for (size_t r = 0; r < span->rows; r++, row++) {
+            size_t position = (size_t)span->position + r;
+            positions[row] = (int32_t)position;
+            slots[row] = (int64_t)span->pages[position / IV_ATTENTION_BLOCK] * IV_ATTENTION_BLOCK +
+                         (int64_t)(position % IV_ATTENTION_BLOCK);
+        }
+    }
+    memcpy(g->spans, spans, b->span_count * sizeof *spans);
+    for (; row < s->rows; row++) ids[row] = 0, positions[row] = 0, slots[row] = -1;
+    g->step.table_count = table;
+    *(int32_t *)(void *)(g->inputs + s->at.true_rows) = (int32_t)b->tokens;
+}
+
+static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
+    int32_t *pick = (int32_t *)(void *)(g->inputs + s->at.pick);
+    iv_gpu_sampling *sampling = (iv_gpu_sampling *)(void *)(g->inputs + s->at.sampling);
+    for (size_t i = 0; i < s->picks; i++) {
+        bool here = i < b->logit_count && b->sample_here && b->sample_here[i];
+        pick[i] = i < b->logit_count ? (int32_t)b->logit_rows[i] : 0;
+        sampling[i] = here ? b->sampling[i] : (iv_gpu_sampling){.top_p = 1.0f};
+    }
+}
+
+/* The plan of all layers that see everything, then that of the layers with a window. */
+static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
+    const iv_model *m = g->rank[0].m;
+    iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
+    size_t room = g->inputs_capacity - s->at.plan, used;
+    if (g->windowed) room /= 2;
+    room = room / 64 * 64;
+    used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, room);
+    s->input_bytes = s->at.plan + used;
+    if (used && g->windowed) {
+        shape = iv_gpu_shape_of(g, m, g->window);
+        s->at.window_plan = s->at.plan + room;
+        used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, room);
+        s->input_bytes = s->at.window_plan + used;
+    }
+    if (used) return IV_OK;
+    return iv_fail(err, IV_LIMIT, "attention: a step of %zu spans and %zu tokens is larger than was planned for",
+                   b->span_count, b->tokens);
+}
+
+iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
+    gpu_step *s = &g->step;
+    bool decode = true;
+    for (size_t i = 0; i < b->span_count; i++) decode = decode && b->spans[i].rows == 1;
+    *s = (gpu_step){.true_rows = b->tokens, .true_picks = b->logit_count, .spans = b->span_count, .decode = decode};
+    s->rows = bucket(b->tokens), s->picks = b->logit_count ? bucket(b->logit_count) : 0;
+    s->graph = g->o.graphs && decode && s->rows <= GRAPH_ROWS_MAX && b->logit_count > 0;
+    if (s->graph) s->picks = s->rows; /* one graph for each number of rows */
+    s->at = iv_gpu_input_offsets(s->rows, s->picks);
+    write_rows(g, b, s);
+    write_picks(g, b, s);
+    return write_plans(g, b, s, err);
+}

@@ -1,0 +1,89 @@
+/* layout.c: where a step's arrays lie in a GPU's memory. */
+#include "base/size.h"
+#include "model/cuda/gpu_model.h"
+
+typedef struct carving {
+    unsigned char *base;
+    size_t at;
+    bool overflow;
+} carving;
+
+static void *carve(carving *c, size_t count, size_t width) {
+    size_t bytes, at = c->at;
+    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 1024, &bytes) || !iv_size_add(at, bytes, &c->at)) {
+        c->overflow = true;
+        return NULL;
+    }
+    return c->base ? c->base + at : NULL;
+}
+
+static size_t padded_stride(size_t n) { return iv_padded_k(n); }
+
+size_t iv_gpu_hidden_stride(const iv_model *m) { return padded_stride((size_t)m->config.hidden_size); }
+size_t iv_gpu_act_stride(const iv_model *m) { return padded_stride(m->split.down.of[m->rank].k); }
+size_t iv_gpu_expert_act_stride(const iv_model *m) { return padded_stride((size_t)m->config.moe_intermediate_size); }
+
+iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window) {
+    const iv_share *s = &m->split.share[m->rank];
+    size_t group = (size_t)(m->config.heads / m->config.kv_heads);
+    return (iv_gpu_attention_shape){.arithmetic = g->o.arithmetic,
+                                    .type = m->dtype,
+                                    .heads = s->heads,
+                                    .kv_heads = s->kv_heads,
+                                    .head_dim = (size_t)m->config.head_dim,
+                                    .group = group,
+                                    .group_first = s->head_first - s->kv_head_first * group,
+                                    .window = window};
+}
+
+/* Rows are rounded up to a whole number of tiles, so that a kernel may read past the last one. */
+static size_t rows_of(const iv_gpu_model *g) { return (g->o.tokens_max + 255) / 256 * 256; }
+
+static void carve_experts(gpu_rank *r, carving *v, size_t t) {
+    const iv_model_config *c = &r->m->config;
+    size_t k = (size_t)c->experts_per_token, width = iv_dtype_bytes(r->m->dtype);
+    r->router_logits = carve(v, t * (size_t)c->experts, sizeof(float));
+    r->expert_ids = carve(v, t * k, sizeof(int32_t));
+    r->expert_weights = carve(v, t * k, sizeof(float));
+    r->offsets = carve(v, (size_t)c->experts + 1, sizeof(int32_t));
+    r->expert_slots = carve(v, t * k, sizeof(int32_t));
+    r->expert_act = carve(v, t * k * iv_gpu_expert_act_stride(r->m), width);
+    r->terms = carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
+}
+
+size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
+    const iv_gpu_model *g = r->g;
+    const iv_model *m = r->m;
+    const iv_model_config *c = &m->config;
+    const iv_share *share = &m->split.share[m->rank];
+    carving v = {.base = base};
+    size_t t = rows_of(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype), dim = (size_t)c->head_dim;
+    size_t q = share->heads * dim, kv = share->kv_heads * dim, act = iv_gpu_act_stride(m),
+           moe = (size_t)c->moe_intermediate_size, widest = iv_size_max(q + 2 * kv, 2 * act);
+    size_t nodes = iv_size_max(m->split.out.of[m->rank].nodes, m->split.down.of[m->rank].nodes);
+    iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
+    size_t logits = (g->o.logits_max + 7) / 8 * 8, vocab = (size_t)c->vocab_size;
+    if (c->experts) widest = iv_size_max(widest, 2 * moe * (size_t)c->experts_per_token);
+    r->x = carve(&v, t * hidden, sizeof(float));
+    r->normed = carve(&v, t * iv_gpu_hidden_stride(m), width);
+    r->wide = carve(&v, t * widest, sizeof(float));
+    r->q = carve(&v, t * q + 64, width);
+    r->attended = carve(&v, t * q + 64, width);
+    r->packed = carve(&v, t * padded_stride(iv_size_max(q, act)), width);
+    r->act = carve(&v, t * act, width);
+    r->normed_picks = carve(&v, logits * iv_gpu_hidden_stride(m), width);
+    if (g->ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
+    if (c->experts) carve_experts(r, &v, t);
+    if (r->rank == 0) r->logits = carve(&v, logits * vocab, sizeof(float));
+    size_t outputs = iv_size_max(vocab, iv_size_max(widest, hidden));
+    r->linear_scratch = carve(&v, iv_gpu_linear_scratch(t, outputs), 1);
+    r->attention_scratch =
+        carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), share->heads ? 1 : 0);
+    r->sample_scratch = carve(&v, r->rank == 0 ? iv_gpu_sample_scratch(logits, vocab) : 0, 1);
+    r->sampled = carve(&v, logits, sizeof *r->sampled);
+    r->bad = carve(&v, 1, sizeof *r->bad);
+    r->flags = carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
+    r->inputs = carve(&v, g->inputs_capacity, 1);
+    r->tables = carve(&v, g->table_capacity, sizeof *r->tables);
+    return v.overflow ? SIZE_MAX : v.at;
+}

@@ -1,0 +1,213 @@
+/* run.c: a step on all GPUs: inputs across, graph or launches, results back. Rank 0 runs on the caller's thread; the
+ * others wait for a turn, first awake, then asleep. */
+#include "model/cuda/run.h"
+#include "base/size.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- one rank ---------------------------------------------------------------------------------------------- */
+
+static int copy_inputs(gpu_rank *r) {
+    const iv_gpu_model *g = r->g;
+    int code = cudaMemcpyAsync(r->inputs, g->inputs, g->step.input_bytes, cudaMemcpyHostToDevice, r->stream);
+    if (code) return code;
+    return cudaMemcpyAsync(r->tables, g->tables, g->step.table_count * sizeof *r->tables, cudaMemcpyHostToDevice,
+                           r->stream);
+}
+
+static int copy_results(gpu_rank *r) {
+    iv_gpu_model *g = r->g;
+    int code = cudaMemcpyAsync(&g->bad[r->rank], r->bad, sizeof *r->bad, cudaMemcpyDeviceToHost, r->stream);
+    if (code || r->rank != 0 || g->step.true_picks == 0) return code;
+    return cudaMemcpyAsync(g->sampled, r->sampled, g->step.true_picks * sizeof *r->sampled, cudaMemcpyDeviceToHost,
+                           r->stream);
+}
+
+static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
+    for (size_t i = 0; i < r->graph_count; i++)
+        if (r->graph[i].rows == s->rows && r->graph[i].decode == s->decode) return r->graph[i].exec;
+    return NULL;
+}
+
+static int capture(gpu_rank *r, const gpu_step *s, const char **where) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    *where = "graph capture";
+    int code = cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal);
+    if (code) return code;
+    int launched = iv_gpu_launch_step(r, s, where);
+    code = cudaStreamEndCapture(r->stream, &graph);
+    if (!launched && !code) {
+        *where = "graph instantiation";
+        code = cudaGraphInstantiate(&exec, graph, 0);
+    }
+    if (graph) cudaGraphDestroy(graph);
+    if (launched || code) return launched ? launched : code;
+    IV_ASSERT(r->graph_count < GRAPHS_MAX);
+    r->graph[r->graph_count].rows = s->rows, r->graph[r->graph_count].decode = s->decode;
+    r->graph[r->graph_count++].exec = exec;
+    return 0;
+}
+
+static int launch(gpu_rank *r, const char **where) {
+    const gpu_step *s = &r->g->step;
+    if (!s->graph) return iv_gpu_launch_step(r, s, where);
+    if (!find_graph(r, s)) {
+        int code = capture(r, s, where);
+        if (code) return code;
+    }
+    *where = "graph launch";
+    return cudaGraphLaunch(find_graph(r, s), r->stream);
+}
+
+/* Waits awake: a step is over in milliseconds. */
+static int wait_for(gpu_rank *r) {
+    int code = cudaEventRecord(r->done, r->stream);
+    while (!code) {
+        code = cudaEventQuery(r->done);
+        if (code != cudaErrorNotReady) break;
+        code = 0;
+        sched_yield();
+    }
+    return code;
+}
+
+static iv_status run_rank(gpu_rank *r, iv_error *err) {
+    const char *where = "copy of the inputs";
+    IV_TRY(iv_gpu_use(r->gpu, err));
+    int code = copy_inputs(r);
+    if (!code) code = launch(r, &where);
+    if (!code) where = "copy of the results", code = copy_results(r);
+    if (!code) where = "step", code = wait_for(r);
+    return iv_gpu_check(r->gpu, code, where, err);
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------- */
+
+enum { AWAKE_NS = 200000 };
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void await_turn(iv_gpu_model *g, uint64_t seen) {
+    uint64_t until = now_ns() + AWAKE_NS;
+    while (atomic_load(&g->turn) == seen && now_ns() < until) sched_yield();
+    if (atomic_load(&g->turn) != seen) return;
+    pthread_mutex_lock(&g->lock);
+    while (atomic_load(&g->turn) == seen) pthread_cond_wait(&g->wake, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void *rank_thread(void *argument) {
+    gpu_rank *r = argument;
+    iv_gpu_model *g = r->g;
+    for (uint64_t seen = 0;;) {
+        await_turn(g, seen);
+        seen = atomic_load(&g->turn);
+        if (atomic_load(&g->stop)) break;
+        r->status = run_rank(r, &r->error);
+        atomic_fetch_add(&g->finished, 1);
+    }
+    return NULL;
+}
+
+static void give_turn(iv_gpu_model *g) {
+    pthread_mutex_lock(&g->lock);
+    atomic_fetch_add(&g->turn, 1);
+    pthread_cond_broadcast(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+iv_status iv_gpu_start_threads(iv_gpu_model *g, iv_error *err) {
+    for (size_t i = 1; i < g->ranks; i++) {
+        gpu_rank *r = &g->rank[i];
+        int failed = pthread_create(&r->thread, NULL, rank_thread, r);
+        if (failed) return iv_fail(err, IV_LIMIT, "ranks: cannot start rank %zu: %s", i, strerror(failed));
+        r->started = true;
+    }
+    return IV_OK;
+}
+
+void iv_gpu_stop_threads(iv_gpu_model *g) {
+    atomic_store(&g->stop, true);
+    give_turn(g);
+    for (size_t i = 1; i < g->ranks; i++)
+        if (g->rank[i].started) pthread_join(g->rank[i].thread, NULL);
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------- */
+
+static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
+    atomic_store(&g->finished, 0);
+    if (g->ranks > 1) give_turn(g);
+    iv_status status = run_rank(&g->rank[0], err);
+    while (atomic_load(&g->finished) < g->ranks - 1) sched_yield();
+    for (size_t i = 1; i < g->ranks && status == IV_OK; i++) {
+        status = g->rank[i].status;
+        if (status != IV_OK) *err = g->rank[i].error;
+    }
+    if (status == IV_OK && *(volatile uint32_t *)g->failed)
+        status = iv_fail(err, IV_IO, "rank %u: waited %zu ms in vain for another GPU", *g->failed - 1, g->o.timeout_ms);
+    return status;
+}
+
+/* What was sampled on the GPU, and the rows of logits that the caller wants. */
+static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
+    gpu_rank *r = &g->rank[0];
+    size_t vocab = (size_t)r->m->config.vocab_size;
+    bool any = false;
+    for (size_t i = 0; i < b->logit_count; i++) {
+        bool here = b->sample_here && b->sample_here[i];
+        if (here) b->sampled[i] = g->sampled[i];
+        if (here && !(b->logits_too && b->logits_too[i])) continue;
+        any = true;
+        IV_TRY(iv_gpu_check(r->gpu,
+                            cudaMemcpyAsync(b->logits + i * vocab, r->logits + i * vocab, vocab * sizeof(float),
+                                            cudaMemcpyDeviceToHost, r->stream),
+                            "copy of logits", err));
+    }
+    return any ? iv_gpu_check(r->gpu, cudaStreamSynchronize(r->stream), "copy of logits", err) : IV_OK;
+}
+
+/* The first layer with a bad row, and its first such row's span. */
+static iv_status check_values(const iv_gpu_model *g, const iv_batch *b, iv_error *err) {
+    uint64_t bad = UINT64_MAX;
+    for (size_t r = 0; r < g->ranks; r++) bad = g->bad[r] < bad ? g->bad[r] : bad;
+    if (bad == UINT64_MAX) return IV_OK;
+    size_t row = (size_t)(bad & 0xffffffffu), span = 0;
+    while (span + 1 < b->span_count && row >= b->spans[span].first_row + b->spans[span].rows) span++;
+    return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite",
+                   (size_t)(bad >> 32), span);
+}
+
+iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
+    const iv_model_config *c = &g->rank[0].m->config;
+    IV_ASSERT(b->tokens > 0 && b->tokens <= g->o.tokens_max && b->logit_count <= b->tokens);
+    IV_ASSERT(b->span_count <= g->o.spans_max && b->logit_count <= g->o.logits_max);
+    for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < c->vocab_size);
+    for (size_t i = 0; i < b->span_count; i++)
+        IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= g->o.positions_max);
+    if (g->lost) {
+        *err = g->why;
+        return g->why.status;
+    }
+    iv_status status = iv_gpu_write_step(g, b, err);
+    if (status == IV_OK) status = run_ranks(g, err);
+    if (status == IV_OK) {
+        status = check_values(g, b, err);
+        if (status == IV_FORMAT) return status;
+    }
+    if (status == IV_OK) status = take_logits(g, b, err);
+    if (status != IV_OK) g->lost = true, g->why = *err;
+    return status;
+}
+
+bool iv_gpu_model_samples(const iv_gpu_sampling *s) {
+    return s->top_k == 0 && !(s->top_p < 1.0f); /* the filters that sort are the host's */
+}

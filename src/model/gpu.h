@@ -1,0 +1,39 @@
+/* gpu.h: one step of a model on GPUs: forward.h's contract on other hardware, with the same bits (tc16, fma32).
+ *
+ * All ranks are GPUs of this process, a thread each; rank 0's is the caller's. Each GPU holds its share of the weights
+ * (iv_model, opened with a place for each rank) and of the pages, under the same page numbers. A step of few tokens is a
+ * captured graph, replayed; nothing waits for the host inside a step. */
+#ifndef IV_MODEL_GPU_H
+#define IV_MODEL_GPU_H
+
+#include "device/gpu.h"
+#include "model/forward.h"
+
+typedef struct iv_gpu_model iv_gpu_model;
+
+typedef struct iv_gpu_model_options {
+    iv_arithmetic arithmetic;
+    iv_numerics numerics;
+    size_t tokens_max, spans_max, logits_max; /* of one step */
+    size_t positions_max;                     /* longest sequence */
+    size_t pages;
+    bool graphs;       /* capture and replay; off: launch one by one. Never changes a bit */
+    size_t timeout_ms; /* how long a GPU waits for another inside a step */
+} iv_gpu_model_options;
+
+/* Bytes that one GPU needs beside weights and pages, at most; for sizing before anything is loaded. */
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o);
+
+/* gpus[r] is the place of the r-th model of `first`. IV_NO_MEMORY names the GPU and the bytes wanted. */
+iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,
+                            iv_error *err);
+void iv_gpu_model_close(iv_gpu_model *g); /* NULL is fine */
+
+/* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled on the GPU. An error that is not IV_FORMAT means
+ * that a GPU is lost and no further step can run. */
+iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);
+
+/* Can the GPU sample a row with these parameters? */
+bool iv_gpu_model_samples(const iv_gpu_sampling *s);
+
+#endif

@@ -1,0 +1,25 @@
+/* gpu_no_cuda.c: gpu.h in a build without CUDA. Nothing gets this far: no GPU can be opened. */
+#include "model/gpu.h"
+
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o) {
+    (void)c, (void)o;
+    return 0;
+}
+
+iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,
+                            iv_error *err) {
+    (void)first, (void)gpus, (void)o, (void)out;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
+void iv_gpu_model_close(iv_gpu_model *g) { IV_ASSERT(!g); }
+
+iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
+    (void)g, (void)b;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
+bool iv_gpu_model_samples(const iv_gpu_sampling *s) {
+    (void)s;
+    return false;
+}
