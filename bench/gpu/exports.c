@@ -43,7 +43,7 @@
     X(attention_shape, group) X(attention_shape, group_first) X(attention_shape, window) X(attention_args, shape)    \
     X(attention_args, kv) X(attention_args, scale_log2e) X(attention_args, q) X(attention_args, out)                 \
     X(attention_args, plan) X(attention_args, spans) X(attention_args, tables) X(attention_args, scratch)            \
-    X(attention_args, decode) X(attention_args, sms)
+    X(attention_args, decode) X(attention_args, sms) X(attention_args, rows)
 
 #define STRUCTS(X) X(matrix) X(groups) X(linear_args) X(linear_config) X(kv) X(span) X(attention_shape) X(attention_args)
 

@@ -75,16 +75,31 @@ def inputs(type_, k, n, m):
             for _ in range(count)]
 
 
+def check_result(x, w, out, epilogue):
+    """That a first call, on an `out` of zeros, did the work at all; bits are the tests' business."""
+    rows = min(64, x.shape[0])
+    want = x[:rows].double() @ w.double().t() if w.numel() < 1 << 27 else x[:rows].float() @ w.float().t()
+    if epilogue == "swiglu":
+        gate, up = want.view(rows, -1, 2, 8).unbind(2)
+        want = (torch.nn.functional.silu(gate) * up).reshape(rows, -1)
+    error = ((out[:rows] - want).abs().max() / want.abs().max()).item()
+    if not error < 0.02:
+        raise RuntimeError(f"wrong: relative difference {error:.3g}")
+
+
 def our_calls(ops, sets, epilogue):
     calls = []
     for x, w in sets:
         m, n = x.shape[0], w.shape[0]
         arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
         if epilogue == "swiglu":
-            out = torch.empty(m, n // 2, device="cuda", dtype=x.dtype)
+            out = torch.zeros(m, n // 2, device="cuda", dtype=x.dtype)
         else:
             out = torch.zeros(m, n, device="cuda", dtype=torch.float32)
         calls.append(ops.linear(x, w, out, epilogue=epilogue, arithmetic=arithmetic))
+        if len(calls) == 1:
+            calls[0]()
+            check_result(x, w, out, epilogue)
     return calls
 
 
@@ -94,7 +109,10 @@ def methods_for(options, ops, peers, sets, epilogue):
     for name, function in peers.items():
         methods[name] = [lambda x=x, w=w, f=function: f(x, w.t()) for x, w in sets]
     if ops:
-        methods["invar"] = our_calls(ops, sets, epilogue)
+        try:
+            methods["invar"] = our_calls(ops, sets, epilogue)
+        except RuntimeError as problem:
+            measure.missing("invar", problem)
     return methods
 
 

@@ -58,7 +58,7 @@ class AttentionShape(ctypes.Structure):
 class AttentionArgs(ctypes.Structure):
     _fields_ = [("shape", AttentionShape), ("kv", KV), ("scale_log2e", c_float), ("q", c_void_p), ("out", c_void_p),
                 ("plan", c_void_p), ("spans", c_void_p), ("tables", c_void_p), ("scratch", c_void_p),
-                ("decode", c_bool), ("sms", c_int)]
+                ("decode", c_bool), ("sms", c_int), ("rows", c_size_t)]
 
 
 MIRRORS = {"matrix": Matrix, "groups": Groups, "linear_args": LinearArgs, "linear_config": LinearConfig, "kv": KV,
@@ -210,7 +210,7 @@ class Ops:
                                    pages=pages.data_ptr(), page_count=pages.shape[0]),
                              scale_log2e=math.log2(math.e) / math.sqrt(head_dim), q=q.data_ptr(), out=out.data_ptr(),
                              plan=plan.data_ptr(), spans=device_spans.data_ptr(), tables=tables.data_ptr(),
-                             scratch=scratch.data_ptr(), decode=all(n == 1 for _, n, _, _ in spans), sms=sms)
+                             scratch=scratch.data_ptr(), decode=all(n == 1 for _, n, _, _ in spans), sms=sms, rows=rows)
         launch = self.op("attention")
 
         def call(keep=(q, pages, tables, out, plan, device_spans, scratch)):
