@@ -28,6 +28,10 @@ static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
     return type == IV_BF16 ? iv_wgmma_bf16(count) : iv_wgmma_f16(count);
 }
 
+static int ceil_div(size_t a, int b) { return (int)((a + (size_t)b - 1) / (size_t)b); }
+
+static size_t entries(const iv_gpu_linear_args *a) { return a->groups ? a->rows * a->groups->experts_per_token : a->rows; }
+
 static bool possible(const iv_gpu_linear_args *a) {
     if (a->arithmetic != IV_TC16 || a->type != a->w.type || (a->type != IV_BF16 && a->type != IV_F16)) return false;
     if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8) return false;
@@ -60,18 +64,50 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
     size_t kinds, made = 0;
     if (!possible(a)) return 0;
     const iv_wgmma_instance *all = instances(a->type, &kinds);
-    for (size_t i = 0; i < kinds && made < count; i++) {
+    for (size_t i = 0; i < kinds; i++) {
         const iv_wgmma_instance *w = &all[i];
         if (w->leaves > a->w.leaves) continue;
         int split = a->w.leaves / w->leaves, before = 0;
-        for (int ctas = 1; ctas <= w->ctas && made < count; ctas++) {
+        for (int ctas = 1; ctas <= w->ctas; ctas++) {
             int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
             if (stages == before || !fits(a, w, split, stages)) continue;
             before = stages;
-            out[made++] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, w->share};
+            if (made < count) out[made] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, w->share};
+            made++;
         }
     }
     return made;
+}
+
+size_t iv_gpu_wgmma_scratch(size_t rows, size_t n) {
+    (void)rows, (void)n;
+    return 0;
+}
+
+/* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
+ * ring with which `ctas` fit on an SM. */
+static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas, iv_gpu_linear_config *out) {
+    size_t kinds;
+    const iv_wgmma_instance *all = instances(a->type, &kinds);
+    for (size_t i = 0; i < kinds; i++) {
+        const iv_wgmma_instance *w = &all[i];
+        if (w->tile_n != tile_n || w->tile_m != tile_m || w->share != variant || w->leaves * split != a->w.leaves) continue;
+        int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
+        if (!fits(a, w, split, stages)) continue;
+        *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
+        return true;
+    }
+    return false;
+}
+
+bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
+    if (!possible(a)) return false;
+    size_t rows = a->groups ? entries(a) / (a->groups->count ? a->groups->count : 1) : a->rows;
+    if (rows > 256) return take(a, 128, 128, 1, IV_WGMMA_PAIRED, 1, c);
+    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128, tile_n = tile_m == 128 ? 128 : 64;
+    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
+    while (!a->groups && split < a->w.leaves && tiles * split < IV_SMS / 4 * 3) split *= 2;
+    return take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, 1, c);
 }
 
 /* ---- the launch --------------------------------------------------------------------------------------------- */
@@ -109,10 +145,6 @@ static int multiprocessors(void) {
     if (!known && cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
     return known ? known : IV_SMS;
 }
-
-static int ceil_div(size_t a, int b) { return (int)((a + (size_t)b - 1) / (size_t)b); }
-
-static size_t entries(const iv_gpu_linear_args *a) { return a->groups ? a->rows * a->groups->experts_per_token : a->rows; }
 
 static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c, iv_wgmma_plan *p) {
     memset(p, 0, sizeof *p);
