@@ -207,8 +207,9 @@ static void refusals(void **state) {
     assert_true(iv_engine_open(&o, &e, &err) != IV_OK);
     o.tensor_parallel_size = 1, o.numerics = "vanilla-blas", o.arithmetic = "fma32";
     assert_int_equal(iv_engine_open(&o, &e, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "wanted arithmetic tc16 on device cuda"));
     if (have_gpu()) { /* more KV memory than any GPU has */
-        o.numerics = "invar", o.kv_bytes = (size_t)1 << 42;
+        o.numerics = "invar", o.arithmetic = "tc16", o.kv_bytes = (size_t)1 << 42, o.prefix_caching = true;
         iv_status status = iv_engine_open(&o, &e, &err);
         assert_int_equal(status, IV_NO_MEMORY);
         assert_non_null(strstr(err.message, "GPU 0"));

@@ -138,6 +138,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_use(r->gpu, err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
+    if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(copy_shared(r, err));
     r->work = work == SIZE_MAX ? NULL : place->alloc(place, work);
@@ -220,6 +221,7 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);
     }
     place->free(place, r->kv), place->free(place, r->work), place->free(place, r->vectors);
+    iv_cublas_close(r->blas);
     if (r->done) cudaEventDestroy(r->done);
     if (r->stream) cudaStreamDestroy(r->stream);
     free(r->layers), free(r->routers);

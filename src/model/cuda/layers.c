@@ -41,6 +41,7 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
 }
 
 static int linear(const step *t, const iv_gpu_linear_args *a) {
+    if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, t->r->stream);
     return iv_gpu_linear(a, t->r->linear_scratch, SIZE_MAX, t->r->stream);
 }
 
