@@ -57,10 +57,15 @@ DEVICE uint64_t first_of_block(uint64_t entry, uint64_t *entries) {
     return first_of_warp(threadIdx.x % 32 < blockDim.x / 32 ? entries[threadIdx.x % 32] : 0);
 }
 
-/* Of n in memory, by a warp. */
-DEVICE uint64_t first_of_list(const uint64_t *list, size_t n) {
+/* Of n in memory, by a warp; two a lane at once, as many as there are of usual vocabularies. */
+DEVICE uint64_t first_of_list(const uint64_t *list, uint32_t n) {
     uint64_t entry = 0;
-    for (size_t i = threadIdx.x % 32; i < n; i += 32) entry = list[i] > entry ? list[i] : entry;
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 64) {
+        uint64_t a = list[i], b = i + 32 < n ? list[i + 32] : 0;
+        a = a > b ? a : b;
+        entry = a > entry ? a : entry;
+    }
     return first_of_warp(entry);
 }
 
@@ -200,6 +205,7 @@ DEVICE void sum_lanes(const row_view &r, bool divide, unsigned group, float *lan
             size_t i = (warp + j * EXP_WARPS) * LANES + base;
             x[j] = i < r.vocab ? r.logits[i] : 0.0f;
         }
+#pragma unroll 1
     for (size_t span = 0; span <= spans; span++) {
         if (warp < EXP_WARPS && span < spans) {
             float next[EACH];
@@ -232,6 +238,7 @@ DEVICE void count_bins(const row_view &r, size_t from, uint32_t *bins) {
     __shared__ uint32_t own[BINS];
     for (int i = threadIdx.x; i < BINS; i += WEIGH_THREADS) own[i] = 0;
     __syncthreads();
+#pragma unroll 2
     for (size_t i = from + threadIdx.x; i < from + CHUNK && i < r.vocab; i += WEIGH_THREADS)
         atomicAdd(&own[bin_of(r, divided(r, r.logits[i]))], 1u);
     __syncthreads();
@@ -243,6 +250,7 @@ DEVICE void count_bins(const row_view &r, size_t from, uint32_t *bins) {
 DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, uint64_t *out) {
     __shared__ uint64_t entries[WEIGH_THREADS / 32];
     uint64_t best = 0;
+#pragma unroll 1
     for (size_t i = from + 4 * threadIdx.x; i < from + CHUNK && i < r.vocab; i += 4 * WEIGH_THREADS) {
         float4 q = four(r.logits, i, r.vocab);
         uint4 n = philox((uint32_t)(i / 4), p.position, p.seed);
@@ -290,7 +298,8 @@ DEVICE float fold_lanes(const float *lanes) {
     return s;
 }
 
-/* Inclusive sums over the threads of a block; `parts`: one a warp. */
+/* Inclusive sums over the threads of a block; `parts`: one a warp. Of numbers that add without rounding, or where an
+ * estimate will do. */
 template <class number> DEVICE number scan_block(number x, number *parts) {
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (unsigned stride = 1; stride < 32; stride *= 2) {
@@ -300,8 +309,9 @@ template <class number> DEVICE number scan_block(number x, number *parts) {
     __syncthreads(); /* parts may be in use by the call before */
     if (lane == 31) parts[warp] = x;
     __syncthreads();
-    for (unsigned w = 0; w < warp; w++) x += parts[w];
-    return x;
+    number before = lane < warp ? parts[lane] : 0;
+    for (int stride = 16; stride > 0; stride /= 2) before += __shfl_xor_sync(WHOLE_WARP, before, stride);
+    return x + before;
 }
 
 /* What the threads of a filtered row share. */
@@ -331,11 +341,14 @@ DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, int32_t k, dou
     return r.top_k || fitting == 0 ? BINS : fitting - 1;
 }
 
-static __device__ __noinline__ void gather_token(const row_view &r, uint32_t last, float x, uint32_t id, filter *f) {
-    float y = divided(r, x);
-    if (bin_of(r, y) > (int)last) return;
-    uint32_t at = atomicAdd(&f->count, 1u);
-    if (at < CANDIDATES) f->entry[at] = entry_of(y, id);
+static __device__ __noinline__ void gather_four(const row_view &r, uint32_t last, float4 q, uint32_t id, filter *f) {
+#pragma unroll 1
+    for (int e = 0; e < 4 && id + e < r.vocab; e++) {
+        float y = divided(r, e < 2 ? (e == 0 ? q.x : q.y) : e == 2 ? q.z : q.w);
+        if (bin_of(r, y) > (int)last) continue;
+        uint32_t at = atomicAdd(&f->count, 1u);
+        if (at < CANDIDATES) f->entry[at] = entry_of(y, id + e);
+    }
 }
 
 /* All tokens of bins [0, last], in any order. */
@@ -344,6 +357,7 @@ DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
     float depth = (float)(last + 1) * 0.0625f, size = fabsf(r.max) + r.temperature * depth;
     float cut = r.max - r.temperature * depth - size * 0x1p-16f - 0x1p-100f; /* below it no token's bin is that near */
     bool all = last == BINS - 1 || !(fabsf(cut) < __uint_as_float(INFINITE));
+#pragma unroll 1
     for (size_t from = 4 * threadIdx.x; from < r.vocab; from += AHEAD * 4 * CHOOSE_THREADS) {
         float4 q[AHEAD];
 #pragma unroll
@@ -352,10 +366,8 @@ DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             size_t i = from + j * 4 * CHOOSE_THREADS;
-            if (i >= r.vocab || (!all && !(fmaxf(fmaxf(q[j].x, q[j].y), fmaxf(q[j].z, q[j].w)) >= cut))) continue;
-            const float x[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
-            for (int e = 0; e < 4; e++)
-                if (i + e < r.vocab) gather_token(r, last, x[e], (uint32_t)i + e, f);
+            bool none = !all && !(fmaxf(fmaxf(q[j].x, q[j].y), fmaxf(q[j].z, q[j].w)) >= cut);
+            if (i < r.vocab && !none) gather_four(r, last, q[j], (uint32_t)i, f);
         }
     }
     __syncthreads();
@@ -365,10 +377,14 @@ DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
 static __device__ __noinline__ void sort_entries(uint64_t *entry, uint32_t n) {
     uint32_t size = 2;
     while (size < n) size *= 2;
+#pragma unroll 1
     for (uint32_t i = n + threadIdx.x; i < size; i += CHOOSE_THREADS) entry[i] = 0;
     __syncthreads();
+#pragma unroll 1
     for (uint32_t run = 2; run <= size; run *= 2)
+#pragma unroll 1
         for (uint32_t stride = run / 2; stride > 0; stride /= 2) {
+#pragma unroll 1
             for (uint32_t t = threadIdx.x; t < size / 2; t += CHOOSE_THREADS) {
                 uint32_t a = 2 * t - (t & (stride - 1)), b = a + stride;
                 uint64_t x = entry[a], y = entry[b];
@@ -380,6 +396,7 @@ static __device__ __noinline__ void sort_entries(uint64_t *entry, uint32_t n) {
 
 /* The total of n candidates: sorted by lane, then id, each lane adds its own. Leaves them in order again. */
 DEVICE float total_of(const row_view &r, uint32_t n, filter *f) {
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t id = id_of(f->entry[i]), order = (uint32_t)(f->entry[i] >> 32);
         f->entry[i] = (uint64_t)~((id % LANES) << 24 | id / LANES) << 32 | order;
@@ -388,6 +405,7 @@ DEVICE float total_of(const row_view &r, uint32_t n, filter *f) {
     if (threadIdx.x < LANES) {
         uint64_t after = (uint64_t)~(threadIdx.x << 24) << 32 | UINT32_MAX; /* larger ones belong to lanes before */
         uint32_t low = 0, high = n;
+#pragma unroll 1
         while (low < high) {
             uint32_t middle = (low + high) / 2;
             if (f->entry[middle] > after)
@@ -396,11 +414,13 @@ DEVICE float total_of(const row_view &r, uint32_t n, filter *f) {
                 high = middle;
         }
         float sum = 0.0f;
+#pragma unroll 1
         for (uint32_t i = low; i < n && (~(uint32_t)(f->entry[i] >> 32)) >> 24 == threadIdx.x; i++)
             sum = sum + v_exp(value_of((uint32_t)f->entry[i]) - r.reduced);
         f->lane[threadIdx.x] = sum;
     }
     __syncthreads();
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t place = ~(uint32_t)(f->entry[i] >> 32), id = (place & 0xffffffu) * LANES + (place >> 24);
         f->entry[i] = (uint64_t)(uint32_t)f->entry[i] << 32 | (uint32_t)~id;
@@ -417,6 +437,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     enum { EACH = CANDIDATES / CHOOSE_THREADS };
     double own = 0.0;
     uint32_t first = threadIdx.x * EACH, near = first;
+#pragma unroll 1
     for (; near < first + EACH && near < n; near++) {
         float x = logit_of(f->entry[near]) - r.reduced;
         if (x < -NEAR) break;
@@ -426,6 +447,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     uint32_t all_near = scan_block(near - first, f->counts);
     double sum = scan_block(own, f->sums), all_sum = sum;
     sum -= own; /* exact */
+#pragma unroll 1
     for (uint32_t i = first; i < near; i++) {
         sum += (double)v_exp(logit_of(f->entry[i]) - r.reduced);
         if (sum >= target) {
@@ -435,6 +457,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     }
     __syncthreads();
     if (threadIdx.x == CHOOSE_THREADS - 1)
+#pragma unroll 1
         for (uint32_t i = all_near; i < n && f->reached > n; i++) {
             all_sum += (double)v_exp(logit_of(f->entry[i]) - r.reduced);
             if (all_sum >= target) f->reached = i + 1;
@@ -461,6 +484,7 @@ DEVICE int32_t choose_filtered(const row_view &r, const row_scratch &s, const iv
         n = kept < n ? kept : n;
     }
     uint64_t best = 0;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t id = id_of(f->entry[i]);
         uint4 noise = philox(id / 4, p.position, p.seed);
