@@ -14,6 +14,8 @@ enum {
     LANES = IV_ROW_LANES,
     GROUPS = LANES / 32, /* blocks that share the lanes of a row */
     CHUNK = 4096,        /* tokens a block looks at */
+    MANY_ROWS = 16,      /* with so many, CHUNKS of them */
+    CHUNKS = 4,
     LARGEST_THREADS = 256,
     EXP_WARPS = 16,
     WEIGH_THREADS = 32 * (EXP_WARPS + 1),
@@ -75,7 +77,7 @@ static __host__ __device__ inline size_t chunks_of(size_t vocab) { return (vocab
 
 /* One row's. */
 typedef struct row_scratch {
-    uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise */
+    uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise, for each share of a block */
     float *lanes;             /* [2][LANES]: of the logits; of those divided by the temperature */
     uint32_t *bins;           /* [BINS] */
 } row_scratch;
@@ -156,12 +158,33 @@ DEVICE float noise_bound(uint32_t bits) { return (float)(__clz(bits) + 1 + (bits
 #define NOISE_LEAST (-0x1.67e092p+1f)
 
 /* One token with its noise against the best so far. What cannot reach the maximum with the least noise is passed over. */
-DEVICE void consider(const row_view &r, const iv_gpu_sampling &p, float x, uint32_t bits, uint32_t id, uint64_t *best) {
-    bool noisy = fabsf(r.reduced) < __uint_as_float(INFINITE);
-    if (noisy && x + noise_bound(bits) < r.reduced + NOISE_LEAST) return;
-    if (noisy && p.min_p > 0.0f && !(v_exp(x - r.reduced) >= p.min_p)) return;
-    uint64_t entry = entry_of(noisy ? x + gumbel_of(bits) : x, id);
-    *best = entry > *best ? entry : *best;
+static __device__ __noinline__ uint64_t consider(const row_view &r, float min_p, float x, uint32_t bits, uint32_t id,
+                                                 uint64_t best) {
+    if (!(fabsf(r.reduced) < __uint_as_float(INFINITE))) { /* a division overflowed: no noise */
+        uint64_t entry = entry_of(x, id);
+        return entry > best ? entry : best;
+    }
+    if (x + noise_bound(bits) < r.reduced + NOISE_LEAST) return best;
+    if (min_p > 0.0f && !(v_exp(x - r.reduced) >= min_p)) return best;
+    uint64_t entry = entry_of(x + gumbel_of(bits), id);
+    return entry > best ? entry : best;
+}
+
+/* What nearly all tokens fail, without a division: eight leading zeros or less and a logit too low for their noise.
+ * logit * inverse is as near to the quotient as `low` has to spare; where it might not be, low is -infinity. */
+#define FEW_ZEROS 0x00800000u
+#define FEW_ZEROS_NOISE 6.5f
+typedef struct hopeless {
+    float inverse, low;
+} hopeless;
+
+DEVICE hopeless hopeless_of(const row_view &r) {
+    hopeless h;
+    h.inverse = __fdiv_rn(1.0f, r.temperature);
+    h.low = r.reduced + NOISE_LEAST - FEW_ZEROS_NOISE - (fabsf(r.reduced) + 32.0f) * 0x1p-20f;
+    if (!(h.inverse > 0x1p-100f && h.inverse < 0x1p100f && fabsf(h.low) < __uint_as_float(INFINITE)))
+        h.low = __uint_as_float(INFINITE | 0x80000000u);
+    return h;
 }
 
 /* ---- the first kernel: the largest logit ----------------------------------------------------------------------- */
@@ -234,38 +257,45 @@ DEVICE void sum_lanes(const row_view &r, bool divide, unsigned group, float *lan
 /* A monotone function of the token's place in the order: how far below the maximum. */
 DEVICE int bin_of(const row_view &r, float x) { return (int)fminf((r.reduced - x) * 16.0f, (float)(BINS - 1)); }
 
-DEVICE void count_bins(const row_view &r, size_t from, uint32_t *bins) {
+DEVICE void count_bins(const row_view &r, size_t from, size_t to, uint32_t *bins) {
     __shared__ uint32_t own[BINS];
     for (int i = threadIdx.x; i < BINS; i += WEIGH_THREADS) own[i] = 0;
     __syncthreads();
 #pragma unroll 2
-    for (size_t i = from + threadIdx.x; i < from + CHUNK && i < r.vocab; i += WEIGH_THREADS)
+    for (size_t i = from + threadIdx.x; i < to; i += WEIGH_THREADS)
         atomicAdd(&own[bin_of(r, divided(r, r.logits[i]))], 1u);
     __syncthreads();
     for (int i = threadIdx.x; i < BINS; i += WEIGH_THREADS)
         if (own[i]) atomicAdd(&bins[i], own[i]);
 }
 
-/* The best of a chunk, with noise. */
-DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, uint64_t *out) {
+/* The best of tokens [from, to), with noise; the next logits are loaded while these are looked at. */
+DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, size_t to, uint64_t *out) {
     __shared__ uint64_t entries[WEIGH_THREADS / 32];
     uint64_t best = 0;
+    size_t i = from + 4 * threadIdx.x;
+    hopeless h = hopeless_of(r);
+    float4 next = i < to ? four(r.logits, i, r.vocab) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 1
-    for (size_t i = from + 4 * threadIdx.x; i < from + CHUNK && i < r.vocab; i += 4 * WEIGH_THREADS) {
-        float4 q = four(r.logits, i, r.vocab);
-        uint4 n = philox((uint32_t)(i / 4), p.position, p.seed);
+    while (i < to) {
+        float4 q = next;
+        uint32_t id = (uint32_t)i;
+        i += 4 * WEIGH_THREADS;
+        if (i < to) next = four(r.logits, i, r.vocab);
+        uint4 n = philox(id / 4, p.position, p.seed);
         const float x[4] = {q.x, q.y, q.z, q.w};
         const uint32_t bits[4] = {n.x, n.y, n.z, n.w};
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (i + e < r.vocab) consider(r, p, divided(r, x[e]), bits[e], (uint32_t)i + e, &best);
+            if (!(x[e] * h.inverse < h.low && bits[e] >= FEW_ZEROS) && id + e < to)
+                best = consider(r, p.min_p, divided(r, x[e]), bits[e], id + e, best);
     }
     best = first_of_block(best, entries);
     if (threadIdx.x == 0) *out = best;
 }
 
 static __global__ void __launch_bounds__(WEIGH_THREADS)
-    weigh(const float *logits, size_t vocab, const iv_gpu_sampling *sampling, void *scratch) {
+    weigh(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.y;
@@ -280,11 +310,11 @@ static __global__ void __launch_bounds__(WEIGH_THREADS)
             sum_lanes(r, divide, blockIdx.x % GROUPS, s.lanes + (divide ? LANES : 0));
         return;
     }
-    size_t chunk = blockIdx.x - 2 * GROUPS;
+    size_t part = blockIdx.x - 2 * GROUPS, from = part * share, to = from + share < vocab ? from + share : vocab;
     if (r.top_k || r.top_p)
-        count_bins(r, chunk * CHUNK, s.bins);
+        count_bins(r, from, to, s.bins);
     else
-        draw(r, p, chunk * CHUNK, &s.best[chunk]);
+        draw(r, p, from, to, &s.best[part]);
 }
 
 /* ---- the third: the choice ------------------------------------------------------------------------------------- */
@@ -489,13 +519,14 @@ DEVICE int32_t choose_filtered(const row_view &r, const row_scratch &s, const iv
         uint32_t id = id_of(f->entry[i]);
         uint4 noise = philox(id / 4, p.position, p.seed);
         uint32_t bits = id % 4 == 0 ? noise.x : id % 4 == 1 ? noise.y : id % 4 == 2 ? noise.z : noise.w;
-        consider(r, p, logit_of(f->entry[i]), bits, id, &best);
+        best = consider(r, p.min_p, logit_of(f->entry[i]), bits, id, best);
     }
     return (int32_t)id_of(first_of_block(best, f->entries));
 }
 
 static __global__ void __launch_bounds__(CHOOSE_THREADS)
-    choose(const float *logits, size_t vocab, const iv_gpu_sampling *sampling, void *scratch, iv_gpu_sampled *out) {
+    choose(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch,
+           iv_gpu_sampled *out) {
     __shared__ filter f;
     iv_let_next();
     iv_wait();
@@ -510,7 +541,7 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS)
         if (threadIdx.x >= 32) return;
     } else {
         if (threadIdx.x >= 32) return;
-        token = (int32_t)id_of(r.greedy ? largest : first_of_list(s.best, chunks_of(vocab)));
+        token = (int32_t)id_of(r.greedy ? largest : first_of_list(s.best, (uint32_t)((vocab + share - 1) / share)));
     }
     float log_sum = v_log(fold_lanes(s.lanes));
     if (threadIdx.x > 0) return;
@@ -525,10 +556,12 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_s
     if (rows == 0) return 0;
     if (vocab < 1 || vocab > (size_t)1 << 24 || rows > 65535) return (int)cudaErrorInvalidValue;
     unsigned chunks = (unsigned)chunks_of(vocab), y = (unsigned)rows;
+    size_t share = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* a block's, in the second kernel */
+    unsigned parts = (unsigned)((vocab + share - 1) / share);
     int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, scratch);
     if (!error)
-        error = iv_launch(weigh, dim3(2 * GROUPS + chunks, y), WEIGH_THREADS, stream, logits, vocab, sampling, scratch);
-    if (!error)
-        error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, sampling, scratch, out);
+        error = iv_launch(weigh, dim3(2 * GROUPS + parts, y), WEIGH_THREADS, stream, logits, vocab, share, sampling,
+                          scratch);
+    if (!error) error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out);
     return error;
 }
