@@ -357,20 +357,20 @@ static void plans_cover_every_unit(void **state) {
         char *plan = make_plan(&p, generic, 1 + (int)rng_below(&r, 200), &used);
         const iv_attention_plan *h = (const iv_attention_plan *)(void *)plan;
         iv_attention_geometry g = iv_attention_geometry_of(&p.s, generic);
-        const iv_attention_worker *w = (const iv_attention_worker *)(void *)(plan + h->workers_at);
+        const iv_attention_worker *w = h->worker;
         const iv_attention_share *share = (const iv_attention_share *)(void *)(plan + h->shares_at);
         const iv_attention_tile *tile = (const iv_attention_tile *)(void *)(plan + h->short_at);
         int parts[IV_ATTENTION_WORKERS_MAX] = {0}, at_tile = 0, at_unit = 0;
         for (int k = 0; k < h->workers; k++) {
             assert_true(w[k].tile == at_tile && w[k].unit == at_unit);
             bool first = true;
-            while (at_tile < w[k + 1].tile || at_unit < w[k + 1].unit) {
+            while (at_tile < w[k].end_tile || at_unit < w[k].end_unit) {
                 int n = tile[at_tile].last_block / 4 - tile[at_tile].first_block / 4 + 1, split = at_unit % n;
-                int end = at_tile < w[k + 1].tile ? at_unit - split + n : w[k + 1].unit;
+                int end = at_tile < w[k].end_tile ? at_unit - split + n : w[k].end_unit;
                 if (end > at_unit - split + n) end = at_unit - split + n;
-                bool last = at_tile == w[k + 1].tile && end == w[k + 1].unit;
+                bool last = at_tile == w[k].end_tile && end == w[k].end_unit;
                 bool done = end == n * g.slices;
-                if (done && at_tile + 1 == w[k + 1].tile && w[k + 1].unit == 0) last = true;
+                if (done && at_tile + 1 == w[k].end_tile && w[k].end_unit == 0) last = true;
                 int number = first && w[k].share_first >= 0 ? w[k].share_first : last ? w[k].share_last : -1;
                 bool whole = split == 0 && end - at_unit == n;
                 assert_true(whole == (number < 0));

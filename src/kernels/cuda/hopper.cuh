@@ -49,12 +49,9 @@ IV_DEVICE void iv_mbar_expect(uint32_t bar, uint32_t bytes) { /* arrives, too */
 IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) { /* an address of iv_shared_of */
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
-}
-/* Arrives when this thread's cp.async so far have landed; counts as one arrival. */
-IV_DEVICE void iv_mbar_arrive_copies(uint32_t bar) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+/* An address of iv_shared_of. Orders what wgmma read, not ordinary writes for the other CTA: that would cost a fence. */
+IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 IV_DEVICE bool iv_mbar_test(uint32_t bar, uint32_t parity) {
     uint32_t done;
@@ -96,12 +93,20 @@ IV_DEVICE void iv_tma_prefetch_map(const CUtensorMap *map) {
 }
 IV_DEVICE void iv_tma_load_2d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "l"(l2)
+                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "l"(l2)
                  : "memory");
 }
 IV_DEVICE void iv_tma_load_3d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(l2)
+                 " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(l2)
+                 : "memory");
+}
+IV_DEVICE void iv_tma_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w, uint64_t l2) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "l"(l2)
                  : "memory");
 }
 /* To the same place, and the same barrier, in every CTA of the mask. */
@@ -110,6 +115,13 @@ IV_DEVICE void iv_tma_load_3d_multicast(uint32_t to, const CUtensorMap *map, uin
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask), "l"(l2)
+                 : "memory");
+}
+IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w,
+                                        uint16_t mask, uint64_t l2) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(mask), "l"(l2)
                  : "memory");
 }
 /* A contiguous stretch: 16-byte aligned, a multiple of 16 bytes. */
@@ -122,6 +134,8 @@ IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros w
     uint32_t bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> IV_DEVICE void iv_copies_wait(void) { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 /* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -29,6 +29,9 @@ typedef struct stream_job {
     int x_rows;     /* that shared memory holds */
     int leaf_k;
     int groups; /* row_tiles at a time, over n */
+    int pitch;  /* bytes from row to row of a stage; 128: boxes of the copy engine */
+    int release; /* the next kernel may come when so many stages are still to be asked for */
+    int strided;
 } stream_job;
 
 /* Where things lie in shared memory. */
@@ -39,13 +42,16 @@ typedef struct stream_places {
 static __host__ __device__ __forceinline__ int leaf_boxes(const stream_job &j) {
     return (j.leaf_k + BOX_K - 1) / BOX_K;
 }
+static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) {
+    return j.pitch == 128 ? j.boxes * BOX_BYTES : 16 * j.pitch;
+}
 static __host__ __device__ __forceinline__ int node_buffers(int tiles) { return tiles <= 2 ? 2 : 1; }
 
 static __host__ __device__ __forceinline__ stream_places places(const stream_job &j, int tiles) {
     int warps = j.leaf_warps * j.row_tiles;
     stream_places s;
     s.ring = 0;
-    s.x = (uint32_t)(warps * j.stages * j.boxes * BOX_BYTES);
+    s.x = (uint32_t)(warps * j.stages * stage_bytes(j) + 127) / 128 * 128;
     s.nodes = s.x + (uint32_t)(j.leaf_warps * leaf_boxes(j) * j.x_rows * 128);
     s.bars = s.nodes + (uint32_t)(node_buffers(tiles) * warps * NODE_BYTES * tiles);
     s.end = s.bars + (uint32_t)(warps * j.stages + 4) * 8;
@@ -90,24 +96,32 @@ IV_DEVICE float4 load_shared4(uint32_t address) {
 
 typedef struct walk {
     int left;  /* tiles to go, this one counted */
+    int step;  /* from tile to tile */
     int tile;  /* of rows of x */
     int group; /* of outputs */
     iv_linear_rows rows;
 } walk;
 
-/* Warp-wide. The tiles of a cluster are a contiguous stretch, so that rows of x change seldom. */
+/* Warp-wide. Neighbours in memory are read at about the same time; but with experts a cluster has a stretch of tiles,
+ * so that its rows of x change seldom. */
 IV_DEVICE walk walk_begin(const stream_job &j, int tile_m, int cluster, int clusters) {
-    long long all = (long long)iv_linear_count_tiles(j.p, tile_m) * j.groups;
-    int from = (int)(all * cluster / clusters), to = (int)(all * (cluster + 1) / clusters);
-    walk w = {to - from, from / j.groups, from % j.groups, {0, 0, 0}};
+    int all = iv_linear_count_tiles(j.p, tile_m) * j.groups, from = cluster;
+    walk w = {(all - cluster + clusters - 1) / clusters, clusters, 0, 0, {0, 0, 0}};
+    if (!j.strided) {
+        from = (int)((long long)all * cluster / clusters);
+        w.left = (int)((long long)all * (cluster + 1) / clusters) - from, w.step = 1;
+    }
+    w.tile = from / j.groups, w.group = from % j.groups;
     if (w.left > 0) w.rows = iv_linear_find_rows(j.p, w.tile, tile_m);
     return w;
 }
 /* True when the rows of x changed. */
 IV_DEVICE bool walk_next(walk &w, const stream_job &j, int tile_m) {
-    if (--w.left <= 0 || ++w.group < j.groups) return false;
-    w.group = 0;
-    w.rows = iv_linear_find_rows(j.p, ++w.tile, tile_m);
+    if (--w.left <= 0) return false;
+    w.group += w.step;
+    if (w.group < j.groups) return false;
+    w.tile += w.group / j.groups, w.group %= j.groups;
+    w.rows = iv_linear_find_rows(j.p, w.tile, tile_m);
     return true;
 }
 
@@ -115,7 +129,7 @@ IV_DEVICE bool walk_next(walk &w, const stream_job &j, int tile_m) {
 
 typedef struct feed {
     walk at;
-    int box, stage;
+    int box, stage, todo; /* stages that were not asked for */
 } feed;
 
 /* The warps of a leaf bring the rows of x, its k only: boxes of 64 k, a row 128 bytes, 16-byte chunks swizzled. */
@@ -145,14 +159,14 @@ IV_DEVICE void load_x(const stream_job &j, const iv_linear_rows &rows, uint32_t 
 }
 
 /* Steps [0, steps) of a box. w and x[] are the lane's addresses. */
-template <iv_dtype TYPE, int NT>
+template <iv_dtype TYPE, int NT, bool ROWS>
 IV_DEVICE void multiply_box(float (&acc)[4 * NT], uint32_t w, uint32_t x, const uint32_t (&x_at)[NT], int steps) {
 #pragma unroll
     for (int s = 0; s < BOX_STEPS; s += 2) {
         if (s >= steps) break;
         uint32_t a[4], c[4], b[NT][4];
-        load_matrices(a, w ^ (s << 5));
-        load_matrices(c, w ^ ((s + 1) << 5));
+        load_matrices(a, ROWS ? w + (s << 5) : w ^ (s << 5));
+        load_matrices(c, ROWS ? w + ((s + 1) << 5) : w ^ ((s + 1) << 5));
 #pragma unroll
         for (int i = 0; i < NT; i++) load_matrices(b[i], x + (x_at[i] ^ (s << 5)));
 #pragma unroll
@@ -174,21 +188,31 @@ IV_DEVICE ring ring_of(const stream_job &j, const stream_places &s, int rank) {
     ring r;
     r.leaf_warp = warp / j.row_tiles, r.row_tile = warp % j.row_tiles;
     r.k0 = (rank * j.leaf_warps + r.leaf_warp) * j.leaf_k;
-    r.boxes = s.ring + warp * j.stages * j.boxes * BOX_BYTES, r.bars = s.bars + warp * j.stages * 8;
+    r.boxes = s.ring + warp * j.stages * stage_bytes(j), r.bars = s.bars + warp * j.stages * 8;
     return r;
 }
 
 /* Asks for the next stage of boxes, if there is any more. */
-template <int NT> IV_DEVICE void feed_stage(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r) {
+template <int NT, bool ROWS> IV_DEVICE void feed_stage(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r) {
     if (f.at.left <= 0) return;
-    int boxes = leaf_boxes(j), now = min(boxes - f.box, j.boxes);
-    if (threadIdx.x % 32 == 0) {
-        uint32_t bar = r.bars + 8 * f.stage, to = r.boxes + f.stage * j.boxes * BOX_BYTES;
+    int boxes = leaf_boxes(j), now = min(boxes - f.box, j.boxes), lane = threadIdx.x % 32;
+    int n0 = (f.at.group * j.row_tiles + r.row_tile) * 16, k = f.box * BOX_K;
+    uint32_t bar = r.bars + 8 * f.stage, to = r.boxes + f.stage * stage_bytes(j);
+    if (ROWS) {
+        int bytes = min(now * BOX_K, j.leaf_k - k) * 2;
+        if (lane == 0) iv_mbar_expect(bar, 16 * bytes);
+        __syncwarp();
+        if (lane < 16)
+            iv_bulk_load(to + lane * j.pitch,
+                         (const char *)j.p.w + f.at.rows.expert * j.p.expert_bytes +
+                             ((size_t)min(n0 + lane, j.p.n - 1) * j.p.k_padded + r.k0 + k) * 2,
+                         bytes, bar, IV_L2_FIRST);
+    } else if (lane == 0) {
         iv_mbar_expect(bar, now * BOX_BYTES);
         for (int b = 0; b < now; b++)
-            iv_tma_load_3d(to + b * BOX_BYTES, &map, bar, r.k0 + (f.box + b) * BOX_K,
-                           (f.at.group * j.row_tiles + r.row_tile) * 16, f.at.rows.expert, IV_L2_FIRST);
+            iv_tma_load_3d(to + b * BOX_BYTES, &map, bar, r.k0 + k + b * BOX_K, n0, f.at.rows.expert, IV_L2_FIRST);
     }
+    if (threadIdx.x == 0 && --f.todo == j.release) iv_dependency_release();
     if (++f.stage == j.stages) f.stage = 0;
     f.box += now;
     if (f.box < boxes) return;
@@ -196,15 +220,17 @@ template <int NT> IV_DEVICE void feed_stage(feed &f, const CUtensorMap &map, con
     walk_next(f.at, j, 8 * NT);
 }
 
-template <int NT>
+template <int NT, bool ROWS>
 IV_DEVICE void feed_begin(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r, int cluster,
                           int clusters) {
     f.at = walk_begin(j, 8 * NT, cluster, clusters);
     f.box = f.stage = 0;
-    for (int i = 0; i < j.stages; i++) feed_stage<NT>(f, map, j, r);
+    f.todo = f.at.left * ((leaf_boxes(j) + j.boxes - 1) / j.boxes);
+    if (threadIdx.x == 0 && f.todo <= j.release) iv_dependency_release();
+    for (int i = 0; i < j.stages; i++) feed_stage<NT, ROWS>(f, map, j, r);
 }
 
-template <iv_dtype TYPE, int NT>
+template <iv_dtype TYPE, int NT, bool ROWS>
 IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, const stream_places &s, const ring &r,
                         int rank, int cluster, int clusters) {
     int lane = threadIdx.x % 32, boxes = leaf_boxes(j), steps = j.leaf_k / IV_CHAIN_STEP;
@@ -212,7 +238,7 @@ IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, co
     int slot = r.row_tile / j.split * j.p.leaves + rank * j.leaf_warps + r.leaf_warp;
     uint32_t node_full = s.bars + warps * j.stages * 8, node_empty = node_full + 16;
     /* Lane l reads row l % 16, chunk l / 16 of a step of W; of x row l % 8, and the four chunks of two steps. */
-    uint32_t w_at = (lane % 16) * 128 + (((lane / 16) ^ (lane % 8)) << 4), x_at[NT];
+    uint32_t w_at = (lane % 16) * j.pitch + (((lane / 16) ^ (ROWS ? 0 : lane % 8)) << 4), x_at[NT];
     for (int i = 0; i < NT; i++) {
         int row = min(lane % 8 + 8 * i, j.x_rows - 1);
         x_at[i] = row * 128 + (((lane / 8) ^ (row % 8)) << 4);
@@ -227,14 +253,14 @@ IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, co
         for (int i = 0; i < 4 * NT; i++) acc[i] = 0;
         for (int box = 0; box < boxes; box += j.boxes) {
             iv_mbar_wait(r.bars + 8 * stage, parity);
-            uint32_t w = r.boxes + stage * j.boxes * BOX_BYTES + w_at;
+            uint32_t w = r.boxes + stage * stage_bytes(j) + w_at;
             int now = min(boxes - box, j.boxes);
             for (int b = 0; b < now; b++)
-                multiply_box<TYPE, NT>(acc, w + b * BOX_BYTES, x + (box + b) * j.x_rows * 128, x_at,
+                multiply_box<TYPE, NT, ROWS>(acc, w + b * (ROWS ? 128 : BOX_BYTES), x + (box + b) * j.x_rows * 128, x_at,
                                        steps - (box + b) * BOX_STEPS);
             __syncwarp();
             if (++stage == j.stages) stage = 0, parity ^= 1;
-            feed_stage<NT>(f, map, j, r);
+            feed_stage<NT, ROWS>(f, map, j, r);
         }
         iv_mbar_wait_cluster(node_empty + 8 * buffer, node_parity);
         uint32_t to = s.nodes + (buffer * warps + slot) * NT * NODE_BYTES + lane * 16;
@@ -332,7 +358,7 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
     }
 }
 
-template <iv_dtype TYPE, int NT, int WRITERS>
+template <iv_dtype TYPE, int NT, int WRITERS, bool ROWS>
 static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, 1)
     stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ stream_job j) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -356,17 +382,16 @@ static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, 1)
     }
     __syncwarp();
     if (multiplies && !j.p.offsets) /* which weights come first is known by itself */
-        feed_begin<NT>(f, map, j, r, cluster, clusters);
+        feed_begin<NT, ROWS>(f, map, j, r, cluster, clusters);
     __syncwarp();
     if (j.split > 1)
         iv_cluster_sync();
     else
         __syncthreads();
-    iv_dependency_release();
     iv_dependency_wait();
     if (multiplies) {
-        if (j.p.offsets) feed_begin<NT>(f, map, j, r, cluster, clusters);
-        multiply<TYPE, NT>(f, map, j, s, r, rank, cluster, clusters);
+        if (j.p.offsets) feed_begin<NT, ROWS>(f, map, j, r, cluster, clusters);
+        multiply<TYPE, NT, ROWS>(f, map, j, s, r, rank, cluster, clusters);
     } else
         write<NT, WRITERS>(j, s, rank, cluster, clusters);
     __syncwarp();
@@ -383,12 +408,14 @@ static bool job_of(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, s
     if (c->split < 1 || c->split > leaves || leaves % c->split != 0 || c->tile_n % (16 * c->split) != 0) return false;
     j->p = iv_linear_problem_of(a);
     j->split = c->split, j->leaf_warps = leaves / c->split, j->row_tiles = c->tile_n / 16;
-    j->stages = c->stages, j->boxes = c->variant;
+    j->stages = c->stages, j->boxes = c->variant % 16;
+    j->pitch = c->variant & 16 ? j->boxes * 128 + 16 : 128;
+    j->strided = c->variant & 32 && !a->groups, j->release = c->variant >> 8;
     j->x_rows = (int)iv_size_min(a->rows, (size_t)c->tile_m);
     j->leaf_k = (int)(a->w.k_padded / (size_t)leaves);
     j->groups = (int)((a->w.n + (size_t)c->tile_n - 1) / (size_t)c->tile_n);
     return j->row_tiles >= 1 && j->leaf_warps * j->row_tiles <= WARPS_MAX && c->stages >= 2 && c->stages <= 64 &&
-           c->variant >= 1 && c->variant <= 8 && places(*j, tiles).end <= SHARED_MAX;
+           j->boxes >= 1 && j->boxes <= 8 && places(*j, tiles).end <= SHARED_MAX;
 }
 
 /* Stages of the ring that fit into `bytes` of shared memory; what fills the memory pipeline is enough. */
@@ -442,13 +469,13 @@ bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) 
 }
 
 typedef void (*stream_kernel)(const CUtensorMap, const stream_job);
-static stream_kernel kernel_of(iv_dtype type, int tile_m) {
+template <bool ROWS> static stream_kernel kernel_of(iv_dtype type, int tile_m) {
     bool bf = type == IV_BF16;
     switch (tile_m) {
-    case 8: return bf ? stream<IV_BF16, 1, 1> : stream<IV_F16, 1, 1>;
-    case 16: return bf ? stream<IV_BF16, 2, 2> : stream<IV_F16, 2, 2>;
-    case 32: return bf ? stream<IV_BF16, 4, 4> : stream<IV_F16, 4, 4>;
-    default: return bf ? stream<IV_BF16, 8, 4> : stream<IV_F16, 8, 4>;
+    case 8: return bf ? stream<IV_BF16, 1, 1, ROWS> : stream<IV_F16, 1, 1, ROWS>;
+    case 16: return bf ? stream<IV_BF16, 2, 2, ROWS> : stream<IV_F16, 2, 2, ROWS>;
+    case 32: return bf ? stream<IV_BF16, 4, 4, ROWS> : stream<IV_F16, 4, 4, ROWS>;
+    default: return bf ? stream<IV_BF16, 8, 4, ROWS> : stream<IV_F16, 8, 4, ROWS>;
     }
 }
 
@@ -518,9 +545,10 @@ int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config
     launch_form f;
     if (!job_of(a, c, &j)) return cudaErrorInvalidValue;
     int tiles = c->tile_m / 8, clusters, threads = (j.leaf_warps * j.row_tiles + (tiles < 4 ? tiles : 4)) * 32;
-    stream_kernel kernel = kernel_of(a->type, c->tile_m);
+    stream_kernel kernel = j.pitch == 128 ? kernel_of<false>(a->type, c->tile_m) : kernel_of<true>(a->type, c->tile_m);
     int e = map_of(a, &map);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+    if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
     if (e == 0) e = clusters_at_once(kernel, j, tiles, threads, &clusters);
     if (e) return e;
     size_t items = iv_linear_row_tiles(a, (size_t)c->tile_m) * (size_t)j.groups;
