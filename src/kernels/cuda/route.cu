@@ -121,11 +121,13 @@ DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool n
             if (lane + 32 * j == id) key[j] = TAKEN;
     }
     __syncwarp();
+#pragma unroll 1
     for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(v_exp(logit_of(c->key[i]) - max), sum);
     __syncwarp();
     if (!normalise) return;
     for (size_t i = 0; i < k; i++) selected = selected + c->weight[i];
     __syncwarp();
+#pragma unroll 1
     for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(c->weight[i], selected);
     __syncwarp();
 }
@@ -138,6 +140,7 @@ DEVICE size_t place_of(const choices *c, size_t k, size_t i) {
 }
 
 DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids, float *weights) {
+#pragma unroll 1
     for (size_t i = threadIdx.x % 32; i < k; i += 32) {
         size_t place = place_of(c, k, i);
         ids[row * k + place] = c->id[i], weights[row * k + place] = c->weight[i];
@@ -236,10 +239,12 @@ static __global__ void __launch_bounds__(SMALL_ROWS * 32)
     size_t counted = counted_rows(rows, true_rows);
     __syncthreads();
     if (row < rows) select_experts<PER>(logits + row * experts, experts, k, normalise, &c[row]);
+#pragma unroll 1
     for (size_t i = lane; i < k && row < counted; i += 32) atomicOr(&mask[c[row].id[i]], 1u << row);
     __syncthreads();
     offsets_of(mask, experts, offset, offsets);
     __syncthreads();
+#pragma unroll 1
     for (size_t i = lane; i < k && row < rows; i += 32) {
         size_t place = place_of(&c[row], k, i), slot = row * k + place;
         int32_t id = c[row].id[i];
