@@ -19,8 +19,8 @@ import ops as gpu_ops
 SHAPES = {"qkv": (4096, 6144, "store"), "out": (4096, 4096, "residual"), "gate_up": (4096, 24576, "swiglu"),
           "down": (12288, 4096, "residual"), "head": (4096, 151936, "store"), "store": (4096, 4096, "store"),
           "tp2_down": (6144, 4096, "store"), "tp4_down": (3072, 4096, "store"), "tp8_down": (1536, 4096, "store"),
-          "square": (8192, 8192, "store")}
-LEAVES = {"tp2_down": 4, "tp4_down": 2, "tp8_down": 1}
+          "one_leaf": (12288, 4096, "store")}
+LEAVES = {"one_leaf": 1, "tp2_down": 4, "tp4_down": 2, "tp8_down": 1}
 
 
 def problem(m, shape):

@@ -35,6 +35,23 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
     return v;
 }
 
+/* Loads and stores that stay in the order they are written in, so that many loads are under way at once. */
+IV_DEVICE float iv_load(const float *p) {
+    float v;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+IV_DEVICE float2 iv_load2(const float *p) {
+    float2 v;
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
+IV_DEVICE void iv_store(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
+IV_DEVICE void iv_store2(float *p, float2 v) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
+}
+IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 /* ---- mbarriers ---------------------------------------------------------------------------------------------- */
 
 IV_DEVICE void iv_mbar_init(uint32_t bar, uint32_t count) {
@@ -49,8 +66,11 @@ IV_DEVICE void iv_mbar_expect(uint32_t bar, uint32_t bytes) { /* arrives, too */
 IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-/* An address of iv_shared_of. Orders what wgmma read, not ordinary writes for the other CTA: that would cost a fence. */
-IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) {
+IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) { /* an address of iv_shared_of */
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+}
+/* The same for a stage that wgmma has read: ordinary writes are not ordered for the other CTA, which would cost a fence. */
+IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 /* The same, and what this thread and, before a __syncwarp, its warp stored is seen by the CTA that waits. */
@@ -81,6 +101,7 @@ IV_DEVICE bool iv_mbar_test_cluster(uint32_t bar, uint32_t parity) {
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
 }
+/* Where ordinary writes of another CTA are awaited; costs an invalidation of L1. */
 IV_DEVICE void iv_mbar_wait_cluster(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test_cluster(bar, parity)) {}
 }

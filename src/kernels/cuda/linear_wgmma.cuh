@@ -148,78 +148,74 @@ struct iv_wgmma_shared { /* addresses */
     const int *prefix;
 };
 
-struct iv_wgmma_cursor {
-    int at, leaf, block;
-    iv_wgmma_tile tile;
+/* What one block of one tile is: the operands of a stage. */
+struct iv_wgmma_block {
+    int leaf, k; /* of the matrix; k within the leaf */
+    uint32_t stage, bar;
 };
 
-template <class S>
-static __device__ __forceinline__ bool iv_wgmma_advance(const iv_wgmma_plan &plan, const int *prefix, int tiles, int step, int share,
-                                        iv_wgmma_cursor &c) {
-    if (++c.block < plan.blocks) return true;
-    c.block = 0;
-    if (++c.leaf < S::LEAVES) return true;
-    c.leaf = 0, c.at += step;
-    if (c.at >= tiles) return false;
-    c.tile = iv_wgmma_tile_at<S>(plan, prefix, c.at, share);
-    return true;
-}
-
-/* One operand of one stage. Those that share Q load a part each for all. */
+/* One operand. CTAs that share Q load a part each for all. */
 template <class S, bool P>
-static __device__ __forceinline__ void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_cursor &c, int leaf, int row, int expert,
-                                                     uint32_t stage, uint32_t bar, int share, uint64_t l2) {
-    int k = c.block * IV_BLOCK_K;
+static __device__ __forceinline__ void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_block &b, int row, int expert,
+                                                     int share, uint64_t l2) {
     if constexpr (P) {
-        iv_tma_load_4d(stage, map, bar, k, leaf, row, expert, l2);
+        iv_tma_load_4d(b.stage, map, b.bar, b.k, b.leaf, row, expert, l2);
     } else if constexpr (S::SHARE == 1) {
-        iv_tma_load_4d(stage + S::P_BYTES, map, bar, k, leaf, row, expert, l2);
+        iv_tma_load_4d(b.stage + S::P_BYTES, map, b.bar, b.k, b.leaf, row, expert, l2);
     } else {
         constexpr int PART = S::QN / S::SHARE;
-        iv_tma_load_4d_multicast(stage + S::P_BYTES + share * PART * IV_ROW_BYTES, map, bar, k, leaf, row + share * PART, expert,
-                                 (1 << S::SHARE) - 1, l2);
+        iv_tma_load_4d_multicast(b.stage + S::P_BYTES + share * PART * IV_ROW_BYTES, map, b.bar, b.k, b.leaf,
+                                 row + share * PART, expert, (1 << S::SHARE) - 1, l2);
     }
 }
 template <class S>
-static __device__ __forceinline__ void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_cursor &c, int first_leaf,
-                                                             uint32_t stage, uint32_t bar, int share) {
-    iv_wgmma_load<S, S::SWAP>(map, c, first_leaf + c.leaf, S::SWAP ? c.tile.p : c.tile.q, c.tile.expert, stage, bar, share,
-                              S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
+static __device__ __forceinline__ void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_block &b,
+                                                             const iv_wgmma_tile &t, int share) {
+    iv_wgmma_load<S, S::SWAP>(map, b, S::SWAP ? t.p : t.q, t.expert, share, S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
 }
 template <class S>
-static __device__ __forceinline__ void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_cursor &c, int first_leaf,
-                                                            uint32_t stage, uint32_t bar, int share) {
-    iv_wgmma_load<S, !S::SWAP>(map, c, first_leaf + c.leaf, c.tile.first + (S::SWAP ? c.tile.q : c.tile.p), 0, stage, bar, share,
-                               S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
+static __device__ __forceinline__ void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b,
+                                                            const iv_wgmma_tile &t, int share) {
+    iv_wgmma_load<S, !S::SWAP>(map, b, t.first + (S::SWAP ? t.q : t.p), 0, share, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
+}
+
+/* Weights do not depend on the kernel before: a ring full of the first tile's is asked for while that one ends. Returns
+ * how many blocks. */
+template <class S>
+static __device__ int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                             const iv_wgmma_tile &t, int share, int first_leaf) {
+    int early = min(plan.stages, S::LEAVES * plan.blocks), leaf = first_leaf, block = 0;
+    for (int s = 0; s < early; s++) {
+        iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
+        iv_mbar_expect(b.bar, S::STAGE);
+        iv_wgmma_load_weights<S>(weights, b, t, share);
+        if (++block == plan.blocks) block = 0, leaf++;
+    }
+    return early;
 }
 
 template <class S>
 static __device__ void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
-                                        const iv_wgmma_shared &m, int tiles, int first, int step, int share, int first_leaf) {
-    iv_wgmma_cursor c = {first, 0, 0, {}}, late;
-    if (first >= tiles) return;
-    c.tile = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
-    late = c;
-    bool more = true, more_late = true;
-    int early = plan.groups.count ? 0 : plan.stages; /* weights do not depend on the kernel before */
-    for (int s = 0; s < early && more; s++) {
-        iv_mbar_expect(m.full + 8 * s, S::STAGE);
-        iv_wgmma_load_weights<S>(weights, c, first_leaf, m.ring + s * S::STAGE, m.full + 8 * s, share);
-        more = iv_wgmma_advance<S>(plan, m.prefix, tiles, step, share, c);
-    }
-    if (early) iv_dependency_wait();
-    for (int s = 0; s < early && more_late; s++) {
-        iv_wgmma_load_tokens<S>(tokens, late, first_leaf, m.ring + s * S::STAGE, m.full + 8 * s, share);
-        more_late = iv_wgmma_advance<S>(plan, m.prefix, tiles, step, share, late);
-    }
-    iv_wgmma_ring r = {0, early ? 1 : 0};
-    for (int round = early; more; round++, r.next(plan.stages)) {
-        if (round >= plan.stages) iv_mbar_wait_cluster(m.empty + 8 * r.stage, r.phase ^ 1);
-        uint32_t bar = m.full + 8 * r.stage, stage = m.ring + r.stage * S::STAGE;
-        iv_mbar_expect(bar, S::STAGE);
-        iv_wgmma_load_weights<S>(weights, c, first_leaf, stage, bar, share);
-        iv_wgmma_load_tokens<S>(tokens, c, first_leaf, stage, bar, share);
-        more = iv_wgmma_advance<S>(plan, m.prefix, tiles, step, share, c);
+                                        const iv_wgmma_shared &m, int tiles, int first, int step, int share,
+                                        int first_leaf) {
+    int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
+    iv_wgmma_ring r = {0, 0};
+    if (!plan.groups.count && first < tiles)
+        early = iv_wgmma_produce_early<S>(weights, plan, m, iv_wgmma_tile_at<S>(plan, m.prefix, first, share), share, first_leaf);
+    iv_dependency_wait();
+    for (int at = first; at < tiles; at += step) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
+        for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
+            for (int block = 0; block < blocks; block++, round++) {
+                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
+                if (round >= early) {
+                    if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
+                    iv_mbar_expect(b.bar, S::STAGE);
+                    iv_wgmma_load_weights<S>(weights, b, t, share);
+                }
+                iv_wgmma_load_tokens<S>(tokens, b, t, share);
+                r.next(stages);
+            }
     }
 }
 
@@ -235,47 +231,47 @@ static __device__ __forceinline__ int iv_wgmma_landed(const iv_wgmma_shared &m, 
 }
 
 /* The gate and up layers of experts: tokens stand anywhere, so a warp fetches their rows piece by piece. */
+/* The rows of the tile's tokens; -1 beyond them. By one warp. */
+template <class S>
+static __device__ void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
+    __syncwarp();
+    for (int i = threadIdx.x % 32; i < S::TOKENS; i += 32) {
+        int row = (S::SWAP ? t.q : t.p) + i;
+        m.rows[i] = row < t.rows ? plan.groups.slots[t.first + row] / (int)plan.groups.experts_per_token : -1;
+    }
+    __syncwarp();
+}
+
 template <class S>
 static __device__ void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
-                                                 const iv_wgmma_shared &m, int tiles, int first, int step, int share,
-                                                 int first_leaf) {
-    int lane = threadIdx.x % 32, piece = lane % 8;
-    iv_wgmma_cursor c = {first, 0, 0, {}};
-    if (first >= tiles) return;
+                                                 const iv_wgmma_shared &m, int tiles, int first, int step, int share) {
+    int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
     iv_wgmma_ring r = {0, 0};
-    bool more = true;
-    int late = 0; /* the first stage whose copies are under way */
-    c.tile = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
-    for (int round = 0, loaded = -1; more; round++, r.next(plan.stages)) {
-        if (c.at != loaded) {
-            loaded = c.at;
-            __syncwarp();
-            for (int i = lane; i < S::TOKENS; i += 32) {
-                int row = (S::SWAP ? c.tile.q : c.tile.p) + i;
-                m.rows[i] = row < c.tile.rows
-                                ? plan.groups.slots[c.tile.first + row] / (int)plan.groups.experts_per_token
-                                : -1;
+    for (int at = first; at < tiles; at += step) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
+        iv_wgmma_find_rows<S>(plan, m, t);
+        for (int leaf = 0; leaf < S::LEAVES; leaf++)
+            for (int block = 0; block < plan.blocks; block++, round++) {
+                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
+                if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
+                if (lane == 0) {
+                    iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
+                    iv_wgmma_load_weights<S>(weights, b, t, share);
+                }
+                __syncwarp();
+                int k = b.k + piece * 8;
+                uint32_t to = b.stage + (S::SWAP ? S::P_BYTES : 0);
+                for (int row = lane / 8; row < S::TOKENS; row += 4) {
+                    int from = m.rows[row];
+                    bool there = from >= 0 && k < plan.leaf_length;
+                    const uint16_t *x = plan.x + (size_t)from * plan.x_stride + leaf * plan.leaf_length + k;
+                    iv_copy16(to + row * IV_ROW_BYTES + ((piece ^ (row & 7)) << 4), there ? x : plan.x, there);
+                }
+                iv_copies_commit();
+                iv_copies_wait<IV_LAG>();
+                late = iv_wgmma_landed(m, late, round >= IV_LAG, plan.stages);
+                r.next(plan.stages);
             }
-            __syncwarp();
-        }
-        if (round >= plan.stages) iv_mbar_wait_cluster(m.empty + 8 * r.stage, r.phase ^ 1);
-        uint32_t bar = m.full + 8 * r.stage, stage = m.ring + r.stage * S::STAGE;
-        if (lane == 0) {
-            iv_mbar_expect(bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
-            iv_wgmma_load_weights<S>(weights, c, first_leaf, stage, bar, share);
-        }
-        int k = c.block * IV_BLOCK_K + piece * 8, leaf_k = (first_leaf + c.leaf) * plan.leaf_length;
-        uint32_t to = stage + (S::SWAP ? S::P_BYTES : 0);
-        for (int row = lane / 8; row < S::TOKENS; row += 4) {
-            int from = m.rows[row];
-            bool there = from >= 0 && k < plan.leaf_length;
-            iv_copy16(to + row * IV_ROW_BYTES + ((piece ^ (row & 7)) << 4),
-                      there ? plan.x + (size_t)from * plan.x_stride + leaf_k + k : plan.x, there);
-        }
-        iv_copies_commit();
-        iv_copies_wait<IV_LAG>();
-        late = iv_wgmma_landed(m, late, round >= IV_LAG, plan.stages);
-        more = iv_wgmma_advance<S>(plan, m.prefix, tiles, step, share, c);
     }
     iv_copies_wait<0>();
     while (late != r.stage) late = iv_wgmma_landed(m, late, true, plan.stages);
@@ -317,22 +313,46 @@ static __device__ __forceinline__ void iv_wgmma_put(const iv_wgmma_plan &plan, c
     *out = y;
 }
 
-/* Swapped: v are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows. */
-template <class S>
+/* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with token
+ * 8 c further on. All that is read is asked for before any of it is used. */
+template <class S, int CHUNKS>
 static __device__ __forceinline__ void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
-                                             const float4 &v) {
-    iv_wgmma_place p0 = iv_wgmma_place_of(plan, t, token), p1 = iv_wgmma_place_of(plan, t, token + 1);
-    if (plan.epilogue != IV_GPU_SWIGLU) {
-        iv_wgmma_put(plan, p0, row, v.x), iv_wgmma_put(plan, p1, row, v.y);
-        iv_wgmma_put(plan, p0, row + 8, v.z), iv_wgmma_put(plan, p1, row + 8, v.w);
+                                                             const float4 (&v)[CHUNKS]) {
+    if (plan.epilogue == IV_GPU_SWIGLU) {
+        if (row >= plan.n) return;
+        uint16_t *act = (uint16_t *)plan.out + row / 16 * 8 + row % 8;
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++) {
+            iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
+            float gate = i % 2 ? v[i / 2].y : v[i / 2].x, up = i % 2 ? v[i / 2].w : v[i / 2].z;
+            uint16_t y = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, gate, row), iv_wgmma_y(plan, up, row + 8));
+            if (p.there) act[p.row * plan.out_stride] = y;
+        }
         return;
     }
-    if (row >= plan.n) return;
-    uint16_t *act = (uint16_t *)plan.out + row / 16 * 8 + row % 8;
-    if (p0.there)
-        act[p0.row * plan.out_stride] = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, v.x, row), iv_wgmma_y(plan, v.z, row + 8));
-    if (p1.there)
-        act[p1.row * plan.out_stride] = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, v.y, row), iv_wgmma_y(plan, v.w, row + 8));
+    float old[4 * CHUNKS], bias0 = 0, bias1 = 0;
+    bool there0 = row < plan.n, there1 = row + 8 < plan.n;
+    if (plan.bias && there0) bias0 = iv_load(plan.bias + row);
+    if (plan.bias && there1) bias1 = iv_load(plan.bias + row + 8);
+#pragma unroll
+    for (int i = 0; i < 2 * CHUNKS; i++) {
+        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
+        const float *out = (const float *)plan.out + p.row * plan.out_stride + row;
+        old[2 * i] = plan.weighted ? p.weight : 0, old[2 * i + 1] = 0;
+        if (plan.epilogue != IV_GPU_RESIDUAL || !p.there) continue;
+        if (there0) old[2 * i] = iv_load(out);
+        if (there1) old[2 * i + 1] = iv_load(out + 8);
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * CHUNKS; i++) {
+        int c = i / 4, high = i & 1;
+        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 4 * 8 + i / 2 % 2);
+        float y = iv_canon(i % 4 == 0 ? v[c].x : i % 4 == 1 ? v[c].z : i % 4 == 2 ? v[c].y : v[c].w);
+        if (plan.bias) y = iv_canon(__fadd_rn(y, high ? bias1 : bias0));
+        if (plan.epilogue == IV_GPU_RESIDUAL) y = iv_canon(__fadd_rn(old[i], y));
+        if (plan.weighted) y = iv_canon(__fmul_rn(old[i & ~1], y));
+        if (p.there && (high ? there1 : there0)) iv_store((float *)plan.out + p.row * plan.out_stride + row + 8 * high, y);
+    }
 }
 
 /* Tokens on P: the outputs of some warp's fragments, which lie in shared memory as iv_wgmma_park left them: chunk j has
@@ -362,36 +382,85 @@ static __device__ __forceinline__ void iv_wgmma_emit_swiglu(const iv_wgmma_plan 
     }
 }
 
+/* A warp's part of a tile: fragments of 16 tokens by 32 outputs. */
+struct iv_wgmma_part {
+    int token, n, place; /* of the thread; where its fragments lie */
+};
 template <class S>
-static __device__ __forceinline__ void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_tile &t,
-                                                          const float4 (&v)[4], int token, int n) {
-    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_emit_swiglu<S>(plan, t, v, token, n);
-    bool whole = plan.out_stride % 2 == 0 && n + 26 <= plan.n && !plan.weighted;
-    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, token), iv_wgmma_place_of(plan, t, token + 8)};
-    if (!whole || !p[0].there || !p[1].there) {
+static __device__ __forceinline__ iv_wgmma_part iv_wgmma_part_of(const iv_wgmma_tile &t, int warpgroup, int item) {
+    int lane = threadIdx.x % 32, from = warpgroup * 4 + item % 4, j = item / 4 * 4;
+    return {t.p + from * 16 + lane / 4, t.q + 8 * j + lane % 4 * 2, j * S::CONSUMERS + from * 32 + lane};
+}
+
+/* Any tile. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                                         const iv_wgmma_tile &t, const iv_wgmma_part &part) {
+    float4 v[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            iv_wgmma_put(plan, p[0], n + 8 * j, v[j].x), iv_wgmma_put(plan, p[0], n + 8 * j + 1, v[j].y);
-            iv_wgmma_put(plan, p[1], n + 8 * j, v[j].z), iv_wgmma_put(plan, p[1], n + 8 * j + 1, v[j].w);
-        }
-        return;
-    }
-    float2 old[8] = {};
-    float *out0 = (float *)plan.out + p[0].row * plan.out_stride + n;
-    float *out1 = (float *)plan.out + p[1].row * plan.out_stride + n;
-    if (plan.epilogue == IV_GPU_RESIDUAL) {
+    for (int i = 0; i < 4; i++) v[i] = m.park[part.place + i * S::CONSUMERS];
+    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_emit_swiglu<S>(plan, t, v, part.token, part.n);
+    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, part.token), iv_wgmma_place_of(plan, t, part.token + 8)};
 #pragma unroll
-        for (int j = 0; j < 4; j++) old[j] = *(float2 *)(out0 + 8 * j), old[4 + j] = *(float2 *)(out1 + 8 * j);
+    for (int j = 0; j < 4; j++) {
+        iv_wgmma_put(plan, p[0], part.n + 8 * j, v[j].x), iv_wgmma_put(plan, p[0], part.n + 8 * j + 1, v[j].y);
+        iv_wgmma_put(plan, p[1], part.n + 8 * j, v[j].z), iv_wgmma_put(plan, p[1], part.n + 8 * j + 1, v[j].w);
     }
+}
+
+static __device__ __forceinline__ void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const iv_wgmma_part &part,
+                                                    float2 (&old)[8]) {
+    const float *out = (const float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int j = i % 4, at = n + 8 * j;
-        float2 y = {iv_wgmma_y(plan, i < 4 ? v[j].x : v[j].z, at), iv_wgmma_y(plan, i < 4 ? v[j].y : v[j].w, at + 1)};
-        if (plan.epilogue == IV_GPU_RESIDUAL) {
-            y.x = iv_canon(__fadd_rn(old[i].x, y.x));
-            y.y = iv_canon(__fadd_rn(old[i].y, y.y));
+        old[i] = make_float2(0, 0);
+        if (part.token + i / 4 * 8 < t.rows) old[i] = iv_load2(out + i / 4 * 8 * plan.out_stride + i % 4 * 8);
+    }
+}
+
+/* A tile whose outputs are all there, float32, in pairs: what an item adds to is asked for one item ahead. */
+template <class S, bool RESIDUAL>
+static __device__ __forceinline__ void iv_wgmma_emit_whole(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                                           const iv_wgmma_tile &t, int w, int warp, int phase) {
+    constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
+    float2 next[8];
+    if constexpr (RESIDUAL) iv_wgmma_ask(plan, t, iv_wgmma_part_of<S>(t, w, warp), next);
+    iv_mbar_wait(m.ready + 8 * w, phase);
+#pragma unroll 1
+    for (int item = warp; item < ITEMS; item += STEP) {
+        iv_wgmma_part part = iv_wgmma_part_of<S>(t, w, item);
+        float2 old[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) old[i] = next[i];
+        if (RESIDUAL && item + STEP < ITEMS) iv_wgmma_ask(plan, t, iv_wgmma_part_of<S>(t, w, item + STEP), next);
+        float *out = (float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
+        bool there0 = part.token < t.rows, there1 = part.token + 8 < t.rows;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float4 v = m.park[part.place + i * S::CONSUMERS];
+            float2 y0 = {iv_canon(v.x), iv_canon(v.y)}, y1 = {iv_canon(v.z), iv_canon(v.w)};
+            if (plan.bias) {
+                float2 bias = *(const float2 *)(plan.bias + part.n + 8 * i);
+                y0.x = iv_canon(__fadd_rn(y0.x, bias.x)), y0.y = iv_canon(__fadd_rn(y0.y, bias.y));
+                y1.x = iv_canon(__fadd_rn(y1.x, bias.x)), y1.y = iv_canon(__fadd_rn(y1.y, bias.y));
+            }
+            if constexpr (RESIDUAL) {
+                y0.x = iv_canon(__fadd_rn(old[i].x, y0.x)), y0.y = iv_canon(__fadd_rn(old[i].y, y0.y));
+                y1.x = iv_canon(__fadd_rn(old[4 + i].x, y1.x)), y1.y = iv_canon(__fadd_rn(old[4 + i].y, y1.y));
+            }
+            if (there0) iv_store2(out + 8 * i, y0);
+            if (there1) iv_store2(out + 8 * plan.out_stride + 8 * i, y1);
         }
-        *(float2 *)((i < 4 ? out0 : out1) + 8 * j) = y;
+    }
+}
+
+/* Brings the part of the residual stream that a tile adds to into L2. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_expect_residual(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int thread) {
+    for (int i = thread; i < S::PN * (S::QN / 32); i += S::EMITTERS) {
+        int token = t.p + i / (S::QN / 32), n = t.q + i % (S::QN / 32) * 32;
+        if (token < t.rows && n < plan.n)
+            iv_prefetch_l2((const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n);
     }
 }
 
@@ -399,17 +468,21 @@ static __device__ __forceinline__ void iv_wgmma_emit_wide(const iv_wgmma_plan &p
 template <class S>
 static __device__ void iv_wgmma_emit_tiles(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first,
                                            int step, int share) {
-    int lane = threadIdx.x % 32, warp = (threadIdx.x - S::CONSUMERS) / 32 - 1, phase = 0;
+    int thread = threadIdx.x - S::CONSUMERS - 32, lane = threadIdx.x % 32, warp = thread / 32, phase = 0;
+    bool pairs = plan.out_stride % 2 == 0 && (uintptr_t)plan.out % 8 == 0 && (uintptr_t)plan.bias % 8 == 0 && !plan.weighted;
     for (int at = first; at < tiles; at += step, phase ^= 1) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
+        bool whole = pairs && t.q + S::QN <= plan.n;
+        if (plan.epilogue == IV_GPU_RESIDUAL) iv_wgmma_expect_residual<S>(plan, t, thread);
         for (int w = 0; w < S::WARPGROUPS; w++) {
-            iv_mbar_wait(m.ready + 8 * w, phase);
-            for (int item = warp; item < S::COUNT / 4; item += S::EMITTERS / 32) { /* 4 warps, chunks by fours */
-                int from = w * 4 + item % 4, j = item / 4 * 4;
-                float4 v[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) v[i] = m.park[(j + i) * S::CONSUMERS + from * 32 + lane];
-                iv_wgmma_emit_wide<S>(plan, t, v, t.p + from * 16 + lane / 4, t.q + 8 * j + lane % 4 * 2);
+            if (whole && plan.epilogue == IV_GPU_RESIDUAL) {
+                iv_wgmma_emit_whole<S, true>(plan, m, t, w, warp, phase);
+            } else if (whole && plan.epilogue == IV_GPU_STORE) {
+                iv_wgmma_emit_whole<S, false>(plan, m, t, w, warp, phase);
+            } else {
+                iv_mbar_wait(m.ready + 8 * w, phase);
+                for (int item = warp; item < S::COUNT / 4; item += S::EMITTERS / 32)
+                    iv_wgmma_emit_any<S>(plan, m, t, iv_wgmma_part_of<S>(t, w, item));
             }
             __syncwarp();
             if (lane == 0) iv_mbar_arrive(m.taken + 8 * w);
@@ -438,29 +511,34 @@ template <int COUNT> static __device__ __forceinline__ void iv_wgmma_add(float (
     for (int i = 0; i < COUNT; i++) d[i] = __fadd_rn(left[i], d[i]);
 }
 
-/* The roots of the cluster's CTAs, joined in the order of the tree; each CTA makes its share of the outputs. Uses the
- * ring, which nobody needs any more. */
-template <class S>
-static __device__ void iv_wgmma_join_cluster(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
-    constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4;
-    int each = ITEMS / plan.split;
-    for (int item = rank * each + threadIdx.x; item < (rank + 1) * each; item += S::CONSUMERS) {
-        float4 v[8];
+/* The roots of the cluster's CTAs, joined in the order of the tree; each CTA makes its share of the outputs. */
+template <class S, int SPLIT>
+static __device__ __forceinline__ void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
+    constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
+    constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1, BATCH = MINE * SPLIT < 8 ? MINE : 8 / SPLIT;
+    if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
+#pragma unroll 1
+    for (int i = 0; i < MINE; i += BATCH) {
+        int item = rank * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS, j = item / S::CONSUMERS;
+        float4 v[BATCH][SPLIT], sum[BATCH];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < plan.split) v[i] = iv_load_cluster4(iv_shared_of(ring + item * 16, i));
+        for (int b = 0; b < BATCH; b++)
 #pragma unroll
-        for (int width = 1; width < 8; width *= 2)
-            if (width < plan.split) {
+            for (int c = 0; c < SPLIT; c++) v[b][c] = iv_load_cluster4(iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c));
 #pragma unroll
-                for (int i = 0; i < 8; i += 2 * width) {
-                    v[i].x = __fadd_rn(v[i].x, v[i + width].x), v[i].y = __fadd_rn(v[i].y, v[i + width].y);
-                    v[i].z = __fadd_rn(v[i].z, v[i + width].z), v[i].w = __fadd_rn(v[i].w, v[i + width].w);
+        for (int b = 0; b < BATCH; b++) {
+#pragma unroll
+            for (int width = 1; width < SPLIT; width *= 2)
+#pragma unroll
+                for (int c = 0; c < SPLIT; c += 2 * width) {
+                    float4 &left = v[b][c], right = v[b][c + width];
+                    left.x = __fadd_rn(left.x, right.x), left.y = __fadd_rn(left.y, right.y);
+                    left.z = __fadd_rn(left.z, right.z), left.w = __fadd_rn(left.w, right.w);
                 }
-            }
-        int thread = item % S::CONSUMERS, j = item / S::CONSUMERS;
+            sum[b] = v[b][0];
+        }
         int row = t.p + thread / 32 * 16 + thread % 32 / 4, token = t.q + 8 * j + thread % 4 * 2;
-        iv_wgmma_emit_swapped<S>(plan, t, row, token, v[0]);
+        iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, token, sum);
     }
 }
 
@@ -482,7 +560,7 @@ template <class S> static __device__ __forceinline__ void iv_wgmma_release(const
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
         int lane = threadIdx.x % 32;
-        if (lane < S::SHARE) iv_mbar_arrive_cluster(iv_shared_of(m.empty + 8 * stage, lane));
+        if (lane < S::SHARE) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, lane));
     }
 }
 
@@ -583,10 +661,15 @@ static __device__ void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmm
         }
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
         int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+        constexpr int BATCH = S::COUNT / 4 < 4 ? S::COUNT / 4 : 4;
 #pragma unroll
-        for (int j = 0; j < S::COUNT / 4; j++)
-            iv_wgmma_emit_swapped<S>(plan, t, row, t.q + 8 * j + threadIdx.x % 4 * 2,
-                                     make_float4(root[4 * j], root[4 * j + 1], root[4 * j + 2], root[4 * j + 3]));
+        for (int j = 0; j < S::COUNT / 4; j += BATCH) {
+            float4 part[BATCH];
+#pragma unroll
+            for (int c = 0; c < BATCH; c++)
+                part[c] = make_float4(root[4 * (j + c)], root[4 * (j + c) + 1], root[4 * (j + c) + 2], root[4 * (j + c) + 3]);
+            iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, t.q + 8 * j + threadIdx.x % 4 * 2, part);
+        }
     }
 }
 
@@ -639,7 +722,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
             iv_dependency_wait();
             if constexpr (S::WIDE) iv_wgmma_emit_tiles<S>(plan, m, tiles, first, step, share);
         } else if (gathered) {
-            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, share, first_leaf);
+            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, share);
         } else if (threadIdx.x == S::CONSUMERS) {
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, share, first_leaf);
         }
@@ -652,8 +735,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     if (!clustered) return;
     iv_cluster_sync(); /* the roots of all are there; or nobody copies into this CTA any more */
     if constexpr (S::SWAP) {
-        if (threadIdx.x < S::CONSUMERS)
-            iv_wgmma_join_cluster<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, first, share), m.ring, rank);
+        if (threadIdx.x < S::CONSUMERS) {
+            iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
+            if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
+            if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
+            if (S::LEAVES == 1 && plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
+        }
         iv_cluster_sync();
     }
 }
