@@ -20,6 +20,7 @@ typedef struct iv_attention_params {
     int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
     int64_t window;
     float scale;
+    bool resident; /* the GPU has room for all CTAs of the launch at once */
 } iv_attention_params;
 
 static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_args *a, bool generic) {
@@ -46,12 +47,12 @@ typedef struct iv_attention_run { /* splits [begin, end) of a tile's slice, coun
     int width;         /* packed heads; those from `present` on are padding */
     int present;
     int first_split, begin, end, splits;
-    int share;
+    int share, part;
 } iv_attention_run;
 
 typedef struct iv_attention_walk {
     int4 from;   /* tile, unit, end tile, end unit */
-    int4 shares; /* share_first, share_last */
+    int4 shares; /* share_first, share_last, part_first, part_last */
     int4 a, b;   /* the first tile, while `first` */
     bool first;
 } iv_attention_walk;
@@ -88,11 +89,11 @@ IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, 
     }
     r.head = r.kv_head * p.group + place - p.group_first;
     r.width = p.width, r.present = min(p.width, p.group - place);
-    r.share = w.shares.x;
+    r.share = w.shares.x, r.part = w.shares.z;
     w.shares.x = -1;
     unit += r.end - r.begin;
     if (r.end == r.splits && slice + 1 == p.slices) tile++, unit = 0;
-    if (tile == end_tile && unit == end_unit && r.share < 0) r.share = w.shares.y;
+    if (tile == end_tile && unit == end_unit && r.share < 0) r.share = w.shares.y, r.part = w.shares.w;
     return true;
 }
 
@@ -107,8 +108,8 @@ IV_DEVICE bool iv_attention_sees(int position, int64_t window, int first, int co
     return position >= first && iv_attention_low(position, window) < first + count;
 }
 
-/* exp2 of the law for x that is not above 0, or NaN. */
-IV_DEVICE float iv_attention_weight(float x) {
+/* exp2 of the law for x that is not above 0; a NaN becomes 0x7f7fffff, a number no weight has. */
+IV_DEVICE float iv_attention_weight_or_huge(float x) {
     float t = v_add(x, 0x1.8p23f), f = v_sub(x, v_sub(t, 0x1.8p23f)), w = 0x1.5ec86ap-10f;
     w = __fmaf_rn(w, f, 0x1.3cbf6p-7f);
     w = __fmaf_rn(w, f, 0x1.c6afeep-5f);
@@ -116,7 +117,12 @@ IV_DEVICE float iv_attention_weight(float x) {
     w = __fmaf_rn(w, f, 0x1.62e43p-1f);
     w = __fmaf_rn(w, f, 1.0f);
     w = __uint_as_float(__float_as_uint(w) + (__float_as_uint(t) << 23)); /* 0x4b400000 << 23 is 0 */
-    w = x < -126.0f ? 0.0f : w;
+    return x < -126.0f ? 0.0f : w;
+}
+
+/* The same, and NaN for NaN. */
+IV_DEVICE float iv_attention_weight(float x) {
+    float w = iv_attention_weight_or_huge(x);
     return x == x ? w : __uint_as_float(IV_NAN_F32_BITS);
 }
 

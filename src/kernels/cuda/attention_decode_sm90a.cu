@@ -14,7 +14,7 @@ enum {
     RING_BYTES = 192 * 1024,
     P_STRIDE = IV_ATTENTION_SPLIT + 4, /* floats: no bank conflicts */
     W_STRIDE = IV_ATTENTION_SPLIT + 8,
-    JOIN_SLOTS = 96 /* states merged at a time */
+    JOIN_SLOTS = 128 /* states merged at a time */
 };
 
 typedef struct shared_state {
@@ -28,16 +28,12 @@ typedef struct shared_state {
             float p[ROWS * P_STRIDE];
             uint16_t w[ROWS * W_STRIDE];
         };
-        struct { /* of a state and a row: arguments of exp2 (or codes), then how it joins; its sum */
+        struct { /* of a state and a row: how it joins, and its sum */
             iv_attention_join join[JOIN_SLOTS][ROWS];
             float sum[JOIN_SLOTS][ROWS];
         };
     };
 } shared_state;
-
-/* Codes among joins: an exponent is never above 0. */
-#define JOIN_FIRST 1.0f
-#define JOIN_NONE 2.0f
 
 template <int DIM> struct sizes {
     static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
@@ -149,102 +145,150 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
     *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
 }
 
-/* ---- merging what several workers left: how states [from, from + n) join, then the rows, element by element ---------- */
+/* ---- merging what several workers left ------------------------------------------------------------------------------- */
 
 IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
-
-IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, const iv_attention_share &share,
-                         int position, int i) {
-    int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
-    return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
-}
 
 typedef struct merge_state { /* of a row, from one stretch of states to the next */
     float max, sum;
     bool any;
 } merge_state;
 
-IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
-                          const iv_attention_share &share, int rows, int from, int n, merge_state *c) {
-    for (int i = threadIdx.x; i < n * ROWS; i += CONSUMERS) {
-        int slot = i / ROWS, row = i % ROWS;
-        if (row >= rows) continue;
-        const float *state = p.partial + (size_t)(share.partial + (from + slot) * rows + row) * p.stride;
-        float2 e = __ldcg((const float2 *)(state + p.stride - 2));
-        s->join[slot][row].add = e.x, s->sum[slot][row] = e.y;
-    }
-    meet();
-    int row = threadIdx.x;
-    if (row < rows) {
-        int position = position_of(r, row);
-        for (int i = 0; i < n; i++) {
-            float part = s->join[i][row].add, now = c->any ? iv_max(c->max, part) : part;
-            bool seen = part_seen(p, r, share, position, from + i);
-            s->join[i][row].keep = !seen ? JOIN_NONE : !c->any ? JOIN_FIRST : v_sub(c->max, now);
-            s->join[i][row].add = v_sub(part, now);
-            c->max = seen ? now : c->max, c->any |= seen;
-        }
-    }
-    meet();
-    for (int i = threadIdx.x; i < n * ROWS; i += CONSUMERS) {
-        iv_attention_join *j = &s->join[i / ROWS][i % ROWS];
-        if (i % ROWS >= rows) continue;
-        if (j->keep > 0.0f)
-            j->add = j->keep == JOIN_FIRST ? 1.0f : -1.0f, j->keep = j->keep == JOIN_FIRST ? -1.0f : 1.0f;
-        else
-            j->keep = v_exp2(j->keep), j->add = v_exp2(j->add);
-    }
-    meet();
-    if (row >= rows) return;
-    for (int i = 0; i < n; i++) {
-        iv_attention_join j = s->join[i][row];
-        float part = s->sum[i][row], joined = iv_attention_joined(c->sum, part, j);
-        c->sum = j.keep < 0.0f ? part : j.add < 0.0f ? c->sum : joined;
-    }
-    s->total_sum[row] = c->sum;
+IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, int split0, int position, int i) {
+    int split = r.first_split + (i ? split0 + i - 1 : 0), count = i ? 1 : split0;
+    return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
 }
 
-/* The result of a shared tile's slice, from all its states. Apart, so that it takes no registers from the splits. */
-template <int DIM, iv_dtype TYPE>
-static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, const iv_attention_run r,
-                                                const iv_attention_share share) {
-    constexpr int PAIRS = ROWS * DIM / 2 / CONSUMERS, AHEAD = 16;
-    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1;
-    float2 result[PAIRS];
-    merge_state c = {-INFINITY, 0.0f, false};
+/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of what
+ * joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with 0 and 1
+ * to a total of -0: no bit changes. */
+IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
+                          const iv_attention_share &share, int rows, int from, int n, merge_state (&c)[2]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int k = 0; k < PAIRS; k++) result[k] = make_float2(0.0f, 0.0f);
-    for (int from = 0; from < count; from += JOIN_SLOTS) {
-        int n = min((int)JOIN_SLOTS, count - from);
-        make_joins(p, s, r, share, rows, from, n, &c);
+    for (int h = 0; h < 2; h++) {
+        int row = warp + 8 * h;
+        if (row >= rows) continue;
+        int position = position_of(r, row);
+        for (int base = 0; base < n; base += 32) {
+            int i = base + lane;
+            bool seen = i < n && part_seen(p, r, share.split, position, from + i);
+            float2 e = make_float2(-INFINITY, 0.0f);
+            if (i < n)
+                e = __ldcg((const float2 *)(p.partial + (size_t)(share.partial + (from + i) * rows + row) * p.stride +
+                                            p.stride - 2));
+            float m = seen ? e.x : -INFINITY;
+            if (lane == 0) m = iv_max(m, c[h].max);
 #pragma unroll
-        for (int k = 0; k < PAIRS; k++) {
-            int pair = threadIdx.x + k * CONSUMERS, row = pair / (DIM / 2), d = pair % (DIM / 2) * 2;
-            if (row >= rows) continue;
-            const float *at_row = p.partial + (size_t)(share.partial + from * rows + row) * p.stride + d;
-            for (int i = 0; i < n; i += AHEAD) {
-                float2 o[AHEAD];
-#pragma unroll
-                for (int u = 0; u < AHEAD; u++)
-                    o[u] = __ldcg((const float2 *)(at_row + (size_t)min(i + u, n - 1) * rows * p.stride));
-#pragma unroll
-                for (int u = 0; u < AHEAD; u++) {
-                    if (i + u >= n) break;
-                    iv_attention_join j = s->join[i + u][row];
-                    float x = iv_attention_joined(result[k].x, o[u].x, j), y = iv_attention_joined(result[k].y, o[u].y, j);
-                    result[k].x = j.keep < 0.0f ? o[u].x : j.add < 0.0f ? result[k].x : x;
-                    result[k].y = j.keep < 0.0f ? o[u].y : j.add < 0.0f ? result[k].y : y;
-                }
+            for (int k = 1; k < 32; k *= 2) {
+                float other = __shfl_up_sync(~0u, m, k);
+                m = lane >= k ? iv_max(m, other) : m;
             }
+            uint32_t seers = __ballot_sync(~0u, seen);
+            bool before = c[h].any || (seers & ((1u << lane) - 1));
+            float last = __shfl_up_sync(~0u, m, 1);
+            if (lane == 0) last = c[h].max;
+            iv_attention_join j = {v_exp2(v_sub(last, m)), v_exp2(v_sub(e.x, m))};
+            if (seen && !before) j.keep = 0.0f, j.add = 1.0f;
+            if (!seen) j.keep = 1.0f, j.add = -0.0f;
+            if (i < n) s->join[i][row] = j, s->sum[i][row] = e.y;
+            c[h].max = __shfl_sync(~0u, m, 31), c[h].any |= seers != 0;
+        }
+        __syncwarp();
+        if (lane == 0)
+#pragma unroll 8
+            for (int i = 0; i < n; i++) c[h].sum = iv_attention_joined(c[h].sum, s->sum[i][row], s->join[i][row]);
+        if (lane == 0) s->total_sum[row] = c[h].sum;
+    }
+}
+
+/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
+ * in the scratch; `stage` is shared memory that nothing else uses now. */
+template <int DIM, iv_dtype TYPE>
+static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
+                                                const iv_attention_run r, const iv_attention_share share, int part,
+                                                int parts) {
+    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS;
+    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
+    int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
+    if (fours == 0) return;
+    int stretch = min((int)JOIN_SLOTS, RING_BYTES / 16 / fours);
+    float4 result[EACH_THREAD];
+    merge_state c[2] = {{-INFINITY, -0.0f, false}, {-INFINITY, -0.0f, false}};
+#pragma unroll
+    for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+    for (int from = 0; from < count; from += stretch) {
+        int n = min(stretch, count - from);
+        for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
+            int slot = i / fours, four = begin + i - slot * fours;
+            iv_copy16(iv_shared(stage + i), p.partial + (size_t)(share.partial + (from + slot) * rows + four / FOURS) * p.stride +
+                                                four % FOURS * 4, true);
+        }
+        make_joins(p, s, r, share, rows, from, n, c);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        meet();
+#pragma unroll
+        for (int k = 0; k < EACH_THREAD; k++) {
+            int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
+            if (four >= fours) continue;
+            float4 t = result[k];
+#pragma unroll 8
+            for (int i = 0; i < n; i++) {
+                iv_attention_join j = s->join[i][row];
+                float4 o = stage[i * fours + four];
+                t.x = iv_attention_joined(t.x, o.x, j), t.y = iv_attention_joined(t.y, o.y, j);
+                t.z = iv_attention_joined(t.z, o.z, j), t.w = iv_attention_joined(t.w, o.w, j);
+            }
+            result[k] = t;
         }
         meet();
     }
 #pragma unroll
-    for (int k = 0; k < PAIRS; k++) {
-        int pair = threadIdx.x + k * CONSUMERS, row = pair / (DIM / 2), d = pair % (DIM / 2) * 2;
+    for (int k = 0; k < EACH_THREAD; k++) {
+        int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
         size_t to;
-        if (row < rows && place(p, r, row, &to)) put<TYPE>(p, to + d, result[k].x, result[k].y, s->total_sum[row]);
+        if (four >= fours || !place(p, r, row, &to)) continue;
+        to += (begin + four) % FOURS * 4;
+        put<TYPE>(p, to, result[k].x, result[k].y, s->total_sum[row]);
+        put<TYPE>(p, to + 2, result[k].z, result[k].w, s->total_sum[row]);
     }
+    meet();
+}
+
+/* One of the share's parts is in the scratch (of all threads, once they met). */
+IV_DEVICE int count_part(const iv_attention_params &p, int share) {
+    int before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
+    return before;
+}
+
+/* May CTAs wait for one another? */
+IV_DEVICE bool resident(const iv_attention_params &p) { return p.resident && iv_walk_workers(p) <= (int)gridDim.x; }
+
+/* After all its runs a CTA sees to the shares that it had a part in. Where all CTAs run at once, each waits for the others
+ * and merges its part of the elements; else the last one that comes merges everything. */
+template <int DIM, iv_dtype TYPE>
+IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r) {
+    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+    iv_attention_share share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
+    if (resident(p)) {
+        if (threadIdx.x == 0) {
+            int there;
+            do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
+            while (there < share.parts);
+        }
+        meet();
+        merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
+        if (threadIdx.x == 0 && count_part(p, r.share) == 2 * share.parts - 1) p.counters[r.share] = 0;
+        return;
+    }
+    if (threadIdx.x == 0) {
+        s->flag = count_part(p, r.share) == share.parts - 1;
+        if (s->flag) p.counters[r.share] = 0;
+    }
+    meet();
+    if (s->flag) merge_parts<DIM, TYPE>(p, s, stage, r, share, 0, 1);
+    meet();
 }
 
 /* ---- the consumers ------------------------------------------------------------------------------------------------ */
@@ -520,8 +564,22 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             return;
         }
         if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
-        if (iv_attention_arrive(p, r.share, share.parts, &s->flag, CONSUMERS, threadIdx.x == 0)) merge_parts<DIM, TYPE>(p, s, r, share);
         meet();
+        if (resident(p) && threadIdx.x == 0) count_part(p, r.share);
+    }
+
+    /* All of a worker's runs, then the shares that its first and its last one belong to. */
+    __device__ __forceinline__ void work(int worker, float4 *stage) {
+        iv_attention_run r, first;
+        first.share = -1;
+        bool shared = false;
+        for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) {
+            run(r);
+            shared = r.begin != 0 || r.end != r.splits;
+            if (first.share < 0 && shared) first = r;
+        }
+        if (first.share >= 0) finish_share<DIM, TYPE>(p, s, stage, first);
+        if (shared && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r);
     }
 };
 
@@ -544,26 +602,35 @@ static __global__ void __launch_bounds__(THREADS, 1)
         iv_registers_give<40>();
         if (warp > WARPS) return;
         producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
-        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x)
+        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
             for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
+            iv_named_sync(2, CONSUMERS + 32); /* the ring is the merge's, too */
+        }
         return;
     }
     iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
     iv_dependency_wait();
     iv_dependency_release();
-    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x)
-        for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r);
+    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
+        c.work(worker, (float4 *)(memory + (ring - iv_shared(memory))));
+        iv_fence_async();
+        iv_named_sync(2, CONSUMERS + 32);
+    }
 }
 
 template <int DIM, iv_dtype TYPE>
 static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     CUtensorMap map;
-    int failed = iv_map_pages(&map, &a->kv);
+    int failed = iv_map_pages(&map, &a->kv), device, sms;
     if (failed) return failed;
+    if ((failed = cudaGetDevice(&device))) return failed;
+    if ((failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))) return failed;
+    iv_attention_params p = iv_attention_params_of(a, false);
+    p.resident = workers <= sms;
     size_t bytes = 1024 + RING_BYTES + sizeof(shared_state);
     return iv_launch_with_shared(decode_kernel<DIM, TYPE>, workers, THREADS, bytes, stream,
-                                 (const iv_attention_params)iv_attention_params_of(a, false), (const CUtensorMap)map);
+                                 (const iv_attention_params)p, (const CUtensorMap)map);
 }
 
 int iv_attention_decode(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream) {

@@ -25,7 +25,7 @@ iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, 
     g.width = (group + slices - 1) / slices;
     g.slices = (int)s->kv_heads * slices;
     g.tokens = g.rows / g.width;
-    g.tall_tokens = 0;
+    g.tall_tokens = g.hopper ? IV_ATTENTION_TALL_ROWS / group : 0;
     g.workers_each = g.hopper ? 1 : 8;
     return g;
 }
@@ -139,20 +139,20 @@ static void cut(cutter *c, int tile, int64_t cost) {
     const iv_attention_tile *t = &c->tiles[tile];
     int n = tile_splits(t);
     int64_t whole = cost_before(t, n);
-    int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1;
+    int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1, part = 0;
     if (split == n) slice++, split = 0;
     if (slice == c->g->slices) tile++, slice = 0, n = 0;
     iv_attention_worker *last = &c->workers[c->worker_count - 1];
     if (tile == c->tile_count || (last->tile == tile && last->unit >= slice * n + split)) return;
     if (split && open_share(c, tile, slice, split))
-        share = c->share_count - 1, c->shares[share].parts++;
+        share = c->share_count - 1, part = c->shares[share].parts++;
     else if (split) {
         split = 0;
         if (last->tile == tile && last->unit >= slice * n) return;
     }
-    last->share_last = share;
-    c->workers[c->worker_count++] =
-        (iv_attention_worker){.tile = tile, .unit = slice * n + split, .share_first = share, .share_last = -1};
+    last->share_last = share, last->part_last = part - 1;
+    c->workers[c->worker_count++] = (iv_attention_worker){
+        .tile = tile, .unit = slice * n + split, .share_first = share, .part_first = part, .share_last = -1};
 }
 
 static void make_cuts(cutter *c, int workers) {
@@ -227,7 +227,7 @@ int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_
     int workers = workers_of(&g, a->sms);
     if (!g.hopper) return iv_attention_generic(a, workers, stream);
     int failed = iv_attention_decode(a, workers, stream);
-    return failed;
+    return failed || a->decode ? failed : iv_attention_prefill(a, stream);
 }
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {

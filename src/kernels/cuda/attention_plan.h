@@ -4,7 +4,7 @@
  * packed row by row: packed row = token * width + head. Short tiles are cut along the splits: the units (tile, slice,
  * split) stand in one line, which is shared out among the workers at cuts that the plan names. Tall tiles are whole.
  * Where a tile's splits lie with several workers, the first merges its own, the others leave each split's state in the
- * scratch, and who arrives last merges all of them in index order: the bits know nothing of the cuts. */
+ * scratch, and all of them are merged in index order: the bits know nothing of the cuts. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_PLAN_H
 #define IV_KERNELS_CUDA_ATTENTION_PLAN_H
 
@@ -44,7 +44,8 @@ typedef struct iv_attention_tile {
 typedef struct iv_attention_worker {
     int32_t tile, unit; /* unit = slice * splits of the tile + split */
     int32_t end_tile, end_unit;
-    int32_t share_first, share_last, reserved[2];
+    int32_t share_first, share_last;
+    int32_t part_first, part_last; /* which of the share's parts they are */
     iv_attention_tile first; /* a copy of its first tile, so that one look at memory is enough to begin */
 } iv_attention_worker;
 
