@@ -81,22 +81,22 @@ IV_API void iv_ids_free(iv_ids *ids);
 typedef struct iv_engine iv_engine;
 
 typedef struct iv_engine_options {
-    const char *model;             /* a Hugging Face model directory */
-    const char *load_format;       /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
-    uint64_t dummy_seed;           /* of dummy weights, 0 by default */
-    const char *dtype;             /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
-    const char *device;            /* "cpu", "cuda", or "auto": cuda where a GPU can do it; never changes a bit */
-    bool enforce_eager;            /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
-    const char *arithmetic;        /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": what
-                                    * the device is fast in, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
-    const char *isa;               /* "auto", "scalar", "avx2", "avx512": never changes a bit */
-    size_t threads;                /* 0: one for each CPU; never changes a bit */
-    size_t max_model_len;          /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
-    size_t max_num_seqs;           /* sequences run together; 0: 16 on a CPU, 256 on GPUs */
+    const char *model;       /* a Hugging Face model directory */
+    const char *load_format; /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
+    uint64_t dummy_seed;     /* of dummy weights, 0 by default */
+    const char *dtype;       /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
+    const char *device;      /* "cpu", "cuda", or "auto": cuda where a GPU can do it; never changes a bit */
+    bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
+    const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": what
+                              * the device is fast in, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
+    const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
+    size_t threads;          /* 0: one for each CPU; never changes a bit */
+    size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
+    size_t max_num_seqs;     /* sequences run together; 0: 16 on a CPU, 256 on GPUs */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks; 0: 512, 8192 on GPUs */
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
-    size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of mpirun,
-                                    * or 1 */
+    size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of
+                                    * mpirun,   or 1 */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
     double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for

@@ -25,9 +25,9 @@ API size_t shim_plan(int heads, int kv_heads, int head_dim, const iv_gpu_span *s
     iv_gpu_attention_shape s = shape_of(heads, kv_heads, head_dim);
     return iv_gpu_attention_plan(&s, spans, count, sms, plan, bytes);
 }
-API int shim_run(int heads, int kv_heads, int head_dim, float scale_log2e, const void *q, void *pages, size_t page_count,
-                 void *out, const void *plan, const void *spans, const void *tables, void *scratch, int decode, int sms,
-                 size_t rows, void *stream) {
+API int shim_run(int heads, int kv_heads, int head_dim, float scale_log2e, const void *q, void *pages,
+                 size_t page_count, void *out, const void *plan, const void *spans, const void *tables, void *scratch,
+                 int decode, int sms, size_t rows, void *stream) {
     iv_gpu_attention_shape s = shape_of(heads, kv_heads, head_dim);
     iv_gpu_attention_args a = {.shape = s,
                                .kv = {IV_BF16, s.kv_heads, s.head_dim, pages, page_count},

@@ -53,7 +53,8 @@ static void prepare(void) {
             t.node[i][r] = room(ROWS_MAX * t.hidden * 4);
             check(cudaMemcpy(t.node[i][r], values, ROWS_MAX * t.hidden * 4, cudaMemcpyHostToDevice), "copy");
         }
-        t.x[r] = room(ROWS_MAX * t.hidden * 4), t.weight[r] = room(t.hidden * 4), t.normed[r] = room(ROWS_MAX * t.hidden * 2);
+        t.x[r] = room(ROWS_MAX * t.hidden * 4), t.weight[r] = room(t.hidden * 4),
+        t.normed[r] = room(ROWS_MAX * t.hidden * 2);
         check(cudaDeviceSynchronize(), "synchronization");
     }
     for (int r = 0; r < t.ranks; r++) {
@@ -67,8 +68,15 @@ static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_join_way way, int j
     iv_tree_node nodes[R];
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    iv_gpu_join_args a = {.arithmetic = IV_TC16, .rows = rows, .hidden = t.hidden, .x = t.x[rank], .norm_weight = t.weight[rank],
-                          .eps = 1e-6f, .type = IV_BF16, .normed_stride = t.hidden, .way = way};
+    iv_gpu_join_args a = {.arithmetic = IV_TC16,
+                          .rows = rows,
+                          .hidden = t.hidden,
+                          .x = t.x[rank],
+                          .norm_weight = t.weight[rank],
+                          .eps = 1e-6f,
+                          .type = IV_BF16,
+                          .normed_stride = t.hidden,
+                          .way = way};
     for (int r = 0; r < t.ranks; r++) nodes[r] = (iv_tree_node){0, (size_t)r};
     iv_tree_join_make(nodes, (size_t)t.ranks, &a.join);
     memcpy(a.normed, t.normed, sizeof a.normed);

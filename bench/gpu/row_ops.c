@@ -1,6 +1,6 @@
-/* row_ops.c: microseconds of the ops beside linear layers and attention, in a CUDA graph of many launches, as a decoding
- * step has them. Sizes of an 8B model's layer (hidden 4096, 32 query heads, 8 KV heads, 12288 wide), of a layer of 128
- * experts (hidden 2048, 8 a token) and of a head of 151,936 tokens. Usage: bench_row_ops [largest rows] */
+/* row_ops.c: microseconds of the ops beside linear layers and attention, in a CUDA graph of many launches, as a
+ * decoding step has them. Sizes of an 8B model's layer (hidden 4096, 32 query heads, 8 KV heads, 12288 wide), of a
+ * layer of 128 experts (hidden 2048, 8 a token) and of a head of 151,936 tokens. Usage: bench_row_ops [largest rows] */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>
@@ -8,8 +8,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { HIDDEN = 4096, HEADS = 32, KV_HEADS = 8, DIM = 128, WIDE = 12288, EXPERTS = 128, K = 8, MOE_HIDDEN = 2048, VOCAB = 151936,
-       LAUNCHES = 40, TURNS = 9, ROWS_MAX = 8192, SAMPLED_MAX = 256, POSITIONS = 4096 };
+enum {
+    HIDDEN = 4096,
+    HEADS = 32,
+    KV_HEADS = 8,
+    DIM = 128,
+    WIDE = 12288,
+    EXPERTS = 128,
+    K = 8,
+    MOE_HIDDEN = 2048,
+    VOCAB = 151936,
+    LAUNCHES = 40,
+    TURNS = 9,
+    ROWS_MAX = 8192,
+    SAMPLED_MAX = 256,
+    POSITIONS = 4096
+};
 
 static void check(int code, const char *what) {
     if (code == 0) return;
@@ -58,7 +72,8 @@ static void prepare(size_t rows) {
     at.qkv = random_floats(rows * (HEADS + 2 * KV_HEADS) * DIM, 1), at.table = random_floats(POSITIONS * DIM, 1);
     at.wide = random_floats(rows * WIDE * 2, 1), at.logits = random_floats(rows * EXPERTS, 1);
     at.head = random_floats((size_t)SAMPLED_MAX * VOCAB, 3), at.terms = room(rows * K * MOE_HIDDEN * 4);
-    at.normed = room(rows * HIDDEN * 2), at.q = room(rows * HEADS * DIM * 2), at.pages = room(rows * KV_HEADS * DIM * 4);
+    at.normed = room(rows * HIDDEN * 2), at.q = room(rows * HEADS * DIM * 2),
+    at.pages = room(rows * KV_HEADS * DIM * 4);
     at.act = room(rows * WIDE * 2), at.embedding = room((size_t)VOCAB * HIDDEN * 2), at.weights = room(rows * K * 4);
     at.scratch = room(iv_gpu_sample_scratch(SAMPLED_MAX, VOCAB)), at.expert_ids = room(rows * K * 4);
     at.offsets = room((EXPERTS + 1) * 4), at.slots = room(rows * K * 4), at.bad = room(8);
@@ -66,7 +81,8 @@ static void prepare(size_t rows) {
     int32_t *ids = malloc(rows * 4), *positions = malloc(rows * 4);
     int64_t *slots = malloc(rows * 8);
     for (size_t i = 0; i < rows; i++)
-        ids[i] = (int32_t)(next_random() % VOCAB), positions[i] = (int32_t)(next_random() % POSITIONS), slots[i] = (int64_t)i;
+        ids[i] = (int32_t)(next_random() % VOCAB), positions[i] = (int32_t)(next_random() % POSITIONS),
+        slots[i] = (int64_t)i;
     at.ids = room(rows * 4), at.positions = room(rows * 4), at.kv_slots = room(rows * 8);
     check(cudaMemcpy(at.ids, ids, rows * 4, cudaMemcpyHostToDevice), "copy");
     check(cudaMemcpy(at.positions, positions, rows * 4, cudaMemcpyHostToDevice), "copy");
@@ -74,7 +90,8 @@ static void prepare(size_t rows) {
     for (int kind = 0; kind < 3; kind++) {
         iv_gpu_sampling s[SAMPLED_MAX];
         for (size_t i = 0; i < SAMPLED_MAX; i++)
-            s[i] = (iv_gpu_sampling){kind ? 0.7f : 0.0f, kind == 2 ? 0.95f : 1.0f, 0.0f, kind == 2 ? 50 : 0, i, 1000 + i};
+            s[i] =
+                (iv_gpu_sampling){kind ? 0.7f : 0.0f, kind == 2 ? 0.95f : 1.0f, 0.0f, kind == 2 ? 50 : 0, i, 1000 + i};
         at.sampling[kind] = room(sizeof s);
         check(cudaMemcpy(at.sampling[kind], s, sizeof s, cudaMemcpyHostToDevice), "copy");
     }
@@ -91,9 +108,19 @@ static int rmsnorm(size_t rows, iv_gpu_stream s) {
     return iv_gpu_rmsnorm(at.x, HIDDEN, NULL, at.weight, 1e-6f, rows, IV_BF16, at.normed, HIDDEN, s);
 }
 static int rotate(size_t rows, iv_gpu_stream s) {
-    iv_gpu_rotate_args a = {.qkv = at.qkv, .rows = rows, .heads = HEADS, .q_norm = at.weight, .k_norm = at.weight, .eps = 1e-6f,
-                            .cosine = at.table, .sine = at.table + POSITIONS * DIM / 2, .positions = at.positions,
-                            .slots = at.kv_slots, .kv = {IV_BF16, KV_HEADS, DIM, at.pages, rows / 64}, .q = at.q, .bad = at.bad};
+    iv_gpu_rotate_args a = {.qkv = at.qkv,
+                            .rows = rows,
+                            .heads = HEADS,
+                            .q_norm = at.weight,
+                            .k_norm = at.weight,
+                            .eps = 1e-6f,
+                            .cosine = at.table,
+                            .sine = at.table + POSITIONS * DIM / 2,
+                            .positions = at.positions,
+                            .slots = at.kv_slots,
+                            .kv = {IV_BF16, KV_HEADS, DIM, at.pages, rows / 64},
+                            .q = at.q,
+                            .bad = at.bad};
     return iv_gpu_rotate(&a, s);
 }
 static int swiglu(size_t rows, iv_gpu_stream s) { return iv_gpu_swiglu(at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s); }
@@ -112,7 +139,9 @@ static int greedy(size_t rows, iv_gpu_stream s) { return sample_of(0, rows, s); 
 static int warm(size_t rows, iv_gpu_stream s) { return sample_of(1, rows, s); }
 static int filtered(size_t rows, iv_gpu_stream s) { return sample_of(2, rows, s); }
 
-static int by_value(const void *a, const void *b) { return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
+}
 
 static float microseconds(op *f, size_t rows, cudaStream_t s) {
     cudaGraph_t graph;
@@ -126,7 +155,8 @@ static float microseconds(op *f, size_t rows, cudaStream_t s) {
     check(cudaStreamEndCapture(s, &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "graph");
     for (int i = 0; i < TURNS; i++) {
-        check(cudaEventRecord(begin, s), "event"), check(cudaGraphLaunch(exec, s), "graph"), check(cudaEventRecord(end, s), "event");
+        check(cudaEventRecord(begin, s), "event"), check(cudaGraphLaunch(exec, s), "graph"),
+            check(cudaEventRecord(end, s), "event");
         check(cudaStreamSynchronize(s), "run");
         check(cudaEventElapsedTime(&ms[i], begin, end), "time");
     }
@@ -140,10 +170,15 @@ int main(int argc, char **argv) {
         const char *name;
         op *f;
         size_t bytes; /* of a row, read and written */
-    } ops[] = {{"embed 4096", embed, HIDDEN * 6}, {"rmsnorm 4096", rmsnorm, HIDDEN * 6},
-               {"rotate 32+8x128", rotate, (HEADS + 2 * KV_HEADS) * DIM * 6}, {"swiglu 12288", swiglu, WIDE * 10},
-               {"route 128/8", route, EXPERTS * 4 + K * 12}, {"combine 8x2048", combine, (K + 2) * MOE_HIDDEN * 4},
-               {"sample greedy", greedy, 0}, {"sample t 0.7", warm, 0}, {"sample k50 p.95", filtered, 0}};
+    } ops[] = {{"embed 4096", embed, HIDDEN * 6},
+               {"rmsnorm 4096", rmsnorm, HIDDEN * 6},
+               {"rotate 32+8x128", rotate, (HEADS + 2 * KV_HEADS) * DIM * 6},
+               {"swiglu 12288", swiglu, WIDE * 10},
+               {"route 128/8", route, EXPERTS * 4 + K * 12},
+               {"combine 8x2048", combine, (K + 2) * MOE_HIDDEN * 4},
+               {"sample greedy", greedy, 0},
+               {"sample t 0.7", warm, 0},
+               {"sample k50 p.95", filtered, 0}};
     static const size_t sizes[] = {1, 8, 16, 64, 256, 1024, 8192};
     size_t most = argc > 1 ? strtoul(argv[1], NULL, 10) : ROWS_MAX;
     cudaStream_t s;

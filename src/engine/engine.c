@@ -107,8 +107,10 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
     iv_status status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t available = e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
-    size_t page = token * IV_ATTENTION_BLOCK, wish, all, room = kv_room(o, e->gpus[0], available, plan.weight_bytes, page, &wish);
+    size_t available =
+        e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
+    size_t page = token * IV_ATTENTION_BLOCK, wish, all,
+           room = kv_room(o, e->gpus[0], available, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(status);

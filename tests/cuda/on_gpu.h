@@ -7,10 +7,10 @@
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 
-#define GPU_OK(call)                                                                                          \
-    do {                                                                                                      \
-        int gpu_ok_ = (int)(call);                                                                            \
-        if (gpu_ok_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)gpu_ok_));                      \
+#define GPU_OK(call)                                                                      \
+    do {                                                                                  \
+        int gpu_ok_ = (int)(call);                                                        \
+        if (gpu_ok_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)gpu_ok_)); \
     } while (0)
 
 static inline int gpus_here(void) {

@@ -10,10 +10,10 @@
 
 enum { SPANS_MAX = 40, BLOCK = IV_ATTENTION_BLOCK };
 
-#define CUDA(call)                                                                                     \
-    do {                                                                                               \
-        int cuda_code_ = (int)(call);                                                                  \
-        if (cuda_code_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)cuda_code_));        \
+#define CUDA(call)                                                                              \
+    do {                                                                                        \
+        int cuda_code_ = (int)(call);                                                           \
+        if (cuda_code_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)cuda_code_)); \
     } while (0)
 
 static bool no_gpu(void) {
@@ -75,7 +75,8 @@ static void finish_problem(rng *r, problem *p, family queries) {
         uint32_t t = p->tables[i];
         p->tables[i] = p->tables[j], p->tables[j] = t;
     }
-    size_t values = p->pages * p->s.kv_heads * 2 * BLOCK * p->s.head_dim, queries_count = p->rows * p->s.heads * p->s.head_dim;
+    size_t values = p->pages * p->s.kv_heads * 2 * BLOCK * p->s.head_dim,
+           queries_count = p->rows * p->s.heads * p->s.head_dim;
     p->q_bytes = queries_count * element(p), p->kv_bytes = values * element(p);
     p->q = malloc(p->q_bytes), p->kv = malloc(p->kv_bytes);
     fill_random(r, queries, p->s.type, p->q, queries_count);
@@ -99,8 +100,13 @@ static void finish_problem(rng *r, problem *p, family queries) {
 
 static void free_problem(problem *p) {
     free(p->tables), free(p->q), free(p->kv);
-    CUDA(cudaFree(p->d.q)); CUDA(cudaFree(p->d.kv)); CUDA(cudaFree(p->d.out)); CUDA(cudaFree(p->d.plan));
-    CUDA(cudaFree(p->d.scratch)); CUDA(cudaFree(p->d.spans)); CUDA(cudaFree(p->d.tables));
+    CUDA(cudaFree(p->d.q));
+    CUDA(cudaFree(p->d.kv));
+    CUDA(cudaFree(p->d.out));
+    CUDA(cudaFree(p->d.plan));
+    CUDA(cudaFree(p->d.scratch));
+    CUDA(cudaFree(p->d.spans));
+    CUDA(cudaFree(p->d.tables));
 }
 
 static iv_gpu_attention_args args_of(const problem *p, int sms) {
@@ -154,9 +160,8 @@ static void reference(const problem *p, const iv_gpu_span *span, size_t row, siz
         memcpy(v + i * dim * e, from + BLOCK * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    assert_true(iv_ref_attention(&(iv_ref_attention_args){p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window,
-                                                          p->scale, q, k, v},
-                                 y));
+    assert_true(iv_ref_attention(
+        &(iv_ref_attention_args){p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, q, k, v}, y));
     for (size_t d = 0; d < dim; d++) put_type(p->s.type, out, d, y[d]);
     free(q), free(k), free(v), free(y);
 }
@@ -177,9 +182,10 @@ static void check_rows(rng *r, const problem *p, const void *got, size_t samples
         const iv_gpu_span *s = &p->spans[i < p->span_count ? i : rng_below(r, p->span_count)];
         size_t row = i % 3 ? rng_below(r, (size_t)s->rows) : (size_t)s->rows - 1, head = rng_below(r, p->s.heads);
         reference(p, s, row, head, want);
-        snprintf(what, sizeof what, "%s; span rows %d position %d, row %zu head %zu", text, s->rows, s->position, row, head);
-        assert_same_bits(what, want, (const char *)got + (((size_t)s->first_row + row) * p->s.heads + head) * n * e, n, e,
-                         false);
+        snprintf(what, sizeof what, "%s; span rows %d position %d, row %zu head %zu", text, s->rows, s->position, row,
+                 head);
+        assert_same_bits(what, want, (const char *)got + (((size_t)s->first_row + row) * p->s.heads + head) * n * e, n,
+                         e, false);
     }
     free(want);
 }
@@ -320,7 +326,9 @@ static void graphs_follow_the_plan(void **state) {
         }
         p.span_count = all;
         free(whole), free(got);
-        CUDA(cudaGraphExecDestroy(exec)); CUDA(cudaGraphDestroy(graph)); CUDA(cudaStreamDestroy(stream));
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+        CUDA(cudaStreamDestroy(stream));
         free_problem(&p);
     }
 }
@@ -392,8 +400,8 @@ static void plans_cover_every_unit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_cover_every_unit),  cmocka_unit_test(a_changed_key_shows),
-        cmocka_unit_test(graphs_follow_the_plan),  cmocka_unit_test(every_kernel_has_the_reference_bits),
+        cmocka_unit_test(plans_cover_every_unit), cmocka_unit_test(a_changed_key_shows),
+        cmocka_unit_test(graphs_follow_the_plan), cmocka_unit_test(every_kernel_has_the_reference_bits),
         cmocka_unit_test(long_contexts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

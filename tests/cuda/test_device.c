@@ -1,7 +1,7 @@
 /* Where an engine computes never changes a bit. tests/data/h200_digests.txt holds what an H200 answered (its driver is
  * named there): whole rows of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that
- * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards the
- * GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
+ * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards
+ * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
  *
  * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out. */
 #include "engine/client.h"
@@ -137,9 +137,10 @@ static void record(const char *device) {
 static void all_devices_meet_the_h200s_digests(void **state) {
     (void)state;
     static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, false, 2, 96}};
-    static const way gpu[] = {{"cuda", true, true, 1, 1024}, {"cuda", true, false, 1, 37}, {"cuda", false, false, 1, 512},
-                              {"cuda", false, false, 2, 64}, {"cuda", true, false, 2, 512}, {"cuda", false, false, 4, 200},
-                              {"cuda", false, false, 8, 512}, {"cuda", true, true, 8, 100}, {"cuda", true, false, 3, 77}};
+    static const way gpu[] = {
+        {"cuda", true, true, 1, 1024},  {"cuda", true, false, 1, 37},  {"cuda", false, false, 1, 512},
+        {"cuda", false, false, 2, 64},  {"cuda", true, false, 2, 512}, {"cuda", false, false, 4, 200},
+        {"cuda", false, false, 8, 512}, {"cuda", true, true, 8, 100},  {"cuda", true, false, 3, 77}};
     iv_buf file = {0};
     iv_error err;
     const char *recording = getenv("INVAR_RECORD");

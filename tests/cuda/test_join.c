@@ -33,7 +33,8 @@ static void open_team(team *t, int ranks, uint64_t timeout_ms) {
         GPU_OK(cudaDeviceSynchronize());
     }
     for (int r = 0; r < ranks; r++) {
-        t->peers[r] = (iv_gpu_peers){.ranks = ranks, .rank = r, .failed = t->failed, .timeout_ns = timeout_ms * 1000000};
+        t->peers[r] =
+            (iv_gpu_peers){.ranks = ranks, .rank = r, .failed = t->failed, .timeout_ns = timeout_ms * 1000000};
         memcpy(t->peers[r].flags, flags, sizeof flags);
     }
 }
@@ -60,7 +61,8 @@ typedef struct problem {
     size_t nodes, values; /* of a node */
     int owner[IV_LEAVES_MAX];
     float *source[STEPS][IV_LEAVES_MAX], *bias, *weight, *x; /* host */
-    float *gpu_source[STEPS][IV_LEAVES_MAX], *gpu_node[2][IV_LEAVES_MAX], *gpu_x[RANKS], *gpu_bias[RANKS], *gpu_weight[RANKS];
+    float *gpu_source[STEPS][IV_LEAVES_MAX], *gpu_node[2][IV_LEAVES_MAX], *gpu_x[RANKS], *gpu_bias[RANKS],
+        *gpu_weight[RANKS];
     void *gpu_normed[RANKS];
 } problem;
 
@@ -138,7 +140,8 @@ static size_t want_joined(problem *p, int step) {
     for (size_t row = 0; row < p->a.rows; row++)
         for (size_t c = 0; c < p->a.hidden; c += IV_JOIN_COLUMNS) {
             const float *node[IV_LEAVES_MAX];
-            size_t n = p->a.hidden - c < IV_JOIN_COLUMNS ? p->a.hidden - c : IV_JOIN_COLUMNS, at = row * p->a.hidden + c;
+            size_t n = p->a.hidden - c < IV_JOIN_COLUMNS ? p->a.hidden - c : IV_JOIN_COLUMNS,
+                   at = row * p->a.hidden + c;
             float root[IV_JOIN_COLUMNS] = {0};
             for (size_t i = 0; i < p->nodes; i++) node[i] = p->source[step][i] + at;
             iv_join(p->a.arithmetic, &p->a.join, node, NULL, n, root);
@@ -168,8 +171,8 @@ static void compare(const problem *p, const team *t) {
     void *normed = want_normed(p);
     for (int rank = 0; rank < t->ranks; rank++) {
         char what[120];
-        snprintf(what, sizeof what, "%d ranks, way %d, %zu x %zu, %zu nodes: rank %d", t->ranks, (int)p->a.way, p->a.rows,
-                 p->a.hidden, p->nodes, rank);
+        snprintf(what, sizeof what, "%d ranks, way %d, %zu x %zu, %zu nodes: rank %d", t->ranks, (int)p->a.way,
+                 p->a.rows, p->a.hidden, p->nodes, rank);
         use(t, rank);
         float *x = host_copy(p->gpu_x[rank], p->values * sizeof *x);
         for (size_t row = 0; row < p->a.rows; row++) {
@@ -178,15 +181,21 @@ static void compare(const problem *p, const team *t) {
                 assert_same_bits(what, p->x + row * p->a.hidden, x + row * p->a.hidden, p->a.hidden, 4, false);
         }
         if (p->a.norm_weight)
-            assert_gpu_has(what, normed, p->gpu_normed[rank], p->a.rows * p->a.normed_stride, iv_dtype_bytes(p->a.type), false);
+            assert_gpu_has(what, normed, p->gpu_normed[rank], p->a.rows * p->a.normed_stride, iv_dtype_bytes(p->a.type),
+                           false);
         free(x);
     }
     free(normed);
 }
 
 static size_t join_trial(rng *r, const team *t, size_t rows, size_t hidden, size_t leaves, iv_gpu_join_way way) {
-    problem p = {.a = {.arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32, .rows = rows, .hidden = hidden, .eps = 1e-6f,
-                       .type = (iv_dtype)rng_below(r, 3), .normed_stride = hidden + rng_below(r, 2) * 4, .way = way},
+    problem p = {.a = {.arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32,
+                       .rows = rows,
+                       .hidden = hidden,
+                       .eps = 1e-6f,
+                       .type = (iv_dtype)rng_below(r, 3),
+                       .normed_stride = hidden + rng_below(r, 2) * 4,
+                       .way = way},
                  .values = rows * hidden};
     cudaGraphExec_t exec[RANKS];
     size_t differ = 0;
@@ -222,7 +231,8 @@ static void joins(void **state) {
         open_team(&t, ranks, 5000);
         for (size_t trial = 0; trial < trials(12, 200); trial++) {
             static const size_t widths[] = {64, 250, 1000, 2048, 4096, 5120};
-            size_t leaves = rng_below(&r, 4) ? 8 : (size_t)1 << rng_below(&r, 4), rows = 1 + rng_below(&r, 3 * trial + 1);
+            size_t leaves = rng_below(&r, 4) ? 8 : (size_t)1 << rng_below(&r, 4),
+                   rows = 1 + rng_below(&r, 3 * trial + 1);
             differ += join_trial(&r, &t, rows, widths[rng_below(&r, 6)], leaves, (iv_gpu_join_way)(trial % 3));
         }
         if (t.gpus == ranks) join_trial(&r, &t, 700, 4096, 8, IV_GPU_JOIN_TWO_SHOT);
@@ -254,8 +264,8 @@ static void meetings(void **state) {
             for (int i = 0; i < ROUNDS; i++) { /* each hears the next rank's word of this round */
                 GPU_OK(cudaMemsetAsync(said[r][i % 2], i * ranks + r, N, t.stream[r]));
                 GPU_OK(iv_gpu_meet(&t.peers[r], t.stream[r]));
-                GPU_OK(cudaMemcpyAsync(heard[r] + (size_t)N * (size_t)i, said[(r + 1) % ranks][i % 2], N, cudaMemcpyDefault,
-                                       t.stream[r]));
+                GPU_OK(cudaMemcpyAsync(heard[r] + (size_t)N * (size_t)i, said[(r + 1) % ranks][i % 2], N,
+                                       cudaMemcpyDefault, t.stream[r]));
             }
         }
         wait_for_all(&t);
@@ -266,7 +276,8 @@ static void meetings(void **state) {
             for (int i = 0; i < ROUNDS; i++)
                 for (size_t j = 0; j < N; j++)
                     if (got[(size_t)N * (size_t)i + j] != (unsigned char)(i * ranks + (r + 1) % ranks))
-                        fail_msg("rank %d of %d, round %d, byte %zu: heard %u", r, ranks, i, j, got[(size_t)N * (size_t)i + j]);
+                        fail_msg("rank %d of %d, round %d, byte %zu: heard %u", r, ranks, i, j,
+                                 got[(size_t)N * (size_t)i + j]);
             free(got), cudaFree(said[r][0]), cudaFree(said[r][1]), cudaFree(heard[r]);
         }
         close_team(&t);

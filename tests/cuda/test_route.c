@@ -51,10 +51,11 @@ static void route_trial(rng *r, size_t experts, size_t rows) {
     want_routes(logits, rows, experts, k, normalise, ids, weights);
     want_groups(ids, (size_t)counted, experts, k, offsets, slots);
     float *gpu_logits = gpu_copy(logits, rows * experts * sizeof *logits), *gpu_weights = gpu_room(rows * k * 4);
-    int32_t *gpu_ids = gpu_room(rows * k * 4), *gpu_offsets = gpu_room((experts + 1) * 4), *gpu_slots = gpu_room(rows * k * 4);
+    int32_t *gpu_ids = gpu_room(rows * k * 4), *gpu_offsets = gpu_room((experts + 1) * 4),
+            *gpu_slots = gpu_room(rows * k * 4);
     int32_t *gpu_counted = gpu_copy(&counted, sizeof counted);
-    GPU_OK(iv_gpu_route(gpu_logits, rows, gpu_counted, experts, k, normalise, gpu_ids, gpu_weights, gpu_offsets, gpu_slots,
-                        NULL));
+    GPU_OK(iv_gpu_route(gpu_logits, rows, gpu_counted, experts, k, normalise, gpu_ids, gpu_weights, gpu_offsets,
+                        gpu_slots, NULL));
     assert_gpu_has("ids", ids, gpu_ids, rows * k, 4, false);
     assert_gpu_has("weights", weights, gpu_weights, rows * k, 4, true);
     assert_gpu_has("offsets", offsets, gpu_offsets, experts + 1, 4, false);
@@ -84,7 +85,8 @@ static void random_ids(rng *r, size_t experts, size_t k, int32_t *ids) {
 
 /* Returns how many elements another order of the same terms would change. */
 static size_t combine_trial(rng *r) {
-    size_t experts = random_experts(r), k = 1 + rng_below(r, experts < 12 ? experts : 12), rows = 1 + rng_below(r, 9), changed = 0;
+    size_t experts = random_experts(r), k = 1 + rng_below(r, experts < 12 ? experts : 12), rows = 1 + rng_below(r, 9),
+           changed = 0;
     size_t hidden = rng_below(r, 3) ? 4 * (1 + rng_below(r, 600)) : 1 + rng_below(r, 300);
     if (rng_below(r, 6) == 0) k = 1 + rng_below(r, experts < 64 ? experts : 64);
     size_t ranks = 1 + rng_below(r, experts < 8 ? experts : 8), n = rows * k * hidden;

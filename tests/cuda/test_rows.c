@@ -22,7 +22,8 @@ static void embedding(void **state) {
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("embedding");
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
-        size_t hidden = random_n(&r), k = iv_padded_k(hidden), vocab = 1 + rng_below(&r, 300), rows = 1 + rng_below(&r, 40);
+        size_t hidden = random_n(&r), k = iv_padded_k(hidden), vocab = 1 + rng_below(&r, 300),
+               rows = 1 + rng_below(&r, 40);
         iv_dtype type = types[trial % 3];
         void *table = random_values(&r, WIDE, type, vocab * k);
         int32_t ids[40];
@@ -32,7 +33,8 @@ static void embedding(void **state) {
             size_t id = ids[i] < 0 || (size_t)ids[i] >= vocab ? 0 : (size_t)ids[i];
             for (size_t j = 0; j < hidden; j++) want[i * hidden + j] = as_float(type, table, id * k + j);
         }
-        iv_gpu_matrix m = {.type = type, .n = vocab, .k_padded = k, .data = gpu_copy(table, vocab * k * iv_dtype_bytes(type))};
+        iv_gpu_matrix m = {
+            .type = type, .n = vocab, .k_padded = k, .data = gpu_copy(table, vocab * k * iv_dtype_bytes(type))};
         int32_t *gpu_ids = gpu_copy(ids, rows * sizeof *ids);
         float *x = gpu_room(rows * hidden * sizeof *x);
         GPU_OK(iv_gpu_embed(&m, gpu_ids, rows, hidden, x, NULL));
@@ -51,7 +53,8 @@ static void rmsnorm(void **state) {
         size_t stride = n + rng_below(&r, 2) * rng_below(&r, 40);
         iv_dtype type = types[trial % 3];
         float *x = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * n);
-        float *w = random_values(&r, rng_below(&r, 6) ? NORMAL : SPECIAL, IV_F32, n), eps = rng_below(&r, 2) ? 1e-6f : 0.0f;
+        float *w = random_values(&r, rng_below(&r, 6) ? NORMAL : SPECIAL, IV_F32, n),
+              eps = rng_below(&r, 2) ? 1e-6f : 0.0f;
         float *y = malloc(rows * n * sizeof *y);
         int32_t *pick = NULL, *gpu_pick = NULL;
         if (rng_below(&r, 2)) {
@@ -87,7 +90,8 @@ static void swiglu(void **state) {
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
         size_t n = random_n(&r), rows = 1 + rng_below(&r, 20), stride = rng_below(&r, 2) ? iv_padded_k(n) : n;
         iv_dtype type = types[trial % 3];
-        float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n), *y = malloc(rows * n * sizeof *y);
+        float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n),
+              *y = malloc(rows * n * sizeof *y);
         for (size_t i = 0; i < rows; i++) iv_ref_swiglu(wide + i * 2 * n, wide + (2 * i + 1) * n, n, y + i * n);
         void *want = padded(type, y, rows, n, stride), *act = gpu_room(rows * stride * iv_dtype_bytes(type));
         float *gpu_wide = gpu_copy(wide, rows * 2 * n * sizeof *wide);
@@ -200,7 +204,8 @@ static void rotation_trial(rng *r, size_t trial) {
                                .slots = slots,
                                .kv = {.type = types[trial % 3], .heads = kv_heads, .head_dim = d, .page_count = PAGES},
                                .layer = (uint32_t)rng_below(r, 60)};
-    size_t element = iv_dtype_bytes(t.a.kv.type), kv_bytes = PAGES * iv_gpu_kv_page_bytes(&t.a.kv), q = rows * heads * d;
+    size_t element = iv_dtype_bytes(t.a.kv.type), kv_bytes = PAGES * iv_gpu_kv_page_bytes(&t.a.kv),
+           q = rows * heads * d;
     t.pages = calloc(kv_bytes, 1), t.q = malloc(q * element);
     iv_gpu_rotate_args a = t.a;
     a.kv.pages = gpu_copy(t.pages, kv_bytes), a.q = gpu_room(q * element);

@@ -63,8 +63,12 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
     assert_same_bits("max", &max, &got->max, 1, 4, true);
     assert_same_bits("log_sum", &log_sum, &got->log_sum, 1, 4, true);
     if (!(log_sum >= 0.0f && log_sum < 1e30f)) return; /* the request fails: any token */
-    iv_sampling q = {.temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k,
-                     .repetition_penalty = 1.0f, .seed = p->seed};
+    iv_sampling q = {.temperature = p->temperature,
+                     .top_p = p->top_p,
+                     .min_p = p->min_p,
+                     .top_k = p->top_k,
+                     .repetition_penalty = 1.0f,
+                     .seed = p->seed};
     if (got->token < 0) {
         if (!may_be_left(x, vocab, p))
             fail_msg("left to the host: vocabulary %zu, temperature %g, top_p %g, top_k %d", vocab, p->temperature,
@@ -74,8 +78,8 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
     }
     int32_t token = iv_sample(s, k, &q, x, NULL, 0, p->position);
     if (token != got->token)
-        fail_msg("token: wanted %d, got %d: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d, logits %g %g", token,
-                 got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token], x[got->token]);
+        fail_msg("token: wanted %d, got %d: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d, logits %g %g",
+                 token, got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token], x[got->token]);
     float logprob = (x[token] - max) - log_sum;
     assert_same_bits("logprob", &logprob, &got->logprob, 1, 4, false);
     moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != token;
@@ -119,7 +123,8 @@ static void samples(void **state) {
     }
     sample_trial(&r, VOCAB, ROWS, false);
     sample_trial(&r, 262144, 5, false);
-    printf("%zu rows compared, %zu left to the host; the next position has another token in %zu\n", compared, left, moved);
+    printf("%zu rows compared, %zu left to the host; the next position has another token in %zu\n", compared, left,
+           moved);
     assert_true(compared > 100 && moved > 0);
 }
 

@@ -1,10 +1,10 @@
 /* attention_plan.h: the plan of a step's attention, as the host writes it and the kernels read it.
  *
- * A tile is a few consecutive rows of a span times the query heads of one KV head (a slice of them where they are many),
- * packed row by row: packed row = token * width + head. Short tiles are cut along the splits: the units (tile, slice,
- * split) stand in one line, which is shared out among the workers at cuts that the plan names. Tall tiles are whole.
- * Where a tile's splits lie with several workers, the first merges its own, the others leave each split's state in the
- * scratch, and all of them are merged in index order: the bits know nothing of the cuts. */
+ * A tile is a few consecutive rows of a span times the query heads of one KV head (a slice of them where they are
+ * many), packed row by row: packed row = token * width + head. Short tiles are cut along the splits: the units (tile,
+ * slice, split) stand in one line, which is shared out among the workers at cuts that the plan names. Tall tiles are
+ * whole. Where a tile's splits lie with several workers, the first merges its own, the others leave each split's state
+ * in the scratch, and all of them are merged in index order: the bits know nothing of the cuts. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_PLAN_H
 #define IV_KERNELS_CUDA_ATTENTION_PLAN_H
 
@@ -46,7 +46,7 @@ typedef struct iv_attention_worker {
     int32_t end_tile, end_unit;
     int32_t share_first, share_last;
     int32_t part_first, part_last; /* which of the share's parts they are */
-    iv_attention_tile first; /* a copy of its first tile, so that one look at memory is enough to begin */
+    iv_attention_tile first;       /* a copy of its first tile, so that one look at memory is enough to begin */
 } iv_attention_worker;
 
 typedef struct iv_attention_share {
