@@ -108,8 +108,8 @@ IV_DEVICE bool iv_attention_sees(int position, int64_t window, int first, int co
     return position >= first && iv_attention_low(position, window) < first + count;
 }
 
-/* exp2 of the law for x that is not above 0; a NaN becomes 0x7f7fffff, a number no weight has. */
-IV_DEVICE float iv_attention_weight_or_huge(float x) {
+/* exp2 of the law for x that is not above 0, or NaN. */
+IV_DEVICE float iv_attention_weight(float x) {
     float t = v_add(x, 0x1.8p23f), f = v_sub(x, v_sub(t, 0x1.8p23f)), w = 0x1.5ec86ap-10f;
     w = __fmaf_rn(w, f, 0x1.3cbf6p-7f);
     w = __fmaf_rn(w, f, 0x1.c6afeep-5f);
@@ -117,12 +117,7 @@ IV_DEVICE float iv_attention_weight_or_huge(float x) {
     w = __fmaf_rn(w, f, 0x1.62e43p-1f);
     w = __fmaf_rn(w, f, 1.0f);
     w = __uint_as_float(__float_as_uint(w) + (__float_as_uint(t) << 23)); /* 0x4b400000 << 23 is 0 */
-    return x < -126.0f ? 0.0f : w;
-}
-
-/* The same, and NaN for NaN. */
-IV_DEVICE float iv_attention_weight(float x) {
-    float w = iv_attention_weight_or_huge(x);
+    w = x < -126.0f ? 0.0f : w;
     return x == x ? w : __uint_as_float(IV_NAN_F32_BITS);
 }
 

@@ -114,6 +114,20 @@ template <int DIM> struct producer {
 
 /* ---- the consumers ------------------------------------------------------------------------------------------------ */
 
+/* exp2(-y) of the law for y in [0, 125.5], given sum = y + WEIGHT_MAGIC: its last bits are 2 + n for y = n + a fraction, and
+ * those above them are 0x4b400000's, which they are for no other y. 2^(2 - fraction) by the law's polynomial times 4 (its
+ * roundings are the same), and an exponent less by 2 + n. */
+#define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
+IV_DEVICE float near_weight(float y, float sum) {
+    float f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
+    w = __fmaf_rn(w, f, 4 * 0x1.3cbf6p-7f);
+    w = __fmaf_rn(w, f, 4 * 0x1.c6afeep-5f);
+    w = __fmaf_rn(w, f, 4 * 0x1.ebfa4cp-3f);
+    w = __fmaf_rn(w, f, 4 * 0x1.62e43p-1f);
+    w = __fmaf_rn(w, f, 4 * 1.0f);
+    return __uint_as_float(__float_as_uint(w) - (__float_as_uint(sum) << 23));
+}
+
 template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
     static constexpr int OUT = DIM / 2; /* a thread's elements of the output */
@@ -145,7 +159,6 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     /* out (or nothing, at a split's start) + weights V, under way. */
     __device__ __forceinline__ void ask_values(int n, bool fresh) {
         uint32_t v = at.v + n % STAGES * z::STAGE;
-        iv_mbar_wait(iv_shared(&at.s->v_full[n % STAGES]), n / STAGES & 1);
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BLOCK / 16; i++)
@@ -186,14 +199,25 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
         }
 #pragma unroll
-        for (int i = 0; i < 32; i++) score[i] = iv_attention_weight_or_huge(v_sub(score[i], m[i / 2 % 2]));
+        for (int part = 0; part < 32; part += 8) {
+            float *y = score + part, sum[8];
+            uint32_t all = 0;
 #pragma unroll
-        for (int i = 0; i < 32; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[i]);
+            for (int i = 0; i < 8; i++) {
+                y[i] = v_sub(m[i / 2 % 2], y[i]);
+                sum[i] = v_add(y[i], WEIGHT_MAGIC);
+                all |= __float_as_uint(sum[i]);
+            }
+            if (__any_sync(~0u, (all & ~127u) != 0x4b400000u)) {
 #pragma unroll
-        for (int h = 0; h < 2; h++)
+                for (int i = 0; i < 8; i++) y[i] = iv_attention_weight(-y[i]);
+            } else {
 #pragma unroll
-            for (int c = 0; c < 2; c++) /* a weight that should be NaN is huge: what a sum of true ones never is */
-                lanes[h][c] = lanes[h][c] > 1e30f ? __uint_as_float(IV_NAN_F32_BITS) : lanes[h][c];
+                for (int i = 0; i < 8; i++) y[i] = near_weight(y[i], sum[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], y[i]);
+        }
     }
 
     __device__ __forceinline__ void round_weights(void) {
@@ -294,10 +318,13 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         give(&at.s->k_empty[n % STAGES]);
         float alpha[2];
         weigh(first, first >= hidden_from || first < seen_from, alpha);
+        iv_mbar_wait(iv_shared(&at.s->v_full[n % STAGES]), n / STAGES & 1);
         round_weights();
         for (int b = first + 1; b <= last; b++, n++) {
+            iv_named_sync(2 + group, 128 * GROUPS); /* the warpgroups' products take turns: while one's run, the other weighs */
             ask_scores(q, n + 1);
             ask_values(n, b - 1 == first || b % EACH == 1);
+            iv_named_arrive(2 + (group ^ 1), 128 * GROUPS);
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[(n + 1) % STAGES]);
@@ -305,6 +332,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             if (b % EACH == 0) e = end_split();
             weigh(b, b >= hidden_from || b < seen_from, alpha);
             iv_wgmma_hold(score); /* weighed before the wait, not after */
+            iv_mbar_wait(iv_shared(&at.s->v_full[(n + 1) % STAGES]), (n + 1) / STAGES & 1);
             iv_wgmma_wait<0>();
             iv_wgmma_hold(out);
             give(&at.s->v_empty[n % STAGES]);
@@ -361,6 +389,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         iv_registers_take<240>();
         consumer<DIM, TYPE> c = {p, at, warp / 4 - 1, warp % 4, lane / 4, lane % 4};
         item i;
+        if (c.group == 1) iv_named_arrive(2, 128 * GROUPS); /* the first turn is the first one's */
         for (int j = 0, n = 0; next_item(p, j, &i); j++) c.run(i, j % 2, j / 2 & 1, n);
     }
 }
