@@ -3,7 +3,8 @@
  * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards
  * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
  *
- * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out. */
+ * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out, INVAR_CASE=NAME
+ * all other models. */
 #include "engine/client.h"
 #include "base/digest.h"
 #include "base/file.h"
@@ -101,6 +102,11 @@ static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_e
 static void meet(const model_case *m, const way *w, const char *want) {
     char hex[65];
     iv_error err;
+    if (getenv("INVAR_CASE")) {
+        printf("%s: %s%s, %zu ranks, %zu tokens a step\n", m->name, w->device, w->eager ? ", eager" : "", w->ranks,
+               w->budget);
+        fflush(stdout);
+    }
     iv_status status = digest_of(m, w, hex, &err);
     if (status == IV_UNSUPPORTED || status == IV_INVALID) {
         printf("SKIPPED: %s\n", err.message);
@@ -115,6 +121,11 @@ static void meet(const model_case *m, const way *w, const char *want) {
 static bool wanted(const char *device) {
     const char *only = getenv("INVAR_DEVICES");
     return !only || !*only || strcmp(only, device) == 0;
+}
+
+static bool wanted_case(const char *name) {
+    const char *only = getenv("INVAR_CASE");
+    return !only || !*only || strcmp(only, name) == 0;
 }
 
 static bool have_gpu(void) {
@@ -153,6 +164,7 @@ static void all_devices_meet_the_h200s_digests(void **state) {
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
     for (size_t i = 0; i < CASES; i++) {
         char key[80];
+        if (!wanted_case(cases[i].name)) continue;
         snprintf(key, sizeof key, "\n%s ", cases[i].name);
         const char *want = strstr(file.data, key);
         assert_non_null(want);
