@@ -205,6 +205,36 @@ static void control_a_baseline_differs(void **state) {
     assert_string_not_equal(law, other);
 }
 
+/* The logits of every position at once, more rows than a step of the engine samples. */
+static void all_positions(void **state) {
+    (void)state;
+    enum { N = 150 };
+    char dir[4200];
+    int32_t ids[N];
+    float *rows[2] = {NULL, NULL};
+    size_t vocab = 0;
+    if (!have_gpu()) {
+        printf("SKIPPED: no GPU that does tc16\n");
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        way w = {i ? "cuda" : "cpu", false, true, 1, 100};
+        iv_error err;
+        iv_engine_info info;
+        iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
+        iv_engine *e = open_with(&o);
+        iv_engine_get_info(e, &info);
+        vocab = info.vocab_size;
+        rng g = {5};
+        for (size_t t = 0; t < N; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+        rows[i] = malloc(N * vocab * sizeof(float));
+        ASSERT_OK(iv_engine_logits(e, ids, N, rows[i], &err), &err);
+        iv_engine_close(e);
+    }
+    assert_memory_equal(rows[0], rows[1], N * vocab * sizeof(float));
+    free(rows[0]), free(rows[1]);
+}
+
 /* What cannot be had is refused with a reason. */
 static void refusals(void **state) {
     (void)state;
@@ -235,6 +265,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_meet_the_h200s_digests),
-                                       cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(all_positions),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
