@@ -11,10 +11,12 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/linear_tile.cuh"
 
+/* How a stage is asked for: as one box of the copy engine, in pieces of 64 or 32 k, where leaves consist of such
+ * pieces; else piece by piece, of 64 k, the last one reaching into the next leaf. */
+typedef enum load_form { WHOLE_64, WHOLE_32, PIECES } load_form;
+
 enum {
-    BOX_K = 64,
-    BOX_STEPS = BOX_K / IV_CHAIN_STEP,
-    BOX_BYTES = 16 * BOX_K * 2,
+    X_K = 64, /* k of x that stand together */
     WARPS_MAX = 8, /* that multiply */
     NODE_BYTES = 512, /* a leaf of 16 outputs and 8 tokens */
     SHARED_MAX = 227 * 1024
@@ -25,9 +27,9 @@ typedef struct stream_job {
     int split;      /* CTAs of a cluster */
     int leaf_warps; /* leaves of a CTA */
     int row_tiles;  /* of 16 outputs, of a cluster: each a multiple of split */
-    int stages, boxes; /* of the ring; of a stage: 16 outputs x 64 k each */
+    int stages, boxes; /* of the ring; of a stage: pieces of 16 outputs x piece_k */
+    int piece_k;
     int at_once;       /* leaves whose stages take turns */
-    int pitch;         /* bytes from row to row of a stage; 128: boxes of the copy engine */
     int release;       /* the next kernel may come when so many stages are still to be asked for */
     int x_rows;        /* that shared memory holds */
     int leaf_k;
@@ -35,16 +37,21 @@ typedef struct stream_job {
     bool strided;
 } stream_job;
 
-/* Where things lie in shared memory. */
+/* Where things lie in shared memory. A warp has full-barriers of its own, as many as there are stages: it may come to
+ * wait for a stage of the ring that still belongs to others. */
 typedef struct stream_places {
-    uint32_t ring, x, nodes, bars, end; /* bars: full and empty of each stage, full and empty of two node buffers */
+    uint32_t ring, x, nodes;
+    uint32_t full, empty, nodes_full, nodes_empty; /* mbarriers */
+    uint32_t end;
 } stream_places;
 
-static __host__ __device__ __forceinline__ int leaf_boxes(const stream_job &j) {
-    return (j.leaf_k + BOX_K - 1) / BOX_K;
-}
-static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) {
-    return j.pitch == 128 ? j.boxes * BOX_BYTES : 16 * j.pitch;
+static __host__ __device__ __forceinline__ int parts(int whole, int part) { return (whole + part - 1) / part; }
+static __host__ __device__ __forceinline__ int leaf_boxes(const stream_job &j) { return parts(j.leaf_k, j.piece_k); }
+static __host__ __device__ __forceinline__ int leaf_stages(const stream_job &j) { return parts(leaf_boxes(j), j.boxes); }
+static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) { return j.boxes * 32 * j.piece_k; }
+/* Of the rows of x, one leaf. */
+static __host__ __device__ __forceinline__ int x_bytes(const stream_job &j) {
+    return parts(j.leaf_k, X_K) * j.x_rows * 2 * X_K;
 }
 static __host__ __device__ __forceinline__ int node_buffers(int tiles) { return tiles <= 2 ? 2 : 1; }
 
@@ -52,10 +59,12 @@ static __host__ __device__ __forceinline__ stream_places places(const stream_job
     int warps = j.leaf_warps * j.row_tiles;
     stream_places s;
     s.ring = 0;
-    s.x = (uint32_t)(j.stages * stage_bytes(j) + 127) / 128 * 128;
-    s.nodes = s.x + (uint32_t)(j.leaf_warps * leaf_boxes(j) * j.x_rows * 128);
-    s.bars = s.nodes + (uint32_t)(node_buffers(tiles) * warps * NODE_BYTES * tiles);
-    s.end = s.bars + (uint32_t)(2 * j.stages + 4) * 8;
+    s.x = (uint32_t)(j.stages * stage_bytes(j));
+    s.nodes = s.x + (uint32_t)(j.leaf_warps * x_bytes(j));
+    s.full = s.nodes + (uint32_t)(node_buffers(tiles) * warps * NODE_BYTES * tiles);
+    s.empty = s.full + (uint32_t)(warps * j.stages) * 8;
+    s.nodes_full = s.empty + (uint32_t)j.stages * 8, s.nodes_empty = s.nodes_full + 16;
+    s.end = s.nodes_empty + 16;
     return s;
 }
 
@@ -78,6 +87,12 @@ template <iv_dtype TYPE> IV_DEVICE void mma(float *c, const uint32_t (&a)[4], ui
                      "{%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+IV_DEVICE void load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int v, uint64_t l2) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z),
+                 "r"(v), "l"(l2)
+                 : "memory");
 }
 IV_DEVICE void store_cluster4(uint32_t address, const float *v) {
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
@@ -128,52 +143,46 @@ IV_DEVICE bool walk_next(walk &w, const stream_job &j, int tile_m) {
 
 /* ---- the warp that asks for weights -------------------------------------------------------------------------- */
 
-static __host__ __device__ __forceinline__ int leaf_stages(const stream_job &j) {
-    return (leaf_boxes(j) + j.boxes - 1) / j.boxes;
-}
-
 /* A tile's stages in the order in which they are asked for: 16 outputs after 16 outputs; of each, `at_once` leaves after
  * another; of these the stages in turn. */
-template <bool ROWS> struct feeder {
+template <load_form FORM> struct feeder {
     const CUtensorMap &map;
     const stream_job &j;
-    uint32_t ring, bars;
+    const stream_places &s;
     int stage, todo, k_of_cta;
     uint32_t parity;
 
-    __device__ __forceinline__ void ask(int n0, int expert, int leaf_warp, int box) {
-        int lane = threadIdx.x % 32, now = min(leaf_boxes(j) - box, j.boxes), k = box * BOX_K;
-        int k0 = k_of_cta + leaf_warp * j.leaf_k + k;
-        uint32_t full = bars + 8 * stage, to = ring + stage * stage_bytes(j);
-        iv_mbar_wait(full + 8 * j.stages, parity);
-        if (ROWS) {
-            int bytes = min(now * BOX_K, j.leaf_k - k) * 2;
-            if (lane == 0) iv_mbar_expect(full, 16 * bytes);
-            __syncwarp();
-            if (lane < 16)
-                iv_bulk_load(to + lane * j.pitch,
-                             (const char *)j.p.w + expert * j.p.expert_bytes +
-                                 ((size_t)min(n0 + lane, j.p.n - 1) * j.p.k_padded + k0) * 2,
-                             bytes, full, IV_L2_FIRST);
-        } else if (lane == 0) {
-            iv_mbar_expect(full, now * BOX_BYTES);
+    __device__ __forceinline__ void ask(int n0, int expert, int leaf_warp, int box, uint32_t full) {
+        int lane = threadIdx.x % 32, k = k_of_cta + leaf_warp * j.leaf_k + box * j.piece_k;
+        uint32_t to = s.ring + stage * stage_bytes(j);
+        iv_mbar_wait(s.empty + 8 * stage, parity);
+        if (lane == 0 && FORM == PIECES) {
+            int now = min(leaf_boxes(j) - box, j.boxes);
+            iv_mbar_expect(full, now * 32 * X_K);
             for (int b = 0; b < now; b++)
-                iv_tma_load_3d(to + b * BOX_BYTES, &map, full, k0 + b * BOX_K, n0, expert, IV_L2_FIRST);
+                iv_tma_load_3d(to + b * 32 * X_K, &map, full, k + b * X_K, n0, expert, IV_L2_FIRST);
+        } else if (lane == 0) {
+            iv_mbar_expect(full, stage_bytes(j));
+            load_4d(to, &map, full, 0, n0, k / j.piece_k, expert, IV_L2_FIRST);
         }
         if (--todo == j.release && lane == 0) iv_dependency_release();
         if (++stage == j.stages) stage = 0, parity ^= 1;
     }
 
     __device__ __forceinline__ void all(walk at, int tile_m) {
+        int base = 0; /* of the full-barriers of every warp: that of a tile's first stage */
         stage = 0, parity = 1;
         todo = at.left * j.row_tiles * j.leaf_warps * leaf_stages(j);
         if (todo <= j.release && threadIdx.x % 32 == 0) iv_dependency_release();
-        for (; at.left > 0; walk_next(at, j, tile_m))
+        for (; at.left > 0; walk_next(at, j, tile_m), base = (base + leaf_stages(j)) % j.stages)
             for (int r = 0; r < j.row_tiles; r++)
                 for (int leaf = 0; leaf < j.leaf_warps; leaf += j.at_once)
-                    for (int box = 0; box < leaf_boxes(j); box += j.boxes)
+                    for (int box = 0, bar = base; box < leaf_boxes(j); box += j.boxes) {
                         for (int i = 0; i < j.at_once; i++)
-                            ask((at.group * j.row_tiles + r) * 16, at.rows.expert, leaf + i, box);
+                            ask((at.group * j.row_tiles + r) * 16, at.rows.expert, leaf + i, box,
+                                s.full + 8 * (((leaf + i) * j.row_tiles + r) * j.stages + bar));
+                        if (++bar == j.stages) bar = 0;
+                    }
     }
 };
 
@@ -205,56 +214,47 @@ IV_DEVICE void load_x(const stream_job &j, const iv_linear_rows &rows, uint32_t 
     meet();
 }
 
-/* Steps [0, steps) of a box. w and x[] are the lane's addresses. */
-template <iv_dtype TYPE, int NT, bool ROWS>
-IV_DEVICE void multiply_box(float (&acc)[4 * NT], uint32_t w, uint32_t x, const uint32_t (&x_at)[NT], int steps) {
+/* `steps` steps of a stage, the first of which is even in its leaf; two at a time. w and x + x_at[] are the lane's. */
+template <iv_dtype TYPE, int NT, load_form FORM>
+IV_DEVICE void multiply_stage(float (&acc)[4 * NT], uint32_t w, uint32_t x, int x_rows, const uint32_t (&x_at)[NT],
+                              int first, int steps) {
+#pragma unroll 4
+    for (int s = 0; s < steps; s += 2) {
+        uint32_t a[4], c[4], b[NT][4], wide = FORM == WHOLE_32 ? w + s * 512 : (w + s / 4 * 2048) ^ (s % 4 << 5);
+        uint32_t from = x + (first + s) / 4 * x_rows * 128, part = (first + s) % 4 << 5;
+        load_matrices(a, wide);
+        load_matrices(c, wide ^ 32);
 #pragma unroll
-    for (int s = 0; s < BOX_STEPS; s += 2) {
-        if (s >= steps) break;
-        uint32_t a[4], c[4], b[NT][4];
-        load_matrices(a, ROWS ? w + (s << 5) : w ^ (s << 5));
-        load_matrices(c, ROWS ? w + ((s + 1) << 5) : w ^ ((s + 1) << 5));
-#pragma unroll
-        for (int i = 0; i < NT; i++) load_matrices(b[i], x + (x_at[i] ^ (s << 5)));
+        for (int i = 0; i < NT; i++) load_matrices(b[i], from + (x_at[i] ^ part));
 #pragma unroll
         for (int i = 0; i < NT; i++) mma<TYPE>(acc + 4 * i, a, b[i][0], b[i][1]);
-        if (s + 1 >= steps) break;
+        if (FORM == PIECES && s + 1 >= steps) break;
 #pragma unroll
         for (int i = 0; i < NT; i++) mma<TYPE>(acc + 4 * i, c, b[i][2], b[i][3]);
     }
 }
 
-/* A place in the ring, moved by a number of stages. */
-typedef struct place {
-    int stage;
-    uint32_t parity;
-} place;
-IV_DEVICE void move(place &p, int stages, int by, int times) { /* by + times * stages on */
-    p.stage += by, p.parity ^= times & 1;
-    if (p.stage >= stages) p.stage -= stages, p.parity ^= 1;
-}
-
-template <iv_dtype TYPE, int NT, bool ROWS>
+template <iv_dtype TYPE, int NT, load_form FORM>
 IV_DEVICE void multiply(const stream_job &j, const stream_places &s, int rank, int cluster, int clusters) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, leaf_warp = warp / j.row_tiles,
         row_tile = warp % j.row_tiles;
     int boxes = leaf_boxes(j), steps = j.leaf_k / IV_CHAIN_STEP, turns = leaf_stages(j);
     int warps = j.leaf_warps * j.row_tiles, owner = row_tile % j.split, k0 = (rank * j.leaf_warps + leaf_warp) * j.leaf_k;
     int slot = row_tile / j.split * j.p.leaves + rank * j.leaf_warps + leaf_warp;
-    uint32_t node_full = s.bars + 16 * j.stages, node_empty = node_full + 16;
     int first = (row_tile * j.leaf_warps + leaf_warp / j.at_once * j.at_once) * turns + leaf_warp % j.at_once;
     int rest = warps * turns - (turns - 1) * j.at_once; /* from a tile's last stage to the next one's first */
-    int rest_by = rest % j.stages, rest_times = rest / j.stages;
-    int turn_by = j.at_once % j.stages, turn_times = j.at_once / j.stages;
-    place at_stage = {0, 0};
-    move(at_stage, j.stages, first % j.stages, first / j.stages);
+    int stage = first % j.stages, rest_by = rest % j.stages, turn_by = j.at_once % j.stages;
+    int bar = 0; /* the warp's own count of its stages */
+    uint32_t parity = 0;
     /* Lane l reads row l % 16, chunk l / 16 of a step of W; of x row l % 8, and the four chunks of two steps. */
-    uint32_t w_at = (lane % 16) * j.pitch + (((lane / 16) ^ (ROWS ? 0 : lane % 8)) << 4), x_at[NT];
+    uint32_t w_at = FORM == WHOLE_32 ? (lane % 16) * 64 + (((lane / 16) ^ (lane / 2 % 4)) << 4)
+                                     : (lane % 16) * 128 + (((lane / 16) ^ (lane % 8)) << 4);
+    uint32_t x_at[NT];
     for (int i = 0; i < NT; i++) {
         int row = min(lane % 8 + 8 * i, j.x_rows - 1);
         x_at[i] = row * 128 + (((lane / 8) ^ (row % 8)) << 4);
     }
-    uint32_t x = s.x + leaf_warp * boxes * j.x_rows * 128;
+    uint32_t x = s.x + leaf_warp * x_bytes(j);
     int buffer = 0;
     uint32_t node_parity = 1; /* the first use of a buffer need not wait */
     walk at = walk_begin(j, 8 * NT, cluster, clusters);
@@ -263,23 +263,23 @@ IV_DEVICE void multiply(const stream_job &j, const stream_places &s, int rank, i
         float acc[4 * NT];
         for (int i = 0; i < 4 * NT; i++) acc[i] = 0;
         for (int box = 0; box < boxes; box += j.boxes) {
-            uint32_t full = s.bars + 8 * at_stage.stage, w = s.ring + at_stage.stage * stage_bytes(j) + w_at;
-            iv_mbar_wait(full, at_stage.parity);
-            int now = min(boxes - box, j.boxes);
-            for (int b = 0; b < now; b++)
-                multiply_box<TYPE, NT, ROWS>(acc, w + b * (ROWS ? 128 : BOX_BYTES), x + (box + b) * j.x_rows * 128,
-                                             x_at, steps - (box + b) * BOX_STEPS);
+            uint32_t w = s.ring + stage * stage_bytes(j) + w_at;
+            iv_mbar_wait(s.full + 8 * (warp * j.stages + bar), parity);
+            int first_step = box * (j.piece_k / IV_CHAIN_STEP);
+            multiply_stage<TYPE, NT, FORM>(acc, w, x, j.x_rows, x_at, first_step,
+                                           min(steps - first_step, j.boxes * (j.piece_k / IV_CHAIN_STEP)));
             __syncwarp();
-            if (lane == 0) iv_mbar_arrive(full + 8 * j.stages);
-            if (box + j.boxes < boxes) move(at_stage, j.stages, turn_by, turn_times);
+            if (lane == 0) iv_mbar_arrive(s.empty + 8 * stage);
+            stage += box + j.boxes < boxes ? turn_by : rest_by;
+            if (stage >= j.stages) stage -= j.stages;
+            if (++bar == j.stages) bar = 0, parity ^= 1;
         }
-        move(at_stage, j.stages, rest_by, rest_times);
-        iv_mbar_wait_cluster(node_empty + 8 * buffer, node_parity);
+        iv_mbar_wait_cluster(s.nodes_empty + 8 * buffer, node_parity);
         uint32_t to = s.nodes + (buffer * warps + slot) * NT * NODE_BYTES + lane * 16;
         if (j.split > 1) to = iv_shared_of(to, owner);
         for (int i = 0; i < NT; i++) store_cluster4(to + i * NODE_BYTES, acc + 4 * i);
         __syncwarp();
-        if (lane == 0) iv_mbar_arrive_cluster(iv_shared_of(node_full + 8 * buffer, owner));
+        if (lane == 0) iv_mbar_arrive_cluster(iv_shared_of(s.nodes_full + 8 * buffer, owner));
         if (++buffer == node_buffers(NT)) buffer = 0, node_parity ^= 1;
         fresh = walk_next(at, j, 8 * NT);
     }
@@ -340,7 +340,6 @@ IV_DEVICE void finish_end(const finish &f, const iv_linear_problem &p, float4 ro
 template <int NT, int WRITERS>
 IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int cluster, int clusters) {
     int warps = j.leaf_warps * j.row_tiles, writer = threadIdx.x / 32 - warps - 1, lane = threadIdx.x % 32;
-    uint32_t node_full = s.bars + 16 * j.stages, node_empty = node_full + 16;
     walk at = walk_begin(j, 8 * NT, cluster, clusters);
     int buffer = 0, own = j.row_tiles / j.split;
     uint32_t parity = 0;
@@ -353,7 +352,7 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
             float4 root[EACH];
             for (int i = 0; i < EACH; i++)
                 finish_begin(f[i], j.p, at.rows, (writer + i * WRITERS) * 8 + lane % 4 * 2, n);
-            if (!waited) iv_mbar_wait_cluster(node_full + 8 * buffer, parity), waited = true;
+            if (!waited) iv_mbar_wait_cluster(s.nodes_full + 8 * buffer, parity), waited = true;
             for (int i = 0; i < EACH; i++)
                 root[i] = root_of(s.nodes +
                                       ((buffer * warps + o * j.p.leaves) * NT + writer + i * WRITERS) * NODE_BYTES +
@@ -361,7 +360,7 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
                                   NT * NODE_BYTES, j.p.leaves);
             if (o + 1 == own) { /* all is read */
                 __syncwarp();
-                if (lane < j.split) iv_mbar_arrive_cluster(iv_shared_of(node_empty + 8 * buffer, lane));
+                if (lane < j.split) iv_mbar_arrive_cluster(iv_shared_of(s.nodes_empty + 8 * buffer, lane));
             }
             for (int i = 0; i < EACH; i++) finish_end(f[i], j.p, root[i], n);
         }
@@ -370,44 +369,53 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
     }
 }
 
-template <iv_dtype TYPE, int NT, int WRITERS, bool ROWS>
+template <iv_dtype TYPE, int NT, int WRITERS, load_form FORM>
 static __global__ void __launch_bounds__((WARPS_MAX + 1 + WRITERS) * 32, NT <= 2 ? 2 : 1)
     stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ stream_job j) {
     extern __shared__ __align__(1024) unsigned char shared[];
     stream_places s = places(j, NT);
     uint32_t base = iv_shared(shared);
-    s.ring += base, s.x += base, s.nodes += base, s.bars += base;
+    s.ring += base, s.x += base, s.nodes += base, s.full += base, s.empty += base, s.nodes_full += base, s.nodes_empty += base;
     int rank = blockIdx.x % j.split, cluster = blockIdx.x / j.split, clusters = gridDim.x / j.split;
     int warps = j.leaf_warps * j.row_tiles, warp = threadIdx.x / 32;
-    feeder<ROWS> f = {map, j, s.ring, s.bars, 0, 0, rank * j.leaf_warps * j.leaf_k, 0};
-    if ((int)threadIdx.x == warps * 32) {
-        if (!ROWS) iv_tma_prefetch_map(&map);
-        uint32_t nodes = s.bars + 16 * j.stages;
-        for (int i = 0; i < 2 * j.stages; i++) iv_mbar_init(s.bars + 8 * i, 1);
-        for (int b = 0; b < 2; b++) {
-            iv_mbar_init(nodes + 8 * b, warps); /* as many as all CTAs have for the outputs that are owned here */
-            iv_mbar_init(nodes + 16 + 8 * b, j.split * WRITERS);
+    feeder<FORM> f = {map, j, s, 0, 0, rank * j.leaf_warps * j.leaf_k, 0};
+    if (warp == warps) { /* makes the barriers, and does not wait for those who will use them */
+        int lane = threadIdx.x % 32;
+        if (lane == 0) iv_tma_prefetch_map(&map);
+        for (int i = lane; i < (warps + 1) * j.stages; i += 32) iv_mbar_init(s.full + 8 * i, 1); /* empty, too */
+        if (lane < 2) {
+            iv_mbar_init(s.nodes_full + 8 * lane, warps); /* all CTAs have as many for what is owned here */
+            iv_mbar_init(s.nodes_empty + 8 * lane, j.split * WRITERS);
         }
         iv_mbar_init_fence();
         iv_fence_async();
-    }
-    __syncwarp();
-    if (j.split > 1)
+        __syncwarp();
+        if (j.split > 1)
+            iv_cluster_arrive();
+        else
+            iv_named_arrive(15, blockDim.x);
+    } else if (j.split > 1)
         iv_cluster_sync();
     else
-        __syncthreads();
+        iv_named_sync(15, blockDim.x);
     if (warp != warps || j.p.offsets) iv_dependency_wait(); /* which weights come first may be known without */
     if (warp < warps)
-        multiply<TYPE, NT, ROWS>(j, s, rank, cluster, clusters);
+        multiply<TYPE, NT, FORM>(j, s, rank, cluster, clusters);
     else if (warp == warps)
         f.all(walk_begin(j, 8 * NT, cluster, clusters), 8 * NT);
     else
         write<NT, WRITERS>(j, s, rank, cluster, clusters);
     __syncwarp();
-    if (j.split > 1) iv_cluster_sync(); /* nobody leaves while others reach into its memory */
+    if (j.split == 1) return;
+    if (warp == warps) iv_cluster_wait();
+    iv_cluster_sync(); /* nobody leaves while others reach into its memory */
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
+
+static load_form form_of(const stream_job &j) {
+    return j.leaf_k % 64 == 0 ? WHOLE_64 : j.leaf_k % 32 == 0 ? WHOLE_32 : PIECES;
+}
 
 /* False when the configuration does not fit the problem. */
 static bool job_of(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, stream_job *j) {
@@ -418,10 +426,10 @@ static bool job_of(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, s
     j->p = iv_linear_problem_of(a);
     j->split = c->split, j->leaf_warps = leaves / c->split, j->row_tiles = c->tile_n / 16;
     j->stages = c->stages, j->boxes = c->variant % 16, j->at_once = 1 << (c->variant >> 8 & 3);
-    j->pitch = c->variant & 16 ? j->boxes * 128 + 16 : 128;
     j->strided = !a->groups, j->release = c->variant >> 12;
     j->x_rows = (int)iv_size_min(a->rows, (size_t)c->tile_m);
     j->leaf_k = (int)(a->w.k_padded / (size_t)leaves);
+    j->piece_k = form_of(*j) == WHOLE_32 ? 32 : 64;
     j->groups = (int)((a->w.n + (size_t)c->tile_n - 1) / (size_t)c->tile_n);
     return j->row_tiles >= 1 && j->leaf_warps * j->row_tiles <= WARPS_MAX && c->stages >= 2 && c->stages <= 64 &&
            j->boxes >= 1 && j->boxes <= 8 && j->leaf_warps % j->at_once == 0 && places(*j, tiles).end <= SHARED_MAX;
@@ -458,7 +466,7 @@ size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
                     iv_gpu_linear_config c = {IV_GPU_STREAM, rows * 16, tile_m, split, 0, 0};
                     int leaf_warps = a->w.leaves / split;
                     if (form / 3 % 2 && leaf_warps == 1) continue;
-                    c.variant = variant_of(boxes[form % 3], form / 3 % 2 ? leaf_warps : 1, 4) | (rows > split ? 16 : 0);
+                    c.variant = variant_of(boxes[form % 3], form / 3 % 2 ? leaf_warps : 1, 4);
                     c.stages = stages_within(a, c, form / 6 ? BESIDE : ALONE);
                     if (c.stages == 0) continue;
                     if (n < count) out[n] = c;
@@ -487,17 +495,17 @@ bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) 
 }
 
 typedef void (*stream_kernel)(const CUtensorMap, const stream_job);
-template <bool ROWS> static stream_kernel kernel_of(iv_dtype type, int tile_m) {
+template <load_form FORM> static stream_kernel kernel_of(iv_dtype type, int tile_m) {
     bool bf = type == IV_BF16;
     switch (tile_m) {
-    case 8: return bf ? stream<IV_BF16, 1, 1, ROWS> : stream<IV_F16, 1, 1, ROWS>;
-    case 16: return bf ? stream<IV_BF16, 2, 2, ROWS> : stream<IV_F16, 2, 2, ROWS>;
-    case 32: return bf ? stream<IV_BF16, 4, 4, ROWS> : stream<IV_F16, 4, 4, ROWS>;
-    default: return bf ? stream<IV_BF16, 8, 4, ROWS> : stream<IV_F16, 8, 4, ROWS>;
+    case 8: return bf ? stream<IV_BF16, 1, 1, FORM> : stream<IV_F16, 1, 1, FORM>;
+    case 16: return bf ? stream<IV_BF16, 2, 2, FORM> : stream<IV_F16, 2, 2, FORM>;
+    case 32: return bf ? stream<IV_BF16, 4, 4, FORM> : stream<IV_F16, 4, 4, FORM>;
+    default: return bf ? stream<IV_BF16, 8, 4, FORM> : stream<IV_F16, 8, 4, FORM>;
     }
 }
 
-static int map_of(const iv_gpu_linear_args *a, CUtensorMap *map) {
+static int map_of(const iv_gpu_linear_args *a, const stream_job &j, CUtensorMap *map) {
     typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                         const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
                                         CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
@@ -508,14 +516,17 @@ static int map_of(const iv_gpu_linear_args *a, CUtensorMap *map) {
         int e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
         if (e || !encode) return e ? e : cudaErrorNotSupported;
     }
-    size_t experts = a->groups ? a->groups->count : 1, row = a->w.k_padded * 2;
-    cuuint64_t size[3] = {a->w.k_padded, a->w.n, experts},
-               stride[2] = {row, experts > 1 ? a->w.expert_bytes : row * a->w.n};
-    cuuint32_t box[3] = {BOX_K, 16, 1}, step[3] = {1, 1, 1};
+    size_t experts = a->groups ? a->groups->count : 1, row = a->w.k_padded * 2, k = (size_t)j.piece_k;
+    size_t expert = experts > 1 ? a->w.expert_bytes : row * a->w.n;
+    bool whole = form_of(j) != PIECES; /* k is cut into pieces, which are a dimension of their own */
+    cuuint64_t size[4] = {k, a->w.n, a->w.k_padded / k, experts}, stride[3] = {row, k * 2, expert};
+    cuuint32_t box[4] = {(cuuint32_t)k, 16, (cuuint32_t)j.boxes, 1}, step[4] = {1, 1, 1, 1};
+    if (!whole) size[0] = a->w.k_padded, size[2] = experts, stride[1] = expert, box[2] = 1;
     CUresult r = ((encode_function)encode)(
-        map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-        (void *)a->w.data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, whole ? 4 : 3,
+        (void *)a->w.data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        k == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : cudaErrorInvalidValue;
 }
 
@@ -524,7 +535,7 @@ typedef struct launch_form {
     cudaLaunchAttribute attribute[2];
 } launch_form;
 
-static void form_of(launch_form *f, int clusters, const stream_job &j, int tiles, int threads, cudaStream_t s) {
+static void fill(launch_form *f, int clusters, const stream_job &j, int tiles, int threads, cudaStream_t s) {
     *f = {};
     f->attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     f->attribute[0].val.programmaticStreamSerializationAllowed = 1;
@@ -547,7 +558,7 @@ static int clusters_at_once(stream_kernel kernel, const stream_job &j, int tiles
         e = cudaDeviceGetAttribute(clusters, cudaDevAttrMultiProcessorCount, device);
     else {
         launch_form f;
-        form_of(&f, 1, j, tiles, threads, NULL);
+        fill(&f, 1, j, tiles, threads, NULL);
         f.config.dynamicSmemBytes = SHARED_MAX;
         f.config.attrs = f.attribute + 1, f.config.numAttrs = 1;
         e = cudaOccupancyMaxActiveClusters(clusters, kernel, &f.config);
@@ -563,14 +574,16 @@ int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config
     launch_form f;
     if (!job_of(a, c, &j)) return cudaErrorInvalidValue;
     int tiles = c->tile_m / 8, clusters, threads = (j.leaf_warps * j.row_tiles + 1 + (tiles < 4 ? tiles : 4)) * 32;
-    stream_kernel kernel = j.pitch == 128 ? kernel_of<false>(a->type, c->tile_m) : kernel_of<true>(a->type, c->tile_m);
-    int e = map_of(a, &map);
+    stream_kernel kernel = form_of(j) == WHOLE_64   ? kernel_of<WHOLE_64>(a->type, c->tile_m)
+                           : form_of(j) == WHOLE_32 ? kernel_of<WHOLE_32>(a->type, c->tile_m)
+                                                    : kernel_of<PIECES>(a->type, c->tile_m);
+    int e = map_of(a, j, &map);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
     if (e == 0) e = clusters_at_once(kernel, j, tiles, threads, &clusters);
     if (e) return e;
     size_t items = iv_linear_row_tiles(a, (size_t)c->tile_m) * (size_t)j.groups;
     if ((size_t)clusters > items) clusters = (int)items;
-    form_of(&f, clusters, j, tiles, threads, s);
+    fill(&f, clusters, j, tiles, threads, s);
     return cudaLaunchKernelEx(&f.config, kernel, map, j);
 }
