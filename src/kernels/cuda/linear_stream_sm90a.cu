@@ -1,10 +1,10 @@
 /* linear_stream_sm90a.cu: tc16 linear layers for few rows: the weights are read once, as fast as memory gives them.
  *
  * A warp has a leaf of 16 outputs: mma.sync with outputs on its 16-row side and tokens on its 8-column side. It has a
- * ring of stages of its own (some boxes of 16 outputs x 64 k), which the copy engine fills and which runs ahead over the
- * ends of tiles; the rows of x stay in shared memory. A finished leaf goes to the shared memory of the CTA that owns the
- * 16 outputs, whose last warps add the tree and write. The leaves may be shared out over the CTAs of a cluster. The grid
- * is persistent.
+ * ring of stages of its own (some boxes of 16 outputs x 64 k), which the copy engine fills and which runs ahead over
+ * the ends of tiles; the rows of x stay in shared memory. A finished leaf goes to the shared memory of the CTA that
+ * owns the 16 outputs, whose last warps add the tree and write. The leaves may be shared out over the CTAs of a
+ * cluster. The grid is persistent.
  *
  * Measured on an H200: memory gives long stretches of a row faster than short ones, so a stage of 512 bytes of each row
  * beats one of 128 by a tenth or more, at equal shared memory; asking L2 in advance makes it slower; and one warp that
@@ -19,20 +19,20 @@ enum {
     BOX_K = 64,
     BOX_STEPS = BOX_K / IV_CHAIN_STEP,
     BOX_BYTES = 16 * BOX_K * 2,
-    WARPS_MAX = 8, /* that multiply */
+    WARPS_MAX = 8,    /* that multiply */
     NODE_BYTES = 512, /* a leaf of 16 outputs and 8 tokens */
     SHARED_MAX = 227 * 1024
 };
 
 typedef struct stream_job {
     iv_linear_problem p;
-    int split;      /* CTAs of a cluster */
-    int leaf_warps; /* leaves of a CTA */
-    int row_tiles;  /* of 16 outputs, of a cluster: each a multiple of split */
+    int split;         /* CTAs of a cluster */
+    int leaf_warps;    /* leaves of a CTA */
+    int row_tiles;     /* of 16 outputs, of a cluster: a multiple of split */
     int stages, boxes; /* of a warp's ring; of a stage */
-    int x_rows;     /* that shared memory holds */
+    int x_rows;        /* that shared memory holds */
     int leaf_k;
-    int groups; /* row_tiles at a time, over n */
+    int groups;  /* row_tiles at a time, over n */
     int release; /* the next kernel may come when a warp has so many stages still to ask for */
 } stream_job;
 
@@ -44,9 +44,7 @@ typedef struct stream_places {
 static __host__ __device__ __forceinline__ int leaf_boxes(const stream_job &j) {
     return (j.leaf_k + BOX_K - 1) / BOX_K;
 }
-static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) {
-    return j.boxes * BOX_BYTES;
-}
+static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) { return j.boxes * BOX_BYTES; }
 static __host__ __device__ __forceinline__ int node_buffers(int tiles) { return tiles <= 2 ? 2 : 1; }
 
 static __host__ __device__ __forceinline__ stream_places places(const stream_job &j, int tiles) {
@@ -336,10 +334,9 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
                 finish_begin(f[i], j.p, at.rows, (writer + i * WRITERS) * 8 + lane % 4 * 2, n);
             if (!waited) iv_mbar_wait_cluster(node_full + 8 * buffer, parity), waited = true;
             for (int i = 0; i < EACH; i++)
-                root[i] = root_of(s.nodes +
-                                      ((buffer * warps + o * j.p.leaves) * NT + writer + i * WRITERS) * NODE_BYTES +
-                                      lane * 16,
-                                  NT * NODE_BYTES, j.p.leaves);
+                root[i] = root_of(
+                    s.nodes + ((buffer * warps + o * j.p.leaves) * NT + writer + i * WRITERS) * NODE_BYTES + lane * 16,
+                    NT * NODE_BYTES, j.p.leaves);
             if (o + 1 == own) { /* all is read */
                 __syncwarp();
                 if (lane < j.split) iv_mbar_arrive_cluster(iv_shared_of(node_empty + 8 * buffer, lane));
@@ -448,6 +445,14 @@ static const struct {
     size_t bytes; /* of the matrix, at least */
 } rings[] = {{6, 2, 2, (size_t)150 << 20}, {4, 2, 3, 0}, {2, 2, 3, 0}, {1, 2, 8, 0}};
 
+/* 16 outputs of each CTA to a tile, or more where that saves rounds and 8 warps suffice: with few leaves it is the
+ * length of a chain that takes time. */
+static int row_tiles_for(size_t tiles, int leaf_warps, int split) {
+    size_t clusters = 132 / (size_t)split, row_tiles = (size_t)split;
+    while ((int)row_tiles * 2 * leaf_warps <= WARPS_MAX && tiles > row_tiles * clusters) row_tiles *= 2;
+    return (int)row_tiles;
+}
+
 /* The best ring that fits beside the rows of x, with as few CTAs to a tile as it needs. */
 bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 64)) return false;
@@ -457,10 +462,8 @@ bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) 
     for (size_t i = 0; i < sizeof rings / sizeof *rings; i++) {
         if (a->w.n * a->w.k_padded * 2 < rings[i].bytes || (a->groups && rings[i].boxes > 2)) continue;
         for (int split = 1; split <= a->w.leaves && !(a->groups && split > 1); split *= 2) {
-            int leaf_warps = a->w.leaves / split, row_tiles = split;
             if (rings[i].boxes >= 4 && split > 2) break;
-            while (row_tiles * 2 * leaf_warps <= WARPS_MAX && tiles / (size_t)(row_tiles * 2) >= 132 / (size_t)split)
-                row_tiles *= 2; /* while 132 SMs stay busy */
+            int leaf_warps = a->w.leaves / split, row_tiles = row_tiles_for(tiles, leaf_warps, split);
             *c = (iv_gpu_linear_config){IV_GPU_STREAM, row_tiles * 16, tile_m, split, 0, variant_of(rings[i].boxes)};
             int spare = WARPS_MAX / (row_tiles * leaf_warps); /* fewer warps have longer rings */
             c->stages = stages_within(a, *c, ALONE, rings[i].stages_max * spare);

@@ -157,14 +157,12 @@ static __device__ __forceinline__ void iv_linear_finish_pair(const iv_linear_pro
 }
 
 /* The tree as leaves end, depth first: node[level] waits for its sibling. */
-template <bool FLUSH>
-static __device__ __forceinline__ float iv_linear_add(float a, float b) {
+template <bool FLUSH> static __device__ __forceinline__ float iv_linear_add(float a, float b) {
     return FLUSH ? iv_add_flush(a, b) : __fadd_rn(a, b);
 }
 
 template <bool FLUSH, int N>
-static __device__ __forceinline__ void iv_linear_leaf_ends(int leaf, int leaves, float (&acc)[N],
-                                                           float (&node)[3][N]) {
+static __device__ __forceinline__ void iv_linear_leaf_ends(int leaf, int leaves, float (&acc)[N], float (&node)[3][N]) {
 #pragma unroll
     for (int level = 0; level < 3; level++) {
         bool right = ((leaf + 1) & ((2 << level) - 1)) == 0; /* acc is a right child at this level */
