@@ -81,7 +81,10 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
     iv_engine_options_init(&o);
     o.model = path;
     cli_engine_options(args, &o);
-    if (sequences > 1) {
+    if (sequences > 1 && strcmp(o.load_format, "dummy") == 0) { /* there are no files to look into */
+        if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;
+        if (!o.max_model_len) o.max_model_len = tokens;
+    } else if (sequences > 1) {
         iv_model_info info;
         if (iv_inspect(path, o.dtype, &info, err) != IV_OK) return CLI_FAILED;
         if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;

@@ -23,7 +23,7 @@ static bool prefers_gpu(const iv_engine *e, bool given) {
     iv_error unused;
     size_t count;
     if (given && e->arithmetic == IV_FMA32) return false;
-    if (e->numerics == IV_VANILLA_BLAS || iv_mpi_processes() > 1) return false;
+    if (iv_mpi_processes() > 1) return false;
     if (iv_gpu_count(&count, &unused) != IV_OK || iv_gpu_open(0, true, &gpu, &unused) != IV_OK) return false;
     iv_gpu_close(gpu);
     return true;
@@ -56,10 +56,10 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
     bool floats = m->has_dtype && m->dtype == IV_F32;
     if (automatic && !floats) cuda = prefers_gpu(e, given);
     if (!given) e->arithmetic = cuda && !floats ? IV_TC16 : IV_FMA32;
-    if (e->numerics == IV_VANILLA_BLAS && cuda)
-        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted device cpu, found %s", device);
-    if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != IV_FMA32)
-        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic fma32, found tc16");
+    if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != (cuda ? IV_TC16 : IV_FMA32))
+        return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic %s on device %s, found %s",
+                       cuda ? "tc16" : "fma32", cuda ? "cuda" : "cpu", cuda ? "fma32" : "tc16");
+    m->plain_rows = e->numerics == IV_VANILLA_BLAS; /* no SwiGLU in a library's epilogue */
     return cuda ? open_gpus(o, e, m, err) : IV_OK;
 }
 

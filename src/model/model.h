@@ -38,6 +38,7 @@ typedef struct iv_model {
     iv_model_config config;
     iv_split split;
     size_t rank;
+    bool plain_rows;       /* as iv_model_options */
     iv_place *place;       /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
     iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
@@ -67,6 +68,7 @@ typedef struct iv_model_options {
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
     iv_place *place[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
                                     * rank has its own embedding and routers only once the GPUs share them out */
+    bool plain_rows;               /* at a place: gates and ups stay apart */
     bool dummy;                    /* seeded random weights, whatever files there are */
     uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */

@@ -124,7 +124,7 @@ static size_t cut_rows(const cut *c, size_t pieces) {
 static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t pieces) {
     size_t n = cut_rows(c, pieces), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
-    bool paired = c->paired && n % 16 == 0;
+    bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
     if (!(c->owner->place ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
                           : iv_matrix_shape(c->matrix, type, n, c->k)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||

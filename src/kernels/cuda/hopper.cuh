@@ -35,6 +35,23 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
     return v;
 }
 
+/* Loads and stores that stay in the order they are written in, so that many loads are under way at once. */
+IV_DEVICE float iv_load(const float *p) {
+    float v;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+IV_DEVICE float2 iv_load2(const float *p) {
+    float2 v;
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
+IV_DEVICE void iv_store(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
+IV_DEVICE void iv_store2(float *p, float2 v) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
+}
+IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 /* ---- mbarriers ---------------------------------------------------------------------------------------------- */
 
 IV_DEVICE void iv_mbar_init(uint32_t bar, uint32_t count) {
@@ -52,9 +69,13 @@ IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
 IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) { /* an address of iv_shared_of */
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-/* Arrives when this thread's cp.async so far have landed; counts as one arrival. */
-IV_DEVICE void iv_mbar_arrive_copies(uint32_t bar) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+/* The same for a stage that wgmma has read: ordinary writes are not ordered for the other CTA, which would cost a fence. */
+IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+}
+/* The same, and what this thread and, before a __syncwarp, its warp stored is seen by the CTA that waits. */
+IV_DEVICE void iv_mbar_publish_cluster(uint32_t remote) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 IV_DEVICE bool iv_mbar_test(uint32_t bar, uint32_t parity) {
     uint32_t done;
@@ -80,6 +101,7 @@ IV_DEVICE bool iv_mbar_test_cluster(uint32_t bar, uint32_t parity) {
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
 }
+/* Where ordinary writes of another CTA are awaited; costs an invalidation of L1. */
 IV_DEVICE void iv_mbar_wait_cluster(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test_cluster(bar, parity)) {}
 }
@@ -96,12 +118,20 @@ IV_DEVICE void iv_tma_prefetch_map(const CUtensorMap *map) {
 }
 IV_DEVICE void iv_tma_load_2d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "l"(l2)
+                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "l"(l2)
                  : "memory");
 }
 IV_DEVICE void iv_tma_load_3d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(l2)
+                 " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(l2)
+                 : "memory");
+}
+IV_DEVICE void iv_tma_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w, uint64_t l2) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "l"(l2)
                  : "memory");
 }
 /* To the same place, and the same barrier, in every CTA of the mask. */
@@ -110,6 +140,13 @@ IV_DEVICE void iv_tma_load_3d_multicast(uint32_t to, const CUtensorMap *map, uin
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask), "l"(l2)
+                 : "memory");
+}
+IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w,
+                                        uint16_t mask, uint64_t l2) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(mask), "l"(l2)
                  : "memory");
 }
 /* A contiguous stretch: 16-byte aligned, a multiple of 16 bytes. */
@@ -122,6 +159,8 @@ IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros w
     uint32_t bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> IV_DEVICE void iv_copies_wait(void) { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 /* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

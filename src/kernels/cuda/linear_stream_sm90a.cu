@@ -258,7 +258,7 @@ IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, co
         if (j.split > 1) to = iv_shared_of(to, owner);
         for (int i = 0; i < NT; i++) store_cluster4(to + i * NODE_BYTES, acc + 4 * i);
         __syncwarp();
-        if (lane == 0) iv_mbar_arrive_cluster(iv_shared_of(node_full + 8 * buffer, owner));
+        if (lane == 0) iv_mbar_publish_cluster(iv_shared_of(node_full + 8 * buffer, owner));
         if (++buffer == node_buffers(NT)) buffer = 0, node_parity ^= 1;
         fresh = walk_next(at, j, 8 * NT);
     }
@@ -339,7 +339,7 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
                     NT * NODE_BYTES, j.p.leaves);
             if (o + 1 == own) { /* all is read */
                 __syncwarp();
-                if (lane < j.split) iv_mbar_arrive_cluster(iv_shared_of(node_empty + 8 * buffer, lane));
+                if (lane < j.split) iv_mbar_publish_cluster(iv_shared_of(node_empty + 8 * buffer, lane));
             }
             for (int i = 0; i < EACH; i++) finish_end(f[i], j.p, root[i], n);
         }

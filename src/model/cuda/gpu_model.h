@@ -5,6 +5,7 @@
 #ifndef IV_MODEL_CUDA_GPU_MODEL_H
 #define IV_MODEL_CUDA_GPU_MODEL_H
 
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/ops.h"
 #include "model/gpu.h"
 
@@ -34,6 +35,7 @@ typedef struct gpu_rank {
     iv_gpu *gpu;
     size_t rank;
     cudaStream_t stream;
+    iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     cudaEvent_t done;
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""figures.py: pictures for docs/ out of the records that the benchmarks of this folder write.
+
+    python3 bench/gpu/figures.py --out docs RECORDS.jsonl ...
+
+A record is a JSON object on a line; "bench" says what it tells, "method" who (METHODS). Later records replace earlier
+ones of the same point, so the files of several runs may be given together. A picture is drawn when there is a record
+for it, and what it lacks is said:
+
+    gpu_linear.svg     the paper's Figure 8: {"bench": "linear", "shape": "figure8", "type", "m", "tflops"}
+    gpu_latency.svg    Figure 9: {"bench": "latency", "input", "output", "batch", "gpus", "seconds"}
+    gpu_allreduce.svg  Figure 11: {"bench": "allreduce", "gpus", "m", "hidden", "us"}
+    gpu_components.svg Figure 12: {"bench": "component", "component", "ms"}
+    gpu_layers.svg     layers of Qwen3-8B: {"bench": "linear", "shape", "m", "us"}
+    gpu_attention.svg  {"bench": "attention", "what": "prefill" or "decode", "batch", "context", "us"}
+    gpu_model.svg      steps of a model: {"bench": "model", "what", "batch", "rows", "context", "gpus", "ms"}
+
+Plain Python: it needs nothing but this folder.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+from svg import Chart, Panel
+
+# In the order they are drawn; those of one colour never meet in one picture.
+METHODS = {"cublas": ("cuBLAS", 1), "nccl": ("NCCL", 1), "cudnn": ("cuDNN", 1), "vanilla": ("vanilla", 1),
+           "bio": ("BIO", 4), "tbik": ("TBIK", 3), "flash": ("flash", 4), "torch plain": ("PyTorch", 5),
+           "torch compiled": ("PyTorch, compiled", 3), "invar": ("invar", 0)}
+NAMES = {method: name for method, (name, _) in METHODS.items()}
+COLOURS = {method: colour for method, (_, colour) in METHODS.items()}
+TYPE_NOTES = {"float32": "float32 (BIO, TBIK: TF32)"}
+
+
+def read(paths):
+    """All records, and the machines that they name."""
+    records, machines = [], []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                    (machines if record["bench"] == "machine" else records).append(record)
+                except (ValueError, KeyError, TypeError) as problem:
+                    sys.exit(f"figures.py: {path}: line {number}: no record: {problem}")
+    return records, machines
+
+
+def methods_of(records):
+    found = dict.fromkeys(r["method"] for r in records)
+    return [m for m in METHODS if m in found] + [m for m in found if m not in METHODS]
+
+
+def gather(records, key, value):
+    """{method: {key(record): value}}, the later record winning."""
+    return {method: {key(r): r[value] for r in records if r["method"] == method} for method in methods_of(records)}
+
+
+def lines(records, x, y):
+    return {method: sorted(points.items()) for method, points in gather(records, lambda r: r[x], y).items()}
+
+
+def distinct(records, field):
+    return list(dict.fromkeys(r[field] for r in records))
+
+
+def linear(records):
+    chosen = [r for r in records if r["bench"] == "linear" and r["shape"] == "figure8"]
+    panels = [Panel(TYPE_NOTES.get(t, t), "TFLOP/s", lines([r for r in chosen if r["type"] == t], "m", "tflops"),
+                    x_name="tokens (M)") for t in distinct(chosen, "type")]
+    return "Matrix product, K = 6144, N = 2048", panels
+
+
+def layers(records):
+    chosen = [r for r in records if r["bench"] == "linear" and r["shape"] != "figure8" and r["type"] == "bfloat16"]
+    panels = []
+    for shape in distinct(chosen, "shape"):
+        of_shape = [r for r in chosen if r["shape"] == shape]
+        title = f"{shape}, {of_shape[0]['k']} to {of_shape[0]['n']}"
+        panels.append(Panel(title, "us", lines(of_shape, "m", "us"), x_name="tokens", log_y=True))
+    return "Linear layers of Qwen3-8B, bfloat16", panels
+
+
+def latency(records):
+    chosen = [r for r in records if r["bench"] == "latency"]
+    panels = []
+    for output in sorted(set(distinct(chosen, "output"))):
+        of_output = sorted((r for r in chosen if r["output"] == output), key=lambda r: r["input"])
+        panels.append(Panel(f"{output} tokens written", "s", gather(of_output, lambda r: str(r["input"]), "seconds"),
+                            kind="bars", x_name="tokens read"))
+    first = chosen[0] if chosen else {}
+    return (f"Latency of {first.get('model', 'Qwen3-8B')}, {first.get('gpus', '?')} GPUs, "
+            f"{first.get('batch', '?')} sequences"), panels
+
+
+def allreduce(records):
+    chosen = [r for r in records if r["bench"] == "allreduce"]
+    panels = [Panel(f"{g} GPUs", "us", lines([r for r in chosen if r["gpus"] == g], "m", "us"), x_name="tokens (M)",
+                    log_y=True) for g in sorted(set(distinct(chosen, "gpus")))]
+    return f"All-reduce of M x {chosen[0]['hidden'] if chosen else '?'}, bfloat16", panels
+
+
+def components(records):
+    chosen = [r for r in records if r["bench"] == "component"]
+    panels = []
+    for step in dict.fromkeys(r.get("step", "") for r in chosen):
+        of_step = [r for r in chosen if r.get("step", "") == step]
+        panels.append(Panel(step, "ms", gather(of_step, lambda r: r["component"].replace(" ", "\n"), "ms"),
+                            kind="bars"))
+    return "What the parts of a step cost", panels
+
+
+def attention(records):
+    chosen = [r for r in records if r["bench"] == "attention"]
+    panels = []
+    for what, batch in dict.fromkeys((r["what"], r["batch"]) for r in chosen):
+        of_panel = [r for r in chosen if (r["what"], r["batch"]) == (what, batch)]
+        panels.append(Panel(f"{what}, batch {batch}", "us", lines(of_panel, "context", "us"), x_name="context",
+                            log_y=True))
+    return "Attention, 32 query and 8 KV heads of 128", panels
+
+
+def model(records):
+    chosen = [r for r in records if r["bench"] == "model"]
+    panels = []
+    for name, gpus in dict.fromkeys((r["model"], r["gpus"]) for r in chosen):
+        for what in ("decode", "prefill"):
+            of_panel = [r for r in chosen if (r["model"], r["gpus"], r["what"]) == (name, gpus, what)]
+            if of_panel:
+                title = f"{name}, {gpus} GPU{'s' if gpus > 1 else ''}, {what}"
+                key = (lambda r: f"batch {r['batch']}") if what == "decode" else (lambda r: f"{r['rows']} tokens")
+                panels.append(Panel(title, "ms a step", gather(of_panel, key, "ms"), kind="bars"))
+    return "Steps of a model", panels
+
+
+PICTURES = {"gpu_linear": linear, "gpu_latency": latency, "gpu_allreduce": allreduce, "gpu_components": components,
+            "gpu_layers": layers, "gpu_attention": attention, "gpu_model": model}
+
+
+def subtitle_of(machines):
+    if not machines:
+        return "machine unknown"
+    last = machines[-1]
+    return f"{last['gpu']}, driver {last['driver'].split(',')[0]}, PyTorch {last['torch']}, {last['utc'][:10]}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="+", help="JSON records, one a line")
+    parser.add_argument("--out", required=True, help="folder for the pictures")
+    parser.add_argument("--only", help="names, with commas between: " + ", ".join(PICTURES))
+    options = parser.parse_args()
+    records, machines = read(options.records)
+    for name in options.only.split(",") if options.only else PICTURES:
+        if name not in PICTURES:
+            sys.exit(f"figures.py: no picture '{name}'; there are {', '.join(PICTURES)}")
+        title, panels = PICTURES[name](records)
+        if not panels:
+            print(f"{name}: no records")
+            continue
+        wanted = {"invar"} - {series for panel in panels for series in panel.series}
+        chart = Chart(title, subtitle_of(machines), panels, COLOURS, NAMES)
+        path = os.path.join(options.out, name + ".svg")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(chart.document())
+        print(path + (" (without invar: no record)" if wanted else ""))
+
+
+if __name__ == "__main__":
+    main()

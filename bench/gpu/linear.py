@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""linear.py: linear layers of Qwen3-8B, and the shape of the paper's Figure 8, on one GPU, side by side.
+
+    python3 bench/gpu/linear.py --ops build/bench/gpu/libinvar_gpu_ops.so --peers DIR --json linear.jsonl
+    python3 bench/gpu/linear.py --figure8 ...
+
+cuBLAS is torch.mm. DIR holds the peers' sources, which are not ours to keep: batch_invariant_ops.py (Thinking Machines)
+and tree_based_matmul.py (TBIK's Triton kernel); one that is not there is said to be missing. All methods compute
+y = x W^T with W stored [n][k]; ours ends as the engine has it (qkv, head: float32; out, down: residual; gate_up: SwiGLU,
+rounded), the others store 16 bits.
+"""
+
+import argparse
+import importlib
+import math
+import multiprocessing
+import os
+import sys
+
+import torch
+
+import measure
+import ops as gpu_ops
+
+SHAPES = {"qkv": (4096, 6144, "store"), "out": (4096, 4096, "residual"), "gate_up": (4096, 24576, "swiglu"),
+          "down": (12288, 4096, "residual"), "head": (4096, 151936, "store"), "figure8": (6144, 2048, "store")}
+LAYERS = ("qkv", "out", "gate_up", "down", "head")
+TOKENS = (1, 8, 16, 64, 128, 256, 1024, 4096, 8192)
+FIGURE8_TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+HEAD_TOKENS_MAX, FLOAT32_TOKENS_MAX = 256, 4096
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+PEERS = {"bio": ("batch_invariant_ops", "matmul_persistent"), "tbik": ("tree_based_matmul", "matmul_tp_persistent")}
+
+
+def peer(name):
+    module, function = PEERS[name]
+    return getattr(importlib.import_module(module), function)
+
+
+def warm_one(job):
+    """In a process of its own: compiles one kernel into Triton's cache."""
+    folder, name, type_name, k, m = job
+    try:
+        sys.path.insert(0, folder)
+        x = torch.ones(m, k, device="cuda", dtype=TYPES[type_name])
+        w = torch.ones(256, k, device="cuda", dtype=TYPES[type_name])
+        peer(name)(x, w.t())
+        torch.cuda.synchronize()
+        return None
+    except Exception as problem:
+        return f"{name} {type_name} k {k} m {m}: {str(problem)[-200:]}"
+
+
+def warm_peers(options):
+    """Triton specialises for 1, for multiples of 16 and for the rest; TBIK's kernel for every k too."""
+    kinds = [(t, SHAPES[s][0]) for t in options.types for s in options.shapes]
+    jobs = [(options.peers, name, t, k, m) for name in ("tbik", "bio") for t, k in dict.fromkeys(kinds)
+            for m in (1, 8, 16) if name == "tbik" or k == kinds[0][1]]
+    with multiprocessing.get_context("spawn").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
+        for problem in filter(None, pool.imap_unordered(warm_one, jobs)):
+            measure.missing("peer", problem)
+
+
+def copy_bandwidth():
+    """GB/s of a device-to-device copy, bytes read and written. Not captured: a graph copies in another way, slower."""
+    a = torch.empty(2 << 30, dtype=torch.uint8, device="cuda").random_()
+    b = torch.empty_like(a)
+    ms = min(measure.once(lambda: [b.copy_(a) for _ in range(5)]) for _ in range(5))
+    return 5 * 2 * a.numel() / ms / 1e6
+
+
+def inputs(type_, k, n, m):
+    """Sets of x and w that the cache does not hold."""
+    count = measure.sets_for((n + m) * k * type_.itemsize)
+    return [(torch.randn(m, k, device="cuda", dtype=type_), torch.randn(n, k, device="cuda", dtype=type_) * 0.02)
+            for _ in range(count)]
+
+
+def check_result(x, w, out, epilogue):
+    """That a first call, on an `out` of zeros, did the work at all; bits are the tests' business."""
+    rows = min(64, x.shape[0])
+    want = x[:rows].double() @ w.double().t() if w.numel() < 1 << 27 else x[:rows].float() @ w.float().t()
+    if epilogue == "swiglu":
+        gate, up = want.view(rows, -1, 2, 8).unbind(2)
+        want = (torch.nn.functional.silu(gate) * up).reshape(rows, -1)
+    error = ((out[:rows] - want).abs().max() / want.abs().max()).item()
+    if not error < 0.02:
+        raise RuntimeError(f"wrong: relative difference {error:.3g}")
+
+
+def our_calls(ops, sets, epilogue):
+    calls = []
+    for x, w in sets:
+        m, n = x.shape[0], w.shape[0]
+        arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
+        if epilogue == "swiglu":
+            out = torch.zeros(m, n // 2, device="cuda", dtype=x.dtype)
+        else:
+            out = torch.zeros(m, n, device="cuda", dtype=torch.float32)
+        calls.append(ops.linear(x, w, out, epilogue=epilogue, arithmetic=arithmetic))
+        if len(calls) == 1:
+            calls[0]()
+            check_result(x, w, out, epilogue)
+    return calls
+
+
+def methods_for(options, ops, peers, sets, epilogue):
+    outs = [torch.empty(x.shape[0], w.shape[0], device="cuda", dtype=x.dtype) for x, w in sets[:2]]
+    methods = {"cublas": [lambda x=x, w=w, o=outs[i % 2]: torch.mm(x, w.t(), out=o) for i, (x, w) in enumerate(sets)]}
+    for name, function in peers.items():
+        methods[name] = [lambda x=x, w=w, f=function: f(x, w.t()) for x, w in sets]
+    if ops:
+        try:
+            methods["invar"] = our_calls(ops, sets, epilogue)
+        except RuntimeError as problem:
+            measure.missing("invar", problem)
+    return methods
+
+
+def config_text(ops, sets, epilogue):
+    x, w = sets[0]
+    out = torch.empty(1, 1, device="cuda")
+    arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
+    return ops.describe(ops.linear_choose(ops.linear_args(x, w, out, epilogue=epilogue, arithmetic=arithmetic)))
+
+
+def measure_shape(options, records, ops, peers, bandwidth, shape, type_name):
+    k, n, epilogue = SHAPES[shape]
+    rows = []
+    for m in options.tokens or (FIGURE8_TOKENS if shape == "figure8" else TOKENS):
+        if (shape == "head" and m > HEAD_TOKENS_MAX) or (type_name == "float32" and m > FLOAT32_TOKENS_MAX):
+            continue
+        sets = inputs(TYPES[type_name], k, n, m)
+        taken = measure.compare(methods_for(options, ops, peers, sets, epilogue), turns=options.turns)
+        config = config_text(ops, sets, epilogue) if ops and taken.get("invar") else None
+        size = (n * k + m * (n + k)) * TYPES[type_name].itemsize
+        for method, us in taken.items():
+            if us is not None:
+                records.add({"bench": "linear", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
+                             "method": method, "us": round(us, 3), "tflops": round(2e-6 * m * n * k / us, 2),
+                             "config": config if method == "invar" else None})
+        ours, cublas = taken.get("invar"), taken.get("cublas")
+        row = [shape, type_name, str(m), measure.microseconds(size / bandwidth / 1e3)]
+        row += [measure.microseconds(taken.get(method)) for method in ("cublas", "bio", "tbik", "invar")]
+        row += [f"{cublas / ours:.2f}" if ours and cublas else "-", config or ""]
+        rows.append(row)
+        print("# " + " ".join(row), flush=True)
+        del sets
+        torch.cuda.empty_cache()
+    return rows
+
+
+def sweep_problem(ops, sets, epilogue, turns):
+    """[(us, text)] of every legal configuration, fastest first, None for those far behind; and those whose bits are
+    not the first one's."""
+    x, w = sets[0]
+    shape = (x.shape[0], w.shape[0] // 2 if epilogue == "swiglu" else w.shape[0])
+    kind = x.dtype if epilogue == "swiglu" else torch.float32
+    arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
+    outs = [torch.zeros(shape, device="cuda", dtype=kind) for _ in sets]
+    want, best, taken, wrong = None, math.inf, [], []
+    args = ops.linear_args(x, w, outs[0], epilogue=epilogue, arithmetic=arithmetic)
+    for config in ops.linear_configs(args):
+        text = ops.describe(config)
+        calls = [ops.linear(*s, o, config=config, epilogue=epilogue, arithmetic=arithmetic) for s, o in zip(sets, outs)]
+        try:
+            outs[0].zero_()
+            ms = measure.once(calls[0])
+            got = outs[0].view(torch.int16 if kind.itemsize == 2 else torch.int32)
+            if want is None:
+                want = got.clone()
+            elif not torch.equal(want, got):
+                wrong.append(text)
+            ms = min(ms, measure.once(calls[-1]))
+            us = measure.compare({text: calls}, turns=turns, graph_ms=0.5)[text] if ms < 4 * best else None
+        except RuntimeError as problem:
+            measure.missing(text, problem)
+            continue
+        best = min(best, us / 1e3 if us else best)
+        taken.append((us, text))
+    return sorted(taken, key=lambda t: t[0] or math.inf), wrong
+
+
+def sweep(options, records, ops):
+    """Every legal configuration of every problem: are their bits one, and which is fastest."""
+    rows = []
+    for type_name in options.types:
+        for shape in options.shapes:
+            k, n, epilogue = SHAPES[shape]
+            for m in options.tokens or TOKENS:
+                if (shape == "head" and m > HEAD_TOKENS_MAX) or (type_name == "float32" and m > FLOAT32_TOKENS_MAX):
+                    continue
+                sets = inputs(TYPES[type_name], k, n, m)
+                taken, wrong = sweep_problem(ops, sets, epilogue, options.turns)
+                x, w = sets[0]
+                args = ops.linear_args(x, w, x, epilogue=epilogue,
+                                       arithmetic="fma32" if type_name == "float32" else "tc16")
+                chosen = ops.describe(ops.linear_choose(args))
+                cublas = measure.compare({"cublas": [lambda x=x, w=w: torch.mm(x, w.t()) for x, w in sets]},
+                                         turns=options.turns)["cublas"]
+                records.add({"bench": "sweep", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
+                             "cublas_us": cublas, "chosen": chosen, "wrong": wrong, "configs": taken})
+                rows.append([shape, type_name, str(m), measure.microseconds(cublas),
+                             measure.microseconds(dict((t, us) for us, t in taken).get(chosen)), chosen,
+                             f"{len(taken)}, {len(wrong)} wrong"] +
+                            [f"{measure.microseconds(us)} {text}" for us, text in taken[:2]])
+                print("# " + " | ".join(rows[-1]) + (" WRONG: " + "; ".join(wrong[:3]) if wrong else ""), flush=True)
+                del sets, args, x, w
+                torch.cuda.empty_cache()
+    measure.table(["layer", "type", "tokens", "cuBLAS", "chosen", "which", "configurations", "best", "second"], rows)
+
+
+def load(options):
+    """Our library and the peers' functions, as far as they are there."""
+    ops, peers = None, {}
+    if options.ops:
+        ops = gpu_ops.Ops(options.ops)
+    else:
+        measure.missing("invar", "no --ops")
+    if options.peers:
+        sys.path.insert(0, options.peers)
+    for name in PEERS:
+        try:
+            peers[name] = peer(name)
+        except ImportError as problem:
+            measure.missing(name, f"{problem} (--peers DIR)")
+    return ops, peers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", help="libinvar_gpu_ops.so")
+    parser.add_argument("--peers", help="folder of the peers' sources")
+    parser.add_argument("--json", help="records, one a line")
+    parser.add_argument("--shapes", type=lambda s: s.split(","), default=None, help=", ".join(SHAPES))
+    parser.add_argument("--figure8", action="store_true", help="K = 6144, N = 2048 in all types")
+    parser.add_argument("--types", type=lambda s: s.split(","), default=None)
+    parser.add_argument("--tokens", type=lambda s: [int(m) for m in s.split(",")], default=None)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="only compile the peers' kernels, many at a time")
+    parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
+    options = parser.parse_args()
+    options.shapes = options.shapes or (["figure8"] if options.figure8 else list(LAYERS))
+    options.types = options.types or (list(TYPES) if options.figure8 else ["bfloat16"])
+    if options.compile:
+        warm_peers(options)
+        return
+    records = measure.Records(options.json)
+    if options.sweep:
+        sweep(options, records, gpu_ops.Ops(options.ops))
+        return
+    ops, peers = load(options)
+    measure.warm_up()
+    bandwidth = copy_bandwidth()
+    records.add({"bench": "copy", "gb_per_s": round(bandwidth, 1)})
+    rows = []
+    for type_name in options.types:
+        for shape in options.shapes:
+            rows += measure_shape(options, records, ops, peers, bandwidth, shape, type_name)
+    print(f"\nmicroseconds; floor: bytes over the copy bandwidth measured here, {bandwidth:.0f} GB/s\n")
+    measure.table(["layer", "type", "tokens", "floor", "cuBLAS", "BIO", "TBIK", "invar", "cuBLAS / invar", "how"], rows)
+
+
+if __name__ == "__main__":
+    main()

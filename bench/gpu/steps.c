@@ -1,0 +1,296 @@
+/* bench_steps MODEL [flags]: steps of the whole engine, one open model for many cases.
+ *
+ *     --cases LIST     decode:BATCH:CONTEXT   milliseconds of a step that gives each of BATCH sequences a token behind
+ *                                             CONTEXT others
+ *                      prefill:TOKENS         milliseconds until a prompt's first token
+ *                      latency:BATCH:IN:OUT   seconds until BATCH requests are read and answered
+ *     --numerics LIST  invar, vanilla, bio: an engine each, one after the other
+ *     --tp N, --device D, --arithmetic A, --threads N, --max-num-batched-tokens N, --enforce-eager, --files, --turns N
+ *     --json FILE      records as figures.py reads them, appended
+ *
+ * Weights are dummies unless --files is given. A step's time is the engine's, with planning, sampling and events: the
+ * wall clock over many steps. Prompts are pseudo-random ids, another for each request, and no prefix is cached. */
+#include "invar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CASES_MAX = 64, TURNS_MAX = 64, NUMERICS_MAX = 4, WARM_STEPS = 8, WINDOW_STEPS = 32 };
+
+typedef enum kind { DECODE, PREFILL, LATENCY } kind;
+
+typedef struct one_case {
+    kind kind;
+    size_t batch, in, out; /* in: context of a decode */
+} one_case;
+
+typedef struct bench {
+    iv_engine_options options;
+    const char *numerics[NUMERICS_MAX];
+    one_case cases[CASES_MAX];
+    size_t numerics_count, case_count, turns;
+    FILE *records;
+    iv_engine *engine;
+    iv_engine_info info;
+    size_t next_prompt;
+} bench;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void need(iv_status status, const iv_error *err) {
+    if (status == IV_OK) return;
+    fprintf(stderr, "bench_steps: %s\n", err->message);
+    exit(1);
+}
+
+static void usage(const char *problem, const char *word) {
+    fprintf(stderr, "bench_steps: %s '%s'\nusage: bench_steps MODEL --cases LIST [flags], see bench/gpu/steps.c\n",
+            problem, word);
+    exit(2);
+}
+
+static void *room(size_t count, size_t size) {
+    void *p = calloc(count ? count : 1, size);
+    if (!p) usage("no memory for", "prompts");
+    return p;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t n) {
+    qsort(values, n, sizeof *values, by_size);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/* A greedy request for max_tokens behind `tokens` ids that no other request has. */
+static uint64_t submit(bench *b, size_t tokens, size_t max_tokens) {
+    int32_t *ids = room(tokens, sizeof *ids);
+    uint64_t state = 0x9e3779b97f4a7c15u * ++b->next_prompt, id;
+    for (size_t i = 0; i < tokens; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int32_t)((state >> 33) % b->info.vocab_size);
+    }
+    iv_request r;
+    iv_error err;
+    iv_request_init(b->engine, &r);
+    r.ids = ids, r.id_count = tokens, r.max_tokens = max_tokens;
+    r.temperature = 0, r.top_k = 0, r.top_p = 1, r.min_p = 0, r.repetition_penalty = 1, r.ignore_eos = true;
+    need(iv_engine_submit(b->engine, &r, &id, &err), &err);
+    free(ids);
+    return id;
+}
+
+/* One step; how many tokens it made. The digest of request `of`, when it ends. */
+static size_t step(bench *b, bool *busy, uint64_t of, char digest[96]) {
+    iv_error err;
+    size_t tokens = 0;
+    need(iv_engine_step(b->engine, busy, &err), &err);
+    for (iv_event v; iv_engine_next_event(b->engine, &v);) {
+        tokens += v.kind == IV_EVENT_TOKEN;
+        if (v.kind != IV_EVENT_TOKEN && v.finish == IV_FINISH_ERROR) usage("a request failed:", v.error);
+        if (v.kind != IV_EVENT_TOKEN && v.request == of && digest) snprintf(digest, 96, "%s", v.digest);
+    }
+    return tokens;
+}
+
+static void drain(bench *b) {
+    for (bool busy = true; busy;) step(b, &busy, 0, NULL);
+}
+
+static void record_head(const bench *b, const char *what) {
+    fprintf(b->records, "{\"bench\": \"%s\", \"method\": \"%s\", \"model\": \"", what, b->info.numerics);
+    const char *name = strrchr(b->options.model, '/');
+    for (name = name ? name + 1 : b->options.model; *name; name++)
+        if ((unsigned char)*name >= ' ' && *name != '"' && *name != '\\') fputc(*name, b->records);
+    fprintf(b->records, "\", \"device\": \"%s\", \"gpus\": %zu, ", b->info.device, b->info.tensor_parallel_size);
+}
+
+static void report_ms(const bench *b, const one_case *c, double ms) {
+    size_t rows = c->kind == DECODE ? 1 : c->in;
+    const char *what = c->kind == DECODE ? "decode" : "prefill";
+    printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s\n", b->info.numerics, what, c->batch, c->in,
+           ms, 1e3 * (double)(c->batch * rows) / ms);
+    if (!b->records) return;
+    record_head(b, "model");
+    fprintf(b->records, "\"what\": \"%s\", \"batch\": %zu, \"rows\": %zu, \"context\": %zu, \"ms\": %.4f}\n", what,
+            c->batch, rows, c->in, ms);
+}
+
+/* All sequences are read first, then nothing but decoding is timed, a window of steps at a time. */
+static void run_decode(bench *b, const one_case *c) {
+    size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2, tokens;
+    size_t most = reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2;
+    size_t room_left = b->options.max_model_len - c->in;
+    uint64_t *ids = room(c->batch, sizeof *ids);
+    double taken[TURNS_MAX];
+    bool busy;
+    iv_error err;
+    if (most > room_left) most = room_left;
+    for (size_t i = 0; i < c->batch; i++) ids[i] = submit(b, c->in, most);
+    do tokens = step(b, &busy, 0, NULL);
+    while (busy && tokens < c->batch);
+    for (int i = 0; i < WARM_STEPS; i++) step(b, &busy, 0, NULL);
+    for (size_t turn = 0; turn < b->turns; turn++) {
+        double start = now();
+        tokens = 0;
+        for (int i = 0; i < WINDOW_STEPS; i++) tokens += step(b, &busy, 0, NULL);
+        taken[turn] = 1e3 * (now() - start) / WINDOW_STEPS;
+        if (tokens != c->batch * WINDOW_STEPS) usage("the batch did not stay whole in", "decode (more memory?)");
+    }
+    for (size_t i = 0; i < c->batch; i++)
+        if (iv_engine_cancel(b->engine, ids[i], &err) != IV_OK) continue;
+    drain(b);
+    free(ids);
+    report_ms(b, c, median(taken, b->turns));
+}
+
+static void run_prefill(bench *b, const one_case *c) {
+    double taken[TURNS_MAX];
+    for (size_t turn = 0; turn <= b->turns; turn++) { /* the first warms up */
+        bool busy = true;
+        double start = now();
+        submit(b, c->in, 1);
+        while (busy && step(b, &busy, 0, NULL) == 0) continue;
+        if (turn) taken[turn - 1] = 1e3 * (now() - start);
+        if (busy) drain(b);
+    }
+    report_ms(b, c, median(taken, b->turns));
+}
+
+static void run_latency(bench *b, const one_case *c) {
+    char digest[96] = "";
+    double start = now();
+    b->next_prompt = 0; /* the same requests whatever ran before, so that digests can be compared */
+    uint64_t first = submit(b, c->in, c->out);
+    for (size_t i = 1; i < c->batch; i++) submit(b, c->in, c->out);
+    for (bool busy = true; busy;) step(b, &busy, first, digest);
+    double seconds = now() - start;
+    printf("%-8s latency  batch %4zu  reads %6zu  writes %6zu  %8.3f s  %s\n", b->info.numerics, c->batch, c->in,
+           c->out, seconds, digest);
+    if (!b->records) return;
+    record_head(b, "latency");
+    fprintf(b->records, "\"batch\": %zu, \"input\": %zu, \"output\": %zu, \"seconds\": %.4f, \"digest\": \"%s\"}\n",
+            c->batch, c->in, c->out, seconds, digest);
+}
+
+/* The longest sequence and the largest batch of all cases. */
+static void size_engine(bench *b) {
+    size_t longest = 0, batch = 1;
+    for (size_t i = 0; i < b->case_count; i++) {
+        const one_case *c = &b->cases[i];
+        size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2;
+        size_t more = c->kind == DECODE ? reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2 : c->out;
+        if (c->in + more > longest) longest = c->in + more;
+        if (c->batch > batch) batch = c->batch;
+    }
+    b->options.max_model_len = longest, b->options.max_num_seqs = batch;
+}
+
+static void run_engine(bench *b, const char *numerics) {
+    iv_error err;
+    b->options.numerics = numerics;
+    need(iv_engine_open(&b->options, &b->engine, &err), &err);
+    iv_engine_get_info(b->engine, &b->info);
+    printf("# %s, %s, %s, %s %s, %zu rank%s, loaded in %.1f s\n", b->options.model, b->info.numerics,
+           b->info.arithmetic, b->info.device, b->info.gpu, b->info.tensor_parallel_size,
+           b->info.tensor_parallel_size == 1 ? "" : "s", b->info.load_seconds);
+    for (size_t i = 0; i < b->case_count; i++) {
+        const one_case *c = &b->cases[i];
+        (c->kind == DECODE ? run_decode : c->kind == PREFILL ? run_prefill : run_latency)(b, c);
+        fflush(stdout);
+    }
+    iv_engine_close(b->engine);
+}
+
+static size_t count_of(const char *word) {
+    char *end;
+    unsigned long n = strtoul(word, &end, 10);
+    if (*end || n == 0 || n > 1u << 24) usage("wanted a number, found", word);
+    return (size_t)n;
+}
+
+static void parse_cases(bench *b, char *list) {
+    for (char *at = strtok(list, ","); at; at = strtok(NULL, ",")) {
+        one_case c = {.batch = 1};
+        char end;
+        if (b->case_count == CASES_MAX) usage("too many cases at", at);
+        if (sscanf(at, "decode:%zu:%zu%c", &c.batch, &c.in, &end) == 2)
+            c.kind = DECODE;
+        else if (sscanf(at, "prefill:%zu%c", &c.in, &end) == 1)
+            c.kind = PREFILL, c.out = 1;
+        else if (sscanf(at, "latency:%zu:%zu:%zu%c", &c.batch, &c.in, &c.out, &end) == 3)
+            c.kind = LATENCY;
+        else
+            usage("wanted a case, found", at);
+        if (!c.batch || !c.in || c.batch > 4096 || c.in > 1u << 24 || c.out > 1u << 24) usage("too large:", at);
+        b->cases[b->case_count++] = c;
+    }
+}
+
+static void parse_numerics(bench *b, char *list) {
+    for (char *at = strtok(list, ","); at; at = strtok(NULL, ",")) {
+        if (b->numerics_count == NUMERICS_MAX) usage("too many numerics at", at);
+        b->numerics[b->numerics_count++] = at;
+    }
+}
+
+static void parse_flag(bench *b, const char *flag, char *value) {
+    iv_engine_options *o = &b->options;
+    if (strcmp(flag, "--cases") == 0)
+        parse_cases(b, value);
+    else if (strcmp(flag, "--numerics") == 0)
+        parse_numerics(b, value);
+    else if (strcmp(flag, "--tp") == 0)
+        o->tensor_parallel_size = count_of(value);
+    else if (strcmp(flag, "--device") == 0)
+        o->device = value;
+    else if (strcmp(flag, "--arithmetic") == 0)
+        o->arithmetic = value;
+    else if (strcmp(flag, "--threads") == 0)
+        o->threads = count_of(value);
+    else if (strcmp(flag, "--max-num-batched-tokens") == 0)
+        o->max_num_batched_tokens = count_of(value);
+    else if (strcmp(flag, "--turns") == 0)
+        b->turns = count_of(value);
+    else if (strcmp(flag, "--json") == 0)
+        b->records = fopen(value, "a");
+    else
+        usage("no flag", flag);
+    if (b->turns > TURNS_MAX) usage("too many turns:", value);
+    if (strcmp(flag, "--json") == 0 && !b->records) usage("cannot write", value);
+}
+
+int main(int argc, char **argv) {
+    static bench b = {.turns = 5};
+    iv_engine_options_init(&b.options);
+    b.options.load_format = "dummy", b.options.device = "auto", b.options.arithmetic = "auto";
+    b.options.prefix_caching = false, b.options.max_num_batched_tokens = 8192;
+    if (argc < 2) usage("wanted a model, found", "nothing");
+    b.options.model = argv[1];
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--files") == 0)
+            b.options.load_format = "auto";
+        else if (strcmp(argv[i], "--enforce-eager") == 0)
+            b.options.enforce_eager = true;
+        else if (i + 1 < argc)
+            parse_flag(&b, argv[i], argv[i + 1]), i++;
+        else
+            usage("wanted a value for", argv[i]);
+    }
+    if (!b.case_count) usage("wanted", "--cases");
+    if (!b.numerics_count) b.numerics[b.numerics_count++] = "invar";
+    if (strcmp(b.options.device, "cpu") != 0) b.options.kv_fraction = 0.9; /* on a GPU nobody else wants it */
+    size_engine(&b);
+    for (size_t i = 0; i < b.numerics_count; i++) run_engine(&b, b.numerics[i]);
+    if (b.records && fclose(b.records) != 0) usage("cannot write", "the records");
+    return 0;
+}

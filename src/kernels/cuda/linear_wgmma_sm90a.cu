@@ -1,0 +1,197 @@
+/* linear_wgmma_sm90a.cu: linear layers for many rows on Hopper: which configurations there are, and their launch. The
+ * kernel is in linear_wgmma.cuh; every configuration has the same bits. */
+#include "kernels/cuda/linear_wgmma.cuh"
+
+#include <cudaTypedefs.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Variants: weights on wgmma's 64-row side, one tile a CTA; or tokens, and CTAs in pairs that share weights. */
+enum { IV_WGMMA_SWAPPED = 0, IV_WGMMA_PAIRED = 2 };
+
+enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
+
+/* ---- which configurations there are ------------------------------------------------------------------------- */
+
+static int shared_bytes(const iv_wgmma_instance *w, int stages, const iv_gpu_groups *groups) {
+    return stages * (w->stage + 16) + w->fixed + (groups ? ((int)groups->count + 1) * 4 : 0);
+}
+
+/* The deepest ring with which `ctas` CTAs fit on an SM; no deeper than a tile's blocks. */
+static int deepest_ring(const iv_wgmma_instance *w, int blocks, int ctas, const iv_gpu_groups *groups) {
+    int room = (IV_SHARED_MAX + 1024) / ctas - 1024, stages = 0;
+    while (stages < IV_RING_MAX && shared_bytes(w, stages + 1, groups) <= room) stages++;
+    return stages < blocks ? stages : blocks > 2 ? blocks : 2;
+}
+
+static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
+    return type == IV_BF16 ? iv_wgmma_bf16(count) : iv_wgmma_f16(count);
+}
+
+static int ceil_div(size_t a, int b) { return (int)((a + (size_t)b - 1) / (size_t)b); }
+
+static size_t entries(const iv_gpu_linear_args *a) { return a->groups ? a->rows * a->groups->experts_per_token : a->rows; }
+
+static bool possible(const iv_gpu_linear_args *a) {
+    if (a->arithmetic != IV_TC16 || a->type != a->w.type || (a->type != IV_BF16 && a->type != IV_F16)) return false;
+    if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8) return false;
+    if (a->rows > 1u << 24 || a->w.n > 1u << 24 || a->w.k_padded > 1u << 24 || a->w.expert_bytes % 16) return false;
+    return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
+}
+
+static int leaf_blocks(const iv_gpu_linear_args *a) {
+    return (int)((a->w.k_padded / (size_t)a->w.leaves + IV_BLOCK_K - 1) / IV_BLOCK_K);
+}
+
+/* A ring has room for a root where roots are joined through it. */
+static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
+    if (split * w->leaves != a->w.leaves || (split > 1 && (w->share || a->groups))) return false;
+    if (stages < 2 || stages > IV_RING_MAX || shared_bytes(w, stages, a->groups) > IV_SHARED_MAX) return false;
+    return split == 1 || stages * w->stage >= w->node;
+}
+
+static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c) {
+    size_t count;
+    const iv_wgmma_instance *all = instances(a->type, &count);
+    for (size_t i = 0; i < count; i++)
+        if (all[i].tile_n == c->tile_n && all[i].tile_m == c->tile_m && all[i].share == c->variant &&
+            fits(a, &all[i], c->split, c->stages))
+            return &all[i];
+    return NULL;
+}
+
+size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
+    size_t kinds, made = 0;
+    if (!possible(a)) return 0;
+    const iv_wgmma_instance *all = instances(a->type, &kinds);
+    for (size_t i = 0; i < kinds; i++) {
+        const iv_wgmma_instance *w = &all[i];
+        if (w->leaves > a->w.leaves) continue;
+        int split = a->w.leaves / w->leaves, before = 0;
+        for (int ctas = 1; ctas <= w->ctas; ctas++) {
+            int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
+            if (stages == before || !fits(a, w, split, stages)) continue;
+            before = stages;
+            if (made < count) out[made] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, w->share};
+            made++;
+        }
+    }
+    return made;
+}
+
+size_t iv_gpu_wgmma_scratch(size_t rows, size_t n) {
+    (void)rows, (void)n;
+    return 0;
+}
+
+/* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
+ * ring with which `ctas` fit on an SM. */
+static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas, iv_gpu_linear_config *out) {
+    size_t kinds;
+    const iv_wgmma_instance *all = instances(a->type, &kinds);
+    for (size_t i = 0; i < kinds; i++) {
+        const iv_wgmma_instance *w = &all[i];
+        if (w->tile_n != tile_n || w->tile_m != tile_m || w->share != variant || w->leaves * split != a->w.leaves) continue;
+        int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
+        if (!fits(a, w, split, stages)) continue;
+        *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
+        return true;
+    }
+    return false;
+}
+
+bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
+    if (!possible(a)) return false;
+    size_t rows = a->groups ? entries(a) / (a->groups->count ? a->groups->count : 1) : a->rows;
+    if (rows > 256) return take(a, 128, 128, 1, IV_WGMMA_PAIRED, 1, c);
+    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128, tile_n = tile_m == 128 ? 128 : 64;
+    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
+    while (!a->groups && split < a->w.leaves && tiles * split < IV_SMS / 4 * 3) split *= 2;
+    return take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, 1, c);
+}
+
+/* ---- the launch --------------------------------------------------------------------------------------------- */
+
+static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
+    static void *found;
+    if (!found) {
+        cudaDriverEntryPointQueryResult result;
+        void *p = NULL;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) == cudaSuccess &&
+            result == cudaDriverEntryPointSuccess)
+            found = p;
+    }
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
+
+/* Rows cut into leaves. Boxes of `box` rows by 64 of one leaf, 128-byte swizzle; zeros beyond the ends. */
+static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth, size_t row_bytes,
+                  size_t depth_bytes, int box) {
+    PFN_cuTensorMapEncodeTiled_v12000 f = encoder();
+    size_t leaf = a->w.k_padded / (size_t)a->w.leaves;
+    cuuint64_t dims[4] = {leaf, (cuuint64_t)a->w.leaves, rows, depth};
+    cuuint64_t strides[3] = {leaf * 2, row_bytes, depth > 1 ? depth_bytes : row_bytes};
+    cuuint32_t boxes[4] = {IV_BLOCK_K, 1, (cuuint32_t)box, 1}, ones[4] = {1, 1, 1, 1};
+    if (!f) return cudaErrorNotSupported;
+    CUresult r = f(map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+                   (void *)data, dims, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static int multiprocessors(void) {
+    static int known;
+    int device = 0;
+    if (!known && cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
+    return known ? known : IV_SMS;
+}
+
+static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c, iv_wgmma_plan *p) {
+    memset(p, 0, sizeof *p);
+    p->split = c->split, p->stages = c->stages;
+    p->leaf_length = (int)(a->w.k_padded / (size_t)a->w.leaves), p->blocks = leaf_blocks(a);
+    p->weight_tiles = ceil_div(a->w.n, w->tile_n), p->token_tiles = ceil_div(a->rows, w->tile_m);
+    p->raster = w->share ? IV_RASTER : 1;
+    p->tiles = p->weight_tiles * (w->share ? ceil_div((size_t)p->token_tiles, w->share) : p->token_tiles);
+    p->rows = (int)a->rows, p->n = (int)a->w.n;
+    p->epilogue = a->epilogue, p->bias = a->bias, p->out = a->out, p->out_stride = a->out_stride;
+    p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
+    if (a->groups) p->groups = *a->groups;
+    p->weighted = a->groups && a->weighted;
+}
+
+/* Clusters of a launch: one for each tile, of which experts may leave some without work; or as many as run at once. */
+static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p) {
+    int resident = multiprocessors() / (w->share ? w->share : 1), tiles = p->tiles;
+    if (a->groups) {
+        size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
+        int token_tiles = ceil_div(entries(a), w->tile_m) + (int)busy;
+        tiles = p->weight_tiles * (w->share ? token_tiles / w->share + (int)busy : token_tiles);
+    }
+    return w->share && tiles > resident ? resident : tiles;
+}
+
+int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s) {
+    const iv_wgmma_instance *w = possible(a) ? instance_for(a, c) : NULL;
+    CUtensorMap weights, tokens;
+    iv_wgmma_plan plan;
+    (void)scratch;
+    if (!w) return cudaErrorInvalidValue;
+    make_plan(a, w, c, &plan);
+    int share = w->share ? w->share : 1, cluster = share * c->split;
+    int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2, a->w.expert_bytes,
+                   w->tile_n / share);
+    if (!e) e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0, w->tile_m);
+    if (!e) e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
+    if (e) return e;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = (unsigned)cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(cluster_count(a, w, &plan) * cluster)), config.blockDim = dim3((unsigned)w->threads);
+    config.dynamicSmemBytes = (size_t)shared_bytes(w, c->stages, a->groups), config.stream = (cudaStream_t)s;
+    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+    return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
+}

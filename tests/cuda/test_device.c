@@ -1,0 +1,271 @@
+/* Where an engine computes never changes a bit. tests/data/h200_digests.txt holds what an H200 answered (its driver is
+ * named there): whole rows of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that
+ * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards
+ * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
+ *
+ * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out, INVAR_CASE=NAME
+ * all other models. */
+#include "engine/client.h"
+#include "base/digest.h"
+#include "base/file.h"
+
+#include <stdlib.h>
+
+enum { REQUESTS = 6, VOCAB_MAX = 2048, ANSWER = 5 };
+
+typedef struct model_case {
+    const char *name, *dir;
+    bool dummy;
+    size_t prompts[REQUESTS]; /* tokens; 0: none */
+} model_case;
+
+static const model_case cases[] = {
+    {"qwen3", "tests/data/hf/qwen3", false, {1, 5, 64, 66, 130, 333}},
+    {"qwen2", "tests/data/hf/qwen2", false, {1, 5, 64, 66, 130, 333}},
+    {"llama31", "tests/data/hf/llama31", false, {1, 5, 64, 66, 130, 333}},
+    {"mistral", "tests/data/hf/mistral_v03", false, {1, 5, 64, 66, 130, 333}},
+    {"qwen3_moe", "tests/data/hf/qwen3_moe", false, {1, 5, 64, 66, 130, 333}},
+    {"tiny-math", "models/tiny-math", false, {3, 17, 40, 90}},
+    {"wide", "tests/data/shapes/wide", true, {1, 9, 30, 70, 270}},
+    {"narrow", "tests/data/shapes/narrow", true, {2, 33, 64, 65, 290}},
+    {"odd", "tests/data/shapes/odd", true, {1, 5, 64, 66, 130, 333}},
+    {"moe", "tests/data/shapes/moe", true, {1, 7, 20, 65}},
+    {"window", "tests/data/shapes/window", true, {1, 5, 99, 130, 333, 600}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+typedef struct way {
+    const char *device;
+    bool eager, alone;
+    size_t ranks, budget;
+} way;
+
+static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
+    iv_engine_options o;
+    iv_engine_options_init(&o);
+    snprintf(dir, bytes, "%s", source_path(m->dir));
+    o.model = dir, o.load_format = m->dummy ? "dummy" : "auto";
+    o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16";
+    o.tensor_parallel_size = w->ranks, o.max_num_batched_tokens = w->budget, o.max_num_seqs = REQUESTS;
+    o.max_model_len = 1024, o.kv_bytes = (size_t)256 << 20, o.prefix_caching = false;
+    return o;
+}
+
+/* Greedy, and sampled in the ways that a GPU does itself or leaves to the host. */
+static void shape_request(const iv_engine *e, size_t i, size_t vocab, size_t tokens, int32_t *ids, iv_request *r) {
+    rng g = {1000 + i};
+    for (size_t t = 0; t < tokens; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+    iv_request_init(e, r);
+    r->ids = ids, r->id_count = tokens, r->max_tokens = ANSWER, r->ignore_eos = true, r->keep_logits = true;
+    r->has_seed = true, r->seed = 77 + i, r->top_k = 0, r->top_p = 1, r->min_p = 0, r->repetition_penalty = 1;
+    r->temperature = i % 3 == 0 ? 0.0f : i % 3 == 1 ? 1.0f : 0.7f;
+    if (i == 4) r->top_k = 20, r->top_p = 0.9f;
+    if (i == 5) r->min_p = 0.05f, r->repetition_penalty = 1.1f;
+}
+
+/* SHA-256 of all rows of logits, tokens and log-probabilities. */
+static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_error *err) {
+    char dir[4200];
+    int32_t ids[REQUESTS][700];
+    iv_engine_info info;
+    iv_engine *e = NULL;
+    iv_engine_options o = options_of(m, w, dir, sizeof dir);
+    iv_status status = iv_engine_open(&o, &e, err);
+    if (status != IV_OK) return status;
+    iv_engine_get_info(e, &info);
+    assert_string_equal(info.device, w->device);
+    answer *a = answers_new(REQUESTS);
+    size_t n = 0;
+    iv_digest *d = iv_digest_new();
+    for (; n < REQUESTS && m->prompts[n]; n++) {
+        iv_request r;
+        shape_request(e, n, info.vocab_size, m->prompts[n], ids[n], &r);
+        a[n].logits = malloc(ANSWER * info.vocab_size * sizeof(float)), a[n].vocab = info.vocab_size;
+        submit(e, &r, &a[n]);
+        if (w->alone) run_all(e, &a[n], 1);
+    }
+    if (!w->alone) run_all(e, a, n);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(a[i].count, ANSWER);
+        iv_digest_add(d, a[i].logits, ANSWER * info.vocab_size * sizeof(float));
+        iv_digest_add(d, a[i].digest, strlen(a[i].digest));
+        free(a[i].logits);
+    }
+    uint8_t raw[32];
+    iv_digest_finish(d, raw);
+    iv_digest_hex(raw, hex);
+    answers_free(a, n);
+    iv_engine_close(e);
+    return IV_OK;
+}
+
+static void meet(const model_case *m, const way *w, const char *want) {
+    char hex[65];
+    iv_error err;
+    if (getenv("INVAR_CASE")) {
+        printf("%s: %s%s, %zu ranks, %zu tokens a step\n", m->name, w->device, w->eager ? ", eager" : "", w->ranks,
+               w->budget);
+        fflush(stdout);
+    }
+    iv_status status = digest_of(m, w, hex, &err);
+    if (status == IV_UNSUPPORTED || status == IV_INVALID) {
+        printf("SKIPPED: %s\n", err.message);
+        return;
+    }
+    ASSERT_OK(status, &err);
+    if (strncmp(hex, want, 64) != 0)
+        fail_msg("%s on %s%s, %zu ranks, %zu tokens a step%s: the H200 gave %.64s, here %s", m->name, w->device,
+                 w->eager ? " without graphs" : "", w->ranks, w->budget, w->alone ? ", one by one" : "", want, hex);
+}
+
+static bool wanted(const char *device) {
+    const char *only = getenv("INVAR_DEVICES");
+    return !only || !*only || strcmp(only, device) == 0;
+}
+
+static bool wanted_case(const char *name) {
+    const char *only = getenv("INVAR_CASE");
+    return !only || !*only || strcmp(only, name) == 0;
+}
+
+static bool have_gpu(void) {
+    char hex[65];
+    iv_error err;
+    way w = {"cuda", true, true, 1, 64};
+    return digest_of(&cases[0], &w, hex, &err) == IV_OK;
+}
+
+static void record(const char *device) {
+    for (size_t i = 0; i < CASES; i++) {
+        char hex[65];
+        iv_error err;
+        way w = {device, true, true, 1, 1024};
+        ASSERT_OK(digest_of(&cases[i], &w, hex, &err), &err);
+        printf("RECORD %s %s\n", cases[i].name, hex);
+    }
+}
+
+static void all_devices_meet_the_h200s_digests(void **state) {
+    (void)state;
+    static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, false, 2, 96}};
+    static const way gpu[] = {
+        {"cuda", true, true, 1, 1024},  {"cuda", true, false, 1, 37},  {"cuda", false, false, 1, 512},
+        {"cuda", false, false, 2, 64},  {"cuda", true, false, 2, 512}, {"cuda", false, false, 4, 200},
+        {"cuda", false, false, 8, 512}, {"cuda", true, true, 8, 100},  {"cuda", true, false, 3, 77}};
+    iv_buf file = {0};
+    iv_error err;
+    const char *recording = getenv("INVAR_RECORD");
+    if (recording) {
+        record(recording);
+        skip();
+    }
+    ASSERT_OK(iv_file_read(source_path("tests/data/h200_digests.txt"), 1 << 16, &file, &err), &err);
+    bool has_gpu = wanted("cuda") && have_gpu();
+    if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
+    for (size_t i = 0; i < CASES; i++) {
+        char key[80];
+        if (!wanted_case(cases[i].name)) continue;
+        snprintf(key, sizeof key, "\n%s ", cases[i].name);
+        const char *want = strstr(file.data, key);
+        assert_non_null(want);
+        want += strlen(key);
+        for (size_t k = 0; wanted("cpu") && k < sizeof cpu / sizeof *cpu; k++) {
+            if (k > 0 && strcmp(cases[i].name, "wide") == 0) continue; /* slow: once is enough */
+            meet(&cases[i], &cpu[k], want);
+        }
+        for (size_t k = 0; has_gpu && k < sizeof gpu / sizeof *gpu; k++) meet(&cases[i], &gpu[k], want);
+    }
+    iv_buf_free(&file);
+}
+
+/* The digests can tell: each model has its own, and so has another arithmetic. */
+static void control_a_baseline_differs(void **state) {
+    (void)state;
+    char law[65], other[65], dir[4200];
+    iv_error err;
+    way w = {"cpu", false, true, 1, 512};
+    ASSERT_OK(digest_of(&cases[0], &w, law, &err), &err);
+    ASSERT_OK(digest_of(&cases[1], &w, other, &err), &err);
+    assert_string_not_equal(law, other);
+    iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
+    for (int bio = 0; bio < 2; bio++) {
+        int32_t ids[700];
+        iv_request r;
+        iv_engine_info info;
+        o.numerics = bio ? "bio" : "invar";
+        iv_engine *e = open_with(&o);
+        iv_engine_get_info(e, &info);
+        shape_request(e, 1, info.vocab_size, 300, ids, &r);
+        r.keep_logits = false;
+        answer *a = answer_to(e, &r);
+        snprintf(bio ? other : law, 65, "%.64s", a->digest + 7);
+        answers_free(a, 1);
+        iv_engine_close(e);
+    }
+    assert_string_not_equal(law, other);
+}
+
+/* The logits of every position at once, more rows than a step of the engine samples. */
+static void all_positions(void **state) {
+    (void)state;
+    enum { N = 150 };
+    char dir[4200];
+    int32_t ids[N];
+    float *rows[2] = {NULL, NULL};
+    size_t vocab = 0;
+    if (!have_gpu()) {
+        printf("SKIPPED: no GPU that does tc16\n");
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        way w = {i ? "cuda" : "cpu", false, true, 1, 100};
+        iv_error err;
+        iv_engine_info info;
+        iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
+        iv_engine *e = open_with(&o);
+        iv_engine_get_info(e, &info);
+        vocab = info.vocab_size;
+        rng g = {5};
+        for (size_t t = 0; t < N; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+        rows[i] = malloc(N * vocab * sizeof(float));
+        ASSERT_OK(iv_engine_logits(e, ids, N, rows[i], &err), &err);
+        iv_engine_close(e);
+    }
+    assert_memory_equal(rows[0], rows[1], N * vocab * sizeof(float));
+    free(rows[0]), free(rows[1]);
+}
+
+/* What cannot be had is refused with a reason. */
+static void refusals(void **state) {
+    (void)state;
+    iv_engine *e = NULL;
+    iv_error err;
+    char dir[4200];
+    way w = {"cuda", false, false, 1, 64};
+    iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
+    o.device = "tpu";
+    assert_int_equal(iv_engine_open(&o, &e, &err), IV_INVALID);
+    assert_string_equal(err.message, "device: wanted auto, cpu or cuda, found 'tpu'");
+    o.device = "cuda", o.tensor_parallel_size = 9;
+    assert_true(iv_engine_open(&o, &e, &err) != IV_OK);
+    o.tensor_parallel_size = 1, o.numerics = "vanilla-blas", o.arithmetic = "fma32";
+    assert_int_equal(iv_engine_open(&o, &e, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "wanted arithmetic tc16 on device cuda"));
+    if (have_gpu()) { /* more KV memory than any GPU has */
+        o.numerics = "invar", o.arithmetic = "tc16", o.kv_bytes = (size_t)1 << 42, o.prefix_caching = true;
+        iv_status status = iv_engine_open(&o, &e, &err);
+        assert_int_equal(status, IV_NO_MEMORY);
+        assert_non_null(strstr(err.message, "GPU 0"));
+        return;
+    }
+    o.numerics = "invar", o.arithmetic = "tc16";
+    assert_int_equal(iv_engine_open(&o, &e, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "device cuda"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_meet_the_h200s_digests),
+                                       cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(all_positions),
+                                       cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
