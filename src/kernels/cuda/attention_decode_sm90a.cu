@@ -22,6 +22,8 @@ typedef struct shared_state {
     float block_max[WARPS][ROWS]; /* of half a block */
     float alpha[EACH][ROWS];
     float split_max[ROWS], total_sum[ROWS];
+    uint64_t ticket_full[2], ticket_empty[2];
+    int ticket[2]; /* a worker's number, from the producer */
     int flag;
     union alignas(16) {
         struct {
@@ -203,27 +205,28 @@ IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const i
 }
 
 /* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
- * in the scratch; `stage` is shared memory that nothing else uses now. */
+ * in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
 static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
                                                 const iv_attention_run r, const iv_attention_share share, int part,
                                                 int parts) {
-    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS;
+    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS, AHEAD = 8;
     int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
     int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
     if (fours == 0) return;
-    int stretch = min((int)JOIN_SLOTS, RING_BYTES / 16 / fours);
+    int stretch = stage ? min((int)JOIN_SLOTS, RING_BYTES / 16 / fours) : JOIN_SLOTS;
     float4 result[EACH_THREAD];
     merge_state c[2] = {{-INFINITY, -0.0f, false}, {-INFINITY, -0.0f, false}};
 #pragma unroll
     for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
     for (int from = 0; from < count; from += stretch) {
         int n = min(stretch, count - from);
-        for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
-            int slot = i / fours, four = begin + i - slot * fours;
-            iv_copy16(iv_shared(stage + i), p.partial + (size_t)(share.partial + (from + slot) * rows + four / FOURS) * p.stride +
-                                                four % FOURS * 4, true);
-        }
+        const float *states = p.partial + (size_t)(share.partial + from * rows) * p.stride;
+        if (stage)
+            for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
+                int slot = i / fours, four = begin + i - slot * fours;
+                iv_copy16(iv_shared(stage + i), states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
+            }
         make_joins(p, s, r, share, rows, from, n, c);
         asm volatile("cp.async.wait_all;" ::: "memory");
         meet();
@@ -231,15 +234,25 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
         for (int k = 0; k < EACH_THREAD; k++) {
             int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
             if (four >= fours) continue;
-            float4 t = result[k];
-#pragma unroll 8
-            for (int i = 0; i < n; i++) {
-                iv_attention_join j = s->join[i][row];
-                float4 o = stage[i * fours + four];
-                t.x = iv_attention_joined(t.x, o.x, j), t.y = iv_attention_joined(t.y, o.y, j);
-                t.z = iv_attention_joined(t.z, o.z, j), t.w = iv_attention_joined(t.w, o.w, j);
+            const float4 *from_state = stage ? stage + four : (const float4 *)(states + (size_t)row * p.stride) + (begin + four) % FOURS;
+            size_t step = stage ? (size_t)fours : (size_t)rows * p.stride / 4;
+            for (int i = 0; i < n; i += AHEAD) {
+                float4 o[AHEAD];
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    const float4 *at = from_state + (size_t)min(i + u, n - 1) * step;
+                    o[u] = stage ? *at : __ldcg(at);
+                }
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    if (i + u >= n) break;
+                    iv_attention_join j = s->join[i + u][row];
+                    result[k].x = iv_attention_joined(result[k].x, o[u].x, j);
+                    result[k].y = iv_attention_joined(result[k].y, o[u].y, j);
+                    result[k].z = iv_attention_joined(result[k].z, o[u].z, j);
+                    result[k].w = iv_attention_joined(result[k].w, o[u].w, j);
+                }
             }
-            result[k] = t;
         }
         meet();
     }
@@ -262,16 +275,18 @@ IV_DEVICE int count_part(const iv_attention_params &p, int share) {
     return before;
 }
 
-/* May CTAs wait for one another? */
-IV_DEVICE bool resident(const iv_attention_params &p) { return p.resident && iv_walk_workers(p) <= (int)gridDim.x; }
-
-/* After all its runs a CTA sees to the shares that it had a part in. Where all CTAs run at once, each waits for the others
- * and merges its part of the elements; else the last one that comes merges everything. */
-template <int DIM, iv_dtype TYPE>
-IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r) {
+/* May CTAs wait for one another: do they all run at once, one worker each? */
+IV_DEVICE bool resident(const iv_attention_params &p) {
     const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    iv_attention_share share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
-    if (resident(p)) {
+    return p.resident && !head->tickets && head->workers <= (int)gridDim.x;
+}
+
+/* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the elements;
+ * else the last one that comes merges everything. */
+template <int DIM, iv_dtype TYPE>
+IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
+                            const iv_attention_share &share, bool wait) {
+    if (wait) {
         if (threadIdx.x == 0) {
             int there;
             do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
@@ -287,7 +302,7 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
         if (s->flag) p.counters[r.share] = 0;
     }
     meet();
-    if (s->flag) merge_parts<DIM, TYPE>(p, s, stage, r, share, 0, 1);
+    if (s->flag) merge_parts<DIM, TYPE>(p, s, NULL, r, share, 0, 1);
     meet();
 }
 
@@ -377,11 +392,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) m[j / 2] = iv_max(m[j / 2], x[i][j]);
+            for (int j = 0; j < 4; j++) m[j / 2] = fmaxf(m[j / 2], x[i][j]);
 #pragma unroll
         for (int i = 1; i <= 2; i *= 2) {
-            m[0] = iv_max(m[0], __shfl_xor_sync(~0u, m[0], i));
-            m[1] = iv_max(m[1], __shfl_xor_sync(~0u, m[1], i));
+            m[0] = fmaxf(m[0], __shfl_xor_sync(~0u, m[0], i));
+            m[1] = fmaxf(m[1], __shfl_xor_sync(~0u, m[1], i));
         }
         if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
     }
@@ -393,7 +408,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             before = i == warp / 2 ? m : before;
-            m = iv_max(iv_max(m, s->block_max[2 * i][row]), s->block_max[2 * i + 1][row]);
+            m = fmaxf(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
             m = __fadd_rn(m, 0.0f);
             now = i == warp / 2 ? m : now;
         }
@@ -543,15 +558,18 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    __device__ __forceinline__ void run(const iv_attention_run &r) {
-        begin(r);
+    __device__ __forceinline__ iv_attention_share share_of(const iv_attention_run &r) {
+        const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
         bool whole = r.begin == 0 && r.end == r.splits;
+        if (whole) return {0, 0, 0, 0};
+        int4 a = __ldg((const int4 *)(p.plan + head->shares_at) + r.share);
+        return {a.x, a.y, a.z, 0};
+    }
+
+    /* True if others have a part in the tile's slice: the result is not there yet. */
+    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_share &share) {
         int rows = r.tile.tokens * r.width;
-        iv_attention_share share = {};
-        if (!whole) {
-            const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-            share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
-        }
+        begin(r);
         for (int i = r.begin; i < r.end; i++) {
             one_split(r, r.first_split + i);
             if (r.begin == 0)
@@ -559,29 +577,97 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             else
                 leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows, s->split_max[sum_row], sum);
         }
-        if (whole) {
+        if (r.begin == 0 && r.end == r.splits) {
             write_out(r);
-            return;
+            return false;
         }
         if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
         meet();
-        if (resident(p) && threadIdx.x == 0) count_part(p, r.share);
+        return true;
     }
 
-    /* All of a worker's runs, then the shares that its first and its last one belong to. */
-    __device__ __forceinline__ void work(int worker, float4 *stage) {
+    /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait for
+     * one another. */
+    __device__ __forceinline__ void work(iv_attention_walk w, float4 *stage, bool wait) {
         iv_attention_run r, first;
-        first.share = -1;
-        bool shared = false;
-        for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) {
-            run(r);
-            shared = r.begin != 0 || r.end != r.splits;
-            if (first.share < 0 && shared) first = r;
+        iv_attention_share share, first_share;
+        bool have_first = false, open = false;
+        while (iv_walk_next(p, w, r)) {
+            share = share_of(r);
+            open = run(r, share);
+            if (!open) continue;
+            if (!wait)
+                finish_share<DIM, TYPE>(p, s, stage, r, share, false);
+            else if (threadIdx.x == 0)
+                asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.counters + r.share) : "memory");
+            if (!have_first) first = r, first_share = share, have_first = true;
         }
-        if (first.share >= 0) finish_share<DIM, TYPE>(p, s, stage, first);
-        if (shared && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r);
+        if (!wait || !have_first) return;
+        finish_share<DIM, TYPE>(p, s, stage, first, first_share, true);
+        if (open && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
     }
 };
+
+/* ---- who takes which worker --------------------------------------------------------------------------------------- */
+
+/* The CTA's j-th worker, or one that there is not. */
+IV_DEVICE int take_worker(const iv_attention_params &p, int j) {
+    if (!((const iv_attention_plan *)p.plan)->tickets) return (int)(blockIdx.x + j * gridDim.x);
+    return j == 0 ? (int)blockIdx.x : (int)gridDim.x + atomicAdd(p.counters + IV_ATTENTION_WORKERS_MAX, 1);
+}
+
+/* The last CTA to come here leaves the tickets as they were. */
+IV_DEVICE void give_tickets_back(const iv_attention_params &p) {
+    if (!((const iv_attention_plan *)p.plan)->tickets) return;
+    if (atomicAdd(p.counters + IV_ATTENTION_WORKERS_MAX + 1, 1) != (int)gridDim.x - 1) return;
+    p.counters[IV_ATTENTION_WORKERS_MAX] = p.counters[IV_ATTENTION_WORKERS_MAX + 1] = 0;
+}
+
+template <int DIM> IV_DEVICE void produce(producer<DIM> &c, shared_state *s, int lane) {
+    const iv_attention_params &p = c.p;
+    int n = iv_walk_workers(p), worker = blockIdx.x;
+    for (int j = 0;; j++) {
+        int slot = j % 2, next = n;
+        if (lane == 0) {
+            if (j > 0) iv_mbar_wait(iv_shared(&s->ticket_empty[slot]), (j / 2 & 1) ^ 1);
+            s->ticket[slot] = worker;
+            iv_mbar_arrive(iv_shared(&s->ticket_full[slot]));
+        }
+        if (worker >= n) break;
+        iv_attention_run r;
+        iv_attention_walk w = iv_walk_start(p, worker);
+        if (lane == 0 && c.waited) next = take_worker(p, j + 1);
+        while (iv_walk_next(p, w, r)) c.run(r, lane);
+        if (!c.waited) iv_dependency_wait(), c.waited = true;
+        if (lane == 0 && next == n) next = take_worker(p, j + 1);
+        worker = __shfl_sync(~0u, next, 0);
+    }
+    if (lane == 0) give_tickets_back(p);
+}
+
+template <int DIM, iv_dtype TYPE>
+IV_DEVICE void consume(consumer<DIM, TYPE> &c, shared_state *s, float4 *stage) {
+    const iv_attention_params &p = c.p;
+    int n = iv_walk_workers(p), worker = blockIdx.x;
+    bool wait = resident(p);
+    iv_attention_walk w = {};
+    if (worker < n) w = iv_walk_start(p, worker);
+    iv_dependency_wait();
+    iv_dependency_release();
+    for (int j = 0; worker < n; j++) {
+        if (j > 0) {
+            uint32_t full = iv_shared(&s->ticket_full[j % 2]);
+            iv_mbar_wait(full, j / 2 & 1);
+            worker = s->ticket[j % 2];
+            __syncwarp();
+            if (c.lane == 0) iv_mbar_arrive(iv_shared(&s->ticket_empty[j % 2]));
+            if (worker >= n) return;
+            w = iv_walk_start(p, worker);
+        } else if (c.lane == 0)
+            iv_mbar_arrive(iv_shared(&s->ticket_empty[0]));
+        c.work(w, stage, wait);
+    }
+}
 
 template <int DIM, iv_dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -589,34 +675,27 @@ static __global__ void __launch_bounds__(THREADS, 1)
     typedef sizes<DIM> z;
     extern __shared__ char memory[];
     uint32_t ring = (iv_shared(memory) + 1023) & ~1023u;
-    shared_state *s = (shared_state *)(memory + (ring - iv_shared(memory)) + RING_BYTES);
+    char *start = memory + (ring - iv_shared(memory));
+    shared_state *s = (shared_state *)(start + RING_BYTES);
     if (threadIdx.x == 0) {
         for (int i = 0; i < z::STAGES; i++) iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
+        for (int i = 0; i < 2; i++)
+            iv_mbar_init(iv_shared(&s->ticket_full[i]), 1), iv_mbar_init(iv_shared(&s->ticket_empty[i]), WARPS);
         iv_mbar_init_fence();
     }
     if (threadIdx.x == CONSUMERS) iv_tma_prefetch_map(&map);
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    iv_attention_run r;
     if (warp >= WARPS) {
         iv_registers_give<40>();
         if (warp > WARPS) return;
         producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
-        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
-            for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
-            iv_named_sync(2, CONSUMERS + 32); /* the ring is the merge's, too */
-        }
+        produce<DIM>(c, s, lane);
         return;
     }
     iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
-    iv_dependency_wait();
-    iv_dependency_release();
-    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
-        c.work(worker, (float4 *)(memory + (ring - iv_shared(memory))));
-        iv_fence_async();
-        iv_named_sync(2, CONSUMERS + 32);
-    }
+    consume<DIM, TYPE>(c, s, (float4 *)start);
 }
 
 template <int DIM, iv_dtype TYPE>

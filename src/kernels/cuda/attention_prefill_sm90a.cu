@@ -114,18 +114,23 @@ template <int DIM> struct producer {
 
 /* ---- the consumers ------------------------------------------------------------------------------------------------ */
 
-/* exp2(-y) of the law for y in [0, 125.5], given sum = y + WEIGHT_MAGIC: its last bits are 2 + n for y = n + a fraction, and
- * those above them are 0x4b400000's, which they are for no other y. 2^(2 - fraction) by the law's polynomial times 4 (its
+/* exp2(-y) of the law for y in [0, 125.5]: with y = n + a fraction, 2^(2 - fraction) by the law's polynomial times 4 (its
  * roundings are the same), and an exponent less by 2 + n. */
 #define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
-IV_DEVICE float near_weight(float y, float sum) {
-    float f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
+IV_DEVICE float near_weight(float y) {
+    float sum = v_add(y, WEIGHT_MAGIC), f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
     w = __fmaf_rn(w, f, 4 * 0x1.3cbf6p-7f);
     w = __fmaf_rn(w, f, 4 * 0x1.c6afeep-5f);
     w = __fmaf_rn(w, f, 4 * 0x1.ebfa4cp-3f);
     w = __fmaf_rn(w, f, 4 * 0x1.62e43p-1f);
     w = __fmaf_rn(w, f, 4 * 1.0f);
     return __uint_as_float(__float_as_uint(w) - (__float_as_uint(sum) << 23));
+}
+
+IV_DEVICE float min_or_nan(float a, float b) {
+    float m;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+    return m;
 }
 
 template <int DIM, iv_dtype TYPE> struct consumer {
@@ -184,40 +189,40 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float m[2] = {max[0], max[1]};
+        float high_of[4], low_of[4], m[2]; /* of a row's even and odd keys; a NaN is passed over by the first alone */
+        bool near = true;
 #pragma unroll
-        for (int i = 0; i < 32; i++) m[i / 2 % 2] = fmaxf(m[i / 2 % 2], score[i]);
+        for (int i = 0; i < 4; i++) high_of[i] = low_of[i] = score[i];
+#pragma unroll
+        for (int i = 4; i < 32; i++) {
+            high_of[i % 4] = fmaxf(high_of[i % 4], score[i]);
+            low_of[i % 4] = min_or_nan(low_of[i % 4], score[i]);
+        }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+            m[h] = fmaxf(max[h], fmaxf(high_of[2 * h], high_of[2 * h + 1]));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 1));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 2));
             m[h] = __fadd_rn(m[h], 0.0f);
-            alpha[h] = v_exp2(v_sub(max[h], m[h]));
+            near = near && v_sub(m[h], min_or_nan(low_of[2 * h], low_of[2 * h + 1])) <= 125.5f;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            alpha[h] = iv_attention_weight(v_sub(max[h], m[h]));
             alpha[h] = see[h] ? alpha[h] : 1.0f;
             max[h] = m[h];
             m[h] = see[h] ? m[h] : 0.0f; /* -inf less 0, not less -inf */
             lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
         }
+        if (__all_sync(~0u, near)) {
 #pragma unroll
-        for (int part = 0; part < 32; part += 8) {
-            float *y = score + part, sum[8];
-            uint32_t all = 0;
+            for (int i = 0; i < 32; i++) score[i] = near_weight(v_sub(m[i / 2 % 2], score[i]));
+        } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                y[i] = v_sub(m[i / 2 % 2], y[i]);
-                sum[i] = v_add(y[i], WEIGHT_MAGIC);
-                all |= __float_as_uint(sum[i]);
-            }
-            if (__any_sync(~0u, (all & ~127u) != 0x4b400000u)) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = iv_attention_weight(-y[i]);
-            } else {
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = near_weight(y[i], sum[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], y[i]);
+            for (int i = 0; i < 32; i++) score[i] = iv_attention_weight(v_sub(score[i], m[i / 2 % 2]));
         }
+#pragma unroll
+        for (int i = 0; i < 32; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[i]);
     }
 
     __device__ __forceinline__ void round_weights(void) {
