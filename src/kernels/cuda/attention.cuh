@@ -15,7 +15,7 @@ typedef struct iv_attention_params {
     const uint32_t *tables;
     const char *q, *pages;
     char *out;
-    int32_t *counters; /* [IV_ATTENTION_COUNTERS] */
+    int32_t *counters; /* [IV_ATTENTION_WORKERS_MAX] */
     float *partial;    /* packed rows, stride floats apart: output, maximum, sum */
     int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
     int64_t window;
@@ -29,7 +29,7 @@ static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_
     p.plan = (const char *)a->plan, p.tables = a->tables;
     p.q = (const char *)a->q, p.pages = (const char *)a->kv.pages, p.out = (char *)a->out;
     p.counters = (int32_t *)a->scratch;
-    p.partial = (float *)((char *)a->scratch + IV_ATTENTION_COUNTERS * sizeof(int32_t));
+    p.partial = (float *)((char *)a->scratch + IV_ATTENTION_WORKERS_MAX * sizeof(int32_t));
     p.stride = (int32_t)iv_attention_partial_stride(a->shape.head_dim);
     p.heads = (int32_t)a->shape.heads, p.kv_heads = (int32_t)a->shape.kv_heads;
     p.head_dim = (int32_t)a->shape.head_dim;

@@ -22,8 +22,6 @@ typedef struct shared_state {
     float block_max[WARPS][ROWS]; /* of half a block */
     float alpha[EACH][ROWS];
     float split_max[ROWS], total_sum[ROWS];
-    uint64_t ticket_full[2], ticket_empty[2];
-    int ticket[2]; /* a worker's number, from the producer */
     int flag;
     union alignas(16) {
         struct {
@@ -204,13 +202,36 @@ IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const i
     }
 }
 
+/* n states of four elements, step apart, join t. FAR: they are in the scratch. */
+template <bool FAR>
+IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *states, size_t step, int n) {
+    constexpr int AHEAD = 8;
+    float4 o[AHEAD];
+    for (int i = 0; i < n; i += AHEAD) {
+        iv_attention_join j[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            bool there = i + u < n;
+            const float4 *at = states + (size_t)(there ? i + u : n - 1) * step;
+            o[u] = FAR ? __ldcg(at) : *at;
+            j[u] = join[(i + u) * ROWS];
+            if (!there) j[u] = {1.0f, -0.0f}, o[u] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); /* joins nothing */
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            t.x = iv_attention_joined(t.x, o[u].x, j[u]), t.y = iv_attention_joined(t.y, o[u].y, j[u]);
+            t.z = iv_attention_joined(t.z, o[u].z, j[u]), t.w = iv_attention_joined(t.w, o[u].w, j[u]);
+        }
+    }
+}
+
 /* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
  * in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
 static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
                                                 const iv_attention_run r, const iv_attention_share share, int part,
                                                 int parts) {
-    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS, AHEAD = 8;
+    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS;
     int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
     int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
     if (fours == 0) return;
@@ -234,25 +255,11 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
         for (int k = 0; k < EACH_THREAD; k++) {
             int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
             if (four >= fours) continue;
-            const float4 *from_state = stage ? stage + four : (const float4 *)(states + (size_t)row * p.stride) + (begin + four) % FOURS;
-            size_t step = stage ? (size_t)fours : (size_t)rows * p.stride / 4;
-            for (int i = 0; i < n; i += AHEAD) {
-                float4 o[AHEAD];
-#pragma unroll
-                for (int u = 0; u < AHEAD; u++) {
-                    const float4 *at = from_state + (size_t)min(i + u, n - 1) * step;
-                    o[u] = stage ? *at : __ldcg(at);
-                }
-#pragma unroll
-                for (int u = 0; u < AHEAD; u++) {
-                    if (i + u >= n) break;
-                    iv_attention_join j = s->join[i + u][row];
-                    result[k].x = iv_attention_joined(result[k].x, o[u].x, j);
-                    result[k].y = iv_attention_joined(result[k].y, o[u].y, j);
-                    result[k].z = iv_attention_joined(result[k].z, o[u].z, j);
-                    result[k].w = iv_attention_joined(result[k].w, o[u].w, j);
-                }
-            }
+            if (stage)
+                fold<false>(result[k], &s->join[0][row], stage + four, fours, n);
+            else
+                fold<true>(result[k], &s->join[0][row], (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
+                           (size_t)rows * p.stride / 4, n);
         }
         meet();
     }
@@ -278,7 +285,7 @@ IV_DEVICE int count_part(const iv_attention_params &p, int share) {
 /* May CTAs wait for one another: do they all run at once, one worker each? */
 IV_DEVICE bool resident(const iv_attention_params &p) {
     const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    return p.resident && !head->tickets && head->workers <= (int)gridDim.x;
+    return p.resident && head->workers <= (int)gridDim.x;
 }
 
 /* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the elements;
@@ -489,6 +496,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
         meet();
+        add_lanes(first - split * EACH, last - split * EACH); /* while values are on their way */
         for (int i = first; i <= last; i++) {
             iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
             values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
@@ -496,7 +504,6 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
             at = ahead<z::STAGES>(at, 1);
         }
-        add_lanes(first - split * EACH, last - split * EACH);
     }
 
     /* The split joins the total. */
@@ -608,67 +615,6 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 };
 
-/* ---- who takes which worker --------------------------------------------------------------------------------------- */
-
-/* The CTA's j-th worker, or one that there is not. */
-IV_DEVICE int take_worker(const iv_attention_params &p, int j) {
-    if (!((const iv_attention_plan *)p.plan)->tickets) return (int)(blockIdx.x + j * gridDim.x);
-    return j == 0 ? (int)blockIdx.x : (int)gridDim.x + atomicAdd(p.counters + IV_ATTENTION_WORKERS_MAX, 1);
-}
-
-/* The last CTA to come here leaves the tickets as they were. */
-IV_DEVICE void give_tickets_back(const iv_attention_params &p) {
-    if (!((const iv_attention_plan *)p.plan)->tickets) return;
-    if (atomicAdd(p.counters + IV_ATTENTION_WORKERS_MAX + 1, 1) != (int)gridDim.x - 1) return;
-    p.counters[IV_ATTENTION_WORKERS_MAX] = p.counters[IV_ATTENTION_WORKERS_MAX + 1] = 0;
-}
-
-template <int DIM> IV_DEVICE void produce(producer<DIM> &c, shared_state *s, int lane) {
-    const iv_attention_params &p = c.p;
-    int n = iv_walk_workers(p), worker = blockIdx.x;
-    for (int j = 0;; j++) {
-        int slot = j % 2, next = n;
-        if (lane == 0) {
-            if (j > 0) iv_mbar_wait(iv_shared(&s->ticket_empty[slot]), (j / 2 & 1) ^ 1);
-            s->ticket[slot] = worker;
-            iv_mbar_arrive(iv_shared(&s->ticket_full[slot]));
-        }
-        if (worker >= n) break;
-        iv_attention_run r;
-        iv_attention_walk w = iv_walk_start(p, worker);
-        if (lane == 0 && c.waited) next = take_worker(p, j + 1);
-        while (iv_walk_next(p, w, r)) c.run(r, lane);
-        if (!c.waited) iv_dependency_wait(), c.waited = true;
-        if (lane == 0 && next == n) next = take_worker(p, j + 1);
-        worker = __shfl_sync(~0u, next, 0);
-    }
-    if (lane == 0) give_tickets_back(p);
-}
-
-template <int DIM, iv_dtype TYPE>
-IV_DEVICE void consume(consumer<DIM, TYPE> &c, shared_state *s, float4 *stage) {
-    const iv_attention_params &p = c.p;
-    int n = iv_walk_workers(p), worker = blockIdx.x;
-    bool wait = resident(p);
-    iv_attention_walk w = {};
-    if (worker < n) w = iv_walk_start(p, worker);
-    iv_dependency_wait();
-    iv_dependency_release();
-    for (int j = 0; worker < n; j++) {
-        if (j > 0) {
-            uint32_t full = iv_shared(&s->ticket_full[j % 2]);
-            iv_mbar_wait(full, j / 2 & 1);
-            worker = s->ticket[j % 2];
-            __syncwarp();
-            if (c.lane == 0) iv_mbar_arrive(iv_shared(&s->ticket_empty[j % 2]));
-            if (worker >= n) return;
-            w = iv_walk_start(p, worker);
-        } else if (c.lane == 0)
-            iv_mbar_arrive(iv_shared(&s->ticket_empty[0]));
-        c.work(w, stage, wait);
-    }
-}
-
 template <int DIM, iv_dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 1)
     decode_kernel(const __grid_constant__ iv_attention_params p, const __grid_constant__ CUtensorMap map) {
@@ -679,8 +625,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
     shared_state *s = (shared_state *)(start + RING_BYTES);
     if (threadIdx.x == 0) {
         for (int i = 0; i < z::STAGES; i++) iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
-        for (int i = 0; i < 2; i++)
-            iv_mbar_init(iv_shared(&s->ticket_full[i]), 1), iv_mbar_init(iv_shared(&s->ticket_empty[i]), WARPS);
         iv_mbar_init_fence();
     }
     if (threadIdx.x == CONSUMERS) iv_tma_prefetch_map(&map);
@@ -690,12 +634,24 @@ static __global__ void __launch_bounds__(THREADS, 1)
         iv_registers_give<40>();
         if (warp > WARPS) return;
         producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
-        produce<DIM>(c, s, lane);
+        iv_attention_run r;
+        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x)
+            for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
         return;
     }
     iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
-    consume<DIM, TYPE>(c, s, (float4 *)start);
+    int worker = blockIdx.x, n = iv_walk_workers(p);
+    bool wait = resident(p);
+    iv_attention_walk w = {};
+    if (worker < n) w = iv_walk_start(p, worker); /* what no kernel of the stream writes */
+    iv_dependency_wait();
+    iv_dependency_release();
+    while (worker < n) {
+        c.work(w, (float4 *)start, wait);
+        worker += gridDim.x;
+        if (worker < n) w = iv_walk_start(p, worker);
+    }
 }
 
 template <int DIM, iv_dtype TYPE>

@@ -12,10 +12,7 @@ enum {
     GENERIC_ROWS = 8,
     HOPPER_ROWS = 16,
     SPLIT_COST = 1, /* of a split beside its blocks, in blocks */
-    SLICE_COST = 1,
-    WHOLE_SPLITS = 8,    /* with tickets, slices of so few splits are not cut */
-    TICKET_SPLITS = 4,   /* with tickets, least splits a worker has on average */
-    TICKETS_FROM = 10    /* splits a multiprocessor */
+    SLICE_COST = 1
 };
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
@@ -50,7 +47,7 @@ size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_
 size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
                                 size_t positions_max) {
     (void)rows_max, (void)spans_max, (void)positions_max;
-    return IV_ATTENTION_COUNTERS * sizeof(int32_t) +
+    return IV_ATTENTION_WORKERS_MAX * sizeof(int32_t) +
            (size_t)IV_ATTENTION_PARTIAL_ROWS * iv_attention_partial_stride(s->head_dim) * sizeof(float);
 }
 
@@ -124,7 +121,6 @@ typedef struct cutter {
     iv_attention_worker *workers;
     iv_attention_share *shares;
     int worker_count, share_count;
-    bool tickets;
     int share_tile, share_slice; /* of the last share */
     int64_t partial_rows;
 } cutter;
@@ -147,7 +143,6 @@ static void cut(cutter *c, int tile, int64_t cost) {
     int n = tile_splits(t);
     int64_t whole = cost_before(t, n);
     int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1, part = 0;
-    if (c->tickets && n <= WHOLE_SPLITS && split) split = 2 * split < n ? 0 : n;
     if (split == n) slice++, split = 0;
     if (slice == c->g->slices) tile++, slice = 0, n = 0;
     iv_attention_worker *last = &c->workers[c->worker_count - 1];
@@ -170,8 +165,7 @@ static void make_cuts(cutter *c, int workers) {
     c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
     c->worker_count = 1;
     for (int w = 1, tile = 0; w < workers; w++) {
-        int64_t target = total * w / workers; /* with tickets, ever smaller shares of the cost, so that all end together */
-        if (c->tickets) target = total * w / workers * (2 * workers - w) / workers;
+        int64_t target = total * w / workers;
         for (;; tile++) {
             int64_t here = c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
             if (target < before + here) break;
@@ -187,20 +181,6 @@ static void make_cuts(cutter *c, int workers) {
     }
 }
 
-/* Splits of all short tiles' slices. */
-static int64_t few_splits(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *spans,
-                          size_t count) {
-    int64_t n = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (is_tall(s, g, &spans[i])) continue;
-        for (int token = 0; token < spans[i].rows; token += g->tokens) {
-            iv_attention_tile t = make_tile(s, &spans[i], token, 1);
-            n += (int64_t)g->slices * tile_splits(&t);
-        }
-    }
-    return n;
-}
-
 /* ---- the plan ------------------------------------------------------------------------------------------------- */
 
 static int workers_of(const iv_attention_geometry *g, int sms) {
@@ -213,9 +193,6 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     iv_attention_geometry g = iv_attention_geometry_of(s, generic);
     iv_attention_plan *p = plan;
     int workers = workers_of(&g, sms);
-    int64_t splits = few_splits(s, &g, spans, count);
-    bool tickets = g.hopper && splits >= (int64_t)TICKETS_FROM * workers;
-    if (tickets) workers = splits / TICKET_SPLITS < IV_ATTENTION_WORKERS_MAX ? (int)(splits / TICKET_SPLITS) : IV_ATTENTION_WORKERS_MAX;
     size_t shares_at = sizeof *p + (size_t)workers * sizeof(iv_attention_worker);
     size_t short_at = shares_at + (size_t)workers * sizeof(iv_attention_share);
     short_at = (short_at + 31) / 32 * 32;
@@ -228,14 +205,13 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     size_t tall = g.tall_tokens ? make_tiles(s, &g, spans, count, true, tiles + few, room - few) : 0;
     if (tall > room - few) return 0;
     qsort(tiles + few, tall, sizeof *tiles, longest_first);
-    cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few, .tickets = tickets};
+    cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few};
     memset(p, 0, shares_at);
     c.workers = p->worker, c.shares = (iv_attention_share *)(base + shares_at);
     *p = (iv_attention_plan){.short_tiles = (int32_t)few, .tall_tiles = (int32_t)tall};
     p->shares_at = (uint32_t)shares_at, p->short_at = (uint32_t)short_at;
     p->tall_at = (uint32_t)(short_at + few * sizeof *tiles);
     if (few) make_cuts(&c, workers);
-    p->tickets = tickets;
     p->workers = c.worker_count, p->shares = c.share_count;
     return short_at + (few + tall) * sizeof *tiles;
 }

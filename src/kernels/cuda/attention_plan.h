@@ -17,7 +17,6 @@ extern "C" {
 enum {
     IV_ATTENTION_WORKERS_MAX = 1024,
     IV_ATTENTION_PARTIAL_ROWS = 65536, /* packed rows whose state the scratch holds */
-    IV_ATTENTION_COUNTERS = IV_ATTENTION_WORKERS_MAX + 64, /* of parts of each share; the next ticket; CTAs at the end */
     IV_ATTENTION_BLOCKS_PER_SPLIT = IV_ATTENTION_SPLIT / IV_ATTENTION_BLOCK
 };
 
@@ -32,7 +31,7 @@ typedef struct iv_attention_geometry {
     int workers_each; /* workers a multiprocessor runs */
 } iv_attention_geometry;
 
-enum { IV_ATTENTION_TALL_ROWS = 128 };
+enum { IV_ATTENTION_TALL_ROWS = 192 };
 
 typedef struct iv_attention_tile {
     int32_t first_row, tokens, position, table;
@@ -60,7 +59,7 @@ typedef struct iv_attention_share {
 typedef struct iv_attention_plan {
     int32_t workers, short_tiles, tall_tiles, shares;
     uint32_t shares_at, short_at, tall_at; /* bytes from here */
-    uint32_t tickets; /* 1: CTAs take workers as they come free, not each its own */
+    uint32_t reserved;
     iv_attention_worker worker[]; /* as many as the GPU can have; those from `workers` on have nothing to do */
 } iv_attention_plan;
 

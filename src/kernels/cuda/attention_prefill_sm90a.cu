@@ -1,34 +1,39 @@
-/* attention_prefill_sm90a.cu: attention of many rows: tiles of 128 packed rows, whole, longest first. A CTA has one producer
- * warp, which brings queries, keys and values by TMA, and two warpgroups of 64 rows each. Scores and outputs stand in
- * registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run. Each split of four
- * blocks has an output of its own, which joins the total when the split is over. */
+/* attention_prefill_sm90a.cu: attention of many rows: tiles of 192 packed rows, whole, longest first. A CTA has one producer
+ * warp, which brings queries, keys and values by TMA, and three warpgroups of 64 rows each. Scores and outputs stand in
+ * registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run, and those of the
+ * others. Each split of four blocks has an output of its own, which joins the total when the split is over; with head_dim
+ * 128 the total stands in shared memory. */
 #include "kernels/cuda/attention_hopper.cuh"
 
 enum {
     ROWS = IV_ATTENTION_TALL_ROWS,
-    GROUPS = 2,
+    GROUPS = 3,
     WARPS = 4 * GROUPS,
     THREADS = 128 + 128 * GROUPS,
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
-    STAGES = 4,
+    STAGES_MAX = 6,
     QUERY_CHUNK_BYTES = ROWS * 128
 };
 
 typedef struct shared_state {
     uint64_t q_full[2], q_empty[2];
-    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    uint64_t k_full[STAGES_MAX], k_empty[STAGES_MAX], v_full[STAGES_MAX], v_empty[STAGES_MAX];
 } shared_state;
 
 template <int DIM> struct sizes {
     static constexpr int CHUNKS = DIM / IV_CHUNK_ELEMENTS;
     static constexpr int QUERY = CHUNKS * QUERY_CHUNK_BYTES;
     static constexpr int STAGE = CHUNKS * IV_CHUNK_BYTES;
-    static constexpr int SHARED = 1024 + 2 * QUERY + 2 * STAGES * STAGE + sizeof(shared_state);
+    static constexpr bool TOTAL_SHARED = DIM == 128;
+    static constexpr int QUERIES = DIM == 128 ? 1 : 2, K_STAGES = DIM == 128 ? 3 : 6, V_STAGES = DIM == 128 ? 2 : 6;
+    static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
+    static constexpr int SHARED = 1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + TOTAL + sizeof(shared_state);
 };
 
 typedef struct places { /* in shared memory */
     uint32_t q, k, v;
+    float4 *total; /* this thread's fours, 128 * GROUPS apart */
     shared_state *s;
 } places;
 
@@ -60,6 +65,7 @@ template <int DIM> struct producer {
     int first, last, known; /* blocks of the item; those whose pages are at hand */
     uint32_t page;
 
+    template <int STAGES>
     __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, int n, int row) {
         int stage = n % STAGES;
         uint32_t bar = iv_shared(full + stage);
@@ -78,18 +84,18 @@ template <int DIM> struct producer {
         int row = iv_page_row(p, __shfl_sync(~0u, page, b - known), i.kv_head, values);
         if (lane != 0) return;
         if (values)
-            fill(at.v, at.s->v_full, at.s->v_empty, n, row);
+            fill<z::V_STAGES>(at.v, at.s->v_full, at.s->v_empty, n, row);
         else
-            fill(at.k, at.s->k_full, at.s->k_empty, n, row);
+            fill<z::K_STAGES>(at.k, at.s->k_full, at.s->k_empty, n, row);
     }
 
     __device__ __forceinline__ void run(void) {
         item i;
         for (int j = 0, n = 0; next_item(p, j, &i); j++) {
-            int buffer = j % 2;
+            int buffer = j % z::QUERIES;
             if (lane == 0) {
                 uint32_t bar = iv_shared(&at.s->q_full[buffer]);
-                iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / 2 & 1) ^ 1);
+                iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
                 iv_mbar_expect(bar, query_bytes);
                 for (int c = 0; c < z::CHUNKS; c++)
                     iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
@@ -102,7 +108,8 @@ template <int DIM> struct producer {
                     int keep_known = known;
                     if (b - 1 < keep_known) { /* the stretch of pages went on with this block */
                         uint32_t before = __ldg(p.tables + i.tile.table + b - 1);
-                        if (lane == 0) fill(at.v, at.s->v_full, at.s->v_empty, n - 1, iv_page_row(p, before, i.kv_head, 1));
+                        if (lane == 0)
+                            fill<z::V_STAGES>(at.v, at.s->v_full, at.s->v_empty, n - 1, iv_page_row(p, before, i.kv_head, 1));
                     } else
                         block(i, b - 1, n - 1, 1);
                 }
@@ -140,7 +147,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     places at;
     int group, warp, g, t; /* of the warpgroups; of the group; of the warp */
 
-    float score[32], out[OUT], total[OUT];
+    float score[32], out[OUT], total[z::TOTAL_SHARED ? 4 : OUT];
     uint32_t weights[4][4];
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
     float max[2], lanes[2][2];
@@ -150,20 +157,22 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
 
     /* score = Q K^T of one block, under way. */
-    __device__ __forceinline__ void ask_scores(uint32_t q, int n) {
+    __device__ __forceinline__ void ask_scores(uint32_t q, unsigned n) {
+        constexpr int STAGES = z::K_STAGES;
         uint32_t k = at.k + n % STAGES * z::STAGE;
         iv_mbar_wait(iv_shared(&at.s->k_full[n % STAGES]), n / STAGES & 1);
+        asm volatile("" : "+r"(q)); /* descriptors are made here, not kept in registers */
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
-            iv_wgmma<TYPE>(score, iv_wgmma_desc(q + group * 64 * 128 + i / 4 * QUERY_CHUNK_BYTES) + i % 4 * 2,
+            iv_wgmma<TYPE>(score, iv_wgmma_desc(q + i / 4 * QUERY_CHUNK_BYTES) + i % 4 * 2,
                            iv_wgmma_desc(k + i / 4 * IV_CHUNK_BYTES) + i % 4 * 2, i > 0);
         iv_wgmma_commit();
     }
 
     /* out (or nothing, at a split's start) + weights V, under way. */
-    __device__ __forceinline__ void ask_values(int n, bool fresh) {
-        uint32_t v = at.v + n % STAGES * z::STAGE;
+    __device__ __forceinline__ void ask_values(unsigned n, bool fresh) {
+        uint32_t v = at.v + n % z::V_STAGES * z::STAGE;
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BLOCK / 16; i++)
@@ -254,6 +263,24 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return e;
     }
 
+    /* PLAIN: both rows' splits join what is there. */
+    template <bool PLAIN>
+    __device__ __forceinline__ void join_total(const bool (&saw)[2], const iv_attention_join (&j)[2]) {
+#pragma unroll
+        for (int k = 0; k < OUT; k += 4) {
+            float4 *there = at.total + k / 4 * 128 * GROUPS;
+            float *to = z::TOTAL_SHARED ? total : total + k % OUT;
+            if (z::TOTAL_SHARED) *(float4 *)to = *there;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int h = i / 2;
+                float joined = iv_attention_joined(to[i], out[k + i], j[h]);
+                to[i] = PLAIN || (saw[h] && started[h]) ? joined : saw[h] ? out[k + i] : to[i];
+            }
+            if (z::TOTAL_SHARED) *there = *(float4 *)to;
+        }
+    }
+
     /* out, of the split whose end is e, joins the total. */
     __device__ __forceinline__ void join(int split, const split_end &e) {
         bool saw[2];
@@ -266,17 +293,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             float joined = iv_attention_joined(total_sum[h], e.sum[h], j[h]);
             if (saw[h]) total_sum[h] = started[h] ? joined : e.sum[h], total_max[h] = started[h] ? both : e.max[h];
         }
-        if (__all_sync(~0u, saw[0] && saw[1] && started[0] && started[1])) {
-#pragma unroll
-            for (int i = 0; i < OUT; i++) total[i] = iv_attention_joined(total[i], out[i], j[i / 2 % 2]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < OUT; i++) {
-                int h = i / 2 % 2;
-                float joined = iv_attention_joined(total[i], out[i], j[h]);
-                total[i] = !saw[h] ? total[i] : started[h] ? joined : out[i];
-            }
-        }
+        if (__all_sync(~0u, saw[0] && saw[1] && started[0] && started[1]))
+            join_total<true>(saw, j);
+        else
+            join_total<false>(saw, j);
         started[0] |= saw[0], started[1] |= saw[1];
     }
 
@@ -289,9 +309,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             uint16_t *to = (uint16_t *)p.out + ((size_t)(it.tile.first_row + token) * p.heads + head) * DIM + 2 * t;
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++) {
-                float a = iv_canon(__fdiv_rn(total[4 * i + 2 * h], total_sum[h]));
-                float b = iv_canon(__fdiv_rn(total[4 * i + 2 * h + 1], total_sum[h]));
-                *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, a, b);
+                float2 o = z::TOTAL_SHARED ? ((float2 *)(at.total + i * 128 * GROUPS))[h]
+                                           : make_float2(total[4 * i % OUT + 2 * h], total[4 * i % OUT + 2 * h + 1]);
+                o.x = iv_canon(__fdiv_rn(o.x, total_sum[h])), o.y = iv_canon(__fdiv_rn(o.y, total_sum[h]));
+                *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, o.x, o.y);
             }
         }
     }
@@ -305,42 +326,43 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             max[h] = -INFINITY, lanes[h][0] = lanes[h][1] = 0.0f;
             total_max[h] = -INFINITY, total_sum[h] = 0.0f, started[h] = false;
         }
+        if (!z::TOTAL_SHARED)
 #pragma unroll
-        for (int i = 0; i < OUT; i++) total[i] = 0.0f;
+            for (int i = 0; i < OUT; i++) total[i] = 0.0f;
     }
 
     /* n: blocks taken so far; moves on over the item's. */
-    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase, int &n) {
+    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase, unsigned &n) {
         int first = it.tile.first_block, last = it.tile.last_block;
         int hidden_from = (it.tile.position + 1) / BLOCK; /* the first block that not every row sees all of */
         int seen_from = (iv_attention_low(it.tile.position + it.tile.tokens - 1, p.window) + BLOCK - 1) / BLOCK;
-        uint32_t q = at.q + buffer * z::QUERY;
+        uint32_t q = at.q + buffer * z::QUERY + group * 64 * 128;
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
         ask_scores(q, n);
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
-        give(&at.s->k_empty[n % STAGES]);
+        give(&at.s->k_empty[n % z::K_STAGES]);
         float alpha[2];
         weigh(first, first >= hidden_from || first < seen_from, alpha);
-        iv_mbar_wait(iv_shared(&at.s->v_full[n % STAGES]), n / STAGES & 1);
+        iv_mbar_wait(iv_shared(&at.s->v_full[n % z::V_STAGES]), n / z::V_STAGES & 1);
         round_weights();
         for (int b = first + 1; b <= last; b++, n++) {
-            iv_named_sync(2 + group, 128 * GROUPS); /* the warpgroups' products take turns: while one's run, the other weighs */
+            iv_named_sync(2 + group, 256); /* the warpgroups' products take turns: while one's run, the other weighs */
             ask_scores(q, n + 1);
             ask_values(n, b - 1 == first || b % EACH == 1);
-            iv_named_arrive(2 + (group ^ 1), 128 * GROUPS);
+            iv_named_arrive(group == GROUPS - 1 ? 2 : 3 + group, 256);
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
-            give(&at.s->k_empty[(n + 1) % STAGES]);
+            give(&at.s->k_empty[(n + 1) % z::K_STAGES]);
             split_end e;
             if (b % EACH == 0) e = end_split();
             weigh(b, b >= hidden_from || b < seen_from, alpha);
             iv_wgmma_hold(score); /* weighed before the wait, not after */
-            iv_mbar_wait(iv_shared(&at.s->v_full[(n + 1) % STAGES]), (n + 1) / STAGES & 1);
+            iv_mbar_wait(iv_shared(&at.s->v_full[(n + 1) % z::V_STAGES]), (n + 1) / z::V_STAGES & 1);
             iv_wgmma_wait<0>();
             iv_wgmma_hold(out);
-            give(&at.s->v_empty[n % STAGES]);
+            give(&at.s->v_empty[n % z::V_STAGES]);
             if (b % EACH == 0)
                 join(b / EACH - 1, e);
             else {
@@ -354,7 +376,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         split_end e = end_split();
         iv_wgmma_wait<0>();
         iv_wgmma_hold(out);
-        give(&at.s->v_empty[n % STAGES]);
+        give(&at.s->v_empty[n % z::V_STAGES]);
         n++;
         join(last / EACH, e);
         write_out(it);
@@ -369,11 +391,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char memory[];
     places at;
     at.q = (iv_shared(memory) + 1023) & ~1023u;
-    at.k = at.q + 2 * z::QUERY, at.v = at.k + STAGES * z::STAGE;
-    at.s = (shared_state *)(memory + (at.v + STAGES * z::STAGE - iv_shared(memory)));
+    at.k = at.q + z::QUERIES * z::QUERY, at.v = at.k + z::K_STAGES * z::STAGE;
+    char *rest = memory + (at.v + z::V_STAGES * z::STAGE - iv_shared(memory));
+    at.total = (float4 *)rest + threadIdx.x - 128, at.s = (shared_state *)(rest + z::TOTAL);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) iv_mbar_init(iv_shared(&at.s->q_full[i]), 1), iv_mbar_init(iv_shared(&at.s->q_empty[i]), WARPS);
-        for (int i = 0; i < STAGES; i++) {
+        for (int i = 0; i < STAGES_MAX; i++) {
             iv_mbar_init(iv_shared(&at.s->k_full[i]), 1), iv_mbar_init(iv_shared(&at.s->k_empty[i]), WARPS);
             iv_mbar_init(iv_shared(&at.s->v_full[i]), 1), iv_mbar_init(iv_shared(&at.s->v_empty[i]), WARPS);
         }
@@ -391,11 +414,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
             c.run();
         }
     } else {
-        iv_registers_take<240>();
-        consumer<DIM, TYPE> c = {p, at, warp / 4 - 1, warp % 4, lane / 4, lane % 4};
+        iv_registers_take<160>();
+        consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
         item i;
-        if (c.group == 1) iv_named_arrive(2, 128 * GROUPS); /* the first turn is the first one's */
-        for (int j = 0, n = 0; next_item(p, j, &i); j++) c.run(i, j % 2, j / 2 & 1, n);
+        unsigned n = 0;
+        if (c.group == GROUPS - 1) iv_named_arrive(2, 256); /* the first turn is the first one's */
+        for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1, n);
     }
 }
 
