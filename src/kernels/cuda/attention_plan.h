@@ -31,7 +31,10 @@ typedef struct iv_attention_geometry {
     int workers_each; /* workers a multiprocessor runs */
 } iv_attention_geometry;
 
-enum { IV_ATTENTION_TALL_ROWS = 192 };
+#ifndef PREFILL_GROUPS
+#define PREFILL_GROUPS 3
+#endif
+enum { IV_ATTENTION_TALL_ROWS = 64 * PREFILL_GROUPS };
 
 typedef struct iv_attention_tile {
     int32_t first_row, tokens, position, table;

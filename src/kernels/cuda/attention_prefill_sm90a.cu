@@ -7,7 +7,7 @@
 
 enum {
     ROWS = IV_ATTENTION_TALL_ROWS,
-    GROUPS = 3,
+    GROUPS = PREFILL_GROUPS,
     WARPS = 4 * GROUPS,
     THREADS = 128 + 128 * GROUPS,
     BLOCK = IV_ATTENTION_BLOCK,
@@ -25,8 +25,9 @@ template <int DIM> struct sizes {
     static constexpr int CHUNKS = DIM / IV_CHUNK_ELEMENTS;
     static constexpr int QUERY = CHUNKS * QUERY_CHUNK_BYTES;
     static constexpr int STAGE = CHUNKS * IV_CHUNK_BYTES;
-    static constexpr bool TOTAL_SHARED = DIM == 128;
-    static constexpr int QUERIES = DIM == 128 ? 1 : 2, K_STAGES = DIM == 128 ? 3 : 6, V_STAGES = DIM == 128 ? 2 : 6;
+    static constexpr bool TOTAL_SHARED = DIM == 128 && GROUPS == 3;
+    static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2;
+    static constexpr int K_STAGES = TOTAL_SHARED ? 3 : DIM == 128 ? 4 : 6, V_STAGES = TOTAL_SHARED ? 2 : DIM == 128 ? 4 : 6;
     static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
     static constexpr int SHARED = 1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + TOTAL + sizeof(shared_state);
 };
@@ -121,8 +122,8 @@ template <int DIM> struct producer {
 
 /* ---- the consumers ------------------------------------------------------------------------------------------------ */
 
-/* exp2(-y) of the law for y in [0, 125.5]: with y = n + a fraction, 2^(2 - fraction) by the law's polynomial times 4 (its
- * roundings are the same), and an exponent less by 2 + n. */
+/* exp2(-y) of the law for y in [0, 126], and +0 for 127: with y = n + a fraction, 2^(2 - fraction) by the law's polynomial
+ * times 4 (its roundings are the same), and an exponent less by 2 + n. */
 #define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
 IV_DEVICE float near_weight(float y) {
     float sum = v_add(y, WEIGHT_MAGIC), f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
@@ -133,6 +134,20 @@ IV_DEVICE float near_weight(float y) {
     w = __fmaf_rn(w, f, 4 * 1.0f);
     return __uint_as_float(__float_as_uint(w) - (__float_as_uint(sum) << 23));
 }
+
+/* Of an operand in rows of 128 swizzled bytes, given its low word. */
+IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32 | low; }
+IV_DEVICE uint32_t keys_word(uint32_t address) { return (address >> 4) + (1 << 16); }
+IV_DEVICE uint32_t values_word(uint32_t address) { return (address >> 4) + (IV_CHUNK_BYTES >> 4 << 16); }
+
+/* A stage of a ring, and the parity of its fill. */
+template <int STAGES> struct stage {
+    uint32_t at, phase;
+    __device__ __forceinline__ void next() {
+        at++;
+        if (at == STAGES) at = 0, phase ^= 1;
+    }
+};
 
 IV_DEVICE float min_or_nan(float a, float b) {
     float m;
@@ -152,31 +167,26 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
     float max[2], lanes[2][2];
     float total_max[2], total_sum[2];
-    bool started[2];
 
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
 
-    /* score = Q K^T of one block, under way. */
-    __device__ __forceinline__ void ask_scores(uint32_t q, unsigned n) {
-        constexpr int STAGES = z::K_STAGES;
-        uint32_t k = at.k + n % STAGES * z::STAGE;
-        iv_mbar_wait(iv_shared(&at.s->k_full[n % STAGES]), n / STAGES & 1);
-        asm volatile("" : "+r"(q)); /* descriptors are made here, not kept in registers */
+    /* score = Q K^T of the block at k, under way. Descriptors' low words count 16 bytes: q and k are such. */
+    __device__ __forceinline__ void ask_scores(uint32_t q, uint32_t k) {
+        asm volatile("" : "+r"(q), "+r"(k)); /* they are made here, not kept in registers */
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
-            iv_wgmma<TYPE>(score, iv_wgmma_desc(q + i / 4 * QUERY_CHUNK_BYTES) + i % 4 * 2,
-                           iv_wgmma_desc(k + i / 4 * IV_CHUNK_BYTES) + i % 4 * 2, i > 0);
+            iv_wgmma<TYPE>(score, descriptor(q + i / 4 * (QUERY_CHUNK_BYTES >> 4) + i % 4 * 2),
+                           descriptor(k + i / 4 * (IV_CHUNK_BYTES >> 4) + i % 4 * 2), i > 0);
         iv_wgmma_commit();
     }
 
     /* out (or nothing, at a split's start) + weights V, under way. */
-    __device__ __forceinline__ void ask_values(unsigned n, bool fresh) {
-        uint32_t v = at.v + n % z::V_STAGES * z::STAGE;
+    __device__ __forceinline__ void ask_values(uint32_t v, bool fresh) {
+        asm volatile("" : "+r"(v));
         iv_wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < BLOCK / 16; i++)
-            iv_wgmma_a<TYPE, true>(out, weights[i], iv_wgmma_desc_mn(v, IV_CHUNK_BYTES) + i * 128, i > 0 || !fresh);
+        for (int i = 0; i < BLOCK / 16; i++) iv_wgmma_a<TYPE, true>(out, weights[i], descriptor(v + i * 128), i > 0 || !fresh);
         iv_wgmma_commit();
     }
 
@@ -187,19 +197,20 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing of the
      * block stays as it is. */
     __device__ __forceinline__ void weigh(int b, bool masked, float (&alpha)[2]) {
-        bool see[2] = {high[0] >= b * BLOCK && low[0] < (b + 1) * BLOCK, high[1] >= b * BLOCK && low[1] < (b + 1) * BLOCK};
+        bool see[2] = {true, true};
 #pragma unroll
         for (int i = 0; i < 32; i++) score[i] = __fmul_rn(score[i], p.scale);
-        if (masked) {
+        if (__builtin_expect(masked, 0)) {
             int key = b * BLOCK + 2 * t;
+#pragma unroll
+            for (int h = 0; h < 2; h++) see[h] = high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK;
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 int k = key + i / 4 * 8 + i % 2, h = i / 2 % 2;
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float high_of[4], low_of[4], m[2]; /* of a row's even and odd keys; a NaN is passed over by the first alone */
-        bool near = true;
+        float high_of[4], low_of[4], m[2], far[2]; /* of a row's even and odd keys; a NaN is passed over by the first alone */
 #pragma unroll
         for (int i = 0; i < 4; i++) high_of[i] = low_of[i] = score[i];
 #pragma unroll
@@ -213,23 +224,28 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 1));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 2));
             m[h] = __fadd_rn(m[h], 0.0f);
-            near = near && v_sub(m[h], min_or_nan(low_of[2 * h], low_of[2 * h + 1])) <= 125.5f;
+            far[h] = v_sub(m[h], min_or_nan(low_of[2 * h], low_of[2 * h + 1]));
         }
+        float mine = iv_attention_weight(t % 2 ? v_sub(max[1], m[1]) : v_sub(max[0], m[0])); /* each thread one row's alpha */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            alpha[h] = iv_attention_weight(v_sub(max[h], m[h]));
+            alpha[h] = __shfl_sync(~0u, mine, h, 2);
             alpha[h] = see[h] ? alpha[h] : 1.0f;
             max[h] = m[h];
             m[h] = see[h] ? m[h] : 0.0f; /* -inf less 0, not less -inf */
             lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
         }
-        if (__all_sync(~0u, near)) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) score[i] = near_weight(v_sub(m[i / 2 % 2], score[i]));
-        } else {
+        for (int i = 0; i < 32; i++) score[i] = v_sub(m[i / 2 % 2], score[i]);
+        if (!__all_sync(~0u, far[0] <= 126.0f && far[1] <= 126.0f)) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) score[i] = iv_attention_weight(v_sub(score[i], m[i / 2 % 2]));
+            for (int i = 0; i < 32; i++) score[i] = score[i] > 126.0f ? 127.0f : score[i];
+#pragma unroll
+            for (int h = 0; h < 2; h++) /* some difference is NaN, and so is the row */
+                if (see[h] && (far[h] != far[h] || m[h] == INFINITY)) lanes[h][0] = __uint_as_float(IV_NAN_F32_BITS);
         }
+#pragma unroll
+        for (int i = 0; i < 32; i++) score[i] = near_weight(score[i]);
 #pragma unroll
         for (int i = 0; i < 32; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[i]);
     }
@@ -263,41 +279,31 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return e;
     }
 
-    /* PLAIN: both rows' splits join what is there. */
-    template <bool PLAIN>
-    __device__ __forceinline__ void join_total(const bool (&saw)[2], const iv_attention_join (&j)[2]) {
+    /* out, of the split whose end is e, joins the total. The first one joins -0 with 0 and 1; what a row saw nothing of is
+     * +0 and joins with 1 and -0: no bit changes. */
+    __device__ __forceinline__ void join(int split, const split_end &e) {
+        float both[2] = {iv_max(total_max[0], e.max[0]), iv_max(total_max[1], e.max[1])};
+        float x = t / 2 ? v_sub(t % 2 ? e.max[1] : total_max[1], both[1]) : v_sub(t % 2 ? e.max[0] : total_max[0], both[0]);
+        float mine = iv_attention_weight(x); /* each thread one of the four */
+        iv_attention_join j[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            bool saw = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
+            bool first = low[h] >= split * IV_ATTENTION_SPLIT;
+            j[h].keep = __shfl_sync(~0u, mine, 2 * h, 4), j[h].add = __shfl_sync(~0u, mine, 2 * h + 1, 4);
+            if (first) j[h].keep = 0.0f, j[h].add = 1.0f;
+            if (!saw) j[h].keep = 1.0f, j[h].add = -0.0f;
+            total_sum[h] = iv_attention_joined(total_sum[h], e.sum[h], j[h]), total_max[h] = both[h];
+        }
 #pragma unroll
         for (int k = 0; k < OUT; k += 4) {
             float4 *there = at.total + k / 4 * 128 * GROUPS;
             float *to = z::TOTAL_SHARED ? total : total + k % OUT;
             if (z::TOTAL_SHARED) *(float4 *)to = *there;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int h = i / 2;
-                float joined = iv_attention_joined(to[i], out[k + i], j[h]);
-                to[i] = PLAIN || (saw[h] && started[h]) ? joined : saw[h] ? out[k + i] : to[i];
-            }
+            for (int i = 0; i < 4; i++) to[i] = iv_attention_joined(to[i], out[k + i], j[i / 2]);
             if (z::TOTAL_SHARED) *there = *(float4 *)to;
         }
-    }
-
-    /* out, of the split whose end is e, joins the total. */
-    __device__ __forceinline__ void join(int split, const split_end &e) {
-        bool saw[2];
-        iv_attention_join j[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            saw[h] = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
-            float both = total_max[h];
-            j[h] = iv_attention_merge(&both, e.max[h]);
-            float joined = iv_attention_joined(total_sum[h], e.sum[h], j[h]);
-            if (saw[h]) total_sum[h] = started[h] ? joined : e.sum[h], total_max[h] = started[h] ? both : e.max[h];
-        }
-        if (__all_sync(~0u, saw[0] && saw[1] && started[0] && started[1]))
-            join_total<true>(saw, j);
-        else
-            join_total<false>(saw, j);
-        started[0] |= saw[0], started[1] |= saw[1];
     }
 
     __device__ __forceinline__ void write_out(const item &it) {
@@ -324,60 +330,81 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             high[h] = it.tile.position + (token < it.tile.tokens ? token : 0);
             low[h] = iv_attention_low(high[h], p.window);
             max[h] = -INFINITY, lanes[h][0] = lanes[h][1] = 0.0f;
-            total_max[h] = -INFINITY, total_sum[h] = 0.0f, started[h] = false;
+            total_max[h] = -INFINITY, total_sum[h] = -0.0f;
         }
-        if (!z::TOTAL_SHARED)
 #pragma unroll
-            for (int i = 0; i < OUT; i++) total[i] = 0.0f;
+        for (int i = 0; i < OUT; i++) {
+            if (!z::TOTAL_SHARED)
+                total[i % (z::TOTAL_SHARED ? 4 : OUT)] = -0.0f;
+            else if (i % 4 == 0)
+                at.total[i / 4 * 128 * GROUPS] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+        }
     }
 
-    /* n: blocks taken so far; moves on over the item's. */
-    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase, unsigned &n) {
+    stage<z::K_STAGES> k; /* of the next block's keys and values */
+    stage<z::V_STAGES> v;
+
+    __device__ __forceinline__ void wait_keys(void) { iv_mbar_wait(iv_shared(&at.s->k_full[k.at]), k.phase); }
+    __device__ __forceinline__ void wait_values(void) { iv_mbar_wait(iv_shared(&at.s->v_full[v.at]), v.phase); }
+    __device__ __forceinline__ uint32_t keys(void) { return keys_word(at.k) + k.at * (z::STAGE >> 4); }
+    __device__ __forceinline__ uint32_t values(void) { return values_word(at.v) + v.at * (z::STAGE >> 4); }
+
+    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase) {
         int first = it.tile.first_block, last = it.tile.last_block;
         int hidden_from = (it.tile.position + 1) / BLOCK; /* the first block that not every row sees all of */
         int seen_from = (iv_attention_low(it.tile.position + it.tile.tokens - 1, p.window) + BLOCK - 1) / BLOCK;
-        uint32_t q = at.q + buffer * z::QUERY + group * 64 * 128;
+        uint32_t q = keys_word(at.q + buffer * z::QUERY + group * 64 * 128);
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
-        ask_scores(q, n);
+        wait_keys();
+        ask_scores(q, keys());
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
-        give(&at.s->k_empty[n % z::K_STAGES]);
+        give(&at.s->k_empty[k.at]), k.next();
         float alpha[2];
+        bool fresh = true;
         weigh(first, first >= hidden_from || first < seen_from, alpha);
-        iv_mbar_wait(iv_shared(&at.s->v_full[n % z::V_STAGES]), n / z::V_STAGES & 1);
+        wait_values();
         round_weights();
-        for (int b = first + 1; b <= last; b++, n++) {
-            iv_named_sync(2 + group, 256); /* the warpgroups' products take turns: while one's run, the other weighs */
-            ask_scores(q, n + 1);
-            ask_values(n, b - 1 == first || b % EACH == 1);
+        for (int b = first + 1; b <= last; b++) {
+            bool end = b % EACH == 0;
+            wait_keys();
+#if PREFILL_TURNS
+            iv_named_sync(2 + group, 256); /* the warpgroups' products take turns: while one's run, the others weigh */
+#endif
+            ask_scores(q, keys());
+            ask_values(values(), fresh);
+#if PREFILL_TURNS
             iv_named_arrive(group == GROUPS - 1 ? 2 : 3 + group, 256);
+#endif
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
-            give(&at.s->k_empty[(n + 1) % z::K_STAGES]);
+            give(&at.s->k_empty[k.at]), k.next();
             split_end e;
-            if (b % EACH == 0) e = end_split();
+            if (end) e = end_split();
             weigh(b, b >= hidden_from || b < seen_from, alpha);
             iv_wgmma_hold(score); /* weighed before the wait, not after */
-            iv_mbar_wait(iv_shared(&at.s->v_full[(n + 1) % z::V_STAGES]), (n + 1) / z::V_STAGES & 1);
+            uint64_t *values_given = &at.s->v_empty[v.at];
+            v.next();
+            wait_values();
             iv_wgmma_wait<0>();
             iv_wgmma_hold(out);
-            give(&at.s->v_empty[n % z::V_STAGES]);
-            if (b % EACH == 0)
+            give(values_given);
+            if (end)
                 join(b / EACH - 1, e);
             else {
 #pragma unroll
                 for (int i = 0; i < OUT; i++) out[i] = __fmul_rn(out[i], alpha[i / 2 % 2]);
             }
+            fresh = end;
             round_weights();
         }
         give(&at.s->q_empty[buffer]);
-        ask_values(n, last == first || last % EACH == 0);
+        ask_values(values(), fresh);
         split_end e = end_split();
         iv_wgmma_wait<0>();
         iv_wgmma_hold(out);
-        give(&at.s->v_empty[n % z::V_STAGES]);
-        n++;
+        give(&at.s->v_empty[v.at]), v.next();
         join(last / EACH, e);
         write_out(it);
     }
@@ -414,12 +441,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
             c.run();
         }
     } else {
-        iv_registers_take<160>();
+        iv_registers_take<GROUPS == 3 ? 160 : 240>();
         consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
         item i;
-        unsigned n = 0;
+#if PREFILL_TURNS
         if (c.group == GROUPS - 1) iv_named_arrive(2, 256); /* the first turn is the first one's */
-        for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1, n);
+#endif
+        for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
     }
 }
 
