@@ -3,9 +3,6 @@
  * split at a time: its four blocks' dot products side by side, then the running maxima, then each warp a share of
  * head_dim for the chain over the values, and a share of the (row, lane) sums. */
 #include "kernels/cuda/attention_hopper.cuh"
-#ifndef DECODE_HINT
-#define DECODE_HINT IV_L2_FIRST
-#endif
 
 enum {
     ROWS = 16,
@@ -100,7 +97,7 @@ template <int DIM> struct producer {
         iv_mbar_expect(full, z::STAGE);
 #pragma unroll
         for (int c = 0; c < DIM / IV_CHUNK_ELEMENTS; c++)
-            iv_tma_load_2d(to + c * IV_CHUNK_BYTES, map, full, c * IV_CHUNK_ELEMENTS, row, DECODE_HINT);
+            iv_tma_load_2d(to + c * IV_CHUNK_BYTES, map, full, c * IV_CHUNK_ELEMENTS, row, IV_L2_FIRST);
         at = ahead<z::STAGES>(at, 1);
     }
 

@@ -69,8 +69,9 @@ static int longest_first(const void *x, const void *y) {
     return d ? d : (a->first_row > b->first_row) - (a->first_row < b->first_row);
 }
 
+/* A single row never is: a step of them launches no kernel for tall tiles. */
 static bool is_tall(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *span) {
-    return g->tall_tokens && (size_t)span->rows * s->group > (size_t)g->rows;
+    return g->tall_tokens && span->rows > 1 && (size_t)span->rows * s->group > (size_t)g->rows;
 }
 
 /* Tiles of the spans that are tall, or that are not; returns how many, more than `room` when they do not fit. */

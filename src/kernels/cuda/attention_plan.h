@@ -31,10 +31,7 @@ typedef struct iv_attention_geometry {
     int workers_each; /* workers a multiprocessor runs */
 } iv_attention_geometry;
 
-#ifndef PREFILL_GROUPS
-#define PREFILL_GROUPS 3
-#endif
-enum { IV_ATTENTION_TALL_ROWS = 64 * PREFILL_GROUPS };
+enum { IV_ATTENTION_TALL_ROWS = 192 };
 
 typedef struct iv_attention_tile {
     int32_t first_row, tokens, position, table;

@@ -7,7 +7,7 @@
 
 enum {
     ROWS = IV_ATTENTION_TALL_ROWS,
-    GROUPS = PREFILL_GROUPS,
+    GROUPS = ROWS / 64,
     WARPS = 4 * GROUPS,
     THREADS = 128 + 128 * GROUPS,
     BLOCK = IV_ATTENTION_BLOCK,
@@ -25,9 +25,9 @@ template <int DIM> struct sizes {
     static constexpr int CHUNKS = DIM / IV_CHUNK_ELEMENTS;
     static constexpr int QUERY = CHUNKS * QUERY_CHUNK_BYTES;
     static constexpr int STAGE = CHUNKS * IV_CHUNK_BYTES;
-    static constexpr bool TOTAL_SHARED = DIM == 128 && GROUPS == 3;
-    static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2;
-    static constexpr int K_STAGES = TOTAL_SHARED ? 3 : DIM == 128 ? 4 : 6, V_STAGES = TOTAL_SHARED ? 2 : DIM == 128 ? 4 : 6;
+    static constexpr bool TOTAL_SHARED = DIM == 128;
+    static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2; /* tiles at hand */
+    static constexpr int K_STAGES = TOTAL_SHARED ? 2 : 6, V_STAGES = TOTAL_SHARED ? 3 : 6;
     static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
     static constexpr int SHARED = 1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + TOTAL + sizeof(shared_state);
 };
@@ -55,6 +55,15 @@ IV_DEVICE bool next_item(const iv_attention_params &p, int j, item *to) {
     return true;
 }
 
+/* A stage of a ring, and the parity of its fill. */
+template <int STAGES> struct stage {
+    uint32_t at, phase;
+    __device__ __forceinline__ void next() {
+        at++;
+        if (at == STAGES) at = 0, phase ^= 1;
+    }
+};
+
 /* ---- the producer ------------------------------------------------------------------------------------------------- */
 
 template <int DIM> struct producer {
@@ -63,59 +72,46 @@ template <int DIM> struct producer {
     const CUtensorMap *pages, *queries;
     places at;
     int lane, query_bytes;
-    int first, last, known; /* blocks of the item; those whose pages are at hand */
-    uint32_t page;
+    stage<z::K_STAGES> k;
+    stage<z::V_STAGES> v;
 
     template <int STAGES>
-    __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, int n, int row) {
-        int stage = n % STAGES;
-        uint32_t bar = iv_shared(full + stage);
-        iv_mbar_wait(iv_shared(empty + stage), (n / STAGES & 1) ^ 1);
+    __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, stage<STAGES> &n, int row) {
+        uint32_t bar = iv_shared(full + n.at);
+        iv_mbar_wait(iv_shared(empty + n.at), n.phase ^ 1);
         iv_mbar_expect(bar, z::STAGE);
 #pragma unroll
         for (int c = 0; c < z::CHUNKS; c++)
-            iv_tma_load_2d(to + stage * z::STAGE + c * IV_CHUNK_BYTES, pages, bar, c * IV_CHUNK_ELEMENTS, row, IV_L2_NORMAL);
+            iv_tma_load_2d(to + n.at * z::STAGE + c * IV_CHUNK_BYTES, pages, bar, c * IV_CHUNK_ELEMENTS, row, IV_L2_NORMAL);
+        n.next();
     }
 
-    __device__ __forceinline__ void block(const item &i, int b, int n, int values) {
-        if (b >= known + 32) {
-            known = b;
-            page = b + lane <= last ? __ldg(p.tables + i.tile.table + b + lane) : 0;
-        }
-        int row = iv_page_row(p, __shfl_sync(~0u, page, b - known), i.kv_head, values);
-        if (lane != 0) return;
-        if (values)
-            fill<z::V_STAGES>(at.v, at.s->v_full, at.s->v_empty, n, row);
-        else
-            fill<z::K_STAGES>(at.k, at.s->k_full, at.s->k_empty, n, row);
+    __device__ __forceinline__ void load_queries(const item &i, int j) {
+        int buffer = j % z::QUERIES;
+        uint32_t bar = iv_shared(&at.s->q_full[buffer]);
+        iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
+        iv_mbar_expect(bar, query_bytes);
+        for (int c = 0; c < z::CHUNKS; c++)
+            iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
+                           i.kv_head * p.group - p.group_first, i.tile.first_row, IV_L2_FIRST);
     }
 
     __device__ __forceinline__ void run(void) {
         item i;
-        for (int j = 0, n = 0; next_item(p, j, &i); j++) {
-            int buffer = j % z::QUERIES;
-            if (lane == 0) {
-                uint32_t bar = iv_shared(&at.s->q_full[buffer]);
-                iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
-                iv_mbar_expect(bar, query_bytes);
-                for (int c = 0; c < z::CHUNKS; c++)
-                    iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
-                                   i.kv_head * p.group - p.group_first, i.tile.first_row, IV_L2_FIRST);
-            }
-            first = i.tile.first_block, last = i.tile.last_block, known = first - 32;
-            for (int b = first; b <= last; b++, n++) {
-                block(i, b, n, 0);
-                if (b > first) {
-                    int keep_known = known;
-                    if (b - 1 < keep_known) { /* the stretch of pages went on with this block */
-                        uint32_t before = __ldg(p.tables + i.tile.table + b - 1);
-                        if (lane == 0)
-                            fill<z::V_STAGES>(at.v, at.s->v_full, at.s->v_empty, n - 1, iv_page_row(p, before, i.kv_head, 1));
-                    } else
-                        block(i, b - 1, n - 1, 1);
+        for (int j = 0; next_item(p, j, &i); j++) {
+            if (lane == 0) load_queries(i, j);
+            int last = i.tile.last_block;
+            uint32_t page = 0; /* of 32 blocks, a thread each */
+            for (int b = i.tile.first_block, known = b - 32; b <= last; b++) {
+                if (b >= known + 32) {
+                    known = b;
+                    page = b + lane <= last ? __ldg(p.tables + i.tile.table + b + lane) : 0;
                 }
+                int row = iv_page_row(p, __shfl_sync(~0u, page, b - known), i.kv_head, 0);
+                if (lane != 0) continue;
+                fill(at.k, at.s->k_full, at.s->k_empty, k, row);
+                fill(at.v, at.s->v_full, at.s->v_empty, v, row + BLOCK);
             }
-            block(i, last, n - 1, 1);
         }
     }
 };
@@ -139,15 +135,6 @@ IV_DEVICE float near_weight(float y) {
 IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32 | low; }
 IV_DEVICE uint32_t keys_word(uint32_t address) { return (address >> 4) + (1 << 16); }
 IV_DEVICE uint32_t values_word(uint32_t address) { return (address >> 4) + (IV_CHUNK_BYTES >> 4 << 16); }
-
-/* A stage of a ring, and the parity of its fill. */
-template <int STAGES> struct stage {
-    uint32_t at, phase;
-    __device__ __forceinline__ void next() {
-        at++;
-        if (at == STAGES) at = 0, phase ^= 1;
-    }
-};
 
 IV_DEVICE float min_or_nan(float a, float b) {
     float m;
@@ -369,14 +356,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int b = first + 1; b <= last; b++) {
             bool end = b % EACH == 0;
             wait_keys();
-#if PREFILL_TURNS
-            iv_named_sync(2 + group, 256); /* the warpgroups' products take turns: while one's run, the others weigh */
-#endif
             ask_scores(q, keys());
             ask_values(values(), fresh);
-#if PREFILL_TURNS
-            iv_named_arrive(group == GROUPS - 1 ? 2 : 3 + group, 256);
-#endif
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[k.at]), k.next();
@@ -444,9 +425,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
         iv_registers_take<GROUPS == 3 ? 160 : 240>();
         consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
         item i;
-#if PREFILL_TURNS
-        if (c.group == GROUPS - 1) iv_named_arrive(2, 256); /* the first turn is the first one's */
-#endif
         for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
     }
 }
