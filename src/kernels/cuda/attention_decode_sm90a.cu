@@ -37,12 +37,11 @@ typedef struct shared_state {
 
 template <int DIM> struct sizes {
     static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
-    static constexpr int STEPS = DIM / 16;       /* of a dot product */
+    static constexpr int STEPS = DIM / 16;        /* of a dot product */
     static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
 };
 
-template <iv_dtype TYPE>
-IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (TYPE == IV_BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
                      " {%0, %1, %2, %3};"
@@ -80,7 +79,8 @@ template <int STAGES> IV_DEVICE ring_place ahead(ring_place r, int by) {
     return r;
 }
 
-/* ---- the producer ------------------------------------------------------------------------------------------------- */
+/* ---- the producer -------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM> struct producer {
     const iv_attention_params &p;
@@ -126,7 +126,8 @@ template <int DIM> struct producer {
     }
 };
 
-/* ---- rows and results ----------------------------------------------------------------------------------------------- */
+/* ---- rows and results -----------------------------------------------------------------------------------------------
+ */
 
 IV_DEVICE int position_of(const iv_attention_run &r, int row) {
     int token = row / r.width;
@@ -145,7 +146,8 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
     *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
 }
 
-/* ---- merging what several workers left ------------------------------------------------------------------------------- */
+/* ---- merging what several workers left
+ * ------------------------------------------------------------------------------- */
 
 IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
 
@@ -159,9 +161,9 @@ IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r
     return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
 }
 
-/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of what
- * joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with 0 and 1
- * to a total of -0: no bit changes. */
+/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of
+ * what joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with
+ * 0 and 1 to a total of -0: no bit changes. */
 IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
                           const iv_attention_share &share, int rows, int from, int n, merge_state (&c)[2]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -225,8 +227,8 @@ IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *stat
     }
 }
 
-/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
- * in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
+/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states
+ * are in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
 static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
                                                 const iv_attention_run r, const iv_attention_share share, int part,
@@ -246,7 +248,8 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
         if (stage)
             for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
                 int slot = i / fours, four = begin + i - slot * fours;
-                iv_copy16(iv_shared(stage + i), states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
+                iv_copy16(iv_shared(stage + i),
+                          states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
             }
         make_joins(p, s, r, share, rows, from, n, c);
         asm volatile("cp.async.wait_all;" ::: "memory");
@@ -258,7 +261,8 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
             if (stage)
                 fold<false>(result[k], &s->join[0][row], stage + four, fours, n);
             else
-                fold<true>(result[k], &s->join[0][row], (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
+                fold<true>(result[k], &s->join[0][row],
+                           (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
                            (size_t)rows * p.stride / 4, n);
         }
         meet();
@@ -288,8 +292,8 @@ IV_DEVICE bool resident(const iv_attention_params &p) {
     return p.resident && head->workers <= (int)gridDim.x;
 }
 
-/* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the elements;
- * else the last one that comes merges everything. */
+/* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the
+ * elements; else the last one that comes merges everything. */
 template <int DIM, iv_dtype TYPE>
 IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
                             const iv_attention_share &share, bool wait) {
@@ -313,7 +317,8 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
     meet();
 }
 
-/* ---- the consumers ------------------------------------------------------------------------------------------------ */
+/* ---- the consumers ------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
@@ -342,9 +347,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int k = 0; k < z::STEPS; k++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                q[k][i] = there[i & 1]
-                              ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0))
-                              : 0;
+                q[k][i] = there[i & 1] ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0)) : 0;
         high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
         low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
         tall = r.tile.tokens * r.width > 8;
@@ -373,7 +376,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 load_matrices(b[(k + 1) % 2][1], iv_block_address(block, row + 16, k * 2 + 2 + half));
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
+            for (int i = 0; i < 4; i++)
+                mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
         }
     }
 
@@ -429,7 +433,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)), w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)),
+                  w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
             w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
             *(float2 *)(to + i * 8) = make_float2(w0, w1);
             *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
@@ -439,7 +444,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     /* out = the chain over one block's values. */
     __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
         float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
-        uint32_t weights = iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+        uint32_t weights =
+            iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
         uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
@@ -485,7 +491,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             ring_place from = ahead<z::STAGES>(at, b - first);
             iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
             scores(x, ring + from.stage * z::STAGE);
-            bool masked = b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
+            bool masked =
+                b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
             scale(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
@@ -537,7 +544,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* A state into the scratch. */
-    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m, float l) {
+    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m,
+                                          float l) {
         int rows = r.tile.tokens * r.width;
         float *to = p.partial + row * p.stride;
 #pragma unroll
@@ -593,8 +601,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return true;
     }
 
-    /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait for
-     * one another. */
+    /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait
+     * for one another. */
     __device__ __forceinline__ void work(iv_attention_walk w, float4 *stage, bool wait) {
         iv_attention_run r, first;
         iv_attention_share share, first_share;
@@ -624,7 +632,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     char *start = memory + (ring - iv_shared(memory));
     shared_state *s = (shared_state *)(start + RING_BYTES);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < z::STAGES; i++) iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
+        for (int i = 0; i < z::STAGES; i++)
+            iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
         iv_mbar_init_fence();
     }
     if (threadIdx.x == CONSUMERS) iv_tma_prefetch_map(&map);
@@ -654,8 +663,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-template <int DIM, iv_dtype TYPE>
-static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
+template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     CUtensorMap map;
     int failed = iv_map_pages(&map, &a->kv), device, sms;
     if (failed) return failed;

@@ -1,8 +1,8 @@
-/* attention_prefill_sm90a.cu: attention of many rows: tiles of 192 packed rows, whole, longest first. A CTA has one producer
- * warp, which brings queries, keys and values by TMA, and three warpgroups of 64 rows each. Scores and outputs stand in
- * registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run, and those of the
- * others. Each split of four blocks has an output of its own, which joins the total when the split is over; with head_dim
- * 128 the total stands in shared memory. */
+/* attention_prefill_sm90a.cu: attention of many rows: tiles of 192 packed rows, whole, longest first. A CTA has one
+ * producer warp, which brings queries, keys and values by TMA, and three warpgroups of 64 rows each. Scores and outputs
+ * stand in registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run, and
+ * those of the others. Each split of four blocks has an output of its own, which joins the total when the split is
+ * over; with head_dim 128 the total stands in shared memory. */
 #include "kernels/cuda/attention_hopper.cuh"
 
 enum {
@@ -64,7 +64,8 @@ template <int STAGES> struct stage {
     }
 };
 
-/* ---- the producer ------------------------------------------------------------------------------------------------- */
+/* ---- the producer -------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM> struct producer {
     typedef sizes<DIM> z;
@@ -82,7 +83,8 @@ template <int DIM> struct producer {
         iv_mbar_expect(bar, z::STAGE);
 #pragma unroll
         for (int c = 0; c < z::CHUNKS; c++)
-            iv_tma_load_2d(to + n.at * z::STAGE + c * IV_CHUNK_BYTES, pages, bar, c * IV_CHUNK_ELEMENTS, row, IV_L2_NORMAL);
+            iv_tma_load_2d(to + n.at * z::STAGE + c * IV_CHUNK_BYTES, pages, bar, c * IV_CHUNK_ELEMENTS, row,
+                           IV_L2_NORMAL);
         n.next();
     }
 
@@ -116,10 +118,11 @@ template <int DIM> struct producer {
     }
 };
 
-/* ---- the consumers ------------------------------------------------------------------------------------------------ */
+/* ---- the consumers ------------------------------------------------------------------------------------------------
+ */
 
-/* exp2(-y) of the law for y in [0, 126], and +0 for 127: with y = n + a fraction, 2^(2 - fraction) by the law's polynomial
- * times 4 (its roundings are the same), and an exponent less by 2 + n. */
+/* exp2(-y) of the law for y in [0, 126], and +0 for 127: with y = n + a fraction, 2^(2 - fraction) by the law's
+ * polynomial times 4 (its roundings are the same), and an exponent less by 2 + n. */
 #define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
 IV_DEVICE float near_weight(float y) {
     float sum = v_add(y, WEIGHT_MAGIC), f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
@@ -173,7 +176,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         asm volatile("" : "+r"(v));
         iv_wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < BLOCK / 16; i++) iv_wgmma_a<TYPE, true>(out, weights[i], descriptor(v + i * 128), i > 0 || !fresh);
+        for (int i = 0; i < BLOCK / 16; i++)
+            iv_wgmma_a<TYPE, true>(out, weights[i], descriptor(v + i * 128), i > 0 || !fresh);
         iv_wgmma_commit();
     }
 
@@ -181,8 +185,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(iv_shared(empty));
     }
 
-    /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing of the
-     * block stays as it is. */
+    /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
+     * of the block stays as it is. */
     __device__ __forceinline__ void weigh(int b, bool masked, float (&alpha)[2]) {
         bool see[2] = {true, true};
 #pragma unroll
@@ -197,7 +201,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float high_of[4], low_of[4], m[2], far[2]; /* of a row's even and odd keys; a NaN is passed over by the first alone */
+        float high_of[4], low_of[4], m[2],
+            far[2]; /* of a row's even and odd keys; a NaN is passed over by the first alone */
 #pragma unroll
         for (int i = 0; i < 4; i++) high_of[i] = low_of[i] = score[i];
 #pragma unroll
@@ -213,7 +218,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             m[h] = __fadd_rn(m[h], 0.0f);
             far[h] = v_sub(m[h], min_or_nan(low_of[2 * h], low_of[2 * h + 1]));
         }
-        float mine = iv_attention_weight(t % 2 ? v_sub(max[1], m[1]) : v_sub(max[0], m[0])); /* each thread one row's alpha */
+        float mine =
+            iv_attention_weight(t % 2 ? v_sub(max[1], m[1]) : v_sub(max[0], m[0])); /* each thread one row's alpha */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             alpha[h] = __shfl_sync(~0u, mine, h, 2);
@@ -266,11 +272,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return e;
     }
 
-    /* out, of the split whose end is e, joins the total. The first one joins -0 with 0 and 1; what a row saw nothing of is
-     * +0 and joins with 1 and -0: no bit changes. */
+    /* out, of the split whose end is e, joins the total. The first one joins -0 with 0 and 1; what a row saw nothing of
+     * is +0 and joins with 1 and -0: no bit changes. */
     __device__ __forceinline__ void join(int split, const split_end &e) {
         float both[2] = {iv_max(total_max[0], e.max[0]), iv_max(total_max[1], e.max[1])};
-        float x = t / 2 ? v_sub(t % 2 ? e.max[1] : total_max[1], both[1]) : v_sub(t % 2 ? e.max[0] : total_max[0], both[0]);
+        float x =
+            t / 2 ? v_sub(t % 2 ? e.max[1] : total_max[1], both[1]) : v_sub(t % 2 ? e.max[0] : total_max[0], both[0]);
         float mine = iv_attention_weight(x); /* each thread one of the four */
         iv_attention_join j[2];
 #pragma unroll
@@ -403,7 +410,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     char *rest = memory + (at.v + z::V_STAGES * z::STAGE - iv_shared(memory));
     at.total = (float4 *)rest + threadIdx.x - 128, at.s = (shared_state *)(rest + z::TOTAL);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) iv_mbar_init(iv_shared(&at.s->q_full[i]), 1), iv_mbar_init(iv_shared(&at.s->q_empty[i]), WARPS);
+        for (int i = 0; i < 2; i++)
+            iv_mbar_init(iv_shared(&at.s->q_full[i]), 1), iv_mbar_init(iv_shared(&at.s->q_empty[i]), WARPS);
         for (int i = 0; i < STAGES_MAX; i++) {
             iv_mbar_init(iv_shared(&at.s->k_full[i]), 1), iv_mbar_init(iv_shared(&at.s->k_empty[i]), WARPS);
             iv_mbar_init(iv_shared(&at.s->v_full[i]), 1), iv_mbar_init(iv_shared(&at.s->v_empty[i]), WARPS);
