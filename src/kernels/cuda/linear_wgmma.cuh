@@ -24,7 +24,7 @@ enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
 struct iv_wgmma_plan {
     int leaf_length, blocks; /* of k, and blocks of 64 */
     int split;                 /* CTAs that share a tile's leaves */
-    int stages;
+    int stages, asked_bytes; /* of shared memory: the ring's, and for what emitters add to */
     int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
     int raster;                    /* P tiles (of a cluster) walked before the next Q tile */
     int tiles;                     /* of clusters; with groups found on the device */
@@ -39,12 +39,14 @@ struct iv_wgmma_plan {
     bool weighted;
 };
 
-/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P, many
- * tiles, Q shared by SHARE CTAs of a cluster. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int SHARE_> struct iv_wgmma_shape {
+/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
+ * cluster's CTAs, QMATES share their Q rows, and with other ones PMATES their P rows: each loads a part for all. Rank in
+ * the cluster: (part of P, or of a split of the leaves) * QMATES + part of Q. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int QMATES_, int PMATES_ = 1> struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
-    static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_, SHARE = SHARE_;
+    static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
+    static constexpr int QMATES = QMATES_, PMATES = PMATES_, MATES = QMATES_ + PMATES_ - 1;
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_, EMITTERS = WIDE ? 96 : 0;
     static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
@@ -67,9 +69,10 @@ typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv
 
 /* A compiled shape, for the host. */
 struct iv_wgmma_instance {
-    int tile_n, tile_m, leaves, share; /* share 0: swapped */
+    int tile_n, tile_m, leaves, qmates, pmates;
+    bool wide;
     iv_wgmma_function kernel;
-    int stage, threads, fixed, node, ctas; /* bytes of a stage, of what stands beside the ring, of a root */
+    int stage, threads, fixed, asked, node, ctas; /* bytes of a stage, beside the ring, with a residual, of a root */
 };
 const iv_wgmma_instance *iv_wgmma_bf16(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16(size_t *count);
@@ -82,7 +85,7 @@ struct iv_wgmma_tile {
 
 /* prefix[e]: tiles before expert e; only with groups. */
 template <class S>
-static __device__ __forceinline__ iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *prefix, int at, int share) {
+static __device__ __forceinline__ iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *prefix, int at, int rank) {
     iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
     int token_tiles = plan.token_tiles;
     if (plan.groups.count) {
@@ -99,12 +102,12 @@ static __device__ __forceinline__ iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_
         at -= prefix[low];
         token_tiles = (t.rows + S::TOKENS - 1) / S::TOKENS;
     }
-    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::SHARE - 1) / S::SHARE;
-    int q_tiles = S::SWAP ? token_tiles : plan.weight_tiles;
+    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::QMATES - 1) / S::QMATES;
+    int q_tiles = ((S::SWAP ? token_tiles : plan.weight_tiles) + S::PMATES - 1) / S::PMATES;
     int band = at / (plan.raster * q_tiles), rest = at - band * plan.raster * q_tiles;
     int height = min(plan.raster, p_tiles - band * plan.raster);
-    t.q = rest / height * S::QN;
-    t.p = ((band * plan.raster + rest % height) * S::SHARE + share) * S::PN;
+    t.q = (rest / height * S::PMATES + (S::PMATES > 1 ? rank / S::QMATES : 0)) * S::QN;
+    t.p = ((band * plan.raster + rest % height) * S::QMATES + rank % S::QMATES) * S::PN;
     return t;
 }
 
@@ -116,8 +119,8 @@ template <class S> static __device__ void iv_wgmma_count_tiles(const iv_wgmma_pl
         if (e < count) {
             const int32_t *o = plan.groups.offsets + plan.groups.first + e;
             int tokens = (o[1] - o[0] + S::TOKENS - 1) / S::TOKENS;
-            tiles = S::SWAP ? tokens * ((plan.weight_tiles + S::SHARE - 1) / S::SHARE)
-                            : (tokens + S::SHARE - 1) / S::SHARE * plan.weight_tiles;
+            int p = S::SWAP ? plan.weight_tiles : tokens, q = S::SWAP ? tokens : plan.weight_tiles;
+            tiles = (p + S::QMATES - 1) / S::QMATES * ((q + S::PMATES - 1) / S::PMATES);
         }
         int inclusive = tiles;
         for (int d = 1; d < 32; d *= 2) {
@@ -142,8 +145,11 @@ struct iv_wgmma_ring {
 
 struct iv_wgmma_shared { /* addresses */
     uint32_t ring, full, empty;
+    uint32_t mate;         /* whom this lane tells of a stage that is free */
     uint32_t ready, taken; /* of each warpgroup's root in `park` */
     float4 *root, *park;
+    uint32_t asked; /* what emitters add to */
+    const char *asked_place;
     int *rows; /* of gathered tokens */
     const int *prefix;
 };
@@ -154,41 +160,44 @@ struct iv_wgmma_block {
     uint32_t stage, bar;
 };
 
-/* One operand. CTAs that share Q load a part each for all. */
+/* One operand: the part that is this CTA's to load, for all that share it. */
 template <class S, bool P>
 static __device__ __forceinline__ void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_block &b, int row, int expert,
-                                                     int share, uint64_t l2) {
-    if constexpr (P) {
-        iv_tma_load_4d(b.stage, map, b.bar, b.k, b.leaf, row, expert, l2);
-    } else if constexpr (S::SHARE == 1) {
-        iv_tma_load_4d(b.stage + S::P_BYTES, map, b.bar, b.k, b.leaf, row, expert, l2);
+                                                     int rank, uint64_t l2) {
+    constexpr int MATES = P ? S::PMATES : S::QMATES, PART = (P ? S::PN : S::QN) / MATES;
+    int part = P ? rank / S::QMATES : rank % S::QMATES;
+    uint32_t to = b.stage + (P ? 0 : S::P_BYTES) + (MATES > 1 ? part * PART * IV_ROW_BYTES : 0);
+    if constexpr (MATES == 1) {
+        iv_tma_load_4d(to, map, b.bar, b.k, b.leaf, row, expert, l2);
     } else {
-        constexpr int PART = S::QN / S::SHARE;
-        iv_tma_load_4d_multicast(b.stage + S::P_BYTES + share * PART * IV_ROW_BYTES, map, b.bar, b.k, b.leaf,
-                                 row + share * PART, expert, (1 << S::SHARE) - 1, l2);
+        uint32_t mask = 0;
+#pragma unroll
+        for (int i = 0; i < MATES; i++) mask |= P ? 1u << (i * S::QMATES) : 1u << i;
+        mask <<= P ? rank % S::QMATES : rank / S::QMATES * S::QMATES;
+        iv_tma_load_4d_multicast(to, map, b.bar, b.k, b.leaf, row + part * PART, expert, (uint16_t)mask, l2);
     }
 }
 template <class S>
 static __device__ __forceinline__ void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_block &b,
-                                                             const iv_wgmma_tile &t, int share) {
-    iv_wgmma_load<S, S::SWAP>(map, b, S::SWAP ? t.p : t.q, t.expert, share, S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
+                                                             const iv_wgmma_tile &t, int rank) {
+    iv_wgmma_load<S, S::SWAP>(map, b, S::SWAP ? t.p : t.q, t.expert, rank, S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
 }
 template <class S>
 static __device__ __forceinline__ void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b,
-                                                            const iv_wgmma_tile &t, int share) {
-    iv_wgmma_load<S, !S::SWAP>(map, b, t.first + (S::SWAP ? t.q : t.p), 0, share, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
+                                                            const iv_wgmma_tile &t, int rank) {
+    iv_wgmma_load<S, !S::SWAP>(map, b, t.first + (S::SWAP ? t.q : t.p), 0, rank, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
 }
 
 /* Weights do not depend on the kernel before: a ring full of the first tile's is asked for while that one ends. Returns
  * how many blocks. */
 template <class S>
 static __device__ int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                             const iv_wgmma_tile &t, int share, int first_leaf) {
+                                             const iv_wgmma_tile &t, int rank, int first_leaf) {
     int early = min(plan.stages, S::LEAVES * plan.blocks), leaf = first_leaf, block = 0;
     for (int s = 0; s < early; s++) {
         iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
         iv_mbar_expect(b.bar, S::STAGE);
-        iv_wgmma_load_weights<S>(weights, b, t, share);
+        iv_wgmma_load_weights<S>(weights, b, t, rank);
         if (++block == plan.blocks) block = 0, leaf++;
     }
     return early;
@@ -196,24 +205,24 @@ static __device__ int iv_wgmma_produce_early(const CUtensorMap *weights, const i
 
 template <class S>
 static __device__ void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
-                                        const iv_wgmma_shared &m, int tiles, int first, int step, int share,
+                                        const iv_wgmma_shared &m, int tiles, int first, int step, int rank,
                                         int first_leaf) {
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
     iv_wgmma_ring r = {0, 0};
     if (!plan.groups.count && first < tiles)
-        early = iv_wgmma_produce_early<S>(weights, plan, m, iv_wgmma_tile_at<S>(plan, m.prefix, first, share), share, first_leaf);
+        early = iv_wgmma_produce_early<S>(weights, plan, m, iv_wgmma_tile_at<S>(plan, m.prefix, first, rank), rank, first_leaf);
     iv_dependency_wait();
     for (int at = first; at < tiles; at += step) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
         for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
                 iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
                 if (round >= early) {
                     if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                     iv_mbar_expect(b.bar, S::STAGE);
-                    iv_wgmma_load_weights<S>(weights, b, t, share);
+                    iv_wgmma_load_weights<S>(weights, b, t, rank);
                 }
-                iv_wgmma_load_tokens<S>(tokens, b, t, share);
+                iv_wgmma_load_tokens<S>(tokens, b, t, rank);
                 r.next(stages);
             }
     }
@@ -244,11 +253,11 @@ static __device__ void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wg
 
 template <class S>
 static __device__ void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
-                                                 const iv_wgmma_shared &m, int tiles, int first, int step, int share) {
+                                                 const iv_wgmma_shared &m, int tiles, int first, int step, int rank) {
     int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
     iv_wgmma_ring r = {0, 0};
     for (int at = first; at < tiles; at += step) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
         iv_wgmma_find_rows<S>(plan, m, t);
         for (int leaf = 0; leaf < S::LEAVES; leaf++)
             for (int block = 0; block < plan.blocks; block++, round++) {
@@ -256,7 +265,7 @@ static __device__ void iv_wgmma_produce_gathered(const CUtensorMap *weights, con
                 if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                 if (lane == 0) {
                     iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
-                    iv_wgmma_load_weights<S>(weights, b, t, share);
+                    iv_wgmma_load_weights<S>(weights, b, t, rank);
                 }
                 __syncwarp();
                 int k = b.k + piece * 8;
@@ -281,6 +290,39 @@ static __device__ void iv_wgmma_produce_gathered(const CUtensorMap *weights, con
 
 template <iv_dtype TYPE> static __device__ __forceinline__ uint16_t iv_swiglu16(float gate, float up) {
     return iv_round16(TYPE, iv_canon(__fmul_rn(v_silu(gate), up)));
+}
+
+/* x / d, rounded to nearest, where nothing on the way overflows or is subnormal: an approximate reciprocal, improved, and
+ * two corrections by exact remainders. No branch, so that many are under way at once. */
+static __device__ __forceinline__ float iv_divide_plain(float x, float d) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    r = __fmaf_rn(__fmaf_rn(-d, r, 1.0f), r, r);
+    float q = __fmul_rn(x, r);
+    q = __fmaf_rn(__fmaf_rn(-d, q, x), r, q);
+    return __fmaf_rn(__fmaf_rn(-d, q, x), r, q);
+}
+
+template <iv_dtype TYPE, int COUNT>
+static __device__ __forceinline__ void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUNT], uint16_t (&y)[COUNT]) {
+    bool plain = true;
+    float silu[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        float x = gate[i], d = __fadd_rn(1.0f, v_exp(__fsub_rn(0.0f, x))), size = fabsf(x);
+        plain = plain && size > 0x1p-60f && size < 0x1p60f && d < 0x1p60f;
+        silu[i] = iv_divide_plain(x, d);
+    }
+    if (!plain) {
+#pragma unroll 1
+        for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (i == j) silu[j] = v_silu(gate[j]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) y[i] = iv_round16(TYPE, iv_canon(__fmul_rn(silu[i], up[i])));
 }
 
 /* y of an output: bias added. */
@@ -321,12 +363,18 @@ static __device__ __forceinline__ void iv_wgmma_emit_swapped(const iv_wgmma_plan
     if (plan.epilogue == IV_GPU_SWIGLU) {
         if (row >= plan.n) return;
         uint16_t *act = (uint16_t *)plan.out + row / 16 * 8 + row % 8;
+        float gate[2 * CHUNKS], up[2 * CHUNKS];
+        uint16_t y[2 * CHUNKS];
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++) {
+            gate[i] = iv_wgmma_y(plan, i % 2 ? v[i / 2].y : v[i / 2].x, row);
+            up[i] = iv_wgmma_y(plan, i % 2 ? v[i / 2].w : v[i / 2].z, row + 8);
+        }
+        iv_swiglu_many<S::TYPE>(gate, up, y);
 #pragma unroll
         for (int i = 0; i < 2 * CHUNKS; i++) {
             iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
-            float gate = i % 2 ? v[i / 2].y : v[i / 2].x, up = i % 2 ? v[i / 2].w : v[i / 2].z;
-            uint16_t y = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, gate, row), iv_wgmma_y(plan, up, row + 8));
-            if (p.there) act[p.row * plan.out_stride] = y;
+            if (p.there) act[p.row * plan.out_stride] = y[i];
         }
         return;
     }
@@ -356,28 +404,35 @@ static __device__ __forceinline__ void iv_wgmma_emit_swapped(const iv_wgmma_plan
 }
 
 /* Tokens on P: the outputs of some warp's fragments, which lie in shared memory as iv_wgmma_park left them: chunk j has
- * (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) of 8 outputs. Four chunks at once. */
+ * (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) of 8 outputs. Four chunks at once: two of gates, two of
+ * their ups. */
 template <class S>
 static __device__ __forceinline__ void iv_wgmma_emit_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_tile &t,
                                                             const float4 (&v)[4], int token, int n) {
     uint16_t *act = (uint16_t *)plan.out + n / 16 * 8 + n % 8;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + 8 * half);
-        if (!p.there) continue;
+    for (int pair = 0; pair < 2; pair++) {
+        const float4 &g = v[2 * pair], &u = v[2 * pair + 1];
+        int at = n + 16 * pair;
+        if (at >= plan.n) return;
+        float gate[4] = {iv_canon(g.x), iv_canon(g.y), iv_canon(g.z), iv_canon(g.w)};
+        float up[4] = {iv_canon(u.x), iv_canon(u.y), iv_canon(u.z), iv_canon(u.w)};
+        if (plan.bias) {
 #pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-            int at = n + 8 * j;
-            if (at >= plan.n) break;
-            float g0 = half ? v[j].z : v[j].x, g1 = half ? v[j].w : v[j].y;
-            float u0 = half ? v[j + 1].z : v[j + 1].x, u1 = half ? v[j + 1].w : v[j + 1].y;
-            uint32_t low = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, g0, at), iv_wgmma_y(plan, u0, at + 8));
-            uint32_t high = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, g1, at + 1), iv_wgmma_y(plan, u1, at + 9));
-            uint16_t *to = act + p.row * plan.out_stride + 4 * j;
-            if (plan.out_stride % 2 == 0)
-                *(uint32_t *)to = high << 16 | low;
+            for (int i = 0; i < 4; i++)
+                gate[i] = iv_wgmma_y(plan, gate[i], at + i % 2), up[i] = iv_wgmma_y(plan, up[i], at + 8 + i % 2);
+        }
+        uint16_t y[4];
+        iv_swiglu_many<S::TYPE>(gate, up, y);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + 8 * half);
+            if (!p.there) continue;
+            uint16_t *to = act + p.row * plan.out_stride + 8 * pair;
+            if (plan.out_stride % 2 == 0 && (uintptr_t)plan.out % 4 == 0)
+                *(uint32_t *)to = (uint32_t)y[2 * half + 1] << 16 | y[2 * half];
             else
-                to[0] = (uint16_t)low, to[1] = (uint16_t)high;
+                to[0] = y[2 * half], to[1] = y[2 * half + 1];
         }
     }
 }
@@ -408,33 +463,44 @@ static __device__ __forceinline__ void iv_wgmma_emit_any(const iv_wgmma_plan &pl
     }
 }
 
-static __device__ __forceinline__ void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const iv_wgmma_part &part,
-                                                    float2 (&old)[8]) {
-    const float *out = (const float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
+/* What a warp adds to lies in a ring of its own: of each part 16 rows of 32 outputs, pieces of 16 bytes swizzled. */
+enum { IV_ASKED = 4, IV_PART_BYTES = 2048 }; /* parts under way */
+
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
+                                                    int warp, int index) {
+    constexpr int STEP = S::EMITTERS / 32;
+    int each = (S::COUNT / 4 - warp + STEP - 1) / STEP, w = index / each, lane = threadIdx.x % 32;
+    if (w < S::WARPGROUPS) {
+        int item = warp + index % each * STEP, from = w * 4 + item % 4, n = t.q + item / 4 * 32 + lane % 8 * 4;
+        uint32_t to = m.asked + (warp * IV_ASKED + index % IV_ASKED) * IV_PART_BYTES;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        old[i] = make_float2(0, 0);
-        if (part.token + i / 4 * 8 < t.rows) old[i] = iv_load2(out + i / 4 * 8 * plan.out_stride + i % 4 * 8);
+        for (int i = 0; i < 4; i++) {
+            int row = lane / 8 + 4 * i, token = t.p + from * 16 + row;
+            bool there = token < t.rows;
+            const float *out = (const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n;
+            iv_copy16(to + row * 128 + ((lane % 8 ^ (row & 7)) << 4), there ? out : plan.out, there);
+        }
     }
+    iv_copies_commit();
 }
 
-/* A tile whose outputs are all there, float32, in pairs: what an item adds to is asked for one item ahead. */
+/* A tile whose outputs are all there, float32, in pairs. */
 template <class S, bool RESIDUAL>
 static __device__ __forceinline__ void iv_wgmma_emit_whole(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                                           const iv_wgmma_tile &t, int w, int warp, int phase) {
+                                                           const iv_wgmma_tile &t, int w, int warp, int &index) {
     constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
-    float2 next[8];
-    if constexpr (RESIDUAL) iv_wgmma_ask(plan, t, iv_wgmma_part_of<S>(t, w, warp), next);
-    iv_mbar_wait(m.ready + 8 * w, phase);
+    int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int item = warp; item < ITEMS; item += STEP) {
+    for (int item = warp; item < ITEMS; item += STEP, index++) {
         iv_wgmma_part part = iv_wgmma_part_of<S>(t, w, item);
-        float2 old[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) old[i] = next[i];
-        if (RESIDUAL && item + STEP < ITEMS) iv_wgmma_ask(plan, t, iv_wgmma_part_of<S>(t, w, item + STEP), next);
+        const char *asked = m.asked_place + (warp * IV_ASKED + index % IV_ASKED) * IV_PART_BYTES + lane / 4 * 128 + lane % 2 * 8;
         float *out = (float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
         bool there0 = part.token < t.rows, there1 = part.token + 8 < t.rows;
+        if constexpr (RESIDUAL) {
+            iv_copies_wait<IV_ASKED - 1>();
+            __syncwarp();
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float4 v = m.park[part.place + i * S::CONSUMERS];
@@ -445,11 +511,17 @@ static __device__ __forceinline__ void iv_wgmma_emit_whole(const iv_wgmma_plan &
                 y1.x = iv_canon(__fadd_rn(y1.x, bias.x)), y1.y = iv_canon(__fadd_rn(y1.y, bias.y));
             }
             if constexpr (RESIDUAL) {
-                y0.x = iv_canon(__fadd_rn(old[i].x, y0.x)), y0.y = iv_canon(__fadd_rn(old[i].y, y0.y));
-                y1.x = iv_canon(__fadd_rn(old[4 + i].x, y1.x)), y1.y = iv_canon(__fadd_rn(old[4 + i].y, y1.y));
+                const char *old = asked + ((2 * i + lane % 4 / 2) ^ lane / 4) * 16;
+                float2 old0 = *(const float2 *)old, old1 = *(const float2 *)(old + 8 * 128);
+                y0.x = iv_canon(__fadd_rn(old0.x, y0.x)), y0.y = iv_canon(__fadd_rn(old0.y, y0.y));
+                y1.x = iv_canon(__fadd_rn(old1.x, y1.x)), y1.y = iv_canon(__fadd_rn(old1.y, y1.y));
             }
             if (there0) iv_store2(out + 8 * i, y0);
             if (there1) iv_store2(out + 8 * plan.out_stride + 8 * i, y1);
+        }
+        if constexpr (RESIDUAL) {
+            __syncwarp();
+            iv_wgmma_ask<S>(plan, m, t, warp, index + IV_ASKED);
         }
     }
 }
@@ -467,20 +539,25 @@ static __device__ __forceinline__ void iv_wgmma_expect_residual(const iv_wgmma_p
 /* The warps that make outputs of a wide CTA's roots. */
 template <class S>
 static __device__ void iv_wgmma_emit_tiles(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first,
-                                           int step, int share) {
+                                           int step, int rank) {
     int thread = threadIdx.x - S::CONSUMERS - 32, lane = threadIdx.x % 32, warp = thread / 32, phase = 0;
     bool pairs = plan.out_stride % 2 == 0 && (uintptr_t)plan.out % 8 == 0 && (uintptr_t)plan.bias % 8 == 0 && !plan.weighted;
+    bool quads = pairs && plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0;
     for (int at = first; at < tiles; at += step, phase ^= 1) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
-        bool whole = pairs && t.q + S::QN <= plan.n;
-        if (plan.epilogue == IV_GPU_RESIDUAL) iv_wgmma_expect_residual<S>(plan, t, thread);
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        bool whole = t.q + S::QN <= plan.n;
+        int index = 0; /* of the warp's parts of this tile */
+        if (plan.epilogue == IV_GPU_RESIDUAL) {
+            iv_wgmma_expect_residual<S>(plan, t, thread);
+            for (int i = 0; whole && quads && i < IV_ASKED; i++) iv_wgmma_ask<S>(plan, m, t, warp, i);
+        }
         for (int w = 0; w < S::WARPGROUPS; w++) {
-            if (whole && plan.epilogue == IV_GPU_RESIDUAL) {
-                iv_wgmma_emit_whole<S, true>(plan, m, t, w, warp, phase);
-            } else if (whole && plan.epilogue == IV_GPU_STORE) {
-                iv_wgmma_emit_whole<S, false>(plan, m, t, w, warp, phase);
+            iv_mbar_wait(m.ready + 8 * w, phase);
+            if (whole && quads && plan.epilogue == IV_GPU_RESIDUAL) {
+                iv_wgmma_emit_whole<S, true>(plan, m, t, w, warp, index);
+            } else if (whole && pairs && plan.epilogue == IV_GPU_STORE) {
+                iv_wgmma_emit_whole<S, false>(plan, m, t, w, warp, index);
             } else {
-                iv_mbar_wait(m.ready + 8 * w, phase);
                 for (int item = warp; item < S::COUNT / 4; item += S::EMITTERS / 32)
                     iv_wgmma_emit_any<S>(plan, m, t, iv_wgmma_part_of<S>(t, w, item));
             }
@@ -519,12 +596,13 @@ static __device__ __forceinline__ void iv_wgmma_join_roots(const iv_wgmma_plan &
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
-        int item = rank * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS, j = item / S::CONSUMERS;
+        int item = rank / S::QMATES * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS, j = item / S::CONSUMERS;
         float4 v[BATCH][SPLIT], sum[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++)
 #pragma unroll
-            for (int c = 0; c < SPLIT; c++) v[b][c] = iv_load_cluster4(iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c));
+            for (int c = 0; c < SPLIT; c++)
+                v[b][c] = iv_load_cluster4(iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c * S::QMATES + rank % S::QMATES));
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
 #pragma unroll
@@ -554,13 +632,13 @@ static __device__ __forceinline__ void iv_wgmma_issue(const iv_wgmma_shared &m, 
     iv_wgmma_commit();
 }
 
-/* This warp has done with a stage. */
+/* This warp has done with a stage: all that write into it are told. */
 template <class S> static __device__ __forceinline__ void iv_wgmma_release(const iv_wgmma_shared &m, int stage) {
-    if constexpr (S::SHARE == 1) {
-        if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.empty + 8 * stage);
+    int lane = threadIdx.x % 32;
+    if constexpr (S::MATES == 1) {
+        if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        int lane = threadIdx.x % 32;
-        if (lane < S::SHARE) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, lane));
+        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, m.mate));
     }
 }
 
@@ -636,9 +714,25 @@ static __device__ __forceinline__ void iv_wgmma_subtree(const iv_wgmma_plan &pla
     }
 }
 
+/* A swapped tile, by its own consumers. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t,
+                                                          const float (&root)[S::COUNT]) {
+    constexpr int BATCH = S::COUNT / 4 < 4 ? S::COUNT / 4 : 4;
+    int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < S::COUNT / 4; j += BATCH) {
+        float4 part[BATCH];
+#pragma unroll
+        for (int c = 0; c < BATCH; c++)
+            part[c] = make_float4(root[4 * (j + c)], root[4 * (j + c) + 1], root[4 * (j + c) + 2], root[4 * (j + c) + 3]);
+        iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, t.q + 8 * j + threadIdx.x % 4 * 2, part);
+    }
+}
+
 template <class S>
 static __device__ void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
-                                        int share) {
+                                        int rank) {
     iv_wgmma_nodes<S> v;
     float(&root)[S::COUNT] = S::LEAVES < 4 ? v.b : v.c;
     iv_wgmma_ring r = {0, 0};
@@ -652,32 +746,32 @@ static __device__ void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmm
             if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.ready + 8 * w);
         }
     } else {
-        if (first >= tiles) return;
-        iv_wgmma_subtree<S>(plan, m, r, v, 0);
-        if (plan.split > 1) { /* the ring is free when all consumers are here */
-            iv_named_sync(1, S::CONSUMERS);
-            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
-            return;
-        }
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
-        int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-        constexpr int BATCH = S::COUNT / 4 < 4 ? S::COUNT / 4 : 4;
-#pragma unroll
-        for (int j = 0; j < S::COUNT / 4; j += BATCH) {
-            float4 part[BATCH];
-#pragma unroll
-            for (int c = 0; c < BATCH; c++)
-                part[c] = make_float4(root[4 * (j + c)], root[4 * (j + c) + 1], root[4 * (j + c) + 2], root[4 * (j + c) + 3]);
-            iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, t.q + 8 * j + threadIdx.x % 4 * 2, part);
+        for (int at = first; at < tiles; at += step) {
+            iv_wgmma_subtree<S>(plan, m, r, v, 0);
+            if (plan.split > 1) { /* one tile; the ring is free when all consumers are here */
+                iv_named_sync(1, S::CONSUMERS);
+                iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
+                return;
+            }
+            iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, at, rank), root);
         }
     }
+}
+
+/* The CTA of a lane among those that share an operand with this one, itself first among the sharers of Q. */
+template <class S> static __device__ __forceinline__ uint32_t iv_wgmma_mate(int rank) {
+    int lane = threadIdx.x % 32, p = rank / S::QMATES, q = rank % S::QMATES, other = lane - S::QMATES;
+    if (lane < S::QMATES) return (uint32_t)(p * S::QMATES + lane);
+    return (uint32_t)((other < p ? other : other + 1) * S::QMATES + q);
 }
 
 /* Sets up shared memory's parts and barriers. */
 template <class S>
 static __device__ __forceinline__ iv_wgmma_shared iv_wgmma_begin(const iv_wgmma_plan &plan, char *shared, bool gathered) {
-    char *bars = shared + plan.stages * S::STAGE + S::PARK;
+    const char *asked = shared + plan.stages * S::STAGE + S::PARK;
+    char *bars = (char *)asked + plan.asked_bytes;
     iv_wgmma_shared m;
+    m.asked = iv_shared(asked), m.asked_place = asked;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages, m.ready = m.empty + 8 * plan.stages;
     m.taken = m.ready + 8 * (S::BARS / 2);
@@ -685,7 +779,7 @@ static __device__ __forceinline__ iv_wgmma_shared iv_wgmma_begin(const iv_wgmma_
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
             iv_mbar_init(m.full + 8 * s, gathered ? 2 : 1);
-            iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::SHARE);
+            iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::MATES);
         }
         for (int w = 0; w < S::BARS / 2; w++) {
             iv_mbar_init(m.ready + 8 * w, 4);
@@ -701,11 +795,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens,
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
-    bool clustered = S::SHARE > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
+    bool clustered = S::QMATES * S::PMATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
     iv_wgmma_shared m = iv_wgmma_begin<S>(plan, shared, gathered);
-    int rank = clustered ? (int)iv_cluster_rank() : 0, share = S::SHARE > 1 ? rank : 0;
-    int ctas = S::SHARE * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
-    int first_leaf = plan.split > 1 ? rank * S::LEAVES : 0, tiles = plan.tiles;
+    int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
+    int ctas = S::QMATES * S::PMATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
+    int first_leaf = plan.split > 1 ? rank / S::QMATES * S::LEAVES : 0;
+    m.mate = iv_wgmma_mate<S>(rank);
     iv_dependency_release();
     if (plan.groups.count) {
         iv_dependency_wait();
@@ -720,23 +815,23 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         if constexpr (S::MOVED) iv_registers_give<56>();
         if (threadIdx.x >= S::CONSUMERS + 32) {
             iv_dependency_wait();
-            if constexpr (S::WIDE) iv_wgmma_emit_tiles<S>(plan, m, tiles, first, step, share);
+            if constexpr (S::WIDE) iv_wgmma_emit_tiles<S>(plan, m, tiles, first, step, rank);
         } else if (gathered) {
-            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, share);
+            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
         } else if (threadIdx.x == S::CONSUMERS) {
-            iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, share, first_leaf);
+            iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
         }
         __syncwarp();
     } else {
         if constexpr (S::MOVED) iv_registers_take<224>();
         iv_dependency_wait();
-        iv_wgmma_consume<S>(plan, m, tiles, first, step, share);
+        iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
     }
     if (!clustered) return;
     iv_cluster_sync(); /* the roots of all are there; or nobody copies into this CTA any more */
     if constexpr (S::SWAP) {
         if (threadIdx.x < S::CONSUMERS) {
-            iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
+            iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
             if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
             if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
             if (S::LEAVES == 1 && plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
@@ -746,12 +841,13 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
 }
 
 template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
-    return {S::WEIGHTS, S::TOKENS, S::LEAVES, S::WIDE ? S::SHARE : 0, iv_wgmma_kernel<S>, S::STAGE, S::THREADS,
-            S::PARK + 8 * S::BARS + 4 * S::TOKENS, S::NODE_BYTES, S::CTAS};
+    return {S::WEIGHTS, S::TOKENS, S::LEAVES, S::QMATES, S::PMATES, S::WIDE, iv_wgmma_kernel<S>, S::STAGE, S::THREADS,
+            S::PARK + 8 * S::BARS + 4 * S::TOKENS, S::EMITTERS / 32 * IV_ASKED * IV_PART_BYTES, S::NODE_BYTES, S::CTAS};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int SHARE, int LEAVES> static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, SHARE>>();
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int QMATES, int PMATES, int LEAVES>
+static iv_wgmma_instance iv_wgmma_make(void) {
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, QMATES, PMATES>>();
 }
 #define IV_WGMMA_ALL_LEAVES(...)                                                                                  \
     iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(),            \
