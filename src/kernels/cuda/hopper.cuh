@@ -50,6 +50,30 @@ IV_DEVICE void iv_store(float *p, float v) { asm volatile("st.global.f32 [%0], %
 IV_DEVICE void iv_store2(float *p, float2 v) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
 }
+/* The same without a branch: nothing is touched unless `there`. */
+IV_DEVICE float iv_load_if(const float *p, bool there) {
+    float v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.f32 %0, [%1];\n}\n"
+                 : "=f"(v)
+                 : "l"(p), "r"((int)there)
+                 : "memory");
+    return v;
+}
+IV_DEVICE void iv_store_if(float *p, float v, bool there) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}\n" ::"l"(p), "f"(v), "r"((int)there)
+                 : "memory");
+}
+/* Shared memory by address, in the order written. */
+IV_DEVICE float4 iv_load_shared4(uint32_t p) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(p) : "memory");
+    return v;
+}
+IV_DEVICE float2 iv_load_shared2(uint32_t p) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(p) : "memory");
+    return v;
+}
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 /* ---- mbarriers ---------------------------------------------------------------------------------------------- */
@@ -159,6 +183,13 @@ IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::
 template <int PENDING> IV_DEVICE void iv_copies_wait(void) { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 /* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* True in one lane of a whole warp; the compiler knows that what follows is one lane's. */
+IV_DEVICE bool iv_elect(void) {
+    uint32_t chosen;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n" : "=r"(chosen));
+    return chosen != 0;
+}
 
 /* ---- clusters, launches, registers -------------------------------------------------------------------------- */
 

@@ -355,6 +355,17 @@ static __device__ __forceinline__ void iv_wgmma_put(const iv_wgmma_plan &plan, c
     *out = y;
 }
 
+template <int CHUNKS>
+static __device__ __forceinline__ void iv_wgmma_emit_weighted(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+                                                              const float4 (&v)[CHUNKS]) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        iv_wgmma_place p0 = iv_wgmma_place_of(plan, t, token + 8 * c), p1 = iv_wgmma_place_of(plan, t, token + 8 * c + 1);
+        iv_wgmma_put(plan, p0, row, v[c].x), iv_wgmma_put(plan, p1, row, v[c].y);
+        iv_wgmma_put(plan, p0, row + 8, v[c].z), iv_wgmma_put(plan, p1, row + 8, v[c].w);
+    }
+}
+
 /* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with token
  * 8 c further on. All that is read is asked for before any of it is used. */
 template <class S, int CHUNKS>
@@ -378,28 +389,26 @@ static __device__ __forceinline__ void iv_wgmma_emit_swapped(const iv_wgmma_plan
         }
         return;
     }
-    float old[4 * CHUNKS], bias0 = 0, bias1 = 0;
-    bool there0 = row < plan.n, there1 = row + 8 < plan.n;
-    if (plan.bias && there0) bias0 = iv_load(plan.bias + row);
-    if (plan.bias && there1) bias1 = iv_load(plan.bias + row + 8);
+    if (plan.weighted) return iv_wgmma_emit_weighted<CHUNKS>(plan, t, row, token, v);
+    size_t stride = plan.out_stride;
+    float *out = (float *)plan.out + (size_t)(t.first + token) * stride + row;
+    bool there0 = row < plan.n, there1 = row + 8 < plan.n, add = plan.epilogue == IV_GPU_RESIDUAL;
+    float bias0 = iv_load_if(plan.bias + row, plan.bias && there0), bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
+    float old[4 * CHUNKS];
 #pragma unroll
     for (int i = 0; i < 2 * CHUNKS; i++) {
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
-        const float *out = (const float *)plan.out + p.row * plan.out_stride + row;
-        old[2 * i] = plan.weighted ? p.weight : 0, old[2 * i + 1] = 0;
-        if (plan.epilogue != IV_GPU_RESIDUAL || !p.there) continue;
-        if (there0) old[2 * i] = iv_load(out);
-        if (there1) old[2 * i + 1] = iv_load(out + 8);
+        const float *p = out + (i / 2 * 8 + i % 2) * stride;
+        bool there = add && token + i / 2 * 8 + i % 2 < t.rows;
+        old[2 * i] = iv_load_if(p, there && there0), old[2 * i + 1] = iv_load_if(p + 8, there && there1);
     }
 #pragma unroll
-    for (int i = 0; i < 4 * CHUNKS; i++) {
-        int c = i / 4, high = i & 1;
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 4 * 8 + i / 2 % 2);
-        float y = iv_canon(i % 4 == 0 ? v[c].x : i % 4 == 1 ? v[c].z : i % 4 == 2 ? v[c].y : v[c].w);
-        if (plan.bias) y = iv_canon(__fadd_rn(y, high ? bias1 : bias0));
-        if (plan.epilogue == IV_GPU_RESIDUAL) y = iv_canon(__fadd_rn(old[i], y));
-        if (plan.weighted) y = iv_canon(__fmul_rn(old[i & ~1], y));
-        if (p.there && (high ? there1 : there0)) iv_store((float *)plan.out + p.row * plan.out_stride + row + 8 * high, y);
+    for (int i = 0; i < 2 * CHUNKS; i++) {
+        float *p = out + (i / 2 * 8 + i % 2) * stride;
+        bool there = token + i / 2 * 8 + i % 2 < t.rows;
+        float y0 = iv_canon(i % 2 ? v[i / 2].y : v[i / 2].x), y1 = iv_canon(i % 2 ? v[i / 2].w : v[i / 2].z);
+        y0 = plan.bias ? iv_canon(__fadd_rn(y0, bias0)) : y0, y1 = plan.bias ? iv_canon(__fadd_rn(y1, bias1)) : y1;
+        y0 = add ? iv_canon(__fadd_rn(old[2 * i], y0)) : y0, y1 = add ? iv_canon(__fadd_rn(old[2 * i + 1], y1)) : y1;
+        iv_store_if(p, y0, there && there0), iv_store_if(p + 8, y1, there && there1);
     }
 }
 
@@ -468,60 +477,95 @@ enum { IV_ASKED = 4, IV_PART_BYTES = 2048 }; /* parts under way */
 
 template <class S>
 static __device__ __forceinline__ void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
-                                                    int warp, int index) {
+                                                    int warp, int lane, int index) {
     constexpr int STEP = S::EMITTERS / 32;
-    int each = (S::COUNT / 4 - warp + STEP - 1) / STEP, w = index / each, lane = threadIdx.x % 32;
-    if (w < S::WARPGROUPS) {
-        int item = warp + index % each * STEP, from = w * 4 + item % 4, n = t.q + item / 4 * 32 + lane % 8 * 4;
-        uint32_t to = m.asked + (warp * IV_ASKED + index % IV_ASKED) * IV_PART_BYTES;
+    int each = (S::COUNT / 4 - warp + STEP - 1) / STEP, w = index >= each, item = warp + (index - (w ? each : 0)) * STEP;
+    if (index < each * S::WARPGROUPS) {
+        size_t stride = plan.out_stride;
+        const float *out = (const float *)plan.out + (size_t)(t.first + t.p + w * 64 + item % 4 * 16 + lane / 8) * stride + t.q +
+                           item / 4 * 32 + lane % 8 * 4;
+        uint32_t to = m.asked + (warp * IV_ASKED + index % IV_ASKED) * IV_PART_BYTES + lane / 8 * 128;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = lane / 8 + 4 * i, token = t.p + from * 16 + row;
-            bool there = token < t.rows;
-            const float *out = (const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n;
-            iv_copy16(to + row * 128 + ((lane % 8 ^ (row & 7)) << 4), there ? out : plan.out, there);
-        }
+        for (int i = 0; i < 4; i++)
+            iv_copy16(to + i * 512 + ((lane % 8 ^ (lane / 8 + 4 * i % 8)) << 4), out + 4 * i * stride, true);
     }
     iv_copies_commit();
 }
 
-/* A tile whose outputs are all there, float32, in pairs. */
-template <class S, bool RESIDUAL>
+/* A tile that is all there, in pairs of float32. A sum that is NaN is the canonical one on this machine. */
+template <class S, bool RESIDUAL, bool BIAS>
 static __device__ __forceinline__ void iv_wgmma_emit_whole(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                                           const iv_wgmma_tile &t, int w, int warp, int &index) {
+                                                           const iv_wgmma_tile &t, int w, int warp, int lane, int &index) {
     constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
-    int lane = threadIdx.x % 32;
+    size_t stride = plan.out_stride;
+    float *corner = (float *)plan.out + (size_t)(t.first + t.p + w * 64 + lane / 4) * stride + t.q + lane % 4 * 2;
+    const float *bias = plan.bias + t.q + lane % 4 * 2;
+    uint32_t park = iv_shared(m.park) + (w * 128 + lane) * 16;
+    uint32_t asked = m.asked + warp * IV_ASKED * IV_PART_BYTES + lane / 4 * 128 + lane % 2 * 8;
 #pragma unroll 1
     for (int item = warp; item < ITEMS; item += STEP, index++) {
-        iv_wgmma_part part = iv_wgmma_part_of<S>(t, w, item);
-        const char *asked = m.asked_place + (warp * IV_ASKED + index % IV_ASKED) * IV_PART_BYTES + lane / 4 * 128 + lane % 2 * 8;
-        float *out = (float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
-        bool there0 = part.token < t.rows, there1 = part.token + 8 < t.rows;
+        uint32_t from = park + (item / 4 * 4 * S::CONSUMERS + item % 4 * 32) * 16;
+        float *out = corner + item % 4 * 16 * stride + item / 4 * 32;
         if constexpr (RESIDUAL) {
             iv_copies_wait<IV_ASKED - 1>();
             __syncwarp();
         }
+        float4 v[4];
+        float2 old[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = iv_load_shared4(from + i * S::CONSUMERS * 16);
+        if constexpr (RESIDUAL) {
+            uint32_t base = asked + index % IV_ASKED * IV_PART_BYTES;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t place = base + ((2 * i + lane % 4 / 2) ^ lane / 4) * 16;
+                old[i] = iv_load_shared2(place), old[4 + i] = iv_load_shared2(place + 8 * 128);
+            }
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float4 v = m.park[part.place + i * S::CONSUMERS];
-            float2 y0 = {iv_canon(v.x), iv_canon(v.y)}, y1 = {iv_canon(v.z), iv_canon(v.w)};
-            if (plan.bias) {
-                float2 bias = *(const float2 *)(plan.bias + part.n + 8 * i);
-                y0.x = iv_canon(__fadd_rn(y0.x, bias.x)), y0.y = iv_canon(__fadd_rn(y0.y, bias.y));
-                y1.x = iv_canon(__fadd_rn(y1.x, bias.x)), y1.y = iv_canon(__fadd_rn(y1.y, bias.y));
+            if constexpr (BIAS) {
+                float2 b = iv_load2(bias + item / 4 * 32 + 8 * i);
+                v[i].x = __fadd_rn(v[i].x, b.x), v[i].y = __fadd_rn(v[i].y, b.y);
+                v[i].z = __fadd_rn(v[i].z, b.x), v[i].w = __fadd_rn(v[i].w, b.y);
             }
             if constexpr (RESIDUAL) {
-                const char *old = asked + ((2 * i + lane % 4 / 2) ^ lane / 4) * 16;
-                float2 old0 = *(const float2 *)old, old1 = *(const float2 *)(old + 8 * 128);
-                y0.x = iv_canon(__fadd_rn(old0.x, y0.x)), y0.y = iv_canon(__fadd_rn(old0.y, y0.y));
-                y1.x = iv_canon(__fadd_rn(old1.x, y1.x)), y1.y = iv_canon(__fadd_rn(old1.y, y1.y));
+                v[i].x = __fadd_rn(old[i].x, v[i].x), v[i].y = __fadd_rn(old[i].y, v[i].y);
+                v[i].z = __fadd_rn(old[4 + i].x, v[i].z), v[i].w = __fadd_rn(old[4 + i].y, v[i].w);
             }
-            if (there0) iv_store2(out + 8 * i, y0);
-            if (there1) iv_store2(out + 8 * plan.out_stride + 8 * i, y1);
         }
+        float *below = out + 8 * stride;
+#pragma unroll
+        for (int i = 0; i < 4; i++) iv_store2(out + 8 * i, make_float2(v[i].x, v[i].y));
+#pragma unroll
+        for (int i = 0; i < 4; i++) iv_store2(below + 8 * i, make_float2(v[i].z, v[i].w));
         if constexpr (RESIDUAL) {
             __syncwarp();
-            iv_wgmma_ask<S>(plan, m, t, warp, index + IV_ASKED);
+            iv_wgmma_ask<S>(plan, m, t, warp, lane, index + IV_ASKED);
+        }
+    }
+}
+
+/* The same for SWIGLU without a bias: of each part 16 tokens by 16 activations. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_emit_whole_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                                                  const iv_wgmma_tile &t, int w, int warp, int lane) {
+    constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
+    size_t stride = plan.out_stride;
+    uint16_t *corner = (uint16_t *)plan.out + (size_t)(t.first + t.p + w * 64 + lane / 4) * stride + t.q / 2 + lane % 4 * 2;
+    uint32_t park = iv_shared(m.park) + (w * 128 + lane) * 16;
+#pragma unroll 1
+    for (int item = warp; item < ITEMS; item += STEP) {
+        uint32_t from = park + (item / 4 * 4 * S::CONSUMERS + item % 4 * 32) * 16;
+        uint16_t *act = corner + item % 4 * 16 * stride + item / 4 * 16;
+#pragma unroll 1
+        for (int pair = 0; pair < 2; pair++, from += 2 * S::CONSUMERS * 16, act += 8) {
+            float4 g = iv_load_shared4(from), u = iv_load_shared4(from + S::CONSUMERS * 16);
+            float gate[4] = {g.x, g.y, g.z, g.w}, up[4] = {u.x, u.y, u.z, u.w};
+            uint16_t y[4];
+            iv_swiglu_many<S::TYPE>(gate, up, y);
+            *(uint32_t *)act = (uint32_t)y[1] << 16 | y[0];
+            *(uint32_t *)(act + 8 * stride) = (uint32_t)y[3] << 16 | y[2];
         }
     }
 }
@@ -540,26 +584,33 @@ static __device__ __forceinline__ void iv_wgmma_expect_residual(const iv_wgmma_p
 template <class S>
 static __device__ void iv_wgmma_emit_tiles(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first,
                                            int step, int rank) {
-    int thread = threadIdx.x - S::CONSUMERS - 32, lane = threadIdx.x % 32, warp = thread / 32, phase = 0;
-    bool pairs = plan.out_stride % 2 == 0 && (uintptr_t)plan.out % 8 == 0 && (uintptr_t)plan.bias % 8 == 0 && !plan.weighted;
-    bool quads = pairs && plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0;
+    int thread = threadIdx.x - S::CONSUMERS - 32, lane = thread % 32, warp = __shfl_sync(~0u, thread / 32, 0), phase = 0;
+    bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
+    bool fast = !plan.weighted && plan.out_stride % (add ? 4 : 2) == 0 && (uintptr_t)plan.out % (add ? 16 : 8) == 0;
+    fast = fast && (swiglu ? !plan.bias : (uintptr_t)plan.bias % 8 == 0);
     for (int at = first; at < tiles; at += step, phase ^= 1) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
-        bool whole = t.q + S::QN <= plan.n;
+        bool whole = fast && t.q + S::QN <= plan.n && t.p + S::PN <= t.rows;
         int index = 0; /* of the warp's parts of this tile */
-        if (plan.epilogue == IV_GPU_RESIDUAL) {
-            iv_wgmma_expect_residual<S>(plan, t, thread);
-            for (int i = 0; whole && quads && i < IV_ASKED; i++) iv_wgmma_ask<S>(plan, m, t, warp, i);
-        }
+        if (add) iv_wgmma_expect_residual<S>(plan, t, thread);
+        for (int i = 0; add && whole && i < IV_ASKED; i++) iv_wgmma_ask<S>(plan, m, t, warp, lane, i);
+#pragma unroll 1
         for (int w = 0; w < S::WARPGROUPS; w++) {
             iv_mbar_wait(m.ready + 8 * w, phase);
-            if (whole && quads && plan.epilogue == IV_GPU_RESIDUAL) {
-                iv_wgmma_emit_whole<S, true>(plan, m, t, w, warp, index);
-            } else if (whole && pairs && plan.epilogue == IV_GPU_STORE) {
-                iv_wgmma_emit_whole<S, false>(plan, m, t, w, warp, index);
-            } else {
+            if (!whole) {
+#pragma unroll 1
                 for (int item = warp; item < S::COUNT / 4; item += S::EMITTERS / 32)
                     iv_wgmma_emit_any<S>(plan, m, t, iv_wgmma_part_of<S>(t, w, item));
+            } else if (swiglu) {
+                iv_wgmma_emit_whole_swiglu<S>(plan, m, t, w, warp, lane);
+            } else if (add && plan.bias) {
+                iv_wgmma_emit_whole<S, true, true>(plan, m, t, w, warp, lane, index);
+            } else if (add) {
+                iv_wgmma_emit_whole<S, true, false>(plan, m, t, w, warp, lane, index);
+            } else if (plan.bias) {
+                iv_wgmma_emit_whole<S, false, true>(plan, m, t, w, warp, lane, index);
+            } else {
+                iv_wgmma_emit_whole<S, false, false>(plan, m, t, w, warp, lane, index);
             }
             __syncwarp();
             if (lane == 0) iv_mbar_arrive(m.taken + 8 * w);
@@ -655,63 +706,87 @@ static __device__ __forceinline__ void iv_wgmma_leaf(const iv_wgmma_plan &plan, 
     }
 }
 
-/* A pair of leaves (or the only one), the odd one and their sum in `b`. `climb` is done while the even one begins. */
-template <class S, class CLIMB>
-static __device__ __forceinline__ void iv_wgmma_pair(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                                     float (&a)[S::COUNT], float (&b)[S::COUNT], CLIMB climb) {
-    int last = r.stage;
-    iv_wgmma_issue<S, true>(m, r, S::LEAVES == 1 ? b : a);
-    r.next(plan.stages);
-    climb();
-    iv_wgmma_leaf<S>(plan, m, r, last, S::LEAVES == 1 ? b : a);
-    if constexpr (S::LEAVES > 1) {
-        iv_wgmma_issue<S, true>(m, r, b);
-        iv_wgmma_wait<1>();
-        iv_wgmma_release<S>(m, last);
-        last = r.stage;
-        r.next(plan.stages);
-        iv_wgmma_leaf<S>(plan, m, r, last, b);
-    }
-    iv_wgmma_wait<0>();
-    iv_wgmma_hold(a);
-    iv_wgmma_hold(b);
-    iv_wgmma_release<S>(m, last);
-    if constexpr (S::LEAVES > 1) iv_wgmma_add(b, a);
-}
-
 template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in registers of its own */
     float a[S::COUNT], b[S::COUNT], c[S::COUNT], two[S::KEEP2 ? S::COUNT : 1];
 };
 
-/* The root of the CTA's leaves of one tile: in c, of fewer than four leaves in b. `phase` of the tile's turn to use `park`. */
+/* The first block of a pair of leaves is under way; returns its stage. */
+template <class S>
+static __device__ __forceinline__ int iv_wgmma_start(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
+                                                     iv_wgmma_nodes<S> &v) {
+    int stage = r.stage;
+    iv_wgmma_issue<S, true>(m, r, S::LEAVES == 1 ? v.b : v.a);
+    r.next(plan.stages);
+    return stage;
+}
+
+/* The rest of a pair of leaves (or of the only one): their sum in `sum`. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_pair(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
+                                                     float (&a)[S::COUNT], float (&sum)[S::COUNT], int last) {
+    iv_wgmma_leaf<S>(plan, m, r, last, S::LEAVES == 1 ? sum : a);
+    if constexpr (S::LEAVES > 1) {
+        iv_wgmma_issue<S, true>(m, r, sum);
+        iv_wgmma_wait<1>();
+        iv_wgmma_release<S>(m, last);
+        last = r.stage;
+        r.next(plan.stages);
+        iv_wgmma_leaf<S>(plan, m, r, last, sum);
+    }
+    iv_wgmma_wait<0>();
+    iv_wgmma_hold(a);
+    iv_wgmma_hold(sum);
+    iv_wgmma_release<S>(m, last);
+    if constexpr (S::LEAVES > 1) iv_wgmma_add(sum, a);
+}
+
+/* The CTA's leaves of one tile, of which the first block has the stage `last`. What is left to add is for
+ * iv_wgmma_finish. While a pair begins, the node of the one before goes up. `phase` of the tile's turn to use `park`. */
 template <class S>
 static __device__ __forceinline__ void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                                        iv_wgmma_nodes<S> &v, int phase) {
-    float4 *park = m.park + threadIdx.x;
-    iv_wgmma_pair<S>(plan, m, r, v.a, v.b, [] {});
+                                                        iv_wgmma_nodes<S> &v, int phase, int last) {
+    iv_wgmma_pair<S>(plan, m, r, v.a, v.b, last);
     if constexpr (S::LEAVES >= 4) {
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, [] {});
-        if constexpr (S::LEAVES == 4) iv_wgmma_add(v.c, v.b);
+        last = iv_wgmma_start<S>(plan, m, r, v);
+        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, last);
     }
     if constexpr (S::LEAVES == 8) {
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.b, [&] {
-            float(&node)[S::COUNT] = v.c;
-            iv_wgmma_add(node, v.b);
-            if constexpr (S::KEEP2) {
-#pragma unroll
-                for (int i = 0; i < S::COUNT; i++) v.two[i] = node[i];
-            } else {
-                if constexpr (S::WIDE) iv_mbar_wait(m.taken + threadIdx.x / 128 * 8, phase ^ 1);
-                iv_wgmma_park<S::COUNT, S::CONSUMERS>(park, node);
-            }
-        });
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, [] {});
+        last = iv_wgmma_start<S>(plan, m, r, v);
         iv_wgmma_add(v.c, v.b);
+        if constexpr (S::KEEP2) {
+#pragma unroll
+            for (int i = 0; i < S::COUNT; i++) v.two[i] = v.c[i];
+        } else {
+            if constexpr (S::WIDE) iv_mbar_wait(m.taken + threadIdx.x / 128 * 8, phase ^ 1);
+            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, v.c);
+        }
+        iv_wgmma_pair<S>(plan, m, r, v.a, v.b, last);
+        last = iv_wgmma_start<S>(plan, m, r, v);
+        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, last);
+    }
+}
+
+/* The root: in c, of fewer than four leaves in b. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
+    if constexpr (S::LEAVES >= 4) iv_wgmma_add(v.c, v.b);
+    if constexpr (S::LEAVES == 8) {
         if constexpr (S::KEEP2)
             iv_wgmma_add(v.c, v.two);
         else
-            iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(park, v.c);
+            iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, v.c);
     }
+}
+
+/* ... which is given to the emitters. */
+template <class S>
+static __device__ __forceinline__ void iv_wgmma_hand_over(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, int phase) {
+    int w = threadIdx.x / 128;
+    iv_wgmma_finish<S>(m, v);
+    if constexpr (S::LEAVES < 8) iv_mbar_wait(m.taken + 8 * w, phase ^ 1);
+    iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, S::LEAVES < 4 ? v.b : v.c);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.ready + 8 * w);
 }
 
 /* A swapped tile, by its own consumers. */
@@ -737,17 +812,22 @@ static __device__ void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmm
     float(&root)[S::COUNT] = S::LEAVES < 4 ? v.b : v.c;
     iv_wgmma_ring r = {0, 0};
     if constexpr (S::WIDE) {
-        int w = threadIdx.x / 128, phase = 0;
-        for (int at = first; at < tiles; at += step, phase ^= 1) {
-            iv_wgmma_subtree<S>(plan, m, r, v, phase);
-            if constexpr (S::LEAVES < 8) iv_mbar_wait(m.taken + 8 * w, phase ^ 1);
-            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, root);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.ready + 8 * w);
+        if (first >= tiles) return;
+        int last = iv_wgmma_start<S>(plan, m, r, v);
+        for (int at = first + step, phase = 0;; at += step, phase ^= 1) {
+            iv_wgmma_subtree<S>(plan, m, r, v, phase, last);
+            if (at >= tiles) {
+                iv_wgmma_hand_over<S>(m, v, phase);
+                break;
+            }
+            if constexpr (S::LEAVES == 1) iv_wgmma_hand_over<S>(m, v, phase);
+            last = iv_wgmma_start<S>(plan, m, r, v); /* of the next tile */
+            if constexpr (S::LEAVES > 1) iv_wgmma_hand_over<S>(m, v, phase);
         }
     } else {
         for (int at = first; at < tiles; at += step) {
-            iv_wgmma_subtree<S>(plan, m, r, v, 0);
+            iv_wgmma_subtree<S>(plan, m, r, v, 0, iv_wgmma_start<S>(plan, m, r, v));
+            iv_wgmma_finish<S>(m, v);
             if (plan.split > 1) { /* one tile; the ring is free when all consumers are here */
                 iv_named_sync(1, S::CONSUMERS);
                 iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
@@ -813,12 +893,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     if (plan.groups.count) tiles = m.prefix[plan.groups.count];
     if (threadIdx.x >= S::CONSUMERS) {
         if constexpr (S::MOVED) iv_registers_give<56>();
-        if (threadIdx.x >= S::CONSUMERS + 32) {
+        if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
             if constexpr (S::WIDE) iv_wgmma_emit_tiles<S>(plan, m, tiles, first, step, rank);
         } else if (gathered) {
             iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
-        } else if (threadIdx.x == S::CONSUMERS) {
+        } else if (iv_elect()) {
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
         }
         __syncwarp();
