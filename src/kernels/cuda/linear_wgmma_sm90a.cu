@@ -11,6 +11,7 @@
 enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR, IV_WGMMA_QUAD };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
+enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back, and a consumer one */
 
 /* ---- which configurations there are ------------------------------------------------------------------------- */
 
@@ -26,7 +27,7 @@ static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w,
 static int deepest_ring(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int blocks, int ctas) {
     int room = (IV_SHARED_MAX + 1024) / ctas - 1024, stages = 0;
     while (stages < IV_RING_MAX && shared_bytes(a, w, stages + 1) <= room) stages++;
-    return stages < blocks ? stages : blocks > 2 ? blocks : 2;
+    return stages < blocks ? stages : blocks > IV_RING_MIN ? blocks : IV_RING_MIN;
 }
 
 static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
@@ -58,7 +59,7 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 /* A ring has room for a root where roots are joined through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
     if (split * w->leaves != a->w.leaves || split * mates(w) > 8 || (split > 1 && (w->wide || a->groups))) return false;
-    if (stages < 2 || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
+    if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
     return split == 1 || stages * w->stage >= w->node;
 }
 
@@ -105,21 +106,28 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
         const iv_wgmma_instance *w = &all[i];
         if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves) continue;
         int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
-        if (!fits(a, w, split, stages)) continue;
+        if (ctas > w->ctas || !fits(a, w, split, stages)) continue;
         *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
         return true;
     }
     return false;
 }
 
+/* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). More than 256 rows multiply; fewer stream weights, in
+ * tiles no larger than the rows need, and split until there is work for all SMs; a small matrix is better in small tiles
+ * than in a split of large ones. With experts, `rows` is what one has on average. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
-    size_t rows = a->groups ? entries(a) / (a->groups->count ? a->groups->count : 1) : a->rows;
+    size_t rows = a->groups ? (entries(a) + a->groups->experts - 1) / (a->groups->experts ? a->groups->experts : 1) : a->rows;
     if (rows > 256) return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
-    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128, tile_n = tile_m == 128 ? 128 : 64;
-    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
-    while (!a->groups && split < a->w.leaves && tiles * split < IV_SMS / 4 * 3) split *= 2;
-    return take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, 1, c);
+    bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
+    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
+    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1, enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
+    while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
+    for (; split > 0; split /= 2)
+        for (int ctas = ceil_div((size_t)tiles * (size_t)split, IV_SMS); ctas > 0; ctas--)
+            if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
+    return false;
 }
 
 /* ---- the launch --------------------------------------------------------------------------------------------- */
@@ -186,9 +194,9 @@ static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w
         size_t q_tiles = w->wide ? (size_t)ceil_div((size_t)p->weight_tiles, w->pmates) : tokens / (size_t)w->pmates + busy;
         tiles = p_tiles * q_tiles > 1u << 20 ? 1 << 20 : (int)(p_tiles * q_tiles);
     }
-    if (cluster > 1) {
+    if (cluster > 2) {
         if (cudaOccupancyMaxActiveClusters(&resident, w->kernel, config) != cudaSuccess) resident = 0;
-    } else {
+    } else if (cluster == 1) {
         int fit = (IV_SHARED_MAX + 1024) / ((int)config->dynamicSmemBytes + 1024);
         resident = multiprocessors() * (fit < w->ctas ? fit : w->ctas);
     }
