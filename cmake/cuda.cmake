@@ -25,7 +25,7 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 
 # A file's name says where it runs: *_sm90a.cu on Hopper alone, the others on anything since Turing.
 # Sums are only what the source says: no contraction, subnormals kept, IEEE division and square root.
-set(INVAR_CUDA_FLAGS --fmad=false -O3 -lineinfo -std=c++17 -Xcompiler=-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall)
+set(INVAR_CUDA_FLAGS --fmad=false -O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler=-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall)
 set(INVAR_ANY_GPU "SHELL:-gencode arch=compute_75,code=compute_75" "SHELL:-gencode arch=compute_90a,code=sm_90a")
 set(INVAR_HOPPER "SHELL:-gencode arch=compute_90a,code=sm_90a")
 file(GLOB_RECURSE INVAR_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*.cu)

@@ -136,6 +136,7 @@ _invar() {
         verify:--scalar-tokens) _invar_words ''; return ;;
         verify:--json) _invar_files; return ;;
         verify:--plot) _invar_files; return ;;
+        verify:--device) _invar_words 'auto cpu cuda'; return ;;
         verify:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         verify:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         verify:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
@@ -199,7 +200,7 @@ _invar() {
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --arithmetic --dtype --numerics' ;;
+        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --device --arithmetic --dtype --numerics' ;;
         eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;

@@ -160,6 +160,7 @@ complete -c invar -n '__fish_seen_subcommand_from verify' -l seed -x -d 'of what
 complete -c invar -n '__fish_seen_subcommand_from verify' -l scalar-tokens -x -d 'most tokens for the slow scalar instructions; 0: all'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l json -r -F -d 'everything as JSON; - is standard output, without a table'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l plot -r -F -d 'a picture (SVG)'
+complete -c invar -n '__fish_seen_subcommand_from verify' -l device -x -a 'auto cpu cuda' -d 'where to compute; never changes a bit'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l arithmetic -x -a 'auto fma32 tc16' -d 'how dot products are summed; part of the fingerprint'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l dtype -x -a 'auto bfloat16 float16 float32' -d 'type the weights are held in'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l numerics -x -a 'invar bio vanilla vanilla-blas' -d 'all but invar are baselines to compare with: they do change bits'

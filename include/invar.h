@@ -81,27 +81,27 @@ IV_API void iv_ids_free(iv_ids *ids);
 typedef struct iv_engine iv_engine;
 
 typedef struct iv_engine_options {
-    const char *model;             /* a Hugging Face model directory */
-    const char *load_format;       /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
-    uint64_t dummy_seed;           /* of dummy weights, 0 by default */
-    const char *dtype;             /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
-    const char *device;            /* "cpu", "cuda", or "auto": cuda where a GPU can do it; never changes a bit */
-    bool enforce_eager;            /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
-    const char *arithmetic;        /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": what
-                                    * the device is fast in, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
-    const char *isa;               /* "auto", "scalar", "avx2", "avx512": never changes a bit */
-    size_t threads;                /* 0: one for each CPU; never changes a bit */
-    size_t max_model_len;          /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
-    size_t max_num_seqs;           /* sequences run together */
-    size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks */
+    const char *model;       /* a Hugging Face model directory */
+    const char *load_format; /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
+    uint64_t dummy_seed;     /* of dummy weights, 0 by default */
+    const char *dtype;       /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
+    const char *device;      /* "cpu", "cuda", or "auto": cuda where a GPU can do it; never changes a bit */
+    bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
+    const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": what
+                              * the device is fast in, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
+    const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
+    size_t threads;          /* 0: one for each CPU; never changes a bit */
+    size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
+    size_t max_num_seqs;     /* sequences run together; 0: 16 on a CPU, 256 on GPUs */
+    size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks; 0: 512, 8192 on GPUs */
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
-    size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of mpirun,
-                                    * or 1 */
+    size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of
+                                    * mpirun,   or 1 */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
     double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
-                                    * max_num_seqs sequences of max_model_len, but at most a quarter of the free memory,
-                                    * and enough for one in any case */
+                                    * max_num_seqs sequences of max_model_len, but at most a quarter of the free memory
+                                    * (on GPUs nine tenths), and enough for one in any case */
     bool prefix_caching;           /* keep finished sequences' pages for requests that begin alike */
     const char *speculative;       /* "off" or "ngram": drafts looked up in the sequence; never changes a bit */
     size_t speculative_tokens;     /* most tokens of a draft, 1 to 16 */
@@ -109,8 +109,8 @@ typedef struct iv_engine_options {
     void *user;
 } iv_engine_options;
 
-/* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), 16 sequences, 512 tokens a step, prefix
- * caching, no speculation. */
+/* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
+ * speculation. */
 IV_API void iv_engine_options_init(iv_engine_options *options);
 
 IV_API iv_status iv_engine_open(const iv_engine_options *options, iv_engine **out, iv_error *err);
@@ -128,6 +128,7 @@ typedef struct iv_engine_info {
     int numerics_version;
     size_t tensor_parallel_size, rank; /* rank: of this process, 0 but under mpirun */
     size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
+    size_t max_num_seqs, max_num_batched_tokens;
     double load_seconds;
 } iv_engine_info;
 IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);

@@ -127,6 +127,9 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
         cli_json_word(&json, "model", args->operands[0]);
         cli_json_count(&json, "threads", info.threads);
         cli_json_word(&json, "isa", info.isa);
+        cli_json_word(&json, "device", info.device);
+        cli_json_word(&json, "gpu", info.gpu);
+        cli_json_count(&json, "tensor_parallel_size", info.tensor_parallel_size);
         cli_json_word(&json, "arithmetic", info.arithmetic);
         cli_json_word(&json, "numerics", info.numerics);
         cli_json_count(&json, "concurrency", l->requests);
@@ -136,14 +139,25 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
         cli_json_double(&json, "decode_tokens_per_s", decode_rate);
         cli_json_double(&json, "total_tokens_per_s", total_rate);
         cli_json_double(&json, "load_s", info.load_seconds);
+        iv_engine_stats stats;
+        iv_engine_get_stats(engine, &stats);
+        cli_json_count(&json, "steps", stats.steps);
+        cli_json_double(&json, "step_s", stats.step_seconds);
+        cli_json_double(&json, "forward_s", stats.forward_seconds);
+        cli_json_double(&json, "sample_s", stats.sample_seconds);
+        cli_json_count(&json, "preemptions", stats.preemptions);
         cli_json_word(&json, "digest", f->digest);
         cli_json_end(&json, '}');
         fputc('\n', page.file);
     } else {
         char weights[24];
-        fprintf(page.file, "%s: %s of %s weights, %s, %s, %zu thread%s, loaded in %.2f s\n", args->operands[0],
-                cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic, info.isa,
-                info.threads, info.threads == 1 ? "" : "s", info.load_seconds);
+        fprintf(page.file, "%s: %s of %s weights, %s, ", args->operands[0],
+                cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic);
+        if (*info.gpu)
+            fprintf(page.file, "%zu x %s, ", info.tensor_parallel_size, info.gpu);
+        else
+            fprintf(page.file, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
+        fprintf(page.file, "loaded in %.2f s\n", info.load_seconds);
         if (l->requests > 1) fprintf(page.file, "%zu requests at once, each of:\n", l->requests);
         fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, l->prompt);
         fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, l->decode);

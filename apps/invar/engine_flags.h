@@ -5,15 +5,14 @@
 #include "flags.h"
 
 /* Lines that other tables share. */
-#define CLI_ARITHMETIC_FLAG                                                                                     \
-    {                                                                                                           \
-        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto fma32 tc16", \
-        .unset = "auto: tc16 on a GPU, fma32 on a CPU",                                                         \
-        .help = "how dot products are summed; part of the fingerprint"                                          \
+#define CLI_ARITHMETIC_FLAG                                                                                            \
+    {                                                                                                                  \
+        .name = "arithmetic", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto fma32 tc16",                     \
+        .unset = "auto: tc16 on a GPU, fma32 on a CPU", .help = "how dot products are summed; part of the fingerprint" \
     }
-#define CLI_DEVICE_FLAG                                                                                   \
-    {                                                                                                     \
-        .name = "device", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto cpu cuda",              \
+#define CLI_DEVICE_FLAG                                                                                           \
+    {                                                                                                             \
+        .name = "device", .kind = CLI_CHOICE, .metavar = "NAME", .choices = "auto cpu cuda",                      \
         .unset = "$INVAR_DEVICE, or auto: a GPU if there is one", .help = "where to compute; never changes a bit" \
     }
 #define CLI_NUMERICS_FLAG                                                                                       \

@@ -126,8 +126,8 @@ static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     cli_json_count(&json, "max_model_len", o->max_model_len);
     cli_json_count(&json, "tensor_parallel_size", info.tensor_parallel_size);
     cli_json_word(&json, "speculative", o->speculative);
-    cli_json_count(&json, "max_num_seqs", o->max_num_seqs);
-    cli_json_count(&json, "max_num_batched_tokens", o->max_num_batched_tokens);
+    cli_json_count(&json, "max_num_seqs", info.max_num_seqs);
+    cli_json_count(&json, "max_num_batched_tokens", info.max_num_batched_tokens);
     cli_json_bool(&json, "prefix_caching", o->prefix_caching);
     cli_json_end(&json, '}');
     int code = cli_page_end(&page, err);
@@ -273,9 +273,11 @@ static int run_config(eval *e, iv_engine *engine, iv_error *err) {
     e->job_count = e->dataset.count - e->first;
     e->jobs = calloc(e->job_count, sizeof *e->jobs);
     if (!e->jobs) return cli_fail(err, CLI_FAILED, "out of memory");
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
     cli_crowd crowd = {.engine = engine,
                        .jobs = e->job_count,
-                       .most = e->configs.items[e->results.config].options.max_num_seqs,
+                       .most = info.max_num_seqs,
                        .user = e,
                        .request = make_request,
                        .event = on_event,

@@ -30,9 +30,9 @@ static const struct {
     [VERIFY_DEVICE] = {"device", {"cpu", "cuda", "eager"}, NULL, 0, 0, {1, 2, 3}},
 };
 
-const char *const verify_axis_names[VERIFY_AXES] = {"batch", "order", "chunk",   "prefix",   "preempt",  "threads",
-                                                    "isa",   "tp",    "restart", "sampling", "logprobs", "speculative",
-                                                    "device"};
+const char *const verify_axis_names[VERIFY_AXES] = {"batch",    "order",       "chunk", "prefix",  "preempt",
+                                                    "threads",  "isa",         "tp",    "restart", "sampling",
+                                                    "logprobs", "speculative", "device"};
 
 const char *verify_value_name(verify_axis axis, size_t value, char out[24]) {
     const char *word = value && !axis_table[axis].flag ? axis_table[axis].words[value - 1] : NULL;

@@ -56,7 +56,8 @@ static const cli_flag verify_output_flags[] = {
     {0}};
 static const cli_section verify_output_section = {"Output", verify_output_flags};
 
-static const cli_flag verify_engine_flags[] = {CLI_DEVICE_FLAG, CLI_ARITHMETIC_FLAG, CLI_DTYPE_FLAG, CLI_NUMERICS_FLAG, {0}};
+static const cli_flag verify_engine_flags[] = {
+    CLI_DEVICE_FLAG, CLI_ARITHMETIC_FLAG, CLI_DTYPE_FLAG, CLI_NUMERICS_FLAG, {0}};
 static const cli_section verify_engine_section = {"Engine", verify_engine_flags};
 
 static const cli_example verify_examples[] = {

@@ -12,6 +12,7 @@ rounded), the others store 16 bits.
 
 import argparse
 import importlib
+import math
 import multiprocessing
 import os
 import sys
@@ -149,6 +150,66 @@ def measure_shape(options, records, ops, peers, bandwidth, shape, type_name):
     return rows
 
 
+def sweep_problem(ops, sets, epilogue, turns):
+    """[(us, text)] of every legal configuration, fastest first, None for those far behind; and those whose bits are
+    not the first one's."""
+    x, w = sets[0]
+    shape = (x.shape[0], w.shape[0] // 2 if epilogue == "swiglu" else w.shape[0])
+    kind = x.dtype if epilogue == "swiglu" else torch.float32
+    arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
+    outs = [torch.zeros(shape, device="cuda", dtype=kind) for _ in sets]
+    want, best, taken, wrong = None, math.inf, [], []
+    args = ops.linear_args(x, w, outs[0], epilogue=epilogue, arithmetic=arithmetic)
+    for config in ops.linear_configs(args):
+        text = ops.describe(config)
+        calls = [ops.linear(*s, o, config=config, epilogue=epilogue, arithmetic=arithmetic) for s, o in zip(sets, outs)]
+        try:
+            outs[0].zero_()
+            ms = measure.once(calls[0])
+            got = outs[0].view(torch.int16 if kind.itemsize == 2 else torch.int32)
+            if want is None:
+                want = got.clone()
+            elif not torch.equal(want, got):
+                wrong.append(text)
+            ms = min(ms, measure.once(calls[-1]))
+            us = measure.compare({text: calls}, turns=turns, graph_ms=0.5)[text] if ms < 4 * best else None
+        except RuntimeError as problem:
+            measure.missing(text, problem)
+            continue
+        best = min(best, us / 1e3 if us else best)
+        taken.append((us, text))
+    return sorted(taken, key=lambda t: t[0] or math.inf), wrong
+
+
+def sweep(options, records, ops):
+    """Every legal configuration of every problem: are their bits one, and which is fastest."""
+    rows = []
+    for type_name in options.types:
+        for shape in options.shapes:
+            k, n, epilogue = SHAPES[shape]
+            for m in options.tokens or TOKENS:
+                if (shape == "head" and m > HEAD_TOKENS_MAX) or (type_name == "float32" and m > FLOAT32_TOKENS_MAX):
+                    continue
+                sets = inputs(TYPES[type_name], k, n, m)
+                taken, wrong = sweep_problem(ops, sets, epilogue, options.turns)
+                x, w = sets[0]
+                args = ops.linear_args(x, w, x, epilogue=epilogue,
+                                       arithmetic="fma32" if type_name == "float32" else "tc16")
+                chosen = ops.describe(ops.linear_choose(args))
+                cublas = measure.compare({"cublas": [lambda x=x, w=w: torch.mm(x, w.t()) for x, w in sets]},
+                                         turns=options.turns)["cublas"]
+                records.add({"bench": "sweep", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
+                             "cublas_us": cublas, "chosen": chosen, "wrong": wrong, "configs": taken})
+                rows.append([shape, type_name, str(m), measure.microseconds(cublas),
+                             measure.microseconds(dict((t, us) for us, t in taken).get(chosen)), chosen,
+                             f"{len(taken)}, {len(wrong)} wrong"] +
+                            [f"{measure.microseconds(us)} {text}" for us, text in taken[:2]])
+                print("# " + " | ".join(rows[-1]) + (" WRONG: " + "; ".join(wrong[:3]) if wrong else ""), flush=True)
+                del sets, args, x, w
+                torch.cuda.empty_cache()
+    measure.table(["layer", "type", "tokens", "cuBLAS", "chosen", "which", "configurations", "best", "second"], rows)
+
+
 def load(options):
     """Our library and the peers' functions, as far as they are there."""
     ops, peers = None, {}
@@ -177,6 +238,7 @@ def main():
     parser.add_argument("--tokens", type=lambda s: [int(m) for m in s.split(",")], default=None)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="only compile the peers' kernels, many at a time")
+    parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
     options = parser.parse_args()
     options.shapes = options.shapes or (["figure8"] if options.figure8 else list(LAYERS))
     options.types = options.types or (list(TYPES) if options.figure8 else ["bfloat16"])
@@ -184,6 +246,9 @@ def main():
         warm_peers(options)
         return
     records = measure.Records(options.json)
+    if options.sweep:
+        sweep(options, records, gpu_ops.Ops(options.ops))
+        return
     ops, peers = load(options)
     measure.warm_up()
     bandwidth = copy_bandwidth()

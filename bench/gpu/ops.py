@@ -9,7 +9,7 @@ The structs are mirrors; every offset is compared with the library's when it is 
 
 import ctypes
 import math
-from ctypes import c_bool, c_float, c_int, c_int32, c_int64, c_long, c_size_t, c_void_p
+from ctypes import c_bool, c_float, c_int, c_int32, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 
 import torch
 
@@ -61,8 +61,25 @@ class AttentionArgs(ctypes.Structure):
                 ("decode", c_bool), ("sms", c_int), ("rows", c_size_t)]
 
 
+class RotateArgs(ctypes.Structure):
+    _fields_ = [("qkv", c_void_p), ("rows", c_size_t), ("heads", c_size_t), ("q_norm", c_void_p),
+                ("k_norm", c_void_p), ("eps", c_float), ("cosine", c_void_p), ("sine", c_void_p),
+                ("positions", c_void_p), ("slots", c_void_p), ("kv", KV), ("q", c_void_p), ("bad", c_void_p),
+                ("layer", c_uint32)]
+
+
+class Sampling(ctypes.Structure):
+    _fields_ = [("temperature", c_float), ("top_p", c_float), ("min_p", c_float), ("top_k", c_int32),
+                ("seed", c_uint64), ("position", c_uint64)]
+
+
+class Sampled(ctypes.Structure):
+    _fields_ = [("token", c_int32), ("logprob", c_float), ("max", c_float), ("log_sum", c_float)]
+
+
 MIRRORS = {"matrix": Matrix, "groups": Groups, "linear_args": LinearArgs, "linear_config": LinearConfig, "kv": KV,
-           "span": Span, "attention_shape": AttentionShape, "attention_args": AttentionArgs}
+           "span": Span, "attention_shape": AttentionShape, "attention_args": AttentionArgs,
+           "rotate_args": RotateArgs, "sampling": Sampling, "sampled": Sampled}
 
 P = ctypes.POINTER
 SIGNATURES = {
@@ -76,6 +93,10 @@ SIGNATURES = {
     "attention_plan": (c_size_t, P(AttentionShape), P(Span), c_size_t, c_int, c_void_p, c_size_t),
     "attention_plan_bytes": (c_size_t, P(AttentionShape), c_size_t, c_size_t, c_size_t),
     "attention_scratch": (c_size_t, P(AttentionShape), c_size_t, c_size_t, c_size_t),
+    "rmsnorm": (c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_float, c_size_t, c_int, c_void_p, c_size_t, c_void_p),
+    "rotate": (c_int, P(RotateArgs), c_void_p),
+    "sample": (c_int, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p),
+    "sample_scratch": (c_size_t, c_size_t, c_size_t),
 }
 
 
@@ -217,3 +238,47 @@ class Ops:
             check(launch(args, stream()), "iv_gpu_attention")
 
         return call
+
+    # ---- rows
+
+    def rmsnorm(self, x, weight, out, eps=1e-6):
+        """x [rows][n] float32, weight [n] float32, out [rows][n]."""
+        launch = self.op("rmsnorm")
+
+        def call(keep=(x, weight, out)):
+            check(launch(x.data_ptr(), x.shape[1], None, weight.data_ptr(), eps, x.shape[0], DTYPES[out.dtype],
+                         out.data_ptr(), out.stride(0), stream()), "iv_gpu_rmsnorm")
+
+        return call
+
+    def rotate(self, qkv, q_norm, k_norm, cosine, sine, positions, slots, pages, q, eps=1e-6):
+        """qkv [rows][...], tables [position][head_dim / 2], norms [head_dim], all float32; positions int32, slots
+        int64; pages as attention has them; q [rows][heads * head_dim] is written, as are the pages."""
+        _, kv_heads, _, _, head_dim = pages.shape
+        bad = torch.full((1,), -1, dtype=torch.int64, device=q.device)
+        args = RotateArgs(qkv=qkv.data_ptr(), rows=qkv.shape[0], heads=q.shape[1] // head_dim, q_norm=q_norm.data_ptr(),
+                          k_norm=k_norm.data_ptr(), eps=eps, cosine=cosine.data_ptr(), sine=sine.data_ptr(),
+                          positions=positions.data_ptr(), slots=slots.data_ptr(),
+                          kv=KV(type=DTYPES[pages.dtype], heads=kv_heads, head_dim=head_dim, pages=pages.data_ptr(),
+                                page_count=pages.shape[0]), q=q.data_ptr(), bad=bad.data_ptr())
+        launch = self.op("rotate")
+
+        def call(keep=(qkv, q_norm, k_norm, cosine, sine, positions, slots, pages, q, bad)):
+            check(launch(args, stream()), "iv_gpu_rotate")
+
+        return call
+
+    def sample(self, logits, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0):
+        """A call, and the ids that it writes [rows] (int32)."""
+        rows, vocab = logits.shape
+        each = (Sampling * rows)(*(Sampling(temperature, top_p, min_p, top_k, seed, i) for i in range(rows)))
+        sampling = torch.frombuffer(bytearray(bytes(each)), dtype=torch.uint8).to(logits.device)
+        out = torch.zeros(rows, ctypes.sizeof(Sampled) // 4, dtype=torch.int32, device=logits.device)
+        scratch = torch.zeros(max(1, self.op("sample_scratch")(rows, vocab)), dtype=torch.uint8, device=logits.device)
+        launch = self.op("sample")
+
+        def call(keep=(logits, sampling, out, scratch)):
+            check(launch(logits.data_ptr(), rows, vocab, sampling.data_ptr(), scratch.data_ptr(), out.data_ptr(),
+                         stream()), "iv_gpu_sample")
+
+        return call, out[:, 0]

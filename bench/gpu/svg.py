@@ -33,6 +33,11 @@ def number(x):
     return f"{x:,.0f}" if abs(x) >= 100 or x == int(x) else f"{x:.3g}"
 
 
+def short(x):
+    """What fits over a bar: 174, 5.2, .07."""
+    return f"{x:.0f}" if x >= 99.5 else f"{x:.1f}" if x >= 0.995 else f"{x:.2f}".lstrip("0")
+
+
 def ticks(most):
     """0 and a few round values up to the first at or beyond `most`."""
     if most <= 0:
@@ -142,7 +147,7 @@ class Chart:
                          f'width="{wide - 2:.6g}" height="{self.top + self.height - y:.6g}"',
                          f"{self.name(series)}, {group}: {number(values[group])} {panel.unit}")
                 if wide >= 22:
-                    self.text(first + wide * (j + 0.5), y - 4, f"{values[group]:.3g}", "soft small middle")
+                    self.text(first + wide * (j + 0.5), y - 4, short(values[group]), "soft small middle")
             for k, words in enumerate(str(group).split("\n")):
                 self.text(left + room * (i + 0.5), self.top + self.height + 16 + 13 * k, words, "soft small middle")
         self.text(left + self.width / 2, self.top + self.height + 42, panel.x_name, "soft small middle")

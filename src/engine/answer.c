@@ -146,9 +146,9 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     v->sequence = s;
     v->event = (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed};
     IV_TRY(measure(e, s, &r, err));
-    int32_t token = r.sampled ? r.sampled->token
-                              : iv_sample(sampler, e->kernels, &s->sampling, r.logits, s->seen, s->seen_count,
-                                          s->tokens.count);
+    int32_t token =
+        r.sampled ? r.sampled->token
+                  : iv_sample(sampler, e->kernels, &s->sampling, r.logits, s->seen, s->seen_count, s->tokens.count);
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), full = s->tokens.count >= s->tokens_max;
     IV_TRY(advance_text(s, v, token, end || full, &item->stop, err));

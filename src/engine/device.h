@@ -4,8 +4,8 @@
 
 #include "engine/engine.h"
 
-/* Decides device and arithmetic from the options, opens the GPUs, and says in *m where weights go. Before it e->numerics
- * and the dtype asked for are known. */
+/* Decides device and arithmetic from the options, opens the GPUs, and says in *m where weights go. Before it
+ * e->numerics and the dtype asked for are known. */
 iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err);
 
 /* Bytes over all GPUs that weights and pages may take. */

@@ -27,8 +27,6 @@ void iv_engine_options_init(iv_engine_options *o) {
                              .isa = "auto",
                              .numerics = "invar",
                              .rank_timeout_ms = 6000,
-                             .max_num_seqs = 16,
-                             .max_num_batched_tokens = 512,
                              .prefix_caching = true,
                              .speculative = "off",
                              .speculative_tokens = 5};
@@ -72,15 +70,16 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
     IV_TRY(iv_device_choose(o, e, m, err));
     IV_TRY(parse_speculative(o, e, err));
-    if (o->max_num_seqs < 1 || o->max_num_seqs > IV_SEQS_MAX)
+    if (o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
-    if (o->max_num_batched_tokens < 1 || o->max_num_batched_tokens > IV_BATCHED_TOKENS_MAX)
+    if (o->max_num_batched_tokens > IV_BATCHED_TOKENS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_batched_tokens: wanted 1 to %d, found %zu", IV_BATCHED_TOKENS_MAX,
                        o->max_num_batched_tokens);
     if (!(o->kv_fraction >= 0.0 && o->kv_fraction <= 1.0))
         return iv_fail(err, IV_INVALID, "kv_fraction: wanted 0 to 1, found %g", o->kv_fraction);
     e->prefix_caching = o->prefix_caching;
-    e->max_num_seqs = o->max_num_seqs, e->max_num_batched_tokens = o->max_num_batched_tokens;
+    e->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : e->gpus[0] ? 256 : 16;
+    e->max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : e->gpus[0] ? 8192 : 512;
     e->logit_rows_max = iv_size_min(e->max_num_seqs * e->rows_max, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;
     return IV_OK;
@@ -88,14 +87,16 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
 
 /* How many pages there is room for. A size or a fraction that was asked for is taken whole: what the sequences do not
  * need, the prefix cache uses. *wish: by default, no more than a share of the free memory. */
-static size_t kv_room(const iv_engine_options *o, size_t available, size_t weights, size_t page, size_t *wish) {
+static size_t kv_room(const iv_engine_options *o, bool gpus, size_t available, size_t weights, size_t page,
+                      size_t *wish) {
     *wish = SIZE_MAX;
     if (o->kv_bytes) return *wish = o->kv_bytes / page;
     if (available == 0) return SIZE_MAX;
     available -= iv_size_min(weights, available);
     if (o->kv_fraction > 0) return *wish = (size_t)((double)available * o->kv_fraction) / page;
-    *wish = available / 4 / page;
-    return available / 2 / page;
+    /* A GPU's memory is ours; this machine's is also others'. */
+    *wish = gpus ? available / 10 * 9 / page : available / 4 / page;
+    return gpus ? available / 100 * 95 / page : available / 2 / page;
 }
 
 /* How long a sequence may get, and how many pages there are. Decided from headers, before anything is loaded. */
@@ -106,8 +107,10 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
     iv_status status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t available = e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
-    size_t page = token * IV_ATTENTION_BLOCK, wish, all, room = kv_room(o, available, plan.weight_bytes, page, &wish);
+    size_t available =
+        e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
+    size_t page = token * IV_ATTENTION_BLOCK, wish, all,
+           room = kv_room(o, e->gpus[0], available, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(status);
@@ -263,6 +266,8 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .threads = iv_ranks_threads(e->ranks),
                              .vocab_size = (size_t)m->config.vocab_size,
                              .max_model_len = e->max_model_len,
+                             .max_num_seqs = e->max_num_seqs,
+                             .max_num_batched_tokens = e->max_num_batched_tokens,
                              .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
                              .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = e->kv_token_bytes,

@@ -76,11 +76,11 @@ typedef struct iv_event_slot {
 /* One sequence's share of a step, and what came of it. */
 typedef struct iv_step_item {
     iv_sequence *sequence;
-    size_t tokens, draft;  /* rows of the batch: known tokens, then guessed ones */
-    bool samples;          /* logits of the last known token and of the guessed ones are wanted */
-    const float *logits;   /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
+    size_t tokens, draft;          /* rows of the batch: known tokens, then guessed ones */
+    bool samples;                  /* logits of the last known token and of the guessed ones are wanted */
+    const float *logits;           /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
     const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
-    iv_event_slot *events; /* [rows_max] */
+    iv_event_slot *events;         /* [rows_max] */
     size_t event_count;
     iv_finish finish;
     const char *stop; /* the stop string that was met, or NULL */

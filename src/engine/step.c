@@ -134,8 +134,8 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
 static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
     iv_gpu_sampling row = {.temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
-    return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
-           p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f && iv_gpu_model_samples(&row);
+    return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
+           p->frequency_penalty == 0.0f && iv_gpu_model_samples(&row);
 }
 
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {

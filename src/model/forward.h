@@ -49,8 +49,8 @@ typedef struct iv_batch {
     /* GPUs sample rows of logits where they lie: those of sample_here get sampled[i], and logits only if they are of
      * logits_too. A CPU gives all logits and samples none. */
     const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
-    const iv_gpu_sampling *sampling; /* [logit_count] */
-    iv_gpu_sampled *sampled;         /* [logit_count] */
+    const iv_gpu_sampling *sampling;      /* [logit_count] */
+    iv_gpu_sampled *sampled;              /* [logit_count] */
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */

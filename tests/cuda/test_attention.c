@@ -10,10 +10,10 @@
 
 enum { SPANS_MAX = 40, BLOCK = IV_ATTENTION_BLOCK };
 
-#define CUDA(call)                                                                                     \
-    do {                                                                                               \
-        int cuda_code_ = (int)(call);                                                                  \
-        if (cuda_code_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)cuda_code_));        \
+#define CUDA(call)                                                                              \
+    do {                                                                                        \
+        int cuda_code_ = (int)(call);                                                           \
+        if (cuda_code_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)cuda_code_)); \
     } while (0)
 
 static bool no_gpu(void) {
@@ -75,7 +75,8 @@ static void finish_problem(rng *r, problem *p, family queries) {
         uint32_t t = p->tables[i];
         p->tables[i] = p->tables[j], p->tables[j] = t;
     }
-    size_t values = p->pages * p->s.kv_heads * 2 * BLOCK * p->s.head_dim, queries_count = p->rows * p->s.heads * p->s.head_dim;
+    size_t values = p->pages * p->s.kv_heads * 2 * BLOCK * p->s.head_dim,
+           queries_count = p->rows * p->s.heads * p->s.head_dim;
     p->q_bytes = queries_count * element(p), p->kv_bytes = values * element(p);
     p->q = malloc(p->q_bytes), p->kv = malloc(p->kv_bytes);
     fill_random(r, queries, p->s.type, p->q, queries_count);
@@ -99,8 +100,13 @@ static void finish_problem(rng *r, problem *p, family queries) {
 
 static void free_problem(problem *p) {
     free(p->tables), free(p->q), free(p->kv);
-    CUDA(cudaFree(p->d.q)); CUDA(cudaFree(p->d.kv)); CUDA(cudaFree(p->d.out)); CUDA(cudaFree(p->d.plan));
-    CUDA(cudaFree(p->d.scratch)); CUDA(cudaFree(p->d.spans)); CUDA(cudaFree(p->d.tables));
+    CUDA(cudaFree(p->d.q));
+    CUDA(cudaFree(p->d.kv));
+    CUDA(cudaFree(p->d.out));
+    CUDA(cudaFree(p->d.plan));
+    CUDA(cudaFree(p->d.scratch));
+    CUDA(cudaFree(p->d.spans));
+    CUDA(cudaFree(p->d.tables));
 }
 
 static iv_gpu_attention_args args_of(const problem *p, int sms) {
@@ -154,9 +160,8 @@ static void reference(const problem *p, const iv_gpu_span *span, size_t row, siz
         memcpy(v + i * dim * e, from + BLOCK * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    assert_true(iv_ref_attention(&(iv_ref_attention_args){p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window,
-                                                          p->scale, q, k, v},
-                                 y));
+    assert_true(iv_ref_attention(
+        &(iv_ref_attention_args){p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, q, k, v}, y));
     for (size_t d = 0; d < dim; d++) put_type(p->s.type, out, d, y[d]);
     free(q), free(k), free(v), free(y);
 }
@@ -177,9 +182,10 @@ static void check_rows(rng *r, const problem *p, const void *got, size_t samples
         const iv_gpu_span *s = &p->spans[i < p->span_count ? i : rng_below(r, p->span_count)];
         size_t row = i % 3 ? rng_below(r, (size_t)s->rows) : (size_t)s->rows - 1, head = rng_below(r, p->s.heads);
         reference(p, s, row, head, want);
-        snprintf(what, sizeof what, "%s; span rows %d position %d, row %zu head %zu", text, s->rows, s->position, row, head);
-        assert_same_bits(what, want, (const char *)got + (((size_t)s->first_row + row) * p->s.heads + head) * n * e, n, e,
-                         false);
+        snprintf(what, sizeof what, "%s; span rows %d position %d, row %zu head %zu", text, s->rows, s->position, row,
+                 head);
+        assert_same_bits(what, want, (const char *)got + (((size_t)s->first_row + row) * p->s.heads + head) * n * e, n,
+                         e, false);
     }
     free(want);
 }
@@ -320,7 +326,9 @@ static void graphs_follow_the_plan(void **state) {
         }
         p.span_count = all;
         free(whole), free(got);
-        CUDA(cudaGraphExecDestroy(exec)); CUDA(cudaGraphDestroy(graph)); CUDA(cudaStreamDestroy(stream));
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+        CUDA(cudaStreamDestroy(stream));
         free_problem(&p);
     }
 }
@@ -357,20 +365,20 @@ static void plans_cover_every_unit(void **state) {
         char *plan = make_plan(&p, generic, 1 + (int)rng_below(&r, 200), &used);
         const iv_attention_plan *h = (const iv_attention_plan *)(void *)plan;
         iv_attention_geometry g = iv_attention_geometry_of(&p.s, generic);
-        const iv_attention_worker *w = (const iv_attention_worker *)(void *)(plan + h->workers_at);
+        const iv_attention_worker *w = h->worker;
         const iv_attention_share *share = (const iv_attention_share *)(void *)(plan + h->shares_at);
         const iv_attention_tile *tile = (const iv_attention_tile *)(void *)(plan + h->short_at);
         int parts[IV_ATTENTION_WORKERS_MAX] = {0}, at_tile = 0, at_unit = 0;
         for (int k = 0; k < h->workers; k++) {
             assert_true(w[k].tile == at_tile && w[k].unit == at_unit);
             bool first = true;
-            while (at_tile < w[k + 1].tile || at_unit < w[k + 1].unit) {
+            while (at_tile < w[k].end_tile || at_unit < w[k].end_unit) {
                 int n = tile[at_tile].last_block / 4 - tile[at_tile].first_block / 4 + 1, split = at_unit % n;
-                int end = at_tile < w[k + 1].tile ? at_unit - split + n : w[k + 1].unit;
+                int end = at_tile < w[k].end_tile ? at_unit - split + n : w[k].end_unit;
                 if (end > at_unit - split + n) end = at_unit - split + n;
-                bool last = at_tile == w[k + 1].tile && end == w[k + 1].unit;
+                bool last = at_tile == w[k].end_tile && end == w[k].end_unit;
                 bool done = end == n * g.slices;
-                if (done && at_tile + 1 == w[k + 1].tile && w[k + 1].unit == 0) last = true;
+                if (done && at_tile + 1 == w[k].end_tile && w[k].end_unit == 0) last = true;
                 int number = first && w[k].share_first >= 0 ? w[k].share_first : last ? w[k].share_last : -1;
                 bool whole = split == 0 && end - at_unit == n;
                 assert_true(whole == (number < 0));
@@ -392,8 +400,8 @@ static void plans_cover_every_unit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_cover_every_unit),  cmocka_unit_test(a_changed_key_shows),
-        cmocka_unit_test(graphs_follow_the_plan),  cmocka_unit_test(every_kernel_has_the_reference_bits),
+        cmocka_unit_test(plans_cover_every_unit), cmocka_unit_test(a_changed_key_shows),
+        cmocka_unit_test(graphs_follow_the_plan), cmocka_unit_test(every_kernel_has_the_reference_bits),
         cmocka_unit_test(long_contexts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* Where an engine computes never changes a bit. tests/data/h200_digests.txt holds what an H200 answered (its driver is
  * named there): whole rows of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that
- * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards the
- * GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
+ * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards
+ * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
  *
- * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out. */
+ * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out, INVAR_CASE=NAME
+ * all other models. */
 #include "engine/client.h"
 #include "base/digest.h"
 #include "base/file.h"
@@ -101,6 +102,11 @@ static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_e
 static void meet(const model_case *m, const way *w, const char *want) {
     char hex[65];
     iv_error err;
+    if (getenv("INVAR_CASE")) {
+        printf("%s: %s%s, %zu ranks, %zu tokens a step\n", m->name, w->device, w->eager ? ", eager" : "", w->ranks,
+               w->budget);
+        fflush(stdout);
+    }
     iv_status status = digest_of(m, w, hex, &err);
     if (status == IV_UNSUPPORTED || status == IV_INVALID) {
         printf("SKIPPED: %s\n", err.message);
@@ -115,6 +121,11 @@ static void meet(const model_case *m, const way *w, const char *want) {
 static bool wanted(const char *device) {
     const char *only = getenv("INVAR_DEVICES");
     return !only || !*only || strcmp(only, device) == 0;
+}
+
+static bool wanted_case(const char *name) {
+    const char *only = getenv("INVAR_CASE");
+    return !only || !*only || strcmp(only, name) == 0;
 }
 
 static bool have_gpu(void) {
@@ -137,9 +148,10 @@ static void record(const char *device) {
 static void all_devices_meet_the_h200s_digests(void **state) {
     (void)state;
     static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, false, 2, 96}};
-    static const way gpu[] = {{"cuda", true, true, 1, 1024}, {"cuda", true, false, 1, 37}, {"cuda", false, false, 1, 512},
-                              {"cuda", false, false, 2, 64}, {"cuda", true, false, 2, 512}, {"cuda", false, false, 4, 200},
-                              {"cuda", false, false, 8, 512}, {"cuda", true, true, 8, 100}, {"cuda", true, false, 3, 77}};
+    static const way gpu[] = {
+        {"cuda", true, true, 1, 1024},  {"cuda", true, false, 1, 37},  {"cuda", false, false, 1, 512},
+        {"cuda", false, false, 2, 64},  {"cuda", true, false, 2, 512}, {"cuda", false, false, 4, 200},
+        {"cuda", false, false, 8, 512}, {"cuda", true, true, 8, 100},  {"cuda", true, false, 3, 77}};
     iv_buf file = {0};
     iv_error err;
     const char *recording = getenv("INVAR_RECORD");
@@ -152,6 +164,7 @@ static void all_devices_meet_the_h200s_digests(void **state) {
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
     for (size_t i = 0; i < CASES; i++) {
         char key[80];
+        if (!wanted_case(cases[i].name)) continue;
         snprintf(key, sizeof key, "\n%s ", cases[i].name);
         const char *want = strstr(file.data, key);
         assert_non_null(want);
@@ -192,6 +205,36 @@ static void control_a_baseline_differs(void **state) {
     assert_string_not_equal(law, other);
 }
 
+/* The logits of every position at once, more rows than a step of the engine samples. */
+static void all_positions(void **state) {
+    (void)state;
+    enum { N = 150 };
+    char dir[4200];
+    int32_t ids[N];
+    float *rows[2] = {NULL, NULL};
+    size_t vocab = 0;
+    if (!have_gpu()) {
+        printf("SKIPPED: no GPU that does tc16\n");
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        way w = {i ? "cuda" : "cpu", false, true, 1, 100};
+        iv_error err;
+        iv_engine_info info;
+        iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
+        iv_engine *e = open_with(&o);
+        iv_engine_get_info(e, &info);
+        vocab = info.vocab_size;
+        rng g = {5};
+        for (size_t t = 0; t < N; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+        rows[i] = malloc(N * vocab * sizeof(float));
+        ASSERT_OK(iv_engine_logits(e, ids, N, rows[i], &err), &err);
+        iv_engine_close(e);
+    }
+    assert_memory_equal(rows[0], rows[1], N * vocab * sizeof(float));
+    free(rows[0]), free(rows[1]);
+}
+
 /* What cannot be had is refused with a reason. */
 static void refusals(void **state) {
     (void)state;
@@ -222,6 +265,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_meet_the_h200s_digests),
-                                       cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(all_positions),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,10 +12,10 @@
 
 enum { CONFIGS_MAX = 512, GUARD = 64 /* elements before and after the output */ };
 
-#define CUDA(call)                                                                               \
-    do {                                                                                         \
-        int cuda_code_ = (int)(call);                                                            \
-        if (cuda_code_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)cuda_code_));  \
+#define CUDA(call)                                                                              \
+    do {                                                                                        \
+        int cuda_code_ = (int)(call);                                                           \
+        if (cuda_code_) fail_msg("%s: %s", #call, cudaGetErrorString((cudaError_t)cuda_code_)); \
     } while (0)
 
 static bool is_hopper;
@@ -80,7 +80,8 @@ static float reference(const problem *p, size_t expert, size_t x_row, size_t n) 
         }
         float acc = 0.0f, wf[16], xf[16];
         for (size_t i = 0; i < leaf_k; i += 16) {
-            for (size_t j = 0; j < 16; j++) wf[j] = widened(a->w.type, w, k + i + j), xf[j] = widened(a->type, x, k + i + j);
+            for (size_t j = 0; j < 16; j++)
+                wf[j] = widened(a->w.type, w, k + i + j), xf[j] = widened(a->type, x, k + i + j);
             acc = iv_fma32_chain(acc, wf, xf, 16);
         }
         leaf[l] = acc;
@@ -199,16 +200,16 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     p->out_rows = s->experts ? s->rows * s->experts_per_token : s->rows;
     p->out_columns = s->epilogue == IV_GPU_SWIGLU ? s->n / 2 : s->n;
     if (s->experts) {
-        p->g = (iv_gpu_groups){.experts = s->experts, .first = s->first, .count = s->count,
-                               .experts_per_token = s->experts_per_token};
+        p->g = (iv_gpu_groups){
+            .experts = s->experts, .first = s->first, .count = s->count, .experts_per_token = s->experts_per_token};
         route(r, p, s->rows, s->rows - rng_below(r, 2));
         a->groups = &p->g, a->weighted = s->weighted;
     }
     make_output(r, p);
     p->samples = s->samples && s->samples < p->out_columns ? s->samples : p->out_columns;
     p->sample = malloc(p->samples * sizeof *p->sample);
-    for (size_t i = 0; i < p->samples; i++)
-        p->sample[i] = p->samples == p->out_columns ? i : rng_below(r, p->out_columns);
+    for (size_t i = 0; i < p->samples; i++) /* each once */
+        p->sample[i] = i * p->out_columns / p->samples + rng_below(r, p->out_columns / p->samples);
     iv_pool_run(pool, p->samples, reference_sample, p);
     p->scratch_bytes = iv_gpu_linear_scratch(s->rows, s->n);
     CUDA(cudaMalloc(&p->scratch, p->scratch_bytes));
@@ -216,10 +217,17 @@ static void make_problem(rng *r, const shape *s, problem *p) {
 }
 
 static void free_problem(problem *p) {
-    void *host[] = {(void *)p->w, (void *)p->x, (void *)p->bias, (void *)p->weights, (void *)p->offsets,
-                    (void *)p->slots, p->before, p->want, p->got, p->sample};
-    void *dev[] = {(void *)p->a.w.data, (void *)p->a.x, (void *)p->a.bias, (void *)p->g.offsets, (void *)p->g.slots,
-                   (void *)p->g.weights, (char *)p->a.out - GUARD * p->out_element, p->scratch};
+    void *host[] = {
+        (void *)p->w, (void *)p->x, (void *)p->bias, (void *)p->weights, (void *)p->offsets, (void *)p->slots,
+        p->before,    p->want,      p->got,          p->sample};
+    void *dev[] = {(void *)p->a.w.data,
+                   (void *)p->a.x,
+                   (void *)p->a.bias,
+                   (void *)p->g.offsets,
+                   (void *)p->g.slots,
+                   (void *)p->g.weights,
+                   (char *)p->a.out - GUARD * p->out_element,
+                   p->scratch};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++) CUDA(cudaFree(dev[i]));
 }
@@ -230,10 +238,10 @@ static void describe(const problem *p, const iv_gpu_linear_config *c, char *text
     char config[160];
     iv_gpu_linear_describe(c, config, sizeof config);
     const iv_gpu_linear_args *a = &p->a;
-    snprintf(text, bytes, "%s: %s rows %zu n %zu k %zu leaves %d %s x %s epilogue %d bias %d experts %zu of %zu weighted %d",
-             config, a->arithmetic == IV_TC16 ? "tc16" : "fma32", a->rows, a->w.n, p->k, a->w.leaves,
-             iv_dtype_name(a->w.type), iv_dtype_name(a->type), (int)a->epilogue, p->bias != NULL, p->g.count,
-             p->g.experts, (int)a->weighted);
+    snprintf(text, bytes,
+             "%s: %s rows %zu n %zu k %zu leaves %d %s x %s epilogue %d bias %d experts %zu of %zu weighted %d", config,
+             a->arithmetic == IV_TC16 ? "tc16" : "fma32", a->rows, a->w.n, p->k, a->w.leaves, iv_dtype_name(a->w.type),
+             iv_dtype_name(a->type), (int)a->epilogue, p->bias != NULL, p->g.count, p->g.experts, (int)a->weighted);
 }
 
 static size_t differences(const problem *p, const char *what) {
@@ -303,7 +311,8 @@ static void try_shape(rng *r, const shape *s) {
 /* ---- tests ------------------------------------------------------------------------------------------------------ */
 
 static shape random_shape(rng *r, bool tc16) {
-    static const iv_dtype pairs[][2] = {{IV_BF16, IV_BF16}, {IV_F16, IV_F16}, {IV_F32, IV_F32}, {IV_BF16, IV_F32}, {IV_F16, IV_F32}};
+    static const iv_dtype pairs[][2] = {
+        {IV_BF16, IV_BF16}, {IV_F16, IV_F16}, {IV_F32, IV_F32}, {IV_BF16, IV_F32}, {IV_F16, IV_F32}};
     const iv_dtype *pair = pairs[rng_below(r, tc16 ? 2 : 5)];
     shape s = {.arithmetic = tc16 ? IV_TC16 : IV_FMA32, .weight = pair[0], .type = pair[1]};
     s.rows = rng_below(r, 4) ? 1 + rng_below(r, 20) : 1 + rng_below(r, 150);
@@ -326,7 +335,9 @@ static void random_problems(bool tc16, bool experts, const char *name) {
         if (experts) {
             s.experts = 1 + rng_below(&r, 40), s.experts_per_token = 1 + rng_below(&r, s.experts < 8 ? s.experts : 8);
             s.first = rng_below(&r, s.experts), s.count = 1 + rng_below(&r, s.experts - s.first);
-            s.weighted = rng_below(&r, 2), s.epilogue = s.weighted ? IV_GPU_STORE : rng_below(&r, 4) ? IV_GPU_SWIGLU : IV_GPU_STORE;
+            s.weighted = rng_below(&r, 2), s.epilogue = s.weighted         ? IV_GPU_STORE
+                                                        : rng_below(&r, 4) ? IV_GPU_SWIGLU
+                                                                           : IV_GPU_STORE;
             s.n = 16 * (1 + rng_below(&r, 6)), s.rows = 1 + rng_below(&r, 40);
             s.k = s.k > 300 ? 300 : s.k, s.leaves = 0;
         }
@@ -366,15 +377,22 @@ static void large_problems(void **state) {
         size_t n, k;
         int leaves;
         iv_gpu_epilogue epilogue;
-    } size[] = {{6144, 4096, 8, IV_GPU_STORE},    {4096, 4096, 8, IV_GPU_RESIDUAL}, {4096, 12288, 8, IV_GPU_RESIDUAL},
-                {24576, 4096, 8, IV_GPU_SWIGLU},  {4096, 1536, 1, IV_GPU_STORE},    {4096, 6144, 4, IV_GPU_STORE},
-                {2570, 5120, 8, IV_GPU_STORE},    {1024, 9728, 8, IV_GPU_RESIDUAL}, {5120, 3200, 1, IV_GPU_STORE}};
+    } size[] = {{6144, 4096, 8, IV_GPU_STORE},   {4096, 4096, 8, IV_GPU_RESIDUAL}, {4096, 12288, 8, IV_GPU_RESIDUAL},
+                {24576, 4096, 8, IV_GPU_SWIGLU}, {4096, 1536, 1, IV_GPU_STORE},    {4096, 6144, 4, IV_GPU_STORE},
+                {2570, 5120, 8, IV_GPU_STORE},   {1024, 9728, 8, IV_GPU_RESIDUAL}, {5120, 3200, 1, IV_GPU_STORE}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (size_t m = 0; m < 2; m++) {
-            shape s = {.arithmetic = IV_TC16, .type = m ? IV_F16 : IV_BF16, .weight = m ? IV_F16 : IV_BF16,
-                       .n = size[i].n, .k = size[i].k, .leaves = size[i].leaves, .epilogue = size[i].epilogue,
-                       .rows = rows[rng_below(&r, sizeof rows / sizeof *rows)], .fw = NORMAL,
-                       .fx = rng_below(&r, 2) ? NORMAL : WIDE, .samples = 48};
+            shape s = {.arithmetic = IV_TC16,
+                       .type = m ? IV_F16 : IV_BF16,
+                       .weight = m ? IV_F16 : IV_BF16,
+                       .n = size[i].n,
+                       .k = size[i].k,
+                       .leaves = size[i].leaves,
+                       .epilogue = size[i].epilogue,
+                       .rows = rows[rng_below(&r, sizeof rows / sizeof *rows)],
+                       .fw = NORMAL,
+                       .fx = rng_below(&r, 2) ? NORMAL : WIDE,
+                       .samples = 48};
             try_shape(&r, &s);
         }
     static const struct {
@@ -382,10 +400,18 @@ static void large_problems(void **state) {
         bool weighted;
     } expert_size[] = {{1536, 2048, false}, {2048, 768, true}};
     for (size_t i = 0; i < 4; i++) { /* 128 experts, 8 for a token */
-        shape s = {.arithmetic = IV_TC16, .type = IV_BF16, .weight = IV_BF16, .n = expert_size[i % 2].n,
-                   .k = expert_size[i % 2].k, .epilogue = expert_size[i % 2].weighted ? IV_GPU_STORE : IV_GPU_SWIGLU,
-                   .rows = i < 2 ? 1 + rng_below(&r, 4) : 17 + rng_below(&r, 30), .experts = 128, .count = 24,
-                   .first = 24 * rng_below(&r, 5), .experts_per_token = 8, .weighted = expert_size[i % 2].weighted,
+        shape s = {.arithmetic = IV_TC16,
+                   .type = IV_BF16,
+                   .weight = IV_BF16,
+                   .n = expert_size[i % 2].n,
+                   .k = expert_size[i % 2].k,
+                   .epilogue = expert_size[i % 2].weighted ? IV_GPU_STORE : IV_GPU_SWIGLU,
+                   .rows = i < 2 ? 1 + rng_below(&r, 4) : 17 + rng_below(&r, 30),
+                   .experts = 128,
+                   .count = 24,
+                   .first = 24 * rng_below(&r, 5),
+                   .experts_per_token = 8,
+                   .weighted = expert_size[i % 2].weighted,
                    .samples = 32};
         try_shape(&r, &s);
     }
@@ -401,7 +427,8 @@ static void flushing_is_after_rounding(void **state) {
     float *w = (float *)p.w, *x = (float *)p.x, near[8]; /* (1 + a)(1 - a') is 1 less a^2, about 2^-25, or nearly so */
     for (size_t i = 0; i < 8; i++) near[i] = ldexpf((float)(724 + rng_below(&r, 2172)), -23);
     memset(w, 0, s.n * p.a.w.k_padded * 4);
-    for (size_t n = 0; n < s.n; n++) w[n * p.a.w.k_padded] = ldexpf(1.0f + near[n % 8] + ldexpf((float)(n / 8), -23), -63);
+    for (size_t n = 0; n < s.n; n++)
+        w[n * p.a.w.k_padded] = ldexpf(1.0f + near[n % 8] + ldexpf((float)(n / 8), -23), -63);
     for (size_t m = 0; m < s.rows; m++)
         x[m * p.a.x_stride] = ldexpf(1.0f - (near[m % 8] + ldexpf((float)(m / 8) - 1.0f, -24)), -63);
     CUDA(cudaMemcpy((void *)p.a.w.data, w, s.n * p.a.w.k_padded * 4, cudaMemcpyHostToDevice));
@@ -416,7 +443,12 @@ static void flushing_is_after_rounding(void **state) {
 static void the_check_can_fail(void **state) {
     (void)state;
     rng r = rng_start("control");
-    shape s = {.arithmetic = is_hopper ? IV_TC16 : IV_FMA32, .type = IV_BF16, .weight = IV_BF16, .rows = 3, .n = 128, .k = 512};
+    shape s = {.arithmetic = is_hopper ? IV_TC16 : IV_FMA32,
+               .type = IV_BF16,
+               .weight = IV_BF16,
+               .rows = 3,
+               .n = 128,
+               .k = 512};
     problem p;
     make_problem(&r, &s, &p);
     run(&p, NULL);
@@ -463,14 +495,10 @@ int main(void) {
     iv_error err;
     if (iv_pool_open(0, &pool, &err) != IV_OK) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_check_can_fail),
-        cmocka_unit_test(bad_problems_are_refused),
-        cmocka_unit_test(tc16_has_the_laws_bits),
-        cmocka_unit_test(tc16_experts_have_the_laws_bits),
-        cmocka_unit_test(fma32_has_the_laws_bits),
-        cmocka_unit_test(fma32_experts_have_the_laws_bits),
-        cmocka_unit_test(flushing_is_after_rounding),
-        cmocka_unit_test(large_problems),
+        cmocka_unit_test(the_check_can_fail),         cmocka_unit_test(bad_problems_are_refused),
+        cmocka_unit_test(tc16_has_the_laws_bits),     cmocka_unit_test(tc16_experts_have_the_laws_bits),
+        cmocka_unit_test(fma32_has_the_laws_bits),    cmocka_unit_test(fma32_experts_have_the_laws_bits),
+        cmocka_unit_test(flushing_is_after_rounding), cmocka_unit_test(large_problems),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     printf("configurations compared: %zu (generic %zu, stream %zu, wgmma %zu)\n", configurations_run,

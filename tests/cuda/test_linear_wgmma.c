@@ -56,9 +56,13 @@ static void route(rng *r, problem *p, size_t rows, size_t experts, size_t k) {
         offsets[e + 1] = (int32_t)entries;
     }
     float *weights = random_values(r, NORMAL, IV_F32, rows * k);
-    p->g = (iv_gpu_groups){.experts = experts, .first = experts / 4, .count = experts - experts / 4 - 1,
-                           .offsets = device(offsets, (experts + 1) * 4), .slots = device(slots, rows * k * 4),
-                           .weights = device(weights, rows * k * 4), .experts_per_token = k};
+    p->g = (iv_gpu_groups){.experts = experts,
+                           .first = experts / 4,
+                           .count = experts - experts / 4 - 1,
+                           .offsets = device(offsets, (experts + 1) * 4),
+                           .slots = device(slots, rows * k * 4),
+                           .weights = device(weights, rows * k * 4),
+                           .experts_per_token = k};
     free(offsets), free(slots), free(weights), free(choice);
 }
 
@@ -93,13 +97,16 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     p->before = random_values(r, NORMAL, p->out_element == 2 ? a->type : IV_F32, p->out_bytes / p->out_element);
     p->want = malloc(p->out_bytes), p->got = malloc(p->out_bytes);
     a->out = (char *)device(p->before, p->out_bytes) + GUARD * p->out_element;
-    snprintf(p->text, sizeof p->text, "rows %zu n %zu k %zu leaves %d %s epilogue %d bias %d experts %zu weighted %d family %d", rows,
-             n, k, a->w.leaves, iv_dtype_name(a->type), (int)a->epilogue, a->bias != NULL, p->g.count, (int)a->weighted, (int)f);
+    snprintf(p->text, sizeof p->text,
+             "rows %zu n %zu k %zu leaves %d %s epilogue %d bias %d experts %zu weighted %d family %d", rows, n, k,
+             a->w.leaves, iv_dtype_name(a->type), (int)a->epilogue, a->bias != NULL, p->g.count, (int)a->weighted,
+             (int)f);
 }
 
 static void done(problem *p) {
-    void *dev[] = {(void *)p->a.w.data, (void *)p->a.x, (void *)p->a.bias, (char *)p->a.out - GUARD * p->out_element,
-                   (void *)p->g.offsets, (void *)p->g.slots, (void *)p->g.weights};
+    void *dev[] = {
+        (void *)p->a.w.data,  (void *)p->a.x,     (void *)p->a.bias,   (char *)p->a.out - GUARD * p->out_element,
+        (void *)p->g.offsets, (void *)p->g.slots, (void *)p->g.weights};
     void *host[] = {p->x, p->w, p->bias, p->before, p->want, p->got};
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++) CUDA(cudaFree(dev[i]));
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
@@ -159,9 +166,10 @@ static size_t try_all(rng *r, problem *p) {
         memcpy(&want, p->want + at * p->out_element, p->out_element);
         memcpy(&got, p->got + at * p->out_element, p->out_element);
         at = at < GUARD ? 0 : at - GUARD;
-        print_error("n%d m%d split %d stages %d variant %d: %zu differ, first row %zu output %zu: wanted %x, got %x: %s\n",
-                    c[i].tile_n, c[i].tile_m, c[i].split, c[i].stages, c[i].variant, count, at / p->a.out_stride,
-                    at % p->a.out_stride, want, got, p->text);
+        print_error(
+            "n%d m%d split %d stages %d variant %d: %zu differ, first row %zu output %zu: wanted %x, got %x: %s\n",
+            c[i].tile_n, c[i].tile_m, c[i].split, c[i].stages, c[i].variant, count, at / p->a.out_stride,
+            at % p->a.out_stride, want, got, p->text);
         if (++bad == 6) break;
     }
     return bad;
@@ -227,7 +235,8 @@ int main(void) {
         printf("SKIPPED: tc16 needs compute capability 9.0\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(matrices), cmocka_unit_test(experts), cmocka_unit_test(the_check_can_fail)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(matrices), cmocka_unit_test(experts),
+                                       cmocka_unit_test(the_check_can_fail)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     printf("configurations compared: %zu\n", compared);
     return failed;

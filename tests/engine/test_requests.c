@@ -97,9 +97,7 @@ static void options_are_checked(void **state) {
     REFUSED(IV_INVALID, "dtype", o.dtype = "int8");
     REFUSED(IV_INVALID, "arithmetic", o.arithmetic = "fast");
     REFUSED(IV_INVALID, "isa", o.isa = "neon");
-    REFUSED(IV_INVALID, "max_num_seqs", o.max_num_seqs = 0);
     REFUSED(IV_INVALID, "max_num_seqs", o.max_num_seqs = 1025);
-    REFUSED(IV_INVALID, "max_num_batched_tokens", o.max_num_batched_tokens = 0);
     REFUSED(IV_INVALID, "max_num_batched_tokens", o.max_num_batched_tokens = 65537);
     REFUSED(IV_INVALID, "threads", o.threads = 257);
     REFUSED(IV_INVALID, "max_model_len", o.max_model_len = 2049);

@@ -20,8 +20,9 @@ static iv_status no_gpu(cudaError_t code, iv_error *err) {
     if (code == cudaErrorInsufficientDriver && driver == 0)
         return iv_fail(err, IV_UNSUPPORTED, "device cuda: no NVIDIA driver on this machine (libcuda.so.1)");
     if (code == cudaErrorInsufficientDriver || (driver && driver / 1000 < runtime / 1000))
-        return iv_fail(err, IV_UNSUPPORTED, "device cuda: the driver is too old: wanted one for CUDA %d.%d, found %d.%d",
-                       runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "device cuda: the driver is too old: wanted one for CUDA %d.%d, found %d.%d", runtime / 1000,
+                       runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
     if (code == cudaErrorNoDevice)
         return iv_fail(err, IV_UNSUPPORTED, "device cuda: the driver shows no GPU (CUDA_VISIBLE_DEVICES is %s)",
                        getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "not set");
@@ -75,10 +76,10 @@ static iv_status gpu_write(iv_place *p, void *to, size_t to_pitch, const void *f
     iv_gpu *gpu = (iv_gpu *)p;
     IV_TRY(iv_gpu_use(gpu, err));
     /* The calling thread's own stream: threads that load do not wait for each other. */
-    cudaError_t code =
-        to_pitch == width && from_pitch == width
-            ? cudaMemcpyAsync(to, from, width * rows, cudaMemcpyHostToDevice, cudaStreamPerThread)
-            : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyHostToDevice, cudaStreamPerThread);
+    cudaError_t code = to_pitch == width && from_pitch == width
+                           ? cudaMemcpyAsync(to, from, width * rows, cudaMemcpyHostToDevice, cudaStreamPerThread)
+                           : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyHostToDevice,
+                                               cudaStreamPerThread);
     if (code == cudaSuccess) code = cudaStreamSynchronize(cudaStreamPerThread);
     return iv_gpu_check(gpu, code, "copy", err);
 }
@@ -120,8 +121,7 @@ iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error 
                              ordinal, gpu->info.name, prop.major, prop.minor);
     }
     if (status == IV_OK) status = iv_gpu_use(gpu, err);
-    if (status == IV_OK)
-        status = iv_gpu_check(gpu, cudaMemGetInfo(&gpu->info.free, &gpu->info.memory), "memory", err);
+    if (status == IV_OK) status = iv_gpu_check(gpu, cudaMemGetInfo(&gpu->info.free, &gpu->info.memory), "memory", err);
     if (status != IV_OK) {
         free(gpu);
         return status;
@@ -148,10 +148,11 @@ static iv_status reach(const iv_gpu *a, const iv_gpu *b, iv_error *err) {
     int can = 0;
     IV_TRY(iv_gpu_check(a, cudaDeviceCanAccessPeer(&can, a->info.ordinal, b->info.ordinal), "peers", err));
     if (!can)
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "GPU %d cannot reach the memory of GPU %d (no NVLink, and PCIe peer access is off): ranks of one "
-                       "process need that; choose other GPUs with CUDA_VISIBLE_DEVICES",
-                       a->info.ordinal, b->info.ordinal);
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "GPU %d cannot reach the memory of GPU %d (no NVLink, and PCIe peer access is off): ranks of one "
+            "process need that; choose other GPUs with CUDA_VISIBLE_DEVICES",
+            a->info.ordinal, b->info.ordinal);
     IV_TRY(iv_gpu_use(a, err));
     cudaError_t code = cudaDeviceEnablePeerAccess(b->info.ordinal, 0);
     if (code == cudaErrorPeerAccessAlreadyEnabled) {

@@ -6,7 +6,9 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/law.cuh"
 
+#ifndef IV_DEVICE
 #define IV_DEVICE static __device__ __forceinline__
+#endif
 
 typedef struct iv_attention_params {
     const char *plan;
@@ -18,6 +20,7 @@ typedef struct iv_attention_params {
     int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
     int64_t window;
     float scale;
+    bool resident; /* the GPU has room for all CTAs of the launch at once */
 } iv_attention_params;
 
 static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_args *a, bool generic) {
@@ -44,45 +47,53 @@ typedef struct iv_attention_run { /* splits [begin, end) of a tile's slice, coun
     int width;         /* packed heads; those from `present` on are padding */
     int present;
     int first_split, begin, end, splits;
-    int share;
+    int share, part;
 } iv_attention_run;
 
 typedef struct iv_attention_walk {
-    int tile, unit, end_tile, end_unit, share_first, share_last;
+    int4 from;   /* tile, unit, end tile, end unit */
+    int4 shares; /* share_first, share_last, part_first, part_last */
+    int4 a, b;   /* the first tile, while `first` */
+    bool first;
 } iv_attention_walk;
 
 IV_DEVICE int iv_walk_workers(const iv_attention_params &p) { return ((const iv_attention_plan *)p.plan)->workers; }
 
 IV_DEVICE iv_attention_walk iv_walk_start(const iv_attention_params &p, int worker) {
-    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    const int4 *w = (const int4 *)(p.plan + head->workers_at) + worker;
-    int4 a = __ldg(w), b = __ldg(w + 1);
-    return {a.x, a.y, b.x, b.y, a.z, a.w};
+    const int4 *w = (const int4 *)&((const iv_attention_plan *)p.plan)->worker[worker];
+    return {__ldg(w), __ldg(w + 1), __ldg(w + 2), __ldg(w + 3), true};
 }
 
 /* The next run of the worker's; false when there is none. */
 IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, iv_attention_run &r) {
-    if (w.tile > w.end_tile || (w.tile == w.end_tile && w.unit >= w.end_unit)) return false;
-    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    const int4 *t = (const int4 *)(p.plan + head->short_at) + 2 * w.tile;
-    int4 a = __ldg(t), b = __ldg(t + 1);
+    int &tile = w.from.x, &unit = w.from.y, end_tile = w.from.z, end_unit = w.from.w;
+    if (tile > end_tile || (tile == end_tile && unit >= end_unit)) return false;
+    int4 a = w.a, b = w.b;
+    if (!w.first) {
+        const int4 *t = (const int4 *)(p.plan + ((const iv_attention_plan *)p.plan)->short_at) + 2 * tile;
+        a = __ldg(t), b = __ldg(t + 1);
+    }
+    w.first = false;
     r.tile = {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
     r.first_split = b.x / IV_ATTENTION_BLOCKS_PER_SPLIT;
     r.splits = b.y / IV_ATTENTION_BLOCKS_PER_SPLIT - r.first_split + 1;
-    int slice = w.unit / r.splits, per_head = p.slices / p.kv_heads;
-    r.begin = w.unit - slice * r.splits;
-    int left = w.tile == w.end_tile ? w.end_unit - w.unit : r.splits;
+    int slice = unit / r.splits;
+    r.begin = unit - slice * r.splits;
+    int left = tile == end_tile ? end_unit - unit : r.splits, place = 0;
     r.end = min(r.splits, r.begin + left);
-    r.kv_head = slice / per_head;
-    int place = slice % per_head * p.width;
+    r.kv_head = slice;
+    if (p.slices != p.kv_heads) {
+        int per_head = p.slices / p.kv_heads;
+        r.kv_head = slice / per_head;
+        place = slice % per_head * p.width;
+    }
     r.head = r.kv_head * p.group + place - p.group_first;
     r.width = p.width, r.present = min(p.width, p.group - place);
-    r.share = w.share_first;
-    w.share_first = -1;
-    w.unit += r.end - r.begin;
-    if (r.end == r.splits && slice + 1 == p.slices) w.tile++, w.unit = 0;
-    bool last = w.tile == w.end_tile && w.unit == w.end_unit;
-    if (last && r.share < 0) r.share = w.share_last;
+    r.share = w.shares.x, r.part = w.shares.z;
+    w.shares.x = -1;
+    unit += r.end - r.begin;
+    if (r.end == r.splits && slice + 1 == p.slices) tile++, unit = 0;
+    if (tile == end_tile && unit == end_unit && r.share < 0) r.share = w.shares.y, r.part = w.shares.w;
     return true;
 }
 
@@ -95,6 +106,19 @@ IV_DEVICE int iv_attention_low(int position, int64_t window) {
 /* Does a row at `position` see a key of keys [first, first + count)? */
 IV_DEVICE bool iv_attention_sees(int position, int64_t window, int first, int count) {
     return position >= first && iv_attention_low(position, window) < first + count;
+}
+
+/* exp2 of the law for x that is not above 0, or NaN. */
+IV_DEVICE float iv_attention_weight(float x) {
+    float t = v_add(x, 0x1.8p23f), f = v_sub(x, v_sub(t, 0x1.8p23f)), w = 0x1.5ec86ap-10f;
+    w = __fmaf_rn(w, f, 0x1.3cbf6p-7f);
+    w = __fmaf_rn(w, f, 0x1.c6afeep-5f);
+    w = __fmaf_rn(w, f, 0x1.ebfa4cp-3f);
+    w = __fmaf_rn(w, f, 0x1.62e43p-1f);
+    w = __fmaf_rn(w, f, 1.0f);
+    w = __uint_as_float(__float_as_uint(w) + (__float_as_uint(t) << 23)); /* 0x4b400000 << 23 is 0 */
+    w = x < -126.0f ? 0.0f : w;
+    return x == x ? w : __uint_as_float(IV_NAN_F32_BITS);
 }
 
 /* ---- merging ---------------------------------------------------------------------------------------------------- */
@@ -116,17 +140,22 @@ IV_DEVICE float iv_attention_joined(float total, float split, iv_attention_join 
 }
 
 /* One CTA's part of a share is in the scratch: true in all its threads if it was the last one, which then sees all the
- * parts. `flag` is shared memory; ends with a barrier of the CTA (or of its `threads` first, named 1). */
+ * parts. `flag` is shared memory; `one` is true in one of the `threads` that call, which meet at barrier 1. */
 IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int share, int parts, int *flag, int threads, bool one) {
-    __threadfence();
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
     if (one) {
+#if __CUDA_ARCH__ >= 900
+        int before;
+        asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
+#else
+        __threadfence();
         int before = atomicAdd(&p.counters[share], 1);
+        __threadfence();
+#endif
         *flag = before == parts - 1;
         if (*flag) p.counters[share] = 0;
     }
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
-    __threadfence();
     return *flag != 0;
 }
 

@@ -17,8 +17,9 @@ enum {
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
     iv_attention_geometry g = {0};
-    (void)generic;
-    g.hopper = false; /* until those kernels are here */
+    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && (s->head_dim == 64 || s->head_dim == 128) &&
+                  s->group <= IV_ATTENTION_TALL_ROWS;
+    g.hopper = hopper && !generic;
     g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
     int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
     g.width = (group + slices - 1) / slices;
@@ -39,7 +40,7 @@ size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_
         if (g.tall_tokens) n += rows_max / (size_t)g.tall_tokens + spans_max;
         tiles = iv_size_max(tiles, n);
     }
-    return sizeof(iv_attention_plan) + (IV_ATTENTION_WORKERS_MAX + 1) * sizeof(iv_attention_worker) +
+    return sizeof(iv_attention_plan) + IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_worker) +
            IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_share) + tiles * sizeof(iv_attention_tile);
 }
 
@@ -138,26 +139,27 @@ static void cut(cutter *c, int tile, int64_t cost) {
     const iv_attention_tile *t = &c->tiles[tile];
     int n = tile_splits(t);
     int64_t whole = cost_before(t, n);
-    int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1;
+    int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1, part = 0;
     if (split == n) slice++, split = 0;
     if (slice == c->g->slices) tile++, slice = 0, n = 0;
     iv_attention_worker *last = &c->workers[c->worker_count - 1];
     if (tile == c->tile_count || (last->tile == tile && last->unit >= slice * n + split)) return;
     if (split && open_share(c, tile, slice, split))
-        share = c->share_count - 1, c->shares[share].parts++;
+        share = c->share_count - 1, part = c->shares[share].parts++;
     else if (split) {
         split = 0;
         if (last->tile == tile && last->unit >= slice * n) return;
     }
-    last->share_last = share;
-    c->workers[c->worker_count++] = (iv_attention_worker){tile, slice * n + split, share, -1};
+    last->share_last = share, last->part_last = part - 1;
+    c->workers[c->worker_count++] = (iv_attention_worker){
+        .tile = tile, .unit = slice * n + split, .share_first = share, .part_first = part, .share_last = -1};
 }
 
 static void make_cuts(cutter *c, int workers) {
     int64_t total = 0, before = 0;
     for (int i = 0; i < c->tile_count; i++)
         total += c->g->slices * cost_before(&c->tiles[i], tile_splits(&c->tiles[i]));
-    c->workers[0] = (iv_attention_worker){0, 0, -1, -1};
+    c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
     c->worker_count = 1;
     for (int w = 1, tile = 0; w < workers; w++) {
         int64_t target = total * w / workers;
@@ -168,7 +170,12 @@ static void make_cuts(cutter *c, int workers) {
         }
         cut(c, tile, target - before);
     }
-    c->workers[c->worker_count] = (iv_attention_worker){c->tile_count, 0, -1, -1};
+    for (int w = 0; w < c->worker_count; w++) {
+        iv_attention_worker *here = &c->workers[w], *next = here + 1;
+        bool last = w + 1 == c->worker_count;
+        here->end_tile = last ? c->tile_count : next->tile, here->end_unit = last ? 0 : next->unit;
+        here->first = c->tiles[here->tile];
+    }
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------------------- */
@@ -183,7 +190,7 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     iv_attention_geometry g = iv_attention_geometry_of(s, generic);
     iv_attention_plan *p = plan;
     int workers = workers_of(&g, sms);
-    size_t workers_at = sizeof *p, shares_at = workers_at + (size_t)(workers + 1) * sizeof(iv_attention_worker);
+    size_t shares_at = sizeof *p + (size_t)workers * sizeof(iv_attention_worker);
     size_t short_at = shares_at + (size_t)workers * sizeof(iv_attention_share);
     short_at = (short_at + 31) / 32 * 32;
     if (bytes < short_at) return 0;
@@ -196,9 +203,10 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     if (tall > room - few) return 0;
     qsort(tiles + few, tall, sizeof *tiles, longest_first);
     cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few};
-    c.workers = (iv_attention_worker *)(base + workers_at), c.shares = (iv_attention_share *)(base + shares_at);
+    memset(p, 0, shares_at);
+    c.workers = p->worker, c.shares = (iv_attention_share *)(base + shares_at);
     *p = (iv_attention_plan){.short_tiles = (int32_t)few, .tall_tiles = (int32_t)tall};
-    p->workers_at = (uint32_t)workers_at, p->shares_at = (uint32_t)shares_at, p->short_at = (uint32_t)short_at;
+    p->shares_at = (uint32_t)shares_at, p->short_at = (uint32_t)short_at;
     p->tall_at = (uint32_t)(short_at + few * sizeof *tiles);
     if (few) make_cuts(&c, workers);
     p->workers = c.worker_count, p->shares = c.share_count;
@@ -217,7 +225,9 @@ int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_
     IV_ASSERT(a->shape.type == a->kv.type && a->shape.kv_heads == a->kv.heads && a->shape.head_dim == a->kv.head_dim);
     IV_ASSERT(a->shape.head_dim % 2 == 0 && a->shape.group > 0);
     int workers = workers_of(&g, a->sms);
-    return iv_attention_generic(a, workers, stream);
+    if (!g.hopper) return iv_attention_generic(a, workers, stream);
+    int failed = iv_attention_decode(a, workers, stream);
+    return failed || a->decode ? failed : iv_attention_prefill(a, stream);
 }
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {

@@ -1,10 +1,10 @@
 /* attention_plan.h: the plan of a step's attention, as the host writes it and the kernels read it.
  *
- * A tile is a few consecutive rows of a span times the query heads of one KV head (a slice of them where they are many),
- * packed row by row: packed row = token * width + head. Short tiles are cut along the splits: the units (tile, slice,
- * split) stand in one line, which is shared out among the workers at cuts that the plan names. Tall tiles are whole.
- * Where a tile's splits lie with several workers, the first merges its own, the others leave each split's state in the
- * scratch, and who arrives last merges all of them in index order: the bits know nothing of the cuts. */
+ * A tile is a few consecutive rows of a span times the query heads of one KV head (a slice of them where they are
+ * many), packed row by row: packed row = token * width + head. Short tiles are cut along the splits: the units (tile,
+ * slice, split) stand in one line, which is shared out among the workers at cuts that the plan names. Tall tiles are
+ * whole. Where a tile's splits lie with several workers, the first merges its own, the others leave each split's state
+ * in the scratch, and all of them are merged in index order: the bits know nothing of the cuts. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_PLAN_H
 #define IV_KERNELS_CUDA_ATTENTION_PLAN_H
 
@@ -39,11 +39,14 @@ typedef struct iv_attention_tile {
     int32_t reserved[2];
 } iv_attention_tile;
 
-/* Where a worker's units begin: they end where the next worker's begin. Its first and its last run of splits may belong
- * to a shared tile: the number of that share, or -1. */
+/* Where a worker's units begin and end. Its first and its last run of splits may belong to a shared tile: the number of
+ * that share, or -1. */
 typedef struct iv_attention_worker {
     int32_t tile, unit; /* unit = slice * splits of the tile + split */
+    int32_t end_tile, end_unit;
     int32_t share_first, share_last;
+    int32_t part_first, part_last; /* which of the share's parts they are */
+    iv_attention_tile first;       /* a copy of its first tile, so that one look at memory is enough to begin */
 } iv_attention_worker;
 
 typedef struct iv_attention_share {
@@ -55,7 +58,9 @@ typedef struct iv_attention_share {
 
 typedef struct iv_attention_plan {
     int32_t workers, short_tiles, tall_tiles, shares;
-    uint32_t workers_at, shares_at, short_at, tall_at; /* bytes from here */
+    uint32_t shares_at, short_at, tall_at; /* bytes from here */
+    uint32_t reserved;
+    iv_attention_worker worker[]; /* as many as the GPU can have; those from `workers` on have nothing to do */
 } iv_attention_plan;
 
 /* With `generic`, the generic kernel's, whatever the shape. */

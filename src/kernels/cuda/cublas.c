@@ -6,14 +6,14 @@
 #include <stdlib.h>
 
 enum { /* cublas_api.h and library_types.h */
-    OP_N = 0,
-    OP_T = 1,
-    R_32F = 0,
-    R_16F = 2,
-    R_16BF = 14,
-    COMPUTE_32F = 68,
-    GEMM_DEFAULT = -1,
-    WORKSPACE_BYTES = 64 << 20
+       OP_N = 0,
+       OP_T = 1,
+       R_32F = 0,
+       R_16F = 2,
+       R_16BF = 14,
+       COMPUTE_32F = 68,
+       GEMM_DEFAULT = -1,
+       WORKSPACE_BYTES = 64 << 20
 };
 
 struct iv_cublas {
@@ -21,8 +21,9 @@ struct iv_cublas {
     int (*destroy)(void *handle);
     int (*set_stream)(void *handle, iv_gpu_stream stream);
     int (*set_workspace)(void *handle, void *workspace, size_t bytes);
-    int (*gemm)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int type_a, int lda,
-                const void *b, int type_b, int ldb, const void *beta, void *c, int type_c, int ldc, int compute, int algo);
+    int (*gemm)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int type_a,
+                int lda, const void *b, int type_b, int ldb, const void *beta, void *c, int type_c, int ldc,
+                int compute, int algo);
 };
 
 static void *find(iv_cublas *b, const char *name) { return b->library ? dlsym(b->library, name) : NULL; }
@@ -77,8 +78,7 @@ int iv_cublas_linear(iv_cublas *b, const iv_gpu_linear_args *a, iv_gpu_stream st
     if (!code) code = b->set_workspace(b->handle, b->workspace, WORKSPACE_BYTES);
     if (!code)
         code = b->gemm(b->handle, OP_T, OP_N, (int)a->w.n, (int)a->rows, (int)a->w.k_padded, &one, a->w.data, type,
-                       (int)a->w.k_padded, a->x, type, (int)a->x_stride,
-                       a->epilogue == IV_GPU_RESIDUAL ? &one : &zero, a->out, R_32F, (int)a->out_stride, COMPUTE_32F,
-                       GEMM_DEFAULT);
+                       (int)a->w.k_padded, a->x, type, (int)a->x_stride, a->epilogue == IV_GPU_RESIDUAL ? &one : &zero,
+                       a->out, R_32F, (int)a->out_stride, COMPUTE_32F, GEMM_DEFAULT);
     return code ? cudaErrorUnknown : 0;
 }

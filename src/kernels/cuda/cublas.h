@@ -1,5 +1,5 @@
-/* cublas.h: linear layers by cuBLAS, for the vanilla-blas baseline on a GPU (NUMERICS.md, 14). The library is looked for
- * when it is asked for and is no dependency. Which kernel it takes, and so how it adds, depends on the shape. */
+/* cublas.h: linear layers by cuBLAS, for the vanilla-blas baseline on a GPU (NUMERICS.md, 14). The library is looked
+ * for when it is asked for and is no dependency. Which kernel it takes, and so how it adds, depends on the shape. */
 #ifndef IV_KERNELS_CUDA_CUBLAS_H
 #define IV_KERNELS_CUDA_CUBLAS_H
 
@@ -8,8 +8,8 @@
 
 typedef struct iv_cublas iv_cublas;
 
-/* A handle on the calling thread's GPU, with memory of its own so that graphs can hold its calls. IV_NOT_FOUND names the
- * library when it is not there. */
+/* A handle on the calling thread's GPU, with memory of its own so that graphs can hold its calls. IV_NOT_FOUND names
+ * the library when it is not there. */
 iv_status iv_cublas_open(iv_cublas **out, iv_error *err);
 void iv_cublas_close(iv_cublas *blas); /* NULL is fine */
 

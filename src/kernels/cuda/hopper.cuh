@@ -97,6 +97,10 @@ IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) { /* an address of iv_sha
 IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
+/* The same, and what this thread and, before a __syncwarp, its warp stored is seen by the CTA that waits. */
+IV_DEVICE void iv_mbar_publish_cluster(uint32_t remote) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+}
 IV_DEVICE bool iv_mbar_test(uint32_t bar, uint32_t parity) {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\n"

@@ -37,16 +37,23 @@ static inline bool iv_overlaps(void) {
     return known[device] == 2;
 }
 
-/* Arguments have the parameters' very types. */
-template <class... P> static inline int iv_launch(void (*kernel)(P...), dim3 grid, int threads, cudaStream_t stream, P... arguments) {
+/* Arguments have the parameters' very types. `shared`: dynamic shared memory, which the kernel was allowed to take. */
+template <class... P>
+static inline int iv_launch_shared(void (*kernel)(P...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
+                                   P... arguments) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = grid, config.blockDim = dim3((unsigned)threads);
-    config.stream = stream;
+    config.dynamicSmemBytes = shared, config.stream = stream;
     config.attrs = &attribute, config.numAttrs = iv_overlaps() ? 1 : 0;
     return (int)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <class... P>
+static inline int iv_launch(void (*kernel)(P...), dim3 grid, int threads, cudaStream_t stream, P... arguments) {
+    return iv_launch_shared(kernel, grid, threads, 0, stream, arguments...);
 }
 
 #endif

@@ -43,20 +43,20 @@ typedef enum iv_gpu_epilogue {
 
 /* Which rows go to which expert, made by iv_gpu_route on the device. Entry j of expert e stands at offsets[e] + j. */
 typedef struct iv_gpu_groups {
-    size_t experts;          /* of the whole layer */
-    size_t first, count;     /* those that this GPU has: W's expert 0 is expert `first` */
-    const int32_t *offsets;  /* [experts + 1] */
-    const int32_t *slots;    /* [rows * k]: token * k + place in the token's ascending list */
-    const float *weights;    /* [rows * k] by slot; read by the down layer only */
+    size_t experts;         /* of the whole layer */
+    size_t first, count;    /* those that this GPU has: W's expert 0 is expert `first` */
+    const int32_t *offsets; /* [experts + 1] */
+    const int32_t *slots;   /* [rows * k]: token * k + place in the token's ascending list */
+    const float *weights;   /* [rows * k] by slot; read by the down layer only */
     size_t experts_per_token;
 } iv_gpu_groups;
 
 typedef struct iv_gpu_linear_args {
     iv_arithmetic arithmetic;
     iv_gpu_matrix w;
-    iv_dtype type;  /* of x */
-    const void *x;  /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
-                     * readable and zero from k to k_padded */
+    iv_dtype type; /* of x */
+    const void *x; /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
+                    * readable and zero from k to k_padded */
     size_t x_stride;
     size_t rows; /* of the step: with groups, too, its tokens */
     iv_gpu_epilogue epilogue;
@@ -77,7 +77,7 @@ typedef struct iv_gpu_linear_config {
     int tile_n, tile_m; /* outputs and tokens of a tile */
     int split;          /* CTAs (of a cluster or not) that share the leaves of one tile */
     int stages;
-    int variant;        /* the family's own */
+    int variant; /* the family's own */
 } iv_gpu_linear_config;
 
 /* Every legal configuration of a problem, `count` of them at most; returns how many there are. Looks at sizes only. */
@@ -191,7 +191,7 @@ typedef struct iv_gpu_rotate_args {
     const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: no key or value, nor is it bad */
     iv_gpu_kv kv;               /* written */
     void *q;                    /* [rows][heads * head_dim] */
-    uint64_t *bad;              /* becomes the least of itself and (layer << 32 | row) where a key or value is not finite */
+    uint64_t *bad; /* becomes the least of itself and (layer << 32 | row) where a key or value is not finite */
     uint32_t layer;
 } iv_gpu_rotate_args;
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
@@ -262,7 +262,10 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
  * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
  * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
  * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
- * x stays whole on every rank, or (two-shot) only the rows that a rank owns are kept true: iv_gpu_join_owner says. */
+ * One-shot: every rank adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to
+ * all; x is then true for these alone: iv_gpu_join_owner says. Which is taken has the same bits. */
+typedef enum iv_gpu_join_way { IV_GPU_JOIN_BY_SIZE, IV_GPU_JOIN_ONE_SHOT, IV_GPU_JOIN_TWO_SHOT } iv_gpu_join_way;
+
 typedef struct iv_gpu_join_args {
     iv_arithmetic arithmetic;
     size_t rows, hidden;
@@ -275,8 +278,13 @@ typedef struct iv_gpu_join_args {
     iv_dtype type;
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
-    bool whole; /* x must be true in all rows on every rank: no two-shot */
+    bool whole;          /* x must be true in all rows on every rank: no two-shot */
+    iv_gpu_join_way way; /* not by size: for tests and measurements, the same on all ranks */
 } iv_gpu_join_args;
+
+/* The rank that keeps x[row] true; -1: every rank does. A function of rows, hidden, whole and way alone, so all joins
+ * of a step agree. */
+int iv_gpu_join_owner(const iv_gpu_join_args *a, int ranks, size_t row);
 
 int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
 

@@ -11,6 +11,7 @@ enum {
     EXPERTS_MAX = 512,
     LANE_GROUPS = IV_ROW_LANES / 32,
     SMALL_ROWS = 32, /* routed and grouped by one block */
+    SMALL_THREADS = 128, /* of it at least */
     ROUTE_WARPS = 4,
     GROUP_THREADS = 512,
     COMBINE_THREADS = 128,
@@ -120,11 +121,13 @@ DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool n
             if (lane + 32 * j == id) key[j] = TAKEN;
     }
     __syncwarp();
+#pragma unroll 1
     for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(v_exp(logit_of(c->key[i]) - max), sum);
     __syncwarp();
     if (!normalise) return;
     for (size_t i = 0; i < k; i++) selected = selected + c->weight[i];
     __syncwarp();
+#pragma unroll 1
     for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(c->weight[i], selected);
     __syncwarp();
 }
@@ -137,6 +140,7 @@ DEVICE size_t place_of(const choices *c, size_t k, size_t i) {
 }
 
 DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids, float *weights) {
+#pragma unroll 1
     for (size_t i = threadIdx.x % 32; i < k; i += 32) {
         size_t place = place_of(c, k, i);
         ids[row * k + place] = c->id[i], weights[row * k + place] = c->weight[i];
@@ -193,22 +197,32 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
     }
 }
 
-/* offset[e]: entries of experts before e, whose rows are the bits of mask; by one warp. */
+/* offset[e]: entries of experts before e, whose rows are the bits of mask; by a block of SMALL_THREADS or more. */
 DEVICE void offsets_of(const uint32_t *mask, size_t experts, uint32_t *offset, int32_t *offsets) {
-    size_t lane = threadIdx.x, each = (experts + 31) / 32, first = lane * each;
-    uint32_t own = 0;
-    for (size_t e = first; e < first + each && e < experts; e++) own += __popc(mask[e]);
+    enum { EACH = EXPERTS_MAX / SMALL_THREADS, WARPS = SMALL_THREADS / 32 };
+    __shared__ uint32_t part[WARPS];
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = threadIdx.x * EACH, count[EACH], own = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        count[i] = warp < WARPS && first + i < experts ? __popc(mask[first + i]) : 0;
+        own += count[i];
+    }
     uint32_t end = own;
     for (int stride = 1; stride < 32; stride *= 2) {
         uint32_t lower = __shfl_up_sync(WHOLE_WARP, end, stride);
         if (lane >= stride) end += lower;
     }
+    if (lane == 31 && warp < WARPS) part[warp] = end;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t w = 0; w < WARPS; w++) end += w < warp ? part[w] : 0;
     uint32_t at = end - own;
-    for (size_t e = first; e < first + each && e < experts; e++) {
-        offset[e] = at, offsets[e] = (int32_t)at;
-        at += __popc(mask[e]);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (warp < WARPS && first + i < experts) offset[first + i] = at, offsets[first + i] = (int32_t)at;
+        at += count[i];
     }
-    if (lane == 31) offsets[experts] = (int32_t)end;
+    if (threadIdx.x == SMALL_THREADS - 1) offsets[experts] = (int32_t)end;
 }
 
 /* Few rows: everything in one block, a warp a row. */
@@ -224,12 +238,14 @@ static __global__ void __launch_bounds__(SMALL_ROWS * 32)
     iv_wait();
     size_t counted = counted_rows(rows, true_rows);
     __syncthreads();
-    select_experts<PER>(logits + row * experts, experts, k, normalise, &c[row]);
+    if (row < rows) select_experts<PER>(logits + row * experts, experts, k, normalise, &c[row]);
+#pragma unroll 1
     for (size_t i = lane; i < k && row < counted; i += 32) atomicOr(&mask[c[row].id[i]], 1u << row);
     __syncthreads();
-    if (row == 0) offsets_of(mask, experts, offset, offsets);
+    offsets_of(mask, experts, offset, offsets);
     __syncthreads();
-    for (size_t i = lane; i < k; i += 32) {
+#pragma unroll 1
+    for (size_t i = lane; i < k && row < rows; i += 32) {
         size_t place = place_of(&c[row], k, i), slot = row * k + place;
         int32_t id = c[row].id[i];
         ids[slot] = id, weights[slot] = c[row].weight[i];
@@ -244,7 +260,8 @@ int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, siz
     if (rows == 0 || rows > (size_t)INT32_MAX / k) return rows == 0 ? 0 : (int)cudaErrorInvalidValue;
     if (rows <= SMALL_ROWS) {
         auto *kernel = experts <= 128 ? route_small<4> : experts <= 256 ? route_small<8> : route_small<16>;
-        return iv_launch(kernel, dim3(1), (int)rows * 32, stream, logits, rows, true_rows, experts, k, normalise, ids,
+        int threads = rows * 32 < SMALL_THREADS ? SMALL_THREADS : (int)rows * 32;
+        return iv_launch(kernel, dim3(1), threads, stream, logits, rows, true_rows, experts, k, normalise, ids,
                          weights, offsets, slots);
     }
     auto *kernel = experts <= 128 ? route_rows<4> : experts <= 256 ? route_rows<8> : route_rows<16>;

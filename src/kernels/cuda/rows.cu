@@ -161,8 +161,16 @@ int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *w
 
 /* ---- head norms, rotation, keys and values ------------------------------------------------------------------- */
 
-/* x[j]: element lane + 32 j of a head. */
-template <int PER> DEVICE void head_norm(float x[PER], const float w[PER], size_t n, float eps) {
+/* A warp has a head: x[j] is element lane + 32 j. EXACT: head_dim is 32 PER, so that both elements of a pair are in one
+ * lane and nothing is tested; else the partners meet in shared memory. */
+
+template <int PER, bool EXACT> DEVICE void load_head(const float *from, unsigned d, float x[PER]) {
+    unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < PER; j++) x[j] = EXACT || lane + 32 * j < d ? from[lane + 32 * j] : 0.0f;
+}
+
+template <int PER> DEVICE void head_norm(float x[PER], const float w[PER], unsigned n, float eps) {
     float l[WARPS] = {0};
 #pragma unroll
     for (int j = 0; j < PER; j++) l[j % WARPS] = __fmaf_rn(x[j], x[j], l[j % WARPS]);
@@ -171,20 +179,43 @@ template <int PER> DEVICE void head_norm(float x[PER], const float w[PER], size_
     for (int j = 0; j < PER; j++) x[j] = (x[j] * r) * w[j];
 }
 
-/* A warp's head; `exchange` holds it for the partners of its pairs. */
-template <int PER>
-DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], size_t d, float *exchange) {
-    unsigned lane = threadIdx.x % 32, pairs = (unsigned)d / 2;
-#pragma unroll
-    for (int j = 0; j < PER; j++) exchange[lane + 32 * j] = x[j];
-    __syncwarp();
+/* The angles of a lane's pairs. */
+template <int PER, bool EXACT> DEVICE void load_angles(const float *table, unsigned d, float out[PER]) {
+    unsigned lane = threadIdx.x % 32, pairs = d / 2;
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         unsigned i = lane + 32 * j;
-        if (i >= d) continue;
-        float other = exchange[i < pairs ? i + pairs : i - pairs] * s[j];
-        x[j] = __fmaf_rn(x[j], c[j], i < pairs ? -other : other);
+        if (EXACT && j >= PER / 2)
+            out[j] = out[j % (PER / 2)];
+        else
+            out[j] = EXACT || i < d ? table[EXACT || i < pairs ? i : i - pairs] : 0.0f;
     }
+}
+
+template <int PER, bool EXACT>
+DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], unsigned d, float *exchange) {
+    unsigned lane = threadIdx.x % 32, pairs = d / 2;
+    float other[PER];
+    if (!EXACT) {
+#pragma unroll
+        for (int j = 0; j < PER; j++) exchange[lane + 32 * j] = x[j];
+        __syncwarp();
+    }
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        unsigned i = lane + 32 * j;
+        if (EXACT)
+            other[j] = x[(j + PER / 2) % PER];
+        else
+            other[j] = i < d ? exchange[i < pairs ? i + pairs : i - pairs] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        bool first = EXACT ? j < PER / 2 : lane + 32 * j < pairs;
+        float cross = other[j] * s[j];
+        x[j] = __fmaf_rn(x[j], c[j], first ? -cross : cross);
+    }
+    if (!EXACT) __syncwarp(); /* exchange is free again */
 }
 
 template <iv_dtype T> DEVICE bool is_finite(uint32_t bits) {
@@ -193,17 +224,17 @@ template <iv_dtype T> DEVICE bool is_finite(uint32_t bits) {
 }
 
 /* The token's key and value of one head into its page, or *bad. */
-template <iv_dtype T, int PER>
-DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, size_t head, const float key[PER], const float value[PER]) {
-    int64_t slot = a.slots[row];
+template <iv_dtype T, int PER, bool EXACT>
+DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, unsigned head, int64_t slot, const float key[PER],
+                     const float value[PER]) {
     if (slot < 0) return;
     uint32_t k[PER], v[PER];
-    size_t d = a.kv.head_dim, lane = threadIdx.x % 32;
+    unsigned d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim, lane = threadIdx.x % 32;
     bool finite = true;
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
+    for (int j = 0; j < PER; j++) { /* beyond the head stand zeros */
         k[j] = rounded<T>(key[j]), v[j] = rounded<T>(value[j]);
-        finite &= lane + 32 * j >= d || (is_finite<T>(k[j]) && is_finite<T>(v[j]));
+        finite = finite && is_finite<T>(k[j]) && is_finite<T>(v[j]);
     }
     if (!__all_sync(0xffffffffu, finite)) {
         if (lane == 0) atomicMin((unsigned long long *)a.bad, (unsigned long long)a.layer << 32 | row);
@@ -212,67 +243,80 @@ DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, size_t head, const
     constexpr size_t element = T == IV_F32 ? 4 : 2;
     size_t block = IV_ATTENTION_BLOCK * d, page = (size_t)slot / IV_ATTENTION_BLOCK;
     size_t at = (page * a.kv.heads + head) * 2 * block + (size_t)slot % IV_ATTENTION_BLOCK * d;
-    char *keys = (char *)a.kv.pages + at * element, *values = keys + block * element;
+    char *keys = (char *)a.kv.pages + (at + lane) * element, *values = keys + block * element;
 #pragma unroll
     for (int j = 0; j < PER; j++)
-        if (lane + 32 * j < d) put_bits<T>(keys, lane + 32 * j, k[j]), put_bits<T>(values, lane + 32 * j, v[j]);
+        if (EXACT || lane + 32 * j < d) put_bits<T>(keys, 32 * j, k[j]), put_bits<T>(values, 32 * j, v[j]);
 }
 
-/* A warp a query head, or a key head and its value. */
-template <iv_dtype T, int PER>
-static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const iv_gpu_rotate_args a) {
-    __shared__ float exchange[HEAD_WARPS][PER * 32];
-    size_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = a.kv.head_dim, pairs = d / 2;
-    size_t jobs = a.heads + a.kv.heads, job = (size_t)blockIdx.x * HEAD_WARPS + warp, row = job / jobs, head = job % jobs;
-    bool query = head < a.heads;
-    const float *norm = query ? a.q_norm : a.k_norm;
-    float x[PER], v[PER], w[PER], c[PER], s[PER];
+/* A block has a row, or a part of its heads; a warp takes one head after another: query heads, and key heads with their
+ * values. The next head is loaded while one is worked on. */
+template <iv_dtype T, int PER, bool EXACT>
+static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_constant__ iv_gpu_rotate_args a) {
+    __shared__ float exchange[EXACT ? 1 : HEAD_WARPS][EXACT ? 1 : PER * 32];
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim;
+    unsigned queries = (unsigned)a.heads, keys = (unsigned)a.kv.heads, heads = queries + keys;
+    unsigned head = blockIdx.y * HEAD_WARPS + warp, step = gridDim.y * HEAD_WARPS;
+    size_t row = blockIdx.x;
+    const float *norm = head < queries ? a.q_norm : a.k_norm, *from = a.qkv + row * ((heads + keys) * d);
+    char *to = (char *)a.q + (row * queries * d + lane) * (T == IV_F32 ? 4 : 2);
+    float x[PER], next[PER], v[PER], w[PER], c[PER], s[PER];
     iv_let_next();
-#pragma unroll
-    for (int j = 0; j < PER; j++) w[j] = norm && lane + 32 * j < d ? norm[lane + 32 * j] : 0.0f;
+    if (norm) load_head<PER, EXACT>(norm, d, w);
     iv_wait();
-    if (row >= a.rows) return;
-    size_t position = (size_t)a.positions[row];
-    const float *from = a.qkv + (row * (jobs + a.kv.heads) + head) * d;
+    if (head >= heads) return;
+    int64_t slot = a.slots[row];
+    size_t angles = (size_t)a.positions[row] * (d / 2);
+    load_head<PER, EXACT>(from + head * d, d, x);
+    if (head >= queries) load_head<PER, EXACT>(from + (head + keys) * d, d, v);
+    load_angles<PER, EXACT>(a.cosine + angles, d, c);
+    load_angles<PER, EXACT>(a.sine + angles, d, s);
+    for (;;) {
+        unsigned after = head + step;
+        bool query = head < queries;
+        if (after < heads) load_head<PER, EXACT>(from + after * d, d, next);
+        if (norm) head_norm<PER>(x, w, d, a.eps);
+        rotate_head<PER, EXACT>(x, c, s, d, exchange[EXACT ? 0 : warp]);
+        if (!query) write_kv<T, PER, EXACT>(a, row, head - queries, slot, x, v);
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        size_t i = lane + 32 * j;
-        x[j] = i < d ? from[i] : 0.0f;
-        v[j] = i < d && !query ? from[a.kv.heads * d + i] : 0.0f;
-    }
+        for (int j = 0; j < PER; j++)
+            if (query && (EXACT || lane + 32 * j < d)) put<T>(to, head * d + 32 * j, x[j]);
+        if (after >= heads) return;
+        if (query && after >= queries) { /* from queries to keys */
+            norm = a.k_norm;
+            if (norm) load_head<PER, EXACT>(norm, d, w);
+        }
+        if (after >= queries) load_head<PER, EXACT>(from + (after + keys) * d, d, v);
+        head = after;
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        size_t i = lane + 32 * j, pair = i < pairs ? i : i - pairs;
-        c[j] = i < d ? a.cosine[position * pairs + pair] : 0.0f;
-        s[j] = i < d ? a.sine[position * pairs + pair] : 0.0f;
+        for (int j = 0; j < PER; j++) x[j] = next[j];
     }
-    if (norm) head_norm<PER>(x, w, d, a.eps);
-    rotate_head<PER>(x, c, s, d, exchange[warp]);
-    if (!query) {
-        write_kv<T, PER>(a, row, head - a.heads, x, v);
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        if (lane + 32 * j < d) put<T>(a.q, (row * a.heads + head) * d + lane + 32 * j, x[j]);
 }
 
-template <iv_dtype T> static int launch_rotate(const iv_gpu_rotate_args *a, cudaStream_t stream) {
-    size_t warps = a->rows * (a->heads + a->kv.heads), d = a->kv.head_dim;
-    auto *kernel = d <= 64    ? rotate<T, 2>
-                   : d <= 128 ? rotate<T, 4>
-                   : d <= 256 ? rotate<T, 8>
-                              : rotate<T, 16>;
-    if (d % 2 != 0 || d > 512) return (int)cudaErrorInvalidValue;
-    return iv_launch(kernel, dim3((unsigned)((warps + HEAD_WARPS - 1) / HEAD_WARPS)), HEAD_WARPS * 32, stream, *a);
+template <iv_dtype T, bool EXACT> static int launch_rotate(const iv_gpu_rotate_args *a, cudaStream_t stream) {
+    enum { BUSY_WARPS = 8192 }; /* with more, a warp takes several heads */
+    size_t d = a->kv.head_dim, heads = a->heads + a->kv.heads, most = (heads + HEAD_WARPS - 1) / HEAD_WARPS;
+    size_t each = a->rows * heads / BUSY_WARPS, parts = each < 2 ? most : (most + each - 1) / each;
+    auto *kernel = d <= 64    ? rotate<T, 2, EXACT>
+                   : d <= 128 ? rotate<T, 4, EXACT>
+                   : d <= 256 ? rotate<T, 8, EXACT>
+                              : rotate<T, 16, EXACT>;
+    return iv_launch(kernel, dim3((unsigned)a->rows, (unsigned)parts), HEAD_WARPS * 32, stream, *a);
+}
+
+template <iv_dtype T> static int launch_rotate_of(const iv_gpu_rotate_args *a, cudaStream_t stream) {
+    size_t d = a->kv.head_dim;
+    if (d < 2 || d % 2 != 0 || d > 512) return (int)cudaErrorInvalidValue;
+    return d == 64 || d == 128 || d == 256 || d == 512 ? launch_rotate<T, true>(a, stream)
+                                                       : launch_rotate<T, false>(a, stream);
 }
 
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream) {
     if (a->rows == 0) return 0;
     switch (a->kv.type) {
-    case IV_BF16: return launch_rotate<IV_BF16>(a, stream);
-    case IV_F16: return launch_rotate<IV_F16>(a, stream);
-    case IV_F32: return launch_rotate<IV_F32>(a, stream);
+    case IV_BF16: return launch_rotate_of<IV_BF16>(a, stream);
+    case IV_F16: return launch_rotate_of<IV_F16>(a, stream);
+    case IV_F32: return launch_rotate_of<IV_F32>(a, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

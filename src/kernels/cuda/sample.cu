@@ -14,6 +14,8 @@ enum {
     LANES = IV_ROW_LANES,
     GROUPS = LANES / 32, /* blocks that share the lanes of a row */
     CHUNK = 4096,        /* tokens a block looks at */
+    MANY_ROWS = 16,      /* with so many, CHUNKS of them */
+    CHUNKS = 4,
     LARGEST_THREADS = 256,
     EXP_WARPS = 16,
     WEIGH_THREADS = 32 * (EXP_WARPS + 1),
@@ -57,10 +59,15 @@ DEVICE uint64_t first_of_block(uint64_t entry, uint64_t *entries) {
     return first_of_warp(threadIdx.x % 32 < blockDim.x / 32 ? entries[threadIdx.x % 32] : 0);
 }
 
-/* Of n in memory, by a warp. */
-DEVICE uint64_t first_of_list(const uint64_t *list, size_t n) {
+/* Of n in memory, by a warp; two a lane at once, as many as there are of usual vocabularies. */
+DEVICE uint64_t first_of_list(const uint64_t *list, uint32_t n) {
     uint64_t entry = 0;
-    for (size_t i = threadIdx.x % 32; i < n; i += 32) entry = list[i] > entry ? list[i] : entry;
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 64) {
+        uint64_t a = list[i], b = i + 32 < n ? list[i + 32] : 0;
+        a = a > b ? a : b;
+        entry = a > entry ? a : entry;
+    }
     return first_of_warp(entry);
 }
 
@@ -70,7 +77,7 @@ static __host__ __device__ inline size_t chunks_of(size_t vocab) { return (vocab
 
 /* One row's. */
 typedef struct row_scratch {
-    uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise */
+    uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise, for each share of a block */
     float *lanes;             /* [2][LANES]: of the logits; of those divided by the temperature */
     uint32_t *bins;           /* [BINS] */
 } row_scratch;
@@ -151,12 +158,33 @@ DEVICE float noise_bound(uint32_t bits) { return (float)(__clz(bits) + 1 + (bits
 #define NOISE_LEAST (-0x1.67e092p+1f)
 
 /* One token with its noise against the best so far. What cannot reach the maximum with the least noise is passed over. */
-DEVICE void consider(const row_view &r, const iv_gpu_sampling &p, float x, uint32_t bits, uint32_t id, uint64_t *best) {
-    bool noisy = fabsf(r.reduced) < __uint_as_float(INFINITE);
-    if (noisy && x + noise_bound(bits) < r.reduced + NOISE_LEAST) return;
-    if (noisy && p.min_p > 0.0f && !(v_exp(x - r.reduced) >= p.min_p)) return;
-    uint64_t entry = entry_of(noisy ? x + gumbel_of(bits) : x, id);
-    *best = entry > *best ? entry : *best;
+static __device__ __noinline__ uint64_t consider(const row_view &r, float min_p, float x, uint32_t bits, uint32_t id,
+                                                 uint64_t best) {
+    if (!(fabsf(r.reduced) < __uint_as_float(INFINITE))) { /* a division overflowed: no noise */
+        uint64_t entry = entry_of(x, id);
+        return entry > best ? entry : best;
+    }
+    if (x + noise_bound(bits) < r.reduced + NOISE_LEAST) return best;
+    if (min_p > 0.0f && !(v_exp(x - r.reduced) >= min_p)) return best;
+    uint64_t entry = entry_of(x + gumbel_of(bits), id);
+    return entry > best ? entry : best;
+}
+
+/* What nearly all tokens fail, without a division: eight leading zeros or less and a logit too low for their noise.
+ * logit * inverse is as near to the quotient as `low` has to spare; where it might not be, low is -infinity. */
+#define FEW_ZEROS 0x00800000u
+#define FEW_ZEROS_NOISE 6.5f
+typedef struct hopeless {
+    float inverse, low;
+} hopeless;
+
+DEVICE hopeless hopeless_of(const row_view &r) {
+    hopeless h;
+    h.inverse = __fdiv_rn(1.0f, r.temperature);
+    h.low = r.reduced + NOISE_LEAST - FEW_ZEROS_NOISE - (fabsf(r.reduced) + 32.0f) * 0x1p-20f;
+    if (!(h.inverse > 0x1p-100f && h.inverse < 0x1p100f && fabsf(h.low) < __uint_as_float(INFINITE)))
+        h.low = __uint_as_float(INFINITE | 0x80000000u);
+    return h;
 }
 
 /* ---- the first kernel: the largest logit ----------------------------------------------------------------------- */
@@ -200,6 +228,7 @@ DEVICE void sum_lanes(const row_view &r, bool divide, unsigned group, float *lan
             size_t i = (warp + j * EXP_WARPS) * LANES + base;
             x[j] = i < r.vocab ? r.logits[i] : 0.0f;
         }
+#pragma unroll 1
     for (size_t span = 0; span <= spans; span++) {
         if (warp < EXP_WARPS && span < spans) {
             float next[EACH];
@@ -228,54 +257,64 @@ DEVICE void sum_lanes(const row_view &r, bool divide, unsigned group, float *lan
 /* A monotone function of the token's place in the order: how far below the maximum. */
 DEVICE int bin_of(const row_view &r, float x) { return (int)fminf((r.reduced - x) * 16.0f, (float)(BINS - 1)); }
 
-DEVICE void count_bins(const row_view &r, size_t from, uint32_t *bins) {
+DEVICE void count_bins(const row_view &r, size_t from, size_t to, uint32_t *bins) {
     __shared__ uint32_t own[BINS];
     for (int i = threadIdx.x; i < BINS; i += WEIGH_THREADS) own[i] = 0;
     __syncthreads();
-    for (size_t i = from + threadIdx.x; i < from + CHUNK && i < r.vocab; i += WEIGH_THREADS)
+#pragma unroll 2
+    for (size_t i = from + threadIdx.x; i < to; i += WEIGH_THREADS)
         atomicAdd(&own[bin_of(r, divided(r, r.logits[i]))], 1u);
     __syncthreads();
     for (int i = threadIdx.x; i < BINS; i += WEIGH_THREADS)
         if (own[i]) atomicAdd(&bins[i], own[i]);
 }
 
-/* The best of a chunk, with noise. */
-DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, uint64_t *out) {
+/* The best of tokens [from, to), with noise; the next logits are loaded while these are looked at. */
+DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, size_t to, uint64_t *out) {
     __shared__ uint64_t entries[WEIGH_THREADS / 32];
     uint64_t best = 0;
-    for (size_t i = from + 4 * threadIdx.x; i < from + CHUNK && i < r.vocab; i += 4 * WEIGH_THREADS) {
-        float4 q = four(r.logits, i, r.vocab);
-        uint4 n = philox((uint32_t)(i / 4), p.position, p.seed);
+    size_t i = from + 4 * threadIdx.x;
+    hopeless h = hopeless_of(r);
+    float4 next = i < to ? four(r.logits, i, r.vocab) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
+    while (i < to) {
+        float4 q = next;
+        uint32_t id = (uint32_t)i;
+        i += 4 * WEIGH_THREADS;
+        if (i < to) next = four(r.logits, i, r.vocab);
+        uint4 n = philox(id / 4, p.position, p.seed);
         const float x[4] = {q.x, q.y, q.z, q.w};
         const uint32_t bits[4] = {n.x, n.y, n.z, n.w};
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (i + e < r.vocab) consider(r, p, divided(r, x[e]), bits[e], (uint32_t)i + e, &best);
+            if (!(x[e] * h.inverse < h.low && bits[e] >= FEW_ZEROS) && id + e < to)
+                best = consider(r, p.min_p, divided(r, x[e]), bits[e], id + e, best);
     }
     best = first_of_block(best, entries);
     if (threadIdx.x == 0) *out = best;
 }
 
 static __global__ void __launch_bounds__(WEIGH_THREADS)
-    weigh(const float *logits, size_t vocab, const iv_gpu_sampling *sampling, void *scratch) {
+    weigh(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.y;
     row_scratch s = scratch_of(scratch, row, vocab);
     const iv_gpu_sampling p = sampling[row];
+    bool sums = blockIdx.x < 2 * GROUPS, divide = sums && blockIdx.x >= GROUPS;
+    if (p.temperature == 0.0f && (divide || !sums)) return;
+    if (divide && (p.temperature == 1.0f || p.top_p >= 1.0f)) return;
     row_view r = view_of(logits, row, vocab, p, first_of_list(s.largest, chunks_of(vocab)));
-    if (blockIdx.x < 2 * GROUPS) {
-        bool divide = blockIdx.x >= GROUPS;
-        if (!divide || (r.top_p && !r.top_k && r.temperature != 1.0f))
+    if (sums) {
+        if (!divide || (r.top_p && !r.top_k))
             sum_lanes(r, divide, blockIdx.x % GROUPS, s.lanes + (divide ? LANES : 0));
         return;
     }
-    size_t chunk = blockIdx.x - 2 * GROUPS;
-    if (r.greedy) return;
+    size_t part = blockIdx.x - 2 * GROUPS, from = part * share, to = from + share < vocab ? from + share : vocab;
     if (r.top_k || r.top_p)
-        count_bins(r, chunk * CHUNK, s.bins);
+        count_bins(r, from, to, s.bins);
     else
-        draw(r, p, chunk * CHUNK, &s.best[chunk]);
+        draw(r, p, from, to, &s.best[part]);
 }
 
 /* ---- the third: the choice ------------------------------------------------------------------------------------- */
@@ -289,7 +328,8 @@ DEVICE float fold_lanes(const float *lanes) {
     return s;
 }
 
-/* Inclusive sums over the threads of a block; `parts`: one a warp. */
+/* Inclusive sums over the threads of a block; `parts`: one a warp. Of numbers that add without rounding, or where an
+ * estimate will do. */
 template <class number> DEVICE number scan_block(number x, number *parts) {
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (unsigned stride = 1; stride < 32; stride *= 2) {
@@ -299,8 +339,9 @@ template <class number> DEVICE number scan_block(number x, number *parts) {
     __syncthreads(); /* parts may be in use by the call before */
     if (lane == 31) parts[warp] = x;
     __syncthreads();
-    for (unsigned w = 0; w < warp; w++) x += parts[w];
-    return x;
+    number before = lane < warp ? parts[lane] : 0;
+    for (int stride = 16; stride > 0; stride /= 2) before += __shfl_xor_sync(WHOLE_WARP, before, stride);
+    return x + before;
 }
 
 /* What the threads of a filtered row share. */
@@ -330,22 +371,33 @@ DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, int32_t k, dou
     return r.top_k || fitting == 0 ? BINS : fitting - 1;
 }
 
+static __device__ __noinline__ void gather_four(const row_view &r, uint32_t last, float4 q, uint32_t id, filter *f) {
+#pragma unroll 1
+    for (int e = 0; e < 4 && id + e < r.vocab; e++) {
+        float y = divided(r, e < 2 ? (e == 0 ? q.x : q.y) : e == 2 ? q.z : q.w);
+        if (bin_of(r, y) > (int)last) continue;
+        uint32_t at = atomicAdd(&f->count, 1u);
+        if (at < CANDIDATES) f->entry[at] = entry_of(y, id + e);
+    }
+}
+
 /* All tokens of bins [0, last], in any order. */
 DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
+    enum { AHEAD = 8 };
     float depth = (float)(last + 1) * 0.0625f, size = fabsf(r.max) + r.temperature * depth;
     float cut = r.max - r.temperature * depth - size * 0x1p-16f - 0x1p-100f; /* below it no token's bin is that near */
     bool all = last == BINS - 1 || !(fabsf(cut) < __uint_as_float(INFINITE));
-#pragma unroll 4
-    for (size_t i = 4 * threadIdx.x; i < r.vocab; i += 4 * CHOOSE_THREADS) {
-        float4 q = four(r.logits, i, r.vocab);
-        if (!all && !(fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) >= cut)) continue;
-        const float x[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll 1
+    for (size_t from = 4 * threadIdx.x; from < r.vocab; from += AHEAD * 4 * CHOOSE_THREADS) {
+        float4 q[AHEAD];
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float y = divided(r, x[e]);
-            if (i + e >= r.vocab || bin_of(r, y) > (int)last) continue;
-            uint32_t at = atomicAdd(&f->count, 1u);
-            if (at < CANDIDATES) f->entry[at] = entry_of(y, (uint32_t)i + e);
+        for (int j = 0; j < AHEAD; j++)
+            if (from + j * 4 * CHOOSE_THREADS < r.vocab) q[j] = four(r.logits, from + j * 4 * CHOOSE_THREADS, r.vocab);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            size_t i = from + j * 4 * CHOOSE_THREADS;
+            bool none = !all && !(fmaxf(fmaxf(q[j].x, q[j].y), fmaxf(q[j].z, q[j].w)) >= cut);
+            if (i < r.vocab && !none) gather_four(r, last, q[j], (uint32_t)i, f);
         }
     }
     __syncthreads();
@@ -355,10 +407,14 @@ DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
 static __device__ __noinline__ void sort_entries(uint64_t *entry, uint32_t n) {
     uint32_t size = 2;
     while (size < n) size *= 2;
+#pragma unroll 1
     for (uint32_t i = n + threadIdx.x; i < size; i += CHOOSE_THREADS) entry[i] = 0;
     __syncthreads();
+#pragma unroll 1
     for (uint32_t run = 2; run <= size; run *= 2)
+#pragma unroll 1
         for (uint32_t stride = run / 2; stride > 0; stride /= 2) {
+#pragma unroll 1
             for (uint32_t t = threadIdx.x; t < size / 2; t += CHOOSE_THREADS) {
                 uint32_t a = 2 * t - (t & (stride - 1)), b = a + stride;
                 uint64_t x = entry[a], y = entry[b];
@@ -370,6 +426,7 @@ static __device__ __noinline__ void sort_entries(uint64_t *entry, uint32_t n) {
 
 /* The total of n candidates: sorted by lane, then id, each lane adds its own. Leaves them in order again. */
 DEVICE float total_of(const row_view &r, uint32_t n, filter *f) {
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t id = id_of(f->entry[i]), order = (uint32_t)(f->entry[i] >> 32);
         f->entry[i] = (uint64_t)~((id % LANES) << 24 | id / LANES) << 32 | order;
@@ -378,6 +435,7 @@ DEVICE float total_of(const row_view &r, uint32_t n, filter *f) {
     if (threadIdx.x < LANES) {
         uint64_t after = (uint64_t)~(threadIdx.x << 24) << 32 | UINT32_MAX; /* larger ones belong to lanes before */
         uint32_t low = 0, high = n;
+#pragma unroll 1
         while (low < high) {
             uint32_t middle = (low + high) / 2;
             if (f->entry[middle] > after)
@@ -386,11 +444,13 @@ DEVICE float total_of(const row_view &r, uint32_t n, filter *f) {
                 high = middle;
         }
         float sum = 0.0f;
+#pragma unroll 1
         for (uint32_t i = low; i < n && (~(uint32_t)(f->entry[i] >> 32)) >> 24 == threadIdx.x; i++)
             sum = sum + v_exp(value_of((uint32_t)f->entry[i]) - r.reduced);
         f->lane[threadIdx.x] = sum;
     }
     __syncthreads();
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t place = ~(uint32_t)(f->entry[i] >> 32), id = (place & 0xffffffu) * LANES + (place >> 24);
         f->entry[i] = (uint64_t)(uint32_t)f->entry[i] << 32 | (uint32_t)~id;
@@ -407,6 +467,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     enum { EACH = CANDIDATES / CHOOSE_THREADS };
     double own = 0.0;
     uint32_t first = threadIdx.x * EACH, near = first;
+#pragma unroll 1
     for (; near < first + EACH && near < n; near++) {
         float x = logit_of(f->entry[near]) - r.reduced;
         if (x < -NEAR) break;
@@ -416,6 +477,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     uint32_t all_near = scan_block(near - first, f->counts);
     double sum = scan_block(own, f->sums), all_sum = sum;
     sum -= own; /* exact */
+#pragma unroll 1
     for (uint32_t i = first; i < near; i++) {
         sum += (double)v_exp(logit_of(f->entry[i]) - r.reduced);
         if (sum >= target) {
@@ -425,6 +487,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     }
     __syncthreads();
     if (threadIdx.x == CHOOSE_THREADS - 1)
+#pragma unroll 1
         for (uint32_t i = all_near; i < n && f->reached > n; i++) {
             all_sum += (double)v_exp(logit_of(f->entry[i]) - r.reduced);
             if (all_sum >= target) f->reached = i + 1;
@@ -451,17 +514,19 @@ DEVICE int32_t choose_filtered(const row_view &r, const row_scratch &s, const iv
         n = kept < n ? kept : n;
     }
     uint64_t best = 0;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t id = id_of(f->entry[i]);
         uint4 noise = philox(id / 4, p.position, p.seed);
         uint32_t bits = id % 4 == 0 ? noise.x : id % 4 == 1 ? noise.y : id % 4 == 2 ? noise.z : noise.w;
-        consider(r, p, logit_of(f->entry[i]), bits, id, &best);
+        best = consider(r, p.min_p, logit_of(f->entry[i]), bits, id, best);
     }
     return (int32_t)id_of(first_of_block(best, f->entries));
 }
 
 static __global__ void __launch_bounds__(CHOOSE_THREADS)
-    choose(const float *logits, size_t vocab, const iv_gpu_sampling *sampling, void *scratch, iv_gpu_sampled *out) {
+    choose(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch,
+           iv_gpu_sampled *out) {
     __shared__ filter f;
     iv_let_next();
     iv_wait();
@@ -476,7 +541,7 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS)
         if (threadIdx.x >= 32) return;
     } else {
         if (threadIdx.x >= 32) return;
-        token = (int32_t)id_of(r.greedy ? largest : first_of_list(s.best, chunks_of(vocab)));
+        token = (int32_t)id_of(r.greedy ? largest : first_of_list(s.best, (uint32_t)((vocab + share - 1) / share)));
     }
     float log_sum = v_log(fold_lanes(s.lanes));
     if (threadIdx.x > 0) return;
@@ -491,10 +556,12 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_s
     if (rows == 0) return 0;
     if (vocab < 1 || vocab > (size_t)1 << 24 || rows > 65535) return (int)cudaErrorInvalidValue;
     unsigned chunks = (unsigned)chunks_of(vocab), y = (unsigned)rows;
+    size_t share = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* a block's, in the second kernel */
+    unsigned parts = (unsigned)((vocab + share - 1) / share);
     int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, scratch);
     if (!error)
-        error = iv_launch(weigh, dim3(2 * GROUPS + chunks, y), WEIGH_THREADS, stream, logits, vocab, sampling, scratch);
-    if (!error)
-        error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, sampling, scratch, out);
+        error = iv_launch(weigh, dim3(2 * GROUPS + parts, y), WEIGH_THREADS, stream, logits, vocab, share, sampling,
+                          scratch);
+    if (!error) error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out);
     return error;
 }

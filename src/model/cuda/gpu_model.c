@@ -15,7 +15,8 @@ static bool size_inputs(iv_gpu_model *g) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
         if (!shape.heads) continue;
-        plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
+        plan =
+            iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8, picks = iv_size_max(rows, (g->o.logits_max + 7) / 8 * 8);
     g->inputs_capacity = iv_gpu_input_offsets(rows, picks).end + 2 * ((plan + 127) / 64 * 64) + 256;
@@ -62,7 +63,8 @@ static const float *gather_bias(gathering *v, const float *from, const iv_matrix
 
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m;
-    size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim, pairs = m->rope_positions * dim / 2;
+    size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
+           pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->cosine = gather(v, m->rope_cosine, pairs), r->sine = gather(v, m->rope_sine, pairs);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {

@@ -32,7 +32,8 @@ static size_t bucket(size_t rows) {
 }
 
 static void write_rows(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
-    int32_t *ids = (int32_t *)(void *)(g->inputs + s->at.ids), *positions = (int32_t *)(void *)(g->inputs + s->at.positions);
+    int32_t *ids = (int32_t *)(void *)(g->inputs + s->at.ids),
+            *positions = (int32_t *)(void *)(g->inputs + s->at.positions);
     int64_t *slots = (int64_t *)(void *)(g->inputs + s->at.slots);
     iv_gpu_span *spans = (iv_gpu_span *)(void *)(g->inputs + s->at.spans);
     size_t row = 0, table = 0;

@@ -13,13 +13,13 @@ typedef struct step {
 } step;
 
 /* One line a launch: says what it was when it fails. */
-#define TRY(what, call)                    \
-    do {                                   \
-        int code_ = (call);                \
-        if (code_) {                       \
-            *t->where = what;              \
-            return code_;                  \
-        }                                  \
+#define TRY(what, call)       \
+    do {                      \
+        int code_ = (call);   \
+        if (code_) {          \
+            *t->where = what; \
+            return code_;     \
+        }                     \
     } while (0)
 
 static int leaves_of(const step *t, const iv_matrix *w) {
@@ -105,8 +105,7 @@ static int join(const step *t, const row_parallel *l) {
     size_t n = 0;
     for (size_t r = 0; r < g->ranks; r++) {
         a.normed[r] = g->rank[r].normed;
-        for (size_t i = 0; i < l->cuts->of[r].nodes; i++)
-            a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden);
+        for (size_t i = 0; i < l->cuts->of[r].nodes; i++) a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden);
     }
     return iv_gpu_join(&peers, &a, t->r->stream);
 }
@@ -117,8 +116,9 @@ static int run_row_parallel(const step *t, const row_parallel *l) {
     for (size_t i = 0; i < cut->nodes; i++) {
         const void *x;
         size_t stride;
-        TRY("inputs of a row-parallel layer", inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column,
-                                                        cut->node[i].k, &x, &stride));
+        TRY("inputs of a row-parallel layer",
+            inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x,
+                      &stride));
         iv_gpu_linear_args a = linear_args(t, &l->nodes[i], x, stride, t->rows);
         a.epilogue = alone ? IV_GPU_RESIDUAL : IV_GPU_STORE, a.bias = alone ? l->bias : NULL;
         a.out = alone ? t->r->x : (float *)node_at(t->r, l->second, i, t->hidden), a.out_stride = t->hidden;
@@ -194,7 +194,8 @@ static int attention_block(const step *t, size_t layer) {
 }
 
 /* gate and up: SwiGLU is the epilogue where the rows are kept in pairs, else a launch of its own. */
-static int gate_up(const step *t, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act, size_t stride) {
+static int gate_up(const step *t, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
+                   size_t stride) {
     if (w->paired) {
         a->epilogue = IV_GPU_SWIGLU, a->out = act, a->out_stride = stride;
         TRY("gate and up", linear(t, a));
@@ -249,9 +250,9 @@ static int expert_block(const step *t, size_t layer, const float *norm) {
     iv_gpu_linear_args a = linear_args(t, &r->routers[layer], r->normed, t->stride, t->rows);
     a.out = r->router_logits, a.out_stride = experts;
     TRY("router", linear(t, &a));
-    TRY("routing", iv_gpu_route(r->router_logits, t->rows, (const int32_t *)(void *)(r->inputs + t->s->at.true_rows),
-                                experts, k, c->norm_topk_prob, r->expert_ids, r->expert_weights, r->offsets,
-                                r->expert_slots, r->stream));
+    TRY("routing",
+        iv_gpu_route(r->router_logits, t->rows, (const int32_t *)(void *)(r->inputs + t->s->at.true_rows), experts, k,
+                     c->norm_topk_prob, r->expert_ids, r->expert_weights, r->offsets, r->expert_slots, r->stream));
     iv_gpu_groups groups = {.experts = experts,
                             .first = share->expert_first,
                             .count = share->experts,
@@ -272,7 +273,8 @@ static int expert_block(const step *t, size_t layer, const float *norm) {
     }
     firsts[r->g->ranks] = (int32_t)experts;
     if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
-    TRY("combination", iv_gpu_combine(terms, firsts, r->g->ranks, r->expert_ids, t->rows, k, t->hidden, r->x, r->stream));
+    TRY("combination",
+        iv_gpu_combine(terms, firsts, r->g->ranks, r->expert_ids, t->rows, k, t->hidden, r->x, r->stream));
     if (norm) TRY("norm", norm_rows(t, norm));
     return 0;
 }
@@ -283,7 +285,8 @@ static int logits_block(const step *t, bool normed) {
     const int32_t *pick = (const int32_t *)(void *)(r->inputs + t->s->at.pick);
     size_t vocab = (size_t)t->m->config.vocab_size, picks = t->s->picks;
     if (normed)
-        TRY("picked rows", iv_gpu_pick_rows(t->m->dtype, r->normed, t->stride, pick, picks, r->normed_picks, r->stream));
+        TRY("picked rows",
+            iv_gpu_pick_rows(t->m->dtype, r->normed, t->stride, pick, picks, r->normed_picks, r->stream));
     else
         TRY("last norm", iv_gpu_rmsnorm(r->x, t->hidden, pick, r->final_norm, (float)t->m->config.rms_norm_eps, picks,
                                         t->m->dtype, r->normed_picks, t->stride, r->stream));
@@ -316,8 +319,8 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
     iv_gpu_matrix embedding = on_gpu(t, &r->embedding);
     size_t layers = (size_t)m->config.layers;
     TRY("clearing", cudaMemsetAsync(r->bad, 0xff, sizeof *r->bad, r->stream));
-    TRY("embedding", iv_gpu_embed(&embedding, (const int32_t *)(void *)(r->inputs + s->at.ids), t->rows, t->hidden, r->x,
-                                  r->stream));
+    TRY("embedding", iv_gpu_embed(&embedding, (const int32_t *)(void *)(r->inputs + s->at.ids), t->rows, t->hidden,
+                                  r->x, r->stream));
     TRY("norm", norm_rows(t, r->layers[0].attention_norm));
     bool joined = r->g->ranks > 1; /* then x may be true for the own rows alone, and a join brings the last norm */
     for (size_t i = 0; i < layers; i++) {

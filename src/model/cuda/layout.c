@@ -10,7 +10,8 @@ typedef struct carving {
 
 static void *carve(carving *c, size_t count, size_t width) {
     size_t bytes, at = c->at;
-    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 1024, &bytes) || !iv_size_add(at, bytes, &c->at)) {
+    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 1024, &bytes) ||
+        !iv_size_add(at, bytes, &c->at)) {
         c->overflow = true;
         return NULL;
     }

@@ -1,0 +1,641 @@
+/* attention_decode_sm90a.cu: attention of a few rows over long contexts: tiles of at most 16 packed rows, one CTA a
+ * multiprocessor. A producer warp streams blocks of keys and values through a ring in shared memory; eight warps take a
+ * split at a time: its four blocks' dot products side by side, then the running maxima, then each warp a share of
+ * head_dim for the chain over the values, and a share of the (row, lane) sums. */
+#include "kernels/cuda/attention_hopper.cuh"
+
+enum {
+    ROWS = 16,
+    WARPS = 8,
+    CONSUMERS = WARPS * 32,
+    THREADS = CONSUMERS + 128, /* a warpgroup gives its registers to the others; one warp of it works */
+    BLOCK = IV_ATTENTION_BLOCK,
+    EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
+    RING_BYTES = 192 * 1024,
+    P_STRIDE = IV_ATTENTION_SPLIT + 4, /* floats: no bank conflicts */
+    W_STRIDE = IV_ATTENTION_SPLIT + 8,
+    JOIN_SLOTS = 128 /* states merged at a time */
+};
+
+typedef struct shared_state {
+    uint64_t full[24], empty[24];
+    float block_max[WARPS][ROWS]; /* of half a block */
+    float alpha[EACH][ROWS];
+    float split_max[ROWS], total_sum[ROWS];
+    int flag;
+    union alignas(16) {
+        struct {
+            float p[ROWS * P_STRIDE];
+            uint16_t w[ROWS * W_STRIDE];
+        };
+        struct { /* of a state and a row: how it joins, and its sum */
+            iv_attention_join join[JOIN_SLOTS][ROWS];
+            float sum[JOIN_SLOTS][ROWS];
+        };
+    };
+} shared_state;
+
+template <int DIM> struct sizes {
+    static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
+    static constexpr int STEPS = DIM / 16;       /* of a dot product */
+    static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
+};
+
+template <iv_dtype TYPE>
+IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (TYPE == IV_BF16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+                     " {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+                     " {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+IV_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+IV_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* A place in the ring: fills and uses follow one order. */
+typedef struct ring_place {
+    int stage;
+    uint32_t phase;
+} ring_place;
+
+template <int STAGES> IV_DEVICE ring_place ahead(ring_place r, int by) {
+    r.stage += by;
+    if (r.stage >= STAGES) r.stage -= STAGES, r.phase ^= 1;
+    return r;
+}
+
+/* ---- the producer ------------------------------------------------------------------------------------------------- */
+
+template <int DIM> struct producer {
+    const iv_attention_params &p;
+    const CUtensorMap *map;
+    shared_state *s;
+    uint32_t ring;
+    ring_place at;
+    bool waited;
+
+    __device__ __forceinline__ void fill(int row) {
+        typedef sizes<DIM> z;
+        uint32_t full = iv_shared(&s->full[at.stage]), to = ring + at.stage * z::STAGE;
+        iv_mbar_wait(iv_shared(&s->empty[at.stage]), at.phase ^ 1);
+        iv_mbar_expect(full, z::STAGE);
+#pragma unroll
+        for (int c = 0; c < DIM / IV_CHUNK_ELEMENTS; c++)
+            iv_tma_load_2d(to + c * IV_CHUNK_BYTES, map, full, c * IV_CHUNK_ELEMENTS, row, IV_L2_FIRST);
+        at = ahead<z::STAGES>(at, 1);
+    }
+
+    /* All the run's splits. Blocks that this step writes to are not read before the kernels before have ended. */
+    __device__ __forceinline__ void run(const iv_attention_run &r, int lane) {
+        int first = max((r.first_split + r.begin) * EACH, r.tile.first_block);
+        int last = min((r.first_split + r.end) * EACH - 1, r.tile.last_block), known = first - 32;
+        uint32_t pages = 0;
+        for (int b = first; b <= last;) {
+            int end = min(b / EACH * EACH + EACH - 1, last);
+            if (end >= known + 32) {
+                known = b;
+                pages = b + lane <= last ? __ldg(p.tables + r.tile.table + b + lane) : 0;
+            }
+            if (!waited && (end + 1) * BLOCK > r.tile.position) {
+                iv_dependency_wait();
+                waited = true;
+            }
+            for (int values = 0; values < 2; values++)
+                for (int i = b; i <= end; i++) {
+                    uint32_t page = __shfl_sync(~0u, pages, i - known);
+                    if (lane == 0) fill(iv_page_row(p, page, r.kv_head, values));
+                }
+            b = end + 1;
+        }
+    }
+};
+
+/* ---- rows and results ----------------------------------------------------------------------------------------------- */
+
+IV_DEVICE int position_of(const iv_attention_run &r, int row) {
+    int token = row / r.width;
+    return r.tile.position + (token < r.tile.tokens ? token : 0);
+}
+
+/* Where packed row `row` lies in q and out, in elements; false where there is none. */
+IV_DEVICE bool place(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
+    int token = row / r.width, in = row - token * r.width, head = r.head + in;
+    *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * p.head_dim;
+    return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
+}
+
+/* Two elements of the result. */
+template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, float a, float b, float l) {
+    *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
+}
+
+/* ---- merging what several workers left ------------------------------------------------------------------------------- */
+
+IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
+
+typedef struct merge_state { /* of a row, from one stretch of states to the next */
+    float max, sum;
+    bool any;
+} merge_state;
+
+IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, int split0, int position, int i) {
+    int split = r.first_split + (i ? split0 + i - 1 : 0), count = i ? 1 : split0;
+    return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
+}
+
+/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of what
+ * joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with 0 and 1
+ * to a total of -0: no bit changes. */
+IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
+                          const iv_attention_share &share, int rows, int from, int n, merge_state (&c)[2]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = warp + 8 * h;
+        if (row >= rows) continue;
+        int position = position_of(r, row);
+        for (int base = 0; base < n; base += 32) {
+            int i = base + lane;
+            bool seen = i < n && part_seen(p, r, share.split, position, from + i);
+            float2 e = make_float2(-INFINITY, 0.0f);
+            if (i < n)
+                e = __ldcg((const float2 *)(p.partial + (size_t)(share.partial + (from + i) * rows + row) * p.stride +
+                                            p.stride - 2));
+            float m = seen ? e.x : -INFINITY;
+            if (lane == 0) m = iv_max(m, c[h].max);
+#pragma unroll
+            for (int k = 1; k < 32; k *= 2) {
+                float other = __shfl_up_sync(~0u, m, k);
+                m = lane >= k ? iv_max(m, other) : m;
+            }
+            uint32_t seers = __ballot_sync(~0u, seen);
+            bool before = c[h].any || (seers & ((1u << lane) - 1));
+            float last = __shfl_up_sync(~0u, m, 1);
+            if (lane == 0) last = c[h].max;
+            iv_attention_join j = {v_exp2(v_sub(last, m)), v_exp2(v_sub(e.x, m))};
+            if (seen && !before) j.keep = 0.0f, j.add = 1.0f;
+            if (!seen) j.keep = 1.0f, j.add = -0.0f;
+            if (i < n) s->join[i][row] = j, s->sum[i][row] = e.y;
+            c[h].max = __shfl_sync(~0u, m, 31), c[h].any |= seers != 0;
+        }
+        __syncwarp();
+        if (lane == 0)
+#pragma unroll 8
+            for (int i = 0; i < n; i++) c[h].sum = iv_attention_joined(c[h].sum, s->sum[i][row], s->join[i][row]);
+        if (lane == 0) s->total_sum[row] = c[h].sum;
+    }
+}
+
+/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
+ * in the scratch; `stage` is shared memory that nothing else uses now. */
+template <int DIM, iv_dtype TYPE>
+static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
+                                                const iv_attention_run r, const iv_attention_share share, int part,
+                                                int parts) {
+    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS;
+    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
+    int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
+    if (fours == 0) return;
+    int stretch = min((int)JOIN_SLOTS, RING_BYTES / 16 / fours);
+    float4 result[EACH_THREAD];
+    merge_state c[2] = {{-INFINITY, -0.0f, false}, {-INFINITY, -0.0f, false}};
+#pragma unroll
+    for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+    for (int from = 0; from < count; from += stretch) {
+        int n = min(stretch, count - from);
+        for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
+            int slot = i / fours, four = begin + i - slot * fours;
+            iv_copy16(iv_shared(stage + i), p.partial + (size_t)(share.partial + (from + slot) * rows + four / FOURS) * p.stride +
+                                                four % FOURS * 4, true);
+        }
+        make_joins(p, s, r, share, rows, from, n, c);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        meet();
+#pragma unroll
+        for (int k = 0; k < EACH_THREAD; k++) {
+            int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
+            if (four >= fours) continue;
+            float4 t = result[k];
+#pragma unroll 8
+            for (int i = 0; i < n; i++) {
+                iv_attention_join j = s->join[i][row];
+                float4 o = stage[i * fours + four];
+                t.x = iv_attention_joined(t.x, o.x, j), t.y = iv_attention_joined(t.y, o.y, j);
+                t.z = iv_attention_joined(t.z, o.z, j), t.w = iv_attention_joined(t.w, o.w, j);
+            }
+            result[k] = t;
+        }
+        meet();
+    }
+#pragma unroll
+    for (int k = 0; k < EACH_THREAD; k++) {
+        int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
+        size_t to;
+        if (four >= fours || !place(p, r, row, &to)) continue;
+        to += (begin + four) % FOURS * 4;
+        put<TYPE>(p, to, result[k].x, result[k].y, s->total_sum[row]);
+        put<TYPE>(p, to + 2, result[k].z, result[k].w, s->total_sum[row]);
+    }
+    meet();
+}
+
+/* One of the share's parts is in the scratch (of all threads, once they met). */
+IV_DEVICE int count_part(const iv_attention_params &p, int share) {
+    int before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
+    return before;
+}
+
+/* May CTAs wait for one another? */
+IV_DEVICE bool resident(const iv_attention_params &p) { return p.resident && iv_walk_workers(p) <= (int)gridDim.x; }
+
+/* After all its runs a CTA sees to the shares that it had a part in. Where all CTAs run at once, each waits for the others
+ * and merges its part of the elements; else the last one that comes merges everything. */
+template <int DIM, iv_dtype TYPE>
+IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r) {
+    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+    iv_attention_share share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
+    if (resident(p)) {
+        if (threadIdx.x == 0) {
+            int there;
+            do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
+            while (there < share.parts);
+        }
+        meet();
+        merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
+        if (threadIdx.x == 0 && count_part(p, r.share) == 2 * share.parts - 1) p.counters[r.share] = 0;
+        return;
+    }
+    if (threadIdx.x == 0) {
+        s->flag = count_part(p, r.share) == share.parts - 1;
+        if (s->flag) p.counters[r.share] = 0;
+    }
+    meet();
+    if (s->flag) merge_parts<DIM, TYPE>(p, s, stage, r, share, 0, 1);
+    meet();
+}
+
+/* ---- the consumers ------------------------------------------------------------------------------------------------ */
+
+template <int DIM, iv_dtype TYPE> struct consumer {
+    typedef sizes<DIM> z;
+    const iv_attention_params &p;
+    shared_state *s;
+    uint32_t ring;
+    ring_place at;
+    int warp, lane, g, t;
+
+    /* of a run */
+    uint32_t q[z::STEPS][4];
+    int low[2], high[2]; /* the keys that rows g and g + 8 see */
+    bool tall;           /* there are rows from 8 on */
+    int sum_row, sum_lane, sum_low, sum_high;
+    float total[z::TILES][4], total_max[2];
+    float sums_max, sums_total; /* of sum_row */
+    bool started[2], sums_started;
+    /* of a split */
+    float out[z::TILES][4], sum;
+
+    __device__ __forceinline__ void begin(const iv_attention_run &r) {
+        size_t from[2];
+        bool there[2] = {place(p, r, g, &from[0]), place(p, r, g + 8, &from[1])};
+        const uint16_t *base = (const uint16_t *)p.q;
+#pragma unroll
+        for (int k = 0; k < z::STEPS; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                q[k][i] = there[i & 1]
+                              ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0))
+                              : 0;
+        high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
+        low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
+        tall = r.tile.tokens * r.width > 8;
+        sum_row = warp * 2 + lane / 8 % 2, sum_lane = lane % 8;
+        sum_high = position_of(r, sum_row), sum_low = iv_attention_low(sum_high, p.window);
+        started[0] = started[1] = sums_started = false;
+        total_max[0] = total_max[1] = sums_max = -INFINITY, sums_total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < z::TILES; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) total[i][j] = 0.0f;
+    }
+
+    /* 32 keys of a block against the 16 rows. */
+    __device__ __forceinline__ void scores(float (&x)[4][4], uint32_t block) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
+        int row = warp % 2 * 32 + lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
+        uint32_t b[2][2][4];
+        load_matrices(b[0][0], iv_block_address(block, row, half));
+        load_matrices(b[0][1], iv_block_address(block, row + 16, half));
+#pragma unroll
+        for (int k = 0; k < z::STEPS; k++) {
+            if (k + 1 < z::STEPS) {
+                load_matrices(b[(k + 1) % 2][0], iv_block_address(block, row, k * 2 + 2 + half));
+                load_matrices(b[(k + 1) % 2][1], iv_block_address(block, row + 16, k * 2 + 2 + half));
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
+        }
+    }
+
+    __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
+
+    /* Scales, hides, and leaves each row's maximum of the warp's half block. */
+    __device__ __forceinline__ void scale(float (&x)[4][4], int b, bool masked) {
+        float m[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[i][j] = __fmul_rn(x[i][j], p.scale);
+        if (masked) {
+            int key = b * BLOCK + warp % 2 * 32 + 2 * t;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    bool hidden = (key + i * 8 + j % 2 > high[j / 2]) | (key + i * 8 + j % 2 < low[j / 2]);
+                    x[i][j] = hidden ? -INFINITY : x[i][j];
+                }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) m[j / 2] = iv_max(m[j / 2], x[i][j]);
+#pragma unroll
+        for (int i = 1; i <= 2; i *= 2) {
+            m[0] = iv_max(m[0], __shfl_xor_sync(~0u, m[0], i));
+            m[1] = iv_max(m[1], __shfl_xor_sync(~0u, m[1], i));
+        }
+        if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
+    }
+
+    /* For rows g + 8 h: the running maxima, alpha, and the weights of the warp's half block. */
+    template <int H> __device__ __forceinline__ void weigh_rows(const float (&x)[4][4], int b, bool here) {
+        float m = -INFINITY, before = m, now = m;
+        int row = g + 8 * H;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            before = i == warp / 2 ? m : before;
+            m = iv_max(iv_max(m, s->block_max[2 * i][row]), s->block_max[2 * i + 1][row]);
+            m = __fadd_rn(m, 0.0f);
+            now = i == warp / 2 ? m : now;
+        }
+        if (warp == 0 && t == 0) s->split_max[row] = m;
+        if (!here) return;
+        bool see = sees(H, b);
+        float alpha = v_exp2(v_sub(before, now));
+        alpha = see ? alpha : 1.0f;
+        if (warp % 2 == 0 && t == 0) s->alpha[warp / 2][row] = alpha;
+        float *to = &s->p[row * P_STRIDE + warp * 32 + 2 * t];
+        uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)), w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
+            *(float2 *)(to + i * 8) = make_float2(w0, w1);
+            *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
+        }
+    }
+
+    /* out = the chain over one block's values. */
+    __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
+        float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
+        uint32_t weights = iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
+#pragma unroll
+        for (int k = 0; k < BLOCK / 16; k++) {
+            load_matrices(a[k], weights + k * 32);
+            if constexpr (z::TILES == 2)
+                load_matrices_turned(b[k], iv_block_address(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+            else if (k % 2 == 0)
+                load_matrices_turned(b[k / 2], iv_block_address(block, k * 16 + lane, warp));
+        }
+#pragma unroll
+        for (int i = 0; i < z::TILES; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
+#pragma unroll
+        for (int k = 0; k < BLOCK / 16; k++)
+            if constexpr (z::TILES == 2) {
+                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
+                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
+            } else
+                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+    }
+
+    /* The lane sums of the split, folded. */
+    __device__ __forceinline__ void add_lanes(int first, int last) {
+        float l = 0.0f;
+        for (int i = first; i <= last; i++) {
+            const float *w = &s->p[sum_row * P_STRIDE + i * BLOCK + sum_lane];
+            l = __fmul_rn(l, s->alpha[i][sum_row]);
+#pragma unroll
+            for (int j = 0; j < BLOCK / 8; j++) l = __fadd_rn(l, w[j * 8]);
+        }
+#pragma unroll
+        for (int i = 4; i; i /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, i));
+        sum = l;
+    }
+
+    __device__ __forceinline__ void one_split(const iv_attention_run &r, int split) {
+        int first = max(split * EACH, r.tile.first_block), last = min(split * EACH + EACH - 1, r.tile.last_block);
+        int n = last - first + 1, b = split * EACH + warp / 2, last_position = r.tile.position + r.tile.tokens - 1;
+        bool here = b >= first && b <= last;
+        float x[4][4];
+        if (here) {
+            ring_place from = ahead<z::STAGES>(at, b - first);
+            iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
+            scores(x, ring + from.stage * z::STAGE);
+            bool masked = b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
+            scale(x, b, masked);
+        } else if (t == 0)
+            s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
+        __syncwarp();
+        if (lane < n) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
+        at = ahead<z::STAGES>(at, n);
+        meet();
+        weigh_rows<0>(x, b, here);
+        if (tall) weigh_rows<1>(x, b, here);
+        meet();
+        for (int i = first; i <= last; i++) {
+            iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
+            values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
+            __syncwarp();
+            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
+            at = ahead<z::STAGES>(at, 1);
+        }
+        add_lanes(first - split * EACH, last - split * EACH);
+    }
+
+    /* The split joins the total. */
+    template <int H> __device__ __forceinline__ void join_rows(int split) {
+        bool saw = high[H] >= split * IV_ATTENTION_SPLIT && low[H] < (split + 1) * IV_ATTENTION_SPLIT;
+        bool joins = started[H] && saw;
+        float m = s->split_max[g + 8 * H], both = total_max[H];
+        iv_attention_join j = iv_attention_merge(&both, m);
+        total_max[H] = joins ? both : saw ? m : total_max[H];
+#pragma unroll
+        for (int i = 0; i < z::TILES; i++)
+#pragma unroll
+            for (int k = 2 * H; k < 2 * H + 2; k++) {
+                float joined = iv_attention_joined(total[i][k], out[i][k], j);
+                total[i][k] = joins ? joined : saw ? out[i][k] : total[i][k];
+            }
+        started[H] |= saw;
+    }
+
+    __device__ __forceinline__ void join(int split) {
+        join_rows<0>(split);
+        if (tall) join_rows<1>(split);
+        bool saw = sum_high >= split * IV_ATTENTION_SPLIT && sum_low < (split + 1) * IV_ATTENTION_SPLIT;
+        bool joins = sums_started && saw;
+        float m = s->split_max[sum_row], both = sums_max;
+        iv_attention_join j = iv_attention_merge(&both, m);
+        float joined = iv_attention_joined(sums_total, sum, j);
+        sums_max = joins ? both : saw ? m : sums_max;
+        sums_total = joins ? joined : saw ? sum : sums_total;
+        sums_started |= saw;
+    }
+
+    /* A state into the scratch. */
+    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m, float l) {
+        int rows = r.tile.tokens * r.width;
+        float *to = p.partial + row * p.stride;
+#pragma unroll
+        for (int i = 0; i < z::TILES; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (g + 8 * h < rows)
+                    *(float2 *)(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t) =
+                        make_float2(o[i][2 * h], o[i][2 * h + 1]);
+        if (lane < 16 && sum_lane == 0 && sum_row < rows)
+            *(float2 *)(to + sum_row * p.stride + p.stride - 2) = make_float2(m, l);
+    }
+
+    __device__ __forceinline__ void write_out(const iv_attention_run &r) {
+        if (lane < 16 && sum_lane == 0) s->total_sum[sum_row] = sums_total;
+        meet();
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            size_t to;
+            if (!place(p, r, g + 8 * h, &to)) continue;
+            float l = s->total_sum[g + 8 * h];
+#pragma unroll
+            for (int i = 0; i < z::TILES; i++)
+                put<TYPE>(p, to + (warp * z::TILES + i) * 8 + 2 * t, total[i][2 * h], total[i][2 * h + 1], l);
+        }
+    }
+
+    __device__ __forceinline__ void run(const iv_attention_run &r) {
+        begin(r);
+        bool whole = r.begin == 0 && r.end == r.splits;
+        int rows = r.tile.tokens * r.width;
+        iv_attention_share share = {};
+        if (!whole) {
+            const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+            share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
+        }
+        for (int i = r.begin; i < r.end; i++) {
+            one_split(r, r.first_split + i);
+            if (r.begin == 0)
+                join(r.first_split + i);
+            else
+                leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows, s->split_max[sum_row], sum);
+        }
+        if (whole) {
+            write_out(r);
+            return;
+        }
+        if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
+        meet();
+        if (resident(p) && threadIdx.x == 0) count_part(p, r.share);
+    }
+
+    /* All of a worker's runs, then the shares that its first and its last one belong to. */
+    __device__ __forceinline__ void work(int worker, float4 *stage) {
+        iv_attention_run r, first;
+        first.share = -1;
+        bool shared = false;
+        for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) {
+            run(r);
+            shared = r.begin != 0 || r.end != r.splits;
+            if (first.share < 0 && shared) first = r;
+        }
+        if (first.share >= 0) finish_share<DIM, TYPE>(p, s, stage, first);
+        if (shared && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r);
+    }
+};
+
+template <int DIM, iv_dtype TYPE>
+static __global__ void __launch_bounds__(THREADS, 1)
+    decode_kernel(const __grid_constant__ iv_attention_params p, const __grid_constant__ CUtensorMap map) {
+    typedef sizes<DIM> z;
+    extern __shared__ char memory[];
+    uint32_t ring = (iv_shared(memory) + 1023) & ~1023u;
+    shared_state *s = (shared_state *)(memory + (ring - iv_shared(memory)) + RING_BYTES);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < z::STAGES; i++) iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
+        iv_mbar_init_fence();
+    }
+    if (threadIdx.x == CONSUMERS) iv_tma_prefetch_map(&map);
+    __syncthreads();
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    iv_attention_run r;
+    if (warp >= WARPS) {
+        iv_registers_give<40>();
+        if (warp > WARPS) return;
+        producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
+        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
+            for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
+            iv_named_sync(2, CONSUMERS + 32); /* the ring is the merge's, too */
+        }
+        return;
+    }
+    iv_registers_take<232>();
+    consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
+    iv_dependency_wait();
+    iv_dependency_release();
+    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
+        c.work(worker, (float4 *)(memory + (ring - iv_shared(memory))));
+        iv_fence_async();
+        iv_named_sync(2, CONSUMERS + 32);
+    }
+}
+
+template <int DIM, iv_dtype TYPE>
+static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
+    CUtensorMap map;
+    int failed = iv_map_pages(&map, &a->kv), device, sms;
+    if (failed) return failed;
+    if ((failed = cudaGetDevice(&device))) return failed;
+    if ((failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))) return failed;
+    iv_attention_params p = iv_attention_params_of(a, false);
+    p.resident = workers <= sms;
+    size_t bytes = 1024 + RING_BYTES + sizeof(shared_state);
+    return iv_launch_with_shared(decode_kernel<DIM, TYPE>, workers, THREADS, bytes, stream,
+                                 (const iv_attention_params)p, (const CUtensorMap)map);
+}
+
+int iv_attention_decode(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream) {
+    bool bf16 = a->shape.type == IV_BF16;
+    if (a->shape.head_dim == 128)
+        return bf16 ? launch<128, IV_BF16>(a, workers, stream) : launch<128, IV_F16>(a, workers, stream);
+    return bf16 ? launch<64, IV_BF16>(a, workers, stream) : launch<64, IV_F16>(a, workers, stream);
+}

@@ -1,0 +1,89 @@
+/* attention_hopper.cuh: what the two Hopper attention kernels share: the tensor map of a layer's pages, the launch, and
+ * the shared-memory addresses of a swizzled block. A block's keys (or values) lie in shared memory as the copy engine
+ * leaves them: for each 64 of head_dim a chunk of 64 rows of 128 bytes, 128-byte swizzle. */
+#ifndef IV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
+#define IV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
+
+#include <cudaTypedefs.h>
+
+enum { IV_CHUNK_ELEMENTS = 64, IV_CHUNK_BYTES = IV_ATTENTION_BLOCK * 128 };
+
+/* ---- host ------------------------------------------------------------------------------------------------------- */
+
+static PFN_cuTensorMapEncodeTiled_v12000 iv_map_encoder(void) {
+    static void *found; /* two threads that race here write the same */
+    if (!found) {
+        void *p = NULL;
+        cudaDriverEntryPointQueryResult result;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) == cudaSuccess &&
+            result == cudaDriverEntryPointSuccess)
+            found = p;
+    }
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
+
+/* A tensor of 16-bit elements whose first side is contiguous; the box lies swizzled. */
+static int iv_map_make(CUtensorMap *map, iv_dtype type, const void *data, int sides, const uint64_t *size,
+                       const uint64_t *stride_bytes, const uint32_t *box) {
+    static const uint32_t ones[5] = {1, 1, 1, 1, 1};
+    PFN_cuTensorMapEncodeTiled_v12000 encode = iv_map_encoder();
+    if (!encode) return cudaErrorNotSupported;
+    CUtensorMapDataType kind = type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    CUresult r = encode(map, kind, (uint32_t)sides, (void *)data, (const cuuint64_t *)size,
+                        (const cuuint64_t *)stride_bytes, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? 0 : cudaErrorInvalidValue;
+}
+
+/* All pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
+static int iv_map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
+    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type);
+    uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK};
+    uint32_t box[2] = {IV_CHUNK_ELEMENTS, IV_ATTENTION_BLOCK};
+    if (size[1] > INT32_MAX) return cudaErrorInvalidValue;
+    return iv_map_make(map, kv->type, kv->pages, 2, size, &row, box);
+}
+
+template <class... P>
+static int iv_launch_with_shared(void (*kernel)(P...), int grid, int threads, size_t bytes, cudaStream_t stream,
+                                 P... arguments) {
+    cudaError_t failed =
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (failed) return failed;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3((unsigned)grid), config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = bytes, config.stream = stream;
+    config.attrs = &attribute, config.numAttrs = 1;
+    return (int)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+/* ---- device ----------------------------------------------------------------------------------------------------- */
+
+/* Row of the map at which a page's keys (values: 1) of a head begin. */
+IV_DEVICE int iv_page_row(const iv_attention_params &p, uint32_t page, int kv_head, int values) {
+    return (int)((page * (uint32_t)p.kv_heads + (uint32_t)kv_head) * 2 + (uint32_t)values) * IV_ATTENTION_BLOCK;
+}
+
+/* The address of 8 elements: row of a block, eighth of head_dim. */
+IV_DEVICE uint32_t iv_block_address(uint32_t block, int row, int eighth) {
+    return block + (uint32_t)(eighth / 8 * IV_CHUNK_BYTES + row * 128 + (((eighth % 8) ^ (row & 7)) << 4));
+}
+
+IV_DEVICE uint32_t iv_pack16(iv_dtype type, float low, float high) { /* two roundings */
+    uint32_t r;
+    if (type == IV_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+#endif

@@ -1,0 +1,320 @@
+/* join.cu: the ranks of one process meet: barriers over flags in each other's memory, and the end of a row-parallel layer.
+ * Law: NUMERICS.md sections 3.3 and 4.
+ *
+ * Block b of a rank meets block b of every other rank: it writes a number that grows by one each time into its word of
+ * their flags, and waits until theirs stand in its own. The number is kept in device memory, so replayed graphs go on
+ * counting. All ranks launch the same joins and meetings in the same order. Who waits longer than the timeout says so
+ * in host memory and goes on: results are rubbish then, but nobody hangs. */
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/law.cuh"
+#include "kernels/cuda/ops.h"
+#include "numerics/rows.h"
+
+#include <string.h>
+
+enum {
+    BLOCKS_MAX = 128, /* of a join: enough to fill the links */
+    THREADS = IV_ROW_LANES,
+    RANKS = IV_GPU_RANKS_MAX,
+    COUNTS = BLOCKS_MAX * RANKS, /* where in the flags the numbers stand that blocks have come to */
+    POLLS = 1024,                /* between two looks at the clock */
+    SHARED_MAX = 200 << 10,
+    TWO_SHOT_BYTES = 1 << 20 /* over the links: what a second meeting is worth */
+};
+
+static_assert(COUNTS + BLOCKS_MAX <= IV_GPU_FLAG_WORDS, "flags");
+
+#define DEVICE static __device__ __forceinline__
+
+/* ---- meeting --------------------------------------------------------------------------------------------- */
+
+DEVICE void put_flag(uint32_t *flag, uint32_t value) {
+#if __CUDA_ARCH__ >= 700
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+#endif
+}
+
+DEVICE uint32_t get_flag(const uint32_t *flag) {
+    uint32_t value = 0;
+#if __CUDA_ARCH__ >= 700
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+#endif
+    return value;
+}
+
+DEVICE uint64_t clock_ns(void) {
+    uint64_t t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* How often this block has met the others. */
+DEVICE uint32_t count_of(const iv_gpu_peers &p) { return *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x]; }
+
+DEVICE void keep_count(const iv_gpu_peers &p, uint32_t count) {
+    if (threadIdx.x == 0) *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x] = count;
+}
+
+/* Thread t speaks to rank t. What the block wrote before a __syncthreads() comes first. */
+DEVICE void announce(const iv_gpu_peers &p, uint32_t count) {
+    if (threadIdx.x < p.ranks && threadIdx.x != p.rank)
+        put_flag(&p.flags[threadIdx.x][blockIdx.x * RANKS + p.rank], count);
+}
+
+/* To be followed by a __syncthreads(). */
+DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
+    if (threadIdx.x >= p.ranks || threadIdx.x == p.rank) return;
+    const uint32_t *flag = &p.flags[p.rank][blockIdx.x * RANKS + threadIdx.x];
+    uint64_t start = 0;
+    for (uint32_t polls = 1; (int32_t)(get_flag(flag) - count) < 0; polls++) {
+        if (polls % POLLS) continue;
+        uint64_t now = clock_ns();
+        if (start == 0) start = now;
+        if (now - start < p.timeout_ns && *(volatile uint32_t *)p.failed == 0) continue;
+        if (now - start >= p.timeout_ns) *(volatile uint32_t *)p.failed = 1 + (uint32_t)p.rank;
+        break;
+    }
+}
+
+static __global__ void __launch_bounds__(32) meet(const __grid_constant__ iv_gpu_peers p) {
+    iv_let_next();
+    iv_wait();
+    uint32_t count = count_of(p) + 1;
+    announce(p, count);
+    await(p, count);
+    keep_count(p, count);
+}
+
+int iv_gpu_meet(const iv_gpu_peers *p, iv_gpu_stream stream) {
+    if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks) return (int)cudaErrorInvalidValue;
+    return p->ranks == 1 ? 0 : iv_launch(meet, dim3(1), 32, stream, *p);
+}
+
+/* ---- joining --------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    iv_gpu_peers peers;
+    const float *node[IV_LEAVES_MAX];
+    iv_tree_join join;
+    const float *bias, *weight;
+    float *x;
+    void *normed[RANKS]; /* [targets] */
+    size_t hidden, stride, first, last; /* rows [first, last) are added up here */
+    float eps;
+    iv_dtype type;
+    int targets;
+    bool flush, meet_again;
+} job;
+
+template <int V> struct elements {
+    float at[V];
+};
+
+template <int V> DEVICE elements<V> load(const float *p) {
+    elements<V> e;
+    if (V == 4)
+        *(float4 *)&e = *(const float4 *)p;
+    else
+        e.at[0] = *p;
+    return e;
+}
+
+template <int V> DEVICE void store(float *p, const elements<V> &e) {
+    if (V == 4)
+        *(float4 *)p = *(const float4 *)&e;
+    else
+        *p = e.at[0];
+}
+
+template <int V> DEVICE void add_to(elements<V> *a, const elements<V> &b, bool flush) {
+#pragma unroll
+    for (int i = 0; i < V; i++) a->at[i] = flush ? iv_add_flush(a->at[i], b.at[i]) : a->at[i] + b.at[i];
+}
+
+/* The root over N nodes in the complete binary tree; N = 0: over any, as `join` says. Leaves it in v[0]. */
+template <int N, int V> DEVICE void add_nodes(const job &a, elements<V> *v) {
+    if (N == 0)
+        for (size_t i = 0; i < a.join.count; i++) add_to<V>(&v[a.join.to[i]], v[a.join.from[i]], a.flush);
+#pragma unroll
+    for (int apart = 1; apart < (N ? N : 1); apart *= 2)
+#pragma unroll
+        for (int i = 0; i < (N ? N : 1); i += 2 * apart)
+            if (i + apart < N) add_to<V>(&v[i], v[i + apart], a.flush);
+}
+
+/* x += the root, for columns from `column` on, U vectors of a thread at once; also into xs. */
+template <int N, int V, int U>
+DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, float *xs) {
+    enum { HELD = N ? N : IV_LEAVES_MAX };
+    elements<V> v[U][HELD], x[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        size_t c = column + u * THREADS * V;
+        if (c >= a.hidden) continue;
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            if (N || i <= a.join.count) v[u][i] = load<V>(a.node[i] + row * a.hidden + c);
+        x[u] = load<V>(staged ? xs + c : a.x + row * a.hidden + c);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        size_t c = column + u * THREADS * V;
+        if (c >= a.hidden) continue;
+        add_nodes<N, V>(a, v[u]);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float y = iv_canon(v[u][0].at[i]);
+            if (a.bias) y = iv_canon(y + a.bias[c + i]);
+            x[u].at[i] = iv_canon(x[u].at[i] + y);
+        }
+        store<V>(a.x + row * a.hidden + c, x[u]);
+        if (a.weight) store<V>(xs + c, x[u]);
+    }
+}
+
+/* 1 / sqrt(mean + eps) of the row in xs, whose lane t is thread t's. */
+DEVICE float scale_of(const job &a, const float *xs, float *lanes) {
+    float lane = 0.0f, l[THREADS / 32];
+#pragma unroll 4
+    for (size_t i = threadIdx.x; i < a.hidden; i += THREADS) lane = __fmaf_rn(xs[i], xs[i], lane);
+    lanes[threadIdx.x] = lane;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < THREADS / 32; j++) l[j] = lanes[threadIdx.x % 32 + 32 * j];
+    float s = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+    for (int stride = 16; stride > 0; stride /= 2) s = s + __shfl_xor_sync(0xffffffffu, s, stride);
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(s, (float)a.hidden) + a.eps));
+}
+
+template <int V> DEVICE void put_normed(const job &a, size_t at, const elements<V> &y) {
+    uint32_t bits[V];
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        bits[i] = a.type == IV_F32 ? __float_as_uint(iv_canon(y.at[i])) : iv_round16(a.type, y.at[i]);
+    for (int t = 0; t < a.targets; t++) {
+        if (a.type == IV_F32)
+#pragma unroll
+            for (int i = 0; i < V; i++) ((uint32_t *)a.normed[t])[at + i] = bits[i];
+        else if (V == 4)
+            *(uint2 *)((uint16_t *)a.normed[t] + at) =
+                make_uint2(bits[0] | bits[1 % V] << 16, bits[2 % V] | bits[3 % V] << 16);
+        else
+            ((uint16_t *)a.normed[t])[at] = (uint16_t)bits[0];
+    }
+}
+
+/* staged: xs has the row's x. */
+template <int N, int V>
+DEVICE void join_row(const job &a, size_t row, bool staged, float *xs, const float *ws, float *lanes) {
+    enum { U = N == 2 && V == 4 ? 4 : N == 4 && V == 4 ? 2 : 1 };
+    for (size_t c = threadIdx.x * V; c < a.hidden; c += U * THREADS * V) add_columns<N, V, U>(a, row, c, staged, xs);
+    if (!a.weight) return;
+    __syncthreads();
+    float r = scale_of(a, xs, lanes);
+    for (size_t c = threadIdx.x * V; c < a.stride; c += THREADS * V) {
+        elements<V> y = {};
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            if (c + i < a.hidden) y.at[i] = (xs[c + i] * r) * ws[c + i];
+        put_normed<V>(a, row * a.stride + c, y);
+    }
+    __syncthreads(); /* xs and lanes are free again */
+}
+
+template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_rows(const __grid_constant__ job a) {
+    extern __shared__ float4 shared[];
+    __shared__ float lanes[THREADS];
+    float *xs = (float *)shared, *ws = xs + a.hidden;
+    iv_let_next();
+    if (a.weight)
+        for (size_t c = threadIdx.x * V; c < a.hidden; c += THREADS * V) store<V>(ws + c, load<V>(a.weight + c));
+    iv_wait();
+    uint32_t count = count_of(a.peers);
+    size_t row = a.first + blockIdx.x;
+    bool staged = a.weight && row < a.last;
+    announce(a.peers, count + 1);
+    for (size_t c = threadIdx.x * V; staged && c < a.hidden; c += THREADS * V)
+        store<V>(xs + c, load<V>(a.x + row * a.hidden + c));
+    await(a.peers, count + 1);
+    __syncthreads();
+    for (; row < a.last; row += gridDim.x, staged = false) join_row<N, V>(a, row, staged, xs, ws, lanes);
+    if (a.meet_again) {
+        __syncthreads();
+        announce(a.peers, count + 2);
+        await(a.peers, count + 2);
+    }
+    keep_count(a.peers, count + 1 + a.meet_again);
+}
+
+/* ---- which way --------------------------------------------------------------------------------------------- */
+
+static size_t shared_bytes(size_t hidden) { return 2 * hidden * sizeof(float); }
+
+/* What one-shot brings over the links more than two-shot, a rank: nodes of all rows against nodes of the own rows and
+ * normed rows of the others. */
+static bool two_shot(const iv_gpu_join_args *a, int ranks) {
+    if (a->whole || ranks == 1 || a->way == IV_GPU_JOIN_ONE_SHOT || shared_bytes(a->hidden) > SHARED_MAX) return false;
+    if (a->way == IV_GPU_JOIN_TWO_SHOT) return true;
+    size_t n = (size_t)ranks, one = a->rows * a->hidden * 4 * (n - 1), two = a->rows * a->hidden * 6 * (n - 1) / n;
+    return one - two > TWO_SHOT_BYTES;
+}
+
+static size_t first_row(size_t rows, int ranks, int rank) { return rows * (size_t)rank / (size_t)ranks; }
+
+int iv_gpu_join_owner(const iv_gpu_join_args *a, int ranks, size_t row) {
+    if (!two_shot(a, ranks)) return -1;
+    int rank = 0;
+    while (row >= first_row(a->rows, ranks, rank + 1)) rank++;
+    return rank;
+}
+
+/* Are the additions those of a complete tree over `nodes`? */
+static bool complete(const iv_tree_join *join, size_t nodes) {
+    iv_tree_join want = {};
+    for (size_t i = 1; i < nodes; i++) /* after node i come the merges that it completes */
+        for (size_t apart = 1; (i & apart) && apart < nodes; apart *= 2) {
+            size_t left = i + 1 - 2 * apart;
+            want.to[want.count] = (uint8_t)left, want.from[want.count] = (uint8_t)(left + apart);
+            want.count++;
+            if (!(i & (2 * apart))) break;
+        }
+    return join->count == want.count && memcmp(join->to, want.to, want.count) == 0 &&
+           memcmp(join->from, want.from, want.count) == 0;
+}
+
+static int launch(const job *a, size_t blocks, cudaStream_t stream) {
+    bool fours = a->hidden % 4 == 0 && a->stride % 4 == 0;
+    auto *kernel = !fours                                             ? join_rows<0, 1>
+                   : a->join.count == 1 && complete(&a->join, 2) ? join_rows<2, 4>
+                   : a->join.count == 3 && complete(&a->join, 4) ? join_rows<4, 4>
+                   : a->join.count == 7 && complete(&a->join, 8) ? join_rows<8, 4>
+                                                                 : join_rows<0, 4>;
+    size_t shared = a->weight ? shared_bytes(a->hidden) : 0;
+    if (shared > 40 << 10) {
+        int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (error) return error;
+    }
+    return iv_launch_shared(kernel, dim3((unsigned)blocks), THREADS, shared, stream, *a);
+}
+
+int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream) {
+    if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks || a->rows == 0 ||
+        a->join.count >= IV_LEAVES_MAX)
+        return (int)cudaErrorInvalidValue;
+    bool two = two_shot(a, p->ranks), fits = shared_bytes(a->hidden) <= SHARED_MAX;
+    job j = {};
+    j.peers = *p, j.join = a->join, j.bias = a->bias, j.x = a->x, j.hidden = a->hidden, j.stride = a->normed_stride;
+    memcpy(j.node, a->node, sizeof j.node);
+    j.weight = fits ? a->norm_weight : NULL, j.eps = a->eps, j.type = a->type, j.flush = a->arithmetic == IV_FMA32;
+    j.first = two ? first_row(a->rows, p->ranks, p->rank) : 0;
+    j.last = two ? first_row(a->rows, p->ranks, p->rank + 1) : a->rows;
+    j.meet_again = two && a->norm_weight;
+    j.targets = two ? p->ranks : 1;
+    for (int i = 0; i < j.targets; i++) /* the own one first, then the next ranks': no two write to one at a time */
+        j.normed[i] = a->normed[(p->rank + i) % p->ranks];
+    size_t most = two ? (a->rows + (size_t)p->ranks - 1) / (size_t)p->ranks : a->rows;
+    int error = launch(&j, most < BLOCKS_MAX ? most : BLOCKS_MAX, stream);
+    if (error || fits || !a->norm_weight) return error;
+    return iv_gpu_rmsnorm(a->x, a->hidden, NULL, a->norm_weight, a->eps, a->rows, a->type, a->normed[p->rank],
+                          a->normed_stride, stream);
+}

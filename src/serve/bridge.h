@@ -1,0 +1,75 @@
+/* bridge.h: an engine on a thread of its own, and two bounded queues between it and the thread of the server: orders
+ * one way, reports the other. Nothing else is shared; nobody waits.
+ *
+ * An order that finds the queue full is IV_BUSY at once. Reports are copies, taken on the server's thread after the
+ * eventfd becomes readable; the engine's thread stops stepping while too many wait. */
+#ifndef IV_SERVE_BRIDGE_H
+#define IV_SERVE_BRIDGE_H
+
+#include "base/status.h"
+
+typedef struct iv_bridge iv_bridge;
+
+typedef struct iv_bridge_options {
+    iv_engine_options engine;  /* strings must outlive the bridge */
+    size_t queued_requests_max; /* submitted and not yet running; more are IV_BUSY: --max-queued-requests, 1024 */
+} iv_bridge_options;
+
+typedef enum iv_report_kind {
+    IV_REPORT_TOKEN,
+    IV_REPORT_DONE,
+    IV_REPORT_REFUSED, /* the engine did not take the request: status and message; nothing follows */
+    IV_REPORT_ORDER    /* what an order of iv_bridge_order came to: status and message */
+} iv_report_kind;
+
+/* One report. Pointers live until the next iv_bridge_next. */
+typedef struct iv_report {
+    iv_report_kind kind;
+    void *owner; /* as given with the request or order */
+    uint64_t id;
+    const iv_event *event; /* TOKEN, DONE: a deep copy, without logits */
+    iv_status status;
+    const char *message;
+} iv_report;
+
+typedef enum iv_order {
+    IV_ORDER_FLUSH,   /* forget cached prefixes; IV_BUSY while requests run */
+    IV_ORDER_PAUSE,   /* no further step until CONTINUE; running requests keep their state */
+    IV_ORDER_CONTINUE,
+    IV_ORDER_ABORT_ALL,
+    IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps */
+} iv_order;
+
+/* A consistent look at the engine, as of its last step. */
+typedef struct iv_bridge_stats {
+    iv_engine_stats engine;
+    size_t queued;  /* orders not yet taken */
+    size_t waiting_reports;
+    bool paused, loading, failed; /* failed: the engine is lost; `why` says why */
+    char why[1000];
+    uint64_t weight_version;  /* 0, and one more with each update */
+    char fingerprint[128];
+} iv_bridge_stats;
+
+/* Opens the engine on the calling thread (it takes as long as loading takes), then starts its thread. */
+iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *err);
+/* Ends all requests and the thread. NULL is fine. */
+void iv_bridge_close(iv_bridge *b);
+
+int iv_bridge_fd(const iv_bridge *b); /* readable while reports wait */
+const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; constant but for the fingerprint: see stats */
+const iv_textual *iv_bridge_textual(const iv_bridge *b);  /* any thread */
+/* iv_request_init of the engine: the model's own defaults. */
+void iv_bridge_request_init(const iv_bridge *b, iv_request *request);
+
+/* Copies the request deeply; *id names it from now on. IV_BUSY when full. */
+iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err);
+/* Its reports stop at once: what waits for this id is dropped, and nothing with its owner comes any more. */
+void iv_bridge_cancel(iv_bridge *b, uint64_t id);
+iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err);
+
+/* Takes the oldest report; false when there is none. On the server's thread. */
+bool iv_bridge_next(iv_bridge *b, iv_report *report);
+void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats);
+
+#endif

@@ -1,0 +1,83 @@
+/* http.h: an HTTP/1.1 server on one thread, over libevent: connections, limits, routes, responses, event streams.
+ * Knows nothing of models.
+ *
+ * What breaks the protocol is answered with 400 and the connection closed: two Content-Lengths, Content-Length beside
+ * Transfer-Encoding, another coding than chunked, no Host, control bytes in the head, a bare line feed. What exceeds a
+ * limit is 408, 413 or 431. Responses that begin are HTTP/1.1 with Content-Length, or chunked for streams. */
+#ifndef IV_SERVE_HTTP_H
+#define IV_SERVE_HTTP_H
+
+#include "base/status.h"
+
+typedef struct iv_http iv_http;
+typedef struct iv_exchange iv_exchange; /* one request and its response */
+
+typedef enum iv_http_access {
+    IV_HTTP_OPEN,  /* anybody: health */
+    IV_HTTP_KEY,   /* the API key, if there is one */
+    IV_HTTP_ADMIN, /* the admin key; without one the route is off (403) */
+} iv_http_access;
+
+typedef struct iv_http_route {
+    const char *method; /* "GET", "POST"; "*" for both */
+    const char *path;   /* exact; a trailing slash in the request is ignored. A last "*" stands for any rest */
+    iv_http_access access;
+    void (*handle)(void *user, iv_exchange *x); /* on the loop's thread; must not block */
+} iv_http_route;
+
+typedef struct iv_http_options {
+    const char *host;             /* "127.0.0.1" */
+    uint16_t port;                /* 0: any free one, see iv_http_port */
+    const char *api_key, *admin_key; /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    const char *allowed_origins;  /* for browsers: "*", or origins with commas; NULL: none */
+    size_t connections_max;       /* 4096; more are refused with 503 */
+    size_t head_bytes_max;        /* 16 KiB */
+    size_t body_bytes_max;        /* 8 MiB */
+    uint32_t head_ms, body_ms, idle_ms; /* deadlines: 10 s for a head, 30 s for a body, 65 s between requests */
+    size_t stream_bytes_max;      /* 256 KiB may wait for a slow reader of a stream */
+    uint32_t stall_ms;            /* 30 s without progress and its stream is cut */
+    void (*log)(void *user, const iv_exchange *x, int status, double seconds, size_t bytes); /* may be NULL */
+} iv_http_options;
+
+void iv_http_options_init(iv_http_options *o);
+
+/* Binds and listens (backlog 4096). IV_IO names address and reason. */
+iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, size_t count, void *user, iv_http **out,
+                       iv_error *err);
+uint16_t iv_http_port(const iv_http *h);
+/* Runs the loop until iv_http_stop. */
+iv_status iv_http_run(iv_http *h, iv_error *err);
+/* From the loop's thread: takes no more connections, answers new requests with 503, ends when the open exchanges have
+ * ended or deadline_ms passed. */
+void iv_http_drain(iv_http *h, uint32_t deadline_ms);
+void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the loop now */
+void iv_http_close(iv_http *h); /* NULL is fine */
+size_t iv_http_connections(const iv_http *h);
+
+/* Calls `ready` on the loop's thread whenever fd (an eventfd) is readable; the callee reads it. */
+iv_status iv_http_watch(iv_http *h, int fd, void (*ready)(void *user), void *user, iv_error *err);
+/* Calls `tick` every ms milliseconds. */
+iv_status iv_http_every(iv_http *h, uint32_t ms, void (*tick)(void *user), void *user, iv_error *err);
+/* Calls `caught` on the loop's thread for a signal. */
+iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), void *user, iv_error *err);
+
+/* ---- a request: strings live as long as the exchange */
+const char *iv_exchange_method(const iv_exchange *x);
+const char *iv_exchange_path(const iv_exchange *x);                     /* decoded, without the query */
+const char *iv_exchange_query(const iv_exchange *x, const char *name);  /* decoded; NULL when absent */
+const char *iv_exchange_header(const iv_exchange *x, const char *name); /* NULL when absent */
+const char *iv_exchange_body(const iv_exchange *x, size_t *bytes);      /* NUL-terminated */
+const char *iv_exchange_id(const iv_exchange *x); /* x-request-id as given, or one that was made; sent back */
+
+/* ---- a response: a reply, or a stream. The exchange is gone after reply, after stream_end, and after on_gone. */
+void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value); /* before it begins */
+void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes);
+/* Begins a 200 in pieces (chunked). */
+void iv_exchange_stream(iv_exchange *x, const char *type);
+/* One more piece. False: the reader is gone, or too slow (on_gone has been called, or will be). */
+bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
+void iv_exchange_stream_end(iv_exchange *x);
+/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used. */
+void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
+
+#endif

@@ -1,0 +1,24 @@
+/* metrics.h: counts and histograms of the server, and their Prometheus text in three dialects of names. One thread. */
+#ifndef IV_SERVE_METRICS_H
+#define IV_SERVE_METRICS_H
+
+#include "base/buf.h"
+#include "serve/server.h"
+
+iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_metrics **out, iv_error *err);
+void iv_metrics_close(iv_metrics *m); /* NULL is fine */
+
+/* One finished request. Times in seconds; `first`: from arrival to the first token, negative if there was none. */
+typedef struct iv_metrics_request {
+    iv_finish finish;
+    size_t prompt_tokens, generated_tokens, cached_tokens;
+    double queued, first, total, decode;
+} iv_metrics_request;
+void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r);
+void iv_metrics_note_gap(iv_metrics *m, double seconds); /* between two tokens of one request */
+void iv_metrics_note_refused(iv_metrics *m);             /* 429 */
+
+/* Appends the page. */
+bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const iv_engine_info *info, iv_buf *out);
+
+#endif

@@ -1,0 +1,44 @@
+/* server.h: the server that http, bridge and api make together: `invar serve`. */
+#ifndef IV_SERVE_SERVER_H
+#define IV_SERVE_SERVER_H
+
+#include "serve/bridge.h"
+#include "serve/http.h"
+
+typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
+
+typedef struct iv_server_options {
+    iv_http_options http;
+    iv_bridge_options bridge;
+    const char *served_model_name; /* what /v1/models says; NULL: the model's directory name */
+    iv_metrics_names metrics;
+    bool log_json, log_requests;
+    uint32_t drain_ms;     /* SIGTERM: how long accepted requests may take; 30 s */
+    uint32_t status_every_ms; /* a line about what runs; 0: none */
+    void (*ready)(void *user, uint16_t port); /* listening; may be NULL */
+    void (*say)(void *user, const char *line); /* log lines, without their end */
+    void *user;
+} iv_server_options;
+
+void iv_server_options_init(iv_server_options *o);
+/* Runs until SIGTERM or SIGINT drained it (IV_OK), or the engine is lost. */
+iv_status iv_server_run(const iv_server_options *o, iv_error *err);
+
+/* ---- between the files of this folder: what a handler's `user` is */
+typedef struct iv_metrics iv_metrics;
+typedef struct iv_server {
+    const iv_server_options *o;
+    iv_http *http;
+    iv_bridge *bridge;
+    iv_metrics *metrics;
+    const char *model_name;
+    bool draining;
+} iv_server;
+
+/* api/routes.c: every route of the server. */
+extern const iv_http_route iv_server_routes[];
+extern const size_t iv_server_route_count;
+/* api/task.c: a report of a request or an order that a handler's task owns. */
+void iv_server_take_report(iv_server *s, const iv_report *report);
+
+#endif
