@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Variants: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with clusters of two that share
- * weights or of four that share both. */
+/* Variants: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with clusters of two that
+ * share weights or of four that share both. */
 enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR, IV_WGMMA_QUAD };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
@@ -36,11 +36,14 @@ static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
 
 static int ceil_div(size_t a, int b) { return (int)((a + (size_t)b - 1) / (size_t)b); }
 
-static size_t entries(const iv_gpu_linear_args *a) { return a->groups ? a->rows * a->groups->experts_per_token : a->rows; }
+static size_t entries(const iv_gpu_linear_args *a) {
+    return a->groups ? a->rows * a->groups->experts_per_token : a->rows;
+}
 
 static bool possible(const iv_gpu_linear_args *a) {
     if (a->arithmetic != IV_TC16 || a->type != a->w.type || (a->type != IV_BF16 && a->type != IV_F16)) return false;
-    if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8) return false;
+    if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8)
+        return false;
     if (a->rows > 1u << 24 || a->w.n > 1u << 24 || a->w.k_padded > 1u << 24 || a->w.expert_bytes % 16) return false;
     return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
 }
@@ -99,12 +102,14 @@ size_t iv_gpu_wgmma_scratch(size_t rows, size_t n) {
 
 /* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
  * ring with which `ctas` fit on an SM. */
-static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas, iv_gpu_linear_config *out) {
+static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas,
+                 iv_gpu_linear_config *out) {
     size_t kinds;
     const iv_wgmma_instance *all = instances(a->type, &kinds);
     for (size_t i = 0; i < kinds; i++) {
         const iv_wgmma_instance *w = &all[i];
-        if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves) continue;
+        if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves)
+            continue;
         int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
         if (ctas > w->ctas || !fits(a, w, split, stages)) continue;
         *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
@@ -114,15 +119,17 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 }
 
 /* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). More than 256 rows multiply; fewer stream weights, in
- * tiles no larger than the rows need, and split until there is work for all SMs; a small matrix is better in small tiles
- * than in a split of large ones. With experts, `rows` is what one has on average. */
+ * tiles no larger than the rows need, and split until there is work for all SMs; a small matrix is better in small
+ * tiles than in a split of large ones. With experts, `rows` is what one has on average. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
-    size_t rows = a->groups ? (entries(a) + a->groups->experts - 1) / (a->groups->experts ? a->groups->experts : 1) : a->rows;
+    size_t rows =
+        a->groups ? (entries(a) + a->groups->experts - 1) / (a->groups->experts ? a->groups->experts : 1) : a->rows;
     if (rows > 256) return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
     bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
     int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
-    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1, enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
+    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1,
+        enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
     while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
     for (; split > 0; split /= 2)
         for (int ctas = ceil_div((size_t)tiles * (size_t)split, IV_SMS); ctas > 0; ctas--)
@@ -137,7 +144,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
     if (!found) {
         cudaDriverEntryPointQueryResult result;
         void *p = NULL;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) == cudaSuccess &&
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) ==
+                cudaSuccess &&
             result == cudaDriverEntryPointSuccess)
             found = p;
     }
@@ -145,8 +153,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
 }
 
 /* Rows cut into leaves. Boxes of `box` rows by 64 of one leaf, 128-byte swizzle; zeros beyond the ends. */
-static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth, size_t row_bytes,
-                  size_t depth_bytes, int box) {
+static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth,
+                  size_t row_bytes, size_t depth_bytes, int box) {
     PFN_cuTensorMapEncodeTiled_v12000 f = encoder();
     size_t leaf = a->w.k_padded / (size_t)a->w.leaves;
     cuuint64_t dims[4] = {leaf, (cuuint64_t)a->w.leaves, rows, depth};
@@ -162,11 +170,13 @@ static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *dat
 static int multiprocessors(void) {
     static int known;
     int device = 0;
-    if (!known && cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
+    if (!known && cudaGetDevice(&device) == cudaSuccess)
+        cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
     return known ? known : IV_SMS;
 }
 
-static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c, iv_wgmma_plan *p) {
+static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
+                      iv_wgmma_plan *p) {
     memset(p, 0, sizeof *p);
     p->split = c->split, p->stages = c->stages, p->asked_bytes = asked_bytes(a, w);
     p->leaf_length = (int)(a->w.k_padded / (size_t)a->w.leaves), p->blocks = leaf_blocks(a);
@@ -190,8 +200,10 @@ static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w
     if (a->groups) {
         size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
         size_t tokens = (size_t)ceil_div(entries(a), w->tile_m) + busy;
-        size_t p_tiles = w->wide ? tokens / (size_t)w->qmates + busy : (size_t)ceil_div((size_t)p->weight_tiles, w->qmates);
-        size_t q_tiles = w->wide ? (size_t)ceil_div((size_t)p->weight_tiles, w->pmates) : tokens / (size_t)w->pmates + busy;
+        size_t p_tiles =
+            w->wide ? tokens / (size_t)w->qmates + busy : (size_t)ceil_div((size_t)p->weight_tiles, w->qmates);
+        size_t q_tiles =
+            w->wide ? (size_t)ceil_div((size_t)p->weight_tiles, w->pmates) : tokens / (size_t)w->pmates + busy;
         tiles = p_tiles * q_tiles > 1u << 20 ? 1 << 20 : (int)(p_tiles * q_tiles);
     }
     if (cluster > 2) {
@@ -212,17 +224,20 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
     int cluster = mates(w) * c->split;
-    int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2, a->w.expert_bytes,
-                   w->tile_n / (w->wide ? w->qmates : w->pmates));
-    if (!e) e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0,
-                       w->tile_m / (w->wide ? w->pmates : w->qmates));
-    if (!e) e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
+    int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
+                   a->w.expert_bytes, w->tile_n / (w->wide ? w->qmates : w->pmates));
+    if (!e)
+        e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0,
+                   w->tile_m / (w->wide ? w->pmates : w->qmates));
+    if (!e)
+        e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    attributes[1].val.clusterDim.x = (unsigned)cluster,
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)cluster), config.blockDim = dim3((unsigned)w->threads);
     config.dynamicSmemBytes = (size_t)shared_bytes(a, w, c->stages), config.stream = (cudaStream_t)s;
