@@ -11,6 +11,7 @@
 enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR, IV_WGMMA_QUAD };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
+enum { CTAS_MAX = 3 };             /* of one SM: more have rings too short */
 enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back, and a consumer one */
 
 /* ---- which configurations there are ------------------------------------------------------------------------- */
@@ -118,22 +119,27 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). More than 256 rows multiply; fewer stream weights, in
- * tiles no larger than the rows need, and split until there is work for all SMs; a small matrix is better in small
- * tiles than in a split of large ones. With experts, `rows` is what one has on average. */
+/* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). Many rows multiply; few stream weights, in tiles no
+ * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
+ * split of large ones. With experts, `rows` is what one has on average. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
-    size_t rows =
-        a->groups ? (entries(a) + a->groups->experts - 1) / (a->groups->experts ? a->groups->experts : 1) : a->rows;
-    if (rows > 256) return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
+    size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
+    if (a->groups) rows = (entries(a) + experts - 1) / experts;
+    int pairs =
+        ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
+    if ((rows > 256 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
+        return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
     bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
     int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
-    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1,
-        enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
+    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
+    int enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
     while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
-    for (; split > 0; split /= 2)
-        for (int ctas = ceil_div((size_t)tiles * (size_t)split, IV_SMS); ctas > 0; ctas--)
+    for (; split > 0; split /= 2) {
+        int ctas = ceil_div((size_t)tiles * (size_t)split, IV_SMS);
+        for (ctas = ctas < CTAS_MAX ? ctas : CTAS_MAX; ctas > 0; ctas--)
             if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
+    }
     return false;
 }
 
