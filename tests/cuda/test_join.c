@@ -326,5 +326,6 @@ int main(void) {
                                        cmocka_unit_test(who_waits_in_vain_says_so),
                                        cmocka_unit_test(what_cannot_be_is_refused), cmocka_unit_test(owners)};
     setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* loading a kernel waits for a GPU on which another rank waits */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* ranks that share a GPU must not share a queue */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
