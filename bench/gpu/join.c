@@ -1,6 +1,6 @@
 /* join.c: microseconds of iv_gpu_join between the GPUs of this machine, in CUDA graphs. bench/gpu/join_peers.py runs it
  * beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next layer's normed input.
- * Usage: bench_join RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
+ * Usage: bench_join RANKS [HIDDEN]; prints lines "rows pushed one_shot two_shot chosen". */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>
@@ -77,7 +77,7 @@ static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_join_way way, int j
                           .type = IV_BF16,
                           .normed_stride = t.hidden,
                           .way = way};
-    for (int r = 0; r < t.ranks; r++) nodes[r] = (iv_tree_node){0, (size_t)r};
+    for (int r = 0; r < t.ranks; r++) nodes[r] = (iv_tree_node){0, (size_t)r}, a.owner[r] = (uint8_t)r;
     iv_tree_join_make(nodes, (size_t)t.ranks, &a.join);
     memcpy(a.normed, t.normed, sizeof a.normed);
     check(cudaSetDevice(rank), "device");
@@ -135,8 +135,11 @@ int main(int argc, char **argv) {
     prepare();
     for (size_t rows = 1; rows <= ROWS_MAX; rows *= rows < 8 ? 8 : 2) {
         iv_gpu_join_args a = {.rows = rows, .hidden = t.hidden};
+        bool small = rows * t.hidden <= IV_GPU_PUSHED_MAX;
+        float pushed = small ? microseconds(rows, IV_GPU_JOIN_PUSHED) : 0.0f;
         float one = microseconds(rows, IV_GPU_JOIN_ONE_SHOT), two = microseconds(rows, IV_GPU_JOIN_TWO_SHOT);
-        printf("%zu %.2f %.2f %s\n", rows, one, two, iv_gpu_join_owner(&a, t.ranks, 0) < 0 ? "one" : "two");
+        printf("%zu %.2f %.2f %.2f %s\n", rows, pushed, one, two,
+               small ? "pushed" : iv_gpu_join_owner(&a, t.ranks, 0) < 0 ? "one" : "two");
         fflush(stdout);
     }
     return 0;

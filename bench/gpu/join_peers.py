@@ -53,16 +53,16 @@ def nccl(graphs):
 def ours(ranks, program, hidden):
     text = subprocess.run([program, str(ranks), str(hidden)], capture_output=True, text=True, check=True).stdout
     lines = [line.split() for line in text.splitlines()]
-    return {int(rows): (float(one), float(two), way) for rows, one, two, way in lines}
+    return {int(line[0]): (*map(float, line[1:4]), line[4]) for line in lines}
 
 
 def table(theirs, mine):
-    print(f"{'rows':>5} {'NCCL':>8} {'one-shot':>9} {'two-shot':>9} {'chosen':>8}  ratio   (us, medians of turns)")
+    print(f"{'rows':>5} {'NCCL':>8} {'pushed':>8} {'one-shot':>9} {'two-shot':>9} {'chosen':>8}  ratio   (us, medians of turns)")
     for rows in ROWS:
         n = statistics.median(turn[rows] for turn in theirs)
-        one, two = (statistics.median(turn[rows][i] for turn in mine) for i in (0, 1))
-        chosen = one if mine[0][rows][2] == "one" else two
-        print(f"{rows:5} {n:8.2f} {one:9.2f} {two:9.2f} {chosen:8.2f} {chosen / n:6.2f}")
+        pushed, one, two = (statistics.median(turn[rows][i] for turn in mine) for i in range(3))
+        chosen = {"pushed": pushed, "one": one, "two": two}[mine[0][rows][3]]
+        print(f"{rows:5} {n:8.2f} {pushed:8.2f} {one:9.2f} {two:9.2f} {chosen:8.2f} {chosen / n:6.2f}")
 
 
 def worker(rank, ranks, program, hidden):

@@ -117,7 +117,7 @@ static cudaGraphExec_t capture(const problem *p, const team *t, int rank) {
     for (int step = 0; step < STEPS; step++) {
         iv_gpu_join_args a = p->a;
         for (size_t i = 0; i < p->nodes; i++) {
-            a.node[i] = p->gpu_node[step % 2][i];
+            a.node[i] = p->gpu_node[step % 2][i], a.owner[i] = (uint8_t)p->owner[i];
             if (p->owner[i] != rank) continue;
             GPU_OK(cudaMemsetAsync(p->gpu_node[step % 2][i], 0xff, p->values * sizeof(float), s));
             GPU_OK(cudaMemcpyAsync(p->gpu_node[step % 2][i], p->gpu_source[step][i], p->values * sizeof(float),
@@ -233,7 +233,7 @@ static void joins(void **state) {
             static const size_t widths[] = {64, 250, 1000, 2048, 4096, 5120};
             size_t leaves = rng_below(&r, 4) ? 8 : (size_t)1 << rng_below(&r, 4),
                    rows = 1 + rng_below(&r, 3 * trial + 1);
-            differ += join_trial(&r, &t, rows, widths[rng_below(&r, 6)], leaves, (iv_gpu_join_way)(trial % 3));
+            differ += join_trial(&r, &t, rows, widths[rng_below(&r, 6)], leaves, (iv_gpu_join_way)(trial % 4));
         }
         if (t.gpus == ranks) join_trial(&r, &t, 700, 4096, 8, IV_GPU_JOIN_TWO_SHOT);
         if (t.gpus == ranks) join_trial(&r, &t, 300, 4096, 8, IV_GPU_JOIN_ONE_SHOT);

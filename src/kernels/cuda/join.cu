@@ -4,7 +4,11 @@
  * Block b of a rank meets block b of every other rank: it writes a number that grows by one each time into its word of
  * their flags, and waits until theirs stand in its own. The number is kept in device memory, so replayed graphs go on
  * counting. All ranks launch the same joins and meetings in the same order. Who waits longer than the timeout says so
- * in host memory and goes on: results are rubbish then, but nobody hangs. */
+ * in host memory and goes on: results are rubbish then, but nobody hangs.
+ *
+ * Small joins do not meet: each value is pushed together with a number that says of which join it is, and read when
+ * that has come. Two turns of the room suffice: who pushes for the join after the next has read the next one's values
+ * of all ranks, which they pushed after they had read this one's. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/ops.h"
@@ -17,12 +21,15 @@ enum {
     THREADS = IV_ROW_LANES,
     RANKS = IV_GPU_RANKS_MAX,
     COUNTS = BLOCKS_MAX * RANKS, /* where in the flags the numbers stand that blocks have come to */
-    POLLS = 1024,                /* between two looks at the clock */
+    PUSHES = COUNTS + BLOCKS_MAX, /* and how often they have pushed */
+    PUSHED = 4096,                /* what was pushed: [2][node][IV_GPU_PUSHED_MAX] of value and flag */
+    POLLS = 1024,                 /* between two looks at the clock */
     SHARED_MAX = 200 << 10,
     TWO_SHOT_BYTES = 1 << 18 /* over the links: what a second meeting is worth */
 };
 
-static_assert(COUNTS + BLOCKS_MAX <= IV_GPU_FLAG_WORDS, "flags");
+static_assert(PUSHES + BLOCKS_MAX <= PUSHED, "flags");
+static_assert(PUSHED + 2 * IV_LEAVES_MAX * IV_GPU_PUSHED_MAX * 2 == IV_GPU_FLAG_WORDS, "flags");
 
 #define DEVICE static __device__ __forceinline__
 
@@ -48,11 +55,13 @@ DEVICE uint64_t clock_ns(void) {
     return t;
 }
 
-/* How often this block has met the others. */
-DEVICE uint32_t count_of(const iv_gpu_peers &p) { return *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x]; }
+/* How often this block has met the others, or pushed. */
+DEVICE uint32_t count_of(const iv_gpu_peers &p, int which) {
+    return *(volatile uint32_t *)&p.flags[p.rank][which + blockIdx.x];
+}
 
-DEVICE void keep_count(const iv_gpu_peers &p, uint32_t count) {
-    if (threadIdx.x == 0) *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x] = count;
+DEVICE void keep_count(const iv_gpu_peers &p, int which, uint32_t count) {
+    if (threadIdx.x == 0) *(volatile uint32_t *)&p.flags[p.rank][which + blockIdx.x] = count;
 }
 
 /* Thread t speaks to rank t. What the block wrote before a __syncthreads() comes first. */
@@ -61,29 +70,32 @@ DEVICE void announce(const iv_gpu_peers &p, uint32_t count) {
         put_flag(&p.flags[threadIdx.x][blockIdx.x * RANKS + p.rank], count);
 }
 
+/* False: waited too long, or somebody else did. `start` begins as 0. */
+DEVICE bool may_wait(const iv_gpu_peers &p, uint64_t *start) {
+    uint64_t now = clock_ns();
+    if (*start == 0) *start = now;
+    if (now - *start < p.timeout_ns) return *(volatile uint32_t *)p.failed == 0;
+    *(volatile uint32_t *)p.failed = 1 + (uint32_t)p.rank;
+    return false;
+}
+
 /* To be followed by a __syncthreads(). */
 DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
     if (threadIdx.x >= p.ranks || threadIdx.x == p.rank) return;
     const uint32_t *flag = &p.flags[p.rank][blockIdx.x * RANKS + threadIdx.x];
     uint64_t start = 0;
-    for (uint32_t polls = 1; (int32_t)(get_flag(flag) - count) < 0; polls++) {
-        if (polls % POLLS) continue;
-        uint64_t now = clock_ns();
-        if (start == 0) start = now;
-        if (now - start < p.timeout_ns && *(volatile uint32_t *)p.failed == 0) continue;
-        if (now - start >= p.timeout_ns) *(volatile uint32_t *)p.failed = 1 + (uint32_t)p.rank;
-        break;
-    }
+    for (uint32_t polls = 1; (int32_t)(get_flag(flag) - count) < 0; polls++)
+        if (polls % POLLS == 0 && !may_wait(p, &start)) break;
 }
 
 static __global__ void __launch_bounds__(32) meet(const __grid_constant__ iv_gpu_peers p) {
     iv_let_next();
     iv_wait();
-    uint32_t count = count_of(p) + 1;
+    uint32_t count = count_of(p, COUNTS) + 1;
     announce(p, count);
     await(p, count);
     __syncwarp();
-    keep_count(p, count);
+    keep_count(p, COUNTS, count);
 }
 
 int iv_gpu_meet(const iv_gpu_peers *p, iv_gpu_stream stream) {
@@ -97,6 +109,7 @@ typedef struct job {
     iv_gpu_peers peers;
     const float *node[IV_LEAVES_MAX];
     iv_tree_join join;
+    uint8_t owner[IV_LEAVES_MAX];
     const float *bias, *weight;
     float *x;
     void *normed[RANKS]; /* [targets] */
@@ -132,6 +145,64 @@ template <int V> DEVICE void add_to(elements<V> *a, const elements<V> &b, bool f
     for (int i = 0; i < V; i++) a->at[i] = flush ? iv_add_flush(a->at[i], b.at[i]) : a->at[i] + b.at[i];
 }
 
+/* ---- pushing: two values and their flags are 16 bytes, of which each half is written and read at once --------------- */
+
+DEVICE uint32_t *room_of(uint32_t *flags, uint32_t turn, int node, size_t at) {
+    return flags + PUSHED + (((size_t)(turn % 2) * IV_LEAVES_MAX + node) * IV_GPU_PUSHED_MAX + at) * 2;
+}
+
+DEVICE void push_two(uint32_t *to, float a, float b, uint32_t turn) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(__float_as_uint(a)), "r"(turn),
+                 "r"(__float_as_uint(b))
+                 : "memory");
+}
+
+typedef struct pushed_four {
+    uint4 half[2];
+} pushed_four;
+
+DEVICE pushed_four look(const uint32_t *from) {
+    pushed_four v;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.half[i].x), "=r"(v.half[i].y), "=r"(v.half[i].z), "=r"(v.half[i].w)
+                     : "l"(from + 4 * i)
+                     : "memory");
+    return v;
+}
+
+DEVICE bool has_come(const pushed_four &v, uint32_t turn) {
+    return v.half[0].y == turn && v.half[0].w == turn && v.half[1].y == turn && v.half[1].w == turn;
+}
+
+DEVICE pushed_four look_until_come(const iv_gpu_peers &p, pushed_four v, const uint32_t *from, uint32_t turn) {
+    uint64_t start = 0;
+    for (uint32_t polls = 1; !has_come(v, turn); polls++) {
+        if (polls % POLLS == 0 && !may_wait(p, &start)) break;
+        v = look(from);
+    }
+    return v;
+}
+
+/* The own nodes of a row to all others. */
+DEVICE void push_row(const job &a, size_t row, uint32_t turn) {
+    for (int i = 0; i <= a.join.count; i++) {
+        if (a.owner[i] != a.peers.rank) continue;
+#pragma unroll 4
+        for (size_t c = threadIdx.x * 4; c < a.hidden; c += THREADS * 4) {
+            float4 v = *(const float4 *)(a.node[i] + row * a.hidden + c);
+            for (int r = 1; r < a.peers.ranks; r++) {
+                int rank = a.peers.rank + r < a.peers.ranks ? a.peers.rank + r : a.peers.rank + r - a.peers.ranks;
+                uint32_t *to = room_of(a.peers.flags[rank], turn, i, row * a.hidden + c);
+                push_two(to, v.x, v.y, turn), push_two(to + 4, v.z, v.w, turn);
+            }
+        }
+    }
+}
+
+/* ---- a row --------------------------------------------------------------------------------------------------- */
+
 /* The root over N nodes in the complete binary tree; N = 0: over any, as `join` says. Leaves it in v[0]. */
 template <int N, int V> DEVICE void add_nodes(const job &a, elements<V> *v) {
     if (N == 0)
@@ -143,19 +214,48 @@ template <int N, int V> DEVICE void add_nodes(const job &a, elements<V> *v) {
             if (i + apart < N) add_to<V>(&v[i], v[i + apart], a.flush);
 }
 
-/* x += the root, for columns from `column` on, U vectors of a thread at once; also into xs. */
-template <int N, int V, int U>
-DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, float *xs) {
+/* The nodes' values at U vectors of a thread, all asked for before any is used. PUSH: others' nodes were pushed. */
+template <int N, int V, int U, bool PUSH>
+DEVICE void load_nodes(const job &a, size_t row, size_t column, uint32_t turn, elements<V> v[U][N ? N : IV_LEAVES_MAX]) {
     enum { HELD = N ? N : IV_LEAVES_MAX };
-    elements<V> v[U][HELD], x[U];
+    pushed_four seen[PUSH ? U : 1][PUSH ? HELD : 1];
+    uint32_t *own = a.peers.flags[a.peers.rank];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         size_t c = column + u * THREADS * V;
-        if (c >= a.hidden) continue;
 #pragma unroll
-        for (int i = 0; i < HELD; i++)
-            if (N || i <= a.join.count) v[u][i] = load<V>(a.node[i] + row * a.hidden + c);
-        x[u] = load<V>(staged ? xs + c : a.x + row * a.hidden + c);
+        for (int i = 0; i < HELD; i++) {
+            if (c >= a.hidden || (N == 0 && i > a.join.count)) continue;
+            if (PUSH && a.owner[i] != a.peers.rank)
+                seen[PUSH ? u : 0][PUSH ? i : 0] = look(room_of(own, turn, i, row * a.hidden + c));
+            else
+                v[u][i] = load<V>(a.node[i] + row * a.hidden + c);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < (PUSH ? U : 0); u++) {
+        size_t c = column + u * THREADS * V;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (c >= a.hidden || (N == 0 && i > a.join.count) || a.owner[i] == a.peers.rank) continue;
+            pushed_four p = look_until_come(a.peers, seen[PUSH ? u : 0][PUSH ? i : 0],
+                                            room_of(own, turn, i, row * a.hidden + c), turn);
+            const uint32_t bits[4] = {p.half[0].x, p.half[0].z, p.half[1].x, p.half[1].z};
+#pragma unroll
+            for (int e = 0; e < V; e++) v[u][i].at[e] = __uint_as_float(bits[e]);
+        }
+    }
+}
+
+/* x += the root, for columns from `column` on, U vectors of a thread at once; also into xs. */
+template <int N, int V, int U, bool PUSH>
+DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, uint32_t turn, float *xs) {
+    elements<V> v[U][N ? N : IV_LEAVES_MAX], x[U];
+    load_nodes<N, V, U, PUSH>(a, row, column, turn, v);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        size_t c = column + u * THREADS * V;
+        if (c < a.hidden) x[u] = load<V>(staged ? xs + c : a.x + row * a.hidden + c);
     }
 #pragma unroll
     for (int u = 0; u < U; u++) {
@@ -220,10 +320,11 @@ template <int V> DEVICE void put_row(const job &a, size_t row, float r, const fl
 }
 
 /* staged: xs has the row's x. */
-template <int N, int V>
-DEVICE void join_row(const job &a, size_t row, bool staged, float *xs, const float *ws, float *lanes) {
-    enum { U = N == 2 && V == 4 ? 4 : N == 4 && V == 4 ? 2 : 1 };
-    for (size_t c = threadIdx.x * V; c < a.hidden; c += U * THREADS * V) add_columns<N, V, U>(a, row, c, staged, xs);
+template <int N, int V, bool PUSH>
+DEVICE void join_row(const job &a, size_t row, bool staged, uint32_t turn, float *xs, const float *ws, float *lanes) {
+    enum { U = N == 2 && V == 4 ? 4 : N == 4 && V == 4 && !PUSH ? 2 : 1 };
+    for (size_t c = threadIdx.x * V; c < a.hidden; c += U * THREADS * V)
+        add_columns<N, V, U, PUSH>(a, row, c, staged, turn, xs);
     if (!a.weight) return;
     __syncthreads();
     float r = scale_of(a, xs, lanes);
@@ -234,7 +335,8 @@ DEVICE void join_row(const job &a, size_t row, bool staged, float *xs, const flo
     __syncthreads(); /* xs and lanes are free again */
 }
 
-template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_rows(const __grid_constant__ job a) {
+template <int N, int V, bool PUSH>
+static __global__ void __launch_bounds__(THREADS) join_rows(const __grid_constant__ job a) {
     extern __shared__ float4 shared[];
     __shared__ float lanes[THREADS];
     float *xs = (float *)shared, *ws = xs + a.hidden;
@@ -242,21 +344,25 @@ template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_r
     if (a.weight)
         for (size_t c = threadIdx.x * V; c < a.hidden; c += THREADS * V) store<V>(ws + c, load<V>(a.weight + c));
     iv_wait();
-    uint32_t count = count_of(a.peers);
     size_t row = a.first + blockIdx.x;
     bool staged = a.weight && row < a.last;
-    announce(a.peers, count + 1);
+    uint32_t count = count_of(a.peers, PUSH ? PUSHES : COUNTS);
+    if (PUSH)
+        push_row(a, row, count + 1);
+    else
+        announce(a.peers, count + 1);
     for (size_t c = threadIdx.x * V; staged && c < a.hidden; c += THREADS * V)
         store<V>(xs + c, load<V>(a.x + row * a.hidden + c));
-    await(a.peers, count + 1);
+    if (!PUSH) await(a.peers, count + 1);
     __syncthreads(); /* and all threads have read the count */
-    for (; row < a.last; row += gridDim.x, staged = false) join_row<N, V>(a, row, staged, xs, ws, lanes);
+    for (; row < a.last; row += gridDim.x, staged = false)
+        join_row<N, V, PUSH>(a, row, staged, count + 1, xs, ws, lanes);
     if (a.meet_again) {
         __syncthreads();
         announce(a.peers, count + 2);
         await(a.peers, count + 2);
     }
-    keep_count(a.peers, count + 1 + a.meet_again);
+    keep_count(a.peers, PUSH ? PUSHES : COUNTS, count + 1 + a.meet_again);
 }
 
 /* ---- which way --------------------------------------------------------------------------------------------- */
@@ -270,6 +376,16 @@ static bool two_shot(const iv_gpu_join_args *a, int ranks) {
      * of the others. */
     size_t n = (size_t)ranks, one = a->rows * a->hidden * 4 * (n - 1), two = a->rows * a->hidden * 6 * (n - 1) / n;
     return one - two >= TWO_SHOT_BYTES;
+}
+
+/* Every rank must push something: that is how the others know where it is. */
+static bool pushed(const iv_gpu_join_args *a, int ranks) {
+    uint32_t owners = 0;
+    if (two_shot(a, ranks) || a->way == IV_GPU_JOIN_ONE_SHOT || a->rows > IV_GPU_PUSHED_MAX / a->hidden ||
+        a->rows > BLOCKS_MAX || a->hidden % 4 != 0 || a->normed_stride % 4 != 0)
+        return false;
+    for (size_t i = 0; i <= a->join.count; i++) owners |= 1u << a->owner[i];
+    return owners == (1u << ranks) - 1;
 }
 
 static size_t first_row(size_t rows, int ranks, int rank) { return rows * (size_t)rank / (size_t)ranks; }
@@ -295,13 +411,16 @@ static bool complete(const iv_tree_join *join, size_t nodes) {
            memcmp(join->from, want.from, want.count) == 0;
 }
 
-static int launch(const job *a, size_t blocks, cudaStream_t stream) {
-    bool fours = a->hidden % 4 == 0 && a->stride % 4 == 0;
-    auto *kernel = !fours                                             ? join_rows<0, 1>
-                   : a->join.count == 1 && complete(&a->join, 2) ? join_rows<2, 4>
-                   : a->join.count == 3 && complete(&a->join, 4) ? join_rows<4, 4>
-                   : a->join.count == 7 && complete(&a->join, 8) ? join_rows<8, 4>
-                                                                 : join_rows<0, 4>;
+template <bool PUSH> static auto kernel_for(const job *a) -> void (*)(const job) {
+    if (a->hidden % 4 != 0 || a->stride % 4 != 0) return join_rows<0, 1, false>;
+    if (a->join.count == 1 && complete(&a->join, 2)) return join_rows<2, 4, PUSH>;
+    if (a->join.count == 3 && complete(&a->join, 4)) return join_rows<4, 4, PUSH>;
+    if (a->join.count == 7 && complete(&a->join, 8)) return join_rows<8, 4, PUSH>;
+    return join_rows<0, 4, PUSH>;
+}
+
+static int launch(const job *a, bool push, size_t blocks, cudaStream_t stream) {
+    auto *kernel = push ? kernel_for<true>(a) : kernel_for<false>(a);
     size_t shared = a->weight ? shared_bytes(a->hidden) : 0;
     if (shared > 40 << 10) {
         int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
@@ -317,7 +436,7 @@ int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream 
     bool two = two_shot(a, p->ranks), fits = shared_bytes(a->hidden) <= SHARED_MAX;
     job j = {};
     j.peers = *p, j.join = a->join, j.bias = a->bias, j.x = a->x, j.hidden = a->hidden, j.stride = a->normed_stride;
-    memcpy(j.node, a->node, sizeof j.node);
+    memcpy(j.node, a->node, sizeof j.node), memcpy(j.owner, a->owner, sizeof j.owner);
     j.weight = fits ? a->norm_weight : NULL, j.eps = a->eps, j.type = a->type, j.flush = a->arithmetic == IV_FMA32;
     j.first = two ? first_row(a->rows, p->ranks, p->rank) : 0;
     j.last = two ? first_row(a->rows, p->ranks, p->rank + 1) : a->rows;
@@ -326,7 +445,7 @@ int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream 
     for (int i = 0; i < j.targets; i++) /* the own one first, then the next ranks': no two write to one at a time */
         j.normed[i] = a->normed[(p->rank + i) % p->ranks];
     size_t most = two ? (a->rows + (size_t)p->ranks - 1) / (size_t)p->ranks : a->rows;
-    int error = launch(&j, most < BLOCKS_MAX ? most : BLOCKS_MAX, stream);
+    int error = launch(&j, pushed(a, p->ranks), most < BLOCKS_MAX ? most : BLOCKS_MAX, stream);
     if (error || fits || !a->norm_weight) return error;
     return iv_gpu_rmsnorm(a->x, a->hidden, NULL, a->norm_weight, a->eps, a->rows, a->type, a->normed[p->rank],
                           a->normed_stride, stream);

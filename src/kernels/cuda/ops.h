@@ -251,26 +251,35 @@ enum { IV_GPU_RANKS_MAX = 8 };
 /* What the GPUs of one process share: flags in the memory of each, which the others reach by NVLink or PCIe. */
 typedef struct iv_gpu_peers {
     int ranks, rank;
-    uint32_t *flags[IV_GPU_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
+    uint32_t *flags[IV_GPU_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, 16-byte aligned, zeroed once */
     uint32_t *failed;                  /* host memory that all GPUs reach: 1 + the rank that gave up waiting */
     uint64_t timeout_ns;
 } iv_gpu_peers;
 
-enum { IV_GPU_FLAG_WORDS = 4096 };
+/* Flags, and after them room for what small joins push: two turns, each with as many values of every node, each value
+ * with its flag. */
+enum { IV_GPU_PUSHED_MAX = 32768, IV_GPU_FLAG_WORDS = 4096 + 2 * IV_LEAVES_MAX * IV_GPU_PUSHED_MAX * 2 };
 
 /* The end of a row-parallel layer over several GPUs, and the norm that follows it, in one launch by each rank:
  * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
  * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
  * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
- * One-shot: every rank adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to
- * all; x is then true for these alone: iv_gpu_join_owner says. Which is taken has the same bits. */
-typedef enum iv_gpu_join_way { IV_GPU_JOIN_BY_SIZE, IV_GPU_JOIN_ONE_SHOT, IV_GPU_JOIN_TWO_SHOT } iv_gpu_join_way;
+ * Pushed: every rank writes its nodes to the others and adds up all rows; for few rows. One-shot: every rank reads all
+ * nodes and adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to all; x is then
+ * true for these alone: iv_gpu_join_owner says. Which way is taken is a function of sizes and has the same bits. */
+typedef enum iv_gpu_join_way {
+    IV_GPU_JOIN_BY_SIZE,
+    IV_GPU_JOIN_PUSHED,
+    IV_GPU_JOIN_ONE_SHOT,
+    IV_GPU_JOIN_TWO_SHOT
+} iv_gpu_join_way;
 
 typedef struct iv_gpu_join_args {
     iv_arithmetic arithmetic;
     size_t rows, hidden;
     iv_tree_join join;
     const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order, on whichever GPU computed it */
+    uint8_t owner[IV_LEAVES_MAX];     /* the rank that computed it */
     const float *bias;                /* [hidden] or NULL */
     float *x;                         /* [rows][hidden] of this rank */
     const float *norm_weight;         /* NULL: no norm */

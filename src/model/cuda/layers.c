@@ -105,7 +105,8 @@ static int join(const step *t, const row_parallel *l) {
     size_t n = 0;
     for (size_t r = 0; r < g->ranks; r++) {
         a.normed[r] = g->rank[r].normed;
-        for (size_t i = 0; i < l->cuts->of[r].nodes; i++) a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden);
+        for (size_t i = 0; i < l->cuts->of[r].nodes; i++, n++)
+            a.node[n] = node_at(&g->rank[r], l->second, i, t->hidden), a.owner[n] = (uint8_t)r;
     }
     return iv_gpu_join(&peers, &a, t->r->stream);
 }
