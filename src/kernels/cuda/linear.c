@@ -29,10 +29,11 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
     return n;
 }
 
-/* Whether so few rows come that streaming the weights was the fastest (H200: 16 rows of 4096, 8 of 12288). */
+/* Whether the stream was the fastest on an H200 (bench/RESULTS.md): a few rows of few outputs, where a CTA of wgmma has
+ * too little to do; and experts that few rows chose. */
 static bool are_few(const iv_gpu_linear_args *a) {
     if (a->groups) return a->rows * a->groups->experts_per_token <= 8 * a->groups->experts;
-    return a->rows <= 16 && a->rows * a->w.k_padded <= 8 * 12288;
+    return a->rows <= 4 && a->w.n <= 5120;
 }
 
 /* A family that declines leaves the problem to the others; the generic kernels take everything. */
