@@ -1,6 +1,9 @@
-"""Attention beside cuDNN's (torch's scaled_dot_product_attention), bf16, 32 query heads over 8: microseconds a launch and
-what it makes of the machine. Launches stand in CUDA graphs, over enough sets of inputs that keys come from memory;
-medians; the two alternate. Usage: attention_peers.py LIBRARY [decode] [prefill] [quick]"""
+"""Attention beside cuDNN's (torch's scaled_dot_product_attention), bf16, 32 query heads over 8: microseconds a launch
+and what it makes of the machine. Launches stand in CUDA graphs, over enough sets of inputs that keys come from memory;
+medians; the two alternate. "alone": with a node between launches, so that none begins under the one before.
+
+Usage: attention_peers.py LIBRARY [decode] [prefill] [quick]
+LIBRARY: attention_shim.c and the objects of src/kernels/cuda/attention*, as a shared object."""
 import ctypes
 import math
 import statistics
@@ -46,10 +49,12 @@ class Ours:
 
     def run(self, q, out):
         pointer = lambda t: ctypes.c_void_p(t.data_ptr())
-        code = self.lib.shim_run(HEADS, KV_HEADS, self.dim, ctypes.c_float(self.scale), pointer(q), pointer(self.pages),
-                                 ctypes.c_size_t(self.page_count), pointer(out), pointer(self.plan), pointer(self.spans),
-                                 pointer(self.tables), pointer(self.scratch), int(self.decode), self.sms,
-                                 ctypes.c_size_t(self.rows), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        code = self.lib.shim_run(HEADS, KV_HEADS, self.dim, ctypes.c_float(self.scale), pointer(q),
+                                 pointer(self.pages), ctypes.c_size_t(self.page_count), pointer(out),
+                                 pointer(self.plan), pointer(self.spans), pointer(self.tables),
+                                 pointer(self.scratch), int(self.decode), self.sms, ctypes.c_size_t(self.rows),
+                                 stream)
         assert code == 0, code
 
 
@@ -137,7 +142,8 @@ def main():
     for f in (lib.shim_scratch, lib.shim_plan_bytes, lib.shim_plan):
         f.restype = ctypes.c_size_t
     what, quick = sys.argv[2:], "quick" in sys.argv
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}; cuDNN in []")
+    peer = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    print(f"{torch.cuda.get_device_name()}, {peer}; cuDNN in []")
     decode = [(1, 1024, 128), (1, 8192, 128), (1, 32768, 128), (16, 2048, 128), (64, 1024, 128), (64, 8192, 128),
               (256, 1024, 128), (256, 4096, 128), (1, 8192, 64), (64, 8192, 64)]
     prefill = [(2048, 128), (8192, 128), (32768, 128), (8192, 64)]

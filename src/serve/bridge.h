@@ -11,7 +11,7 @@
 typedef struct iv_bridge iv_bridge;
 
 typedef struct iv_bridge_options {
-    iv_engine_options engine;  /* strings must outlive the bridge */
+    iv_engine_options engine;   /* strings must outlive the bridge */
     size_t queued_requests_max; /* submitted and not yet running; more are IV_BUSY: --max-queued-requests, 1024 */
 } iv_bridge_options;
 
@@ -33,8 +33,8 @@ typedef struct iv_report {
 } iv_report;
 
 typedef enum iv_order {
-    IV_ORDER_FLUSH,   /* forget cached prefixes; IV_BUSY while requests run */
-    IV_ORDER_PAUSE,   /* no further step until CONTINUE; running requests keep their state */
+    IV_ORDER_FLUSH, /* forget cached prefixes; IV_BUSY while requests run */
+    IV_ORDER_PAUSE, /* no further step until CONTINUE; running requests keep their state */
     IV_ORDER_CONTINUE,
     IV_ORDER_ABORT_ALL,
     IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps */
@@ -43,11 +43,11 @@ typedef enum iv_order {
 /* A consistent look at the engine, as of its last step. */
 typedef struct iv_bridge_stats {
     iv_engine_stats engine;
-    size_t queued;  /* orders not yet taken */
+    size_t queued; /* orders not yet taken */
     size_t waiting_reports;
     bool paused, loading, failed; /* failed: the engine is lost; `why` says why */
     char why[1000];
-    uint64_t weight_version;  /* 0, and one more with each update */
+    uint64_t weight_version; /* 0, and one more with each update */
     char fingerprint[128];
 } iv_bridge_stats;
 
@@ -56,7 +56,7 @@ iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
 /* Ends all requests and the thread. NULL is fine. */
 void iv_bridge_close(iv_bridge *b);
 
-int iv_bridge_fd(const iv_bridge *b); /* readable while reports wait */
+int iv_bridge_fd(const iv_bridge *b);                     /* readable while reports wait */
 const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; constant but for the fingerprint: see stats */
 const iv_textual *iv_bridge_textual(const iv_bridge *b);  /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */

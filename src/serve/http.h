@@ -26,16 +26,16 @@ typedef struct iv_http_route {
 } iv_http_route;
 
 typedef struct iv_http_options {
-    const char *host;             /* "127.0.0.1" */
-    uint16_t port;                /* 0: any free one, see iv_http_port */
-    const char *api_key, *admin_key; /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
-    const char *allowed_origins;  /* for browsers: "*", or origins with commas; NULL: none */
-    size_t connections_max;       /* 4096; more are refused with 503 */
-    size_t head_bytes_max;        /* 16 KiB */
-    size_t body_bytes_max;        /* 8 MiB */
+    const char *host;                   /* "127.0.0.1" */
+    uint16_t port;                      /* 0: any free one, see iv_http_port */
+    const char *api_key, *admin_key;    /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    const char *allowed_origins;        /* for browsers: "*", or origins with commas; NULL: none */
+    size_t connections_max;             /* 4096; more are refused with 503 */
+    size_t head_bytes_max;              /* 16 KiB */
+    size_t body_bytes_max;              /* 8 MiB */
     uint32_t head_ms, body_ms, idle_ms; /* deadlines: 10 s for a head, 30 s for a body, 65 s between requests */
-    size_t stream_bytes_max;      /* 256 KiB may wait for a slow reader of a stream */
-    uint32_t stall_ms;            /* 30 s without progress and its stream is cut */
+    size_t stream_bytes_max;            /* 256 KiB may wait for a slow reader of a stream */
+    uint32_t stall_ms;                  /* 30 s without progress and its stream is cut */
     void (*log)(void *user, const iv_exchange *x, int status, double seconds, size_t bytes); /* may be NULL */
 } iv_http_options;
 
@@ -50,7 +50,7 @@ iv_status iv_http_run(iv_http *h, iv_error *err);
 /* From the loop's thread: takes no more connections, answers new requests with 503, ends when the open exchanges have
  * ended or deadline_ms passed. */
 void iv_http_drain(iv_http *h, uint32_t deadline_ms);
-void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the loop now */
+void iv_http_stop(iv_http *h);  /* from any thread or a signal watcher: ends the loop now */
 void iv_http_close(iv_http *h); /* NULL is fine */
 size_t iv_http_connections(const iv_http *h);
 
@@ -77,7 +77,8 @@ void iv_exchange_stream(iv_exchange *x, const char *type);
 /* One more piece. False: the reader is gone, or too slow (on_gone has been called, or will be). */
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
 void iv_exchange_stream_end(iv_exchange *x);
-/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used. */
+/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used.
+ */
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
 
 #endif

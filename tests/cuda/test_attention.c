@@ -285,6 +285,18 @@ static void long_contexts(void **state) {
     }
 }
 
+/* A step of single rows whose group is wider than a short tile. */
+static void wide_groups(void **state) {
+    (void)state;
+    if (no_gpu() || !is_hopper()) skip();
+    rng r = rng_start("cuda attention, wide groups");
+    problem p = {.s = {IV_TC16, IV_BF16, 60, 2, 64, 30, 0, 0}, .keys = NORMAL, .scale = 0.18f};
+    random_spans(&r, &p, 5, 1, 700);
+    finish_problem(&r, &p, NORMAL);
+    check_problem(&r, &p, 8);
+    free_problem(&p);
+}
+
 /* A captured launch follows the plan that is in memory when it is replayed. */
 static void graphs_follow_the_plan(void **state) {
     (void)state;
@@ -402,7 +414,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_cover_every_unit), cmocka_unit_test(a_changed_key_shows),
         cmocka_unit_test(graphs_follow_the_plan), cmocka_unit_test(every_kernel_has_the_reference_bits),
-        cmocka_unit_test(long_contexts),
+        cmocka_unit_test(long_contexts),          cmocka_unit_test(wide_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,14 +69,18 @@ static int longest_first(const void *x, const void *y) {
     return d ? d : (a->first_row > b->first_row) - (a->first_row < b->first_row);
 }
 
+/* A single row never is: a step of them launches no kernel for tall tiles. */
+static bool is_tall(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *span) {
+    return g->tall_tokens && span->rows > 1 && (size_t)span->rows * s->group > (size_t)g->rows;
+}
+
 /* Tiles of the spans that are tall, or that are not; returns how many, more than `room` when they do not fit. */
 static size_t make_tiles(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *spans,
                          size_t count, bool tall, iv_attention_tile *tiles, size_t room) {
     size_t n = 0;
     int step = tall ? g->tall_tokens : g->tokens;
     for (size_t i = 0; i < count; i++) {
-        bool is_tall = g->tall_tokens && (size_t)spans[i].rows * s->group > (size_t)g->rows;
-        if (is_tall != tall) continue;
+        if (is_tall(s, g, &spans[i]) != tall) continue;
         for (int token = 0; token < spans[i].rows; token += step, n++) {
             int here = spans[i].rows - token < step ? spans[i].rows - token : step;
             if (n >= room) return room + 1;

@@ -10,6 +10,8 @@
 enum { IV_WGMMA_SWAPPED = 0, IV_WGMMA_PAIRED = 2 };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
+enum { CTAS_MAX = 3 };             /* of one SM: more have rings too short */
+enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back, and a consumer one */
 
 /* ---- which configurations there are ------------------------------------------------------------------------- */
 
@@ -21,7 +23,7 @@ static int shared_bytes(const iv_wgmma_instance *w, int stages, const iv_gpu_gro
 static int deepest_ring(const iv_wgmma_instance *w, int blocks, int ctas, const iv_gpu_groups *groups) {
     int room = (IV_SHARED_MAX + 1024) / ctas - 1024, stages = 0;
     while (stages < IV_RING_MAX && shared_bytes(w, stages + 1, groups) <= room) stages++;
-    return stages < blocks ? stages : blocks > 2 ? blocks : 2;
+    return stages < blocks ? stages : blocks > IV_RING_MIN ? blocks : IV_RING_MIN;
 }
 
 static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
@@ -30,11 +32,14 @@ static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
 
 static int ceil_div(size_t a, int b) { return (int)((a + (size_t)b - 1) / (size_t)b); }
 
-static size_t entries(const iv_gpu_linear_args *a) { return a->groups ? a->rows * a->groups->experts_per_token : a->rows; }
+static size_t entries(const iv_gpu_linear_args *a) {
+    return a->groups ? a->rows * a->groups->experts_per_token : a->rows;
+}
 
 static bool possible(const iv_gpu_linear_args *a) {
     if (a->arithmetic != IV_TC16 || a->type != a->w.type || (a->type != IV_BF16 && a->type != IV_F16)) return false;
-    if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8) return false;
+    if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8)
+        return false;
     if (a->rows > 1u << 24 || a->w.n > 1u << 24 || a->w.k_padded > 1u << 24 || a->w.expert_bytes % 16) return false;
     return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
 }
@@ -46,7 +51,8 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 /* A ring has room for a root where roots are joined through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
     if (split * w->leaves != a->w.leaves || (split > 1 && (w->share || a->groups))) return false;
-    if (stages < 2 || stages > IV_RING_MAX || shared_bytes(w, stages, a->groups) > IV_SHARED_MAX) return false;
+    if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(w, stages, a->groups) > IV_SHARED_MAX)
+        return false;
     return split == 1 || stages * w->stage >= w->node;
 }
 
@@ -86,28 +92,44 @@ size_t iv_gpu_wgmma_scratch(size_t rows, size_t n) {
 
 /* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
  * ring with which `ctas` fit on an SM. */
-static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas, iv_gpu_linear_config *out) {
+static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas,
+                 iv_gpu_linear_config *out) {
     size_t kinds;
     const iv_wgmma_instance *all = instances(a->type, &kinds);
     for (size_t i = 0; i < kinds; i++) {
         const iv_wgmma_instance *w = &all[i];
-        if (w->tile_n != tile_n || w->tile_m != tile_m || w->share != variant || w->leaves * split != a->w.leaves) continue;
+        if (w->tile_n != tile_n || w->tile_m != tile_m || w->share != variant || w->leaves * split != a->w.leaves)
+            continue;
         int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
-        if (!fits(a, w, split, stages)) continue;
+        if (ctas > w->ctas || !fits(a, w, split, stages)) continue;
         *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
         return true;
     }
     return false;
 }
 
+/* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). Many rows multiply; few stream weights, in tiles no
+ * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
+ * split of large ones. With experts, `rows` is what one has on average. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
-    size_t rows = a->groups ? entries(a) / (a->groups->count ? a->groups->count : 1) : a->rows;
-    if (rows > 256) return take(a, 128, 128, 1, IV_WGMMA_PAIRED, 1, c);
-    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128, tile_n = tile_m == 128 ? 128 : 64;
+    size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
+    if (a->groups) rows = (entries(a) + experts - 1) / experts;
+    int pairs =
+        ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
+    if ((rows > 256 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
+        return take(a, 128, 128, 1, IV_WGMMA_PAIRED, 1, c);
+    bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
+    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
     int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
-    while (!a->groups && split < a->w.leaves && tiles * split < IV_SMS / 4 * 3) split *= 2;
-    return take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, 1, c);
+    int enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
+    while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
+    for (; split > 0; split /= 2) {
+        int ctas = ceil_div((size_t)tiles * (size_t)split, IV_SMS);
+        for (ctas = ctas < CTAS_MAX ? ctas : CTAS_MAX; ctas > 0; ctas--)
+            if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
+    }
+    return false;
 }
 
 /* ---- the launch --------------------------------------------------------------------------------------------- */
@@ -117,7 +139,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
     if (!found) {
         cudaDriverEntryPointQueryResult result;
         void *p = NULL;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) == cudaSuccess &&
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) ==
+                cudaSuccess &&
             result == cudaDriverEntryPointSuccess)
             found = p;
     }
@@ -125,8 +148,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
 }
 
 /* Rows cut into leaves. Boxes of `box` rows by 64 of one leaf, 128-byte swizzle; zeros beyond the ends. */
-static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth, size_t row_bytes,
-                  size_t depth_bytes, int box) {
+static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth,
+                  size_t row_bytes, size_t depth_bytes, int box) {
     PFN_cuTensorMapEncodeTiled_v12000 f = encoder();
     size_t leaf = a->w.k_padded / (size_t)a->w.leaves;
     cuuint64_t dims[4] = {leaf, (cuuint64_t)a->w.leaves, rows, depth};
@@ -142,11 +165,13 @@ static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *dat
 static int multiprocessors(void) {
     static int known;
     int device = 0;
-    if (!known && cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
+    if (!known && cudaGetDevice(&device) == cudaSuccess)
+        cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
     return known ? known : IV_SMS;
 }
 
-static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c, iv_wgmma_plan *p) {
+static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
+                      iv_wgmma_plan *p) {
     memset(p, 0, sizeof *p);
     p->split = c->split, p->stages = c->stages;
     p->leaf_length = (int)(a->w.k_padded / (size_t)a->w.leaves), p->blocks = leaf_blocks(a);
@@ -179,18 +204,21 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
     int share = w->share ? w->share : 1, cluster = share * c->split;
-    int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2, a->w.expert_bytes,
-                   w->tile_n / share);
+    int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
+                   a->w.expert_bytes, w->tile_n / share);
     if (!e) e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0, w->tile_m);
-    if (!e) e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
+    if (!e)
+        e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    attributes[1].val.clusterDim.x = (unsigned)cluster,
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(cluster_count(a, w, &plan) * cluster)), config.blockDim = dim3((unsigned)w->threads);
+    config.gridDim = dim3((unsigned)(cluster_count(a, w, &plan) * cluster)),
+    config.blockDim = dim3((unsigned)w->threads);
     config.dynamicSmemBytes = (size_t)shared_bytes(w, c->stages, a->groups), config.stream = (cudaStream_t)s;
     config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
