@@ -185,7 +185,7 @@ typedef struct iv_request {
     int logprobs;           /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
     bool sampling_logprobs; /* token events carry sampling_logprob */
     int prompt_logprobs;    /* -1: none; 0: of each token of the prompt; n: and of the n likeliest there, at most 20.
-                             * Tokens    whose log-probability is wanted are computed, cached or not */
+                             * What that takes is computed even if it is cached */
     size_t prompt_logprobs_start; /* from this position on; the first token, position 0, has none */
     bool score_only; /* generate nothing: IV_FINISH_LENGTH follows the prompt's events. max_tokens is 0 then, the prompt
                       * may be max_model_len long, and no receipt is kept */
