@@ -97,7 +97,7 @@ static inline void handle_flood(void *user, iv_exchange *x) {
 
 /* Starts a stream that fits into the server's buffer but not into the socket's. */
 static inline void handle_stall(void *user, iv_exchange *x) {
-    static const char piece[100000];
+    static const char piece[250000];
     handle_hold(user, x);
     iv_exchange_stream(x, "text/plain");
     iv_exchange_write(x, piece, sizeof piece);
