@@ -50,8 +50,9 @@ iv_status iv_http_run(iv_http *h, iv_error *err);
 /* From the loop's thread: takes no more connections, answers new requests with 503, ends when the open exchanges have
  * ended or deadline_ms passed. */
 void iv_http_drain(iv_http *h, uint32_t deadline_ms);
-void iv_http_stop(iv_http *h);  /* from any thread or a signal watcher: ends the loop now */
-void iv_http_close(iv_http *h); /* NULL is fine */
+void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the loop now */
+/* Open exchanges are told that they are gone. NULL is fine. */
+void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
 
 /* Calls `ready` on the loop's thread whenever fd (an eventfd) is readable; the callee reads it. */
@@ -61,24 +62,27 @@ iv_status iv_http_every(iv_http *h, uint32_t ms, void (*tick)(void *user), void 
 /* Calls `caught` on the loop's thread for a signal. */
 iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), void *user, iv_error *err);
 
-/* ---- a request: strings live as long as the exchange */
+/* ---- a request: strings live as long as the exchange. None of these calls calls back: handlers and on_gone run from
+ * the loop alone. */
 const char *iv_exchange_method(const iv_exchange *x);
-const char *iv_exchange_path(const iv_exchange *x);                     /* decoded, without the query */
+const char *iv_exchange_path(const iv_exchange *x);                     /* decoded, without query and trailing slash */
 const char *iv_exchange_query(const iv_exchange *x, const char *name);  /* decoded; NULL when absent */
 const char *iv_exchange_header(const iv_exchange *x, const char *name); /* NULL when absent */
 const char *iv_exchange_body(const iv_exchange *x, size_t *bytes);      /* NUL-terminated */
 const char *iv_exchange_id(const iv_exchange *x); /* x-request-id as given, or one that was made; sent back */
 
 /* ---- a response: a reply, or a stream. The exchange is gone after reply, after stream_end, and after on_gone. */
-void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value); /* before it begins */
+/* Before it begins. Control bytes of the value become "?". */
+void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value);
 void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes);
 /* Begins a 200 in pieces (chunked). */
 void iv_exchange_stream(iv_exchange *x, const char *type);
-/* One more piece. False: the reader is gone, or too slow (on_gone has been called, or will be). */
+/* One more piece; sent with others once the caller is back in the loop. False: the reader is gone, or more than
+ * stream_bytes_max waited for it before this piece (on_gone will be called, unless x is ended before). */
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
 void iv_exchange_stream_end(iv_exchange *x);
-/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used.
- */
+/* Called once if the client leaves (a half-closed connection counts), or its stream is cut, before the response has
+ * ended; after it x must not be used. Without it, x stays until it is answered, into the void. */
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
 
 #endif

@@ -1,0 +1,502 @@
+/* test_http.c: requests: what is taken and what is refused, limits, deadlines, keys, as a raw socket sees it. */
+#include "http_server.h"
+
+/* ---- requests */
+
+static void test_basic_requests(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    ask(s.port, "GET /echo?q=a%20b+c&r HTTP/1.1\r\nHost: x\r\nUser-Agent: me \r\n\r\n", &a);
+    assert_int_equal(a.status, 200);
+    assert_string_equal(a.body, "GET /echo q=a b c agent=me 0:");
+    assert_string_equal(answer_field(&a, "x-extra"), "a??b: c");
+    assert_string_equal(answer_field(&a, "Content-Type"), "text/plain");
+    assert_non_null(answer_field(&a, "Date"));
+    assert_null(answer_field(&a, "Connection"));
+    ask(s.port, "POST /echo/ HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", &a);
+    assert_string_equal(a.body, "POST /echo q=- agent=- 5:hello");
+    ask(s.port, "GET http://x.y:80/models/a%2Fb%C3%A9 HTTP/1.1\r\nHost: x.y\r\n\r\n", &a);
+    assert_string_equal(a.body, "GET /models/a/b\xc3\xa9 q=- agent=- 0:");
+    ask(s.port, "GET http://x.y?q=1 HTTP/1.1\r\nHost: x.y\r\n\r\n", &a);
+    assert_string_equal(a.body, "GET / q=1 agent=- 0:");
+    ask(s.port, "\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", &a);
+    assert_int_equal(a.status, 200);
+    finish(&s);
+    assert_true(atomic_load(&s.logged) == 5 && atomic_load(&s.ticks) >= 0);
+}
+
+static const char *const broken[] = {
+    "GET / HTTP/1.1\r\n\r\n", /* no Host */
+    "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "GET / HTTP/1.1\nHost: a\r\n\r\n", /* bare line feeds */
+    "GET / HTTP/1.1\r\nHost: a\n\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\n\n",
+    "GET / HTTP/1.1\r\nHost: a\rb\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n", /* control bytes */
+    "GET / HTTP/1.1\r\nHost: a\r\nX: \x7f\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+    "GET / HTTP/1.1\r\n Host: a\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\n 2\r\n\r\n", /* a folded line */
+    "GET / HTTP/1.1\r\nHost: a\r\nnonsense\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", /* lengths */
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\nx",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nx",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\nx",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 0x1\r\n\r\nx",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\nx",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\r\n0\r\n\r\n", /* chunks */
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n 1\r\nx\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n;x\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nx\r\n0\r\n\r\n",
+    "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: \x01\r\n\r\n",
+    "GET  / HTTP/1.1\r\nHost: a\r\n\r\n", /* request lines */
+    "GET / HTTP/1.1 \r\nHost: a\r\n\r\n",
+    "GET /\r\nHost: a\r\n\r\n",
+    "GET / http/1.1\r\nHost: a\r\n\r\n",
+    "GET / HTTP/1\r\nHost: a\r\n\r\n",
+    "G@T / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "ABCDEFGHIJKLMNOPQ / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET x HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET http:// HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /%0 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /%0a HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /%ff HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /?a=%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+    "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "\x16\x03\x01\x02 TLS to a plain port",
+};
+
+/* Each is 400 as JSON, and the connection is closed behind it. */
+static void test_broken_requests(void **state) {
+    (void)state;
+    served s;
+    start_plain(&s);
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        answer a;
+        int fd = dial(s.port);
+        say(fd, broken[i]);
+        hear(fd, &a);
+        if (a.status != 400) fail_msg("wanted 400, found %d for: %s", a.status, broken[i]);
+        assert_non_null(strstr(a.body, "{\"error\":{\"message\":\""));
+        assert_non_null(strstr(a.body, "\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":400}}"));
+        assert_string_equal(answer_field(&a, "Connection"), "close");
+        assert_true(is_closed(fd));
+        close(fd);
+    }
+    assert_int_equal(atomic_load(&s.handled), 0);
+    finish(&s);
+}
+
+/* The same answer wherever the bytes are cut: in two at every place, and one by one. */
+static void test_fragments(void **state) {
+    (void)state;
+    static const char *const requests[] = {
+        "GET /echo?q=%41 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\n\r\n2;a=\"b\"\r\nhe\r\n003\r\nllo\r\n0\r\n"
+        "Trailer: x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+    };
+    static const char *const wanted[] = {"GET /echo q=A agent=- 0:", "POST /echo q=- agent=- 5:hello",
+                                         "POST /echo q=- agent=- 5:hello", NULL, NULL};
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    for (size_t r = 0; r < sizeof requests / sizeof *requests; r++) {
+        size_t n = strlen(requests[r]);
+        for (size_t cut = 0; cut <= n; cut++) { /* 0: every byte alone */
+            size_t first = cut ? cut : 1, width = cut ? n : 1;
+            if (!wanted[r]) close(fd), fd = dial(s.port);
+            for (size_t at = 0; at < n;) {
+                size_t take = at == 0 ? first : n - at < width ? n - at : width;
+                say_bytes(fd, requests[r] + at, take);
+                at += take;
+                usleep(cut ? 300 : 100);
+            }
+            hear(fd, &a);
+            assert_int_equal(a.status, wanted[r] ? 200 : 400);
+            if (wanted[r]) assert_string_equal(a.body, wanted[r]);
+        }
+    }
+    close(fd);
+    finish(&s);
+}
+
+static void test_pipelining(void **state) {
+    (void)state;
+    enum { COUNT = 200 };
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    char text[COUNT * 128], *at = text;
+    at += sprintf(at, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (int i = 0; i < COUNT; i++)
+        at += sprintf(at, "POST /echo?q=%d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n%03d", i, i);
+    say_bytes(fd, text, (size_t)(at - text));
+    wait_for(&s.handled, 1);
+    usleep(20000);
+    assert_int_equal(atomic_load(&s.handled), 1); /* the others wait for the first */
+    order(&s, ANSWER_HELD);
+    hear(fd, &a);
+    assert_string_equal(a.body, "late");
+    for (int i = 0; i < COUNT; i++) {
+        char want[64];
+        snprintf(want, sizeof want, "POST /echo q=%d agent=- 3:%03d", i, i);
+        hear(fd, &a);
+        assert_string_equal(a.body, want);
+    }
+    close(fd);
+    finish(&s);
+}
+
+static void test_methods(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    say(fd, "HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear_as(fd, &a, true);
+    assert_int_equal(a.status, 200);
+    assert_string_equal(answer_field(&a, "Content-Length"), "25");
+    say(fd, "HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear_as(fd, &a, true);
+    assert_int_equal(a.status, 200);
+    hear(fd, &a); /* the connection is still in step */
+    assert_int_equal(a.status, 404);
+    assert_non_null(strstr(a.body, "\"code\":404"));
+    say(fd, "GET /size HTTP/1.1\r\nHost: x\r\n\r\nDELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(fd, &a);
+    assert_int_equal(a.status, 405);
+    assert_string_equal(answer_field(&a, "Allow"), "POST, OPTIONS");
+    hear(fd, &a);
+    assert_int_equal(a.status, 405);
+    assert_string_equal(answer_field(&a, "Allow"), "GET, HEAD, POST, OPTIONS");
+    say(fd, "OPTIONS /echo HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(fd, &a);
+    assert_int_equal(a.status, 204);
+    assert_string_equal(answer_field(&a, "Allow"), "GET, HEAD, POST, OPTIONS");
+    assert_null(answer_field(&a, "Content-Length"));
+    hear(fd, &a);
+    assert_int_equal(a.status, 204);
+    close(fd);
+    ask(s.port, "GET / HTTP/2.0\r\nHost: x\r\n\r\n", &a);
+    assert_int_equal(a.status, 505);
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", &a);
+    assert_int_equal(a.status, 417);
+    finish(&s);
+}
+
+static void test_old_clients(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    say(fd, "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
+    hear(fd, &a);
+    assert_string_equal(answer_field(&a, "Connection"), "keep-alive");
+    say(fd, "GET /stream HTTP/1.0\r\n\r\n");
+    hear(fd, &a);
+    assert_null(answer_field(&a, "Transfer-Encoding"));
+    assert_string_equal(a.body, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    assert_true(a.closed);
+    close(fd);
+    fd = dial(s.port);
+    say(fd, "GET / HTTP/1.1\r\nHost: x\r\nConnection: foo, Close\r\n\r\n");
+    hear(fd, &a);
+    assert_string_equal(answer_field(&a, "Connection"), "close");
+    assert_true(is_closed(fd));
+    close(fd);
+    finish(&s);
+}
+
+static void test_expect_continue(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    say(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n");
+    hear(fd, &a);
+    assert_int_equal(a.status, 100);
+    say(fd, "hi");
+    hear(fd, &a);
+    assert_string_equal(a.body, "POST /echo q=- agent=- 2:hi");
+    /* refused before the body is asked for */
+    say(fd, "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+    hear(fd, &a);
+    assert_int_equal(a.status, 404);
+    assert_string_equal(answer_field(&a, "Connection"), "close");
+    close(fd);
+    finish(&s);
+}
+
+static void test_ids(void **state) {
+    (void)state;
+    served s;
+    answer a, b;
+    start_plain(&s);
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine-1\r\n\r\n", &a);
+    assert_string_equal(answer_field(&a, "x-request-id"), "mine-1");
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: not mine\r\n\r\n", &a);
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", &b);
+    char first[1024];
+    snprintf(first, sizeof first, "%s", answer_field(&a, "x-request-id"));
+    assert_int_equal(strncmp(first, "req-", 4), 0);
+    assert_string_not_equal(first, answer_field(&b, "x-request-id"));
+    finish(&s);
+}
+
+/* ---- limits and deadlines */
+
+static void test_limits(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    static char text[9 << 20];
+    int at = sprintf(text, "GET / HTTP/1.1\r\nHost: x\r\nX: ");
+    memset(text + at, 'x', 16384 - (size_t)at);
+    memcpy(text + 16380, "\r\n\r\n", 5);
+    ask(s.port, text, &a); /* exactly the limit */
+    assert_int_equal(a.status, 200);
+    memcpy(text + 16380, "x\r\n\r\n", 6);
+    ask(s.port, text, &a);
+    assert_int_equal(a.status, 431);
+    at = sprintf(text, "GET / HTTP/1.1\r\nHost: x\r\n");
+    for (int i = 0; i < 100; i++) at += sprintf(text + at, "X: y\r\n");
+    sprintf(text + at, "\r\n");
+    ask(s.port, text, &a);
+    assert_int_equal(a.status, 431);
+
+    size_t max = 8 << 20;
+    at = sprintf(text, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", max);
+    memset(text + at, 'b', max);
+    int fd = dial(s.port);
+    say_bytes(fd, text, (size_t)at + max);
+    hear(fd, &a);
+    assert_string_equal(a.body, "8388608");
+    say(fd, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
+    say_bytes(fd, text + at, max);
+    say(fd, "\r\n0\r\n\r\n");
+    hear(fd, &a);
+    assert_string_equal(a.body, "8388608");
+    say(fd, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
+    say_bytes(fd, text + at, max);
+    say(fd, "\r\n1\r\nb");
+    hear(fd, &a);
+    assert_int_equal(a.status, 413);
+    close(fd);
+    static const char *const lengths[] = {"8388609", "18446744073709551615", "18446744073709551616",
+                                          "99999999999999999999999999999999"};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        sprintf(text, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %s\r\n\r\n", lengths[i]);
+        ask(s.port, text, &a);
+        assert_int_equal(a.status, 413);
+    }
+    ask(s.port, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", &a);
+    assert_int_equal(a.status, 413);
+    finish(&s);
+}
+
+/* A refused client that sends megabytes more still hears why. */
+static void test_refused_upload(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    static char junk[1 << 20];
+    int fd = dial(s.port);
+    say(fd, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n");
+    for (int i = 0; i < 8; i++) say_bytes(fd, junk, sizeof junk);
+    hear(fd, &a);
+    assert_int_equal(a.status, 413);
+    close(fd);
+    finish(&s);
+}
+
+static void test_deadlines(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.head_ms = 200, o.body_ms = 300, o.idle_ms = 400;
+    start(&s, &o);
+    double t = seconds_now();
+    int fd = dial(s.port);
+    say(fd, "GET / HT");
+    for (int i = 0; i < 15; i++) usleep(10000), say(fd, "T"); /* progress does not help */
+    hear(fd, &a);
+    assert_int_equal(a.status, 408);
+    assert_true(is_closed(fd) && seconds_now() - t >= 0.19);
+    close(fd);
+    t = seconds_now();
+    fd = dial(s.port);
+    say(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe");
+    hear(fd, &a);
+    assert_int_equal(a.status, 408);
+    assert_true(seconds_now() - t >= 0.29);
+    close(fd);
+    t = seconds_now();
+    fd = dial(s.port); /* says nothing: closed without a word */
+    hear(fd, &a);
+    assert_true(a.closed && !a.head[0] && seconds_now() - t >= 0.39);
+    close(fd);
+    fd = dial(s.port);
+    say(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(fd, &a);
+    t = seconds_now();
+    assert_true(is_closed(fd) && seconds_now() - t >= 0.3);
+    close(fd);
+    /* a handler takes the time it takes */
+    fd = dial(s.port);
+    say(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 1);
+    usleep(600000);
+    order(&s, ANSWER_HELD);
+    hear(fd, &a);
+    assert_string_equal(a.body, "late");
+    close(fd);
+    finish(&s);
+}
+
+static void test_connection_limit(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.connections_max = 3;
+    start(&s, &o);
+    int fd[3];
+    for (int i = 0; i < 3; i++) {
+        fd[i] = dial(s.port);
+        say(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        hear(fd[i], &a);
+        assert_int_equal(a.status, 200);
+    }
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", &a);
+    assert_int_equal(a.status, 503);
+    assert_non_null(answer_field(&a, "Retry-After"));
+    for (int i = 0; i < 3; i++) close(fd[i]);
+    do { /* soon there is room again */
+        usleep(1000);
+        ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", &a);
+    } while (a.status != 200);
+    finish(&s);
+}
+
+/* ---- keys and origins */
+
+static int status_with(uint16_t port, const char *what, const char *authorization) {
+    char text[512];
+    answer a;
+    snprintf(text, sizeof text, "%s HTTP/1.1\r\nHost: x\r\n%s%s%s\r\n", what, authorization ? "Authorization: " : "",
+             authorization ? authorization : "", authorization ? "\r\n" : "");
+    ask(port, text, &a);
+    if (a.status == 401) assert_string_equal(answer_field(&a, "WWW-Authenticate"), "Bearer");
+    return a.status;
+}
+
+static void test_keys(void **state) {
+    (void)state;
+    served s;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    start(&s, &o);
+    assert_int_equal(status_with(s.port, "GET /keyed", NULL), 200);
+    assert_int_equal(status_with(s.port, "POST /admin", NULL), 403);
+    assert_int_equal(status_with(s.port, "POST /admin", "Bearer "), 403);
+    finish(&s);
+    o.api_key = "sesame", o.admin_key = "root";
+    start(&s, &o);
+    assert_int_equal(status_with(s.port, "GET /", NULL), 200);
+    assert_int_equal(status_with(s.port, "GET /keyed", NULL), 401);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Bearer sesam"), 401);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Bearer sesamee"), 401);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Basic sesame"), 401);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Bearer"), 401);
+    assert_int_equal(status_with(s.port, "GET /keyed", "bearer  sesame"), 200);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Bearer root"), 200);
+    assert_int_equal(status_with(s.port, "POST /admin", NULL), 401);
+    assert_int_equal(status_with(s.port, "POST /admin", "Bearer sesame"), 403);
+    assert_int_equal(status_with(s.port, "POST /admin", "Bearer root"), 200);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Bearer sesame\r\nAuthorization: Bearer sesame"), 400);
+    finish(&s);
+}
+
+static void test_origins(void **state) {
+    (void)state;
+    static const char preflight[] = "OPTIONS /keyed HTTP/1.1\r\nHost: x\r\nOrigin: %s\r\n"
+                                    "Access-Control-Request-Method: GET\r\n"
+                                    "Access-Control-Request-Headers: authorization,content-type\r\n\r\n";
+    served s;
+    answer a;
+    char text[512];
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.api_key = "k";
+    o.allowed_origins = "http://a.b, https://c.d:1";
+    start(&s, &o);
+    snprintf(text, sizeof text, preflight, "https://c.d:1");
+    ask(s.port, text, &a);
+    assert_int_equal(a.status, 204);
+    assert_string_equal(answer_field(&a, "Access-Control-Allow-Origin"), "https://c.d:1");
+    assert_string_equal(answer_field(&a, "Access-Control-Allow-Headers"), "authorization,content-type");
+    assert_string_equal(answer_field(&a, "Access-Control-Allow-Methods"), "GET, HEAD, OPTIONS");
+    assert_string_equal(answer_field(&a, "Vary"), "Origin");
+    snprintf(text, sizeof text, preflight, "http://a.b.evil");
+    ask(s.port, text, &a);
+    assert_null(answer_field(&a, "Access-Control-Allow-Origin"));
+    assert_null(answer_field(&a, "Access-Control-Allow-Methods"));
+    ask(s.port, "GET /keyed HTTP/1.1\r\nHost: x\r\nOrigin: http://a.b\r\n\r\n", &a);
+    assert_int_equal(a.status, 401); /* an error can be read by the page too */
+    assert_string_equal(answer_field(&a, "Access-Control-Allow-Origin"), "http://a.b");
+    finish(&s);
+    o.allowed_origins = "*";
+    start(&s, &o);
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\nOrigin: null\r\n\r\n", &a);
+    assert_string_equal(answer_field(&a, "Access-Control-Allow-Origin"), "*");
+    finish(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_basic_requests),
+        cmocka_unit_test(test_broken_requests),
+        cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_pipelining),
+        cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_old_clients),
+        cmocka_unit_test(test_expect_continue),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refused_upload),
+        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_connection_limit),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_origins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
