@@ -250,7 +250,7 @@ static void numbers(page *p, const number *list, size_t count, const char *type)
         const char *name = list[i].names[p->dialect];
         if (!name) continue;
         head(p, name, list[i].help, type);
-        PRINT(p, "%s{%s} %.17g\n", name, p->labels, list[i].value(&p->look));
+        PRINT(p, "%s{%s} %.15g\n", name, p->labels, list[i].value(&p->look));
     }
 }
 
@@ -259,11 +259,11 @@ static void print_histogram(page *p, const char *name, const char *help, const h
     head(p, name, help, "histogram");
     for (size_t i = 0; i < h->count; i++) {
         below += h->in[i];
-        PRINT(p, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->labels, h->bounds[i], (unsigned long long)below);
+        PRINT(p, "%s_bucket{%s,le=\"%.15g\"} %llu\n", name, p->labels, h->bounds[i], (unsigned long long)below);
     }
     below += h->in[h->count];
     PRINT(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, p->labels, (unsigned long long)below);
-    PRINT(p, "%s_sum{%s} %.17g\n", name, p->labels, h->sum);
+    PRINT(p, "%s_sum{%s} %.15g\n", name, p->labels, h->sum);
     PRINT(p, "%s_count{%s} %llu\n", name, p->labels, (unsigned long long)below);
 }
 
