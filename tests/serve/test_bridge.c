@@ -136,6 +136,7 @@ static void ask_long(iv_bridge *b, listener *l) {
     iv_error err;
     iv_bridge_request_init(b, &r);
     r.ids = ids, r.id_count = 3, r.ignore_eos = true, r.has_seed = true, r.seed = 1;
+    r.max_tokens = SANITIZED ? 60 : 200;
     ASSERT_OK(iv_bridge_submit(b, &r, l, &l->id, &err), &err);
 }
 
@@ -237,7 +238,7 @@ static void refusals_are_reports(void **state) {
  * answer of a quiet engine. */
 static void a_crowd_with_cancels(void **state) {
     (void)state;
-    enum { N = SANITIZED ? 60 : 200 };
+    enum { N = SANITIZED ? 40 : 200 };
     rng random = rng_start("a_crowd_with_cancels");
     iv_engine *e = open_small();
     iv_bridge *b = open_bridge(N, 0, 8);

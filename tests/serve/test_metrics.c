@@ -111,7 +111,8 @@ static size_t check_page(const char *page) {
         const char *suffix = line + strlen(family);
         if (strcmp(type, "histogram") != 0) assert_int_equal(n, strlen(family));
         if (strcmp(type, "histogram") == 0)
-            assert_true(!strncmp(suffix, "_bucket{", 8) || !strncmp(suffix, "_sum{", 5) || !strncmp(suffix, "_count{", 7));
+            assert_true(!strncmp(suffix, "_bucket{", 8) || !strncmp(suffix, "_sum{", 5) ||
+                        !strncmp(suffix, "_count{", 7));
         const char *value = line + n + labels_length(line + n);
         char *end;
         assert_int_equal(*value, ' ');
@@ -133,7 +134,8 @@ static double value_of(const char *page, const char *name, const char *label) {
     char start[160];
     snprintf(start, sizeof start, "\n%s{", name);
     for (const char *at = page; (at = strstr(at, start)); at++) {
-        const char *labels = at + strlen(start) - 1, *behind = labels + labels_length(labels), *has = strstr(labels, label);
+        const char *labels = at + strlen(start) - 1, *behind = labels + labels_length(labels),
+                   *has = strstr(labels, label);
         if (has && has < behind) return strtod(behind, NULL);
     }
     fail_msg("no %s with %s", name, label);
@@ -176,7 +178,7 @@ static void histograms_add_up(void **state) {
     assert_true(value_of(p, "invar_request_seconds_bucket", "le=\"+Inf\"") == 3);
     assert_true(value_of(p, "invar_request_seconds_count", "") == 3);
     assert_true(value_of(p, "invar_request_seconds_sum", "") == 10002);
-    assert_true(value_of(p, "invar_time_to_first_token_seconds_count", "") == 2); /* one had none */
+    assert_true(value_of(p, "invar_time_to_first_token_seconds_count", "") == 2);            /* one had none */
     assert_true(value_of(p, "invar_time_to_first_token_seconds_bucket", "le=\"0.1\"") == 1); /* bounds are inside */
     assert_true(value_of(p, "invar_inter_token_seconds_bucket", "le=\"0.0005\"") == 1);
     assert_true(value_of(p, "invar_inter_token_seconds_bucket", "le=\"0.0025\"") == 5);
