@@ -163,8 +163,10 @@ static iv_ticket *take_ticket(iv_bridge *b) {
 /* In the order they came in. Not all at once: those that run should not wait for a flood to be read. */
 static void take_tickets(iv_bridge *b) {
     iv_ticket *t;
-    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && !b->lost && (t = take_ticket(b)); i++) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (t = take_ticket(b)); i++) {
         if (t->request) {
+            bytes += iv_size_min(t->request->text_bytes, IV_BRIDGE_TAKE_BYTES);
             submit(b, t);
             continue;
         }
