@@ -80,7 +80,8 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : e->gpus[0] ? 256 : 16;
     e->max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : e->gpus[0] ? 8192 : 512;
-    e->logit_rows_max = iv_size_min(e->max_num_seqs * e->rows_max, e->max_num_batched_tokens);
+    size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, e->gpus[0] ? 0 : IV_SCORED_ROWS);
+    e->logit_rows_max = iv_size_min(rows, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;
     return IV_OK;
 }
@@ -144,7 +145,7 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->plan_waiting = calloc(seqs, sizeof *e->plan_waiting);
     e->plan_items = calloc(seqs, sizeof *e->plan_items);
     e->items = calloc(seqs, sizeof *e->items);
-    e->item_events = calloc(seqs * e->rows_max, sizeof *e->item_events);
+    e->item_events = calloc(e->logit_rows_max, sizeof *e->item_events);
     e->spans = calloc(seqs, sizeof *e->spans);
     e->ids = calloc(e->max_num_batched_tokens, sizeof *e->ids);
     e->logit_rows = calloc(e->logit_rows_max, sizeof *e->logit_rows);
@@ -192,6 +193,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
     if (e->numerics == IV_VANILLA_BLAS && !e->gpus[0]) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
+    e->model_options = m;
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
@@ -243,6 +245,7 @@ void iv_engine_close(iv_engine *e) {
     iv_blas_close(e->blas);
     iv_pool_close(e->pool);
     iv_textual_close(e->textual);
+    free(e->updated_from);
     free(e);
 }
 
