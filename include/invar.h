@@ -144,6 +144,15 @@ typedef struct iv_engine_stats {
 } iv_engine_stats;
 IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats);
 
+/* Puts another checkpoint's weights into an open engine: its files are read, checked and hashed as iv_engine_open
+ * would, beside the old weights (memory for both is needed); only then are they swapped, all ranks at once, and cached
+ * prefixes forgotten. After any error the old weights are there, untouched. From config.json come the numbers that are
+ * part of the model (norms' epsilon, rotary settings, end-of-sequence ids); what sizes memory or says which tensors
+ * there are must be what it was, or IV_INVALID names it. Tokenizer, chat template, generation defaults and dtype stay.
+ * Fingerprint and digests of iv_engine_get_info are new afterwards, in the same strings. IV_BUSY while requests wait or
+ * run. IV_UNSUPPORTED on GPUs and under mpirun. */
+IV_API iv_status iv_engine_update_weights(iv_engine *engine, const char *dir, iv_error *err);
+
 /* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once; it computes its share of every
  * step until rank 0 closes its engine (IV_OK) or another rank is lost. */
 IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
@@ -172,8 +181,14 @@ typedef struct iv_request {
     const iv_logit_bias *logit_bias;
     size_t logit_bias_count;
     bool has_seed;
-    uint64_t seed;           /* without has_seed one is drawn, and reported by the events */
-    int logprobs;            /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
+    uint64_t seed;          /* without has_seed one is drawn, and reported by the events */
+    int logprobs;           /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
+    bool sampling_logprobs; /* token events carry sampling_logprob */
+    int prompt_logprobs;    /* -1: none; 0: of each token of the prompt; n: and of the n likeliest there, at most 20.
+                             * Tokens    whose log-probability is wanted are computed, cached or not */
+    size_t prompt_logprobs_start; /* from this position on; the first token, position 0, has none */
+    bool score_only; /* generate nothing: IV_FINISH_LENGTH follows the prompt's events. max_tokens is 0 then, the prompt
+                      * may be max_model_len long, and no receipt is kept */
     const char *const *stop; /* generation ends before any of these; at most 16 of at most 256 bytes */
     size_t stop_count;
     const int32_t *stop_ids;
@@ -188,9 +203,9 @@ typedef struct iv_request {
  * generation_config.json suggests (do_sample false: temperature 0). */
 IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
 
-/* Queues a request; *id is never 0. A prompt that is empty, that leaves no room for an answer in max_model_len, or that
- * names tokens outside the vocabulary, an id in use, and fields out of range are IV_INVALID; a full queue is IV_BUSY.
- */
+/* Queues a request; *id is never 0. A prompt that is empty, that leaves no room for an answer in max_model_len (unless
+ * score_only), or that names tokens outside the vocabulary, an id in use, and fields out of range are IV_INVALID; a
+ * full queue is IV_BUSY. */
 IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
 
 /* Ends a request, waiting or running, at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED and carries the text
@@ -213,7 +228,8 @@ IV_API iv_status iv_engine_step(iv_engine *engine, bool *busy, iv_error *err);
 
 typedef enum iv_event_kind {
     IV_EVENT_TOKEN, /* one more token; text may be empty while a character or a stop string is incomplete */
-    IV_EVENT_DONE   /* the last event of a request */
+    IV_EVENT_DONE,  /* the last event of a request */
+    IV_EVENT_PROMPT /* a token of the prompt, in order and before the first IV_EVENT_TOKEN, if prompt_logprobs >= 0 */
 } iv_event_kind;
 
 typedef enum iv_finish {
@@ -239,12 +255,16 @@ typedef struct iv_event {
     uint64_t seed;
     const char *text; /* new text; whole UTF-8 characters. DONE: what was held back, if cancelled or an error */
     size_t text_bytes;
-    /* TOKEN */
+    /* TOKEN, PROMPT */
     int32_t token;
-    float logprob;         /* always computed: it is part of the digest */
-    const iv_logprob *top; /* the request's `logprobs` likeliest: larger first, then smaller id */
+    size_t position;       /* of the token in prompt and answer; of the prompt's first token 0 */
+    float logprob;         /* of a generated token always computed: it is part of the digest */
+    const iv_logprob *top; /* the request's `logprobs` or `prompt_logprobs` likeliest: larger first, then smaller id */
     size_t top_count;
-    const float *logits; /* [vocab_size] as the model gave them, if the request keeps logits; else NULL */
+    /* TOKEN */
+    float sampling_logprob; /* under the distribution that the token was drawn from: after bias, penalties, temperature
+                             * and filters (NUMERICS.md, 10.8); temperature 0: 0. Not wanted: 0 */
+    const float *logits;    /* [vocab_size] as the model gave them, if the request keeps logits; else NULL */
     /* DONE */
     iv_finish finish;
     const char *error;  /* NULL unless IV_FINISH_ERROR */

@@ -24,6 +24,7 @@ static iv_request plain_request(size_t max_tokens, uint64_t seed) {
                         .has_seed = true,
                         .seed = seed,
                         .logprobs = -1,
+                        .prompt_logprobs = -1,
                         .keep_logits = true};
 }
 

@@ -157,6 +157,7 @@ static int submit_stranger(runner *r, iv_error *err) {
                           .has_seed = true,
                           .seed = verify_random(&r->state),
                           .logprobs = (int)below(r, 2),
+                          .prompt_logprobs = -1,
                           .ignore_eos = true};
     uint64_t id;
     iv_status status = iv_engine_submit(r->engine, &request, &id, err);

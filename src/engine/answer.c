@@ -8,6 +8,7 @@
 #include "numerics/rows.h"
 #include "text/ids.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
@@ -104,8 +105,8 @@ typedef struct measured_row {
     float max, log_sum; /* log softmax is (x - max) - log_sum */
 } measured_row;
 
-/* Fails where there is no distribution to sample from: a NaN, +infinity or nothing but -infinity reaches the sum. */
-static iv_status measure(const iv_engine *e, const iv_sequence *s, measured_row *r, iv_error *err) {
+/* False where there is no distribution to sample from: a NaN, +infinity or nothing but -infinity reaches the sum. */
+static bool measure(const iv_engine *e, measured_row *r) {
     float sum;
     if (r->sampled) {
         r->max = r->sampled->max, r->log_sum = r->sampled->log_sum;
@@ -113,8 +114,25 @@ static iv_status measure(const iv_engine *e, const iv_sequence *s, measured_row 
         e->kernels->sum_exp(r->logits, (size_t)e->model->config.vocab_size, &r->max, &sum);
         r->log_sum = iv_ref_log(sum);
     }
-    if (r->log_sum >= 0.0f && r->log_sum < 1e30f) return IV_OK;
-    return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", s->tokens.count);
+    return r->log_sum >= 0.0f && r->log_sum < 1e30f;
+}
+
+static iv_status not_finite(size_t position, iv_error *err) {
+    return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", position);
+}
+
+static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v, int wanted) {
+    v->event.top_count = wanted > 0 ? (size_t)wanted : 0;
+    iv_top_logprobs(e->kernels, r->logits, (size_t)e->model->config.vocab_size, r->max, r->log_sum, v->top,
+                    v->event.top_count);
+}
+
+void iv_score_row(const iv_engine *e, iv_event_slot *v, const float *logits) {
+    measured_row r = {.logits = logits};
+    v->event.logprob = NAN;
+    if (!measure(e, &r)) return;
+    v->event.logprob = (logits[v->event.token] - r.max) - r.log_sum;
+    list_top(e, &r, v, v->sequence->prompt_logprobs);
 }
 
 /* The token joins its sequence and the digest. */
@@ -124,10 +142,7 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
     v->event.token = token, v->event.logprob = logprob;
     if (s->kept_logits)
         v->event.logits = memcpy(s->kept_logits + r->index * vocab, r->logits, vocab * sizeof *r->logits);
-    if (s->logprobs > 0) {
-        iv_top_logprobs(e->kernels, r->logits, vocab, r->max, r->log_sum, v->top, (size_t)s->logprobs);
-        v->event.top_count = (size_t)s->logprobs;
-    }
+    if (s->logprobs > 0) list_top(e, r, v, s->logprobs);
     uint32_t bits[2] = {(uint32_t)token, iv_bits(logprob)};
     uint8_t raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
@@ -144,11 +159,13 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     if (item->sampled) r.sampled = item->sampled + row;
     iv_event_slot *v = &item->events[item->event_count];
     v->sequence = s;
-    v->event = (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed};
-    IV_TRY(measure(e, s, &r, err));
+    v->event =
+        (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed, .position = s->tokens.count};
+    if (!measure(e, &r)) return not_finite(s->tokens.count, err);
     int32_t token =
         r.sampled ? r.sampled->token
-                  : iv_sample(sampler, e->kernels, &s->sampling, r.logits, s->seen, s->seen_count, s->tokens.count);
+                  : iv_sample_with_logprob(sampler, e->kernels, &s->sampling, r.logits, s->seen, s->seen_count,
+                                           s->tokens.count, s->sampling_logprobs ? &v->event.sampling_logprob : NULL);
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), full = s->tokens.count >= s->tokens_max;
     IV_TRY(advance_text(s, v, token, end || full, &item->stop, err));
@@ -164,10 +181,25 @@ static void note_draft(iv_sequence *s, size_t drafted, size_t accepted) {
     s->guess_limit = accepted == drafted ? iv_size_min(2 * drafted, IV_DRAFT_MAX) : accepted + 1;
 }
 
+/* What the rows of the prompt came to, as far as they are numbers. */
+static iv_status answer_scored(iv_step_item *item, iv_error *err) {
+    for (; item->event_count < item->scored; item->event_count++) {
+        const iv_event *v = &item->events[item->event_count].event;
+        if (isnan(v->logprob)) return not_finite(v->position, err);
+        item->sequence->told = v->position + 1;
+    }
+    return IV_OK;
+}
+
 void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item) {
     iv_sequence *s = item->sequence;
     size_t accepted = 0;
     forget_taken_text(s);
+    if (answer_scored(item, &s->error) != IV_OK)
+        item->finish = IV_FINISH_ERROR;
+    else if (item->samples && s->score_only)
+        item->finish = IV_FINISH_LENGTH;
+    if (!item->samples || item->finish != IV_FINISH_NONE) return;
     for (size_t row = 0; row <= item->draft; row++) {
         if (answer_row(e, sampler, item, row, &s->error) != IV_OK) item->finish = IV_FINISH_ERROR;
         if (item->finish != IV_FINISH_NONE || row == item->draft) break;

@@ -24,6 +24,12 @@ iv_status iv_events_open(iv_engine *e, iv_error *err) {
 
 bool iv_events_have_room(const iv_engine *e) { return e->events_max - e->event_count >= e->cancels + step_events(e); }
 
+/* Each row becomes an event; besides, whatever runs or is cancelled may end. There is room for rows_max of each
+ * sequence if there is room at all. */
+size_t iv_events_rows(const iv_engine *e) {
+    return iv_size_min(e->logit_rows_max, e->events_max - e->event_count - e->cancels - e->max_num_seqs);
+}
+
 static iv_event_slot *next_slot(iv_engine *e) {
     IV_ASSERT(e->event_count < e->events_max);
     if (e->event_count == 0) e->event_first = 0; /* stays where the cache has it */
@@ -32,10 +38,11 @@ static iv_event_slot *next_slot(iv_engine *e) {
 
 void iv_emit_item(iv_engine *e, const iv_step_item *item) {
     iv_sequence *s = item->sequence;
-    if (item->event_count && s->first_token == 0) s->first_token = iv_now();
+    size_t tokens = item->event_count - iv_size_min(item->scored, item->event_count);
+    if (tokens && s->first_token == 0) s->first_token = iv_now();
     for (size_t i = 0; i < item->event_count; i++) *next_slot(e) = item->events[i];
     s->untaken += item->event_count;
-    e->stats.tokens_generated += item->event_count;
+    e->stats.tokens_generated += tokens;
 }
 
 static void free_ended(iv_engine *e) {

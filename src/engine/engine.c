@@ -80,7 +80,8 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : e->gpus[0] ? 256 : 16;
     e->max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : e->gpus[0] ? 8192 : 512;
-    e->logit_rows_max = iv_size_min(e->max_num_seqs * e->rows_max, e->max_num_batched_tokens);
+    size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, e->gpus[0] ? 0 : IV_SCORED_ROWS);
+    e->logit_rows_max = iv_size_min(rows, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;
     return IV_OK;
 }
@@ -144,7 +145,7 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->plan_waiting = calloc(seqs, sizeof *e->plan_waiting);
     e->plan_items = calloc(seqs, sizeof *e->plan_items);
     e->items = calloc(seqs, sizeof *e->items);
-    e->item_events = calloc(seqs * e->rows_max, sizeof *e->item_events);
+    e->item_events = calloc(e->logit_rows_max, sizeof *e->item_events);
     e->spans = calloc(seqs, sizeof *e->spans);
     e->ids = calloc(e->max_num_batched_tokens, sizeof *e->ids);
     e->logit_rows = calloc(e->logit_rows_max, sizeof *e->logit_rows);

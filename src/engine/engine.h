@@ -24,6 +24,7 @@ enum {
     IV_STOP_IDS_MAX = 64,
     IV_LOGIT_BIAS_MAX = 4096,
     IV_LOGPROBS_MAX = 20,
+    IV_SCORED_ROWS = 128, /* prompt tokens whose log-probabilities one step computes, on a CPU at least */
     IV_FINGERPRINT_BYTES = 96
 };
 
@@ -36,7 +37,9 @@ typedef struct iv_sequence {
     iv_kv_table table;
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
-    int logprobs;
+    int logprobs, prompt_logprobs;
+    size_t told; /* positions before it have no log-probability to tell any more; prompt_tokens: none has */
+    bool sampling_logprobs, score_only;
     uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
     char *receipt;          /* once the sequence has ended */
     bool ignore_eos, keep_special, cancelled;
@@ -77,10 +80,11 @@ typedef struct iv_event_slot {
 typedef struct iv_step_item {
     iv_sequence *sequence;
     size_t tokens, draft;          /* rows of the batch: known tokens, then guessed ones */
-    bool samples;                  /* logits of the last known token and of the guessed ones are wanted */
+    size_t scored;                 /* prompt tokens whose log-probability is told */
+    bool samples;                  /* the last known token is computed: an answer begins or goes on */
     const float *logits;           /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
     const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
-    iv_event_slot *events;         /* [rows_max] */
+    iv_event_slot *events;         /* [scored + rows_max]: those of the prompt first */
     size_t event_count;
     iv_finish finish;
     const char *stop; /* the stop string that was met, or NULL */
@@ -125,7 +129,7 @@ struct iv_engine {
     iv_plan_sequence *plan_running, *plan_waiting; /* [max_num_seqs] */
     iv_plan_item *plan_items;                      /* [max_num_seqs] */
     iv_step_item *items;                           /* [max_num_seqs] */
-    iv_event_slot *item_events;                    /* [max_num_seqs][rows_max] */
+    iv_event_slot *item_events;                    /* [logit_rows_max]: what a row of logits comes to */
     iv_attention_span *spans;                      /* [max_num_seqs] */
     int32_t *ids;                                  /* [max_num_batched_tokens] */
     uint32_t *logit_rows;                          /* [logit_rows_max] */
@@ -151,8 +155,11 @@ iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err);
 void iv_engine_requeue(iv_engine *e, size_t running_index);
 
 /* ---- emit.c: logits -> tokens, text, stop decisions, events */
+/* Fills in the log-probabilities of an event of the prompt whose token the row predicts; NaN: the row has none. */
+void iv_score_row(const iv_engine *e, iv_event_slot *v, const float *logits);
 /* Samples from the rows of an item, one after another as far as its guesses come true, and fills its events, finish
- * and stop. Touches the item and its sequence alone: items may be answered on different threads. */
+ * and stop; its rows of the prompt are scored. Touches the item and its sequence alone: items may be answered on
+ * different threads. */
 void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item);
 /* Puts the item's events into the ring, which has room. */
 void iv_emit_item(iv_engine *e, const iv_step_item *item);
@@ -160,8 +167,9 @@ void iv_emit_item(iv_engine *e, const iv_step_item *item);
 void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop);
 iv_status iv_events_open(iv_engine *e, iv_error *err);
 void iv_events_close(iv_engine *e);
-/* Room for all that a step may emit? */
+/* Room for all that a step may emit, if at most iv_events_rows rows of logits are wanted? */
 bool iv_events_have_room(const iv_engine *e);
+size_t iv_events_rows(const iv_engine *e);
 
 /* ---- fingerprint.c */
 iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES], iv_error *err);

@@ -261,7 +261,7 @@ static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error
     IV_TRY(need_ids(r, &o, "prompt_ids", &q->ids, &q->id_count, err));
     if (q->id_count == 0) return iv_fail(err, IV_FORMAT, "%s: request.prompt_ids: wanted a token, found none", o.file);
     IV_TRY(need_int(&o, "max_tokens", 1, IV_RECEIPT_TOKENS_MAX, &most, err));
-    q->max_tokens = (size_t)most;
+    q->max_tokens = (size_t)most, q->prompt_logprobs = -1;
     IV_TRY(read_sampling(q, &o, err));
     IV_TRY(read_seed(&o, &q->seed, err));
     q->has_seed = true;

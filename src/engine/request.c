@@ -10,8 +10,12 @@
 
 void iv_request_init(const iv_engine *e, iv_request *r) {
     const iv_generation_config *g = &e->generation;
-    *r = (iv_request){
-        .add_special = true, .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1};
+    *r = (iv_request){.add_special = true,
+                      .temperature = 1.0f,
+                      .top_p = 1.0f,
+                      .repetition_penalty = 1.0f,
+                      .logprobs = -1,
+                      .prompt_logprobs = -1};
     if (g->has_temperature) r->temperature = (float)g->temperature;
     if (g->has_top_p && g->top_p > 0) r->top_p = (float)g->top_p;
     if (g->has_min_p) r->min_p = (float)g->min_p;
@@ -26,6 +30,21 @@ static iv_status in_range(const char *name, float value, float low, float high, 
                    (double)high, (double)value);
 }
 
+static iv_status check_logprobs(const char *name, int value, size_t vocab, iv_error *err) {
+    if (value >= -1 && value <= IV_LOGPROBS_MAX && (size_t)(value < 0 ? 0 : value) <= vocab) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: wanted -1 to %zu, found %d", name, iv_size_min(IV_LOGPROBS_MAX, vocab), value);
+}
+
+/* What a request that generates nothing cannot ask for. */
+static iv_status check_score_only(const iv_request *r, iv_error *err) {
+    if (!r->score_only) return IV_OK;
+    if (r->max_tokens)
+        return iv_fail(err, IV_INVALID, "max_tokens: wanted 0 beside score_only, found %zu", r->max_tokens);
+    if (r->keep_receipt)
+        return iv_fail(err, IV_INVALID, "keep_receipt: a request with score_only has no answer to keep one of");
+    return IV_OK;
+}
+
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
     IV_TRY(in_range("temperature", r->temperature, 0.0f, 100.0f, false, err));
@@ -37,8 +56,9 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     IV_TRY(in_range("presence_penalty", r->presence_penalty, -2.0f, 2.0f, false, err));
     IV_TRY(in_range("frequency_penalty", r->frequency_penalty, -2.0f, 2.0f, false, err));
     if (r->top_k < 0) return iv_fail(err, IV_INVALID, "top_k: wanted 0 (off) or more, found %d", (int)r->top_k);
-    if (r->logprobs < -1 || r->logprobs > IV_LOGPROBS_MAX || (size_t)(r->logprobs < 0 ? 0 : r->logprobs) > vocab)
-        return iv_fail(err, IV_INVALID, "logprobs: wanted 0 to %d, found %d", IV_LOGPROBS_MAX, r->logprobs);
+    IV_TRY(check_logprobs("logprobs", r->logprobs, vocab, err));
+    IV_TRY(check_logprobs("prompt_logprobs", r->prompt_logprobs, vocab, err));
+    IV_TRY(check_score_only(r, err));
     if (r->stop_count > IV_STOPS_MAX)
         return iv_fail(err, IV_INVALID, "stop: wanted at most %d strings, found %zu", IV_STOPS_MAX, r->stop_count);
     for (size_t i = 0; i < r->stop_count; i++) {
@@ -69,8 +89,8 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     return IV_OK;
 }
 
-static iv_status check_length(const iv_engine *e, size_t tokens, iv_error *err) {
-    if (tokens < e->max_model_len) return IV_OK;
+static iv_status check_length(const iv_engine *e, const iv_request *r, size_t tokens, iv_error *err) {
+    if (tokens < e->max_model_len || (r->score_only && tokens == e->max_model_len)) return IV_OK;
     return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu", tokens,
                    e->max_model_len);
 }
@@ -79,14 +99,17 @@ static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequenc
     if ((r->text != NULL) == (r->ids != NULL))
         return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s",
                        r->text ? "both" : "neither");
-    if (r->ids) IV_TRY(check_length(e, r->id_count, err)); /* before so many are read */
+    if (r->ids) IV_TRY(check_length(e, r, r->id_count, err)); /* before so many are read */
     if (r->text)
         IV_TRY(iv_tokenize(e->textual, r->text, r->text_bytes, r->add_special, &s->tokens, err));
     else if (!iv_ids_append(&s->tokens, r->ids, r->id_count))
         return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
     s->prompt_tokens = s->tokens.count;
     if (s->prompt_tokens == 0) return iv_fail(err, IV_INVALID, "prompt: wanted at least one token, found none");
-    IV_TRY(check_length(e, s->prompt_tokens, err));
+    IV_TRY(check_length(e, r, s->prompt_tokens, err));
+    if (r->prompt_logprobs >= 0 && r->prompt_logprobs_start > s->prompt_tokens)
+        return iv_fail(err, IV_INVALID, "prompt_logprobs_start: wanted at most %zu, the prompt's tokens, found %zu",
+                       s->prompt_tokens, r->prompt_logprobs_start);
     for (size_t i = 0; i < s->prompt_tokens; i++)
         if (s->tokens.data[i] < 0 || s->tokens.data[i] >= e->model->config.vocab_size)
             return iv_fail(err, IV_INVALID, "prompt: token %zu: wanted an id below %lld, found %d", i,
@@ -125,14 +148,18 @@ static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence 
         ok = ok && iv_size_mul(e->rows_max, vocab, &logits) &&
              (s->kept_logits = calloc(logits, sizeof *s->kept_logits)) != NULL;
     if (!ok) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
-    if (e->rows_max > 1) IV_TRY(iv_draft_index_open(&s->draft, s->tokens_max, err));
+    if (e->rows_max > 1 && !r->score_only) IV_TRY(iv_draft_index_open(&s->draft, s->tokens_max, err));
     s->guess_limit = e->rows_max - 1;
     return iv_kv_table_open(&s->table, s->tokens_max, err);
 }
 
 static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     size_t room = e->max_model_len - s->prompt_tokens;
+    if (r->score_only) room = 0;
     s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
+    s->prompt_logprobs = r->prompt_logprobs, s->score_only = r->score_only;
+    s->sampling_logprobs = r->sampling_logprobs;
+    s->told = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
     s->priority = r->priority;
     s->sampling = (iv_sampling){.temperature = r->temperature,

@@ -52,15 +52,22 @@ static iv_plan_sequence look_at_running(const iv_engine *e, iv_sequence *s) {
                               .computed = s->computed,
                               .pages = s->table.count,
                               .own = iv_kv_sole(&s->table, &e->kv),
-                              .draft = s->guess_count};
+                              .draft = s->guess_count,
+                              .score_from = s->told - 1,
+                              .score_to = s->prompt_tokens - 1};
 }
 
 /* One that waits, with the pages that the prefix cache has for it. Its last token is computed in any case, for the
- * logits. */
+ * logits, and so is all from the first whose log-probability is still to be told. */
 static iv_plan_sequence look_at_waiting(const iv_engine *e, const iv_sequence *s) {
-    size_t own = 0, known = s->tokens.count, limit = e->prefix_caching ? (known - 1) / IV_ATTENTION_BLOCK : 0;
-    size_t pages = iv_kv_match(&e->kv, s->tokens.data, limit, &own);
-    return (iv_plan_sequence){.known = known, .computed = pages * IV_ATTENTION_BLOCK, .pages = pages, .own = own};
+    size_t own = 0, known = s->tokens.count, first = s->told < s->prompt_tokens ? s->told - 1 : known - 1;
+    size_t pages = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, &own);
+    return (iv_plan_sequence){.known = known,
+                              .computed = pages * IV_ATTENTION_BLOCK,
+                              .pages = pages,
+                              .own = own,
+                              .score_from = s->told - 1,
+                              .score_to = s->prompt_tokens - 1};
 }
 
 /* Looks at the head of the queue. A look walks through the whole prompt, so none is given to those whom the plan cannot
@@ -86,7 +93,8 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
                         .pages_available = iv_kv_available(&e->kv),
                         .token_budget = e->max_num_batched_tokens,
                         .seqs_max = e->max_num_seqs,
-                        .tile_rows = e->tile_rows};
+                        .tile_rows = e->tile_rows,
+                        .row_budget = iv_events_rows(e)};
     for (size_t i = 0; i < in.running_count; i++) e->plan_running[i] = look_at_running(e, e->running.at[i]);
     *plan = (iv_plan){.items = e->plan_items};
     iv_plan_step(&in, plan);
@@ -112,8 +120,7 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
         e->items[count] = (iv_step_item){.sequence = s,
                                          .tokens = plan->items[i].tokens,
                                          .draft = plan->items[i].draft,
-                                         .samples = plan->items[i].samples,
-                                         .events = e->item_events + count * e->rows_max};
+                                         .samples = plan->items[i].samples};
         count++;
     }
     for (size_t i = running; i-- > 0;)
@@ -134,13 +141,14 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
 static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
     iv_gpu_sampling row = {.temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
+    if (s->sampling_logprobs && p->temperature > 0.0f) return false;
     return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
            p->frequency_penalty == 0.0f && iv_gpu_model_samples(&row);
 }
 
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
     const iv_sampling *p = &s->sampling;
-    e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here;
+    e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;
     e->logits_too[at] = s->kept_logits || s->logprobs > 0;
     if (here)
         e->row_sampling[at] = (iv_gpu_sampling){.temperature = p->temperature,
@@ -149,6 +157,25 @@ static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, 
                                                 .top_k = p->top_k,
                                                 .seed = p->seed,
                                                 .position = position};
+}
+
+/* The rows of a chunk, which begins with batch row `first`, that predict a prompt token whose log-probability is to be
+ * told. Returns how many; they have the places from `at` on. */
+static size_t want_scores(iv_engine *e, const iv_step_item *item, size_t first, size_t at) {
+    const iv_sequence *s = item->sequence;
+    size_t from = iv_size_max(s->computed + 1, s->told),
+           to = iv_size_min(s->computed + item->tokens + 1, s->prompt_tokens);
+    for (size_t p = from; p < to; p++, at++) {
+        e->logit_rows[at] = (uint32_t)(first + (p - 1 - s->computed)), e->sample_here[at] = false,
+        e->logits_too[at] = true;
+        e->item_events[at].sequence = item->sequence;
+        e->item_events[at].event = (iv_event){.request = s->id,
+                                              .kind = IV_EVENT_PROMPT,
+                                              .seed = s->sampling.seed,
+                                              .token = s->tokens.data[p],
+                                              .position = p};
+    }
+    return to > from ? to - from : 0;
 }
 
 /* ---- running it ---------------------------------------------------------------------------------------- */
@@ -164,8 +191,10 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
         memcpy(e->ids + row + items[i].tokens, s->guess, items[i].draft * sizeof *e->ids);
         e->spans[i] = (iv_attention_span){
             .first_row = row, .rows = rows, .position = (int64_t)s->computed, .pages = s->table.pages};
+        items[i].events = e->item_events + wanted;
+        wanted += items[i].scored = want_scores(e, &items[i], row, wanted);
         row += rows;
-        if (!items[i].samples) continue;
+        if (!items[i].samples || s->score_only) continue;
         bool here = sampled_on_gpu(e, s);
         size_t first = row - items[i].draft - 1;
         items[i].logits = e->logits + wanted * vocab;
@@ -192,9 +221,17 @@ typedef struct answering {
     iv_step_item *items;
 } answering;
 
+static void score_task(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const iv_engine *e = ((const answering *)context)->e;
+    iv_event_slot *v = &e->item_events[index];
+    if (v->event.kind == IV_EVENT_PROMPT) iv_score_row(e, v, e->logits + index * (size_t)e->model->config.vocab_size);
+}
+
 static void answer_task(void *context, size_t index, size_t worker) {
     const answering *a = context;
-    if (a->items[index].samples) iv_answer_item(a->e, &a->e->samplers[worker], &a->items[index]);
+    if (a->items[index].samples || a->items[index].scored)
+        iv_answer_item(a->e, &a->e->samplers[worker], &a->items[index]);
 }
 
 /* Runs items as one batch, samples where they reach the end, and puts what came of it into the ring. */
@@ -204,7 +241,9 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
     fill_batch(e, items, count, &batch);
     IV_TRY(iv_engine_forward(e, &batch, err));
     double start = iv_now();
-    for (size_t i = 0; i < count; i++) items[i].sequence->computed += items[i].tokens;
+    size_t scored = 0;
+    for (size_t i = 0; i < count; i++) items[i].sequence->computed += items[i].tokens, scored += items[i].scored;
+    if (scored) iv_pool_run(e->pool, batch.logit_count, score_task, &a);
     iv_pool_run(e->pool, count, answer_task, &a);
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;

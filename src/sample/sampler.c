@@ -213,39 +213,68 @@ static const float *prepare(iv_sampler *s, const iv_sampling *p, const float *lo
     return s->work;
 }
 
-int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
-                  const iv_seen *seen, size_t seen_count, uint64_t position) {
-    const float *row = prepare(s, p, logits, seen, seen_count);
-    int32_t first = (int32_t)kernels->largest(row, s->vocab);
-    float max = row[first];
-    if (p->temperature == 0.0f) return first;
-    if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
-    bool whole = p->top_k <= 0 || (size_t)p->top_k >= s->vocab;
-    if (whole && p->top_p >= 1.0f && p->min_p == 0.0f) return gumbel_max_of_all(kernels, p, row, s->vocab, position);
+/* 10.7: (x[id] - max) - log(sum of exp(x - max) over a row in which dropped tokens are -infinity). */
+static float log_share(const iv_kernels *kernels, const float *x, size_t vocab, float max, int32_t id) {
+    float unused, sum;
+    kernels->sum_exp(x, vocab, &unused, &sum);
+    return (x[id] - max) - iv_ref_log(sum);
+}
+
+/* Drops from the row all but those that pass min-p among the first in order up to `last`. */
+static void drop_others(float *x, size_t vocab, int32_t last, float max, float min_p) {
+    float end = x[last];
+    for (size_t i = 0; i < vocab; i++) {
+        bool kept = x[i] > end || (x[i] == end && (int32_t)i <= last);
+        if (!kept || (min_p > 0.0f && !passes_min_p(x[i], max, min_p))) x[i] = -INFINITY;
+    }
+}
+
+/* Narrows s->work to the first in order, left in s->order; returns how many. Some filter is on. */
+static size_t narrow(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, float max) {
     float *x = s->work;
-    if (row != x) memcpy(x, row, s->vocab * sizeof *x);
-    size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab, kept;
-    if (k < s->vocab / 2)
-        kept = top_k_then_p(s, kernels, p, k);
-    else if (k < s->vocab) {
+    size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab;
+    if (k < s->vocab / 2) return top_k_then_p(s, kernels, p, k);
+    if (k < s->vocab) {
         select_first(kernels, x, s->vocab, s->order, k);
         for (size_t i = 0; i < s->vocab; i++) /* what top-k drops leaves the row: the sums then skip it */
             if (before(x, s->order[k - 1], (int32_t)i)) x[i] = -INFINITY;
-        kept = p->top_p < 1.0f ? nucleus_of_all(s, kernels, max, p->top_p) : k;
-    } else if (p->top_p < 1.0f)
-        kept = nucleus_of_all(s, kernels, max, p->top_p);
-    else {
-        for (size_t i = 0; i < s->vocab; i++)
-            if (!passes_min_p(x[i], max, p->min_p)) x[i] = -INFINITY;
-        return gumbel_max_of_all(kernels, p, x, s->vocab, position);
+        if (p->top_p >= 1.0f) return k;
     }
+    return nucleus_of_all(s, kernels, max, p->top_p);
+}
+
+int32_t iv_sample_with_logprob(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
+                               const iv_seen *seen, size_t seen_count, uint64_t position, float *logprob) {
+    const float *row = prepare(s, p, logits, seen, seen_count);
+    int32_t first = (int32_t)kernels->largest(row, s->vocab);
+    float max = row[first];
+    if (logprob) *logprob = 0.0f;
+    if (p->temperature == 0.0f) return first;
+    if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
+    bool cut = (p->top_k > 0 && (size_t)p->top_k < s->vocab) || p->top_p < 1.0f; /* to the first in order */
+    float *x = s->work;
+    if ((cut || p->min_p > 0.0f) && row != x) row = memcpy(x, row, s->vocab * sizeof *x);
     choice best = {0, -1};
-    for (size_t i = 0; i < kept; i++) {
-        int32_t id = s->order[i];
-        if (p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) continue;
-        consider(&best, x[id], iv_gumbel(p->seed, position, id), id);
+    if (!cut) {
+        for (size_t i = 0; p->min_p > 0.0f && i < s->vocab; i++)
+            if (!passes_min_p(x[i], max, p->min_p)) x[i] = -INFINITY;
+        best.id = gumbel_max_of_all(kernels, p, row, s->vocab, position);
+    } else {
+        size_t kept = narrow(s, kernels, p, max);
+        for (size_t i = 0; i < kept; i++) {
+            int32_t id = s->order[i];
+            if (p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) continue;
+            consider(&best, x[id], iv_gumbel(p->seed, position, id), id);
+        }
+        if (logprob) drop_others(x, s->vocab, s->order[kept - 1], max, p->min_p);
     }
+    if (logprob) *logprob = log_share(kernels, row, s->vocab, max, best.id);
     return best.id;
+}
+
+int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
+                  const iv_seen *seen, size_t seen_count, uint64_t position) {
+    return iv_sample_with_logprob(s, kernels, p, logits, seen, seen_count, position, NULL);
 }
 
 void iv_top_logprobs(const iv_kernels *kernels, const float *logits, size_t vocab, float max, float log_sum,

@@ -41,6 +41,11 @@ void iv_sampler_close(iv_sampler *s);
 int32_t iv_sample(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
                   const iv_seen *seen, size_t seen_count, uint64_t position);
 
+/* The same, and the token's log-probability among the kept ones (10.7): what it was drawn with; 0 where nothing was
+ * drawn, because the temperature is 0 or its division overflowed. NULL: not wanted. */
+int32_t iv_sample_with_logprob(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
+                               const iv_seen *seen, size_t seen_count, uint64_t position, float *logprob);
+
 /* The Gumbel noise of one token: -log(-log(1 - v)), v in [2^-33, 1) from Philox(seed; id, position). */
 float iv_gumbel(uint64_t seed, uint64_t position, int32_t id);
 

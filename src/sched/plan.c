@@ -6,7 +6,7 @@
 typedef struct planner {
     const iv_plan_input *in;
     iv_plan_item *items;
-    size_t budget, pages, guesses; /* left */
+    size_t budget, pages, rows, guesses; /* left */
     bool preempted;
 } planner;
 
@@ -18,9 +18,22 @@ static size_t new_pages(const iv_plan_sequence *s, size_t tokens) {
     return tokens && want > s->pages ? want - s->pages : 0;
 }
 
+/* Rows of logits that are wanted of the next so many tokens. */
+static size_t rows_of(const iv_plan_sequence *s, size_t tokens) {
+    size_t from = iv_size_max(s->computed, s->score_from), to = iv_size_min(s->computed + tokens, s->score_to);
+    return (to > from ? to - from : 0) + (tokens == left_of(s));
+}
+
+/* As many of these tokens as there are rows for: one less saves at most one row. */
+static size_t fit_rows(const planner *p, const iv_plan_sequence *s, size_t tokens) {
+    for (size_t rows; (rows = rows_of(s, tokens)) > p->rows;) tokens -= rows - p->rows;
+    return tokens;
+}
+
 static void preempt(planner *p, size_t i) {
-    p->pages += p->in->running[i].own + new_pages(&p->in->running[i], p->items[i].tokens);
-    p->budget += p->items[i].tokens;
+    const iv_plan_sequence *s = &p->in->running[i];
+    p->pages += s->own + new_pages(s, p->items[i].tokens);
+    p->budget += p->items[i].tokens, p->rows += rows_of(s, p->items[i].tokens);
     p->items[i] = (iv_plan_item){.preempt = true};
     p->preempted = true;
 }
@@ -32,14 +45,15 @@ static void make_room(planner *p, size_t i) {
 }
 
 static void give(planner *p, const iv_plan_sequence *s, size_t tokens, iv_plan_item *item) {
-    p->pages -= new_pages(s, tokens), p->budget -= tokens;
+    p->pages -= new_pages(s, tokens), p->budget -= tokens, p->rows -= rows_of(s, tokens);
     *item = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
 }
 
 /* As many tokens as the budget and the pages allow; one at least, if it must take a page from somebody. */
 static void schedule(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
-    size_t want = iv_size_min(left_of(s), p->budget), room = s->pages * IV_ATTENTION_BLOCK - s->computed;
+    size_t want = fit_rows(p, s, iv_size_min(left_of(s), p->budget)),
+           room = s->pages * IV_ATTENTION_BLOCK - s->computed;
     if (want == 0) return;
     if (room == 0) make_room(p, i);
     if (new_pages(s, want) > p->pages) want = room + p->pages * IV_ATTENTION_BLOCK;
@@ -65,7 +79,8 @@ static size_t admit(planner *p) {
         size_t others = p->in->running_count + n, spare = owed + (others + 3) / 4;
         if (others == 0) spare = 0; /* alone it fits */
         if (new_pages(s, left_of(s)) + s->own + spare > p->pages) break;
-        size_t tokens = iv_size_min(left_of(s), p->budget);
+        size_t tokens = fit_rows(p, s, iv_size_min(left_of(s), p->budget));
+        if (tokens == 0) break;
         p->pages -= s->own;
         give(p, s, tokens, &p->items[others]);
         owed += new_pages(s, left_of(s)) - new_pages(s, tokens);
@@ -85,11 +100,16 @@ static void add_draft(planner *p, size_t i) {
     if (!item->samples) return;
     size_t pages = s->pages + new_pages(s, item->tokens);
     item->draft = iv_size_min(iv_size_min(s->draft, p->guesses), pages * IV_ATTENTION_BLOCK - s->known);
-    p->guesses -= item->draft, p->budget -= item->draft;
+    item->draft = iv_size_min(item->draft, p->rows);
+    p->guesses -= item->draft, p->budget -= item->draft, p->rows -= item->draft;
 }
 
 void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
-    planner p = {.in = in, .items = plan->items, .budget = in->token_budget, .pages = in->pages_available};
+    planner p = {.in = in,
+                 .items = plan->items,
+                 .budget = in->token_budget,
+                 .pages = in->pages_available,
+                 .rows = in->row_budget ? in->row_budget : SIZE_MAX};
     for (size_t i = 0; i < in->seqs_max; i++) plan->items[i] = (iv_plan_item){0};
     for (int decode = 1; decode >= 0; decode--)
         for (size_t i = 0; i < in->running_count; i++)

@@ -6,7 +6,9 @@
  * the queue and is computed again later. The last in rank itself just waits. So the first in rank always goes on, and
  * as a sequence alone always fits, every one ends. Then sequences of the queue are admitted, in order, none
  * overtaking another. Guessed tokens take what is left of the budget, no page of their own, and only places that the
- * last tile of rows would leave empty: a further pass over the weights costs more than guesses bring. */
+ * last tile of rows would leave empty: a further pass over the weights costs more than guesses bring.
+ *
+ * Rows of logits are handed out in the same order. Whoever lacks rows computes as far as they reach. */
 #ifndef IV_SCHED_PLAN_H
 #define IV_SCHED_PLAN_H
 
@@ -20,6 +22,7 @@ typedef struct iv_plan_sequence {
     size_t pages;    /* held; if it waits: cached pages that it would begin with, whose tokens are `computed` */
     size_t own;      /* of these: free if it is preempted; if it waits: that nobody holds yet */
     size_t draft;    /* tokens guessed after the known ones */
+    size_t score_from, score_to; /* known tokens in this range have their logits wanted too; not the last */
 } iv_plan_sequence;
 
 typedef struct iv_plan_input {
@@ -31,6 +34,7 @@ typedef struct iv_plan_input {
     size_t token_budget;    /* most tokens of a step */
     size_t seqs_max;        /* most sequences that run */
     size_t tile_rows;       /* tokens that one pass over the weights serves; 0: any number */
+    size_t row_budget;      /* most rows of logits of a step: as many as it has tokens, or sequences; 0: any number */
 } iv_plan_input;
 
 /* What a step does for one sequence. */

@@ -12,6 +12,19 @@ typedef struct problem {
 static size_t pages_for(size_t tokens) { return (tokens + PAGE - 1) / PAGE; }
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
+/* The tokens from some on have their logits wanted, perhaps those already computed too; most have none. */
+static void score_some(rng *r, iv_plan_sequence *s) {
+    if (rng_below(r, 3)) return;
+    s->score_from = rng_below(r, s->known), s->score_to = s->known - 1;
+}
+
+static size_t rows_of(const iv_plan_sequence *s, const iv_plan_item *item) {
+    size_t rows = item->draft + item->samples;
+    for (size_t at = s->computed; at < s->computed + item->tokens; at++)
+        rows += at >= s->score_from && at < s->score_to;
+    return rows;
+}
+
 static void make_problem(rng *r, problem *p) {
     memset(p, 0, sizeof *p);
     p->in = (iv_plan_input){.running = p->running, .waiting = p->waiting, .seqs_max = 1 + rng_below(r, SEQS)};
@@ -19,6 +32,8 @@ static void make_problem(rng *r, problem *p) {
     p->in.pages_available = rng_below(r, rng_below(r, 2) ? 4 : 60);
     p->in.tile_rows = rng_below(r, 13);
     p->in.token_budget = 1 + rng_below(r, rng_below(r, 2) ? 12 : 600);
+    size_t rows = p->in.token_budget < p->in.seqs_max ? p->in.token_budget : p->in.seqs_max;
+    if (rng_below(r, 2)) p->in.row_budget = rows + rng_below(r, 2) * rng_below(r, 60);
     for (size_t i = 0; i < p->in.running_count; i++) {
         iv_plan_sequence *s = &p->running[i];
         size_t left = rng_below(r, 3) ? 1 : 1 + rng_below(r, 400);
@@ -26,17 +41,20 @@ static void make_problem(rng *r, problem *p) {
         s->pages = pages_for(s->computed) + (rng_below(r, 6) == 0 && left > PAGE);
         s->own = rng_below(r, s->pages + 1);
         s->draft = left == 1 ? rng_below(r, 8) : 0;
+        score_some(r, s);
     }
     for (size_t i = 0; i < p->in.waiting_count; i++) {
         iv_plan_sequence *s = &p->waiting[i];
         s->known = 1 + rng_below(r, 600), s->pages = rng_below(r, 2) ? rng_below(r, (s->known - 1) / PAGE + 1) : 0;
         s->computed = s->pages * PAGE, s->own = rng_below(r, s->pages + 1);
+        score_some(r, s);
     }
 }
 
 static void check_plan(const problem *p, const iv_plan *plan) {
     const iv_plan_input *in = &p->in;
-    size_t tokens = 0, drafts = 0, taken = 0, given = in->pages_available, preempted = 0, idle_decode = SIZE_MAX;
+    size_t rows = 0, tokens = 0, drafts = 0, taken = 0, given = in->pages_available, preempted = 0,
+           idle_decode = SIZE_MAX;
     assert_true(plan->admitted <= in->waiting_count && in->running_count + plan->admitted <= in->seqs_max);
     for (size_t i = 0; i < in->seqs_max; i++) {
         const iv_plan_item *item = &plan->items[i];
@@ -49,7 +67,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         assert_true(item->tokens <= left_of(s) && item->draft <= s->draft);
         assert_true(item->samples == (item->tokens > 0 && item->tokens == left_of(s)));
         assert_true(item->draft == 0 || item->samples);
-        tokens += item->tokens + item->draft, drafts += item->draft;
+        tokens += item->tokens + item->draft, drafts += item->draft, rows += rows_of(s, item);
         size_t want = item->tokens ? pages_for(s->computed + item->tokens) : 0;
         if (want > s->pages) taken += want - s->pages;
         if (item->draft) assert_true(s->known + item->draft <= PAGE * (want > s->pages ? want : s->pages));
@@ -61,6 +79,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         if (!runs) assert_true(item->tokens > 0), taken += s->own;
     }
     assert_true(tokens == plan->tokens && tokens <= in->token_budget);
+    assert_true(in->row_budget == 0 || rows <= in->row_budget);
     if (drafts && in->tile_rows) /* no tile is begun for guesses */
         assert_true((tokens - 1) / in->tile_rows == (tokens - drafts - 1) / in->tile_rows);
     assert_true(taken <= given);
@@ -75,6 +94,8 @@ static void check_plan(const problem *p, const iv_plan *plan) {
     if (in->running_count && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages) &&
         left_of(&p->running[0]) == 1)
         assert_int_equal(plan->items[0].tokens, 1); /* the first in rank goes on */
+    if (in->running_count == 1 && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages))
+        assert_true(plan->items[0].tokens > 0); /* also when it lacks rows for all */
     if (in->running_count == 0 && in->waiting_count) {
         const iv_plan_sequence *s = &p->waiting[0];
         bool fits = pages_for(s->known) - s->pages + s->own <= in->pages_available;
@@ -124,7 +145,7 @@ static void known_plans(void **state) {
     iv_plan_item items[4];
     iv_plan plan = {.items = items};
     /* Decode first, then prompts in order; a guess takes what is left. */
-    const iv_plan_sequence busy[] = {{100, 60, 1, 1, 0}, {8, 7, 1, 1, 4}, {51, 50, 1, 1, 4}};
+    const iv_plan_sequence busy[] = {{100, 60, 1, 1, 0, 0, 0}, {8, 7, 1, 1, 4, 0, 0}, {51, 50, 1, 1, 4, 0, 0}};
     iv_plan_input in = {.running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 40, true, 0), expect(&plan, 1, false, 1, true, 4), expect(&plan, 2, false, 1, true, 2);
@@ -133,17 +154,17 @@ static void known_plans(void **state) {
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 18, false, 0), expect(&plan, 1, false, 1, true, 0), expect(&plan, 2, false, 1, true, 0);
     /* No page is left: the first takes the last one's, the second does without. */
-    const iv_plan_sequence full[] = {{65, 64, 1, 1, 3}, {300, 64, 1, 1, 0}, {90, 89, 2, 2, 0}};
+    const iv_plan_sequence full[] = {{65, 64, 1, 1, 3, 0, 0}, {300, 64, 1, 1, 0, 0, 0}, {90, 89, 2, 2, 0, 0, 0}};
     in = (iv_plan_input){.running = full, .running_count = 3, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 3), expect(&plan, 1, false, 64, false, 0), expect(&plan, 2, true, 0, false, 0);
     /* The last in rank waits in place. */
-    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0}, {65, 64, 1, 1, 0}};
+    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0}, {65, 64, 1, 1, 0, 0, 0}};
     in = (iv_plan_input){.running = last, .running_count = 2, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
     /* A large request at the head of the queue is not overtaken by a small one. */
-    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0}, {5, 0, 0, 0, 0}};
+    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0}, {5, 0, 0, 0, 0, 0, 0}};
     in = (iv_plan_input){.running = last,
                          .running_count = 1,
                          .waiting = queue,
@@ -157,6 +178,17 @@ static void known_plans(void **state) {
     iv_plan_step(&in, &plan);
     assert_int_equal(plan.admitted, 1);
     expect(&plan, 1, false, 99, false, 0);
+    /* Of twelve rows one goes to who decodes, eleven to the prompt that is scored; the next stops before its last. */
+    const iv_plan_sequence scored[] = {{200, 100, 4, 4, 0, 110, 199}, {20, 0, 1, 1, 0, 0, 0}, {31, 30, 1, 1, 3, 0, 0}};
+    in = (iv_plan_input){.running = scored, .running_count = 3, .token_budget = 500, .seqs_max = 4, .row_budget = 12};
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 21, false, 0), expect(&plan, 1, false, 19, false, 0), expect(&plan, 2, false, 1, true, 0);
+    in.row_budget = 92; /* all of its 89 and its last one, and one for each of the others */
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 100, true, 0), expect(&plan, 1, false, 20, true, 0), expect(&plan, 2, false, 1, true, 0);
+    in.row_budget = 94; /* two guesses more */
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 100, true, 0), expect(&plan, 2, false, 1, true, 2);
 }
 
 int main(void) {
