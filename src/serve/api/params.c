@@ -91,7 +91,8 @@ static const field fields[] = {
     {IV_API_SAMPLING, "custom_params", ONLY, 0, 0, 0, "|null|{}|"},
     {IV_API_SAMPLING, "no_stop_trim", BOOL, AT(no_stop_trim), 0, 0, NULL},
     /* what comes back */
-    {OPENAI | IV_API_GENERATE | IV_API_RESPONSES, "stream", BOOL, AT(stream), 0, 0, NULL},
+    {OPENAI | IV_API_GENERATE, "stream", BOOL, AT(stream), 0, 0, NULL},
+    {IV_API_RESPONSES, "stream", ONLY, 0, 0, 0, "|false|"},
     {IV_API_COMPLETIONS, "echo", BOOL, AT(echo), 0, 0, NULL},
     {IV_API_CHAT, "echo", ONLY, 0, 0, 0, "|false|"},
     {OPENAI, "logprobs", JSON, AT(logprobs), 0, 0, "|integer|true|false|"},
@@ -151,7 +152,7 @@ static const field fields[] = {
     {IV_API_RESPONSES, "include", ONLY, 0, 0, 0, "|[]|"},
     {IV_API_RESPONSES, "text", ONLY, 0, 0, 0, "|{\"format\":{\"type\":\"text\"}}|{}|"},
     {IV_API_RESPONSES, "top_logprobs", ONLY, 0, 0, 0, "|0|"},
-    {OPENAI | IV_API_RESPONSES, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
+    {OPENAI, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
     {OPENAI, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
     {IV_API_GENERATE, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
     {IV_API_GENERATE, "image_data", ONLY, 0, 0, 0, "|null|[]|"},

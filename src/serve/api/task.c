@@ -22,9 +22,7 @@ iv_json_out iv_sse_begin(iv_buf *out) {
     return o;
 }
 
-void iv_sse_end(iv_json_out *o) {
-    if (!iv_buf_puts(o->buf, "\n\n")) o->failed = true;
-}
+void iv_sse_end(iv_task *t, iv_json_out *o) { t->lost |= o->failed || !iv_buf_puts(o->buf, "\n\n"); }
 
 /* ---- beginning and end --------------------------------------------------------------------------------- */
 
@@ -69,7 +67,7 @@ static char *response_id(const char *prefix, const char *request) {
     return NULL;
 }
 
-iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format) {
+iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format) {
     iv_error err = {0};
     iv_request defaults;
     iv_task *t = calloc(1, sizeof *t);
@@ -86,11 +84,15 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
     t->next = s->tasks, t->link = &s->tasks;
     if (t->next) t->next->link = &t->next;
     s->tasks = t;
-    if (iv_api_body(x, false, &t->body, &err) != IV_OK) {
-        iv_task_fail(t, &err);
-        return NULL;
-    }
     return t;
+}
+
+iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format) {
+    iv_error err = {0};
+    iv_task *t = iv_task_open_bare(s, x, format);
+    if (!t || iv_api_body(x, false, &t->body, &err) == IV_OK) return t;
+    iv_task_fail(t, &err);
+    return NULL;
 }
 
 iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
@@ -105,6 +107,11 @@ iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
     t->prompt_count = count;
     for (size_t i = 0; i < count; i++) t->prompts[i].request = t->params.request;
     return IV_OK;
+}
+
+iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err) {
+    if (!name || strcmp(name, s->model_name) == 0) return IV_OK;
+    return iv_fail(err, IV_NOT_FOUND, "model: wanted \"%s\", the only one here, found \"%.100s\"", s->model_name, name);
 }
 
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
@@ -161,10 +168,10 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     iv_buf out = {0};
     iv_json_out o = iv_sse_begin(&out);
     iv_api_write_error(&o, err);
-    iv_sse_end(&o);
-    bool sent = !o.failed && iv_exchange_write(x, out.data, out.len);
+    bool whole = !o.failed && iv_buf_puts(&out, "\n\n");
+    bool sent = !whole || iv_exchange_write(x, out.data, out.len);
     iv_buf_free(&out);
-    if (!sent && !o.failed) return; /* the client has left: `gone` was or will be called */
+    if (!sent) return; /* the client has left: `gone` was or will be called */
     close_task(t);
     iv_exchange_stream_end(x);
 }
@@ -279,6 +286,13 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
     t->began = true;
     t->format->chunk(t, c, done, &out);
     if (last) t->format->close(t, &out);
+    if (t->lost) {
+        iv_error err;
+        iv_buf_free(&out);
+        iv_fail(&err, IV_NO_MEMORY, "answer: no memory");
+        iv_task_fail(t, &err);
+        return;
+    }
     bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
     iv_buf_free(&out);
     if (!sent || !last) return;
@@ -297,16 +311,31 @@ static void end_child(iv_task *t, iv_child *c) {
 }
 
 void iv_task_abort(iv_task *t) {
-    size_t left = t->child_count - t->done_count;
+    iv_buf out = {0};
+    iv_exchange *x = t->x;
+    if (t->done_count == t->child_count) return; /* its client is leaving */
     begin_response(t);
-    for (size_t i = 0; left > 0; i++) {
+    if (t->params.stream && !t->began) iv_exchange_stream(x, "text/event-stream");
+    t->began = t->params.stream;
+    for (size_t i = 0; i < t->child_count; i++) {
         iv_child *c = &t->children[i];
         if (!c->open) continue;
         iv_bridge_cancel(t->server->bridge, c->id);
-        c->finish = IV_FINISH_CANCELLED;
-        left--;
-        end_child(t, c); /* the last one ends the task */
+        c->open = false, c->finish = IV_FINISH_CANCELLED;
+        t->done_count++;
+        if (c->chat) iv_chat_text_end(c->chat);
+        if (t->began) t->format->chunk(t, c, true, &out);
     }
+    if (!t->began) {
+        reply_whole(t);
+        return;
+    }
+    t->format->close(t, &out);
+    bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
+    iv_buf_free(&out);
+    if (!sent) return;
+    close_task(t);
+    iv_exchange_stream_end(x);
 }
 
 static void take(iv_child *c, const iv_report *r) {

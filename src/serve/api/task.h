@@ -32,6 +32,7 @@ typedef struct iv_child {
     bool open; /* reports may still come */
     iv_buf text;
     size_t characters; /* of text */
+    size_t echo_characters; /* of the prompt before it, if it is echoed */
     iv_token_list tokens, scored; /* scored: of the prompt */
     iv_finish finish;
     char *stop, *receipt; /* NULL: none */
@@ -77,6 +78,7 @@ struct iv_task {
     iv_child *children;
     size_t child_count, done_count;
     bool began; /* the stream has */
+    bool lost;  /* no memory for an event: the stream must end */
     bool list;  /* the answer is a list (SGLang) */
     char fingerprint[128];
     uint64_t weight_version;
@@ -84,6 +86,7 @@ struct iv_task {
 
 /* A task for an exchange with its body parsed, or NULL: the error is then answered already. */
 iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format);
+iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
 /* An array of `count` prompts, zeroed, each with the task's request. */
 iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err);
 /* Makes the children and gives them to the engine. Reports do the rest. */
@@ -92,6 +95,8 @@ iv_status iv_task_submit(iv_task *t, iv_error *err);
 void iv_task_fail(iv_task *t, const iv_error *err);
 /* Ends what the engine still does for it; the client gets what there is. */
 void iv_task_abort(iv_task *t);
+/* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
+iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
 /* Tokenizes a text prompt here, so that the answer can show its ids. */
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
 
@@ -99,6 +104,6 @@ double iv_api_now(void); /* seconds of a steady clock */
 
 /* "data: {...}\n\n" around what is written between the two. */
 iv_json_out iv_sse_begin(iv_buf *out);
-void iv_sse_end(iv_json_out *o);
+void iv_sse_end(iv_task *t, iv_json_out *o);
 
 #endif
