@@ -13,9 +13,9 @@ typedef struct iv_server_options {
     const char *served_model_name; /* what /v1/models says; NULL: the model's directory name */
     iv_metrics_names metrics;
     bool log_json, log_requests;
-    uint32_t drain_ms;     /* SIGTERM: how long accepted requests may take; 30 s */
-    uint32_t status_every_ms; /* a line about what runs; 0: none */
-    void (*ready)(void *user, uint16_t port); /* listening; may be NULL */
+    uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
+    uint32_t status_every_ms;                  /* a line about what runs; 0: none */
+    void (*ready)(void *user, uint16_t port);  /* listening; may be NULL */
     void (*say)(void *user, const char *line); /* log lines, without their end */
     void *user;
 } iv_server_options;
