@@ -26,16 +26,16 @@ typedef struct iv_http_route {
 } iv_http_route;
 
 typedef struct iv_http_options {
-    const char *host;             /* "127.0.0.1" */
-    uint16_t port;                /* 0: any free one, see iv_http_port */
-    const char *api_key, *admin_key; /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
-    const char *allowed_origins;  /* for browsers: "*", or origins with commas; NULL: none */
-    size_t connections_max;       /* 4096; more are refused with 503 */
-    size_t head_bytes_max;        /* 16 KiB */
-    size_t body_bytes_max;        /* 8 MiB */
+    const char *host;                   /* "127.0.0.1" */
+    uint16_t port;                      /* 0: any free one, see iv_http_port */
+    const char *api_key, *admin_key;    /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    const char *allowed_origins;        /* for browsers: "*", or origins with commas; NULL: none */
+    size_t connections_max;             /* 4096; more are refused with 503 */
+    size_t head_bytes_max;              /* 16 KiB */
+    size_t body_bytes_max;              /* 8 MiB */
     uint32_t head_ms, body_ms, idle_ms; /* deadlines: 10 s for a head, 30 s for a body, 65 s between requests */
-    size_t stream_bytes_max;      /* 256 KiB may wait for a slow reader of a stream */
-    uint32_t stall_ms;            /* 30 s without progress and its stream is cut */
+    size_t stream_bytes_max;            /* 256 KiB may wait for a slow reader of a stream */
+    uint32_t stall_ms;                  /* 30 s without progress and its stream is cut */
     void (*log)(void *user, const iv_exchange *x, int status, double seconds, size_t bytes); /* may be NULL */
 } iv_http_options;
 
@@ -51,7 +51,8 @@ iv_status iv_http_run(iv_http *h, iv_error *err);
  * ended or deadline_ms passed. */
 void iv_http_drain(iv_http *h, uint32_t deadline_ms);
 void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the loop now */
-void iv_http_close(iv_http *h); /* NULL is fine */
+/* Open exchanges are told that they are gone. NULL is fine. */
+void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
 
 /* Calls `ready` on the loop's thread whenever fd (an eventfd) is readable; the callee reads it. */
@@ -61,23 +62,27 @@ iv_status iv_http_every(iv_http *h, uint32_t ms, void (*tick)(void *user), void 
 /* Calls `caught` on the loop's thread for a signal. */
 iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), void *user, iv_error *err);
 
-/* ---- a request: strings live as long as the exchange */
+/* ---- a request: strings live as long as the exchange. None of these calls calls back: handlers and on_gone run from
+ * the loop alone. */
 const char *iv_exchange_method(const iv_exchange *x);
-const char *iv_exchange_path(const iv_exchange *x);                     /* decoded, without the query */
+const char *iv_exchange_path(const iv_exchange *x);                     /* decoded, without query and trailing slash */
 const char *iv_exchange_query(const iv_exchange *x, const char *name);  /* decoded; NULL when absent */
 const char *iv_exchange_header(const iv_exchange *x, const char *name); /* NULL when absent */
 const char *iv_exchange_body(const iv_exchange *x, size_t *bytes);      /* NUL-terminated */
 const char *iv_exchange_id(const iv_exchange *x); /* x-request-id as given, or one that was made; sent back */
 
 /* ---- a response: a reply, or a stream. The exchange is gone after reply, after stream_end, and after on_gone. */
-void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value); /* before it begins */
+/* Before it begins. Control bytes of the value become "?". */
+void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value);
 void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes);
 /* Begins a 200 in pieces (chunked). */
 void iv_exchange_stream(iv_exchange *x, const char *type);
-/* One more piece. False: the reader is gone, or too slow (on_gone has been called, or will be). */
+/* One more piece; sent with others once the caller is back in the loop. False: the reader is gone, or more than
+ * stream_bytes_max waited for it before this piece (on_gone will be called). */
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
 void iv_exchange_stream_end(iv_exchange *x);
-/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used. */
+/* Called once if the client leaves (a half-closed connection counts), or its stream is cut, before the response has
+ * ended; after it x must not be used. Without it, x stays until it is answered, into the void. */
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
 
 #endif

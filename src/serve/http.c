@@ -1,0 +1,324 @@
+/* http.c: the server's loop: listening, accepting, watching, draining. */
+#include "serve/http_connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ACCEPTS_AT_ONCE = 64, FILES_BESIDES = 128 };
+
+uint64_t iv_http_now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+void iv_http_options_init(iv_http_options *o) {
+    *o = (iv_http_options){.host = "127.0.0.1",
+                           .port = 8000,
+                           .connections_max = 4096,
+                           .head_bytes_max = 16 << 10,
+                           .body_bytes_max = 8 << 20,
+                           .head_ms = 10000,
+                           .body_ms = 30000,
+                           .idle_ms = 65000,
+                           .stream_bytes_max = 256 << 10,
+                           .stall_ms = 30000};
+}
+
+/* ---- the loop's own work */
+
+void iv_http_wake_work(iv_http *h) { event_active(h->working, EV_TIMEOUT, 0); }
+
+static void end_drain_if_done(iv_http *h) {
+    if (!h->draining) return;
+    bool busy = h->gone || h->work;
+    for (const iv_connection *c = h->connections; c && !busy; c = c->next) busy = iv_connection_busy(c);
+    if (!busy || h->drain_passed) event_base_loopbreak(h->base);
+}
+
+static void serve_work(iv_http *h) {
+    iv_connection *list = h->work;
+    h->work = NULL;
+    while (list) {
+        iv_connection *c = list;
+        list = c->next_work;
+        c->queued = false;
+        if (c->state == IV_CONNECTION_DEAD)
+            iv_connection_free(c);
+        else
+            iv_connection_serve(c);
+    }
+    while (h->gone) {
+        iv_exchange *x = h->gone;
+        h->gone = x->next_gone;
+        x->gone_queued = false;
+        iv_exchange_call_gone(x);
+    }
+}
+
+static void on_work(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    serve_work(arg);
+    end_drain_if_done(arg);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg) {
+    (void)what;
+    iv_http *h = arg;
+    uint64_t count;
+    if (read(fd, &count, sizeof count) == sizeof count) event_base_loopbreak(h->base);
+}
+
+/* ---- accepting */
+
+static void on_accept_again(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    iv_http *h = arg;
+    if (h->listener >= 0) event_add(h->accepting, NULL);
+}
+
+static void on_accept(evutil_socket_t fd, short what, void *arg) {
+    (void)what;
+    iv_http *h = arg;
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            struct timeval soon = {.tv_usec = IV_HTTP_ACCEPT_RETRY_MS * 1000};
+            event_del(h->accepting); /* it would fire at once, and again */
+            event_add(h->accept_again, &soon);
+            return;
+        }
+        if (client < 0) return;
+        if (h->connection_count >= h->o.connections_max + IV_HTTP_REFUSALS_MAX)
+            close(client);
+        else
+            iv_connection_open(h, client);
+    }
+}
+
+/* ---- opening */
+
+/* Options that accepted sockets inherit: no delay, and a dead peer found within two minutes. */
+static void set_options(int fd) {
+    const int on = 1, idle_s = 60, between_s = 15, probes = 4;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+static iv_status listen_at(const char *host, uint16_t port, int *out, iv_error *err) {
+    char service[8];
+    snprintf(service, sizeof service, "%u", (unsigned)port);
+    struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+    int code = getaddrinfo(host, service, &want, &found);
+    if (code) return iv_fail(err, IV_IO, "%s: %s", host, gai_strerror(code));
+    int fd = -1, why = 0;
+    for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd >= 0) set_options(fd);
+        if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, IV_HTTP_BACKLOG)) {
+            why = errno;
+            if (fd >= 0) close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(found);
+    if (fd < 0) return iv_fail(err, IV_IO, "cannot listen on %s port %u: %s", host, (unsigned)port, strerror(why));
+    *out = fd;
+    return IV_OK;
+}
+
+/* Each connection is a file; the usual limit of 1,024 is for programs that have few. */
+static void allow_files(size_t connections) {
+    struct rlimit r;
+    rlim_t want = (rlim_t)connections + IV_HTTP_REFUSALS_MAX + FILES_BESIDES;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= want) return;
+    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+    setrlimit(RLIMIT_NOFILE, &r);
+}
+
+static iv_status check_options(const iv_http_options *o, iv_error *err) {
+    if (!o->host || !*o->host) return iv_fail(err, IV_INVALID, "host: wanted an address");
+    if (o->connections_max == 0 || o->connections_max > 1000000)
+        return iv_fail(err, IV_INVALID, "connections_max: wanted 1 to 1000000, found %zu", o->connections_max);
+    if (o->head_bytes_max < 256 || o->head_bytes_max > 1 << 20)
+        return iv_fail(err, IV_INVALID, "head_bytes_max: wanted 256 to 1048576, found %zu", o->head_bytes_max);
+    if (o->body_bytes_max > IV_HTTP_BODIES_BYTES_MAX)
+        return iv_fail(err, IV_INVALID, "body_bytes_max: wanted at most %zu, found %zu", IV_HTTP_BODIES_BYTES_MAX,
+                       o->body_bytes_max);
+    if (!o->head_ms || !o->body_ms || !o->idle_ms || !o->stall_ms)
+        return iv_fail(err, IV_INVALID, "head_ms, body_ms, idle_ms, stall_ms: wanted more than 0");
+    if ((o->api_key && !*o->api_key) || (o->admin_key && !*o->admin_key))
+        return iv_fail(err, IV_INVALID, "api_key, admin_key: an empty key would let anybody in");
+    return IV_OK;
+}
+
+static iv_status make_events(iv_http *h, iv_error *err) {
+    struct event_config *config = event_config_new();
+    if (config) {
+        event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK);
+        h->base = event_base_new_with_config(config);
+        event_config_free(config);
+    }
+    h->waker = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (!h->base || h->waker < 0) return iv_fail(err, IV_IO, "cannot make an event loop: %s", strerror(errno));
+    h->working = event_new(h->base, -1, 0, on_work, h);
+    h->waking = event_new(h->base, h->waker, EV_READ | EV_PERSIST, on_wake, h);
+    h->accepting = event_new(h->base, h->listener, EV_READ | EV_PERSIST, on_accept, h);
+    h->accept_again = event_new(h->base, -1, 0, on_accept_again, h);
+    if (!h->working || !h->waking || !h->accepting || !h->accept_again || event_add(h->waking, NULL) ||
+        event_add(h->accepting, NULL))
+        return iv_fail(err, IV_NO_MEMORY, "no memory for the events of a server");
+    return IV_OK;
+}
+
+iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, size_t count, void *user, iv_http **out,
+                       iv_error *err) {
+    *out = NULL;
+    IV_TRY(check_options(o, err));
+    iv_http *h = calloc(1, sizeof *h);
+    if (!h) return iv_fail(err, IV_NO_MEMORY, "no memory for a server");
+    *h = (iv_http){.o = *o, .routes = routes, .route_count = count, .user = user, .listener = -1, .waker = -1};
+    h->o.host = h->o.api_key = h->o.admin_key = h->o.allowed_origins = NULL;
+    h->has_api_key = o->api_key, h->has_admin_key = o->admin_key;
+    if (o->api_key) iv_http_key_digest(o->api_key, h->api_key);
+    if (o->admin_key) iv_http_key_digest(o->admin_key, h->admin_key);
+    h->scratch = malloc(IV_HTTP_READ_BYTES);
+    h->allowed_origins = o->allowed_origins ? strdup(o->allowed_origins) : NULL;
+    if (getrandom(&h->id_state, sizeof h->id_state, GRND_NONBLOCK) < 0) h->id_state = iv_http_now_us();
+    allow_files(o->connections_max);
+    iv_status status = IV_OK;
+    if (!h->scratch || (o->allowed_origins && !h->allowed_origins))
+        status = iv_fail(err, IV_NO_MEMORY, "no memory for a server");
+    if (status == IV_OK) status = listen_at(o->host, o->port, &h->listener, err);
+    if (status == IV_OK) status = make_events(h, err);
+    if (status != IV_OK) {
+        iv_http_close(h);
+        return status;
+    }
+    *out = h;
+    return IV_OK;
+}
+
+uint16_t iv_http_port(const iv_http *h) {
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof a;
+    if (h->listener < 0 || getsockname(h->listener, (struct sockaddr *)&a, &n)) return 0;
+    if (a.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a)->sin6_port);
+    return ntohs(((const struct sockaddr_in *)(const void *)&a)->sin_port);
+}
+
+size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
+
+/* ---- running */
+
+iv_status iv_http_run(iv_http *h, iv_error *err) {
+    if (event_base_loop(h->base, EVLOOP_NO_EXIT_ON_EMPTY) < 0)
+        return iv_fail(err, IV_IO, "the event loop failed: %s", strerror(errno));
+    return IV_OK;
+}
+
+void iv_http_stop(iv_http *h) {
+    const uint64_t one = 1;
+    ssize_t wrote = write(h->waker, &one, sizeof one);
+    (void)wrote; /* full means that it is awake */
+}
+
+/* Sockets in the backlog that were not accepted are reset by this: they were never promised anything. */
+static void stop_listening(iv_http *h) {
+    if (h->accepting) event_free(h->accepting);
+    if (h->accept_again) event_free(h->accept_again);
+    h->accepting = h->accept_again = NULL;
+    if (h->listener >= 0) close(h->listener);
+    h->listener = -1;
+}
+
+static void on_drain_end(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    iv_http *h = arg;
+    h->drain_passed = true;
+    end_drain_if_done(h);
+}
+
+void iv_http_drain(iv_http *h, uint32_t deadline_ms) {
+    if (h->draining) return;
+    h->draining = true;
+    stop_listening(h);
+    struct timeval t = {.tv_sec = deadline_ms / 1000, .tv_usec = deadline_ms % 1000 * 1000};
+    h->drain_end = event_new(h->base, -1, 0, on_drain_end, h);
+    if (!h->drain_end || event_add(h->drain_end, &t)) h->drain_passed = true;
+    iv_http_wake_work(h);
+}
+
+static void on_watched(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    const iv_http_watcher *w = arg;
+    w->call(w->user);
+}
+
+static iv_status add_watcher(iv_http *h, int fd, short what, uint32_t ms, void (*call)(void *user), void *user,
+                             iv_error *err) {
+    struct timeval t = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    iv_http_watcher *w = calloc(1, sizeof *w);
+    if (!w) return iv_fail(err, IV_NO_MEMORY, "no memory to watch something");
+    *w = (iv_http_watcher){.call = call, .user = user, .next = h->watchers};
+    w->event = event_new(h->base, fd, (short)(what | EV_PERSIST), on_watched, w);
+    if (!w->event || event_add(w->event, ms ? &t : NULL)) {
+        if (w->event) event_free(w->event);
+        free(w);
+        return iv_fail(err, IV_IO, "cannot watch a file, a signal or the time: %s", strerror(errno));
+    }
+    h->watchers = w;
+    return IV_OK;
+}
+
+iv_status iv_http_watch(iv_http *h, int fd, void (*ready)(void *user), void *user, iv_error *err) {
+    return add_watcher(h, fd, EV_READ, 0, ready, user, err);
+}
+
+iv_status iv_http_every(iv_http *h, uint32_t ms, void (*tick)(void *user), void *user, iv_error *err) {
+    IV_ASSERT(ms > 0);
+    return add_watcher(h, -1, 0, ms, tick, user, err);
+}
+
+iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), void *user, iv_error *err) {
+    return add_watcher(h, number, EV_SIGNAL, 0, caught, user, err);
+}
+
+/* Everybody who still waits for an answer is told that it will not come. */
+void iv_http_close(iv_http *h) {
+    if (!h) return;
+    stop_listening(h);
+    while (h->connections) iv_connection_lose(h->connections, false);
+    while (h->work || h->gone) serve_work(h);
+    while (h->exchanges) iv_exchange_call_gone(h->exchanges); /* those that nobody wanted to hear of */
+    while (h->watchers) {
+        iv_http_watcher *w = h->watchers;
+        h->watchers = w->next;
+        event_free(w->event);
+        free(w);
+    }
+    if (h->working) event_free(h->working);
+    if (h->waking) event_free(h->waking);
+    if (h->drain_end) event_free(h->drain_end);
+    if (h->base) event_base_free(h->base);
+    if (h->waker >= 0) close(h->waker);
+    free(h->allowed_origins);
+    free(h->scratch);
+    free(h);
+}

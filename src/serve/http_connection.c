@@ -1,0 +1,402 @@
+/* http_connection.c: one socket: bytes in, requests out of them, bytes back, each with a deadline. */
+#include "serve/http_connection.h"
+#include "base/size.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void on_readable(evutil_socket_t fd, short what, void *arg);
+static void on_writable(evutil_socket_t fd, short what, void *arg);
+static void on_timer(evutil_socket_t fd, short what, void *arg);
+
+bool iv_connection_open(iv_http *h, int fd) {
+    iv_connection *c = calloc(1, sizeof *c);
+    if (!c) {
+        close(fd);
+        return false;
+    }
+    *c = (iv_connection){.http = h, .fd = fd, .since = iv_http_now_ms(), .next = h->connections};
+    if (c->next) c->next->previous = c;
+    h->connections = c;
+    h->connection_count++;
+    int bad = event_assign(&c->reading, h->base, fd, EV_READ | EV_PERSIST, on_readable, c);
+    bad |= event_assign(&c->writing, h->base, fd, EV_WRITE, on_writable, c);
+    bad |= event_assign(&c->timer, h->base, -1, 0, on_timer, c);
+    IV_ASSERT(!bad);
+    if (event_add(&c->reading, NULL)) {
+        iv_connection_lose(c, true);
+        return false;
+    }
+    if (h->connection_count > h->o.connections_max) {
+        c->begun = true;
+        iv_exchange *x = iv_exchange_new(c);
+        if (x)
+            iv_exchange_refuse(x, 503, true, "too many connections");
+        else
+            iv_connection_lose(c, true);
+    }
+    iv_connection_queue(c);
+    return true;
+}
+
+void iv_connection_free(iv_connection *c) {
+    IV_ASSERT(c->state == IV_CONNECTION_DEAD && !c->exchange);
+    iv_buf_free(&c->in);
+    iv_buf_free(&c->out);
+    free(c);
+}
+
+void iv_connection_queue(iv_connection *c) {
+    if (c->queued) return;
+    c->queued = true;
+    c->next_work = c->http->work;
+    c->http->work = c;
+    iv_http_wake_work(c->http);
+}
+
+/* Closes the socket. A reset drops what the kernel still holds for a reader that does not read. */
+void iv_connection_lose(iv_connection *c, bool reset) {
+    if (c->state == IV_CONNECTION_DEAD) return;
+    iv_http *h = c->http;
+    event_del(&c->reading);
+    event_del(&c->writing);
+    event_del(&c->timer);
+    if (reset) {
+        struct linger now = {.l_onoff = 1, .l_linger = 0};
+        setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    }
+    close(c->fd);
+    c->fd = -1;
+    c->state = IV_CONNECTION_DEAD;
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        h->connections = c->next;
+    if (c->next) c->next->previous = c->previous;
+    h->connection_count--;
+    iv_exchange *x = c->exchange;
+    c->exchange = NULL;
+    if (x) iv_exchange_leave(x);
+    iv_connection_queue(c);
+}
+
+bool iv_connection_busy(const iv_connection *c) {
+    return c->state == IV_CONNECTION_BODY || c->state == IV_CONNECTION_HANDLE || c->state == IV_CONNECTION_FLUSH ||
+           c->state == IV_CONNECTION_LINGER || iv_connection_waiting(c) > 0;
+}
+
+static void enter(iv_connection *c, iv_connection_state state) {
+    c->state = state;
+    c->since = iv_http_now_ms();
+}
+
+/* ---- output */
+
+bool iv_connection_flush(iv_connection *c) {
+    while (c->state != IV_CONNECTION_DEAD && iv_connection_waiting(c) > 0) {
+        ssize_t n = send(c->fd, c->out.data + c->out_at, iv_connection_waiting(c), MSG_NOSIGNAL);
+        if (n > 0) {
+            c->out_at += (size_t)n;
+            c->progress = iv_http_now_ms();
+            continue;
+        }
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            if (!event_pending(&c->writing, EV_WRITE, NULL)) event_add(&c->writing, NULL);
+            break;
+        }
+        iv_connection_lose(c, true);
+    }
+    if (c->state == IV_CONNECTION_DEAD) return false;
+    size_t waiting = iv_connection_waiting(c);
+    if (waiting == 0) {
+        c->out_at = 0;
+        iv_buf_clear(&c->out);
+        if (c->out.cap > IV_HTTP_KEEP_BYTES) iv_buf_free(&c->out);
+    } else if (c->out_at >= waiting) { /* so that a buffer holds at most twice what waits */
+        memmove(c->out.data, c->out.data + c->out_at, waiting);
+        c->out.len = waiting;
+        c->out_at = 0;
+    }
+    return true;
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    iv_connection_serve(arg);
+}
+
+/* ---- input */
+
+static size_t in_left(const iv_connection *c) { return c->in.len - c->in_at; }
+
+static void consume(iv_connection *c, size_t n) {
+    c->in_at += n;
+    c->scanned = 0;
+}
+
+/* Moves what is left to the front, or frees the memory: an idle connection holds none. */
+static void settle_input(iv_connection *c) {
+    size_t left = in_left(c);
+    if (left == 0) {
+        iv_buf_free(&c->in);
+    } else if (c->in_at > 0) {
+        memmove(c->in.data, c->in.data + c->in_at, left);
+        c->in.len = left;
+    }
+    c->in_at = 0;
+}
+
+static void pause_input(iv_connection *c, bool pause) {
+    if (c->ended || c->paused == pause) return;
+    c->paused = pause;
+    if (pause)
+        event_del(&c->reading);
+    else
+        event_add(&c->reading, NULL);
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *arg) {
+    (void)what;
+    iv_connection *c = arg;
+    iv_http *h = c->http;
+    ssize_t n = recv(fd, h->scratch, IV_HTTP_READ_BYTES, 0);
+    if (n < 0) {
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+        iv_connection_lose(c, false);
+        return;
+    }
+    if (n == 0) {
+        c->ended = true;
+        event_del(&c->reading);
+    } else if (c->state != IV_CONNECTION_LINGER && !c->closing) {
+        if (!iv_buf_append(&c->in, h->scratch, (size_t)n)) {
+            iv_connection_lose(c, true);
+            return;
+        }
+    }
+    iv_connection_serve(c);
+}
+
+/* ---- deadlines */
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t state_deadline(const iv_connection *c) {
+    const iv_http_options *o = &c->http->o;
+    switch (c->state) {
+    case IV_CONNECTION_HEAD: return c->since + (c->begun ? o->head_ms : o->idle_ms);
+    case IV_CONNECTION_BODY: return c->since + o->body_ms;
+    case IV_CONNECTION_LINGER: return c->since + IV_HTTP_LINGER_MS;
+    default: return UINT64_MAX;
+    }
+}
+
+static uint64_t stall_deadline(const iv_connection *c) {
+    return iv_connection_waiting(c) > 0 ? c->progress + c->http->o.stall_ms : UINT64_MAX;
+}
+
+/* A timer that fires too early looks again, so deadlines that move away cost nothing. */
+static void arm(iv_connection *c) {
+    if (c->state == IV_CONNECTION_DEAD) return;
+    uint64_t now = iv_http_now_ms(), at = earlier(state_deadline(c), stall_deadline(c));
+    if (c->paused) at = earlier(at, now + IV_HTTP_PAUSED_LOOK_MS);
+    if (at == UINT64_MAX || (c->armed && c->armed <= at)) return;
+    uint64_t in = at > now ? at - now : 0;
+    struct timeval t = {.tv_sec = (time_t)(in / 1000), .tv_usec = (suseconds_t)(in % 1000 * 1000)};
+    if (event_add(&c->timer, &t)) iv_connection_lose(c, true);
+    c->armed = at;
+}
+
+static bool has_left(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
+}
+
+static void refuse_late(iv_connection *c, const char *message) {
+    iv_exchange *x = c->exchange ? c->exchange : iv_exchange_new(c);
+    if (x)
+        iv_exchange_refuse(x, 408, true, message);
+    else
+        iv_connection_lose(c, true);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    iv_connection *c = arg;
+    uint64_t now = iv_http_now_ms();
+    c->armed = 0;
+    if (now >= stall_deadline(c)) {
+        iv_connection_lose(c, true);
+        return;
+    }
+    if (c->paused && has_left(c->fd)) {
+        iv_connection_lose(c, false);
+        return;
+    }
+    if (now >= state_deadline(c)) {
+        if (c->state == IV_CONNECTION_HEAD && c->begun) {
+            refuse_late(c, "the request's head did not come in time");
+        } else if (c->state == IV_CONNECTION_BODY) {
+            refuse_late(c, "the request's body did not come in time");
+        } else {
+            iv_connection_lose(c, false);
+            return;
+        }
+    }
+    iv_connection_serve(c);
+}
+
+/* ---- requests */
+
+/* Each step returns true if it brought the connection on. */
+static bool fail_connection(iv_connection *c) {
+    iv_connection_lose(c, true);
+    return false;
+}
+
+static void ask_for_body(iv_connection *c, const iv_exchange *x) {
+    if (!x->head.expects_continue || in_left(c) > 0) return;
+    static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (!iv_buf_append(&c->out, line, sizeof line - 1)) iv_connection_lose(c, true);
+    if (c->out.len == sizeof line - 1) c->progress = iv_http_now_ms();
+}
+
+/* The head's n bytes are there. */
+static bool take_head(iv_connection *c, size_t n) {
+    iv_exchange *x = iv_exchange_new(c);
+    if (!x || !(x->text = malloc(n + 1))) return fail_connection(c);
+    memcpy(x->text, c->in.data + c->in_at, n);
+    x->text[n] = 0;
+    consume(c, n);
+    iv_error err;
+    int status = iv_http_head_parse(x->text, n, &x->head, &err);
+    iv_exchange_take_id(x);
+    if (status) {
+        iv_exchange_refuse(x, status, true, err.message);
+        return true;
+    }
+    if (!iv_http_admit(x)) return true;
+    x->body_left = x->head.length;
+    enter(c, IV_CONNECTION_BODY);
+    if (x->head.chunked || x->body_left > 0) ask_for_body(c, x);
+    return true;
+}
+
+static bool step_head(iv_connection *c) {
+    size_t left = in_left(c), limit = c->http->o.head_bytes_max;
+    if (left > 0 && !c->begun) {
+        c->begun = true;
+        c->since = iv_http_now_ms();
+    }
+    iv_error err;
+    iv_http_scanned found = IV_HTTP_SCAN_MORE;
+    if (left > 0) found = iv_http_head_scan(c->in.data + c->in_at, iv_size_min(left, limit), &c->scanned, &err);
+    if (found == IV_HTTP_SCAN_END && c->scanned > 2) return take_head(c, c->scanned);
+    if (found == IV_HTTP_SCAN_END) { /* an empty line before a request is skipped, not answered */
+        consume(c, c->scanned);
+        return true;
+    }
+    if (found == IV_HTTP_SCAN_MORE && left <= limit) {
+        if (c->ended) iv_connection_lose(c, false);
+        return false;
+    }
+    iv_exchange *x = iv_exchange_new(c);
+    if (!x) return fail_connection(c);
+    iv_exchange_refuse(x, found == IV_HTTP_SCAN_BAD ? 400 : 431, true,
+                       found == IV_HTTP_SCAN_BAD ? err.message : "the request's head is too long");
+    return true;
+}
+
+/* Bytes of the body that are there go to the exchange; 0, or the status to refuse it with. */
+static int take_body(iv_connection *c, iv_exchange *x, bool *done, iv_error *err) {
+    iv_http *h = c->http;
+    const char *bytes = in_left(c) ? c->in.data + c->in_at : "";
+    size_t before = x->body.cap, used = 0;
+    int status = 0;
+    if (x->head.chunked) {
+        status = iv_http_chunks_feed(&x->chunks, bytes, in_left(c), &x->body, h->o.body_bytes_max, &used, done, err);
+    } else {
+        used = iv_size_min(in_left(c), x->body_left);
+        if (iv_buf_append(&x->body, bytes, used))
+            x->body_left -= used;
+        else
+            status = 503;
+        *done = x->body_left == 0;
+    }
+    if (status == 503) iv_fail(err, IV_NO_MEMORY, "body: out of memory");
+    consume(c, used);
+    h->body_bytes += x->body.cap - before;
+    if (!status && h->body_bytes > IV_HTTP_BODIES_BYTES_MAX) {
+        iv_fail(err, IV_BUSY, "too many request bodies at once");
+        status = 503;
+    }
+    return status;
+}
+
+static bool step_body(iv_connection *c) {
+    iv_exchange *x = c->exchange;
+    iv_error err;
+    bool done = false;
+    int status = take_body(c, x, &done, &err);
+    if (status) {
+        iv_exchange_refuse(x, status, true, err.message);
+        return true;
+    }
+    if (done) {
+        enter(c, IV_CONNECTION_HANDLE);
+        x->handled = true;
+        x->route->handle(c->http->user, x); /* x may be gone now */
+        return true;
+    }
+    if (c->ended) iv_connection_lose(c, false);
+    return false;
+}
+
+static bool step_flush(iv_connection *c) {
+    if (iv_connection_waiting(c) > 0) return false;
+    if (!c->closing && !c->http->draining) {
+        settle_input(c);
+        enter(c, IV_CONNECTION_HEAD);
+        c->begun = false;
+        return true;
+    }
+    if (c->ended || (!c->unread && in_left(c) == 0)) {
+        iv_connection_lose(c, false);
+        return false;
+    }
+    shutdown(c->fd, SHUT_WR);
+    iv_buf_free(&c->in);
+    c->in_at = 0;
+    enter(c, IV_CONNECTION_LINGER);
+    return true;
+}
+
+static bool step(iv_connection *c) {
+    switch (c->state) {
+    case IV_CONNECTION_HEAD: return step_head(c);
+    case IV_CONNECTION_BODY: return step_body(c);
+    case IV_CONNECTION_FLUSH: return step_flush(c);
+    case IV_CONNECTION_HANDLE:
+    case IV_CONNECTION_LINGER:
+        if (c->ended) iv_connection_lose(c, false);
+        return false;
+    default: return false;
+    }
+}
+
+void iv_connection_serve(iv_connection *c) {
+    if (c->serving) return;
+    c->serving = true;
+    while (iv_connection_flush(c) && step(c)) {}
+    c->serving = false;
+    if (c->state == IV_CONNECTION_DEAD) return;
+    settle_input(c);
+    bool busy = c->state == IV_CONNECTION_HANDLE || c->state == IV_CONNECTION_FLUSH;
+    pause_input(c, busy && !c->closing && in_left(c) >= IV_HTTP_PIPELINE_BYTES_MAX);
+    arm(c);
+}

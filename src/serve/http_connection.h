@@ -1,0 +1,146 @@
+/* http_connection.h: what the files of the HTTP server share: the server, its connections, their exchanges.
+ *
+ * Invariants: one exchange at a time on a connection; what it answers is sent before the next request is looked at, so
+ * answers come in order and output is bounded by one answer. Calls of a handler never call back: callbacks of the
+ * user run from the loop alone. A connection is freed only by iv_http_serve_work, an exchange only when it ends. */
+#ifndef IV_SERVE_HTTP_CONNECTION_H
+#define IV_SERVE_HTTP_CONNECTION_H
+
+#include "base/buf.h"
+#include "serve/http.h"
+#include "serve/http_chunks.h"
+#include "serve/http_head.h"
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+
+enum {
+    IV_HTTP_BACKLOG = 4096,
+    IV_HTTP_READ_BYTES = 64 << 10,         /* of one read */
+    IV_HTTP_PIPELINE_BYTES_MAX = 64 << 10, /* may wait behind an open exchange before reading pauses */
+    IV_HTTP_KEEP_BYTES = 16 << 10,         /* larger buffers are freed when they are empty */
+    IV_HTTP_REFUSALS_MAX = 64,             /* connections beyond the limit that are told so */
+    IV_HTTP_LINGER_MS = 1000,              /* a refused client may still be sending: so long we listen, and drop it */
+    IV_HTTP_PAUSED_LOOK_MS = 200,          /* while reading pauses: how often we look whether the client left */
+    IV_HTTP_ACCEPT_RETRY_MS = 100,         /* after running out of files */
+    IV_HTTP_ID_BYTES_MAX = 128
+};
+/* Bodies of all open requests together; more are refused with 503. */
+#define IV_HTTP_BODIES_BYTES_MAX ((size_t)1 << 30)
+
+typedef enum iv_connection_state {
+    IV_CONNECTION_HEAD,   /* wants a head, or waits for its first byte */
+    IV_CONNECTION_BODY,   /* has a head, wants the body */
+    IV_CONNECTION_HANDLE, /* the exchange is its handler's */
+    IV_CONNECTION_FLUSH,  /* the exchange has ended; its last bytes are being sent */
+    IV_CONNECTION_LINGER, /* nothing more to say; dropping what still comes */
+    IV_CONNECTION_DEAD    /* closed; freed soon */
+} iv_connection_state;
+
+typedef struct iv_connection iv_connection;
+struct iv_connection {
+    iv_http *http;
+    iv_connection *next, *previous; /* of all */
+    iv_connection *next_work;
+    int fd;
+    iv_connection_state state;
+    bool queued;       /* in the list of work */
+    bool serving;      /* inside iv_connection_serve */
+    bool begun;        /* a byte of the head is there */
+    bool paused;       /* not reading: enough waits */
+    bool ended;        /* the client sends no more */
+    bool closing;      /* after what is being sent */
+    bool unread;       /* closing, with bytes of the request perhaps still on their way */
+    uint64_t since;    /* when its state began, milliseconds */
+    uint64_t progress; /* when bytes were last sent, or first had to wait */
+    uint64_t armed;    /* when the timer fires; 0: it does not */
+    iv_buf in, out;
+    size_t in_at, scanned; /* consumed of in; looked at since in_at */
+    size_t out_at;         /* sent of out */
+    iv_exchange *exchange;
+    struct event reading, writing, timer;
+};
+
+struct iv_exchange {
+    iv_http *http;
+    iv_connection *connection;    /* NULL: the client left, or was cut */
+    iv_exchange *next, *previous; /* of all */
+    iv_exchange *next_gone;
+    char *text; /* what head points into */
+    iv_http_head head;
+    const iv_http_route *route;
+    iv_buf body;
+    size_t body_left;
+    iv_http_chunks chunks;
+    iv_buf fields; /* of the response, added by the handler */
+    char id[IV_HTTP_ID_BYTES_MAX + 1];
+    bool handled, streaming, in_chunks, gone_queued; /* handled: the handler knows it */
+    int status;                                      /* 0: no answer has begun */
+    uint64_t began;                                  /* microseconds */
+    size_t sent;                                     /* bytes of the answer's body */
+    void (*gone)(void *user);
+    void *gone_user;
+};
+
+typedef struct iv_http_watcher iv_http_watcher;
+struct iv_http_watcher {
+    struct event *event;
+    void (*call)(void *user);
+    void *user;
+    iv_http_watcher *next;
+};
+
+struct iv_http {
+    iv_http_options o; /* its strings are not kept but for these */
+    char *allowed_origins;
+    bool has_api_key, has_admin_key;
+    uint8_t api_key[32], admin_key[32]; /* SHA-256 */
+    const iv_http_route *routes;
+    size_t route_count;
+    void *user;
+    struct event_base *base;
+    int listener, waker;
+    struct event *accepting, *accept_again, *waking, *working, *drain_end;
+    iv_http_watcher *watchers;
+    iv_connection *connections, *work;
+    iv_exchange *exchanges, *gone;
+    size_t connection_count, body_bytes;
+    bool draining, drain_passed;
+    char *scratch; /* IV_HTTP_READ_BYTES */
+    uint64_t id_state;
+    int64_t date_at;
+    char date[32];
+};
+
+/* ---- http.c */
+uint64_t iv_http_now_us(void);
+static inline uint64_t iv_http_now_ms(void) { return iv_http_now_us() / 1000; }
+void iv_http_wake_work(iv_http *h); /* iv_http_serve_work soon, from the loop */
+
+/* ---- http_connection.c */
+bool iv_connection_open(iv_http *h, int fd); /* takes the socket, also when it fails */
+void iv_connection_queue(iv_connection *c);  /* serve it soon */
+void iv_connection_serve(iv_connection *c);  /* as far as it goes now */
+bool iv_connection_flush(iv_connection *c);  /* sends what it can; false: the client is gone */
+void iv_connection_lose(iv_connection *c, bool reset);
+void iv_connection_free(iv_connection *c);
+static inline size_t iv_connection_waiting(const iv_connection *c) { return c->out.len - c->out_at; }
+/* Still owes somebody something: a drain waits for it. */
+bool iv_connection_busy(const iv_connection *c);
+
+/* ---- http_exchange.c */
+iv_exchange *iv_exchange_new(iv_connection *c);
+void iv_exchange_take_id(iv_exchange *x); /* the client's name for it, once its head is parsed */
+/* Answers with the error's JSON. unread: the request was not read to its end, so the connection closes. */
+void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *message);
+void iv_exchange_leave(iv_exchange *x);     /* its connection is lost */
+void iv_exchange_call_gone(iv_exchange *x); /* from the loop; frees it */
+
+/* ---- http_route.c */
+/* Whether the request may be handled, once its head is there; sets x->route. False: it has been answered. */
+bool iv_http_admit(iv_exchange *x);
+/* Appends the fields that let a browser read the answer. */
+bool iv_http_put_origin(const iv_exchange *x, iv_buf *out);
+void iv_http_key_digest(const char *key, uint8_t digest[32]);
+
+#endif

@@ -1,0 +1,172 @@
+/* http_route.c: which handler a request is for, and whether it may come in: paths, methods, keys, origins. */
+#include "serve/http_connection.h"
+#include "base/digest.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- paths and methods */
+
+static bool same_path(const iv_http_route *route, const char *path, bool *exact) {
+    size_t n = strlen(route->path);
+    *exact = n == 0 || route->path[n - 1] != '*';
+    return *exact ? strcmp(route->path, path) == 0 : strncmp(route->path, path, n - 1) == 0;
+}
+
+static bool same_method(const iv_http_route *route, const char *method) {
+    if (strcmp(method, "HEAD") == 0) method = "GET";
+    if (strcmp(route->method, "*") == 0) return strcmp(method, "GET") == 0 || strcmp(method, "POST") == 0;
+    return strcmp(route->method, method) == 0;
+}
+
+/* The route of path and method; an exact one before a prefix, the longest prefix before others. *known: the path
+ * exists, perhaps with other methods. */
+static const iv_http_route *find_route(const iv_http *h, const char *path, const char *method, bool *known) {
+    const iv_http_route *best = NULL;
+    *known = false;
+    for (size_t i = 0; i < h->route_count; i++) {
+        const iv_http_route *route = &h->routes[i];
+        bool exact;
+        if (!same_path(route, path, &exact)) continue;
+        *known = true;
+        if (!same_method(route, method)) continue;
+        if (exact) return route;
+        if (!best || strlen(route->path) > strlen(best->path)) best = route;
+    }
+    return best;
+}
+
+/* "GET, HEAD, POST, OPTIONS": what may be asked of a path; "*" asks for all. */
+static void allowed_methods(const iv_http *h, const char *path, char *out, size_t n) {
+    static const char *const methods[] = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"};
+    size_t at = 0;
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        bool any = false, exact;
+        for (size_t i = 0; i < h->route_count && !any; i++)
+            any = same_method(&h->routes[i], methods[m]) &&
+                  (strcmp(path, "*") == 0 || same_path(&h->routes[i], path, &exact));
+        if (any) at += (size_t)snprintf(out + at, n - at, "%s, ", methods[m]);
+    }
+    snprintf(out + at, n - at, "OPTIONS");
+}
+
+/* ---- keys */
+
+void iv_http_key_digest(const char *key, uint8_t digest[32]) { iv_digest_of(key, strlen(key), digest); }
+
+/* The time it takes says nothing about how much of the key was right, nor how long it is. */
+static bool same_key(const uint8_t key[32], const char *given) {
+    uint8_t digest[32];
+    unsigned difference = 0;
+    iv_http_key_digest(given, digest);
+    for (size_t i = 0; i < sizeof digest; i++) difference |= key[i] ^ digest[i];
+    return difference == 0;
+}
+
+/* 0, or the status to refuse with and *why. */
+static int check_key(const iv_http *h, const iv_exchange *x, iv_http_access access, const char **why) {
+    if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && !h->has_api_key)) return 0;
+    if (access == IV_HTTP_ADMIN && !h->has_admin_key) {
+        *why = "this route is off: the server was started without an admin key";
+        return 403;
+    }
+    const char *given = iv_http_head_field(&x->head, "Authorization");
+    if (!given || strncasecmp(given, "Bearer ", 7) != 0) {
+        *why = "Authorization: wanted Bearer and a key";
+        return 401;
+    }
+    given += 7 + strspn(given + 7, " ");
+    bool admin = h->has_admin_key && same_key(h->admin_key, given);
+    bool user = h->has_api_key && same_key(h->api_key, given);
+    if (admin || (user && access == IV_HTTP_KEY)) return 0;
+    *why = user ? "Authorization: this route wants the admin key" : "Authorization: this key is not known";
+    return user ? 403 : 401;
+}
+
+/* ---- origins */
+
+static bool origin_allowed(const char *allowed, const char *origin) {
+    size_t n = strlen(origin);
+    for (const char *item = allowed; *item;) {
+        item += strspn(item, " ,");
+        size_t length = strcspn(item, " ,");
+        if ((length == 1 && *item == '*') || (length > 0 && length == n && strncmp(item, origin, n) == 0)) return true;
+        item += length;
+    }
+    return false;
+}
+
+bool iv_http_put_origin(const iv_exchange *x, iv_buf *out) {
+    const char *allowed = x->http->allowed_origins;
+    if (!allowed || !*allowed) return true;
+    bool all = origin_allowed(allowed, "*");
+    if (!all && !iv_buf_puts(out, "Vary: Origin\r\n")) return false;
+    const char *origin = iv_http_head_field(&x->head, "Origin");
+    if (!origin || !origin_allowed(allowed, origin)) return true;
+    return iv_buf_printf(out, "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
+                         all ? "*" : origin);
+}
+
+static void answer_options(iv_exchange *x, const char *methods) {
+    const iv_http *h = x->http;
+    iv_exchange_add_header(x, "Allow", methods);
+    const char *origin = iv_http_head_field(&x->head, "Origin");
+    if (h->allowed_origins && origin && origin_allowed(h->allowed_origins, origin)) {
+        const char *fields = iv_http_head_field(&x->head, "Access-Control-Request-Headers");
+        iv_exchange_add_header(x, "Access-Control-Allow-Methods", methods);
+        if (fields) iv_exchange_add_header(x, "Access-Control-Allow-Headers", fields);
+        iv_exchange_add_header(x, "Access-Control-Max-Age", "600");
+    }
+    iv_exchange_reply(x, 204, NULL, NULL, 0);
+}
+
+/* ---- all of it */
+
+static void cut_slash(iv_exchange *x) {
+    char *path = (char *)(uintptr_t)x->head.path; /* ours, but for the constant "/" */
+    size_t n = strlen(path);
+    if (n > 1 && path[n - 1] == '/') path[n - 1] = 0;
+}
+
+bool iv_http_admit(iv_exchange *x) {
+    const iv_http *h = x->http;
+    bool unread = x->head.chunked || x->head.length > 0;
+    const char *why = "";
+    char methods[64], message[200];
+    cut_slash(x);
+    if (h->draining) {
+        iv_exchange_refuse(x, 503, unread, "the server is shutting down");
+        return false;
+    }
+    bool known;
+    const iv_http_route *route = find_route(h, x->head.path, x->head.method, &known);
+    allowed_methods(h, x->head.path, methods, sizeof methods);
+    if (!route && strcmp(x->head.method, "OPTIONS") == 0 && (known || strcmp(x->head.path, "*") == 0)) {
+        if (unread) x->connection->closing = x->connection->unread = true;
+        answer_options(x, methods);
+        return false;
+    }
+    if (!route) {
+        if (known) iv_exchange_add_header(x, "Allow", methods);
+        if (known)
+            snprintf(message, sizeof message, "%s: not a method of this path; it has %s", x->head.method, methods);
+        else
+            snprintf(message, sizeof message, "no such path on this server");
+        iv_exchange_refuse(x, known ? 405 : 404, unread, message);
+        return false;
+    }
+    int status = check_key(h, x, route->access, &why);
+    if (status) {
+        if (status == 401) iv_exchange_add_header(x, "WWW-Authenticate", "Bearer");
+        iv_exchange_refuse(x, status, unread, why);
+        return false;
+    }
+    if (x->head.length > h->o.body_bytes_max) {
+        snprintf(message, sizeof message, "body: more than %zu bytes", h->o.body_bytes_max);
+        iv_exchange_refuse(x, 413, true, message);
+        return false;
+    }
+    x->route = route;
+    return true;
+}
