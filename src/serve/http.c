@@ -110,15 +110,17 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
 
 /* ---- opening */
 
-/* Options that accepted sockets inherit: no delay, and a dead peer found within two minutes. */
+/* Options that accepted sockets inherit: no delay; a dead peer found within two minutes; and what a peer does not take
+ * waits with us, who see it, rather than with the kernel. */
 static void set_options(int fd) {
-    const int on = 1, idle_s = 60, between_s = 15, probes = 4;
+    const int on = 1, idle_s = 60, between_s = 15, probes = 4, unsent = IV_HTTP_UNSENT_BYTES;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
 }
 
 static iv_status listen_at(const char *host, uint16_t port, int *out, iv_error *err) {
@@ -158,8 +160,8 @@ static iv_status check_options(const iv_http_options *o, iv_error *err) {
         return iv_fail(err, IV_INVALID, "connections_max: wanted 1 to 1000000, found %zu", o->connections_max);
     if (o->head_bytes_max < 256 || o->head_bytes_max > 1 << 20)
         return iv_fail(err, IV_INVALID, "head_bytes_max: wanted 256 to 1048576, found %zu", o->head_bytes_max);
-    if (o->body_bytes_max > IV_HTTP_BODIES_BYTES_MAX)
-        return iv_fail(err, IV_INVALID, "body_bytes_max: wanted at most %zu, found %zu", IV_HTTP_BODIES_BYTES_MAX,
+    if (o->body_bytes_max > IV_HTTP_INPUT_BYTES_MAX)
+        return iv_fail(err, IV_INVALID, "body_bytes_max: wanted at most %zu, found %zu", IV_HTTP_INPUT_BYTES_MAX,
                        o->body_bytes_max);
     if (!o->head_ms || !o->body_ms || !o->idle_ms || !o->stall_ms)
         return iv_fail(err, IV_INVALID, "head_ms, body_ms, idle_ms, stall_ms: wanted more than 0");
