@@ -32,7 +32,7 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
 
-static void kv_float(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_float(o, v); }
+static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_setting(o, v); }
 
 /* As they were carried out, whoever set them: the request, the model's defaults, or ours. */
 static void out_parameters(const iv_request *r, iv_json_out *o) {
@@ -42,10 +42,10 @@ static void out_parameters(const iv_request *r, iv_json_out *o) {
         iv_out_uint(o, r->max_tokens);
     else
         iv_out_null(o); /* to max_model_len */
-    kv_float(o, "temperature", r->temperature), kv_float(o, "top_p", r->top_p), kv_float(o, "min_p", r->min_p);
+    kv_setting(o, "temperature", r->temperature), kv_setting(o, "top_p", r->top_p), kv_setting(o, "min_p", r->min_p);
     iv_out_key(o, "top_k"), iv_out_int(o, r->top_k);
-    kv_float(o, "repetition_penalty", r->repetition_penalty);
-    kv_float(o, "presence_penalty", r->presence_penalty), kv_float(o, "frequency_penalty", r->frequency_penalty);
+    kv_setting(o, "repetition_penalty", r->repetition_penalty);
+    kv_setting(o, "presence_penalty", r->presence_penalty), kv_setting(o, "frequency_penalty", r->frequency_penalty);
     iv_out_key(o, "stop"), iv_out_open(o, '[');
     for (size_t i = 0; i < r->stop_count; i++) iv_out_text(o, r->stop[i]);
     iv_out_close(o, ']');
@@ -55,7 +55,7 @@ static void out_parameters(const iv_request *r, iv_json_out *o) {
     for (size_t i = 0; i < r->logit_bias_count; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", (int)r->logit_bias[i].id);
-        kv_float(o, id, r->logit_bias[i].bias);
+        kv_setting(o, id, r->logit_bias[i].bias);
     }
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
