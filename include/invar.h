@@ -263,7 +263,7 @@ typedef struct iv_event {
     size_t top_count;
     /* TOKEN */
     float sampling_logprob; /* under the distribution that the token was drawn from: after bias, penalties, temperature
-                             * and filters (NUMERICS.md, 10.8); temperature 0: 0. Not wanted: 0 */
+                             * and filters (NUMERICS.md, 10.7); temperature 0: 0. Not wanted: 0 */
     const float *logits;    /* [vocab_size] as the model gave them, if the request keeps logits; else NULL */
     /* DONE */
     iv_finish finish;

@@ -3,9 +3,11 @@
 #include "engine_flags.h"
 #include "model.h"
 #include "output.h"
+#include "rank.h"
 #include "serve/server.h"
 #include "text.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -74,6 +76,8 @@ int cli_serve(const cli_args *args, iv_error *err) {
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
     if (code != CLI_OK) return code;
     allow_files(o.http.connections_max);
+    /* mpirun sends its signals to all; rank 0 drains, and the others compute for it until it has. */
+    if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);
     o.bridge.engine.model = path;
     o.bridge.engine.progress = cli_progress_step, o.bridge.engine.user = &v.progress;

@@ -193,6 +193,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
     if (e->numerics == IV_VANILLA_BLAS && !e->gpus[0]) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
+    e->model_options = m;
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
@@ -244,6 +245,7 @@ void iv_engine_close(iv_engine *e) {
     iv_blas_close(e->blas);
     iv_pool_close(e->pool);
     iv_textual_close(e->textual);
+    free(e->updated_from);
     free(e);
 }
 

@@ -98,6 +98,8 @@ typedef struct iv_identity_parts {
 struct iv_engine {
     iv_pool *pool;
     iv_model *model;
+    iv_model_options model_options; /* as the first weights were opened */
+    char *updated_from;             /* directory of the weights, if they are not those of the first */
     iv_textual *textual;
     iv_generation_config generation;
     iv_forward_state *forward; /* rank 0's, or this process's; NULL on GPUs */

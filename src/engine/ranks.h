@@ -36,6 +36,12 @@ iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err);
 /* One batch over all ranks, as iv_forward. After an error that is not IV_FORMAT no further step can run. */
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
+/* Can these ranks change their weights? IV_UNSUPPORTED where they are GPUs or processes. */
+iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err);
+/* Between steps: e->model is another one of the same shape, opened for the same ranks; all compute with it from now
+ * on. */
+void iv_ranks_use_model(iv_engine *e);
+
 size_t iv_ranks_size(const iv_ranks *r);
 size_t iv_ranks_rank(const iv_ranks *r);    /* of this process */
 size_t iv_ranks_threads(const iv_ranks *r); /* of this process, all ranks together; after iv_ranks_start */

@@ -121,14 +121,14 @@ char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event 
                               "chat_template", info.template_digest);
     json_t *neutral = json_pack("{s:I, s:s, s:I}", "threads", (json_int_t)info.threads, "isa", info.isa,
                                 "tensor_parallel_size", (json_int_t)info.tensor_parallel_size);
-    json_t *all = json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", //
-                            "receipt", IV_RECEIPT_VERSION,              //
-                            "invar", iv_version(),                      //
-                            "fingerprint", info.fingerprint,            //
-                            "maker", maker,                             //
-                            "model", path_string(e->textual->model),    //
-                            "request", request_object(e, s),            //
-                            "outcome", outcome_object(s, done),         //
+    json_t *all = json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o}",                                  //
+                            "receipt", IV_RECEIPT_VERSION,                                               //
+                            "invar", iv_version(),                                                       //
+                            "fingerprint", info.fingerprint,                                             //
+                            "maker", maker,                                                              //
+                            "model", path_string(e->updated_from ? e->updated_from : e->textual->model), //
+                            "request", request_object(e, s),                                             //
+                            "outcome", outcome_object(s, done),                                          //
                             "neutral", neutral);
     char *text = all ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(FLOAT_DIGITS)) : NULL;
     json_decref(all);

@@ -1,7 +1,130 @@
-/* update.c: other weights for an open engine. */
+/* update.c: other weights for an open engine. Invariant: until everything of the new model is there, checked and
+ * hashed, nothing of the engine has changed; what follows cannot fail. */
 #include "engine/engine.h"
+#include "engine/float_mode.h"
+#include "model/widen.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What sizes memory or says which tensors there are, by its name in config.json. */
+typedef struct number {
+    const char *name;
+    size_t at;
+} number;
+static const number numbers[] = {{"vocab_size", offsetof(iv_model_config, vocab_size)},
+                                 {"hidden_size", offsetof(iv_model_config, hidden_size)},
+                                 {"intermediate_size", offsetof(iv_model_config, intermediate_size)},
+                                 {"num_hidden_layers", offsetof(iv_model_config, layers)},
+                                 {"num_attention_heads", offsetof(iv_model_config, heads)},
+                                 {"num_key_value_heads", offsetof(iv_model_config, kv_heads)},
+                                 {"head_dim", offsetof(iv_model_config, head_dim)},
+                                 {"sliding_window", offsetof(iv_model_config, sliding_window)},
+                                 {"num_experts", offsetof(iv_model_config, experts)},
+                                 {"num_experts_per_tok", offsetof(iv_model_config, experts_per_token)},
+                                 {"moe_intermediate_size", offsetof(iv_model_config, moe_intermediate_size)}};
+static const number flags[] = {{"tie_word_embeddings", offsetof(iv_model_config, tie_embeddings)},
+                               {"attention_bias", offsetof(iv_model_config, attention_bias)},
+                               {"attention_bias of o_proj", offsetof(iv_model_config, attention_out_bias)},
+                               {"mlp_bias", offsetof(iv_model_config, mlp_bias)},
+                               {"norms of q and k", offsetof(iv_model_config, qk_norm)}};
+
+static iv_status differs(const char *dir, const char *name, int64_t want, int64_t found, iv_error *err) {
+    return iv_fail(err, IV_INVALID, "%s: %s: wanted %lld as in the weights in use, found %lld", dir, name,
+                   (long long)want, (long long)found);
+}
+
+static iv_status check_layers(const char *dir, const char *name, const bool *want, const bool *found, int64_t layers,
+                              iv_error *err) {
+    for (int64_t i = 0; i < layers; i++)
+        if (want[i] != found[i])
+            return iv_fail(err, IV_INVALID, "%s: layer %lld: wanted %s %s layer as in the weights in use", dir,
+                           (long long)i, want[i] ? "a" : "no", name);
+    return IV_OK;
+}
+
+static iv_status check_config(const iv_engine *e, const char *dir, const iv_model_config *c, iv_error *err) {
+    const iv_model_config *old = &e->model->config;
+    if (strcmp(old->model_type, c->model_type) != 0)
+        return iv_fail(err, IV_INVALID, "%s: model_type: wanted %s as in the weights in use, found %s", dir,
+                       old->model_type, c->model_type);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        int64_t want, found;
+        memcpy(&want, (const char *)old + numbers[i].at, sizeof want);
+        memcpy(&found, (const char *)c + numbers[i].at, sizeof found);
+        if (want != found) return differs(dir, numbers[i].name, want, found, err);
+    }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        bool want, found;
+        memcpy(&want, (const char *)old + flags[i].at, sizeof want);
+        memcpy(&found, (const char *)c + flags[i].at, sizeof found);
+        if (want != found) return differs(dir, flags[i].name, want, found, err);
+    }
+    IV_TRY(check_layers(dir, "sliding", old->sliding_layers, c->sliding_layers, old->layers, err));
+    IV_TRY(check_layers(dir, "mixture-of-experts", old->moe_layers, c->moe_layers, old->layers, err));
+    if (c->max_positions >= 0 && (size_t)c->max_positions >= e->max_model_len) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: max_position_embeddings: wanted %zu or more, the max_model_len, found %lld",
+                   dir, e->max_model_len, (long long)c->max_positions);
+}
+
+/* The first look is at the configuration alone, so that another model's weights are not read in vain. */
+static iv_status load(iv_engine *e, const char *dir, iv_model **out, iv_error *err) {
+    iv_model_options m = e->model_options;
+    iv_model_config *config = malloc(sizeof *config);
+    if (!config) return iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
+    iv_status status = iv_model_config_read(dir, config, err);
+    if (status == IV_OK) status = check_config(e, dir, config, err);
+    free(config);
+    IV_TRY(status);
+    m.has_dtype = true, m.dtype = e->model->dtype, m.dummy = false, m.progress = NULL;
+    IV_TRY(iv_model_open(dir, &m, e->pool, out, err));
+    status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
+    if (status == IV_OK && e->blas) status = iv_model_widen(*out, e->pool, err);
+    if (status != IV_OK) iv_model_close(*out);
+    return status;
+}
+
+/* Names the engine by the new model; the old names are back if that fails. */
+static iv_status rename_engine(iv_engine *e, iv_model *new, iv_error *err) {
+    iv_model *old = e->model;
+    iv_identity_parts identity = e->identity;
+    char fingerprint[IV_FINGERPRINT_BYTES];
+    e->model = new;
+    iv_status status = iv_identity_make(e, err);
+    if (status == IV_OK) status = iv_fingerprint_make(e, fingerprint, err);
+    if (status == IV_OK)
+        memcpy(e->fingerprint, fingerprint, sizeof fingerprint);
+    else
+        e->model = old, e->identity = identity;
+    return status;
+}
+
+static iv_status update(iv_engine *e, const char *dir, iv_error *err) {
+    iv_model *new, *old = e->model;
+    char *name = strdup(dir);
+    iv_status status = name ? load(e, dir, &new, err) : iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
+    if (status == IV_OK && (status = rename_engine(e, new, err)) != IV_OK) iv_model_close(new);
+    if (status != IV_OK) {
+        free(name);
+        return status;
+    }
+    free(e->updated_from);
+    e->updated_from = name;
+    iv_ranks_use_model(e);
+    iv_kv_forget(&e->kv); /* nobody runs: that is all of it */
+    iv_model_close(old);
+    return IV_OK;
+}
 
 iv_status iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err) {
-    (void)e, (void)dir;
-    return iv_fail(err, IV_UNSUPPORTED, "update_weights: not yet");
+    if (!dir || !*dir) return iv_fail(err, IV_INVALID, "update_weights: wanted a model directory, found nothing");
+    IV_TRY(iv_ranks_check_update(e->ranks, err));
+    if (e->running.count || e->waiting.count)
+        return iv_fail(err, IV_BUSY, "update_weights: %zu requests run and %zu wait", e->running.count,
+                       e->waiting.count);
+    unsigned mode = iv_float_mode_enter();
+    iv_status status = update(e, dir, err);
+    iv_float_mode_leave(mode);
+    return status;
 }

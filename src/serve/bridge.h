@@ -23,7 +23,7 @@ typedef struct iv_bridge_options {
 } iv_bridge_options;
 
 typedef enum iv_report_kind {
-    IV_REPORT_TOKEN,
+    IV_REPORT_TOKEN, /* of the answer, or of the prompt: event->kind says */
     IV_REPORT_DONE,
     IV_REPORT_REFUSED, /* the engine did not take the request, or was lost: status and message; nothing follows */
     IV_REPORT_ORDER    /* what an order of iv_bridge_order came to: status and message */
@@ -45,7 +45,9 @@ typedef enum iv_order {
                      * meanwhile is silent at once, but holds its pages until all have been cancelled, or CONTINUE */
     IV_ORDER_CONTINUE,
     IV_ORDER_ABORT_ALL,
-    IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps */
+    IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps, when all
+                             * requests before it have ended; those behind it wait. IV_BUSY while paused with requests
+                             */
 } iv_order;
 
 /* A consistent look at the engine, as of its last step. */

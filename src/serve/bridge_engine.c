@@ -110,11 +110,6 @@ static iv_status flush(iv_bridge *b, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status update_weights(iv_bridge *b, const char *directory, iv_error *err) {
-    (void)b, (void)directory;
-    return iv_fail(err, IV_UNSUPPORTED, "weights: this engine cannot change them while it runs");
-}
-
 static void set_flag(iv_bridge *b, bool *flag, bool value) {
     pthread_mutex_lock(&b->mutex);
     *flag = value;
@@ -124,7 +119,7 @@ static void set_flag(iv_bridge *b, bool *flag, bool value) {
 static iv_status load(iv_bridge *b, const char *directory, iv_error *err) {
     if (only_cancelled(b)) step(b);
     set_flag(b, &b->stats.loading, true);
-    iv_status status = update_weights(b, directory, err);
+    iv_status status = iv_engine_update_weights(b->engine, directory, err);
     pthread_mutex_lock(&b->mutex);
     b->stats.loading = false;
     if (status == IV_OK) {
@@ -148,9 +143,20 @@ static void obey(iv_bridge *b, iv_ticket *t) {
     answer(b, t, IV_REPORT_ORDER, status, status == IV_OK ? "" : err.message);
 }
 
+/* With the mutex held: who is next. New weights wait until the requests before them have ended, and what is behind them
+ * waits too, but for orders that may hasten or hinder that. */
+static iv_ticket *next_ticket(const iv_bridge *b) {
+    iv_ticket *t = b->first;
+    bool waits = t && !t->request && t->order == IV_ORDER_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
+    if (!waits) return t;
+    if (b->queued_orders == 1) return NULL;
+    while (t && (t->request || t->order == IV_ORDER_UPDATE_WEIGHTS)) t = t->next;
+    return t;
+}
+
 static iv_ticket *take_ticket(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
-    iv_ticket *t = b->stop ? NULL : b->first;
+    iv_ticket *t = b->stop ? NULL : next_ticket(b);
     if (t) {
         iv_ticket_unqueue(b, t);
         t->place = IV_TICKET_ENGINE;
@@ -163,8 +169,11 @@ static iv_ticket *take_ticket(iv_bridge *b) {
 /* In the order they came in. Not all at once: those that run should not wait for a flood to be read. */
 static void take_tickets(iv_bridge *b) {
     iv_ticket *t;
-    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && !b->lost && (t = take_ticket(b)); i++) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (t = take_ticket(b));
+         i++) {
         if (t->request) {
+            bytes += iv_size_min(t->request->text_bytes, IV_BRIDGE_TAKE_BYTES);
             submit(b, t);
             continue;
         }
@@ -261,7 +270,7 @@ static bool may_step(iv_bridge *b) {
 /* Sleeps until there is something to do. False: to end. */
 static bool await_work(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
-    while (!b->stop && (b->lost || (!b->cancel_first && !b->first)) && !may_step(b))
+    while (!b->stop && (b->lost || (!b->cancel_first && !next_ticket(b))) && !may_step(b))
         pthread_cond_wait(&b->wake, &b->mutex);
     bool stop = b->stop;
     pthread_mutex_unlock(&b->mutex);

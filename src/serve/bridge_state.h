@@ -11,8 +11,9 @@
 #include <pthread.h>
 
 enum {
-    IV_BRIDGE_TAKE_MAX = 64,   /* submissions handed to the engine between two steps */
-    IV_BRIDGE_ORDERS_MAX = 64, /* orders that wait */
+    IV_BRIDGE_TAKE_MAX = 64,         /* submissions handed to the engine between two steps ... */
+    IV_BRIDGE_TAKE_BYTES = 64 << 10, /* ... and no more once they had so much text */
+    IV_BRIDGE_ORDERS_MAX = 64,       /* orders that wait */
     IV_BRIDGE_ORDER_BYTES_MAX = 4096,
     IV_BRIDGE_REPORTS = 16384,             /* no step is begun while more wait ... */
     IV_BRIDGE_REPORT_BYTES_MAX = 64 << 20, /* ... or hold more than this */

@@ -22,6 +22,9 @@ typedef struct answer {
     size_t cached_tokens, preemptions, drafted_tokens, accepted_tokens;
     float *logits; /* [ANSWER_TOKENS_MAX][vocab] when the caller gives it */
     size_t vocab;
+    float sampling_logprobs[ANSWER_TOKENS_MAX];
+    size_t told; /* tokens of the prompt that had events */
+    uint64_t told_hash;
 } answer;
 
 /* Sequences of up to 256 tokens and KV memory for 16 of them; options may be changed before. */
@@ -58,6 +61,11 @@ static inline void note_event(answer *a, const iv_event *v) {
     assert_int_equal(a->done_events, 0); /* nothing comes after DONE */
     assert_true(iv_utf8_valid((const uint8_t *)v->text, v->text_bytes, NULL));
     a->seed = v->seed;
+    if (v->kind == IV_EVENT_PROMPT) {
+        assert_true(a->count == 0 && v->error == NULL && v->text_bytes == 0 && v->logprob <= 0);
+        a->told++, a->told_hash = (a->told_hash ^ iv_bits(v->logprob) ^ v->position << 32) * 0x9e3779b97f4a7c15u;
+        return;
+    }
     if (v->kind == IV_EVENT_TOKEN) {
         assert_true(a->count < ANSWER_TOKENS_MAX && v->error == NULL && v->finish == IV_FINISH_NONE);
         assert_true(iv_buf_append(&a->text, v->text, v->text_bytes));
@@ -65,6 +73,7 @@ static inline void note_event(answer *a, const iv_event *v) {
         a->top_count = v->top_count;
         assert_true(!a->logits || v->logits);
         if (a->logits) memcpy(a->logits + a->count * a->vocab, v->logits, a->vocab * sizeof *a->logits);
+        a->sampling_logprobs[a->count] = v->sampling_logprob;
         a->ids[a->count] = v->token, a->logprobs[a->count++] = v->logprob;
         return;
     }

@@ -257,6 +257,37 @@ static void a_full_ring_stops_the_engine(void **state) {
     free(x.logits);
 }
 
+/* ---- what was sampled ---------------------------------------------------------------------------------- */
+
+static void sampling_logprobs(void **state) {
+    (void)state;
+    enum { TOKENS = 60 };
+    iv_engine *e = open_small();
+    iv_request r = ask(e, "2 + 2 =", TOKENS);
+    r.ignore_eos = true, r.sampling_logprobs = true;
+    answer *a = answer_to(e, &r);
+    for (size_t i = 0; i < TOKENS; i++) assert_int_equal(iv_bits(a->sampling_logprobs[i]), 0); /* nothing is drawn */
+    answers_free(a, 1);
+    r.temperature = 1;
+    a = answer_to(e, &r);
+    for (size_t i = 0; i < TOKENS; i++) assert_int_equal(iv_bits(a->sampling_logprobs[i]), iv_bits(a->logprobs[i]));
+    answers_free(a, 1);
+    r.temperature = 1.5f, r.top_k = 8, r.top_p = 0.9f, r.repetition_penalty = 1.1f;
+    a = answer_to(e, &r);
+    size_t differ = 0;
+    for (size_t i = 0; i < TOKENS; i++) {
+        assert_true(a->sampling_logprobs[i] <= 0 && a->sampling_logprobs[i] > -20);
+        differ += a->sampling_logprobs[i] != a->logprobs[i];
+    }
+    assert_true(differ > TOKENS / 2);
+    r.sampling_logprobs = false;
+    answer *without = answer_to(e, &r);
+    assert_same_answer("without", a, without);
+    for (size_t i = 0; i < TOKENS; i++) assert_int_equal(iv_bits(without->sampling_logprobs[i]), 0);
+    answers_free(a, 1), answers_free(without, 1);
+    iv_engine_close(e);
+}
+
 /* ---- edges --------------------------------------------------------------------------------------------- */
 
 static void edges(void **state) {
@@ -306,6 +337,7 @@ int main(void) {
                                        cmocka_unit_test(preempted_in_the_middle),
                                        cmocka_unit_test(cancelled_in_the_middle),
                                        cmocka_unit_test(a_full_ring_stops_the_engine),
+                                       cmocka_unit_test(sampling_logprobs),
                                        cmocka_unit_test(edges),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);

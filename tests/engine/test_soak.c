@@ -18,7 +18,7 @@ typedef struct soak {
     spec *specs;
     answer *quiet;
     int32_t texts[TEXTS][PROMPT_MAX];
-    size_t cancelled, preemptions, cached, drafted, accepted, compared_rows, forced;
+    size_t cancelled, preemptions, cached, drafted, accepted, compared_rows, forced, told;
 } soak;
 
 static const char *const stops[] = {"so", "=", "12"};
@@ -41,6 +41,10 @@ static void make_spec(soak *k, spec *s) {
     if (rng_below(r, 6) == 0) q->stop = stops, q->stop_count = 3;
     q->has_seed = true, q->seed = rng_next(r) >> 1, q->ignore_eos = grows || rng_below(r, 2), q->logprobs = -1;
     q->priority = (int32_t)rng_below(r, 3);
+    q->sampling_logprobs = rng_below(r, 3) == 0;
+    q->prompt_logprobs = (int)rng_below(r, 6) - 4; /* most: none */
+    if (q->prompt_logprobs < 0) q->prompt_logprobs = -1;
+    q->prompt_logprobs_start = rng_below(r, 2) ? rng_below(r, n + 1) : 0;
     s->keeps_logits = q->keep_logits = rng_below(r, 10) == 0;
 }
 
@@ -106,6 +110,10 @@ static const char *difference(const answer *want, const answer *got) {
         return "text";
     if (memcmp(want->ids, got->ids, got->count * sizeof *got->ids) != 0) return "tokens";
     if (memcmp(want->logprobs, got->logprobs, got->count * sizeof *got->logprobs) != 0) return "logprobs";
+    if (memcmp(want->sampling_logprobs, got->sampling_logprobs, got->count * sizeof *got->logprobs) != 0)
+        return "sampling logprobs";
+    if (got->finish != IV_FINISH_CANCELLED && (want->told != got->told || want->told_hash != got->told_hash))
+        return "logprobs of the prompt";
     if (got->logits && memcmp(want->logits, got->logits, got->count * VOCAB * sizeof(float)) != 0) return "logits";
     return NULL;
 }
@@ -182,6 +190,7 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
                      i, s->tp, s->threads, s->budget, s->seqs, s->spare_pages, s->caching, s->speculative, what);
         k->cancelled += a[i].finish == IV_FINISH_CANCELLED;
         if (a[i].logits) k->compared_rows += a[i].count;
+        k->told += a[i].told;
     }
     free_answers(a, k->count);
 }
@@ -198,12 +207,13 @@ static void every_survivor_has_its_quiet_bits(void **state) {
     }
     printf("quiet runs: %.1f s, the others %.1f s\n", middle - start, iv_now() - middle);
     printf("%zu requests, %zu cancelled, %zu preemptions (%zu asked for), %zu prompt tokens from the cache, %zu of %zu "
-           "drafted tokens accepted, %zu rows of logits compared\n",
-           count, k->cancelled, k->preemptions, k->forced, k->cached, k->accepted, k->drafted, k->compared_rows);
+           "drafted tokens accepted, %zu rows of logits compared, %zu tokens of prompts scored\n",
+           count, k->cancelled, k->preemptions, k->forced, k->cached, k->accepted, k->drafted, k->compared_rows,
+           k->told);
     if (!SANITIZED) { /* everything did happen */
         assert_true(k->cancelled > 0 && k->cancelled < count / 2 && k->cached > count / 4);
         assert_true(k->forced > count / 100 && k->preemptions >= k->forced);
-        assert_true(k->drafted > k->accepted && k->accepted > 0 && k->compared_rows > 0);
+        assert_true(k->drafted > k->accepted && k->accepted > 0 && k->compared_rows > 0 && k->told > count);
     }
     close_soak(k);
 }
@@ -224,7 +234,7 @@ static void control_a_wrong_page_is_seen(void **state) {
         for (size_t i = 0; i < N; i++) {
             iv_request q = k->specs[i].request;
             q.ids = k->texts[0], q.id_count = 140, q.id = i + 1, q.max_tokens = 8, q.stop_count = 0;
-            q.keep_logits = false, q.ignore_eos = true;
+            q.keep_logits = false, q.ignore_eos = true, q.prompt_logprobs = -1;
             submit(e, &q, &a[i]);
             run_all(e, &a[i], 1);
             assert_true(pass == 0 || a[i].cached_tokens == 128);

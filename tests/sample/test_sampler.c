@@ -59,9 +59,18 @@ static size_t naive_top_p(const float *x, const int32_t *order, size_t n, float 
     return n;
 }
 
+/* The share of one of the kept tokens, as a row of section 4 in which the others are absent. */
+static float naive_log_share(const float *x, const char *kept, size_t vocab, float max, int32_t id) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < vocab; i++)
+        if (kept[i]) lanes[i % IV_ROW_LANES] += v_exp(x[i] - max);
+    return (x[id] - max) - v_log(iv_ref_fold_lanes(lanes));
+}
+
 static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vocab, const iv_seen *seen,
-                            size_t seen_count, uint64_t position) {
+                            size_t seen_count, uint64_t position, float *logprob) {
     float *x = malloc(vocab * sizeof *x), best_value = 0;
+    char *kept = calloc(vocab, 1);
     int32_t *order = malloc(vocab * sizeof *order), best = -1;
     memcpy(x, logits, vocab * sizeof *x);
     naive_penalties(p, x, seen, seen_count);
@@ -76,10 +85,12 @@ static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vo
     for (size_t i = 0; i < n; i++) {
         int32_t id = order[i];
         if (n > 1 && p->min_p > 0.0f && v_exp(x[id] - max) < p->min_p) continue;
+        kept[id] = 1;
         float value = x[id] + naive_noise(p->seed, position, id);
         if (best < 0 || value > best_value || (value == best_value && id < best)) best = id, best_value = value;
     }
-    free(x), free(order);
+    *logprob = p->temperature == 0.0f || isinf(max) ? 0.0f : naive_log_share(x, kept, vocab, max, best);
+    free(x), free(order), free(kept);
     return best;
 }
 
@@ -144,6 +155,7 @@ static void same_as_the_naive_sampler(void **state) {
     iv_seen seen[SEEN_MAX];
     iv_logit_bias bias[BIAS_MAX];
     iv_error err;
+    size_t drawn = 0;
     for (size_t trial = 0; trial < trials(20000, 400000); trial++) {
         size_t vocab = random_vocab(&r);
         iv_sampler s;
@@ -152,7 +164,9 @@ static void same_as_the_naive_sampler(void **state) {
         iv_sampling p = random_sampling(&r, vocab, bias);
         size_t seen_count = random_seen(&r, seen, vocab);
         uint64_t position = rng_below(&r, 3) ? rng_below(&r, 5000) : rng_next(&r);
-        int32_t want = naive_sample(&p, logits, vocab, seen, seen_count, position);
+        float share, got_share;
+        int32_t want = naive_sample(&p, logits, vocab, seen, seen_count, position, &share);
+        drawn += p.temperature > 0.0f && share < 0.0f;
         const iv_kernels *k = iv_kernels_select((iv_isa)rng_below(&r, (size_t)iv_isa_detect() + 1));
         for (int again = 0; again < 2; again++) { /* the second time on what the first left behind */
             int32_t got = iv_sample(&s, k, &p, logits, seen, seen_count, position);
@@ -160,9 +174,16 @@ static void same_as_the_naive_sampler(void **state) {
                 fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d", trial, vocab,
                          (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, seen_count,
                          iv_isa_name(k->isa), (int)want, (int)got);
+            got = iv_sample_with_logprob(&s, k, &p, logits, seen, seen_count, position, &got_share);
+            assert_int_equal(got, want);
+            if (iv_bits(got_share) != iv_bits(share) || !(got_share <= 0.0f))
+                fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g on %s: wanted logprob %a, got %a", trial, vocab,
+                         (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, iv_isa_name(k->isa),
+                         (double)share, (double)got_share);
         }
         iv_sampler_close(&s);
     }
+    assert_true(drawn > 1000); /* of tokens that were not the only ones */
     free(logits);
 }
 

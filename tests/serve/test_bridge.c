@@ -1,6 +1,6 @@
 /* The bridge: what goes over it comes back whole, in order and with the bits of a quiet engine; its bounds; cancelling;
  * orders; the loss of the engine. One thread is the server here, the other is the bridge's own. */
-#include "../engine/client.h"
+#include "../engine/made_model.h"
 #include "model/forward.h"
 #include "serve/bridge.h"
 
@@ -96,8 +96,15 @@ static listener *listeners(size_t n) {
     return l;
 }
 
+static void start_again(listener *l, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        iv_buf_free(&l[i].answer.text);
+        l[i] = (listener){0};
+    }
+}
+
 static void forget(listener *l, size_t n) {
-    for (size_t i = 0; i < n; i++) iv_buf_free(&l[i].answer.text);
+    start_again(l, n);
     free(l);
 }
 
@@ -392,22 +399,77 @@ static void cancelled_while_paused(void **state) {
     iv_bridge_close(b);
 }
 
+/* What cannot be loaded changes nothing. */
 static void weights_stay(void **state) {
     (void)state;
     iv_bridge *b = open_bridge(0, 0, 0);
-    listener *l = listeners(1);
+    listener *l = listeners(2);
     iv_error err;
     char fingerprint[128];
     snprintf(fingerprint, sizeof fingerprint, "%s", stats_of(b).fingerprint);
     ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, "/nowhere", l, &err), &err);
-    finish(b, l, 1);
-    assert_int_not_equal(l->status, IV_OK);
-    assert_true(l->message[0]);
+    ask_nth(b, 0, &l[1]);
+    finish(b, l, 2);
+    assert_int_equal(l->status, IV_NOT_FOUND);
+    assert_non_null(strstr(l->message, "/nowhere"));
+    assert_int_equal(l[1].answer.done_events, 1);
     assert_string_equal(stats_of(b).fingerprint, fingerprint);
     assert_int_equal(stats_of(b).weight_version, 0);
     assert_false(stats_of(b).loading);
-    forget(l, 1);
+    forget(l, 2);
     iv_bridge_close(b);
+}
+
+/* A model that differs in some weights. */
+static void make_two(made_model *old, made_model *new) {
+    made_open(old, "llama31"), made_open(new, "llama31");
+    size_t down = made_find(new, "model.layers.0.mlp.down_proj.weight"), n = made_elements(new, down);
+    for (size_t i = 0; i < n; i += 7)
+        put_type(new->tensors[down].dtype, new->data[down], i, (float)(i % 64) / 256.0f - 0.1f);
+    made_write(old), made_write(new);
+}
+
+/* Requests before the order end on the old weights, those behind it run on the new ones; orders may overtake. */
+static void new_weights(void **state) {
+    (void)state;
+    enum { N = 6 };
+    made_model old, new;
+    make_two(&old, &new);
+    iv_bridge_options o = {.engine = made_options(old.s.dir)};
+    iv_bridge *b = NULL;
+    iv_error err;
+    listener *l = listeners(2 * N + 1), *update = &l[2 * N];
+    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    iv_bridge_stats before = stats_of(b);
+    for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+    while (l[0].answer.count < 2) pump(b);
+    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
+    for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
+    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    while (!ended(update)) pump(b); /* it cannot be: they do not go on */
+    assert_int_equal(update->status, IV_BUSY);
+    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    finish(b, l, 2 * N);
+    assert_string_equal(l[0].answer.digest, l[N].answer.digest);
+    *update = (listener){0};
+    start_again(l, 2 * N);
+    for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
+    for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
+    while (!ended(update)) pump(b);
+    for (size_t i = 0; i < N; i++) assert_int_equal(l[i].answer.done_events, 1);
+    assert_int_equal(update->status, IV_OK);
+    finish(b, l, 2 * N);
+    iv_bridge_stats after = stats_of(b);
+    assert_int_equal(after.weight_version, 1);
+    assert_string_not_equal(after.fingerprint, before.fingerprint);
+    assert_string_not_equal(after.weights_digest, before.weights_digest);
+    assert_string_equal(iv_bridge_info(b)->fingerprint, before.fingerprint);
+    for (size_t i = 0; i < 2 * N; i++) assert_same_answer("weights", &l[i / N * N].answer, &l[i].answer);
+    assert_string_not_equal(l[0].answer.digest, l[N].answer.digest);
+    forget(l, 2 * N + 1);
+    iv_bridge_close(b);
+    made_close(&old), made_close(&new);
 }
 
 /* ---- ends ---------------------------------------------------------------------------------------------- */
@@ -483,6 +545,7 @@ int main(void) {
                                        cmocka_unit_test(abort_all),
                                        cmocka_unit_test(cancelled_while_paused),
                                        cmocka_unit_test(weights_stay),
+                                       cmocka_unit_test(new_weights),
                                        cmocka_unit_test(the_engine_is_lost),
                                        cmocka_unit_test(closing_in_the_middle),
                                        cmocka_unit_test(bad_options)};
