@@ -45,6 +45,7 @@ bool iv_connection_open(iv_http *h, int fd) {
 
 void iv_connection_free(iv_connection *c) {
     IV_ASSERT(c->state == IV_CONNECTION_DEAD && !c->exchange);
+    c->http->input_bytes -= c->in_counted;
     iv_buf_free(&c->in);
     iv_buf_free(&c->out);
     free(c);
@@ -139,6 +140,11 @@ static void consume(iv_connection *c, size_t n) {
     c->scanned = 0;
 }
 
+static void count_input(iv_connection *c) {
+    c->http->input_bytes += c->in.cap - c->in_counted; /* modulo 2^64, so it may fall too */
+    c->in_counted = c->in.cap;
+}
+
 /* Moves what is left to the front, or frees the memory: an idle connection holds none. */
 static void settle_input(iv_connection *c) {
     size_t left = in_left(c);
@@ -149,6 +155,17 @@ static void settle_input(iv_connection *c) {
         c->in.len = left;
     }
     c->in_at = 0;
+    count_input(c);
+}
+
+/* While an answer is pending we read on, for only that tells whether the client is still there: up to one more request
+ * of the largest kind. */
+static bool wants_pause(const iv_connection *c) {
+    if (c->closing || (c->state != IV_CONNECTION_HANDLE && c->state != IV_CONNECTION_FLUSH)) return false;
+    const iv_http *h = c->http;
+    size_t left = in_left(c);
+    return left >= h->o.head_bytes_max + h->o.body_bytes_max ||
+           (left >= IV_HTTP_READ_BYTES && h->input_bytes > IV_HTTP_INPUT_BYTES_MAX);
 }
 
 static void pause_input(iv_connection *c, bool pause) {
@@ -330,8 +347,8 @@ static int take_body(iv_connection *c, iv_exchange *x, bool *done, iv_error *err
     }
     if (status == 503) iv_fail(err, IV_NO_MEMORY, "body: out of memory");
     consume(c, used);
-    h->body_bytes += x->body.cap - before;
-    if (!status && h->body_bytes > IV_HTTP_BODIES_BYTES_MAX) {
+    h->input_bytes += x->body.cap - before;
+    if (!status && h->input_bytes > IV_HTTP_INPUT_BYTES_MAX) {
         iv_fail(err, IV_BUSY, "too many request bodies at once");
         status = 503;
     }
@@ -370,8 +387,8 @@ static bool step_flush(iv_connection *c) {
         return false;
     }
     shutdown(c->fd, SHUT_WR);
-    iv_buf_free(&c->in);
-    c->in_at = 0;
+    c->in_at = c->in.len;
+    settle_input(c);
     enter(c, IV_CONNECTION_LINGER);
     return true;
 }
@@ -396,7 +413,6 @@ void iv_connection_serve(iv_connection *c) {
     c->serving = false;
     if (c->state == IV_CONNECTION_DEAD) return;
     settle_input(c);
-    bool busy = c->state == IV_CONNECTION_HANDLE || c->state == IV_CONNECTION_FLUSH;
-    pause_input(c, busy && !c->closing && in_left(c) >= IV_HTTP_PIPELINE_BYTES_MAX);
+    pause_input(c, wants_pause(c));
     arm(c);
 }

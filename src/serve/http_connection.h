@@ -16,17 +16,16 @@
 
 enum {
     IV_HTTP_BACKLOG = 4096,
-    IV_HTTP_READ_BYTES = 64 << 10,         /* of one read */
-    IV_HTTP_PIPELINE_BYTES_MAX = 64 << 10, /* may wait behind an open exchange before reading pauses */
-    IV_HTTP_KEEP_BYTES = 16 << 10,         /* larger buffers are freed when they are empty */
-    IV_HTTP_REFUSALS_MAX = 64,             /* connections beyond the limit that are told so */
-    IV_HTTP_LINGER_MS = 1000,              /* a refused client may still be sending: so long we listen, and drop it */
-    IV_HTTP_PAUSED_LOOK_MS = 200,          /* while reading pauses: how often we look whether the client left */
-    IV_HTTP_ACCEPT_RETRY_MS = 100,         /* after running out of files */
+    IV_HTTP_READ_BYTES = 64 << 10, /* of one read */
+    IV_HTTP_KEEP_BYTES = 16 << 10, /* larger buffers are freed when they are empty */
+    IV_HTTP_REFUSALS_MAX = 64,     /* connections beyond the limit that are told so */
+    IV_HTTP_LINGER_MS = 1000,      /* a refused client may still be sending: so long we listen, and drop it */
+    IV_HTTP_PAUSED_LOOK_MS = 200,  /* while reading pauses: how often we look whether the client left */
+    IV_HTTP_ACCEPT_RETRY_MS = 100, /* after running out of files */
     IV_HTTP_ID_BYTES_MAX = 128
 };
-/* Bodies of all open requests together; more are refused with 503. */
-#define IV_HTTP_BODIES_BYTES_MAX ((size_t)1 << 30)
+/* Bodies of open requests and what waits behind them, of all connections; bodies beyond it are refused with 503. */
+#define IV_HTTP_INPUT_BYTES_MAX ((size_t)1 << 30)
 
 typedef enum iv_connection_state {
     IV_CONNECTION_HEAD,   /* wants a head, or waits for its first byte */
@@ -56,6 +55,7 @@ struct iv_connection {
     uint64_t armed;    /* when the timer fires; 0: it does not */
     iv_buf in, out;
     size_t in_at, scanned; /* consumed of in; looked at since in_at */
+    size_t in_counted;     /* of http->input_bytes */
     size_t out_at;         /* sent of out */
     iv_exchange *exchange;
     struct event reading, writing, timer;
@@ -104,7 +104,7 @@ struct iv_http {
     iv_http_watcher *watchers;
     iv_connection *connections, *work;
     iv_exchange *exchanges, *gone;
-    size_t connection_count, body_bytes;
+    size_t connection_count, input_bytes;
     bool draining, drain_passed;
     char *scratch; /* IV_HTTP_READ_BYTES */
     uint64_t id_state;

@@ -40,7 +40,7 @@ static void free_exchange(iv_exchange *x) {
     else
         h->exchanges = x->next;
     if (x->next) x->next->previous = x->previous;
-    h->body_bytes -= x->body.cap;
+    h->input_bytes -= x->body.cap;
     iv_buf_free(&x->body);
     iv_buf_free(&x->fields);
     free(x->text);
