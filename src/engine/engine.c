@@ -80,7 +80,7 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : e->gpus[0] ? 256 : 16;
     e->max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : e->gpus[0] ? 8192 : 512;
-    size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, e->gpus[0] ? 0 : IV_SCORED_ROWS);
+    size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, IV_SCORED_ROWS);
     e->logit_rows_max = iv_size_min(rows, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;
     return IV_OK;

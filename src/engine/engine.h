@@ -24,7 +24,8 @@ enum {
     IV_STOP_IDS_MAX = 64,
     IV_LOGIT_BIAS_MAX = 4096,
     IV_LOGPROBS_MAX = 20,
-    IV_SCORED_ROWS = 128, /* prompt tokens whose log-probabilities one step computes, on a CPU at least */
+    IV_SCORED_ROWS =
+        128, /* prompt tokens whose log-probabilities a step can compute, if nothing else is wanted; or more */
     IV_FINGERPRINT_BYTES = 96
 };
 

@@ -69,19 +69,32 @@ static iv_status check_config(const iv_engine *e, const char *dir, const iv_mode
 }
 
 /* The first look is at the configuration alone, so that another model's weights are not read in vain. */
-static iv_status load(iv_engine *e, const char *dir, iv_model **out, iv_error *err) {
-    iv_model_options m = e->model_options;
+static iv_status check_directory(const iv_engine *e, const char *dir, iv_error *err) {
     iv_model_config *config = malloc(sizeof *config);
     if (!config) return iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
     iv_status status = iv_model_config_read(dir, config, err);
     if (status == IV_OK) status = check_config(e, dir, config, err);
     free(config);
-    IV_TRY(status);
+    return status;
+}
+
+static iv_status load(const iv_engine *e, const char *dir, iv_pool *pool, iv_model **out, iv_error *err) {
+    iv_model_options m = e->model_options;
     m.has_dtype = true, m.dtype = e->model->dtype, m.dummy = false, m.progress = NULL;
-    IV_TRY(iv_model_open(dir, &m, e->pool, out, err));
-    status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
-    if (status == IV_OK && e->blas) status = iv_model_widen(*out, e->pool, err);
+    IV_TRY(iv_model_open(dir, &m, pool, out, err));
+    iv_status status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
+    if (status == IV_OK && e->blas) status = iv_model_widen(*out, pool, err);
     if (status != IV_OK) iv_model_close(*out);
+    return status;
+}
+
+/* With the threads of all ranks, as they have nothing else to do. */
+static iv_status load_with_all(const iv_engine *e, const char *dir, iv_model **out, iv_error *err) {
+    iv_pool *pool;
+    IV_TRY(check_directory(e, dir, err));
+    IV_TRY(iv_pool_open(iv_ranks_threads(e->ranks), &pool, err));
+    iv_status status = load(e, dir, pool, out, err);
+    iv_pool_close(pool);
     return status;
 }
 
@@ -103,7 +116,8 @@ static iv_status rename_engine(iv_engine *e, iv_model *new, iv_error *err) {
 static iv_status update(iv_engine *e, const char *dir, iv_error *err) {
     iv_model *new, *old = e->model;
     char *name = strdup(dir);
-    iv_status status = name ? load(e, dir, &new, err) : iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
+    iv_status status =
+        name ? load_with_all(e, dir, &new, err) : iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
     if (status == IV_OK && (status = rename_engine(e, new, err)) != IV_OK) iv_model_close(new);
     if (status != IV_OK) {
         free(name);

@@ -53,7 +53,7 @@ static void steps(const char *speculative, size_t threads, size_t kv_pages) {
     iv_engine_stats stats;
     static const char *const stops[] = {"never said", "\xc3\xa9\xc3\xa9"};
     uint64_t id, ids[3 * SEQS];
-    size_t tokens = 0, done = 0, most = 0;
+    size_t tokens = 0, done = 0, scored = 0, most = 0;
     for (size_t i = 0; i < 3 * SEQS; i++) { /* twice as many as run: some are admitted while we count */
         iv_request r = ask(e,
                            i % 2 ? "12345 + 678 = ? 12345 + 678 = ? 12345 + 678 = ? What comes next: 60, 73, 86, 99?"
@@ -63,14 +63,15 @@ static void steps(const char *speculative, size_t threads, size_t kv_pages) {
         if (i % 4 == 1) r.top_k = 20, r.top_p = 0.9f;
         if (i % 4 == 2) r.repetition_penalty = 1.2f, r.top_p = 0.8f, r.min_p = 0.01f;
         if (i % 5 == 0) r.stop = stops, r.stop_count = 2;
-        r.keep_logits = i % 7 == 0;
+        r.keep_logits = i % 7 == 0, r.sampling_logprobs = i % 2 == 0;
+        r.prompt_logprobs = i % 5 == 1 ? 20 : -1;
         ASSERT_OK(iv_engine_submit(e, &r, &ids[i], &err), &err);
     }
     counting = true;
     for (bool busy = true; busy;) {
         ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
         for (iv_event v; iv_engine_next_event(e, &v);)
-            tokens += v.kind == IV_EVENT_TOKEN, done += v.kind == IV_EVENT_DONE;
+            tokens += v.kind == IV_EVENT_TOKEN, done += v.kind == IV_EVENT_DONE, scored += v.kind == IV_EVENT_PROMPT;
         iv_engine_get_stats(e, &stats);
         if (stats.running > most) most = stats.running;
         if (stats.steps % 9 == 0) (void)iv_engine_preempt(e, ids[stats.steps % (3 * SEQS)], &err);
@@ -81,7 +82,8 @@ static void steps(const char *speculative, size_t threads, size_t kv_pages) {
         "%s, %zu threads, %zu pages: %zu steps, %zu tokens, at most %zu together, %llu preemptions: %zu allocations\n",
         speculative, threads, kv_pages, (size_t)stats.steps, tokens, most, (unsigned long long)stats.preemptions,
         (size_t)taken);
-    assert_true(done == 3 * SEQS && (stats.preemptions > 0 || SANITIZED) && (most >= 8 || kv_pages < 20 || SANITIZED));
+    assert_true(done == 3 * SEQS && scored > 0 && (stats.preemptions > 0 || SANITIZED) &&
+                (most >= 8 || kv_pages < 20 || SANITIZED));
     assert_int_equal(taken, 0);
     counting = true; /* the count does count */
     iv_request r = ask(e, "2", 1);

@@ -43,12 +43,12 @@ static void note_name(const iv_engine *e, char name[400]) {
 /* Old, new, old, new, with prefixes in the cache: each time the answers and the name of a fresh engine. */
 static void there_and_back(void **state) {
     (void)state;
-    static const char *const numerics[] = {"invar", "bio"};
+    static const char *const numerics[] = {"invar", "bio", "vanilla"};
     made_model models[2];
     make_two(&models[0], &models[1]);
-    for (size_t k = 0; k < 2 * sizeof rank_counts / sizeof *rank_counts; k++) {
+    for (size_t k = 0; k < 3 * sizeof rank_counts / sizeof *rank_counts; k++) {
         iv_engine_options o = made_options(models[0].s.dir);
-        o.tensor_parallel_size = rank_counts[k / 2], o.numerics = numerics[k % 2];
+        o.tensor_parallel_size = rank_counts[k / 3], o.numerics = numerics[k % 3];
         answer *want[2];
         char names[2][400], name[400];
         for (size_t m = 0; m < 2; m++) {

@@ -10,13 +10,23 @@
 enum { PAGE = IV_ATTENTION_BLOCK, SEQS = 6, LIVE = 24, TOKENS_MAX = 6 * PAGE, PAGES_MAX = 20, FAMILIES_OF_TEXT = 5 };
 enum { EPISODE = 300, DRAIN_STEPS_MAX = 20000, GUESSES = 5 };
 
-typedef enum bug { NO_BUG, KEEP_WRONG_GUESSES, LEAK_ON_CANCEL, FORGET_A_HOLDER, CONFUSE_A_PREFIX, OVERTAKE, BUGS } bug;
+typedef enum bug {
+    NO_BUG,
+    KEEP_WRONG_GUESSES,
+    LEAK_ON_CANCEL,
+    FORGET_A_HOLDER,
+    CONFUSE_A_PREFIX,
+    OVERTAKE,
+    SKIP_SCORES,
+    BUGS
+} bug;
 
 typedef struct request {
     bool live, running, preempted;
     int32_t priority;
     uint64_t arrival;
     size_t family, known, goal, computed, guess_count, steps_left_out;
+    size_t prompt, told; /* the first prompt token whose logits are still to be seen; prompt - 1: none */
     bool guess_right[GUESSES];
     iv_kv_table table;
 } request;
@@ -25,7 +35,7 @@ typedef struct world {
     rng r;
     bug bug;
     iv_kv_pool pool;
-    size_t budget, seqs_max;
+    size_t budget, rows, seqs_max; /* rows: of logits in a step; 0: any number */
     bool caching;
     request requests[LIVE];
     request *running[SEQS], *waiting[LIVE];
@@ -34,8 +44,8 @@ typedef struct world {
     uint64_t shadow[PAGES_MAX][PAGE];
     uint64_t prefix[FAMILIES_OF_TEXT][TOKENS_MAX + 1]; /* hash of the first n tokens */
     int32_t tokens[FAMILIES_OF_TEXT][TOKENS_MAX + 1];
-    const char *wrong;                                          /* the first check that failed */
-    size_t steps, preemptions, hits, ended, rejected, evicting; /* preemptions: that the plan wanted */
+    const char *wrong;                                                  /* the first check that failed */
+    size_t steps, preemptions, hits, ended, rejected, evicting, scored; /* preemptions: that the plan wanted */
 } world;
 
 static void check(world *w, bool ok, const char *what) {
@@ -63,6 +73,8 @@ static void open_world(world *w, rng r, bug b) {
     w->r = r, w->bug = b;
     size_t pages = 6 + rng_below(&w->r, PAGES_MAX - 5);
     w->budget = 1 + rng_below(&w->r, rng_below(&w->r, 2) ? 20 : 300), w->seqs_max = 1 + rng_below(&w->r, SEQS);
+    size_t fewest = w->budget < w->seqs_max ? w->budget : w->seqs_max;
+    w->rows = rng_below(&w->r, 2) ? fewest + rng_below(&w->r, 20) : 0;
     w->caching = b || rng_below(&w->r, 4) > 0;
     assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
     ASSERT_OK(iv_kv_pool_open(&w->pool, &layout, 1, pages, &err), &err);
@@ -125,6 +137,7 @@ static void arrive(world *w) {
         q->family = rng_below(&w->r, FAMILIES_OF_TEXT);
         q->known = 1 + rng_below(&w->r, most - 1), q->goal = q->known + 1 + rng_below(&w->r, most - q->known);
         q->computed = q->steps_left_out = 0;
+        q->prompt = q->known, q->told = rng_below(&w->r, 3) ? q->prompt - 1 : rng_below(&w->r, q->prompt);
         insert(w->waiting, &w->waiting_count, q);
         return;
     }
@@ -146,6 +159,7 @@ static void disturb(world *w, bool arrivals) {
 
 static iv_plan_sequence look(world *w, request *q) {
     iv_plan_sequence s = {.known = q->known, .computed = q->computed, .pages = q->table.count};
+    s.score_from = q->told, s.score_to = q->prompt - 1;
     if (q->running) {
         s.own = iv_kv_sole(&q->table, &w->pool);
         q->guess_count = q->known - q->computed == 1 && q->goal > q->known ? rng_below(&w->r, GUESSES + 1) : 0;
@@ -153,7 +167,8 @@ static iv_plan_sequence look(world *w, request *q) {
         for (size_t i = 0; i < q->guess_count; i++) q->guess_right[i] = rng_below(&w->r, 4) > 0;
         s.draft = q->guess_count;
     } else {
-        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? (q->known - 1) / PAGE : 0, &s.own);
+        size_t first = q->told < q->prompt - 1 && w->bug != SKIP_SCORES ? q->told : q->known - 1;
+        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, &s.own);
         s.computed = s.pages * PAGE;
     }
     return s;
@@ -178,6 +193,18 @@ static void compute(world *w, request *q, const iv_plan_item *item) {
         if (i >= item->tokens) right = right && q->guess_right[i - item->tokens];
         w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&w->r);
     }
+}
+
+/* Rows of logits that the item has; those of the prompt come one after another, none left out. */
+static size_t see_logits(world *w, request *q, const iv_plan_item *item) {
+    size_t rows = item->samples + item->draft;
+    for (size_t at = q->computed; at < q->computed + item->tokens && at + 1 < q->prompt; at++) {
+        if (at < q->told) continue;
+        check(w, at == q->told, "a token's logits were left out");
+        q->told = at + 1, rows++, w->scored++;
+    }
+    check(w, !item->samples || q->told >= q->prompt - 1, "an answer begins before its prompt was seen");
+    return rows;
 }
 
 static void advance(world *w, request *q, const iv_plan_item *item) {
@@ -245,7 +272,8 @@ static void step(world *w) {
                         .waiting_count = w->seqs_max - w->running_count,
                         .pages_available = iv_kv_available(&w->pool),
                         .token_budget = w->budget,
-                        .seqs_max = w->seqs_max};
+                        .seqs_max = w->seqs_max,
+                        .row_budget = w->rows};
     if (in.waiting_count > w->waiting_count) in.waiting_count = w->waiting_count;
     for (size_t i = 0; i < in.running_count; i++) running[i] = look(w, who[i] = w->running[i]);
     for (size_t i = 0; i < in.waiting_count; i++) waiting[i] = look(w, w->waiting[i]);
@@ -256,7 +284,7 @@ static void step(world *w) {
     }
     for (size_t i = in.running_count; i-- > 0;)
         if (items[i].preempt) requeue(w, who[i]), w->preemptions++;
-    size_t used = 0, count = in.running_count + plan.admitted;
+    size_t used = 0, rows = 0, count = in.running_count + plan.admitted;
     bool moved = count == 0;
     for (size_t i = 0; i < count && !w->wrong; i++) {
         if (items[i].tokens == 0) continue;
@@ -268,9 +296,11 @@ static void step(world *w) {
         if (items[i].tokens == 0) continue;
         used += items[i].tokens + items[i].draft, moved = true;
         compute(w, who[i], &items[i]);
+        rows += see_logits(w, who[i], &items[i]);
         if (!w->wrong) advance(w, who[i], &items[i]);
     }
     check(w, used <= w->budget, "a step has more tokens than its budget");
+    check(w, w->rows == 0 || rows <= w->rows, "a step has more rows of logits than its budget");
     check(w, w->running_count <= w->seqs_max, "too many sequences run");
     check(w, moved && (count || w->waiting_count == 0), "a step did nothing although requests are there");
     if (!w->wrong) check_pool(w);
@@ -294,7 +324,7 @@ static void millions_of_steps(void **state) {
     (void)state;
     rng r = rng_start("simulation");
     size_t total = trials(3000000, 60000000), steps = 0, preemptions = 0, hits = 0, ended = 0, rejected = 0,
-           evicting = 0;
+           evicting = 0, scored = 0;
     while (steps < total) {
         world *w = malloc(sizeof *w);
         rng seed = {rng_next(&r)};
@@ -302,15 +332,15 @@ static void millions_of_steps(void **state) {
         for (int i = 0; i < 3 && !w->wrong; i++) episode(w);
         if (w->wrong) fail_msg("seed %llx, step %zu: %s", (unsigned long long)seed.s, w->steps, w->wrong);
         steps += w->steps, preemptions += w->preemptions, hits += w->hits, ended += w->ended, rejected += w->rejected;
-        evicting += w->evicting;
+        evicting += w->evicting, scored += w->scored;
         close_world(w);
         free(w);
     }
     printf("%zu steps: %zu requests, %zu preemptions, %zu cached beginnings, %zu guesses rejected, %zu growths that "
-           "evict\n",
-           steps, ended, preemptions, hits, rejected, evicting);
+           "evict, %zu prompt tokens scored\n",
+           steps, ended, preemptions, hits, rejected, evicting, scored);
     assert_true(ended > total / 1000 && preemptions > total / 10000 && hits > total / 1000 && rejected > total / 1000 &&
-                evicting > total / 1000);
+                evicting > total / 1000 && scored > total / 10);
 }
 
 static void control_bugs_are_caught(void **state) {
