@@ -19,7 +19,8 @@ static bool open_words(void) {
     iv_error err;
     if (bridge.words) return true;
     const char *slash = strrchr(__FILE__, '/');
-    snprintf(path, sizeof path, "%.*s/../models/tiny-math", slash ? (int)(slash - __FILE__) : 1, slash ? __FILE__ : ".");
+    snprintf(path, sizeof path, "%.*s/../models/tiny-math", slash ? (int)(slash - __FILE__) : 1,
+             slash ? __FILE__ : ".");
     options.bridge.engine.model = path;
     return iv_textual_open(path, &bridge.words, &err) == IV_OK;
 }

@@ -8,7 +8,8 @@ static pid_t server;
 static char url[64];
 
 static int start_server(void **state) {
-    const char *const words[] = {"serve", "tiny-math", "--port", "0", "--threads", "2", "--admin-api-key", "admin", NULL};
+    const char *const words[] = {"serve", "tiny-math",       "--port", "0", "--threads",
+                                 "2",     "--admin-api-key", "admin",  NULL};
     if (make_folder(state) != 0) return -1;
     write_file("err", "", 0);
     server = start(NULL, -1, words);

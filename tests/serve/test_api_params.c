@@ -3,8 +3,12 @@
 #include "serve/api/params.h"
 #include "support.h"
 
-static const iv_request defaults = {
-    .add_special = true, .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1, .prompt_logprobs = -1};
+static const iv_request defaults = {.add_special = true,
+                                    .temperature = 1.0f,
+                                    .top_p = 1.0f,
+                                    .repetition_penalty = 1.0f,
+                                    .logprobs = -1,
+                                    .prompt_logprobs = -1};
 
 static iv_status read_text(unsigned body, const char *text, iv_api_params *p, json_t **json, iv_error *err) {
     iv_api_params_init(p, &defaults);
@@ -19,15 +23,16 @@ static void every_field_arrives(void **state) {
     iv_api_params p;
     iv_error err;
     json_t *json;
-    ASSERT_OK(read_text(IV_API_COMPLETIONS,
-                        "{\"temperature\":0.5,\"top_p\":0.25,\"top_k\":-1,\"min_p\":0.125,\"repetition_penalty\":1.5,"
-                        "\"presence_penalty\":-2,\"frequency_penalty\":2,\"logit_bias\":{\"5\":-100,\"6\":1.5},\"seed\":"
-                        "9223372036854775807,\"stop\":[\"a\",\"b\"],\"stop_token_ids\":[1,2,3],\"ignore_eos\":true,"
-                        "\"skip_special_tokens\":false,\"n\":4,\"max_tokens\":0,\"best_of\":1,\"echo\":true,\"stream\":"
-                        "true,\"logprobs\":3,\"stream_options\":{\"include_usage\":true},\"model\":\"m\",\"user\":"
-                        "\"u\",\"suffix\":null,\"prompt\":[1],\"priority\":-7,\"lora_path\":null}",
-                        &p, &json, &err),
-              &err);
+    ASSERT_OK(
+        read_text(IV_API_COMPLETIONS,
+                  "{\"temperature\":0.5,\"top_p\":0.25,\"top_k\":-1,\"min_p\":0.125,\"repetition_penalty\":1.5,"
+                  "\"presence_penalty\":-2,\"frequency_penalty\":2,\"logit_bias\":{\"5\":-100,\"6\":1.5},\"seed\":"
+                  "9223372036854775807,\"stop\":[\"a\",\"b\"],\"stop_token_ids\":[1,2,3],\"ignore_eos\":true,"
+                  "\"skip_special_tokens\":false,\"n\":4,\"max_tokens\":0,\"best_of\":1,\"echo\":true,\"stream\":"
+                  "true,\"logprobs\":3,\"stream_options\":{\"include_usage\":true},\"model\":\"m\",\"user\":"
+                  "\"u\",\"suffix\":null,\"prompt\":[1],\"priority\":-7,\"lora_path\":null}",
+                  &p, &json, &err),
+        &err);
     const iv_request *r = &p.request;
     assert_true(r->temperature == 0.5f && r->top_p == 0.25f && r->top_k == 0 && r->min_p == 0.125f);
     assert_true(r->repetition_penalty == 1.5f && r->presence_penalty == -2 && r->frequency_penalty == 2);
@@ -49,8 +54,9 @@ static void nothing_changes_what_is_absent(void **state) {
     iv_api_params p;
     iv_error err;
     json_t *json;
-    ASSERT_OK(read_text(IV_API_CHAT, "{\"temperature\":null,\"stop\":null,\"n\":null,\"logprobs\":null}", &p, &json, &err),
-              &err);
+    ASSERT_OK(
+        read_text(IV_API_CHAT, "{\"temperature\":null,\"stop\":null,\"n\":null,\"logprobs\":null}", &p, &json, &err),
+        &err);
     assert_true(p.request.temperature == 1 && p.n == 1 && p.max_tokens == -1 && !p.want_logprobs);
     assert_true(p.request.logprobs == -1 && !p.request.has_seed && p.separate_reasoning && p.add_generation_prompt);
     json_decref(json);
@@ -87,7 +93,8 @@ static void refusals_name_the_field(void **state) {
         {IV_API_COMPLETIONS, "{\"stop\":[1]}", "stop: wanted strings, found 1"},
         {IV_API_COMPLETIONS, "{\"stop\":\"a\\u0000b\"}", "stop: "},
         {IV_API_COMPLETIONS,
-         "{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]}",
+         "{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\","
+         "\"h\"]}",
          "stop: wanted at most 16"},
         {IV_API_COMPLETIONS, "{\"logit_bias\":{\"x\":1}}", "logit_bias: wanted token ids as keys"},
         {IV_API_COMPLETIONS, "{\"logit_bias\":{\"-1\":1}}", "logit_bias: "},
@@ -138,8 +145,8 @@ static void drawn_seeds_differ_and_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_arrives),   cmocka_unit_test(nothing_changes_what_is_absent),
-        cmocka_unit_test(refusals_name_the_field), cmocka_unit_test(long_values_are_cut),
+        cmocka_unit_test(every_field_arrives),        cmocka_unit_test(nothing_changes_what_is_absent),
+        cmocka_unit_test(refusals_name_the_field),    cmocka_unit_test(long_values_are_cut),
         cmocka_unit_test(drawn_seeds_differ_and_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,7 +104,9 @@ static void name_token(namer *n, int32_t id, iv_json_out *o) {
 
 static void free_namer(namer *n) { iv_buf_free(&n->bytes), iv_buf_free(&n->name); }
 
-static void out_name(const namer *n, iv_json_out *o) { iv_out_string(o, n->name.data ? n->name.data : "", n->name.len); }
+static void out_name(const namer *n, iv_json_out *o) {
+    iv_out_string(o, n->name.data ? n->name.data : "", n->name.len);
+}
 
 /* Entry k of a token: itself first, then the likeliest that are not itself. NULL when there are no more. */
 static const iv_logprob *entry(const iv_token_list *l, size_t i, size_t k, iv_logprob *self) {
@@ -161,8 +163,7 @@ void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bo
     for (size_t i = from; i < l->count; i++) iv_out_float(o, l->logprobs[i]);
     iv_out_close(o, ']');
     iv_out_key(o, "top_logprobs"), iv_out_open(o, '[');
-    for (size_t i = 0; i < p->count; i++)
-        i > 0 && i - 1 < s->count ? out_top_object(&n, s, i - 1, o) : iv_out_null(o);
+    for (size_t i = 0; i < p->count; i++) i > 0 && i - 1 < s->count ? out_top_object(&n, s, i - 1, o) : iv_out_null(o);
     for (size_t i = from; i < l->count; i++) out_top_object(&n, l, i, o);
     iv_out_close(o, ']');
     iv_out_key(o, "text_offset"), iv_out_open(o, '[');
