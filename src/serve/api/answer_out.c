@@ -32,7 +32,7 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
 
-static void kv_float(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_float(o, v); }
+static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_setting(o, v); }
 
 /* As they were carried out, whoever set them: the request, the model's defaults, or ours. */
 static void out_parameters(const iv_request *r, iv_json_out *o) {
@@ -42,10 +42,10 @@ static void out_parameters(const iv_request *r, iv_json_out *o) {
         iv_out_uint(o, r->max_tokens);
     else
         iv_out_null(o); /* to max_model_len */
-    kv_float(o, "temperature", r->temperature), kv_float(o, "top_p", r->top_p), kv_float(o, "min_p", r->min_p);
+    kv_setting(o, "temperature", r->temperature), kv_setting(o, "top_p", r->top_p), kv_setting(o, "min_p", r->min_p);
     iv_out_key(o, "top_k"), iv_out_int(o, r->top_k);
-    kv_float(o, "repetition_penalty", r->repetition_penalty);
-    kv_float(o, "presence_penalty", r->presence_penalty), kv_float(o, "frequency_penalty", r->frequency_penalty);
+    kv_setting(o, "repetition_penalty", r->repetition_penalty);
+    kv_setting(o, "presence_penalty", r->presence_penalty), kv_setting(o, "frequency_penalty", r->frequency_penalty);
     iv_out_key(o, "stop"), iv_out_open(o, '[');
     for (size_t i = 0; i < r->stop_count; i++) iv_out_text(o, r->stop[i]);
     iv_out_close(o, ']');
@@ -55,7 +55,7 @@ static void out_parameters(const iv_request *r, iv_json_out *o) {
     for (size_t i = 0; i < r->logit_bias_count; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", (int)r->logit_bias[i].id);
-        kv_float(o, id, r->logit_bias[i].bias);
+        kv_setting(o, id, r->logit_bias[i].bias);
     }
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
@@ -104,7 +104,9 @@ static void name_token(namer *n, int32_t id, iv_json_out *o) {
 
 static void free_namer(namer *n) { iv_buf_free(&n->bytes), iv_buf_free(&n->name); }
 
-static void out_name(const namer *n, iv_json_out *o) { iv_out_string(o, n->name.data ? n->name.data : "", n->name.len); }
+static void out_name(const namer *n, iv_json_out *o) {
+    iv_out_string(o, n->name.data ? n->name.data : "", n->name.len);
+}
 
 /* Entry k of a token: itself first, then the likeliest that are not itself. NULL when there are no more. */
 static const iv_logprob *entry(const iv_token_list *l, size_t i, size_t k, iv_logprob *self) {
@@ -161,8 +163,7 @@ void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bo
     for (size_t i = from; i < l->count; i++) iv_out_float(o, l->logprobs[i]);
     iv_out_close(o, ']');
     iv_out_key(o, "top_logprobs"), iv_out_open(o, '[');
-    for (size_t i = 0; i < p->count; i++)
-        i > 0 && i - 1 < s->count ? out_top_object(&n, s, i - 1, o) : iv_out_null(o);
+    for (size_t i = 0; i < p->count; i++) i > 0 && i - 1 < s->count ? out_top_object(&n, s, i - 1, o) : iv_out_null(o);
     for (size_t i = from; i < l->count; i++) out_top_object(&n, l, i, o);
     iv_out_close(o, ']');
     iv_out_key(o, "text_offset"), iv_out_open(o, '[');

@@ -17,9 +17,9 @@ typedef struct iv_chat_call {
 typedef struct iv_chat_text {
     bool tools, one_call; /* one_call: further calls are left out */
     enum { IV_CHAT_START, IV_CHAT_REASONING, IV_CHAT_CONTENT, IV_CHAT_CALL } state;
-    iv_buf pending; /* not decided yet */
+    iv_buf pending;  /* not decided yet */
     size_t searched; /* so much of a call's text has no end tag */
-    iv_buf space;   /* white space that is content only if something follows */
+    iv_buf space;    /* white space that is content only if something follows */
     iv_buf reasoning, content;
     iv_chat_call calls[IV_CHAT_CALLS_MAX];
     size_t call_count;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void put(iv_json_out *o, const void *bytes, size_t n) {
@@ -91,6 +92,14 @@ void iv_out_float(iv_json_out *o, float v) {
     int n = snprintf(text, sizeof text - 2, "%.9g", (double)v);
     if (!strpbrk(text, ".e")) text[n++] = '.', text[n++] = '0'; /* some readers tell integers from floats */
     before_value(o), put(o, text, (size_t)n);
+}
+
+void iv_out_setting(iv_json_out *o, float v) {
+    char text[40];
+    int digits = 6;
+    do snprintf(text, sizeof text, "%.*g", digits, (double)v);
+    while (strtof(text, NULL) != v && ++digits < 10);
+    before_value(o), put(o, text, strlen(text));
 }
 
 void iv_out_real(iv_json_out *o, double v) {

@@ -23,7 +23,8 @@ void iv_out_text(iv_json_out *o, const char *s); /* NULL becomes null */
 void iv_out_uint(iv_json_out *o, uint64_t v);
 void iv_out_int(iv_json_out *o, int64_t v);
 void iv_out_float(iv_json_out *o, float v);
-void iv_out_real(iv_json_out *o, double v); /* times: six digits after the point */
+void iv_out_setting(iv_json_out *o, float v); /* finite: the shortest text that reads back as it */
+void iv_out_real(iv_json_out *o, double v);   /* times: six digits after the point */
 void iv_out_bool(iv_json_out *o, bool v);
 void iv_out_null(iv_json_out *o);
 void iv_out_raw(iv_json_out *o, const char *json, size_t n); /* a value that is JSON already */

@@ -29,14 +29,14 @@ static iv_status join_parts(size_t message, json_t *parts, iv_buf *out, iv_error
         const char *type = json_string_value(json_object_get(part, "type"));
         json_t *text = json_object_get(part, "text");
         if (json_is_string(part)) text = part, type = "text";
-        if (!type || !(strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 || strcmp(type, "output_text") == 0))
+        if (!type ||
+            !(strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 || strcmp(type, "output_text") == 0))
             return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].content[%zu].type: wanted \"text\", found \"%.40s\"",
                            message, i, type ? type : "nothing");
         if (!json_is_string(text))
             return iv_fail(err, IV_INVALID, "messages[%zu].content[%zu].text: wanted a string, found %s", message, i,
                            iv_json_type_name(text));
-        if ((i && !iv_buf_putc(out, '\n')) ||
-            !iv_buf_append(out, json_string_value(text), json_string_length(text)))
+        if ((i && !iv_buf_putc(out, '\n')) || !iv_buf_append(out, json_string_value(text), json_string_length(text)))
             return no_memory(err);
     }
     return IV_OK;

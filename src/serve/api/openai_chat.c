@@ -113,7 +113,8 @@ static void out_choice_tail(const iv_task *t, const iv_child *c, bool done, iv_j
         iv_out_null(o);
     iv_out_kv_text(o, "finish_reason", done ? finish_name(c) : NULL);
     iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
-    if (t->params.return_token_ids) iv_out_key(o, "token_ids"), iv_out_ids(o, count ? c->tokens.ids + from : NULL, count - from);
+    if (t->params.return_token_ids)
+        iv_out_key(o, "token_ids"), iv_out_ids(o, count ? c->tokens.ids + from : NULL, count - from);
 }
 
 static void whole(iv_task *t, iv_json_out *o) {
@@ -129,8 +130,7 @@ static void whole(iv_task *t, iv_json_out *o) {
     iv_out_close(o, ']');
     iv_out_usage(t, o);
     iv_out_kv_text(o, "system_fingerprint", t->fingerprint);
-    if (t->params.prompt_logprobs >= 0)
-        iv_out_key(o, "prompt_logprobs"), iv_out_prompt_logprobs(t, &t->children[0], o);
+    if (t->params.prompt_logprobs >= 0) iv_out_key(o, "prompt_logprobs"), iv_out_prompt_logprobs(t, &t->children[0], o);
     if (t->params.return_token_ids) iv_out_prompt_ids(t, &t->children[0], o);
     iv_out_invar(t, NULL, o);
     iv_out_close(o, '}');

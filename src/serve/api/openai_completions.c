@@ -87,8 +87,8 @@ static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
             c->echo_characters += ((unsigned char)p->text.data[i] & 0xc0) != 0x80;
         o->failed |= !iv_buf_append(&text, p->text.data, p->text.bytes);
     }
-    o->failed |= c->text.len > c->sent_text &&
-                 !iv_buf_append(&text, c->text.data + c->sent_text, c->text.len - c->sent_text);
+    o->failed |=
+        c->text.len > c->sent_text && !iv_buf_append(&text, c->text.data + c->sent_text, c->text.len - c->sent_text);
     iv_out_open(o, '{');
     iv_out_kv_uint(o, "index", c->index);
     iv_out_key(o, "text"), iv_out_string(o, text.data ? text.data : "", text.len);
@@ -103,7 +103,8 @@ static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
     if (t->params.return_token_ids) {
         if (first) iv_out_prompt_ids(t, c, o);
         size_t from = c->sent_tokens;
-        iv_out_key(o, "token_ids"), iv_out_ids(o, c->tokens.count ? c->tokens.ids + from : NULL, c->tokens.count - from);
+        iv_out_key(o, "token_ids"),
+            iv_out_ids(o, c->tokens.count ? c->tokens.ids + from : NULL, c->tokens.count - from);
     }
     iv_out_close(o, '}');
     iv_buf_free(&text);

@@ -53,7 +53,8 @@ void iv_handle_models(void *user, iv_exchange *x) {
 /* ---- tokenizer ----------------------------------------------------------------------------------------- */
 
 /* The body of a route without the engine, read into p. */
-static iv_status read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params *p, json_t **json, iv_error *err) {
+static iv_status read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params *p, json_t **json,
+                           iv_error *err) {
     iv_request none;
     iv_bridge_request_init(s->bridge, &none);
     iv_api_params_init(p, &none);
@@ -64,10 +65,10 @@ static iv_status read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_p
 
 static iv_status tokenize(iv_server *s, const iv_api_params *p, const json_t *body, iv_ids *ids, iv_error *err) {
     const iv_textual *words = iv_bridge_textual(s->bridge);
-    if (!p->prompt == !p->messages)
-        return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\"");
+    if (!p->prompt == !p->messages) return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\"");
     if (p->prompt)
-        return iv_tokenize(words, json_string_value(p->prompt), json_string_length(p->prompt), p->add_special, ids, err);
+        return iv_tokenize(words, json_string_value(p->prompt), json_string_length(p->prompt), p->add_special, ids,
+                           err);
     iv_text text = {0};
     bool special = json_is_true(json_object_get(body, "add_special_tokens")); /* off unless asked for: see chat */
     IV_TRY(iv_api_render(s, p->messages, p->tools, p->template_kwargs, p->add_generation_prompt, &text, err));
@@ -130,8 +131,7 @@ void iv_handle_detokenize(void *user, iv_exchange *x) {
     if (status == IV_OK && !p.input_ids)
         status = iv_fail(&err, IV_INVALID, "tokens: wanted a list of token ids, found nothing");
     if (status == IV_OK) status = iv_api_read_ids("tokens", p.input_ids, &ids, &err);
-    if (status == IV_OK)
-        status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, &err);
+    if (status == IV_OK) status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, &err);
     iv_ids_free(&ids);
     json_decref(body);
     iv_api_params_free(&p);

@@ -25,7 +25,7 @@ typedef enum kind {
     STOP,
     STOP_IDS,
     BIAS,
-    TOP_K, /* -1 means off, too */
+    TOP_K,  /* -1 means off, too */
     ACCEPT, /* says nothing that could change an answer */
     ONLY    /* one of the values in `only`, which mean what happens anyway */
 } kind;
@@ -248,8 +248,7 @@ static iv_status read_stop(iv_api_params *p, const char *name, const json_t *v, 
     for (size_t i = 0; stop && i < count; i++) {
         const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_string(s)) return wrong(name, "strings", s, err);
-        if (memchr(json_string_value(s), 0, json_string_length(s)))
-            return wrong(name, "strings without NUL", s, err);
+        if (memchr(json_string_value(s), 0, json_string_length(s))) return wrong(name, "strings without NUL", s, err);
         if (!(stop[i] = keep(p, s))) return no_memory(name, err);
     }
     if (!stop) return no_memory(name, err);
@@ -374,8 +373,7 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     json_t *options = p->sampling_params; /* stream_options */
     if (options) IV_TRY(iv_api_params_read(p, IV_API_STREAM_OPTIONS, "stream_options.", options, err));
-    if (options && !p->stream)
-        return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
+    if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
     if (body == IV_API_CHAT) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
         p->want_logprobs = json_is_true(p->logprobs);

@@ -34,10 +34,10 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     iv_out_key(o, "error"), iv_out_open(o, '{');
     iv_out_kv_text(o, "message", err->message);
     iv_out_kv_text(o, "type",
-                   status < 429     ? "invalid_request_error"
-                   : status == 429  ? "rate_limit_error"
-                   : status == 503  ? "overloaded_error"
-                                    : "server_error");
+                   status < 429    ? "invalid_request_error"
+                   : status == 429 ? "rate_limit_error"
+                   : status == 503 ? "overloaded_error"
+                                   : "server_error");
     iv_out_key(o, "param");
     if (field)
         iv_out_string(o, err->message, field);

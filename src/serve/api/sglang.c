@@ -112,8 +112,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     set_neutral(&p->request);
     IV_TRY(iv_api_params_read(p, IV_API_GENERATE, "", t->body, err));
-    if (!p->prompt == !p->input_ids)
-        return iv_fail(err, IV_INVALID, "text: wanted either \"text\" or \"input_ids\"");
+    if (!p->prompt == !p->input_ids) return iv_fail(err, IV_INVALID, "text: wanted either \"text\" or \"input_ids\"");
     IV_TRY(read_flag_list(p, err));
     IV_TRY(peek_n(p, err));
     size_t count = is_batch(p) ? json_array_size(p->prompt ? p->prompt : p->input_ids) : 1;
@@ -226,8 +225,8 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
         out_finish(c, o);
     else
         iv_out_kv_null(o, "finish_reason");
-    iv_out_kv_uint(o, "prompt_tokens", done || !t->prompts[c->prompt].as_ids ? c->prompt_tokens
-                                                                             : t->prompts[c->prompt].ids.count);
+    iv_out_kv_uint(o, "prompt_tokens",
+                   done || !t->prompts[c->prompt].as_ids ? c->prompt_tokens : t->prompts[c->prompt].ids.count);
     iv_out_kv_uint(o, "completion_tokens", c->tokens.count);
     iv_out_kv_uint(o, "cached_tokens", c->cached_tokens);
     iv_out_kv_text(o, "weight_version", version);

@@ -235,15 +235,14 @@ static void note_request(const iv_child *c, const iv_event *e) {
     if (!c->task->server->metrics) return;
     double first = c->first > 0 ? c->first - arrived : -1;
     double queued = first - e->prefill_seconds;
-    iv_metrics_note_request(c->task->server->metrics,
-                            &(iv_metrics_request){.finish = e->finish,
-                                                  .prompt_tokens = e->prompt_tokens,
-                                                  .generated_tokens = e->id_count,
-                                                  .cached_tokens = e->cached_tokens,
-                                                  .queued = queued > 0 ? queued : 0,
-                                                  .first = first,
-                                                  .total = now - arrived,
-                                                  .decode = e->decode_seconds});
+    iv_metrics_note_request(c->task->server->metrics, &(iv_metrics_request){.finish = e->finish,
+                                                                            .prompt_tokens = e->prompt_tokens,
+                                                                            .generated_tokens = e->id_count,
+                                                                            .cached_tokens = e->cached_tokens,
+                                                                            .queued = queued > 0 ? queued : 0,
+                                                                            .first = first,
+                                                                            .total = now - arrived,
+                                                                            .decode = e->decode_seconds});
 }
 
 static bool take_done(iv_child *c, const iv_event *e) {

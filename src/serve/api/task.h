@@ -31,8 +31,8 @@ typedef struct iv_child {
     uint64_t id, seed;
     bool open; /* reports may still come */
     iv_buf text;
-    size_t characters; /* of text */
-    size_t echo_characters; /* of the prompt before it, if it is echoed */
+    size_t characters;            /* of text */
+    size_t echo_characters;       /* of the prompt before it, if it is echoed */
     iv_token_list tokens, scored; /* scored: of the prompt */
     iv_finish finish;
     char *stop, *receipt; /* NULL: none */
