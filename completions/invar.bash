@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat bench inspect tokenize render logits verify eval replay completion help --help --version'
+        _invar_words 'generate chat serve bench inspect tokenize render logits verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -78,6 +78,32 @@ _invar() {
         chat:--kv-cache-memory) _invar_words ''; return ;;
         chat:--speculative) _invar_words 'off ngram'; return ;;
         chat:--num-speculative-tokens) _invar_words ''; return ;;
+        serve:--host) _invar_words ''; return ;;
+        serve:--port) _invar_words ''; return ;;
+        serve:--served-model-name) _invar_words ''; return ;;
+        serve:--max-queued-requests) _invar_words ''; return ;;
+        serve:--drain-timeout) _invar_words ''; return ;;
+        serve:--api-key) _invar_words ''; return ;;
+        serve:--admin-api-key) _invar_words ''; return ;;
+        serve:--allowed-origins) _invar_words ''; return ;;
+        serve:--metrics-compat) _invar_words 'vllm sglang'; return ;;
+        serve:--log-format) _invar_words 'text json'; return ;;
+        serve:--load-format) _invar_words 'auto dummy'; return ;;
+        serve:--dummy-seed) _invar_words ''; return ;;
+        serve:--device) _invar_words 'auto cpu cuda'; return ;;
+        serve:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        serve:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        serve:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        serve:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        serve:--threads) _invar_words ''; return ;;
+        serve:--tensor-parallel-size) _invar_words ''; return ;;
+        serve:--rank-timeout) _invar_words ''; return ;;
+        serve:--max-model-len) _invar_words ''; return ;;
+        serve:--max-num-seqs) _invar_words ''; return ;;
+        serve:--max-num-batched-tokens) _invar_words ''; return ;;
+        serve:--kv-cache-memory) _invar_words ''; return ;;
+        serve:--speculative) _invar_words 'off ngram'; return ;;
+        serve:--num-speculative-tokens) _invar_words ''; return ;;
         bench:--concurrency) _invar_words ''; return ;;
         bench:--prompt-tokens) _invar_words ''; return ;;
         bench:--decode-tokens) _invar_words ''; return ;;
@@ -195,6 +221,7 @@ _invar() {
     case $command:$word in
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        serve:-*) _invar_words '--help --host --port --served-model-name --max-queued-requests --drain-timeout --api-key --admin-api-key --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
@@ -206,7 +233,7 @@ _invar() {
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat bench inspect tokenize render logits verify eval replay completion help' ;;
+        help:*) _invar_words 'generate chat serve bench inspect tokenize render logits verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

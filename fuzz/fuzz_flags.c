@@ -4,6 +4,7 @@
 #include "../apps/invar/engine_flags.c"
 #include "../apps/invar/eval_syntax.c"
 #include "../apps/invar/flags.c"
+#include "../apps/invar/serve_syntax.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"
 #include "../apps/invar/verify_syntax.c"

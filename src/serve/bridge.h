@@ -8,17 +8,24 @@
 
 #include "base/status.h"
 
+enum {
+    IV_QUEUED_REQUESTS_MAX = 4096, /* what queued_requests_max may be; 0: 1024 */
+    IV_STEP_BUCKETS = 17           /* of iv_bridge_stats.step_tokens */
+};
+
 typedef struct iv_bridge iv_bridge;
 
 typedef struct iv_bridge_options {
     iv_engine_options engine;   /* strings must outlive the bridge */
-    size_t queued_requests_max; /* submitted and not yet running; more are IV_BUSY: --max-queued-requests, 1024 */
+    size_t queued_requests_max; /* submitted, not yet running, and more than the engine has free places for; more are
+                                 * IV_BUSY. --max-queued-requests, 1024 */
+    size_t reports_max;         /* no step is begun while more wait to be taken; 0: 16384 */
 } iv_bridge_options;
 
 typedef enum iv_report_kind {
-    IV_REPORT_TOKEN,
+    IV_REPORT_TOKEN, /* of the answer, or of the prompt: event->kind says */
     IV_REPORT_DONE,
-    IV_REPORT_REFUSED, /* the engine did not take the request: status and message; nothing follows */
+    IV_REPORT_REFUSED, /* the engine did not take the request, or was lost: status and message; nothing follows */
     IV_REPORT_ORDER    /* what an order of iv_bridge_order came to: status and message */
 } iv_report_kind;
 
@@ -34,10 +41,13 @@ typedef struct iv_report {
 
 typedef enum iv_order {
     IV_ORDER_FLUSH, /* forget cached prefixes; IV_BUSY while requests run */
-    IV_ORDER_PAUSE, /* no further step until CONTINUE; running requests keep their state */
+    IV_ORDER_PAUSE, /* no further step until CONTINUE; running requests keep their state. A request that is cancelled
+                     * meanwhile is silent at once, but holds its pages until all have been cancelled, or CONTINUE */
     IV_ORDER_CONTINUE,
     IV_ORDER_ABORT_ALL,
-    IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps */
+    IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps, when all
+                             * requests before it have ended; those behind it wait. IV_BUSY while paused with requests
+                             */
 } iv_order;
 
 /* A consistent look at the engine, as of its last step. */
@@ -45,13 +55,16 @@ typedef struct iv_bridge_stats {
     iv_engine_stats engine;
     size_t queued; /* orders not yet taken */
     size_t waiting_reports;
+    uint64_t cancelled;           /* requests whose end nobody heard, because of iv_bridge_cancel */
     bool paused, loading, failed; /* failed: the engine is lost; `why` says why */
     char why[1000];
     uint64_t weight_version; /* 0, and one more with each update */
-    char fingerprint[128];
+    char fingerprint[128], weights_digest[65];
+    uint64_t step_tokens[IV_STEP_BUCKETS]; /* steps that computed at most 1, 2, 4, ... tokens, and more than the last */
 } iv_bridge_stats;
 
-/* Opens the engine on the calling thread (it takes as long as loading takes), then starts its thread. */
+/* Opens the engine on the calling thread (it takes as long as loading takes), then starts its thread. *out is NULL
+ * where this process was another rank of mpirun: it has then served rank 0 to the end. */
 iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *err);
 /* Ends all requests and the thread. NULL is fine. */
 void iv_bridge_close(iv_bridge *b);
@@ -60,11 +73,12 @@ int iv_bridge_fd(const iv_bridge *b);                     /* readable while repo
 const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; constant but for the fingerprint: see stats */
 const iv_textual *iv_bridge_textual(const iv_bridge *b);  /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
-void iv_bridge_request_init(const iv_bridge *b, iv_request *request);
+void iv_bridge_request_init(iv_bridge *b, iv_request *request);
 
-/* Copies the request deeply; *id names it from now on. IV_BUSY when full. */
+/* Copies the request deeply; *id names it from now on (request->id is not looked at). IV_BUSY when full. */
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err);
-/* Its reports stop at once: what waits for this id is dropped, and nothing with its owner comes any more. */
+/* Its reports stop at once: what waits for this id is dropped, and nothing with its owner comes any more. Its memory is
+ * free before the next step. An id that has ended is fine. On the server's thread. */
 void iv_bridge_cancel(iv_bridge *b, uint64_t id);
 iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err);
 

@@ -1,4 +1,5 @@
-/* metrics.h: counts and histograms of the server, and their Prometheus text in three dialects of names. One thread. */
+/* metrics.h: counts and histograms of the server, and their Prometheus text: our own names always, and on demand those
+ * of vLLM or SGLang beside them, exactly as their dashboards want them. One thread. */
 #ifndef IV_SERVE_METRICS_H
 #define IV_SERVE_METRICS_H
 
@@ -8,7 +9,8 @@
 iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_metrics **out, iv_error *err);
 void iv_metrics_close(iv_metrics *m); /* NULL is fine */
 
-/* One finished request. Times in seconds; `first`: from arrival to the first token, negative if there was none. */
+/* One finished request. Times in seconds; `first`: from arrival to the first token, negative if there was none;
+ * `queued` is part of it, `decode` follows it. */
 typedef struct iv_metrics_request {
     iv_finish finish;
     size_t prompt_tokens, generated_tokens, cached_tokens;
@@ -17,6 +19,10 @@ typedef struct iv_metrics_request {
 void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r);
 void iv_metrics_note_gap(iv_metrics *m, double seconds); /* between two tokens of one request */
 void iv_metrics_note_refused(iv_metrics *m);             /* 429 */
+
+/* The engine's counts at some time (seconds, any clock): what rates are made of. Call it about once a second. */
+void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now);
+double iv_metrics_tokens_per_second(const iv_metrics *m); /* generated, over the last interval */
 
 /* Appends the page. */
 bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const iv_engine_info *info, iv_buf *out);

@@ -33,6 +33,7 @@ typedef struct iv_server {
     iv_metrics *metrics;
     const char *model_name;
     bool draining;
+    struct iv_task *tasks; /* api/task.c: those that wait for the engine; NULL at first */
 } iv_server;
 
 /* api/routes.c: every route of the server. */

@@ -1,0 +1,76 @@
+/* fuzz_api_body.c: any body to any route is answered once, with JSON or events that parse, and leaves nothing behind.
+ * Input: one byte that chooses the route and what the engine does, then the body. */
+#include "../tests/serve/api_fake.h"
+#include "format/json.h"
+
+#include <stdio.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static iv_bridge bridge;
+static iv_server_options options;
+
+static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/generate",      "/tokenize",
+                                    "/detokenize",     "/v1/responses",        "/abort_request", "/update_weights"};
+
+/* The model lies beside this folder. */
+static bool open_words(void) {
+    static char path[4096];
+    iv_error err;
+    if (bridge.words) return true;
+    const char *slash = strrchr(__FILE__, '/');
+    snprintf(path, sizeof path, "%.*s/../models/tiny-math", slash ? (int)(slash - __FILE__) : 1,
+             slash ? __FILE__ : ".");
+    options.bridge.engine.model = path;
+    return iv_textual_open(path, &bridge.words, &err) == IV_OK;
+}
+
+static void check_json(const char *text, size_t n) {
+    iv_error err;
+    json_t *v = NULL;
+    IV_ASSERT(iv_json_parse("answer", text, n, &v, &err) == IV_OK);
+    json_decref(v);
+}
+
+static void check_events(const char *text, size_t n) {
+    while (n) {
+        const char *end = memmem(text, n, "\n\n", 2);
+        IV_ASSERT(end && strncmp(text, "data: ", 6) == 0);
+        size_t length = (size_t)(end - text);
+        if (strncmp(text, "data: [DONE]", 12) != 0) check_json(text + 6, length - 6);
+        text += length + 2, n -= length + 2;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size == 0 || !open_words()) return 0;
+    iv_server s = {.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
+    iv_exchange x = {.writes_left = data[0] & 8 ? 1 : 1000};
+    char *body = malloc(size); /* NUL-terminated, as the real one is */
+    IV_ASSERT(body);
+    memcpy(body, data + 1, size - 1);
+    body[size - 1] = 0;
+    bridge.count = 0, bridge.capacity = data[0] & 64 ? 2 : FAKE_CHILDREN_MAX, bridge.order_owner = NULL;
+    bridge.info.max_model_len = 2048;
+    snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
+    fake_call(&s, &x, paths[data[0] & 7], body, size - 1);
+    for (size_t i = 0; i < bridge.count && !x.ended; i++) {
+        fake_token(&s, i, 17, "<think>x</think> \xc3\xa9<tool_");
+        if (data[0] & 16) fake_refuse(&s, i, IV_INVALID, "prompt: too long");
+        fake_token(&s, i, 200, "call>{\"name\":\"f\"}</tool_call>");
+        if (!x.ended) fake_done(&s, i, data[0] & 32 ? IV_FINISH_ERROR : IV_FINISH_STOP);
+    }
+    if (bridge.order_owner) {
+        iv_report r = {.kind = IV_REPORT_ORDER, .owner = bridge.order_owner, .status = IV_BUSY, .message = "later"};
+        iv_server_take_report(&s, &r);
+    }
+    IV_ASSERT(x.ended || x.gone_called);
+    IV_ASSERT(!s.tasks);
+    if (x.stream)
+        check_events(x.out.data ? x.out.data : "", x.out.len);
+    else
+        check_json(x.out.data, x.out.len);
+    fake_close(&x);
+    free(body);
+    return 0;
+}

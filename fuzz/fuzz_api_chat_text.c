@@ -1,0 +1,39 @@
+/* fuzz_api_chat_text.c: the parts of a text do not depend on how it was cut. Input: a byte of switches, a byte of
+ * sizes, then text. */
+#include "base/status.h"
+#include "serve/api/chat_text.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static bool equal(const iv_buf *a, const iv_buf *b) {
+    return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static iv_chat_text whole, cut;
+    if (size < 2) return 0;
+    const char *text = (const char *)data + 2;
+    size_t n = size - 2, at = 0;
+    bool split = data[0] & 1, inside = data[0] & 2, tools = data[0] & 4, one = data[0] & 8;
+    iv_chat_text_init(&whole, split, inside, tools, one);
+    iv_chat_text_init(&cut, split, inside, tools, one);
+    iv_chat_text_push(&whole, text, n);
+    for (uint32_t state = data[1]; at < n; state = state * 1664525u + 1013904223u) {
+        size_t step = (state >> 24) % (1 + data[1] % 23) + 1;
+        if (step > n - at) step = n - at;
+        iv_chat_text_push(&cut, text + at, step);
+        at += step;
+    }
+    iv_chat_text_end(&whole), iv_chat_text_end(&cut);
+    IV_ASSERT(!whole.failed && !cut.failed && whole.call_count == cut.call_count);
+    IV_ASSERT(equal(&whole.content, &cut.content) && equal(&whole.reasoning, &cut.reasoning));
+    for (size_t i = 0; i < whole.call_count; i++) {
+        IV_ASSERT(strcmp(whole.calls[i].name, cut.calls[i].name) == 0);
+        IV_ASSERT(strcmp(whole.calls[i].arguments, cut.calls[i].arguments) == 0);
+    }
+    IV_ASSERT(whole.call_count <= 1 || !one);
+    iv_chat_text_free(&whole), iv_chat_text_free(&cut);
+    return 0;
+}

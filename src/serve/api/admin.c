@@ -1,0 +1,165 @@
+/* admin.c: flush, pause, continue, new weights, abort. Every route here needs the admin key (routes.c).
+ *
+ * An order outlives its client: if that leaves, the order is carried out all the same and its report answers nobody. */
+#include "serve/api/admin.h"
+#include "format/json.h"
+#include "serve/api/handlers.h"
+#include "serve/api/reply.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct iv_admin_order {
+    iv_exchange *x; /* NULL: the client has left */
+    iv_order order;
+} iv_admin_order;
+
+static void left(void *user) { ((iv_admin_order *)user)->x = NULL; }
+
+/* Conflicts are this route's 409: a client that repeats the order at once would find the same. */
+static void reply_order(iv_server *s, iv_exchange *x, iv_order order, iv_status status, const char *message) {
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    iv_out_kv_bool(&o, "success", status == IV_OK);
+    iv_out_kv_text(&o, "status", status == IV_OK ? "ok" : iv_status_name(status));
+    iv_out_kv_text(&o, "message", message ? message : "");
+    if (order == IV_ORDER_UPDATE_WEIGHTS || order == IV_ORDER_PAUSE || order == IV_ORDER_CONTINUE) {
+        char version[24];
+        snprintf(version, sizeof version, "%llu", (unsigned long long)stats.weight_version);
+        iv_out_kv_text(&o, "weight_version", version);
+        iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+        iv_out_kv_bool(&o, "paused", stats.paused);
+    }
+    iv_out_close(&o, '}');
+    if (status != IV_OK) iv_exchange_add_header(x, "x-should-retry", "false");
+    iv_api_reply_json(x, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
+}
+
+static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char *text) {
+    iv_error err = {0};
+    iv_admin_order *a = calloc(1, sizeof *a);
+    iv_status status = a ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "order: no memory");
+    if (a) *a = (iv_admin_order){.x = x, .order = order};
+    if (status == IV_OK) status = iv_bridge_order(s->bridge, order, text, a, &err);
+    if (status != IV_OK) {
+        free(a);
+        reply_order(s, x, order, status, err.message);
+        return;
+    }
+    iv_exchange_on_gone(x, left, a);
+}
+
+void iv_admin_take_report(iv_server *s, const iv_report *r) {
+    iv_admin_order *a = r->owner;
+    if (!a) return;
+    if (a->x) reply_order(s, a->x, a->order, r->status, r->message);
+    free(a);
+}
+
+/* Reads a body that may be empty; on an error it is answered. */
+static bool read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params *p, json_t **json) {
+    iv_error err = {0};
+    iv_request none = {0};
+    iv_api_params_init(p, &none);
+    iv_status status = iv_api_body(x, true, json, &err);
+    if (status == IV_OK && body) status = iv_api_params_read(p, body, "", *json, &err);
+    if (status == IV_OK) return true;
+    json_decref(*json);
+    iv_api_params_free(p);
+    iv_api_reply_error(s, x, &err);
+    return false;
+}
+
+/* ---- abort --------------------------------------------------------------------------------------------- */
+
+/* By the id a client gave: of a prompt (rid), of the exchange, or of the response. */
+static bool is_named(const iv_task *t, const char *name) {
+    if (strcmp(t->id, name) == 0 || strcmp(t->id + strlen(t->format->id_prefix), name) == 0) return true;
+    for (size_t i = 0; i < t->prompt_count; i++)
+        if (t->prompts[i].rid && strcmp(t->prompts[i].rid, name) == 0) return true;
+    return false;
+}
+
+static size_t abort_named(iv_server *s, const char *name) {
+    size_t count = 0;
+    for (iv_task *t = s->tasks, *next; t; t = next) {
+        next = t->next;
+        if (name && !is_named(t, name)) continue;
+        iv_task_abort(t);
+        count++;
+    }
+    return count;
+}
+
+void iv_handle_flush(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_FLUSH, NULL); }
+
+/* How long a client may choose what becomes of running requests: keep them (what pausing is), or abort them first. */
+void iv_handle_pause(void *user, iv_exchange *x) {
+    iv_server *s = user;
+    iv_error err = {0};
+    json_t *body = NULL;
+    if (iv_api_body(x, true, &body, &err) != IV_OK) {
+        iv_api_reply_error(s, x, &err);
+        return;
+    }
+    const char *mode = json_string_value(json_object_get(body, "mode"));
+    if (!mode) mode = iv_exchange_query(x, "mode");
+    bool abort = mode && strcmp(mode, "abort") == 0;
+    bool known = !mode || abort || strcmp(mode, "keep") == 0 || strcmp(mode, "in_place") == 0;
+    if (!known) {
+        iv_fail(&err, IV_UNSUPPORTED, "mode: wanted \"keep\", \"in_place\" or \"abort\", found \"%.40s\"", mode);
+        iv_api_reply_error(s, x, &err);
+    } else {
+        if (abort) abort_named(s, NULL);
+        give_order(s, x, IV_ORDER_PAUSE, NULL);
+    }
+    json_decref(body);
+}
+
+void iv_handle_continue(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_CONTINUE, NULL); }
+
+void iv_handle_update_weights(void *user, iv_exchange *x) {
+    iv_server *s = user;
+    iv_api_params p;
+    iv_error err = {0};
+    json_t *body = NULL;
+    if (!read_body(s, x, IV_API_WEIGHTS, &p, &body)) return;
+    if (!p.weights) {
+        iv_fail(&err, IV_INVALID, "model_path: wanted a model directory, found nothing");
+        iv_api_reply_error(s, x, &err);
+    } else {
+        if (p.abort_all) abort_named(s, NULL);
+        give_order(s, x, IV_ORDER_UPDATE_WEIGHTS, p.weights);
+    }
+    json_decref(body);
+    iv_api_params_free(&p);
+}
+
+void iv_handle_abort(void *user, iv_exchange *x) {
+    iv_server *s = user;
+    iv_api_params p;
+    json_t *body = NULL;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    size_t count = 0;
+    if (!read_body(s, x, IV_API_ABORT, &p, &body)) return;
+    if (p.abort_all) {
+        count = abort_named(s, NULL);
+    } else if (json_is_string(p.rid)) {
+        count = abort_named(s, json_string_value(p.rid));
+    } else {
+        for (size_t i = 0; i < json_array_size(p.rid); i++)
+            if (json_is_string(json_array_get(p.rid, i)))
+                count += abort_named(s, json_string_value(json_array_get(p.rid, i)));
+    }
+    json_decref(body);
+    iv_api_params_free(&p);
+    iv_out_open(&o, '{');
+    iv_out_kv_bool(&o, "success", true);
+    iv_out_kv_uint(&o, "aborted", count);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(x, 200, &o);
+}

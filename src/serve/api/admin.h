@@ -1,0 +1,10 @@
+/* admin.h: orders to the engine, and the exchanges that wait for what came of them. */
+#ifndef IV_SERVE_API_ADMIN_H
+#define IV_SERVE_API_ADMIN_H
+
+#include "serve/server.h"
+
+/* A report of kind IV_REPORT_ORDER. */
+void iv_admin_take_report(iv_server *s, const iv_report *report);
+
+#endif

@@ -1,0 +1,26 @@
+/* answer_out.h: parts of an answer that several APIs share: usage, the invar object, log-probabilities. */
+#ifndef IV_SERVE_API_ANSWER_OUT_H
+#define IV_SERVE_API_ANSWER_OUT_H
+
+#include "serve/api/task.h"
+
+/* "stop", "length", "abort"; NULL for none. */
+const char *iv_answer_finish(iv_finish finish);
+
+/* "usage": {...} of all children, as far as they are. */
+void iv_out_usage(const iv_task *t, iv_json_out *o);
+
+/* "invar": {...}: what is needed to get the same answer again. c: one choice, or NULL: all of them. */
+void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o);
+
+/* OpenAI's completions: an object of the tokens from `from` on, with the prompt's before if echo. */
+void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bool echo, iv_json_out *o);
+/* OpenAI's chat: {"content": [...]} of the tokens from `from` on. */
+void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o);
+/* vLLM's: [null, {"id": {...}}, ...] of the prompt. */
+void iv_out_prompt_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o);
+
+/* The prompt's ids from the task (iv_task_need_ids). */
+void iv_out_prompt_ids(const iv_task *t, const iv_child *c, iv_json_out *o);
+
+#endif

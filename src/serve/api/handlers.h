@@ -1,0 +1,43 @@
+/* handlers.h: what routes.c puts into its table, and what the handlers' files share. */
+#ifndef IV_SERVE_API_HANDLERS_H
+#define IV_SERVE_API_HANDLERS_H
+
+#include "serve/api/task.h"
+
+void iv_handle_completions(void *user, iv_exchange *x);
+void iv_handle_chat(void *user, iv_exchange *x);
+void iv_handle_responses(void *user, iv_exchange *x);
+void iv_handle_generate(void *user, iv_exchange *x);
+void iv_handle_health_generate(void *user, iv_exchange *x);
+
+/* openai_text.c */
+void iv_handle_models(void *user, iv_exchange *x);
+void iv_handle_tokenize(void *user, iv_exchange *x);
+void iv_handle_detokenize(void *user, iv_exchange *x);
+void iv_handle_tokenizer_info(void *user, iv_exchange *x);
+void iv_handle_health(void *user, iv_exchange *x);
+void iv_handle_version(void *user, iv_exchange *x);
+void iv_handle_metrics(void *user, iv_exchange *x);
+
+/* sglang.c */
+void iv_handle_model_info(void *user, iv_exchange *x);
+void iv_handle_server_info(void *user, iv_exchange *x);
+void iv_handle_weight_version(void *user, iv_exchange *x);
+
+/* admin.c */
+void iv_handle_flush(void *user, iv_exchange *x);
+void iv_handle_pause(void *user, iv_exchange *x);
+void iv_handle_continue(void *user, iv_exchange *x);
+void iv_handle_update_weights(void *user, iv_exchange *x);
+void iv_handle_abort(void *user, iv_exchange *x);
+
+/* A prompt that is text or a list of token ids; `name` heads errors. */
+iv_status iv_api_read_prompt(const char *name, json_t *v, iv_api_prompt *p, iv_error *err);
+
+/* messages.c: a conversation as clients send it -> the rendered prompt. */
+iv_status iv_api_render(const iv_server *s, json_t *messages, json_t *tools, json_t *kwargs, bool generation_prompt,
+                        iv_text *out, iv_error *err);
+/* Templates of some reasoning models open <think> themselves. */
+bool iv_api_opens_reasoning(const iv_text *prompt);
+
+#endif

@@ -1,0 +1,174 @@
+/* messages.c: a conversation as clients send it -> the variables of a chat template -> the prompt.
+ *
+ * Text parts are joined with a newline; arguments of earlier tool calls become objects, as templates expect; the role
+ * "developer" is "system" to every template. What a template could not see is refused by name. */
+#include "serve/api/handlers.h"
+#include "format/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGES_MAX = 4096 };
+
+static const char *const roles[] = {"system", "user", "assistant", "tool"};
+static const char *const fields[] = {"role",      "content",           "name",    "tool_calls", "tool_call_id",
+                                     "reasoning", "reasoning_content", "refusal", "audio",      "function_call"};
+
+static bool one_of(const char *name, const char *const *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, list[i]) == 0) return true;
+    return false;
+}
+
+static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "messages: no memory"); }
+
+/* [{"type": "text", "text": ...}, ...] -> one string. */
+static iv_status join_parts(size_t message, json_t *parts, iv_buf *out, iv_error *err) {
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *part = json_array_get(parts, i);
+        const char *type = json_string_value(json_object_get(part, "type"));
+        json_t *text = json_object_get(part, "text");
+        if (json_is_string(part)) text = part, type = "text";
+        if (!type ||
+            !(strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 || strcmp(type, "output_text") == 0))
+            return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].content[%zu].type: wanted \"text\", found \"%.40s\"",
+                           message, i, type ? type : "nothing");
+        if (!json_is_string(text))
+            return iv_fail(err, IV_INVALID, "messages[%zu].content[%zu].text: wanted a string, found %s", message, i,
+                           iv_json_type_name(text));
+        if ((i && !iv_buf_putc(out, '\n')) || !iv_buf_append(out, json_string_value(text), json_string_length(text)))
+            return no_memory(err);
+    }
+    return IV_OK;
+}
+
+static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *err) {
+    iv_buf joined = {0};
+    iv_status status = IV_OK;
+    if (json_is_string(content)) return json_object_set(out, "content", content) ? no_memory(err) : IV_OK;
+    if (json_is_array(content))
+        status = join_parts(at, content, &joined, err);
+    else if (content && !json_is_null(content))
+        status = iv_fail(err, IV_INVALID, "messages[%zu].content: wanted a string or a list of parts, found %s", at,
+                         iv_json_type_name(content));
+    if (status == IV_OK &&
+        json_object_set_new(out, "content", json_stringn(joined.data ? joined.data : "", joined.len)) != 0)
+        status = no_memory(err);
+    iv_buf_free(&joined);
+    return status;
+}
+
+/* Copies calls with "arguments" parsed. */
+static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err) {
+    if (!json_is_array(calls))
+        return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls: wanted a list, found %s", at,
+                       iv_json_type_name(calls));
+    json_t *copy = json_deep_copy(calls);
+    if (!copy || json_object_set_new(out, "tool_calls", copy) != 0) return no_memory(err);
+    for (size_t i = 0; i < json_array_size(copy); i++) {
+        json_t *function = json_object_get(json_array_get(copy, i), "function"), *parsed = NULL;
+        json_t *arguments = json_object_get(function, "arguments");
+        if (!function || !json_is_string(json_object_get(function, "name")))
+            return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls[%zu].function.name: wanted a string", at, i);
+        if (!json_is_string(arguments)) continue;
+        iv_error ignored;
+        if (iv_json_parse("arguments", json_string_value(arguments), json_string_length(arguments), &parsed,
+                          &ignored) != IV_OK ||
+            !json_is_object(parsed)) {
+            json_decref(parsed);
+            return iv_fail(err, IV_INVALID,
+                           "messages[%zu].tool_calls[%zu].function.arguments: wanted a JSON object as text", at, i);
+        }
+        if (json_object_set_new(function, "arguments", parsed) != 0) return no_memory(err);
+    }
+    return IV_OK;
+}
+
+static iv_status set_strings(size_t at, json_t *message, json_t *out, iv_error *err) {
+    static const char *const strings[] = {"name", "tool_call_id", "reasoning_content", "reasoning"};
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+        json_t *v = json_object_get(message, strings[i]);
+        if (!v || json_is_null(v)) continue;
+        if (!json_is_string(v))
+            return iv_fail(err, IV_INVALID, "messages[%zu].%s: wanted a string, found %s", at, strings[i],
+                           iv_json_type_name(v));
+        const char *name = i == 3 ? "reasoning_content" : strings[i]; /* what templates call it */
+        if (json_object_set(out, name, v) != 0) return no_memory(err);
+    }
+    return IV_OK;
+}
+
+static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error *err) {
+    const char *key;
+    json_t *value;
+    if (!json_is_object(message))
+        return iv_fail(err, IV_INVALID, "messages[%zu]: wanted an object, found %s", at, iv_json_type_name(message));
+    json_object_foreach(message, key, value) {
+        if (!one_of(key, fields, sizeof fields / sizeof *fields))
+            return iv_fail(err, IV_INVALID, "messages[%zu].%.60s: this field is not known here", at, key);
+        bool unseen = strcmp(key, "refusal") == 0 || strcmp(key, "audio") == 0 || strcmp(key, "function_call") == 0;
+        if (unseen && !json_is_null(value))
+            return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].%s: wanted null", at, key);
+    }
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (role && strcmp(role, "developer") == 0) role = "system";
+    if (!role || !one_of(role, roles, sizeof roles / sizeof *roles))
+        return iv_fail(err, IV_INVALID, "messages[%zu].role: wanted system, user, assistant or tool, found \"%.40s\"",
+                       at, role ? role : "nothing");
+    if (json_object_set_new(out, "role", json_string(role)) != 0) return no_memory(err);
+    IV_TRY(set_content(at, json_object_get(message, "content"), out, err));
+    IV_TRY(set_strings(at, message, out, err));
+    json_t *calls = json_object_get(message, "tool_calls");
+    return calls && !json_is_null(calls) ? set_calls(at, calls, out, err) : IV_OK;
+}
+
+static iv_status read_messages(json_t *messages, json_t *out, iv_error *err) {
+    size_t count = json_array_size(messages);
+    if (count == 0 || count > MESSAGES_MAX)
+        return iv_fail(err, IV_INVALID, "messages: wanted a list of 1 to %d, found %zu", MESSAGES_MAX, count);
+    for (size_t i = 0; i < count; i++) {
+        json_t *one = json_object();
+        if (!one || json_array_append_new(out, one) != 0) return no_memory(err);
+        IV_TRY(read_message(i, json_array_get(messages, i), one, err));
+    }
+    return IV_OK;
+}
+
+static iv_status merge_kwargs(json_t *variables, json_t *kwargs, iv_error *err) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(kwargs, key, value) {
+        if (json_object_get(variables, key))
+            return iv_fail(err, IV_INVALID, "chat_template_kwargs.%.60s: wanted as a field of the request", key);
+        if (json_object_set(variables, key, value) != 0) return no_memory(err);
+    }
+    return IV_OK;
+}
+
+iv_status iv_api_render(const iv_server *s, json_t *messages, json_t *tools, json_t *kwargs, bool generation_prompt,
+                        iv_text *out, iv_error *err) {
+    json_t *list = json_array();
+    json_t *variables = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", (int)generation_prompt);
+    if (!variables) return no_memory(err);
+    char *text = NULL;
+    iv_status status = read_messages(messages, list, err);
+    if (status == IV_OK && tools && json_object_set(variables, "tools", tools) != 0) status = no_memory(err);
+    if (status == IV_OK) status = merge_kwargs(variables, kwargs, err);
+    if (status == IV_OK && !(text = json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17))))
+        status = no_memory(err);
+    if (status == IV_OK) {
+        status = iv_render_chat(iv_bridge_textual(s->bridge), text, strlen(text), NULL, out, err);
+        /* What a template raises is about the messages; that there is no template, about the route. */
+        if (status == IV_NOT_FOUND) status = err->status = IV_UNSUPPORTED;
+    }
+    free(text);
+    json_decref(variables);
+    return status;
+}
+
+bool iv_api_opens_reasoning(const iv_text *prompt) {
+    static const char tag[] = "<think>";
+    size_t n = prompt->bytes;
+    while (n && strchr(" \n\t\r", prompt->data[n - 1])) n--;
+    return n >= strlen(tag) && memcmp(prompt->data + n - strlen(tag), tag, strlen(tag)) == 0;
+}

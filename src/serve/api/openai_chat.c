@@ -1,0 +1,206 @@
+/* openai_chat.c: POST /v1/chat/completions: messages -> template -> one prompt; answers with reasoning, tool calls and
+ * log-probabilities, whole or streamed. */
+#include "serve/api/answer_out.h"
+#include "serve/api/handlers.h"
+#include "format/json.h"
+
+#include <string.h>
+
+/* ---- the body ------------------------------------------------------------------------------------------ */
+
+static iv_status read_tools(iv_api_params *p, iv_error *err) {
+    const char *choice = json_string_value(p->tool_choice);
+    if (p->tool_choice && !(choice && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
+        return iv_fail(err, IV_UNSUPPORTED, "tool_choice: wanted \"auto\" or \"none\" (nothing forces a call yet)");
+    if (choice && strcmp(choice, "auto") == 0 && !p->tools)
+        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"auto\"");
+    if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
+    if (json_array_size(p->tools) == 0) p->tools = NULL;
+    for (size_t i = 0; i < json_array_size(p->tools); i++) {
+        const char *type = json_string_value(json_object_get(json_array_get(p->tools, i), "type"));
+        if (!type || strcmp(type, "function") != 0)
+            return iv_fail(err, IV_INVALID, "tools[%zu].type: wanted \"function\"", i);
+    }
+    return IV_OK;
+}
+
+static iv_status read_body(iv_task *t, iv_error *err) {
+    iv_api_params *p = &t->params;
+    iv_request *r = &p->request;
+    p->add_special = false; /* the template has them */
+    IV_TRY(iv_api_params_read(p, IV_API_CHAT, "", t->body, err));
+    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
+    IV_TRY(read_tools(p, err));
+    IV_TRY(iv_api_params_seed(r, err));
+    r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
+    r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
+    IV_TRY(iv_task_make_prompts(t, 1, err));
+    IV_TRY(iv_api_render(t->server, p->messages, p->tools, p->template_kwargs, p->add_generation_prompt,
+                         &t->prompts[0].text, err));
+    p->reasoning_open = iv_api_opens_reasoning(&t->prompts[0].text);
+    return p->return_token_ids ? iv_task_need_ids(t, &t->prompts[0], err) : IV_OK;
+}
+
+/* ---- the answer ---------------------------------------------------------------------------------------- */
+
+static const char *finish_name(const iv_child *c) {
+    return c->finish == IV_FINISH_STOP && c->chat->call_count ? "tool_calls" : iv_answer_finish(c->finish);
+}
+
+static void out_head(const iv_task *t, const char *object, iv_json_out *o) {
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "id", t->id);
+    iv_out_kv_text(o, "object", object);
+    iv_out_kv_uint(o, "created", (uint64_t)t->created);
+    iv_out_kv_text(o, "model", t->server->model_name);
+}
+
+static void out_call(const iv_task *t, const iv_child *c, size_t i, bool with_index, iv_json_out *o) {
+    char id[80];
+    /* The same in every run but for the response's own id. */
+    snprintf(id, sizeof id, "call_%.40s_%zu_%zu", iv_exchange_id(t->x), c->index, i);
+    iv_out_open(o, '{');
+    if (with_index) iv_out_kv_uint(o, "index", i);
+    iv_out_kv_text(o, "id", id);
+    iv_out_kv_text(o, "type", "function");
+    iv_out_key(o, "function"), iv_out_open(o, '{');
+    iv_out_kv_text(o, "name", c->chat->calls[i].name);
+    iv_out_kv_text(o, "arguments", c->chat->calls[i].arguments);
+    iv_out_close(o, '}'), iv_out_close(o, '}');
+}
+
+static void out_calls(const iv_task *t, const iv_child *c, size_t from, bool with_index, iv_json_out *o) {
+    iv_out_key(o, "tool_calls"), iv_out_open(o, '[');
+    for (size_t i = from; i < c->chat->call_count; i++) out_call(t, c, i, with_index, o);
+    iv_out_close(o, ']');
+}
+
+/* Two names for one thing: clients of other servers know one or the other. */
+static void out_reasoning(const iv_buf *reasoning, size_t from, iv_json_out *o) {
+    static const char *const keys[] = {"reasoning_content", "reasoning"};
+    for (size_t k = 0; k < 2; k++) {
+        iv_out_key(o, keys[k]);
+        if (reasoning->len > from)
+            iv_out_string(o, reasoning->data + from, reasoning->len - from);
+        else
+            iv_out_null(o);
+    }
+}
+
+static void out_message(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    const iv_chat_text *chat = c->chat;
+    iv_out_key(o, "message"), iv_out_open(o, '{');
+    iv_out_kv_text(o, "role", "assistant");
+    iv_out_key(o, "content");
+    if (chat->content.len || !chat->call_count)
+        iv_out_string(o, chat->content.data ? chat->content.data : "", chat->content.len);
+    else
+        iv_out_null(o);
+    out_reasoning(&chat->reasoning, 0, o);
+    iv_out_kv_null(o, "refusal");
+    if (chat->call_count) out_calls(t, c, 0, false, o);
+    iv_out_close(o, '}');
+}
+
+/* The rest of a choice, after its message or delta. */
+static void out_choice_tail(const iv_task *t, const iv_child *c, bool done, iv_json_out *o) {
+    size_t from = c->sent_tokens, count = c->tokens.count;
+    iv_out_key(o, "logprobs");
+    if (t->params.want_logprobs && (count > from || !t->params.stream))
+        iv_out_logprobs_chat(t, c, from, o);
+    else
+        iv_out_null(o);
+    iv_out_kv_text(o, "finish_reason", done ? finish_name(c) : NULL);
+    iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
+    if (t->params.return_token_ids)
+        iv_out_key(o, "token_ids"), iv_out_ids(o, count ? c->tokens.ids + from : NULL, count - from);
+}
+
+static void whole(iv_task *t, iv_json_out *o) {
+    out_head(t, "chat.completion", o);
+    iv_out_key(o, "choices"), iv_out_open(o, '[');
+    for (size_t i = 0; i < t->child_count; i++) {
+        iv_out_open(o, '{');
+        iv_out_kv_uint(o, "index", i);
+        out_message(t, &t->children[i], o);
+        out_choice_tail(t, &t->children[i], true, o);
+        iv_out_close(o, '}');
+    }
+    iv_out_close(o, ']');
+    iv_out_usage(t, o);
+    iv_out_kv_text(o, "system_fingerprint", t->fingerprint);
+    if (t->params.prompt_logprobs >= 0) iv_out_key(o, "prompt_logprobs"), iv_out_prompt_logprobs(t, &t->children[0], o);
+    if (t->params.return_token_ids) iv_out_prompt_ids(t, &t->children[0], o);
+    iv_out_invar(t, NULL, o);
+    iv_out_close(o, '}');
+}
+
+static void out_delta(const iv_task *t, iv_child *c, iv_json_out *o) {
+    iv_chat_text *chat = c->chat;
+    iv_out_key(o, "delta"), iv_out_open(o, '{');
+    if (!c->began) iv_out_kv_text(o, "role", "assistant");
+    if (chat->reasoning.len > c->sent_reasoning) out_reasoning(&chat->reasoning, c->sent_reasoning, o);
+    if (chat->content.len > c->sent_content || !c->began) {
+        iv_out_key(o, "content");
+        iv_out_string(o, chat->content.data ? chat->content.data + c->sent_content : "",
+                      chat->content.len - c->sent_content);
+    }
+    if (chat->call_count > c->sent_calls) out_calls(t, c, c->sent_calls, true, o);
+    iv_out_close(o, '}');
+    c->sent_reasoning = chat->reasoning.len, c->sent_content = chat->content.len, c->sent_calls = chat->call_count;
+}
+
+static bool anything_new(const iv_task *t, const iv_child *c) {
+    const iv_chat_text *chat = c->chat;
+    bool tokens = (t->params.want_logprobs || t->params.return_token_ids) && c->tokens.count > c->sent_tokens;
+    return tokens || !c->began || chat->reasoning.len > c->sent_reasoning || chat->content.len > c->sent_content ||
+           chat->call_count > c->sent_calls;
+}
+
+static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
+    if (!done && !anything_new(t, c)) return;
+    iv_json_out o = iv_sse_begin(out);
+    out_head(t, "chat.completion.chunk", &o);
+    iv_out_key(&o, "choices"), iv_out_open(&o, '['), iv_out_open(&o, '{');
+    iv_out_kv_uint(&o, "index", c->index);
+    bool first = !c->began;
+    out_delta(t, c, &o);
+    out_choice_tail(t, c, done, &o);
+    iv_out_close(&o, '}'), iv_out_close(&o, ']');
+    iv_out_kv_text(&o, "system_fingerprint", t->fingerprint);
+    if (first && t->params.return_token_ids) iv_out_prompt_ids(t, c, &o);
+    if (t->params.usage_always)
+        iv_out_usage(t, &o);
+    else
+        iv_out_kv_null(&o, "usage");
+    if (done) iv_out_invar(t, c, &o);
+    iv_out_close(&o, '}');
+    iv_sse_end(t, &o);
+    c->began = true, c->sent_tokens = c->tokens.count;
+}
+
+static void close_stream(iv_task *t, iv_buf *out) {
+    if (t->params.include_usage) {
+        iv_json_out o = iv_sse_begin(out);
+        out_head(t, "chat.completion.chunk", &o);
+        iv_out_key(&o, "choices"), iv_out_open(&o, '['), iv_out_close(&o, ']');
+        iv_out_kv_text(&o, "system_fingerprint", t->fingerprint);
+        iv_out_usage(t, &o);
+        iv_out_close(&o, '}');
+        iv_sse_end(t, &o);
+    }
+    t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
+}
+
+static const iv_task_format format = {
+    .id_prefix = "chatcmpl-", .wants_chat = true, .whole = whole, .chunk = chunk, .close = close_stream};
+
+void iv_handle_chat(void *user, iv_exchange *x) {
+    iv_error err = {0};
+    iv_task *t = iv_task_open(user, x, &format);
+    if (!t) return;
+    iv_status status = read_body(t, &err);
+    if (status == IV_OK) status = iv_task_submit(t, &err);
+    if (status != IV_OK) iv_task_fail(t, &err);
+}

@@ -1,0 +1,421 @@
+/* params.c: the table of every field of every body, and its reader. */
+#include "serve/api/params.h"
+#include "format/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    STOPS_MAX = 16,
+    STOP_IDS_MAX = 64,
+    BIAS_MAX = 1024,
+    SHOWN_BYTES = 80 /* of a value in an error */
+};
+
+typedef enum kind {
+    INT,
+    FLOAT,
+    BOOL,
+    NOT_BOOL, /* the field says the opposite of the member */
+    STRING,
+    JSON,
+    SEED,
+    STOP,
+    STOP_IDS,
+    BIAS,
+    TOP_K,  /* -1 means off, too */
+    ACCEPT, /* says nothing that could change an answer */
+    ONLY    /* one of the values in `only`, which mean what happens anyway */
+} kind;
+
+typedef struct field {
+    unsigned bodies;
+    const char *name;
+    kind kind;
+    size_t at; /* of the member */
+    double min, max;
+    const char *only; /* JSON values between bars; for JSON: the types that are wanted */
+} field;
+
+#define AT(member) offsetof(iv_api_params, member)
+#define OPENAI (IV_API_COMPLETIONS | IV_API_CHAT)
+#define CHATS (IV_API_CHAT | IV_API_RESPONSES)
+#define EVERY (OPENAI | IV_API_SAMPLING)
+
+static const field fields[] = {
+    /* sampling */
+    {EVERY | IV_API_RESPONSES, "temperature", FLOAT, AT(request.temperature), 0, 100, NULL},
+    {EVERY | IV_API_RESPONSES, "top_p", FLOAT, AT(request.top_p), 0, 1, NULL},
+    {EVERY, "top_k", TOP_K, AT(request.top_k), -1, INT32_MAX, NULL},
+    {EVERY, "min_p", FLOAT, AT(request.min_p), 0, 1, NULL},
+    {EVERY, "repetition_penalty", FLOAT, AT(request.repetition_penalty), 0, 100, NULL},
+    {EVERY, "presence_penalty", FLOAT, AT(request.presence_penalty), -2, 2, NULL},
+    {EVERY, "frequency_penalty", FLOAT, AT(request.frequency_penalty), -2, 2, NULL},
+    {EVERY, "logit_bias", BIAS, 0, 0, 0, NULL},
+    {OPENAI | IV_API_RESPONSES, "seed", SEED, 0, 0, 0, NULL},
+    {IV_API_SAMPLING, "sampling_seed", SEED, 0, 0, 0, NULL},
+    {EVERY, "stop", STOP, 0, 0, 0, NULL},
+    {EVERY, "stop_token_ids", STOP_IDS, 0, 0, 0, NULL},
+    {EVERY, "ignore_eos", BOOL, AT(request.ignore_eos), 0, 0, NULL},
+    {EVERY, "skip_special_tokens", NOT_BOOL, AT(request.keep_special), 0, 0, NULL},
+    {EVERY, "spaces_between_special_tokens", ONLY, 0, 0, 0, "|true|"},
+    {EVERY, "n", INT, AT(n), 1, IV_API_CHOICES_MAX, NULL},
+    {IV_API_COMPLETIONS, "max_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
+    {IV_API_COMPLETIONS, "max_completion_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
+    {IV_API_CHAT, "max_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
+    {IV_API_CHAT, "max_completion_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
+    {IV_API_RESPONSES, "max_output_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
+    {IV_API_SAMPLING, "max_new_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
+    {OPENAI, "min_tokens", ONLY, 0, 0, 0, "|0|"},
+    {IV_API_SAMPLING, "min_new_tokens", ONLY, 0, 0, 0, "|0|"},
+    {OPENAI, "best_of", ONLY, 0, 0, 0, "|1|"},
+    {OPENAI, "use_beam_search", ONLY, 0, 0, 0, "|false|"},
+    {OPENAI, "length_penalty", ONLY, 0, 0, 0, "|1|1.0|"},
+    {OPENAI, "include_stop_str_in_output", ONLY, 0, 0, 0, "|false|"},
+    {OPENAI, "allowed_token_ids", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "bad_words", ONLY, 0, 0, 0, "|[]|"},
+    {OPENAI, "truncate_prompt_tokens", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "response_format", ONLY, 0, 0, 0, "|{\"type\":\"text\"}|"},
+    {OPENAI, "structured_outputs", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "guided_json", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "guided_regex", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "guided_choice", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "guided_grammar", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_SAMPLING, "json_schema", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_SAMPLING, "regex", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_SAMPLING, "ebnf", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_SAMPLING, "structural_tag", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_SAMPLING, "stop_regex", ONLY, 0, 0, 0, "|null|[]|"},
+    {IV_API_SAMPLING, "custom_params", ONLY, 0, 0, 0, "|null|{}|"},
+    {IV_API_SAMPLING, "no_stop_trim", BOOL, AT(no_stop_trim), 0, 0, NULL},
+    /* what comes back */
+    {OPENAI | IV_API_GENERATE, "stream", BOOL, AT(stream), 0, 0, NULL},
+    {IV_API_RESPONSES, "stream", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_COMPLETIONS, "echo", BOOL, AT(echo), 0, 0, NULL},
+    {IV_API_CHAT, "echo", ONLY, 0, 0, 0, "|false|"},
+    {OPENAI, "logprobs", JSON, AT(logprobs), 0, 0, "|integer|true|false|"},
+    {IV_API_CHAT, "top_logprobs", INT, AT(top_logprobs), 0, 20, NULL},
+    {OPENAI, "prompt_logprobs", INT, AT(prompt_logprobs), 0, 20, NULL},
+    {OPENAI | IV_API_GENERATE, "return_sampling_logprobs", BOOL, AT(sampling_logprobs), 0, 0, NULL},
+    {OPENAI | IV_API_GENERATE, "return_receipt", BOOL, AT(return_receipt), 0, 0, NULL},
+    {OPENAI, "return_token_ids", BOOL, AT(return_token_ids), 0, 0, NULL},
+    {OPENAI, "return_tokens_as_token_ids", BOOL, AT(tokens_as_ids), 0, 0, NULL},
+    {IV_API_STREAM_OPTIONS, "include_usage", BOOL, AT(include_usage), 0, 0, NULL},
+    {IV_API_STREAM_OPTIONS, "continuous_usage_stats", BOOL, AT(usage_always), 0, 0, NULL},
+    {IV_API_STREAM_OPTIONS, "include_obfuscation", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_CHAT, "separate_reasoning", BOOL, AT(separate_reasoning), 0, 0, NULL},
+    {IV_API_CHAT, "include_reasoning", ONLY, 0, 0, 0, "|true|"},
+    {IV_API_GENERATE, "return_logprob", JSON, AT(return_logprob), 0, 0, "|true|false|array|"},
+    {IV_API_GENERATE, "logprob_start_len", INT, AT(logprob_start_len), -1, INT32_MAX, NULL},
+    {IV_API_GENERATE, "top_logprobs_num", INT, AT(top_logprobs), 0, 20, NULL},
+    {IV_API_GENERATE, "return_text_in_logprobs", BOOL, AT(text_in_logprobs), 0, 0, NULL},
+    {IV_API_GENERATE, "token_ids_logprob", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_GENERATE, "return_hidden_states", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_TOKENIZE, "return_token_strs", BOOL, AT(return_token_strings), 0, 0, NULL},
+    /* prompts */
+    {OPENAI | IV_API_RESPONSES | IV_API_TOKENIZE | IV_API_DETOKENIZE, "model", STRING, AT(model), 0, 0, NULL},
+    {IV_API_COMPLETIONS, "prompt", JSON, AT(prompt), 0, 0, "|string|array|"},
+    {IV_API_TOKENIZE, "prompt", JSON, AT(prompt), 0, 0, "|string|"},
+    {IV_API_RESPONSES, "input", JSON, AT(prompt), 0, 0, "|string|array|"},
+    {IV_API_RESPONSES, "instructions", JSON, AT(instructions), 0, 0, "|string|"},
+    {IV_API_GENERATE, "text", JSON, AT(prompt), 0, 0, "|string|array|"},
+    {IV_API_GENERATE, "input_ids", JSON, AT(input_ids), 0, 0, "|array|"},
+    {IV_API_DETOKENIZE, "tokens", JSON, AT(input_ids), 0, 0, "|array|"},
+    {IV_API_GENERATE, "sampling_params", JSON, AT(sampling_params), 0, 0, "|object|array|"},
+    {IV_API_GENERATE, "rid", JSON, AT(rid), 0, 0, "|string|array|"},
+    {IV_API_COMPLETIONS, "suffix", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI | IV_API_TOKENIZE, "add_special_tokens", BOOL, AT(add_special), 0, 0, NULL},
+    {IV_API_CHAT | IV_API_TOKENIZE, "messages", JSON, AT(messages), 0, 0, "|array|"},
+    {IV_API_CHAT | IV_API_TOKENIZE, "tools", JSON, AT(tools), 0, 0, "|array|"},
+    {IV_API_CHAT, "tool_choice", JSON, AT(tool_choice), 0, 0, "|string|object|"},
+    {IV_API_RESPONSES, "tools", ONLY, 0, 0, 0, "|[]|"},
+    {IV_API_RESPONSES, "tool_choice", ONLY, 0, 0, 0, "|\"auto\"|\"none\"|"},
+    {IV_API_CHAT, "parallel_tool_calls", NOT_BOOL, AT(one_tool_call), 0, 0, NULL},
+    {IV_API_RESPONSES, "parallel_tool_calls", ACCEPT, 0, 0, 0, NULL}, /* there are no tools */
+    {IV_API_CHAT | IV_API_TOKENIZE, "chat_template_kwargs", JSON, AT(template_kwargs), 0, 0, "|object|"},
+    {IV_API_CHAT | IV_API_TOKENIZE, "add_generation_prompt", BOOL, AT(add_generation_prompt), 0, 0, NULL},
+    {IV_API_CHAT | IV_API_TOKENIZE, "continue_final_message", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_CHAT, "chat_template", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_CHAT, "documents", ONLY, 0, 0, 0, "|[]|"},
+    {IV_API_CHAT, "functions", ONLY, 0, 0, 0, "|[]|"},
+    {IV_API_CHAT, "function_call", ONLY, 0, 0, 0, "|\"none\"|"},
+    {IV_API_CHAT, "modalities", ONLY, 0, 0, 0, "|[\"text\"]|"},
+    {IV_API_CHAT, "audio", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_CHAT, "prediction", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_CHAT, "web_search_options", ONLY, 0, 0, 0, "|null|"},
+    {CHATS, "store", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_RESPONSES, "previous_response_id", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_RESPONSES, "truncation", ONLY, 0, 0, 0, "|\"disabled\"|"},
+    {IV_API_RESPONSES, "include", ONLY, 0, 0, 0, "|[]|"},
+    {IV_API_RESPONSES, "text", ONLY, 0, 0, 0, "|{\"format\":{\"type\":\"text\"}}|{}|"},
+    {IV_API_RESPONSES, "top_logprobs", ONLY, 0, 0, 0, "|0|"},
+    {OPENAI, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
+    {OPENAI, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
+    {IV_API_GENERATE, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
+    {IV_API_GENERATE, "image_data", ONLY, 0, 0, 0, "|null|[]|"},
+    {IV_API_GENERATE, "input_embeds", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_GENERATE, "session_params", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_GENERATE, "custom_logit_processor", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI | IV_API_GENERATE, "lora_path", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_GENERATE, "log_metrics", ONLY, 0, 0, 0, "|true|"},
+    /* labels */
+    {OPENAI | IV_API_RESPONSES, "user", ACCEPT, 0, 0, 0, NULL},
+    {CHATS, "metadata", ACCEPT, 0, 0, 0, NULL},
+    {OPENAI | IV_API_RESPONSES, "service_tier", ONLY, 0, 0, 0, "|\"auto\"|\"default\"|"},
+    {CHATS, "safety_identifier", ACCEPT, 0, 0, 0, NULL},
+    {CHATS, "prompt_cache_key", ACCEPT, 0, 0, 0, NULL},
+    /* administration */
+    {IV_API_ABORT, "rid", JSON, AT(rid), 0, 0, "|string|array|"},
+    {IV_API_ABORT, "abort_all", BOOL, AT(abort_all), 0, 0, NULL},
+    {IV_API_WEIGHTS, "model_path", STRING, AT(weights), 0, 0, NULL},
+    {IV_API_WEIGHTS, "weight_dir", STRING, AT(weights), 0, 0, NULL},
+    {IV_API_WEIGHTS, "load_format", ONLY, 0, 0, 0, "|\"auto\"|\"safetensors\"|"},
+    {IV_API_WEIGHTS, "abort_all_requests", BOOL, AT(abort_all), 0, 0, NULL},
+    {IV_API_WEIGHTS, "flush_cache", ONLY, 0, 0, 0, "|true|"},
+};
+
+void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
+    *p = (iv_api_params){.request = *defaults,
+                         .max_tokens = -1,
+                         .n = 1,
+                         .top_logprobs = -1,
+                         .prompt_logprobs = -1,
+                         .logprob_start_len = -1,
+                         .separate_reasoning = true,
+                         .add_generation_prompt = true,
+                         .add_special = true};
+}
+
+void iv_api_params_free(iv_api_params *p) { iv_arena_free(&p->arena); }
+
+/* ---- one value ----------------------------------------------------------------------------------------- */
+
+static const char *shown(const json_t *v, char *out, size_t size) {
+    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+    snprintf(out, size, "%s", text ? text : iv_json_type_name(v));
+    if (text && strlen(text) >= size) memcpy(out + size - 4, "...", 4);
+    free(text);
+    return out;
+}
+
+/* name heads the error. */
+static iv_status wrong(const char *name, const char *wanted, const json_t *v, iv_error *err) {
+    char text[SHOWN_BYTES];
+    return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, shown(v, text, sizeof text));
+}
+
+static iv_status read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err) {
+    char wanted[80];
+    double real = json_is_real(v) ? json_real_value(v) : 0.5;
+    bool whole = json_is_integer(v) || (fabs(real) < 9e15 && real == floor(real));
+    int64_t n = json_is_integer(v) ? json_integer_value(v) : whole ? (int64_t)real : 0;
+    if (whole && (double)n >= min && (double)n <= max) {
+        *out = n;
+        return IV_OK;
+    }
+    snprintf(wanted, sizeof wanted, "an integer from %.0f to %.0f", min, max);
+    return wrong(name, wanted, v, err);
+}
+
+static iv_status read_float(const char *name, const json_t *v, double min, double max, float *out, iv_error *err) {
+    char wanted[80];
+    double x = json_number_value(v);
+    if (json_is_number(v) && x >= min && x <= max) {
+        *out = (float)x;
+        return IV_OK;
+    }
+    snprintf(wanted, sizeof wanted, "a number from %g to %g", min, max);
+    return wrong(name, wanted, v, err);
+}
+
+static const char *keep(iv_api_params *p, const json_t *string) {
+    return iv_arena_strndup(&p->arena, json_string_value(string), json_string_length(string));
+}
+
+static iv_status no_memory(const char *name, iv_error *err) {
+    return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
+}
+
+static iv_status read_stop(iv_api_params *p, const char *name, const json_t *v, iv_error *err) {
+    size_t count = json_is_array(v) ? json_array_size(v) : 1;
+    if (!json_is_string(v) && !json_is_array(v)) return wrong(name, "a string or a list of strings", v, err);
+    if (count > STOPS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d strings, found %zu", name, STOPS_MAX, count);
+    const char **stop = IV_ARENA_NEW(&p->arena, count + 1, const char *);
+    for (size_t i = 0; stop && i < count; i++) {
+        const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(s)) return wrong(name, "strings", s, err);
+        if (memchr(json_string_value(s), 0, json_string_length(s))) return wrong(name, "strings without NUL", s, err);
+        if (!(stop[i] = keep(p, s))) return no_memory(name, err);
+    }
+    if (!stop) return no_memory(name, err);
+    p->request.stop = stop, p->request.stop_count = count;
+    return IV_OK;
+}
+
+static iv_status read_stop_ids(iv_api_params *p, const char *name, const json_t *v, iv_error *err) {
+    size_t count = json_array_size(v);
+    if (!json_is_array(v)) return wrong(name, "a list of token ids", v, err);
+    if (count > STOP_IDS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d ids, found %zu", name, STOP_IDS_MAX, count);
+    int32_t *ids = IV_ARENA_NEW(&p->arena, count + 1, int32_t);
+    if (!ids) return no_memory(name, err);
+    for (size_t i = 0; i < count; i++) {
+        int64_t id = 0;
+        IV_TRY(read_int(name, json_array_get(v, i), 0, INT32_MAX, &id, err));
+        ids[i] = (int32_t)id;
+    }
+    p->request.stop_ids = ids, p->request.stop_id_count = count;
+    return IV_OK;
+}
+
+/* {"token id": bias} */
+static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_error *err) {
+    const char *key;
+    json_t *value;
+    size_t count = 0;
+    if (!json_is_object(v)) return wrong(name, "an object of token ids and numbers", v, err);
+    if (json_object_size(v) > BIAS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d entries, found %zu", name, BIAS_MAX,
+                       json_object_size(v));
+    iv_logit_bias *bias = IV_ARENA_NEW(&p->arena, json_object_size(v) + 1, iv_logit_bias);
+    if (!bias) return no_memory(name, err);
+    json_object_foreach(v, key, value) {
+        char *end;
+        long id = key[0] >= '0' && key[0] <= '9' ? strtol(key, &end, 10) : -1;
+        if (id < 0 || id > INT32_MAX || *end)
+            return iv_fail(err, IV_INVALID, "%s: wanted token ids as keys, found \"%.40s\"", name, key);
+        bias[count].id = (int32_t)id;
+        IV_TRY(read_float(name, value, -100, 100, &bias[count].bias, err));
+        count++;
+    }
+    p->request.logit_bias = bias, p->request.logit_bias_count = count;
+    return IV_OK;
+}
+
+static iv_status read_only(const field *f, const char *name, const json_t *v, iv_error *err) {
+    char bars[SHOWN_BYTES + 4], text[SHOWN_BYTES], wanted[160];
+    snprintf(bars, sizeof bars, "|%s|", shown(v, text, sizeof text));
+    if (strstr(f->only, bars)) return IV_OK;
+    size_t n = strlen(f->only);
+    snprintf(wanted, sizeof wanted, "%.*s (nothing else is supported)", (int)(n - 2), f->only + 1);
+    for (char *c = wanted; (c = strchr(c, '|')) != NULL;) *c = ' ';
+    return wrong(name, wanted, v, err);
+}
+
+static iv_status read_json(const field *f, const char *name, json_t *v, json_t **out, iv_error *err) {
+    char bars[32], wanted[80];
+    snprintf(bars, sizeof bars, "|%s|", iv_json_type_name(v));
+    *out = v;
+    if (strstr(f->only, bars)) return IV_OK;
+    snprintf(wanted, sizeof wanted, "%.*s", (int)(strlen(f->only) - 2), f->only + 1);
+    for (char *c = wanted; (c = strchr(c, '|')) != NULL;) *c = '/';
+    return wrong(name, wanted, v, err);
+}
+
+static iv_status read_field(iv_api_params *p, const field *f, const char *name, json_t *v, iv_error *err) {
+    void *at = (char *)p + f->at;
+    int64_t n = 0;
+    switch (f->kind) {
+    case INT: return read_int(name, v, f->min, f->max, at, err);
+    case FLOAT: return read_float(name, v, f->min, f->max, at, err);
+    case BOOL:
+    case NOT_BOOL:
+        if (!json_is_boolean(v)) return wrong(name, "true or false", v, err);
+        *(bool *)at = json_is_true(v) == (f->kind == BOOL);
+        return IV_OK;
+    case STRING:
+        if (!json_is_string(v) || memchr(json_string_value(v), 0, json_string_length(v)))
+            return wrong(name, "a string without NUL", v, err);
+        return (*(const char **)at = keep(p, v)) ? IV_OK : no_memory(name, err);
+    case JSON: return read_json(f, name, v, at, err);
+    case SEED:
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return wrong(name, "an integer from 0 to 9223372036854775807", v, err);
+        p->request.has_seed = true, p->request.seed = (uint64_t)json_integer_value(v);
+        return IV_OK;
+    case STOP: return read_stop(p, name, v, err);
+    case STOP_IDS: return read_stop_ids(p, name, v, err);
+    case BIAS: return read_bias(p, name, v, err);
+    case TOP_K:
+        IV_TRY(read_int(name, v, f->min, f->max, &n, err));
+        *(int32_t *)at = n < 0 ? 0 : (int32_t)n;
+        return IV_OK;
+    case ACCEPT: return IV_OK;
+    case ONLY: return read_only(f, name, v, err);
+    }
+    return IV_OK;
+}
+
+/* ---- an object ----------------------------------------------------------------------------------------- */
+
+iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err) {
+    enum { FIELDS = sizeof fields / sizeof *fields };
+    char name[160];
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object))
+        return iv_fail(err, IV_INVALID, "%s: wanted a JSON object, found %s", *prefix ? prefix : "body",
+                       iv_json_type_name(object));
+    json_object_foreach(object, key, value) {
+        size_t i = 0;
+        while (i < FIELDS && !(fields[i].bodies & body && strcmp(fields[i].name, key) == 0)) i++;
+        snprintf(name, sizeof name, "%s%.100s", prefix, key);
+        if (i == FIELDS) return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
+        if (!json_is_null(value)) IV_TRY(read_field(p, &fields[i], name, value, err)); /* null: as if absent */
+    }
+    return IV_OK;
+}
+
+iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
+    json_t *options = p->sampling_params; /* stream_options */
+    if (options) IV_TRY(iv_api_params_read(p, IV_API_STREAM_OPTIONS, "stream_options.", options, err));
+    if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
+    if (body == IV_API_CHAT) {
+        if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
+        p->want_logprobs = json_is_true(p->logprobs);
+        if (p->top_logprobs > 0 && !p->want_logprobs)
+            return iv_fail(err, IV_INVALID, "top_logprobs: wanted only beside \"logprobs\": true");
+        if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
+    } else if (p->logprobs && !json_is_false(p->logprobs)) {
+        int64_t n = 0;
+        IV_TRY(read_int("logprobs", p->logprobs, 0, 20, &n, err));
+        p->want_logprobs = true, p->request.logprobs = (int)n;
+    }
+    if (p->prompt_logprobs >= 0 && p->stream)
+        return iv_fail(err, IV_INVALID, "prompt_logprobs: wanted no \"stream\" beside it");
+    p->request.priority = (int32_t)p->priority;
+    p->request.keep_receipt = p->return_receipt;
+    p->request.add_special = p->add_special;
+    return IV_OK;
+}
+
+iv_status iv_api_params_seed(iv_request *r, iv_error *err) {
+    if (r->has_seed) return IV_OK;
+    if (getrandom(&r->seed, sizeof r->seed, 0) != sizeof r->seed)
+        return iv_fail(err, IV_IO, "seed: the system gave no random bytes");
+    r->seed &= ((uint64_t)1 << 53) - 1;
+    r->has_seed = true;
+    return IV_OK;
+}
+
+iv_status iv_api_read_ids(const char *name, json_t *list, iv_ids *out, iv_error *err) {
+    size_t count = json_array_size(list);
+    if (!json_is_array(list)) return wrong(name, "a list of token ids", list, err);
+    int32_t *ids = malloc((count + 1) * sizeof *ids);
+    if (!ids) return no_memory(name, err);
+    for (size_t i = 0; i < count; i++) {
+        int64_t id = 0;
+        iv_status status = read_int(name, json_array_get(list, i), 0, INT32_MAX, &id, err);
+        if (status != IV_OK) {
+            free(ids);
+            return status;
+        }
+        ids[i] = (int32_t)id;
+    }
+    *out = (iv_ids){.data = ids, .count = count, .capacity = count + 1};
+    return IV_OK;
+}

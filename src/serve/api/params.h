@@ -1,0 +1,67 @@
+/* params.h: the fields of a request's body, read by one table (params.c): every field is known or refused by name.
+ *
+ * Invariant: what iv_api_params_read accepted is of the right type and in range; strings and arrays are copies in
+ * the arena, so that the body may go; json_t members borrow from the body. */
+#ifndef IV_SERVE_API_PARAMS_H
+#define IV_SERVE_API_PARAMS_H
+
+#include "base/arena.h"
+#include "base/status.h"
+
+#include <jansson.h>
+
+enum {
+    IV_API_CHOICES_MAX = 128,  /* n */
+    IV_API_CHILDREN_MAX = 1024 /* prompts times n */
+};
+
+/* Which body a field belongs to: a mask in the table. */
+enum {
+    IV_API_COMPLETIONS = 1 << 0,
+    IV_API_CHAT = 1 << 1,
+    IV_API_RESPONSES = 1 << 2,
+    IV_API_STREAM_OPTIONS = 1 << 3,
+    IV_API_GENERATE = 1 << 4, /* SGLang's /generate ... */
+    IV_API_SAMPLING = 1 << 5, /* ... and its sampling_params */
+    IV_API_TOKENIZE = 1 << 6,
+    IV_API_DETOKENIZE = 1 << 7,
+    IV_API_ABORT = 1 << 8,
+    IV_API_WEIGHTS = 1 << 9
+};
+
+typedef struct iv_api_params {
+    iv_arena arena;
+    iv_request request; /* without prompt; max_tokens below */
+    int64_t max_tokens; /* -1: not given */
+    int64_t n;
+    int64_t top_logprobs, prompt_logprobs; /* -1: not given */
+    int64_t logprob_start_len, priority;
+    bool want_logprobs; /* of generated tokens */
+    bool echo, stream, include_usage, usage_always;
+    bool return_token_ids, tokens_as_ids, return_receipt, sampling_logprobs, return_token_strings;
+    bool separate_reasoning, one_tool_call, no_stop_trim, text_in_logprobs;
+    bool add_generation_prompt, abort_all;
+    bool reasoning_open; /* by the rendered prompt */
+    bool add_special;
+    const char *model, *weights;
+    json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;
+    json_t *return_logprob, *instructions, *logprobs;
+} iv_api_params;
+
+/* Everything absent; `defaults` is what the request's sampling fields start from. */
+void iv_api_params_init(iv_api_params *p, const iv_request *defaults);
+void iv_api_params_free(iv_api_params *p);
+
+/* Reads an object's members. `body`: one of the masks above. `prefix`: of names in errors, "" or "stream_options.". */
+iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err);
+
+/* What OpenAI's two bodies have in common after reading: logprobs, max_tokens and prompt_logprobs into the request. */
+iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
+
+/* Draws a seed if none was given: 53 bits, so that every reader of JSON can hold it. */
+iv_status iv_api_params_seed(iv_request *r, iv_error *err);
+
+/* A list of token ids into ids (freed by the caller). */
+iv_status iv_api_read_ids(const char *name, json_t *list, iv_ids *out, iv_error *err);
+
+#endif

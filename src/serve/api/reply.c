@@ -1,0 +1,83 @@
+/* reply.c: how errors and small answers look on the wire. */
+#include "serve/api/reply.h"
+#include "format/json.h"
+#include "serve/metrics.h"
+
+#include <string.h>
+
+int iv_api_http_status(iv_status status) {
+    switch (status) {
+    case IV_OK: return 200;
+    case IV_INVALID:
+    case IV_FORMAT:
+    case IV_UNSUPPORTED:
+    case IV_LIMIT:
+    case IV_TEMPLATE: return 400;
+    case IV_NOT_FOUND: return 404;
+    case IV_BUSY: return 429;
+    case IV_NO_MEMORY: return 503;
+    case IV_IO: return 500;
+    }
+    return 500;
+}
+
+/* "temperature: wanted ..." is about the field temperature. */
+static size_t field_name(const char *message) {
+    size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]");
+    return message[n] == ':' ? n : 0;
+}
+
+void iv_api_write_error(iv_json_out *o, const iv_error *err) {
+    int status = iv_api_http_status(err->status);
+    size_t field = status == 400 || status == 404 ? field_name(err->message) : 0;
+    iv_out_open(o, '{');
+    iv_out_key(o, "error"), iv_out_open(o, '{');
+    iv_out_kv_text(o, "message", err->message);
+    iv_out_kv_text(o, "type",
+                   status < 429    ? "invalid_request_error"
+                   : status == 429 ? "rate_limit_error"
+                   : status == 503 ? "overloaded_error"
+                                   : "server_error");
+    iv_out_key(o, "param");
+    if (field)
+        iv_out_string(o, err->message, field);
+    else
+        iv_out_null(o);
+    iv_out_kv_uint(o, "code", (uint64_t)status);
+    iv_out_close(o, '}'), iv_out_close(o, '}');
+}
+
+void iv_api_reply_error(iv_server *s, iv_exchange *x, const iv_error *err) {
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    int status = iv_api_http_status(err->status);
+    if (status == 429 && s->metrics) iv_metrics_note_refused(s->metrics);
+    if (status == 429 || status == 503) iv_exchange_add_header(x, "Retry-After", "1");
+    /* A request that failed half way may have been answered differently by another try: the client should know. */
+    if (status == 500) iv_exchange_add_header(x, "x-should-retry", "false");
+    iv_api_write_error(&o, err);
+    iv_api_reply_json(x, status, &o);
+}
+
+void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o) {
+    static const char lost[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
+                               "\"param\":null,\"code\":500}}";
+    if (o->failed)
+        iv_exchange_reply(x, 500, "application/json", lost, sizeof lost - 1);
+    else
+        iv_exchange_reply(x, status, "application/json", o->buf->data, o->buf->len);
+    iv_buf_free(o->buf);
+}
+
+iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err) {
+    size_t n;
+    const char *body = iv_exchange_body(x, &n);
+    *out = NULL;
+    if (n == 0 && may_be_empty) return (*out = json_object()) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "body: no memory");
+    IV_TRY(iv_json_parse("body", body ? body : "", n, out, err));
+    if (json_is_object(*out)) return IV_OK;
+    const char *found = iv_json_type_name(*out);
+    json_decref(*out);
+    *out = NULL;
+    return iv_fail(err, IV_INVALID, "body: wanted a JSON object, found %s", found);
+}

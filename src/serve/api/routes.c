@@ -1,0 +1,38 @@
+/* routes.c: every route of the server, and who may use it. What changes the server needs the admin key. */
+#include "serve/api/handlers.h"
+
+const iv_http_route iv_server_routes[] = {
+    {"GET", "/health", IV_HTTP_OPEN, iv_handle_health},
+    {"GET", "/ping", IV_HTTP_OPEN, iv_handle_health},
+    {"GET", "/health_generate", IV_HTTP_KEY, iv_handle_health_generate},
+    {"GET", "/version", IV_HTTP_KEY, iv_handle_version},
+    {"GET", "/metrics", IV_HTTP_KEY, iv_handle_metrics},
+    /* OpenAI */
+    {"GET", "/v1/models", IV_HTTP_KEY, iv_handle_models},
+    {"GET", "/v1/models/*", IV_HTTP_KEY, iv_handle_models},
+    {"POST", "/v1/completions", IV_HTTP_KEY, iv_handle_completions},
+    {"POST", "/v1/chat/completions", IV_HTTP_KEY, iv_handle_chat},
+    {"POST", "/v1/responses", IV_HTTP_KEY, iv_handle_responses},
+    {"POST", "/tokenize", IV_HTTP_KEY, iv_handle_tokenize},
+    {"POST", "/detokenize", IV_HTTP_KEY, iv_handle_detokenize},
+    {"GET", "/tokenizer_info", IV_HTTP_KEY, iv_handle_tokenizer_info},
+    /* SGLang */
+    {"POST", "/generate", IV_HTTP_KEY, iv_handle_generate},
+    {"GET", "/get_model_info", IV_HTTP_KEY, iv_handle_model_info},
+    {"GET", "/model_info", IV_HTTP_KEY, iv_handle_model_info},
+    {"GET", "/server_info", IV_HTTP_KEY, iv_handle_server_info},
+    {"GET", "/get_server_info", IV_HTTP_KEY, iv_handle_server_info},
+    {"*", "/get_weight_version", IV_HTTP_KEY, iv_handle_weight_version},
+    {"GET", "/weight_version", IV_HTTP_KEY, iv_handle_weight_version},
+    {"*", "/flush_cache", IV_HTTP_ADMIN, iv_handle_flush},
+    {"POST", "/abort_request", IV_HTTP_ADMIN, iv_handle_abort},
+    {"POST", "/pause_generation", IV_HTTP_ADMIN, iv_handle_pause},
+    {"POST", "/continue_generation", IV_HTTP_ADMIN, iv_handle_continue},
+    {"POST", "/update_weights_from_disk", IV_HTTP_ADMIN, iv_handle_update_weights},
+    /* as other clients of RL name them */
+    {"POST", "/reset_prefix_cache", IV_HTTP_ADMIN, iv_handle_flush},
+    {"POST", "/pause", IV_HTTP_ADMIN, iv_handle_pause},
+    {"POST", "/resume", IV_HTTP_ADMIN, iv_handle_continue},
+    {"POST", "/update_weights", IV_HTTP_ADMIN, iv_handle_update_weights},
+};
+const size_t iv_server_route_count = sizeof iv_server_routes / sizeof *iv_server_routes;

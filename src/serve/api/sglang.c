@@ -1,0 +1,385 @@
+/* sglang.c: POST /generate as SGLang has it: one prompt or a batch, cumulative streams, meta_info; and the routes that
+ * say what this server is. Sampling starts from neutral values here, not from the model's generation_config.json. */
+#include "base/utf8.h"
+#include "format/json.h"
+#include "serve/api/answer_out.h"
+#include "serve/api/handlers.h"
+#include "serve/api/reply.h"
+#include "serve/api/token_text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_NEW_TOKENS_DEFAULT = 128 }; /* as this API has it */
+
+/* ---- the body ------------------------------------------------------------------------------------------ */
+
+static iv_status read_flag_list(iv_api_params *p, iv_error *err) {
+    json_t *v = p->return_logprob;
+    p->want_logprobs = json_is_true(json_is_array(v) ? json_array_get(v, 0) : v);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!json_is_boolean(json_array_get(v, i)) || json_is_true(json_array_get(v, i)) != p->want_logprobs)
+            return iv_fail(err, IV_UNSUPPORTED, "return_logprob: wanted the same for all prompts");
+    return IV_OK;
+}
+
+static void set_neutral(iv_request *r) {
+    r->temperature = 1.0f, r->top_p = 1.0f, r->min_p = 0.0f, r->top_k = 0;
+    r->repetition_penalty = 1.0f, r->presence_penalty = 0.0f, r->frequency_penalty = 0.0f;
+}
+
+/* Fields of the whole body that go into every request. */
+static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
+    r->priority = (int32_t)p->priority;
+    r->logprobs = !p->want_logprobs ? -1 : p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
+    r->score_only = p->max_tokens == 0;
+    r->max_tokens = p->max_tokens < 0 ? MAX_NEW_TOKENS_DEFAULT : (size_t)p->max_tokens;
+    r->sampling_logprobs = p->sampling_logprobs;
+    r->keep_receipt = p->return_receipt && !r->score_only;
+    r->prompt_logprobs = -1;
+    if (p->want_logprobs && p->logprob_start_len >= 0) {
+        r->prompt_logprobs = r->logprobs;
+        r->prompt_logprobs_start = (size_t)p->logprob_start_len + 1; /* the first listed token has none */
+    }
+    return iv_api_params_seed(r, err);
+}
+
+/* sampling_params: one object for all prompts, or a list with one for each. */
+static iv_status read_sampling(iv_task *t, size_t at, iv_request *out, iv_error *err) {
+    iv_api_params *p = &t->params;
+    json_t *v = p->sampling_params;
+    char prefix[48] = "sampling_params.";
+    if (json_is_array(v)) {
+        if (json_array_size(v) != t->prompt_count)
+            return iv_fail(err, IV_INVALID, "sampling_params: wanted one or %zu, found %zu", t->prompt_count,
+                           json_array_size(v));
+        snprintf(prefix, sizeof prefix, "sampling_params[%zu].", at);
+    }
+    int64_t n = p->n;
+    iv_request start = p->request;
+    p->max_tokens = -1;
+    if (v) IV_TRY(iv_api_params_read(p, IV_API_SAMPLING, prefix, json_is_array(v) ? json_array_get(v, at) : v, err));
+    if (json_is_array(v) && p->n != n && at > 0)
+        return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
+    *out = p->request;
+    if (json_is_array(v)) p->request = start;
+    return settle(p, out, err);
+}
+
+static bool is_batch(const iv_api_params *p) {
+    return p->prompt ? json_is_array(p->prompt) : json_is_array(json_array_get(p->input_ids, 0));
+}
+
+static iv_status read_rid(const iv_api_params *p, size_t at, size_t count, char **out, iv_error *err) {
+    const json_t *v = json_is_array(p->rid) ? json_array_get(p->rid, at) : p->rid;
+    if (!p->rid) return IV_OK;
+    if (json_is_array(p->rid) && json_array_size(p->rid) != count)
+        return iv_fail(err, IV_INVALID, "rid: wanted %zu, one for each prompt, found %zu", count,
+                       json_array_size(p->rid));
+    if (!json_is_string(v)) return iv_fail(err, IV_INVALID, "rid: wanted a string");
+    return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
+}
+
+/* n is needed before there are prompts, for its product is limited. */
+static iv_status peek_n(iv_api_params *p, iv_error *err) {
+    json_t *v = json_is_array(p->sampling_params) ? json_array_get(p->sampling_params, 0) : p->sampling_params;
+    json_t *n = json_object_get(v, "n"), *only = n ? json_pack("{s:O}", "n", n) : NULL;
+    iv_status status = only ? iv_api_params_read(p, IV_API_SAMPLING, "sampling_params.", only, err) : IV_OK;
+    json_decref(only);
+    return status;
+}
+
+static iv_status read_prompt(iv_task *t, size_t i, iv_error *err) {
+    iv_api_params *p = &t->params;
+    iv_api_prompt *prompt = &t->prompts[i];
+    const char *name = p->prompt ? "text" : "input_ids";
+    json_t *v = p->prompt ? p->prompt : p->input_ids;
+    json_t *one = is_batch(p) ? json_array_get(v, i) : v;
+    IV_TRY(read_sampling(t, i, &prompt->request, err));
+    if (p->prompt && !json_is_string(one)) return iv_fail(err, IV_INVALID, "text: wanted strings");
+    IV_TRY(iv_api_read_prompt(name, one, prompt, err));
+    IV_TRY(read_rid(p, i, t->prompt_count, &prompt->rid, err));
+    if (prompt->request.prompt_logprobs < 0) return IV_OK;
+    IV_TRY(iv_task_need_ids(t, prompt, err));
+    if (prompt->request.prompt_logprobs_start > prompt->ids.count)
+        return iv_fail(err, IV_INVALID, "logprob_start_len: wanted less than %zu, the prompt's tokens, found %lld",
+                       prompt->ids.count, (long long)p->logprob_start_len);
+    return IV_OK;
+}
+
+static iv_status read_body(iv_task *t, iv_error *err) {
+    iv_api_params *p = &t->params;
+    set_neutral(&p->request);
+    IV_TRY(iv_api_params_read(p, IV_API_GENERATE, "", t->body, err));
+    if (!p->prompt == !p->input_ids) return iv_fail(err, IV_INVALID, "text: wanted either \"text\" or \"input_ids\"");
+    IV_TRY(read_flag_list(p, err));
+    IV_TRY(peek_n(p, err));
+    size_t count = is_batch(p) ? json_array_size(p->prompt ? p->prompt : p->input_ids) : 1;
+    IV_TRY(iv_task_make_prompts(t, count, err));
+    t->list = is_batch(p) || p->n > 1;
+    for (size_t i = 0; i < count; i++) IV_TRY(read_prompt(t, i, err));
+    return IV_OK;
+}
+
+/* ---- the answer ---------------------------------------------------------------------------------------- */
+
+/* [logprob, id, text or null] */
+static void out_triple(const iv_task *t, const float *logprob, int32_t id, iv_json_out *o) {
+    iv_out_open(o, '[');
+    if (logprob)
+        iv_out_float(o, *logprob);
+    else
+        iv_out_null(o);
+    iv_out_int(o, id);
+    if (t->params.text_in_logprobs) {
+        iv_buf bytes = {0}, name = {0};
+        iv_error err;
+        iv_status status = iv_token_bytes(iv_bridge_textual(t->server->bridge), id, &bytes, &err);
+        o->failed |= status != IV_OK || !iv_token_name(id, &bytes, false, &name);
+        iv_out_string(o, name.data ? name.data : "", name.len);
+        iv_buf_free(&bytes), iv_buf_free(&name);
+    } else {
+        iv_out_null(o);
+    }
+    iv_out_close(o, ']');
+}
+
+static void out_triples(const iv_task *t, const iv_token_list *l, const float *values, iv_json_out *o) {
+    iv_out_open(o, '[');
+    for (size_t i = 0; i < l->count; i++) out_triple(t, &values[i], l->ids[i], o);
+    iv_out_close(o, ']');
+}
+
+static void out_tops(const iv_task *t, const iv_token_list *l, bool first_is_null, iv_json_out *o) {
+    iv_out_open(o, '[');
+    if (first_is_null) iv_out_null(o);
+    for (size_t i = 0; i < l->count; i++) {
+        iv_out_open(o, '[');
+        for (size_t at = l->top_at[i]; at < l->top_at[i + 1]; at++)
+            out_triple(t, &l->top[at].logprob, l->top[at].id, o);
+        iv_out_close(o, ']');
+    }
+    iv_out_close(o, ']');
+}
+
+static void out_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    const iv_api_prompt *p = &t->prompts[c->prompt];
+    bool input = p->request.prompt_logprobs >= 0;
+    iv_out_key(o, "input_token_logprobs"), iv_out_open(o, '[');
+    if (input) {
+        out_triple(t, NULL, p->ids.data[p->request.prompt_logprobs_start - 1], o);
+        for (size_t i = 0; i < c->scored.count; i++) out_triple(t, &c->scored.logprobs[i], c->scored.ids[i], o);
+    }
+    iv_out_close(o, ']');
+    iv_out_key(o, "output_token_logprobs"), out_triples(t, &c->tokens, c->tokens.logprobs, o);
+    if (t->params.sampling_logprobs)
+        iv_out_key(o, "output_token_sampling_logprobs"), out_triples(t, &c->tokens, c->tokens.sampling, o);
+    if (t->params.top_logprobs <= 0) return;
+    iv_out_key(o, "input_top_logprobs");
+    if (input) {
+        out_tops(t, &c->scored, true, o);
+    } else {
+        iv_out_open(o, '['), iv_out_close(o, ']');
+    }
+    iv_out_key(o, "output_top_logprobs"), out_tops(t, &c->tokens, false, o);
+}
+
+static void out_finish(const iv_child *c, iv_json_out *o) {
+    iv_out_key(o, "finish_reason"), iv_out_open(o, '{');
+    iv_out_kv_text(o, "type", iv_answer_finish(c->finish));
+    if (c->finish == IV_FINISH_LENGTH) iv_out_kv_uint(o, "length", c->tokens.count);
+    if (c->finish == IV_FINISH_CANCELLED) iv_out_kv_text(o, "message", "Aborted");
+    if (c->finish == IV_FINISH_STOP) {
+        iv_out_key(o, "matched");
+        if (c->stop)
+            iv_out_text(o, c->stop);
+        else if (c->tokens.count)
+            iv_out_int(o, c->tokens.ids[c->tokens.count - 1]);
+        else
+            iv_out_null(o);
+    }
+    iv_out_close(o, '}');
+}
+
+static void out_id(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    const iv_api_prompt *p = &t->prompts[c->prompt];
+    char index[24];
+    iv_buf id = {0};
+    snprintf(index, sizeof index, t->child_count > 1 ? "-%zu" : "", c->index);
+    o->failed |= !iv_buf_puts(&id, p->rid ? p->rid : t->id) || (!p->rid && !iv_buf_puts(&id, index));
+    iv_out_kv_text(o, "id", id.data);
+    iv_buf_free(&id);
+}
+
+static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_json_out *o) {
+    char version[24];
+    snprintf(version, sizeof version, "%" PRIu64, t->weight_version);
+    iv_out_open(o, '{');
+    if (with_index) iv_out_kv_uint(o, "index", c->index);
+    iv_out_key(o, "text"), iv_out_string(o, c->text.data ? c->text.data : "", c->text.len);
+    iv_out_key(o, "output_ids"), iv_out_ids(o, c->tokens.ids, c->tokens.count);
+    iv_out_key(o, "meta_info"), iv_out_open(o, '{');
+    out_id(t, c, o);
+    if (done)
+        out_finish(c, o);
+    else
+        iv_out_kv_null(o, "finish_reason");
+    iv_out_kv_uint(o, "prompt_tokens",
+                   done || !t->prompts[c->prompt].as_ids ? c->prompt_tokens : t->prompts[c->prompt].ids.count);
+    iv_out_kv_uint(o, "completion_tokens", c->tokens.count);
+    iv_out_kv_uint(o, "cached_tokens", c->cached_tokens);
+    iv_out_kv_text(o, "weight_version", version);
+    if (done) iv_out_key(o, "e2e_latency"), iv_out_real(o, iv_api_now() - t->arrived);
+    if (t->params.want_logprobs) out_logprobs(t, c, o);
+    iv_out_close(o, '}');
+    if (done) {
+        iv_out_kv_text(o, "system_fingerprint", t->fingerprint);
+        iv_out_invar(t, c, o);
+    }
+    iv_out_close(o, '}');
+}
+
+static void whole(iv_task *t, iv_json_out *o) {
+    if (t->list) iv_out_open(o, '[');
+    for (size_t i = 0; i < t->child_count; i++) out_item(t, &t->children[i], true, false, o);
+    if (t->list) iv_out_close(o, ']');
+}
+
+static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
+    bool tokens = t->params.want_logprobs && c->tokens.count > c->sent_tokens;
+    if (!done && c->began && c->text.len == c->sent_text && !tokens) return;
+    iv_json_out o = iv_sse_begin(out);
+    out_item(t, c, done, t->list, &o);
+    iv_sse_end(t, &o);
+    c->began = true, c->sent_text = c->text.len, c->sent_tokens = c->tokens.count;
+}
+
+static void close_stream(iv_task *t, iv_buf *out) { t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n"); }
+
+static const iv_task_format format = {.id_prefix = "", .whole = whole, .chunk = chunk, .close = close_stream};
+
+void iv_handle_generate(void *user, iv_exchange *x) {
+    iv_error err = {0};
+    iv_task *t = iv_task_open(user, x, &format);
+    if (!t) return;
+    iv_status status = read_body(t, &err);
+    if (status == IV_OK) status = iv_task_submit(t, &err);
+    if (status != IV_OK) iv_task_fail(t, &err);
+}
+
+/* ---- health by one token ------------------------------------------------------------------------------- */
+
+static void whole_health(iv_task *t, iv_json_out *o) {
+    (void)t;
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "status", "ok");
+    iv_out_close(o, '}');
+}
+
+static const iv_task_format health_format = {.id_prefix = "health-", .whole = whole_health};
+
+void iv_handle_health_generate(void *user, iv_exchange *x) {
+    iv_error err = {0};
+    iv_task *t = iv_task_open_bare(user, x, &health_format);
+    if (!t) return;
+    iv_request *r = &t->params.request;
+    set_neutral(r);
+    r->temperature = 0, r->max_tokens = 1, r->has_seed = true;
+    iv_status status = iv_task_make_prompts(t, 1, &err);
+    if (status == IV_OK) {
+        iv_ids *ids = &t->prompts[0].ids;
+        ids->data = calloc(1, sizeof *ids->data);
+        ids->count = ids->capacity = ids->data != NULL;
+        t->prompts[0].as_ids = true;
+        status = iv_task_submit(t, &err);
+    }
+    if (status != IV_OK) iv_task_fail(t, &err);
+}
+
+/* ---- what this server is ------------------------------------------------------------------------------- */
+
+static void out_version(const iv_bridge_stats *stats, iv_json_out *o) {
+    char version[24];
+    snprintf(version, sizeof version, "%" PRIu64, stats->weight_version);
+    iv_out_kv_text(o, "weight_version", version);
+}
+
+void iv_handle_model_info(void *user, iv_exchange *x) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "model_path", s->o->bridge.engine.model);
+    iv_out_kv_text(&o, "tokenizer_path", s->o->bridge.engine.model);
+    iv_out_kv_bool(&o, "is_generation", true);
+    iv_out_kv_text(&o, "model_type", iv_bridge_info(s->bridge)->model_type);
+    out_version(&stats, &o);
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(x, 200, &o);
+}
+
+static void out_identity(const iv_engine_info *i, iv_json_out *o) {
+    iv_out_kv_text(o, "numerics", i->numerics);
+    iv_out_kv_uint(o, "numerics_version", (uint64_t)i->numerics_version);
+    iv_out_kv_text(o, "arithmetic", i->arithmetic);
+    iv_out_kv_text(o, "dtype", i->dtype);
+    iv_out_kv_text(o, "device", i->device);
+    iv_out_kv_text(o, "gpu", i->gpu);
+    iv_out_kv_text(o, "isa", i->isa);
+    iv_out_kv_text(o, "model_type", i->model_type);
+    iv_out_kv_text(o, "configuration_digest", i->configuration_digest);
+    iv_out_kv_text(o, "tokenizer_digest", i->tokenizer_digest);
+    iv_out_kv_text(o, "template_digest", i->template_digest);
+    iv_out_kv_uint(o, "threads", i->threads);
+    iv_out_kv_uint(o, "tp_size", i->tensor_parallel_size);
+    iv_out_kv_uint(o, "vocab_size", i->vocab_size);
+    iv_out_kv_uint(o, "max_model_len", i->max_model_len);
+    iv_out_kv_uint(o, "context_length", i->max_model_len);
+    iv_out_kv_uint(o, "max_running_requests", i->max_num_seqs);
+    iv_out_kv_uint(o, "max_num_batched_tokens", i->max_num_batched_tokens);
+    iv_out_kv_uint(o, "max_total_num_tokens", i->kv_tokens);
+    iv_out_kv_uint(o, "weight_bytes", i->weight_bytes);
+}
+
+void iv_handle_server_info(void *user, iv_exchange *x) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    const iv_engine_options *e = &s->o->bridge.engine;
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "version", iv_version());
+    iv_out_kv_text(&o, "model_path", e->model);
+    iv_out_kv_text(&o, "served_model_name", s->model_name);
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    out_version(&stats, &o);
+    out_identity(iv_bridge_info(s->bridge), &o);
+    iv_out_kv_bool(&o, "disable_radix_cache", !e->prefix_caching);
+    iv_out_kv_text(&o, "speculative", e->speculative ? e->speculative : "off");
+    iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
+    iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
+    iv_out_kv_bool(&o, "admin", s->o->http.admin_key != NULL);
+    iv_out_kv_bool(&o, "paused", stats.paused);
+    iv_out_kv_uint(&o, "running", stats.engine.running);
+    iv_out_kv_uint(&o, "waiting", stats.engine.waiting + stats.queued);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(x, 200, &o);
+}
+
+void iv_handle_weight_version(void *user, iv_exchange *x) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    out_version(&stats, &o);
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(x, 200, &o);
+}

@@ -1,0 +1,374 @@
+/* task.c: from a body to children, from reports to a response. */
+#include "serve/api/task.h"
+#include "base/size.h"
+#include "base/utf8.h"
+#include "serve/api/admin.h"
+#include "serve/api/reply.h"
+#include "serve/metrics.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double iv_api_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+iv_json_out iv_sse_begin(iv_buf *out) {
+    iv_json_out o = {.buf = out};
+    o.failed = !iv_buf_puts(out, "data: ");
+    return o;
+}
+
+void iv_sse_end(iv_task *t, iv_json_out *o) { t->lost |= o->failed || !iv_buf_puts(o->buf, "\n\n"); }
+
+/* ---- beginning and end --------------------------------------------------------------------------------- */
+
+static void free_tokens(iv_token_list *l) {
+    free(l->ids), free(l->logprobs), free(l->sampling), free(l->text_at), free(l->top_at), free(l->top);
+}
+
+static void free_child(iv_child *c) {
+    iv_buf_free(&c->text);
+    free_tokens(&c->tokens), free_tokens(&c->scored);
+    free(c->stop), free(c->receipt);
+    if (c->chat) iv_chat_text_free(c->chat);
+    free(c->chat);
+}
+
+/* Cancels what is open and forgets the task; the exchange is the caller's business. */
+static void close_task(iv_task *t) {
+    for (size_t i = 0; i < t->child_count; i++) {
+        if (t->children[i].open) iv_bridge_cancel(t->server->bridge, t->children[i].id);
+        free_child(&t->children[i]);
+    }
+    for (size_t i = 0; i < t->prompt_count; i++) {
+        iv_text_free(&t->prompts[i].text), iv_ids_free(&t->prompts[i].ids);
+        free(t->prompts[i].rid);
+    }
+    if (t->link) {
+        *t->link = t->next;
+        if (t->next) t->next->link = t->link;
+    }
+    free(t->children), free(t->prompts), free(t->id);
+    json_decref(t->body);
+    iv_api_params_free(&t->params);
+    free(t);
+}
+
+static void gone(void *user) { close_task(user); }
+
+static char *response_id(const char *prefix, const char *request) {
+    iv_buf b = {0};
+    if (iv_buf_printf(&b, "%s%s", prefix, request)) return b.data;
+    iv_buf_free(&b);
+    return NULL;
+}
+
+iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format) {
+    iv_error err = {0};
+    iv_request defaults;
+    iv_task *t = calloc(1, sizeof *t);
+    iv_bridge_request_init(s->bridge, &defaults);
+    if (!t || !(t->id = response_id(format->id_prefix, iv_exchange_id(x)))) {
+        free(t);
+        iv_fail(&err, IV_NO_MEMORY, "request: no memory");
+        iv_api_reply_error(s, x, &err);
+        return NULL;
+    }
+    t->server = s, t->x = x, t->format = format;
+    t->created = (int64_t)time(NULL), t->arrived = iv_api_now();
+    iv_api_params_init(&t->params, &defaults);
+    t->next = s->tasks, t->link = &s->tasks;
+    if (t->next) t->next->link = &t->next;
+    s->tasks = t;
+    return t;
+}
+
+iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format) {
+    iv_error err = {0};
+    iv_task *t = iv_task_open_bare(s, x, format);
+    if (!t || iv_api_body(x, false, &t->body, &err) == IV_OK) return t;
+    iv_task_fail(t, &err);
+    return NULL;
+}
+
+iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
+    size_t children;
+    IV_ASSERT(!t->prompts);
+    if (count == 0) return iv_fail(err, IV_INVALID, "prompt: wanted at least one, found an empty list");
+    if (!iv_size_mul(count, (size_t)t->params.n, &children) || children > IV_API_CHILDREN_MAX)
+        return iv_fail(err, IV_LIMIT, "n: wanted at most %d answers in one request, found %zu prompts times %lld",
+                       IV_API_CHILDREN_MAX, count, (long long)t->params.n);
+    t->prompts = calloc(count, sizeof *t->prompts);
+    if (!t->prompts) return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
+    t->prompt_count = count;
+    for (size_t i = 0; i < count; i++) t->prompts[i].request = t->params.request;
+    return IV_OK;
+}
+
+iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err) {
+    if (!name || strcmp(name, s->model_name) == 0) return IV_OK;
+    return iv_fail(err, IV_NOT_FOUND, "model: wanted \"%s\", the only one here, found \"%.100s\"", s->model_name, name);
+}
+
+iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
+    if (p->as_ids) return IV_OK;
+    IV_TRY(iv_tokenize(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
+                       &p->ids, err));
+    p->as_ids = true;
+    return IV_OK;
+}
+
+static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *err) {
+    const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
+    iv_request r = p->request;
+    c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
+    c->seed = r.seed += index % (size_t)t->params.n;
+    if (p->as_ids)
+        r.ids = p->ids.data, r.id_count = p->ids.count;
+    else
+        r.text = p->text.data, r.text_bytes = p->text.bytes;
+    IV_TRY(iv_bridge_submit(t->server->bridge, &r, c, &c->id, err));
+    c->open = true;
+    return IV_OK;
+}
+
+iv_status iv_task_submit(iv_task *t, iv_error *err) {
+    size_t count = t->prompt_count * (size_t)t->params.n;
+    t->children = calloc(count, sizeof *t->children);
+    if (!t->children) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    t->child_count = count;
+    for (size_t i = 0; i < count; i++) {
+        iv_child *c = &t->children[i];
+        if (t->format->wants_chat) {
+            if (!(c->chat = malloc(sizeof *c->chat))) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+            bool inside = t->params.reasoning_open;
+            iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
+                              t->params.one_tool_call);
+        }
+        IV_TRY(start_child(t, c, i, err));
+    }
+    json_decref(t->body); /* nothing borrows from it any more */
+    t->body = NULL;
+    iv_exchange_on_gone(t->x, gone, t);
+    return IV_OK;
+}
+
+void iv_task_fail(iv_task *t, const iv_error *err) {
+    iv_exchange *x = t->x;
+    if (!t->began) {
+        iv_server *s = t->server;
+        close_task(t);
+        iv_api_reply_error(s, x, err);
+        return;
+    }
+    iv_buf out = {0};
+    iv_json_out o = iv_sse_begin(&out);
+    iv_api_write_error(&o, err);
+    bool whole = !o.failed && iv_buf_puts(&out, "\n\n");
+    bool sent = !whole || iv_exchange_write(x, out.data, out.len);
+    iv_buf_free(&out);
+    if (!sent) return; /* the client has left: `gone` was or will be called */
+    close_task(t);
+    iv_exchange_stream_end(x);
+}
+
+/* ---- what reports bring -------------------------------------------------------------------------------- */
+
+static bool grow(void **p, size_t size, size_t capacity) {
+    size_t bytes;
+    void *more = iv_size_mul(size, capacity, &bytes) ? realloc(*p, bytes) : NULL;
+    if (more) *p = more;
+    return more != NULL;
+}
+
+static bool add_token(iv_token_list *l, const iv_event *e, size_t text_at) {
+    if (l->count == l->capacity) {
+        size_t n = l->capacity ? 2 * l->capacity : 64;
+        if (!grow((void **)&l->ids, sizeof *l->ids, n) || !grow((void **)&l->logprobs, sizeof *l->logprobs, n) ||
+            !grow((void **)&l->sampling, sizeof *l->sampling, n) ||
+            !grow((void **)&l->text_at, sizeof *l->text_at, n) || !grow((void **)&l->top_at, sizeof *l->top_at, n + 1))
+            return false;
+        l->capacity = n;
+    }
+    if (l->top_count + e->top_count > l->top_capacity) {
+        size_t n = 2 * (l->top_capacity + e->top_count);
+        if (!grow((void **)&l->top, sizeof *l->top, n)) return false;
+        l->top_capacity = n;
+    }
+    l->ids[l->count] = e->token, l->logprobs[l->count] = e->logprob, l->sampling[l->count] = e->sampling_logprob;
+    l->text_at[l->count] = text_at, l->top_at[l->count] = l->top_count;
+    for (size_t i = 0; i < e->top_count; i++) l->top[l->top_count++] = e->top[i];
+    l->top_at[++l->count] = l->top_count;
+    return true;
+}
+
+static bool add_text(iv_child *c, const iv_event *e) {
+    if (e->text_bytes == 0) return true;
+    for (size_t i = 0; i < e->text_bytes; i++) c->characters += ((unsigned char)e->text[i] & 0xc0) != 0x80;
+    if (c->chat) iv_chat_text_push(c->chat, e->text, e->text_bytes);
+    return iv_buf_append(&c->text, e->text, e->text_bytes) && !(c->chat && c->chat->failed);
+}
+
+static bool take_token(iv_child *c, const iv_event *e) {
+    double now = iv_api_now();
+    iv_server *s = c->task->server;
+    if (e->kind == IV_EVENT_PROMPT) return add_token(&c->scored, e, 0);
+    if (c->last > 0 && s->metrics) iv_metrics_note_gap(s->metrics, now - c->last);
+    if (c->first == 0) c->first = now;
+    c->last = now;
+    return add_token(&c->tokens, e, c->characters) && add_text(c, e);
+}
+
+/* no_stop_trim: the stop string belongs to the text. */
+static bool keep_stop(iv_child *c) {
+    if (!c->task->params.no_stop_trim || !c->stop) return true;
+    iv_event e = {.text = c->stop, .text_bytes = strlen(c->stop)};
+    return add_text(c, &e);
+}
+
+static void note_request(const iv_child *c, const iv_event *e) {
+    double now = iv_api_now(), arrived = c->task->arrived;
+    if (!c->task->server->metrics) return;
+    double first = c->first > 0 ? c->first - arrived : -1;
+    double queued = first - e->prefill_seconds;
+    iv_metrics_note_request(c->task->server->metrics, &(iv_metrics_request){.finish = e->finish,
+                                                                            .prompt_tokens = e->prompt_tokens,
+                                                                            .generated_tokens = e->id_count,
+                                                                            .cached_tokens = e->cached_tokens,
+                                                                            .queued = queued > 0 ? queued : 0,
+                                                                            .first = first,
+                                                                            .total = now - arrived,
+                                                                            .decode = e->decode_seconds});
+}
+
+static bool take_done(iv_child *c, const iv_event *e) {
+    note_request(c, e);
+    c->finish = e->finish, c->seed = e->seed;
+    c->prompt_tokens = e->prompt_tokens, c->cached_tokens = e->cached_tokens;
+    if (e->digest) snprintf(c->digest, sizeof c->digest, "%s", e->digest);
+    bool ok = add_text(c, e);
+    if (e->stop) ok = ok && (c->stop = strdup(e->stop)) != NULL;
+    if (e->receipt) ok = ok && (c->receipt = strdup(e->receipt)) != NULL;
+    return ok && keep_stop(c);
+}
+
+/* ---- the response -------------------------------------------------------------------------------------- */
+
+/* What made the answer, as of its first report. */
+static void begin_response(iv_task *t) {
+    iv_bridge_stats stats;
+    if (t->fingerprint[0]) return;
+    iv_bridge_get_stats(t->server->bridge, &stats);
+    snprintf(t->fingerprint, sizeof t->fingerprint, "%s", stats.fingerprint);
+    t->weight_version = stats.weight_version;
+}
+
+static void reply_whole(iv_task *t) {
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_exchange *x = t->x;
+    t->format->whole(t, &o);
+    close_task(t);
+    iv_api_reply_json(x, 200, &o);
+}
+
+/* Sends what is new of a child; after it the task may be gone. */
+static void stream_more(iv_task *t, iv_child *c, bool done) {
+    iv_buf out = {0};
+    iv_exchange *x = t->x;
+    bool last = t->done_count == t->child_count;
+    if (!t->began) iv_exchange_stream(x, "text/event-stream");
+    t->began = true;
+    t->format->chunk(t, c, done, &out);
+    if (last) t->format->close(t, &out);
+    if (t->lost) {
+        iv_error err;
+        iv_buf_free(&out);
+        iv_fail(&err, IV_NO_MEMORY, "answer: no memory");
+        iv_task_fail(t, &err);
+        return;
+    }
+    bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
+    iv_buf_free(&out);
+    if (!sent || !last) return;
+    close_task(t);
+    iv_exchange_stream_end(x);
+}
+
+static void end_child(iv_task *t, iv_child *c) {
+    c->open = false;
+    t->done_count++;
+    if (c->chat) iv_chat_text_end(c->chat);
+    if (t->params.stream)
+        stream_more(t, c, true);
+    else if (t->done_count == t->child_count)
+        reply_whole(t);
+}
+
+void iv_task_abort(iv_task *t) {
+    iv_buf out = {0};
+    iv_exchange *x = t->x;
+    if (t->done_count == t->child_count) return; /* its client is leaving */
+    begin_response(t);
+    if (t->params.stream && !t->began) iv_exchange_stream(x, "text/event-stream");
+    t->began = t->params.stream;
+    for (size_t i = 0; i < t->child_count; i++) {
+        iv_child *c = &t->children[i];
+        if (!c->open) continue;
+        iv_bridge_cancel(t->server->bridge, c->id);
+        c->open = false, c->finish = IV_FINISH_CANCELLED;
+        t->done_count++;
+        if (c->chat) iv_chat_text_end(c->chat);
+        if (t->began) t->format->chunk(t, c, true, &out);
+    }
+    if (!t->began) {
+        reply_whole(t);
+        return;
+    }
+    t->format->close(t, &out);
+    bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
+    iv_buf_free(&out);
+    if (!sent) return;
+    close_task(t);
+    iv_exchange_stream_end(x);
+}
+
+static void take(iv_child *c, const iv_report *r) {
+    iv_task *t = c->task;
+    iv_error err = {0};
+    bool done = r->kind == IV_REPORT_DONE, ok;
+    begin_response(t);
+    if (done && r->event->finish == IV_FINISH_ERROR) {
+        c->open = false;
+        iv_fail(&err, IV_IO, "%s", r->event->error ? r->event->error : "the engine failed");
+        iv_task_fail(t, &err);
+        return;
+    }
+    ok = done ? take_done(c, r->event) : take_token(c, r->event);
+    if (!ok) {
+        iv_fail(&err, IV_NO_MEMORY, "answer: no memory");
+        iv_task_fail(t, &err);
+    } else if (done) {
+        end_child(t, c);
+    } else if (t->params.stream && r->event->kind == IV_EVENT_TOKEN) {
+        stream_more(t, c, false);
+    }
+}
+
+void iv_server_take_report(iv_server *s, const iv_report *r) {
+    iv_error err = {0};
+    if (r->kind == IV_REPORT_ORDER) {
+        iv_admin_take_report(s, r);
+    } else if (r->kind == IV_REPORT_REFUSED) {
+        iv_child *c = r->owner;
+        c->open = false;
+        iv_fail(&err, r->status, "%s", r->message ? r->message : "refused");
+        iv_task_fail(c->task, &err);
+    } else {
+        take(r->owner, r);
+    }
+}

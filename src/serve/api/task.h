@@ -1,0 +1,109 @@
+/* task.h: one HTTP request that the engine answers: its prompts, its children (one for each prompt and choice), what
+ * their reports brought, and the response, whole or as a stream of events.
+ *
+ * Invariants: a task is owned by its exchange: it ends with the reply, with the stream's end, or when the client
+ * leaves, and then every open child is cancelled. A stream begins with the first report that is not a refusal, so
+ * that what is refused gets an honest status. Only this file knows the engine's queues; formats only write. */
+#ifndef IV_SERVE_API_TASK_H
+#define IV_SERVE_API_TASK_H
+
+#include "serve/api/chat_text.h"
+#include "serve/api/json_out.h"
+#include "serve/api/params.h"
+#include "serve/server.h"
+
+/* Tokens with what is known of each. */
+typedef struct iv_token_list {
+    int32_t *ids;
+    float *logprobs, *sampling;
+    size_t *text_at; /* where its text begins in the child's text, in characters */
+    size_t *top_at;  /* where its entries begin in top */
+    size_t count, capacity;
+    iv_logprob *top;
+    size_t top_count, top_capacity;
+} iv_token_list;
+
+typedef struct iv_task iv_task;
+
+typedef struct iv_child {
+    iv_task *task;
+    size_t index, prompt; /* of task->children, of task->prompts */
+    uint64_t id, seed;
+    bool open; /* reports may still come */
+    iv_buf text;
+    size_t characters;            /* of text */
+    size_t echo_characters;       /* of the prompt before it, if it is echoed */
+    iv_token_list tokens, scored; /* scored: of the prompt */
+    iv_finish finish;
+    char *stop, *receipt; /* NULL: none */
+    char digest[80];      /* "": none */
+    size_t prompt_tokens, cached_tokens;
+    double first, last; /* when tokens came; 0: none yet */
+    iv_chat_text *chat; /* chat only */
+    size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
+    bool began; /* something of it was sent */
+} iv_child;
+
+/* One prompt: text, or ids, or both once text was tokenized here. */
+typedef struct iv_api_prompt {
+    iv_request request; /* everything but text, ids and seed of a choice */
+    iv_text text;
+    iv_ids ids;
+    bool as_ids; /* the engine gets the ids */
+    char *rid;   /* NULL: none */
+} iv_api_prompt;
+
+/* How one API writes a task's answer. */
+typedef struct iv_task_format {
+    const char *id_prefix;
+    bool wants_chat; /* children split their text */
+    void (*whole)(iv_task *t, iv_json_out *o);
+    /* What is new of a child, as events; `done`: it has ended. May write nothing. */
+    void (*chunk)(iv_task *t, iv_child *c, bool done, iv_buf *out);
+    void (*close)(iv_task *t, iv_buf *out); /* the stream's last events */
+} iv_task_format;
+
+struct iv_task {
+    iv_server *server;
+    iv_exchange *x;
+    iv_task *next, **link; /* in server->tasks */
+    const iv_task_format *format;
+    iv_api_params params;
+    json_t *body;
+    char *id; /* of the response */
+    int64_t created;
+    double arrived;
+    iv_api_prompt *prompts;
+    size_t prompt_count;
+    iv_child *children;
+    size_t child_count, done_count;
+    bool began; /* the stream has */
+    bool lost;  /* no memory for an event: the stream must end */
+    bool list;  /* the answer is a list (SGLang) */
+    char fingerprint[128];
+    uint64_t weight_version;
+};
+
+/* A task for an exchange with its body parsed, or NULL: the error is then answered already. */
+iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format);
+iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
+/* An array of `count` prompts, zeroed, each with the task's request. */
+iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err);
+/* Makes the children and gives them to the engine. Reports do the rest. */
+iv_status iv_task_submit(iv_task *t, iv_error *err);
+/* Answers with an error (a stream that began gets it as an event) and ends the task. */
+void iv_task_fail(iv_task *t, const iv_error *err);
+/* Ends what the engine still does for it; the client gets what there is. */
+void iv_task_abort(iv_task *t);
+/* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
+iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
+/* Tokenizes a text prompt here, so that the answer can show its ids. */
+iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
+
+double iv_api_now(void); /* seconds of a steady clock */
+
+/* "data: {...}\n\n" around what is written between the two. */
+iv_json_out iv_sse_begin(iv_buf *out);
+void iv_sse_end(iv_task *t, iv_json_out *o);
+
+#endif

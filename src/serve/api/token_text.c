@@ -1,0 +1,76 @@
+/* token_text.c: bytes of single tokens, from the public calls of the tokenizer. */
+#include "serve/api/token_text.h"
+#include "base/utf8.h"
+
+#include <string.h>
+
+/* The byte that a character of a byte-level vocabulary stands for: printable Latin-1 stands for itself, the other 68
+ * bytes are U+0100 and on, in order. -1: no such character. */
+static int byte_of(uint32_t cp) {
+    if ((cp >= 0x21 && cp <= 0x7e) || (cp >= 0xa1 && cp <= 0xac) || (cp >= 0xae && cp <= 0xff)) return (int)cp;
+    if (cp < 0x100 || cp >= 0x100 + 68) return -1;
+    uint32_t at = cp - 0x100;
+    if (at < 0x21) return (int)at;
+    if (at < 0x21 + 0x22) return (int)(0x7f + at - 0x21);
+    return 0xad;
+}
+
+/* "<0xE2>", as vocabularies with byte fallback have it. */
+static bool byte_fallback(const char *s, size_t n, uint8_t *byte) {
+    static const char digits[] = "0123456789ABCDEF";
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return false;
+    const char *high = memchr(digits, s[3], 16), *low = memchr(digits, s[4], 16);
+    if (!high || !low) return false;
+    *byte = (uint8_t)((high - digits) << 4 | (low - digits));
+    return true;
+}
+
+/* The vocabulary's spelling read as byte-level characters. */
+static bool byte_level(const char *s, size_t n, iv_buf *out) {
+    iv_buf_clear(out);
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t length = iv_utf8_decode((const uint8_t *)s + i, n - i, &cp);
+        int byte = length ? byte_of(cp) : -1;
+        if (byte < 0 || !iv_buf_putc(out, (char)byte)) return false;
+        i += length;
+    }
+    return true;
+}
+
+iv_status iv_token_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error *err) {
+    size_t n = 0;
+    uint8_t byte;
+    iv_buf_clear(out);
+    if (!iv_buf_reserve(out, 0)) return iv_fail(err, IV_NO_MEMORY, "token text: no memory");
+    const char *spelling = iv_token_string(t, id, &n);
+    if (!spelling) return IV_OK;
+    if (byte_fallback(spelling, n, &byte)) {
+        if (!iv_buf_putc(out, (char)byte)) return iv_fail(err, IV_NO_MEMORY, "token text: no memory");
+        return IV_OK;
+    }
+    /* Twice in a row: the second is what the token adds in the middle of a text (a first one may lose its space). */
+    int32_t twice[2] = {id, id};
+    iv_text one = {0}, two = {0};
+    iv_status status = iv_detokenize(t, twice, 1, true, &one, err);
+    if (status == IV_OK) status = iv_detokenize(t, twice, 2, true, &two, err);
+    bool ok = true, lost = status == IV_OK && memmem(two.data, two.bytes, "\xef\xbf\xbd", 3);
+    if (status == IV_OK && !(lost && byte_level(spelling, n, out))) {
+        size_t from = two.bytes > one.bytes ? one.bytes : 0;
+        iv_buf_clear(out);
+        ok = iv_buf_append(out, two.data + from, two.bytes - from);
+    }
+    iv_text_free(&one), iv_text_free(&two);
+    return status != IV_OK || ok ? status : iv_fail(err, IV_NO_MEMORY, "token text: no memory");
+}
+
+bool iv_token_name(int32_t id, const iv_buf *bytes, bool as_id, iv_buf *name) {
+    iv_buf_clear(name);
+    if (as_id) return iv_buf_printf(name, "token_id:%d", (int)id);
+    if (iv_utf8_valid((const uint8_t *)bytes->data, bytes->len, NULL))
+        return iv_buf_append(name, bytes->data ? bytes->data : "", bytes->len);
+    bool ok = iv_buf_puts(name, "bytes:");
+    for (size_t i = 0; ok && i < bytes->len; i++)
+        ok = iv_buf_printf(name, "\\x%02x", (unsigned)(unsigned char)bytes->data[i]);
+    return ok;
+}

@@ -1,0 +1,17 @@
+/* token_text.h: what one token is by itself: its bytes, and a name for logprobs.
+ *
+ * A token's bytes are those it adds in the middle of a text. A byte-level token may be part of a character: its bytes
+ * are exact all the same, and its name is "bytes:\xNN...". */
+#ifndef IV_SERVE_API_TOKEN_TEXT_H
+#define IV_SERVE_API_TOKEN_TEXT_H
+
+#include "serve/api/json_out.h"
+#include "base/status.h"
+
+/* Replaces out. An id outside the vocabulary has no bytes. */
+iv_status iv_token_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error *err);
+
+/* Replaces `name`: the bytes if they are UTF-8, else "bytes:\xNN..."; "token_id:N" if as_id. */
+bool iv_token_name(int32_t id, const iv_buf *bytes, bool as_id, iv_buf *name);
+
+#endif

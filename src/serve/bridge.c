@@ -1,0 +1,268 @@
+/* bridge.c: opening and closing, and the server's side: submit, cancel, order, next, stats. None of it waits for more
+ * than the mutex, which nobody holds for long. */
+#include "base/size.h"
+#include "serve/bridge_state.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { QUEUED_DEFAULT = 1024 };
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+/* The engine's strings may go with its weights; these stay. */
+static iv_status keep_info(iv_bridge *b, iv_error *err) {
+    iv_engine_get_info(b->engine, &b->info);
+    const char **const texts[] = {&b->info.fingerprint,
+                                  &b->info.model_type,
+                                  &b->info.dtype,
+                                  &b->info.arithmetic,
+                                  &b->info.isa,
+                                  &b->info.numerics,
+                                  &b->info.device,
+                                  &b->info.gpu,
+                                  &b->info.weights_digest,
+                                  &b->info.tokenizer_digest,
+                                  &b->info.configuration_digest,
+                                  &b->info.template_digest};
+    enum { TEXTS = sizeof texts / sizeof *texts };
+    size_t room = 0;
+    for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;
+    char *at = b->names = malloc(room);
+    if (!at) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
+    for (size_t i = 0; i < TEXTS; i++) {
+        size_t n = strlen(*texts[i]) + 1;
+        memcpy(at, *texts[i], n);
+        *texts[i] = at;
+        at += n;
+    }
+    return IV_OK;
+}
+
+/* Signals are for the server's thread. */
+static iv_status start_thread(iv_bridge *b, iv_error *err) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&b->thread, NULL, iv_bridge_work, b);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) return iv_fail(err, IV_LIMIT, "bridge: cannot start the engine's thread: %s", strerror(failed));
+    b->started = true;
+    pthread_setname_np(b->thread, "invar-engine");
+    return IV_OK;
+}
+
+static iv_status open_parts(iv_bridge *b, const iv_bridge_options *o, iv_error *err) {
+    b->reports_max = o->reports_max ? o->reports_max : IV_BRIDGE_REPORTS;
+    b->queued_max = o->queued_requests_max ? o->queued_requests_max : QUEUED_DEFAULT;
+    if (b->queued_max > IV_QUEUED_REQUESTS_MAX)
+        return iv_fail(err, IV_INVALID, "queued_requests_max: wanted 1 to %d, found %zu", IV_QUEUED_REQUESTS_MAX,
+                       b->queued_max);
+    b->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (b->fd < 0) return iv_fail(err, IV_IO, "bridge: eventfd: %s", strerror(errno));
+    IV_TRY(iv_engine_open(&o->engine, &b->engine, err));
+    IV_TRY(keep_info(b, err));
+    if (b->info.rank != 0) return iv_engine_serve_rank(b->engine, err);
+    b->textual = iv_engine_textual(b->engine);
+    iv_engine_get_stats(b->engine, &b->stats.engine);
+    iv_bridge_note_identity(b);
+    return start_thread(b, err);
+}
+
+iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *err) {
+    iv_bridge *b = calloc(1, sizeof *b);
+    *out = NULL;
+    if (!b) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
+    b->fd = -1, b->next_id = 1;
+    pthread_mutex_init(&b->mutex, NULL);
+    pthread_cond_init(&b->wake, NULL);
+    iv_status status = open_parts(b, o, err);
+    if (status == IV_OK && b->started)
+        *out = b;
+    else
+        iv_bridge_close(b);
+    return status;
+}
+
+static void free_reports(iv_bridge_reports *list) {
+    for (iv_bridge_report *r; (r = iv_bridge_reports_take(list));) free(r);
+}
+
+static void free_tickets(iv_bridge *b) {
+    for (iv_ticket *t; (t = b->first);) {
+        iv_ticket_unqueue(b, t);
+        if (t->request) continue; /* in the table */
+        free(t->answer);
+        free(t);
+    }
+    for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
+        for (iv_ticket *t; (t = b->buckets[i]);) {
+            b->buckets[i] = t->bucket_next;
+            free(t->request);
+            free(t->answer);
+            free(t);
+        }
+}
+
+void iv_bridge_close(iv_bridge *b) {
+    if (!b) return;
+    if (b->started) {
+        pthread_mutex_lock(&b->mutex);
+        b->stop = true;
+        pthread_cond_signal(&b->wake);
+        pthread_mutex_unlock(&b->mutex);
+        pthread_join(b->thread, NULL);
+    }
+    iv_engine_close(b->engine);
+    free_reports(&b->reports);
+    free_reports(&b->made);
+    free(b->current);
+    free_tickets(b);
+    free(b->names);
+    if (b->fd >= 0) close(b->fd);
+    pthread_cond_destroy(&b->wake);
+    pthread_mutex_destroy(&b->mutex);
+    free(b);
+}
+
+/* ---- facts --------------------------------------------------------------------------------------------- */
+
+int iv_bridge_fd(const iv_bridge *b) { return b->fd; }
+const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
+const iv_textual *iv_bridge_textual(const iv_bridge *b) { return b->textual; }
+
+void iv_bridge_request_init(iv_bridge *b, iv_request *request) {
+    pthread_mutex_lock(&b->mutex);
+    *request = b->defaults;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
+    pthread_mutex_lock(&b->mutex);
+    *stats = b->stats;
+    stats->queued = b->queued_requests + b->queued_orders;
+    stats->waiting_reports = b->reports.count;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+/* ---- to the engine ------------------------------------------------------------------------------------- */
+
+static iv_ticket *new_ticket(void *owner, size_t text_room) {
+    iv_ticket *t = malloc(sizeof *t + text_room);
+    if (!t) return NULL;
+    *t = (iv_ticket){.owner = owner, .references = 1, .answer = iv_bridge_blank_report()};
+    if (t->answer) return t;
+    free(t);
+    return NULL;
+}
+
+static void free_new_ticket(iv_ticket *t) {
+    if (!t) return;
+    free(t->request);
+    free(t->answer);
+    free(t);
+}
+
+/* With the mutex held: may it enter? */
+static iv_status admit(const iv_bridge *b, bool order, iv_error *err) {
+    if (b->stats.failed) return iv_fail(err, IV_IO, "the engine is lost: %.900s", b->stats.why);
+    size_t waiting = b->queued_requests + b->stats.engine.waiting, running = b->stats.engine.running;
+    size_t places =
+        b->info.max_num_seqs - iv_size_min(running, b->info.max_num_seqs); /* free: the next step fills them */
+    if (!order && waiting >= iv_size_min(b->queued_max + places, IV_QUEUED_REQUESTS_MAX))
+        return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may", waiting, b->queued_max);
+    if (order && b->queued_orders >= IV_BRIDGE_ORDERS_MAX)
+        return iv_fail(err, IV_BUSY, "orders: %zu wait already", b->queued_orders);
+    return IV_OK;
+}
+
+static iv_status enter(iv_bridge *b, iv_ticket *t, uint64_t *id, iv_error *err) {
+    pthread_mutex_lock(&b->mutex);
+    iv_status status = admit(b, !t->request, err);
+    if (status == IV_OK && t->request) {
+        *id = t->id = t->request->id = b->next_id++;
+        iv_ticket_enter(b, t);
+    }
+    if (status == IV_OK) {
+        iv_ticket_queue(b, t);
+        pthread_cond_signal(&b->wake);
+    }
+    pthread_mutex_unlock(&b->mutex);
+    if (status != IV_OK) free_new_ticket(t);
+    return status;
+}
+
+iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
+    iv_ticket *t = new_ticket(owner, 0);
+    if (t) t->request = iv_bridge_copy_request(request);
+    if (t && t->request) return enter(b, t, id, err);
+    free_new_ticket(t);
+    return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+}
+
+iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err) {
+    size_t n = text ? strlen(text) : 0;
+    if (n >= IV_BRIDGE_ORDER_BYTES_MAX)
+        return iv_fail(err, IV_LIMIT, "order: wanted less than %d bytes, found %zu", IV_BRIDGE_ORDER_BYTES_MAX, n);
+    iv_ticket *t = new_ticket(owner, n + 1);
+    if (!t) return iv_fail(err, IV_NO_MEMORY, "order: no memory");
+    t->order = order;
+    if (n) memcpy(t->text, text, n);
+    t->text[n] = 0;
+    return enter(b, t, NULL, err);
+}
+
+void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
+    pthread_mutex_lock(&b->mutex);
+    iv_ticket *t = iv_ticket_find(b, id);
+    if (t && !t->cancelled) {
+        t->cancelled = true;
+        b->stats.cancelled += t->place != IV_TICKET_ENDED;
+        if (t->place == IV_TICKET_QUEUED) {
+            iv_ticket_unqueue(b, t);
+            iv_ticket_release(b, t);
+        } else if (t->place == IV_TICKET_ENGINE) {
+            t->references++;
+            t->cancel_next = b->cancel_first;
+            b->cancel_first = t;
+            pthread_cond_signal(&b->wake);
+        }
+    }
+    pthread_mutex_unlock(&b->mutex);
+}
+
+/* ---- from the engine ----------------------------------------------------------------------------------- */
+
+/* With the mutex held: the oldest report whose owner still listens. */
+static iv_bridge_report *take_report(iv_bridge *b) {
+    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->reports));) {
+        if (!r->ticket || !r->ticket->cancelled) return r;
+        b->stats.cancelled += r->report.kind != IV_REPORT_TOKEN; /* it had ended before it was cancelled */
+        iv_ticket_release(b, r->ticket);
+        free(r);
+    }
+    return NULL;
+}
+
+bool iv_bridge_next(iv_bridge *b, iv_report *report) {
+    uint64_t count;
+    iv_bridge_report *old = b->current;
+    pthread_mutex_lock(&b->mutex);
+    if (old && old->ticket) iv_ticket_release(b, old->ticket);
+    b->current = take_report(b);
+    if (b->reports.count == 0 && read(b->fd, &count, sizeof count) < 0)
+        IV_ASSERT(errno == EAGAIN || errno == EINTR); /* it was not readable */
+    if (b->awaits_room && b->reports.count <= b->reports_max / 2 &&
+        b->reports.bytes <= IV_BRIDGE_REPORT_BYTES_MAX / 2) {
+        b->awaits_room = false;
+        pthread_cond_signal(&b->wake);
+    }
+    pthread_mutex_unlock(&b->mutex);
+    free(old);
+    if (b->current) *report = b->current->report;
+    return b->current != NULL;
+}

@@ -1,0 +1,292 @@
+/* bridge_engine.c: the engine's thread: cancel what is to be cancelled, take what was asked, make a step, publish what
+ * came of it; sleep when there is nothing to do. The engine is touched here alone, and never with the mutex held. */
+#include "base/size.h"
+#include "serve/bridge_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- a step and its events ----------------------------------------------------------------------------- */
+
+static void lose(iv_bridge *b, const iv_error *why) {
+    if (!b->lost) b->why = *why;
+    b->lost = true;
+}
+
+static void take_events(iv_bridge *b) {
+    for (iv_event e; iv_engine_next_event(b->engine, &e);) {
+        iv_bridge_report *r = iv_bridge_copy_event(&e);
+        if (r) {
+            iv_bridge_reports_append(&b->made, r);
+            continue;
+        }
+        iv_error why;
+        iv_fail(&why, IV_NO_MEMORY, "no memory for what the engine reports");
+        lose(b, &why);
+        return;
+    }
+}
+
+static void count_active(iv_bridge *b) {
+    iv_engine_stats s;
+    iv_engine_get_stats(b->engine, &s);
+    b->active = s.running + s.waiting;
+}
+
+static void step(iv_bridge *b) {
+    iv_error err;
+    bool busy;
+    iv_status status = iv_engine_step(b->engine, &busy, &err);
+    take_events(b);
+    if (status == IV_BUSY) return; /* the events are taken now */
+    b->cancels = 0;
+    count_active(b);
+    if (status != IV_OK) lose(b, &err);
+}
+
+/* When all that is left was cancelled, a step computes nothing: it lets them go. */
+static bool only_cancelled(const iv_bridge *b) { return b->active > 0 && b->active == b->cancels; }
+
+/* ---- what was asked ------------------------------------------------------------------------------------ */
+
+static void cancel_in_engine(iv_bridge *b, iv_ticket *t) {
+    iv_error unused;
+    if (t->engine_cancelled) return;
+    t->engine_cancelled = true;
+    if (iv_engine_cancel(b->engine, t->id, &unused) == IV_OK) b->cancels++; /* else it has ended by itself */
+}
+
+static void take_cancels(iv_bridge *b) {
+    for (;;) {
+        pthread_mutex_lock(&b->mutex);
+        iv_ticket *t = b->cancel_first;
+        if (t) b->cancel_first = t->cancel_next;
+        pthread_mutex_unlock(&b->mutex);
+        if (!t) return;
+        cancel_in_engine(b, t);
+        pthread_mutex_lock(&b->mutex);
+        iv_ticket_release(b, t);
+        pthread_mutex_unlock(&b->mutex);
+    }
+}
+
+static void answer(iv_bridge *b, iv_ticket *t, iv_report_kind kind, iv_status status, const char *message) {
+    iv_bridge_report *r = t->answer;
+    t->answer = NULL;
+    iv_bridge_say(r, kind, status, message);
+    r->report.owner = t->owner, r->report.id = t->id, r->ticket = t->id ? t : NULL;
+    iv_bridge_reports_append(&b->made, r);
+}
+
+static void submit(iv_bridge *b, iv_ticket *t) {
+    iv_error err;
+    uint64_t id;
+    iv_status status = iv_engine_submit(b->engine, t->request, &id, &err);
+    if (status != IV_OK)
+        answer(b, t, IV_REPORT_REFUSED, status, err.message);
+    else
+        b->active++;
+    free(t->request);
+    t->request = NULL;
+}
+
+/* Those behind the order in the queue are not meant. */
+static void abort_all(iv_bridge *b) {
+    for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++) {
+        pthread_mutex_lock(&b->mutex);
+        for (iv_ticket *t = b->buckets[i]; t; t = t->bucket_next)
+            if (t->place == IV_TICKET_ENGINE) cancel_in_engine(b, t);
+        pthread_mutex_unlock(&b->mutex);
+    }
+    if (only_cancelled(b)) step(b);
+}
+
+static iv_status flush(iv_bridge *b, iv_error *err) {
+    if (only_cancelled(b)) step(b);
+    if (b->active) return iv_fail(err, IV_BUSY, "prefix cache: %zu requests wait or run", b->active);
+    iv_engine_reset_prefix_cache(b->engine);
+    return IV_OK;
+}
+
+static void set_flag(iv_bridge *b, bool *flag, bool value) {
+    pthread_mutex_lock(&b->mutex);
+    *flag = value;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+static iv_status load(iv_bridge *b, const char *directory, iv_error *err) {
+    if (only_cancelled(b)) step(b);
+    set_flag(b, &b->stats.loading, true);
+    iv_status status = iv_engine_update_weights(b->engine, directory, err);
+    pthread_mutex_lock(&b->mutex);
+    b->stats.loading = false;
+    if (status == IV_OK) {
+        b->stats.weight_version++;
+        iv_bridge_note_identity(b);
+    }
+    pthread_mutex_unlock(&b->mutex);
+    return status;
+}
+
+static void obey(iv_bridge *b, iv_ticket *t) {
+    iv_error err = {.status = IV_OK};
+    iv_status status = IV_OK;
+    switch (t->order) {
+    case IV_ORDER_FLUSH: status = flush(b, &err); break;
+    case IV_ORDER_PAUSE: set_flag(b, &b->stats.paused, true); break;
+    case IV_ORDER_CONTINUE: set_flag(b, &b->stats.paused, false); break;
+    case IV_ORDER_ABORT_ALL: abort_all(b); break;
+    case IV_ORDER_UPDATE_WEIGHTS: status = load(b, t->text, &err); break;
+    }
+    answer(b, t, IV_REPORT_ORDER, status, status == IV_OK ? "" : err.message);
+}
+
+/* With the mutex held: who is next. New weights wait until the requests before them have ended, and what is behind them
+ * waits too, but for orders that may hasten or hinder that. */
+static iv_ticket *next_ticket(const iv_bridge *b) {
+    iv_ticket *t = b->first;
+    bool waits = t && !t->request && t->order == IV_ORDER_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
+    if (!waits) return t;
+    if (b->queued_orders == 1) return NULL;
+    while (t && (t->request || t->order == IV_ORDER_UPDATE_WEIGHTS)) t = t->next;
+    return t;
+}
+
+static iv_ticket *take_ticket(iv_bridge *b) {
+    pthread_mutex_lock(&b->mutex);
+    iv_ticket *t = b->stop ? NULL : next_ticket(b);
+    if (t) {
+        iv_ticket_unqueue(b, t);
+        t->place = IV_TICKET_ENGINE;
+        if (t->request) b->stats.engine.waiting++;
+    }
+    pthread_mutex_unlock(&b->mutex);
+    return t;
+}
+
+/* In the order they came in. Not all at once: those that run should not wait for a flood to be read. */
+static void take_tickets(iv_bridge *b) {
+    iv_ticket *t;
+    size_t bytes = 0;
+    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (t = take_ticket(b));
+         i++) {
+        if (t->request) {
+            bytes += iv_size_min(t->request->text_bytes, IV_BRIDGE_TAKE_BYTES);
+            submit(b, t);
+            continue;
+        }
+        obey(b, t);
+        pthread_mutex_lock(&b->mutex);
+        iv_ticket_release(b, t);
+        pthread_mutex_unlock(&b->mutex);
+    }
+}
+
+/* ---- publishing: with the mutex held ------------------------------------------------------------------- */
+
+void iv_bridge_note_identity(iv_bridge *b) {
+    iv_engine_info info;
+    iv_engine_get_info(b->engine, &info);
+    iv_request_init(b->engine, &b->defaults);
+    snprintf(b->stats.fingerprint, sizeof b->stats.fingerprint, "%s", info.fingerprint);
+    snprintf(b->stats.weights_digest, sizeof b->stats.weights_digest, "%s", info.weights_digest);
+}
+
+/* Hands one report over, or puts it aside when nobody listens. A request's last one takes it from the engine. */
+static void publish(iv_bridge *b, iv_bridge_report *r, iv_bridge_reports *dropped) {
+    if (r->report.kind == IV_REPORT_ORDER) {
+        iv_bridge_reports_append(&b->reports, r);
+        return;
+    }
+    iv_ticket *t = r->ticket ? r->ticket : iv_ticket_find(b, r->event.request);
+    IV_ASSERT(t && t->place == IV_TICKET_ENGINE);
+    r->ticket = t, r->report.owner = t->owner, r->report.id = t->id;
+    if (!t->cancelled) {
+        t->references++;
+        iv_bridge_reports_append(&b->reports, r);
+    } else
+        iv_bridge_reports_append(dropped, r);
+    if (r->report.kind == IV_REPORT_TOKEN) return;
+    t->place = IV_TICKET_ENDED;
+    iv_ticket_release(b, t);
+}
+
+/* The engine is lost: everybody who has not heard the end hears it now. */
+static void end_all(iv_bridge *b, iv_bridge_reports *dropped) {
+    b->stats.failed = true;
+    snprintf(b->stats.why, sizeof b->stats.why, "%s", b->why.message);
+    for (iv_ticket *t; (t = b->first);) {
+        iv_ticket_unqueue(b, t);
+        t->place = IV_TICKET_ENGINE;
+        if (t->id) continue;
+        answer(b, t, IV_REPORT_ORDER, b->why.status, b->why.message);
+        iv_ticket_release(b, t);
+    }
+    for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
+        for (iv_ticket *t = b->buckets[i]; t; t = t->bucket_next)
+            if (t->place == IV_TICKET_ENGINE && t->answer)
+                answer(b, t, IV_REPORT_REFUSED, b->why.status, b->why.message);
+    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->made));) publish(b, r, dropped);
+}
+
+static void note_step(iv_bridge *b, const iv_engine_stats *s) {
+    if (s->steps != b->steps_seen) {
+        size_t at = 0;
+        uint64_t tokens = s->tokens_computed - b->tokens_seen;
+        while (at + 1 < IV_STEP_BUCKETS && tokens > (uint64_t)1 << at) at++;
+        b->stats.step_tokens[at]++;
+    }
+    b->steps_seen = s->steps, b->tokens_seen = s->tokens_computed;
+    b->stats.engine = *s;
+}
+
+static void publish_all(iv_bridge *b) {
+    iv_bridge_reports dropped = {0};
+    iv_engine_stats stats;
+    uint64_t one = 1;
+    iv_engine_get_stats(b->engine, &stats);
+    pthread_mutex_lock(&b->mutex);
+    bool silent = b->reports.count == 0;
+    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->made));) publish(b, r, &dropped);
+    if (b->lost && !b->stats.failed) end_all(b, &dropped);
+    note_step(b, &stats);
+    if (silent && b->reports.count > 0) IV_ASSERT(write(b->fd, &one, sizeof one) == sizeof one);
+    pthread_mutex_unlock(&b->mutex);
+    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&dropped));) free(r);
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------------- */
+
+/* With the mutex held: may a step be made? */
+static bool may_step(iv_bridge *b) {
+    if (b->active == 0 || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
+    bool room = b->reports.count < b->reports_max && b->reports.bytes < IV_BRIDGE_REPORT_BYTES_MAX;
+    b->awaits_room = !room;
+    return room;
+}
+
+/* Sleeps until there is something to do. False: to end. */
+static bool await_work(iv_bridge *b) {
+    pthread_mutex_lock(&b->mutex);
+    while (!b->stop && (b->lost || (!b->cancel_first && !next_ticket(b))) && !may_step(b))
+        pthread_cond_wait(&b->wake, &b->mutex);
+    bool stop = b->stop;
+    pthread_mutex_unlock(&b->mutex);
+    return !stop;
+}
+
+void *iv_bridge_work(void *bridge) {
+    iv_bridge *b = bridge;
+    while (await_work(b)) {
+        take_cancels(b);
+        take_tickets(b);
+        pthread_mutex_lock(&b->mutex);
+        bool stepping = may_step(b);
+        pthread_mutex_unlock(&b->mutex);
+        if (stepping) step(b);
+        publish_all(b);
+    }
+    return NULL;
+}

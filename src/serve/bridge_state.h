@@ -1,0 +1,117 @@
+/* bridge_state.h: what the two threads of a bridge share, and the rules for it. Inside the bridge only.
+ *
+ * One mutex guards everything below it in iv_bridge; nothing is computed, copied or freed in bulk while it is held. A
+ * ticket stands for one request from its submission until its last report was taken or dropped. It counts who points
+ * at it: the queue or the engine (one), the line of cancellations (one), and each report that waits. */
+#ifndef IV_SERVE_BRIDGE_STATE_H
+#define IV_SERVE_BRIDGE_STATE_H
+
+#include "serve/bridge.h"
+
+#include <pthread.h>
+
+enum {
+    IV_BRIDGE_TAKE_MAX = 64,         /* submissions handed to the engine between two steps ... */
+    IV_BRIDGE_TAKE_BYTES = 64 << 10, /* ... and no more once they had so much text */
+    IV_BRIDGE_ORDERS_MAX = 64,       /* orders that wait */
+    IV_BRIDGE_ORDER_BYTES_MAX = 4096,
+    IV_BRIDGE_REPORTS = 16384,             /* no step is begun while more wait ... */
+    IV_BRIDGE_REPORT_BYTES_MAX = 64 << 20, /* ... or hold more than this */
+    IV_BRIDGE_BUCKETS = 4096               /* of the table of tickets, a power of two */
+};
+
+typedef enum iv_ticket_place {
+    IV_TICKET_QUEUED, /* the engine has not seen it */
+    IV_TICKET_ENGINE, /* waits or runs there */
+    IV_TICKET_ENDED   /* its last report waits, or was dropped */
+} iv_ticket_place;
+
+/* A request, or an order (no id, not in the table, freed by the engine's thread). */
+typedef struct iv_ticket {
+    struct iv_ticket *previous, *next; /* in the queue */
+    struct iv_ticket *bucket_next, *cancel_next;
+    uint64_t id;
+    void *owner;
+    size_t references;
+    iv_ticket_place place;
+    bool cancelled;                  /* by its owner, who wants to hear no more */
+    bool engine_cancelled;           /* the engine's thread alone: the engine was told */
+    struct iv_bridge_report *answer; /* set aside to say the end, so that a lack of memory cannot hide it */
+    iv_request *request;             /* a deep copy, until the engine has it; NULL: an order */
+    iv_order order;
+    char text[]; /* of an order */
+} iv_ticket;
+
+/* One report and, behind it, what its pointers point to. */
+typedef struct iv_bridge_report {
+    struct iv_bridge_report *next;
+    iv_ticket *ticket; /* NULL: of an order */
+    iv_report report;
+    iv_event event;
+    size_t bytes;
+    char data[];
+} iv_bridge_report;
+
+typedef struct iv_bridge_reports {
+    iv_bridge_report *first, *last;
+    size_t count, bytes;
+} iv_bridge_reports;
+
+struct iv_bridge {
+    /* Constant once open. */
+    size_t queued_max, reports_max;
+    int fd;
+    const iv_textual *textual;
+    iv_engine_info info; /* strings in `names` */
+    char *names;
+
+    /* The engine's thread alone. */
+    iv_engine *engine;
+    pthread_t thread;
+    bool started;
+    size_t active;          /* requests that wait or run in the engine */
+    size_t cancels;         /* of them: cancelled, and gone with the next step */
+    iv_bridge_reports made; /* not yet where the server can see them */
+    bool lost;
+    iv_error why; /* once lost */
+    uint64_t steps_seen, tokens_seen;
+
+    /* The server's thread alone. */
+    iv_bridge_report *current;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t wake; /* of the engine's thread */
+    bool stop, awaits_room;
+    iv_ticket *first, *last; /* the queue */
+    size_t queued_requests, queued_orders;
+    iv_ticket *cancel_first;
+    iv_ticket *buckets[IV_BRIDGE_BUCKETS];
+    uint64_t next_id;
+    iv_bridge_reports reports;
+    iv_request defaults;
+    iv_bridge_stats stats;
+};
+
+/* ---- bridge_copy.c: deep copies, each one block for free(); NULL when memory is out */
+iv_request *iv_bridge_copy_request(const iv_request *r);
+/* An event's report; the ticket is filled in by the caller. */
+iv_bridge_report *iv_bridge_copy_event(const iv_event *e);
+/* A report without an event, with room for any message. */
+iv_bridge_report *iv_bridge_blank_report(void);
+void iv_bridge_say(iv_bridge_report *v, iv_report_kind kind, iv_status status, const char *message);
+
+/* ---- bridge_ticket.c: all with the mutex held */
+iv_ticket *iv_ticket_find(const iv_bridge *b, uint64_t id);
+void iv_ticket_enter(iv_bridge *b, iv_ticket *t); /* into the table */
+void iv_ticket_queue(iv_bridge *b, iv_ticket *t);
+void iv_ticket_unqueue(iv_bridge *b, iv_ticket *t);
+void iv_ticket_release(iv_bridge *b, iv_ticket *t); /* the last one frees it */
+void iv_bridge_reports_append(iv_bridge_reports *list, iv_bridge_report *r);
+iv_bridge_report *iv_bridge_reports_take(iv_bridge_reports *list);
+
+/* ---- bridge_engine.c */
+void *iv_bridge_work(void *bridge); /* the engine's thread */
+/* What may change with the weights: fingerprint, defaults. With the mutex held, or before the thread runs. */
+void iv_bridge_note_identity(iv_bridge *b);
+
+#endif

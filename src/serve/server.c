@@ -1,0 +1,187 @@
+/* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal when what was accepted is
+ * answered, or when the engine is lost. All of it on one thread but the engine. */
+#include "serve/server.h"
+#include "serve/log.h"
+#include "serve/metrics.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
+    TICK_MS = 1000,
+    LOST_DRAIN_MS = 2000, /* for the answers that say so */
+    MODEL_NAME_MAX = 256,
+    QUEUED_REQUESTS = 1024
+};
+
+typedef struct loop {
+    iv_server server; /* first: what handlers get */
+    char model_name[MODEL_NAME_MAX];
+    bool lost;
+    double status_at; /* of the last status line */
+    iv_engine_stats status_stats;
+} loop;
+
+static double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void iv_server_options_init(iv_server_options *o) {
+    *o = (iv_server_options){.log_requests = true, .drain_ms = 30000, .status_every_ms = 10000};
+    iv_http_options_init(&o->http);
+    iv_engine_options_init(&o->bridge.engine);
+    o->bridge.queued_requests_max = QUEUED_REQUESTS;
+}
+
+/* ---- what happens on the loop -------------------------------------------------------------------------- */
+
+static void on_reports(void *user) {
+    loop *l = user;
+    iv_report report;
+    for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++)
+        iv_server_take_report(&l->server, &report);
+}
+
+static void on_signal(void *user) {
+    loop *l = user;
+    const iv_server_options *o = l->server.o;
+    if (l->server.draining) {
+        iv_log(o, "warning", "stop", "a second signal: ending now");
+        iv_http_stop(l->server.http);
+        return;
+    }
+    l->server.draining = true;
+    iv_log(o, "info", "drain", "draining: what was accepted may take %.3g s more", o->drain_ms / 1000.0);
+    iv_http_drain(l->server.http, o->drain_ms);
+}
+
+static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+/* A line about the last interval, unless nothing happened in it. */
+static void say_status(loop *l, const iv_bridge_stats *stats, double now) {
+    const iv_engine_stats *s = &stats->engine, *before = &l->status_stats;
+    double seconds = now - l->status_at;
+    bool quiet = s->steps == before->steps && s->running + s->waiting + stats->queued == 0;
+    if (!quiet)
+        iv_log(l->server.o, "info", "status",
+               "running %zu, waiting %zu, KV %.0f %%, prefix hits %.0f %%, %.1f tokens/s generated, %.1f tokens/s of "
+               "prompts, %zu connections%s",
+               s->running, s->waiting + stats->queued,
+               percent((double)(s->kv_pages - s->kv_pages_free - s->kv_pages_cached), (double)s->kv_pages),
+               percent((double)(s->cached_tokens - before->cached_tokens),
+                       (double)(s->prompt_tokens - before->prompt_tokens)),
+               (double)(s->tokens_generated - before->tokens_generated) / seconds,
+               (double)(s->prompt_tokens - before->prompt_tokens) / seconds, iv_http_connections(l->server.http),
+               stats->paused ? ", paused" : "");
+    l->status_at = now, l->status_stats = *s;
+}
+
+static void on_tick(void *user) {
+    loop *l = user;
+    const iv_server_options *o = l->server.o;
+    iv_bridge_stats stats;
+    iv_bridge_get_stats(l->server.bridge, &stats);
+    double now = now_seconds();
+    iv_metrics_note_time(l->server.metrics, &stats, now);
+    if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) say_status(l, &stats, now);
+    if (!stats.failed || l->lost) return;
+    l->lost = l->server.draining = true;
+    iv_log(o, "error", "lost", "the engine is lost: %s", stats.why);
+    iv_http_drain(l->server.http, LOST_DRAIN_MS);
+}
+
+static void on_exchange(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {
+    const iv_server *s = user;
+    iv_log_exchange(s->o, x, status, seconds, bytes);
+}
+
+/* ---- beginning ----------------------------------------------------------------------------------------- */
+
+/* The last part of the model's path. */
+static void name_model(loop *l) {
+    const char *path = l->server.o->bridge.engine.model;
+    size_t end = strlen(path), start;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (start = end; start > 0 && path[start - 1] != '/'; start--) continue;
+    snprintf(l->model_name, sizeof l->model_name, "%.*s", (int)(end - start), path + start);
+    l->server.model_name = l->server.o->served_model_name ? l->server.o->served_model_name : l->model_name;
+}
+
+/* What the model's authors suggest is used where a request is silent; nobody should have to guess that. */
+static void say_defaults(const loop *l) {
+    iv_request r;
+    iv_bridge_request_init(l->server.bridge, &r);
+    const struct {
+        const char *name;
+        double value, neutral;
+    } fields[] = {{"temperature", (double)r.temperature, 1},
+                  {"top_p", (double)r.top_p, 1},
+                  {"top_k", r.top_k, 0},
+                  {"min_p", (double)r.min_p, 0},
+                  {"repetition_penalty", (double)r.repetition_penalty, 1}};
+    char line[400] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value != fields[i].neutral)
+            n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %g", n ? ", " : "", fields[i].name, fields[i].value);
+    if (n) iv_log(l->server.o, "info", "defaults", "generation_config.json sets %s, where a request does not", line);
+}
+
+static void say_hello(const loop *l) {
+    const iv_server_options *o = l->server.o;
+    const iv_engine_info *i = iv_bridge_info(l->server.bridge);
+    bool bare = strchr(o->http.host, ':') == NULL;
+    iv_log(o, "info", "model",
+           "%s: %s on %s%s%s, %zu sequences of up to %zu tokens, KV cache of %zu tokens, loaded in %.2f s",
+           l->server.model_name, i->dtype, i->device, *i->gpu ? " " : "", i->gpu, i->max_num_seqs, i->max_model_len,
+           i->kv_tokens, i->load_seconds);
+    iv_log(o, "info", "fingerprint", "fingerprint %s", i->fingerprint);
+    say_defaults(l);
+    if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&
+        strcmp(o->http.host, "localhost") != 0)
+        iv_log(o, "warning", "open", "no API key: whoever reaches this address may use it");
+    iv_log(o, "info", "listening", "listening on http://%s%s%s:%u", bare ? "" : "[", o->http.host, bare ? "" : "]",
+           (unsigned)iv_http_port(l->server.http));
+}
+
+static iv_status open_loop(loop *l, iv_error *err) {
+    const iv_server_options *o = l->server.o;
+    iv_http_options http = o->http;
+    if (o->log_requests) http.log = on_exchange;
+    IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
+    if (!l->server.bridge) return IV_OK;
+    IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
+    IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
+    IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
+    IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
+    IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
+    l->status_at = now_seconds();
+    return IV_OK;
+}
+
+iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
+    loop l = {.server = {.o = o}};
+    name_model(&l);
+    iv_status status = open_loop(&l, err);
+    if (status == IV_OK && l.server.http) {
+        say_hello(&l);
+        if (o->ready) o->ready(o->user, iv_http_port(l.server.http));
+        status = iv_http_run(l.server.http, err);
+    }
+    if (status == IV_OK && l.lost) {
+        iv_bridge_stats stats;
+        iv_bridge_get_stats(l.server.bridge, &stats);
+        status = iv_fail(err, IV_IO, "the engine is lost: %.900s", stats.why);
+    }
+    iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
+    iv_bridge_close(l.server.bridge);
+    iv_metrics_close(l.server.metrics);
+    if (status == IV_OK && l.server.draining) iv_log(o, "info", "end", "drained");
+    return status;
+}

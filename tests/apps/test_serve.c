@@ -1,0 +1,246 @@
+/* invar serve as a user meets it: it says where it listens and what it is, answers, and ends as it promises. What it
+ * answers is tested in tests/serve. */
+#include "program.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+enum { START_MS = 20000, STEP_MS = 10 };
+
+static char reply[OUTPUT_MAX];
+
+static void rest(void) { nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL); }
+
+/* Waits until standard error has the words; returns what follows them. */
+static const char *await_words(pid_t pid, const char *words) {
+    for (int waited = 0; waited < START_MS; waited += STEP_MS) {
+        int status;
+        read_back("err", came.err);
+        const char *at = strstr(came.err, words);
+        if (at && strchr(at, '\n')) return at + strlen(words);
+        if (waitpid(pid, &status, WNOHANG) == pid) fail_msg("it ended: %s", came.err);
+        rest();
+    }
+    kill(pid, SIGKILL);
+    fail_msg("no \"%s\" in: %s", words, came.err);
+    return NULL;
+}
+
+static pid_t serve(uint16_t *port, const char *const *more) {
+    const char *words[ARGS_MAX] = {"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256"};
+    size_t n = 8;
+    for (; more && *more; more++) words[n++] = *more;
+    write_file("err", "", 0); /* what an earlier one said is not meant */
+    pid_t pid = start(NULL, -1, words);
+    unsigned found;
+    assert_int_equal(sscanf(await_words(pid, "listening on http://127.0.0.1:"), "%u", &found), 1);
+    assert_in_range(found, 1, 65535);
+    *port = (uint16_t)found;
+    return pid;
+}
+
+/* The standard error of a server that ended as it should. */
+static void end(pid_t pid, int signal_number) {
+    assert_int_equal(kill(pid, signal_number), 0);
+    finish(pid);
+    if (came.code != 0) fail_msg("exit code %d: %s", came.code, came.err);
+    assert_int_equal(came.out_bytes, 0);
+}
+
+static int dial(uint16_t port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static void say_to(int fd, const char *text) { assert_int_equal(send(fd, text, strlen(text), 0), strlen(text)); }
+
+/* One request on a connection of its own; the whole answer is in `reply`. Returns its status. */
+static int ask(uint16_t port, const char *head, const char *headers) {
+    char text[1024];
+    int fd = dial(port), status = 0;
+    assert_true(fd >= 0);
+    snprintf(text, sizeof text, "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n", head, headers);
+    say_to(fd, text);
+    size_t n = 0;
+    for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
+    reply[n] = 0;
+    close(fd);
+    sscanf(reply, "HTTP/1.1 %d", &status);
+    return status;
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------- */
+
+static void says_what_it_is(void **state) {
+    (void)state;
+    uint16_t port;
+    pid_t pid = serve(&port, NULL);
+    assert_int_equal(ask(port, "GET /health", ""), 200);
+    assert_int_equal(ask(port, "GET /metrics", ""), 200);
+    assert_non_null(strstr(reply, "invar_requests_running{model_name=\"tiny-math\"} 0\n"));
+    assert_null(strstr(reply, "vllm:"));
+    assert_int_equal(ask(port, "GET /nowhere", ""), 404);
+    end(pid, SIGTERM);
+    assert_non_null(strstr(came.err, "fingerprint iv1-fma32-bfloat16-"));
+    assert_non_null(strstr(came.err, "generation_config.json sets temperature 0.6, top_p 0.95, top_k 20"));
+    assert_non_null(strstr(came.err, "GET /health 200"));
+    assert_non_null(strstr(came.err, "GET /nowhere 404"));
+    assert_non_null(strstr(came.err, "drained"));
+    assert_int_equal(dial(port), -1);
+}
+
+static void keys_and_names(void **state) {
+    (void)state;
+    uint16_t port;
+    pid_t pid = serve(&port, (const char *const[]){"--api-key", "secret", "--served-model-name", "other",
+                                                   "--metrics-compat", "vllm", "--disable-log-requests", NULL});
+    assert_int_equal(ask(port, "GET /health", ""), 200);
+    assert_int_equal(ask(port, "GET /metrics", ""), 401);
+    assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer secrex\r\n"), 401);
+    assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer secret\r\n"), 200);
+    assert_non_null(strstr(reply, "vllm:num_requests_running{model_name=\"other\",engine=\"0\"} 0\n"));
+    end(pid, SIGINT);
+    assert_null(strstr(came.err, "GET /health"));
+    assert_null(strstr(came.err, "secret"));
+    setenv("INVAR_API_KEY", "hidden", 1);
+    pid = serve(&port, NULL);
+    unsetenv("INVAR_API_KEY");
+    assert_int_equal(ask(port, "GET /metrics", ""), 401);
+    assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer hidden\r\n"), 200);
+    end(pid, SIGTERM);
+}
+
+/* Every line is an object, also about a path that tries to be something else. */
+static void lines_for_programs(void **state) {
+    (void)state;
+    uint16_t port;
+    size_t lines = 0, requests = 0;
+    pid_t pid = serve(&port, (const char *const[]){"--log-format", "json", NULL});
+    assert_int_equal(ask(port, "GET /a%22,%22b%5c%C3%A9", ""), 404);
+    end(pid, SIGTERM);
+    for (char *line = came.err, *next; *line; line = next, lines++) {
+        json_error_t why;
+        next = strchr(line, '\n');
+        assert_non_null(next);
+        *next++ = 0;
+        json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, &why);
+        if (!object) fail_msg("%s: %s", why.text, line);
+        assert_int_equal(strlen(text_of(object, "time")), strlen("2026-11-21T20:46:06.123Z"));
+        assert_non_null(text_of(object, "level"));
+        if (strcmp(text_of(object, "event"), "request") == 0) {
+            requests++;
+            assert_int_equal(json_integer_value(json_object_get(object, "status")), 404);
+            assert_true(strncmp(text_of(object, "path"), "/a", 2) == 0);
+        }
+        json_decref(object);
+    }
+    assert_int_equal(requests, 1);
+    assert_true(lines >= 6);
+}
+
+/* A connection that says nothing does not keep a server from ending, with or without time to drain. */
+static void idle_connections_do_not_hold_it(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        uint16_t port;
+        pid_t pid = serve(&port, (const char *const[]){"--drain-timeout", i ? "0" : "15", NULL});
+        int silent = dial(port), half = dial(port);
+        say_to(half, "GET /health HTT");
+        double before = (double)time(NULL);
+        assert_int_equal(ask(port, "GET /health", ""), 200);
+        end(pid, SIGTERM);
+        assert_true((double)time(NULL) - before < 12);
+        close(silent), close(half);
+    }
+}
+
+/* Begins a long streamed answer on slow instructions and reads its first piece. Returns the connection. */
+static int begin_stream(uint16_t port) {
+    static const char body[] = "{\"prompt\":[1,2,3],\"max_tokens\":60,\"ignore_eos\":true,\"seed\":7,\"stream\":true}";
+    char text[512];
+    int fd = dial(port);
+    assert_true(fd >= 0);
+    snprintf(text, sizeof text,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    say_to(fd, text);
+    size_t n = 0;
+    while (!strstr(reply, "\ndata: ") || n == 0) {
+        ssize_t got = recv(fd, reply + n, sizeof reply - 1 - n, 0);
+        assert_true(got > 0);
+        reply[n += (size_t)got] = 0;
+    }
+    return fd;
+}
+
+/* Reads what is left. Did the stream come to its own end? */
+static bool read_stream(int fd) {
+    size_t n = strlen(reply);
+    for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
+    reply[n] = 0;
+    close(fd);
+    return strstr(reply, "data: [DONE]") != NULL;
+}
+
+/* What was accepted is finished, unless time is up or somebody insists; nothing new gets in. */
+static void drains(void **state) {
+    (void)state;
+    static const char *const none[] = {"--isa", "scalar", "--drain-timeout", "0", NULL}, *const some[] = {
+                                                                                             "--isa", "scalar", NULL};
+    uint16_t port;
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = serve(&port, i == 1 ? none : some);
+        int fd = begin_stream(port);
+        assert_int_equal(kill(pid, SIGTERM), 0);
+        await_words(pid, "draining");
+        if (i != 1) assert_int_equal(dial(port), -1);
+        if (i == 2) assert_int_equal(kill(pid, SIGTERM), 0);
+        assert_int_equal(read_stream(fd), i == 0);
+        finish(pid);
+        assert_int_equal(came.code, 0);
+    }
+}
+
+static void what_cannot_start(void **state) {
+    (void)state;
+    uint16_t port;
+    char number[8];
+    pid_t pid = serve(&port, NULL);
+    snprintf(number, sizeof number, "%u", (unsigned)port);
+    pid_t other = start(NULL, -1, (const char *const[]){"serve", "tiny-math", "--port", number, NULL});
+    finish(other);
+    assert_int_equal(came.code, 1);
+    assert_non_null(strstr(came.err, number));
+    kill(pid, SIGTERM);
+    finish(pid);
+    RUN("serve", "tiny-math", "--port", "0", "--host", "999.1.1.1");
+    expect_error(1, "999.1.1.1");
+    RUN("serve", "no-such-model", "--port", "0");
+    expect_error(1, "no-such-model: no such model directory");
+    RUN("serve", "tiny-math", "--port", "65536");
+    expect_error(2, "--port: wanted a whole number");
+    RUN("serve", "tiny-math", "--api-key", "");
+    expect_error(2, "--api-key: wanted a key, found nothing");
+    RUN("serve", "tiny-math", "--admin-api-key", "a\nb");
+    expect_error(2, "--admin-api-key: wanted visible ASCII");
+    RUN("serve", "tiny-math", "--max-queued-requests", "0");
+    expect_error(2, "--max-queued-requests: wanted a whole number from 1");
+    RUN("serve", "tiny-math", "--metrics-compat", "other");
+    expect_error(2, "--metrics-compat: wanted one of: vllm sglang, found 'other'");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_it_is),
+                                       cmocka_unit_test(keys_and_names),
+                                       cmocka_unit_test(lines_for_programs),
+                                       cmocka_unit_test(idle_connections_do_not_hold_it),
+                                       cmocka_unit_test(drains),
+                                       cmocka_unit_test(what_cannot_start)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,103 @@
+/* Real clients against `invar serve`: the programs of tests/clients, each told where the server is. One whose package
+ * is not here says so and is skipped. */
+#include "program.h"
+
+enum { START_MS = 20000, STEP_MS = 10, SKIPPED_CODE = 77 };
+
+static pid_t server;
+static char url[64];
+
+static int start_server(void **state) {
+    const char *const words[] = {"serve", "tiny-math",       "--port", "0", "--threads",
+                                 "2",     "--admin-api-key", "admin",  NULL};
+    if (make_folder(state) != 0) return -1;
+    write_file("err", "", 0);
+    server = start(NULL, -1, words);
+    for (int waited = 0; waited < START_MS; waited += STEP_MS) {
+        unsigned port;
+        read_back("err", came.err);
+        const char *at = strstr(came.err, "listening on http://127.0.0.1:");
+        if (at && strchr(at, '\n') && sscanf(at, "listening on http://127.0.0.1:%u", &port) == 1) {
+            snprintf(url, sizeof url, "INVAR_URL=http://127.0.0.1:%u", port);
+            return 0;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+    }
+    kill(server, SIGKILL);
+    return -1;
+}
+
+static int stop_server(void **state) {
+    kill(server, SIGTERM);
+    finish(server);
+    if (came.code != 0) printf("the server ended with %d: %s\n", came.code, came.err);
+    return remove_folder(state) || came.code;
+}
+
+static void run_client(const char *name) {
+    char relative[64];
+    snprintf(relative, sizeof relative, "tests/clients/%.40s", name);
+    const char *path = source_path(relative);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        putenv(url);
+        putenv((char[]){"INVAR_ADMIN_KEY=admin"});
+        putenv((char[]){"PYTHONDONTWRITEBYTECODE=1"});
+        dup2(1, 2);
+        execlp("python3", "python3", path, (char *)NULL);
+        _exit(SKIPPED_CODE);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED_CODE) {
+        printf("SKIPPED: %s (no python3, or its package is missing)\n", name);
+        skip();
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("%s: exit code %d", name, WEXITSTATUS(status));
+}
+
+static void openai_package(void **state) {
+    (void)state;
+    run_client("openai_client.py");
+}
+
+static void sglang_modes(void **state) {
+    (void)state;
+    run_client("sglang_deterministic.py");
+}
+
+static void lm_eval(void **state) {
+    (void)state;
+    run_client("lm_eval_style.py");
+}
+
+/* A control: a client that must fail is seen to fail. */
+static void failure_is_seen(void **state) {
+    (void)state;
+    char saved[sizeof url];
+    snprintf(saved, sizeof saved, "%s", url);
+    snprintf(url, sizeof url, "INVAR_URL=http://127.0.0.1:1");
+    pid_t pid = fork();
+    if (pid == 0) {
+        putenv(url);
+        close(1), close(2);
+        execlp("python3", "python3", source_path("tests/clients/lm_eval_style.py"), (char *)NULL);
+        _exit(1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != SKIPPED_CODE);
+    snprintf(url, sizeof url, "%s", saved);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lm_eval),
+        cmocka_unit_test(sglang_modes),
+        cmocka_unit_test(openai_package),
+        cmocka_unit_test(failure_is_seen),
+    };
+    return cmocka_run_group_tests(tests, start_server, stop_server);
+}

@@ -1,0 +1,259 @@
+"""The openai package, unmodified, against a running server with models/tiny-math."""
+
+import json
+import math
+
+from support import ADMIN_KEY, API_KEY, URL, call, check, main, skip
+
+try:
+    import openai
+except ImportError:
+    skip("the openai package is not here")
+
+client = openai.OpenAI(base_url=URL + "/v1", api_key=API_KEY, max_retries=0, timeout=120)
+MODEL = client.models.list().data[0].id
+WILD = {"temperature": 5, "top_p": 1, "extra_body": {"top_k": -1}}  # tiny-math is sure of itself otherwise
+QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
+
+
+def test_models():
+    listed = client.models.list().data
+    check(len(listed) == 1 and listed[0].id == MODEL)
+    check(client.models.retrieve(MODEL).id == MODEL)
+    try:
+        client.models.retrieve("another")
+        check(False, "another model was found")
+    except openai.NotFoundError as e:
+        check(e.status_code == 404)
+
+
+def test_chat():
+    r = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, seed=5)
+    message = r.choices[0].message
+    check(message.role == "assistant" and isinstance(message.content, str))
+    check(isinstance(message.reasoning_content, str) and message.reasoning == message.reasoning_content)
+    check(r.usage.total_tokens == r.usage.prompt_tokens + r.usage.completion_tokens)
+    check(r.system_fingerprint.startswith("iv1-"))
+    check(r.invar["seed"] == 5 and r.invar["digest"].startswith("sha256:"))
+    again = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, seed=5)
+    check(again.invar["digest"] == r.invar["digest"])
+    other = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, seed=6, **WILD)
+    check(other.invar["digest"] != r.invar["digest"], "a control: another seed is another answer")
+
+
+def test_drawn_seed_repeats():
+    r = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=12, **WILD)
+    again = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, max_tokens=12, **WILD, seed=r.invar["seed"]
+    )
+    check(r.invar["digest"] == again.invar["digest"])
+    check(r.invar["seed"] < 2**53)
+
+
+def test_parameters_are_returned():
+    r = client.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        max_completion_tokens=3,
+        temperature=0.7,
+        top_p=0.9,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={"17": 2},
+        stop=["zzz"],
+        extra_body={"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.1, "ignore_eos": True},
+    )
+    p = r.invar["parameters"]
+    wanted = {
+        "max_tokens": 3,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "logit_bias": {"17": 2},
+        "stop": ["zzz"],
+        "top_k": 5,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+    }
+    check({k: p[k] for k in wanted} == wanted, p)
+
+
+def test_chat_stream_is_the_whole():
+    arguments = dict(model=MODEL, messages=QUESTION, max_tokens=60, seed=9)
+    whole = client.chat.completions.create(**arguments)
+    content, reasoning, finish, usage, digest = "", "", None, None, None
+    stream = client.chat.completions.create(**arguments, stream=True, stream_options={"include_usage": True})
+    for chunk in stream:
+        if chunk.usage:
+            check(chunk.choices == [])
+            usage = chunk.usage
+            continue
+        choice = chunk.choices[0]
+        content += choice.delta.content or ""
+        reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+        finish = choice.finish_reason or finish
+        digest = getattr(chunk, "invar", {"digest": digest})["digest"]
+    message = whole.choices[0].message
+    check(content == message.content and reasoning == (message.reasoning_content or ""))
+    check(finish == whole.choices[0].finish_reason)
+    check(usage.completion_tokens == whole.usage.completion_tokens)
+    check(digest == whole.invar["digest"])
+
+
+def test_chat_logprobs():
+    arguments = dict(model=MODEL, messages=QUESTION, max_tokens=8, logprobs=True, top_logprobs=3, seed=1)
+    r = client.chat.completions.create(**arguments)
+    content = r.choices[0].logprobs.content
+    check(len(content) == r.usage.completion_tokens)
+    for entry in content:
+        check(bytes(entry.bytes).decode() == entry.token)
+        check(len(entry.top_logprobs) == 3)
+        check(entry.logprob <= entry.top_logprobs[0].logprob <= 0)
+    streamed = []
+    for chunk in client.chat.completions.create(**arguments, stream=True):
+        if chunk.choices[0].logprobs:
+            streamed += chunk.choices[0].logprobs.content
+    check([(e.token, e.logprob) for e in streamed] == [(e.token, e.logprob) for e in content])
+
+
+def test_choices():
+    r = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=10, n=3, seed=40, **WILD)
+    check([c.index for c in r.choices] == [0, 1, 2])
+    check(len({c["digest"] for c in r.invar["choices"]}) == 3)
+    for i, choice in enumerate(r.invar["choices"]):
+        check(choice["seed"] == 40 + i)
+        one = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=10, seed=40 + i, **WILD
+        )
+        check(one.invar["digest"] == choice["digest"])
+
+
+def test_token_ids():
+    r = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, max_tokens=6, seed=2, extra_body={"return_token_ids": True}
+    )
+    ids, answer = r.prompt_token_ids, r.choices[0].token_ids
+    check(len(ids) == r.usage.prompt_tokens and len(answer) == r.usage.completion_tokens)
+    again = client.completions.create(
+        model=MODEL, prompt=ids, max_tokens=6, seed=2, extra_body={"return_token_ids": True}
+    )
+    check(again.choices[0].token_ids == answer, "token ids in give the same answer")
+    check(again.invar["digest"] == r.invar["digest"])
+
+
+def test_completions():
+    r = client.completions.create(model=MODEL, prompt=["2 + 2 =", "3 + 3 ="], max_tokens=4, temperature=0, logprobs=2)
+    check([c.index for c in r.choices] == [0, 1])
+    for c in r.choices:
+        l = c.logprobs
+        check(len(l.tokens) == len(l.token_logprobs) == len(l.top_logprobs) == len(l.text_offset))
+        check("".join(l.tokens) == c.text)
+        for value, top in zip(l.token_logprobs, l.top_logprobs):
+            check(value == max(top.values()))
+    text = ""
+    for chunk in client.completions.create(model=MODEL, prompt="2 + 2 =", max_tokens=4, temperature=0, stream=True):
+        text += chunk.choices[0].text
+    check(text == r.choices[0].text)
+
+
+def test_echo_scores():
+    r = client.completions.create(model=MODEL, prompt="2 + 2 = 4", max_tokens=0, echo=True, logprobs=1)
+    c = r.choices[0]
+    check(c.text == "2 + 2 = 4" and r.usage.completion_tokens == 0 and c.finish_reason == "length")
+    check(c.logprobs.token_logprobs[0] is None and all(v <= 0 for v in c.logprobs.token_logprobs[1:]))
+    check("".join(c.logprobs.tokens) == c.text)
+    for token, offset in zip(c.logprobs.tokens, c.logprobs.text_offset):
+        check(c.text[offset:].startswith(token))
+    more = client.completions.create(model=MODEL, prompt="2 + 2 = 4", max_tokens=2, echo=True, logprobs=1, seed=1)
+    check(more.choices[0].logprobs.token_logprobs[: len(c.logprobs.tokens)] == c.logprobs.token_logprobs)
+
+
+def test_stop():
+    r = client.completions.create(model=MODEL, prompt="1 2 3 4", max_tokens=60, temperature=0)
+    stop = r.choices[0].text[5:7]
+    cut = client.completions.create(model=MODEL, prompt="1 2 3 4", max_tokens=60, temperature=0, stop=stop)
+    check(cut.choices[0].finish_reason == "stop" and cut.choices[0].stop_reason == stop)
+    check(r.choices[0].text.startswith(cut.choices[0].text) and stop not in cut.choices[0].text)
+
+
+def refused(wanted, **arguments):
+    arguments = dict(model=MODEL, messages=QUESTION, max_tokens=2) | arguments
+    try:
+        client.chat.completions.create(**arguments)
+    except openai.BadRequestError as e:
+        check(e.body["param"] == wanted and e.body["type"] == "invalid_request_error", e.body)
+        return
+    check(False, f"{wanted} was not refused")
+
+
+def test_refusals():
+    refused("temperature", temperature=101)
+    refused("temperature", temperature="warm")
+    refused("n", n=0)
+    refused("top_logprobs", top_logprobs=3)
+    refused("nonsense", extra_body={"nonsense": 1})
+    refused("response_format", response_format={"type": "json_object"})
+    refused("messages[0].content[0].type", messages=[{"role": "user", "content": [{"type": "image_url"}]}])
+    refused("messages[0].role", messages=[{"role": "nobody", "content": "x"}])
+    refused("tool_choice", tool_choice="required", tools=[{"type": "function", "function": {"name": "f"}}])
+    refused("max_tokens", max_tokens=0)
+    try:
+        client.chat.completions.create(model="another", messages=QUESTION)
+        check(False, "another model answered")
+    except openai.NotFoundError as e:
+        check(e.body["param"] == "model")
+
+
+def test_responses():
+    r = client.responses.create(model=MODEL, input="What is 1 + 1?", max_output_tokens=60, temperature=0)
+    check(r.status in ("completed", "incomplete") and isinstance(r.output_text, str))
+    chat = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "What is 1 + 1?"}], max_tokens=60, temperature=0
+    )
+    check(r.invar["digest"] == chat.invar["digest"] and r.output_text == chat.choices[0].message.content)
+
+
+def test_tokenizer_routes():
+    status, r = call("POST", "/tokenize", {"prompt": "12 + 30"})
+    check(status == 200 and r["count"] == len(r["tokens"]), r)
+    status, back = call("POST", "/detokenize", {"tokens": r["tokens"]})
+    check(status == 200 and back["prompt"] == "12 + 30", back)
+    status, info = call("GET", "/tokenizer_info")
+    check(status == 200 and {"eos_token", "bos_token", "pad_token", "chat_template"} <= set(info))
+    status, r = call("POST", "/tokenize", {"messages": QUESTION})
+    check(status == 200 and r["count"] > 5)
+
+
+def test_metrics():
+    status, text = call("GET", "/metrics")
+    check(status == 200 and "# TYPE" in text)
+
+
+def test_admin_needs_its_key():
+    for path in ("/pause", "/resume", "/flush_cache", "/abort_request", "/update_weights"):
+        status, _ = call("POST", path, {})
+        check(status in (401, 403), path, status)
+    if ADMIN_KEY:
+        status, r = call("POST", "/pause?mode=keep", {}, ADMIN_KEY)
+        check(status == 200 and r["paused"], r)
+        status, r = call("POST", "/resume", {}, ADMIN_KEY)
+        check(status == 200 and not r["paused"], r)
+        status, r = call("POST", "/update_weights", {"weight_dir": "/nowhere"}, ADMIN_KEY)
+        check(status in (400, 404) and not r["success"], status, r)
+
+
+def test_unicode():
+    text = "naïve 漢字 🙂 \u0000 \"quoted\" \\ \n"
+    status, r = call("POST", "/tokenize", {"prompt": text})
+    check(status == 200, r)
+    status, back = call("POST", "/detokenize", {"tokens": r["tokens"]})
+    check(back["prompt"] == text, json.dumps(back))
+    r = client.completions.create(model=MODEL, prompt=r["tokens"], max_tokens=1, echo=True, logprobs=0)
+    check(r.choices[0].text.startswith(text))
+    check(all(v is None or math.isfinite(v) for v in r.choices[0].logprobs.token_logprobs))
+    check(any(t.startswith("bytes:") for t in r.choices[0].logprobs.tokens), "parts of characters keep their bytes")
+
+
+main(*[f for name, f in sorted(globals().items()) if name.startswith("test_")])

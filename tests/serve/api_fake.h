@@ -1,0 +1,183 @@
+/* api_fake.h: exchanges and a bridge made of plain memory, under the names of the real ones: handlers run against
+ * them without sockets or an engine, and a test says which report comes when. Include once in a program. */
+#ifndef IV_TESTS_API_FAKE_H
+#define IV_TESTS_API_FAKE_H
+
+#include "base/buf.h"
+#include "serve/server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAKE_CHILDREN_MAX = 2048 };
+
+struct iv_exchange {
+    const char *path, *body, *query; /* query: the value of any name */
+    size_t body_bytes;
+    int status; /* 0: no response yet */
+    iv_buf out, headers;
+    bool stream, ended, gone_called;
+    size_t writes_left; /* then the reader is gone */
+    bool late;          /* on_gone is called by fake_leave, not inside the write */
+    void (*gone)(void *user);
+    void *user;
+};
+
+typedef struct fake_child {
+    void *owner;
+    uint64_t id, seed;
+    bool open;
+    int32_t first_id; /* of ids; -1: text */
+    size_t max_tokens;
+} fake_child;
+
+struct iv_bridge {
+    iv_textual *words;
+    iv_engine_info info;
+    iv_bridge_stats stats;
+    fake_child children[FAKE_CHILDREN_MAX];
+    size_t count, capacity; /* capacity: more are IV_BUSY */
+    size_t cancelled;
+    iv_order last_order;
+    void *order_owner;
+};
+
+/* ---- exchanges ---- */
+
+static inline void fake_leave(iv_exchange *x) {
+    if (x->gone_called || x->ended || !x->gone) return;
+    x->gone_called = true;
+    x->gone(x->user);
+}
+
+static inline void fake_close(iv_exchange *x) {
+    iv_buf_free(&x->out), iv_buf_free(&x->headers);
+    *x = (iv_exchange){0};
+}
+
+const char *iv_exchange_method(const iv_exchange *x) { return x->body ? "POST" : "GET"; }
+const char *iv_exchange_path(const iv_exchange *x) { return x->path; }
+const char *iv_exchange_query(const iv_exchange *x, const char *name) { return name ? x->query : NULL; }
+const char *iv_exchange_header(const iv_exchange *x, const char *name) { return x && name ? NULL : NULL; }
+const char *iv_exchange_id(const iv_exchange *x) { return x ? "test" : NULL; }
+const char *iv_exchange_body(const iv_exchange *x, size_t *bytes) {
+    *bytes = x->body_bytes;
+    return x->body ? x->body : "";
+}
+void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value) {
+    IV_ASSERT(x->status == 0 && iv_buf_printf(&x->headers, "%s: %s\n", name, value));
+}
+void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes) {
+    IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
+    x->status = status, x->ended = true;
+    IV_ASSERT(iv_buf_append(&x->out, bytes ? body : "", bytes));
+}
+void iv_exchange_stream(iv_exchange *x, const char *type) {
+    IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
+    x->status = 200, x->stream = true;
+}
+bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
+    IV_ASSERT(x->stream && !x->ended);
+    if (x->gone_called) return false;
+    if (x->writes_left == 0) {
+        if (!x->late) fake_leave(x);
+        return false;
+    }
+    x->writes_left--;
+    IV_ASSERT(iv_buf_append(&x->out, bytes, n));
+    return true;
+}
+void iv_exchange_stream_end(iv_exchange *x) {
+    IV_ASSERT(x->stream && !x->ended && !x->gone_called);
+    x->ended = true;
+}
+void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user) { x->gone = gone, x->user = user; }
+
+/* ---- the bridge ---- */
+
+const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
+const iv_textual *iv_bridge_textual(const iv_bridge *b) { return b->words; }
+void iv_bridge_request_init(iv_bridge *b, iv_request *r) {
+    IV_ASSERT(b != NULL);
+    *r = (iv_request){.add_special = true,
+                      .temperature = 0.5f,
+                      .top_p = 1,
+                      .repetition_penalty = 1,
+                      .logprobs = -1,
+                      .prompt_logprobs = -1};
+}
+iv_status iv_bridge_submit(iv_bridge *b, const iv_request *r, void *owner, uint64_t *id, iv_error *err) {
+    IV_ASSERT((r->text != NULL) != (r->ids != NULL) && r->has_seed && owner);
+    if (b->count >= b->capacity) return iv_fail(err, IV_BUSY, "queue: full");
+    fake_child *c = &b->children[b->count];
+    *id = b->count + 1;
+    *c = (fake_child){.owner = owner, .id = *id, .seed = r->seed, .open = true, .max_tokens = r->max_tokens};
+    c->first_id = r->ids && r->id_count ? r->ids[0] : -1;
+    b->count++;
+    return IV_OK;
+}
+void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
+    IV_ASSERT(id >= 1 && id <= b->count);
+    b->cancelled += b->children[id - 1].open;
+    b->children[id - 1].open = false;
+}
+iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err) {
+    if (b->capacity == 0) return iv_fail(err, IV_BUSY, "queue: full");
+    IV_ASSERT(order != IV_ORDER_UPDATE_WEIGHTS || text);
+    b->last_order = order, b->order_owner = owner;
+    return IV_OK;
+}
+void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) { *stats = b->stats; }
+
+/* ---- reports ---- */
+
+static inline void fake_report(iv_server *s, size_t at, iv_report_kind kind, const iv_event *e, iv_status status,
+                               const char *message) {
+    fake_child *c = &s->bridge->children[at];
+    if (!c->open) return; /* as the bridge promises */
+    if (kind != IV_REPORT_TOKEN) c->open = false;
+    iv_report r = {.kind = kind, .owner = c->owner, .id = c->id, .event = e, .status = status, .message = message};
+    iv_server_take_report(s, &r);
+}
+
+static inline void fake_token(iv_server *s, size_t at, int32_t token, const char *text) {
+    iv_logprob top[2] = {{.id = token, .logprob = -0.25f}, {.id = token + 1, .logprob = -2.5f}};
+    iv_event e = {.kind = IV_EVENT_TOKEN,
+                  .token = token,
+                  .logprob = -0.25f,
+                  .sampling_logprob = -0.125f,
+                  .top = top,
+                  .top_count = 2,
+                  .text = text,
+                  .text_bytes = strlen(text),
+                  .seed = s->bridge->children[at].seed};
+    fake_report(s, at, IV_REPORT_TOKEN, &e, IV_OK, NULL);
+}
+
+static inline void fake_done(iv_server *s, size_t at, iv_finish finish) {
+    iv_event e = {.kind = IV_EVENT_DONE,
+                  .finish = finish,
+                  .error = finish == IV_FINISH_ERROR ? "row 3: not finite" : NULL,
+                  .digest = "sha256:00",
+                  .prompt_tokens = 3,
+                  .text = "",
+                  .seed = s->bridge->children[at].seed};
+    fake_report(s, at, IV_REPORT_DONE, &e, IV_OK, NULL);
+}
+
+static inline void fake_refuse(iv_server *s, size_t at, iv_status status, const char *message) {
+    fake_report(s, at, IV_REPORT_REFUSED, NULL, status, message);
+}
+
+/* Runs the handler of a route. */
+static inline void fake_call(iv_server *s, iv_exchange *x, const char *path, const char *body, size_t bytes) {
+    x->path = path, x->body = body, x->body_bytes = bytes;
+    for (size_t i = 0; i < iv_server_route_count; i++)
+        if (strcmp(iv_server_routes[i].path, path) == 0) {
+            iv_server_routes[i].handle(s, x);
+            return;
+        }
+    IV_ASSERT(!"a route");
+}
+
+#endif

@@ -1,0 +1,343 @@
+/* From reports to responses: order, refusals, readers that leave, aborts; against exchanges and a bridge of memory. */
+#include "support.h"
+#include "api_fake.h"
+#include "format/json.h"
+
+static iv_bridge bridge;
+static iv_server_options options;
+static iv_server server;
+
+static int begin(void **state) {
+    (void)state;
+    iv_error err;
+    iv_textual *words = bridge.words;
+    if (!words && iv_textual_open(source_path("models/tiny-math"), &words, &err) != IV_OK) return -1;
+    bridge = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
+    bridge.info.max_model_len = 2048;
+    snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
+    options.bridge.engine.model = "tiny-math";
+    server = (iv_server){.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    return server.tasks != NULL; /* none may be left */
+}
+
+static int close_words(void **state) {
+    (void)state;
+    iv_textual_close(bridge.words);
+    return 0;
+}
+
+static iv_exchange ask(const char *path, const char *body) {
+    return (iv_exchange){.writes_left = 1000, .path = path, .body = body};
+}
+
+static void run(iv_exchange *x) { fake_call(&server, x, x->path, x->body, x->body ? strlen(x->body) : 0); }
+
+static json_t *answer(iv_exchange *x, int status) {
+    iv_error err;
+    json_t *v = NULL;
+    assert_true(x->ended && !x->stream);
+    if (x->status != status) fail_msg("wanted %d, found %d: %s", status, x->status, x->out.data);
+    ASSERT_OK(iv_json_parse("answer", x->out.data, x->out.len, &v, &err), &err);
+    fake_close(x);
+    return v;
+}
+
+static void expect_error_answer(iv_exchange *x, int status, const char *type, const char *param) {
+    json_t *v = answer(x, status), *e = json_object_get(v, "error");
+    assert_non_null(json_string_value(json_object_get(e, "message")));
+    assert_string_equal(json_string_value(json_object_get(e, "type")), type);
+    assert_int_equal(json_integer_value(json_object_get(e, "code")), status);
+    if (param)
+        assert_string_equal(json_string_value(json_object_get(e, "param")), param);
+    else
+        assert_true(json_is_null(json_object_get(e, "param")));
+    json_decref(v);
+}
+
+/* Children end in any order: choices keep theirs. */
+static void choices_keep_their_order(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
+    run(&x);
+    assert_int_equal(bridge.count, 4);
+    for (size_t i = 0; i < 4; i++) assert_int_equal(bridge.children[i].seed, 5 + i % 2);
+    assert_int_equal(bridge.children[0].max_tokens, 16);
+    static const char *const texts[] = {"zero", "one", "two", "three"};
+    for (size_t i = 4; i-- > 0;) {
+        fake_token(&server, i, 9, texts[i]);
+        assert_false(x.ended);
+        fake_done(&server, i, IV_FINISH_STOP);
+    }
+    json_t *v = answer(&x, 200), *choices = json_object_get(v, "choices");
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *c = json_array_get(choices, i);
+        assert_int_equal(json_integer_value(json_object_get(c, "index")), i);
+        assert_string_equal(json_string_value(json_object_get(c, "text")), texts[i]);
+    }
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(v, "usage"), "prompt_tokens")), 6);
+    json_decref(v);
+}
+
+static void refusal_gets_its_status(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
+    run(&x);
+    fake_refuse(&server, 1, IV_INVALID, "prompt: 9 tokens leave no room");
+    assert_int_equal(bridge.cancelled, 1);
+    fake_token(&server, 0, 1, "never");
+    expect_error_answer(&x, 400, "invalid_request_error", "prompt");
+}
+
+static void full_queue_is_429(void **state) {
+    (void)state;
+    bridge.capacity = 2;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
+    run(&x);
+    assert_int_equal(bridge.cancelled, 2);
+    assert_non_null(strstr(x.headers.data, "Retry-After: "));
+    expect_error_answer(&x, 429, "rate_limit_error", NULL);
+}
+
+static void engine_error_should_not_be_retried(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    run(&x);
+    fake_token(&server, 0, 1, "x");
+    fake_done(&server, 0, IV_FINISH_ERROR);
+    assert_non_null(strstr(x.headers.data, "x-should-retry: false"));
+    expect_error_answer(&x, 500, "server_error", NULL);
+}
+
+/* After 200 an error is an event with "error", and the stream ends without [DONE]. */
+static void late_error_is_an_event(void **state) {
+    (void)state;
+    iv_exchange x =
+        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
+    run(&x);
+    fake_token(&server, 0, 1, "x");
+    assert_true(x.stream && !x.ended);
+    fake_done(&server, 0, IV_FINISH_ERROR);
+    assert_true(x.ended);
+    assert_non_null(strstr(x.out.data, "data: {\"error\":{\"message\":\"row 3: not finite\""));
+    assert_null(strstr(x.out.data, "[DONE]"));
+    fake_close(&x);
+}
+
+static void streams_begin_with_the_first_token(void **state) {
+    (void)state;
+    iv_exchange x =
+        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
+    run(&x);
+    assert_int_equal(x.status, 0);
+    fake_token(&server, 0, 1, "");
+    assert_non_null(strstr(x.out.data, "\"role\":\"assistant\""));
+    size_t before = x.out.len;
+    fake_token(&server, 0, 1, ""); /* half a character: nothing to say */
+    assert_int_equal(x.out.len, before);
+    fake_token(&server, 0, 1, "y");
+    assert_non_null(strstr(x.out.data + before, "\"content\":\"y\""));
+    assert_null(strstr(x.out.data + before, "\"role\""));
+    fake_done(&server, 0, IV_FINISH_LENGTH);
+    assert_non_null(strstr(x.out.data, "\"finish_reason\":\"length\""));
+    assert_string_equal(x.out.data + x.out.len - 16, "\n\ndata: [DONE]\n\n");
+    fake_close(&x);
+}
+
+static const char tools_body[] =
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+    "\"f\"}}]%s}";
+
+static void tool_calls(void **state) {
+    (void)state;
+    char body[300];
+    for (int stream = 0; stream < 2; stream++) {
+        snprintf(body, sizeof body, tools_body, stream ? ",\"stream\":true" : "");
+        iv_exchange x = ask("/v1/chat/completions", body);
+        begin(NULL);
+        run(&x);
+        fake_token(&server, 0, 1, "<think>hm</think>\n\n<tool_call>{\"name\": \"f\", \"argu");
+        fake_token(&server, 0, 2, "ments\": {\"x\": 1}}</tool_call>");
+        fake_done(&server, 0, IV_FINISH_STOP);
+        assert_non_null(strstr(x.out.data, "\"finish_reason\":\"tool_calls\""));
+        assert_non_null(strstr(x.out.data, "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\""));
+        assert_non_null(strstr(x.out.data, "\"reasoning_content\":\"hm\",\"reasoning\":\"hm\""));
+        assert_true(stream || strstr(x.out.data, "\"content\":null"));
+        assert_null(strstr(x.out.data, "tool_call>"));
+        fake_close(&x);
+    }
+}
+
+/* A reader that leaves: at once, in a write, or later; all children are cancelled, once. */
+static void readers_leave(void **state) {
+    (void)state;
+    static const char body[] = "{\"prompt\":[\"a\",\"b\",\"c\"],\"stream\":true}";
+    iv_exchange x = ask("/v1/completions", body);
+    run(&x);
+    fake_leave(&x);
+    assert_int_equal(bridge.cancelled, 3);
+    fake_close(&x);
+
+    begin(NULL);
+    x = ask("/v1/completions", body);
+    run(&x);
+    fake_token(&server, 0, 1, "x");
+    x.writes_left = 0;
+    fake_token(&server, 1, 1, "x");
+    assert_true(x.gone_called && !server.tasks);
+    assert_int_equal(bridge.cancelled, 3);
+    fake_close(&x);
+
+    begin(NULL);
+    x = ask("/v1/completions", body);
+    run(&x);
+    x.writes_left = 0, x.late = true;
+    fake_token(&server, 0, 1, "x");
+    fake_done(&server, 0, IV_FINISH_STOP);
+    fake_token(&server, 1, 1, "x");
+    assert_non_null(server.tasks);
+    fake_leave(&x);
+    assert_int_equal(bridge.cancelled, 2);
+    fake_close(&x);
+}
+
+static void aborts(void **state) {
+    (void)state;
+    static const char *const bodies[] = {"{\"text\":[\"a\",\"b\"],\"rid\":[\"r1\",\"r2\"]}",
+                                         "{\"text\":[\"a\",\"b\"],\"rid\":[\"r1\",\"r2\"],\"stream\":true}"};
+    for (size_t i = 0; i < 2; i++) {
+        begin(NULL);
+        iv_exchange x = ask("/generate", bodies[i]), other = ask("/abort_request", "{\"rid\":\"nobody\"}"),
+                    right = ask("/abort_request", "{\"rid\":[\"r2\"]}");
+        run(&x);
+        fake_token(&server, 0, 1, "begun");
+        run(&other);
+        json_t *v = answer(&other, 200);
+        assert_int_equal(json_integer_value(json_object_get(v, "aborted")), 0);
+        json_decref(v);
+        run(&right);
+        v = answer(&right, 200);
+        assert_int_equal(json_integer_value(json_object_get(v, "aborted")), 1);
+        json_decref(v);
+        assert_true(x.ended);
+        assert_int_equal(bridge.cancelled, 2);
+        assert_non_null(strstr(x.out.data, "\"type\":\"abort\""));
+        assert_non_null(strstr(x.out.data, "begun"));
+        fake_close(&x);
+    }
+}
+
+/* A stream whose reader has gone silently is aborted without harm, and not counted as over. */
+static void abort_of_a_leaving_reader(void **state) {
+    (void)state;
+    iv_exchange x = ask("/generate", "{\"text\":\"a\",\"stream\":true}"),
+                all = ask("/abort_request", "{\"abort_all\":true}");
+    run(&x);
+    x.writes_left = 0, x.late = true;
+    run(&all);
+    json_decref(answer(&all, 200));
+    all = ask("/abort_request", "{\"abort_all\":true}");
+    run(&all);
+    json_decref(answer(&all, 200));
+    fake_leave(&x);
+    fake_close(&x);
+}
+
+static void orders(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body;
+        iv_order order;
+    } cases[] = {{"/flush_cache", NULL, IV_ORDER_FLUSH},
+                 {"/pause", NULL, IV_ORDER_PAUSE},
+                 {"/pause_generation", "{\"mode\":\"in_place\"}", IV_ORDER_PAUSE},
+                 {"/resume", NULL, IV_ORDER_CONTINUE},
+                 {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_ORDER_UPDATE_WEIGHTS}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int busy = 0; busy < 3; busy++) {
+            iv_exchange x = ask(cases[i].path, cases[i].body);
+            run(&x);
+            assert_int_equal(bridge.last_order, cases[i].order);
+            assert_false(x.ended);
+            iv_report r = {.kind = IV_REPORT_ORDER,
+                           .owner = bridge.order_owner,
+                           .status = busy ? IV_BUSY : IV_OK,
+                           .message = busy ? "requests run" : ""};
+            if (busy == 2) fake_leave(&x);
+            iv_server_take_report(&server, &r);
+            if (busy == 2)
+                fake_close(&x);
+            else
+                json_decref(answer(&x, busy ? 409 : 200));
+        }
+    iv_exchange x = ask("/pause", NULL);
+    x.query = "drain";
+    run(&x);
+    expect_error_answer(&x, 400, "invalid_request_error", "mode");
+}
+
+static void bodies_that_are_none(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *param;
+    } cases[] = {
+        {"/v1/completions", "", "body"},
+        {"/v1/completions", "[1]", "body"},
+        {"/v1/completions", "{\"prompt\":\"a\"", NULL},
+        {"/v1/completions", "{\"prompt\":\"a\",\"prompt\":\"b\"}", NULL},
+        {"/v1/completions", "{}", "prompt"},
+        {"/v1/completions", "{\"prompt\":[]}", "prompt"},
+        {"/v1/completions", "{\"prompt\":[1,\"a\"]}", "prompt"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens"},
+        {"/v1/chat/completions", "{\"messages\":[]}", "messages"},
+        {"/v1/chat/completions", "{}", "messages"},
+        {"/generate", "{}", "text"},
+        {"/tokenize", "{}", "prompt"},
+        {"/detokenize", "{}", "tokens"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        if (x.status != 400) fail_msg("%s %s: %d", cases[i].path, cases[i].body, x.status);
+        if (cases[i].param && strcmp(cases[i].param, "body") != 0)
+            expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+        else
+            fake_close(&x);
+    }
+    assert_int_equal(bridge.count, 0);
+}
+
+static void too_many_answers(void **state) {
+    (void)state;
+    iv_buf b = {0};
+    assert_true(iv_buf_puts(&b, "{\"n\":128,\"prompt\":[\"a\""));
+    for (int i = 0; i < 8; i++) assert_true(iv_buf_puts(&b, ",\"a\""));
+    assert_true(iv_buf_puts(&b, "]}"));
+    iv_exchange x = ask("/v1/completions", b.data);
+    run(&x);
+    expect_error_answer(&x, 400, "invalid_request_error", "n");
+    iv_buf_free(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(choices_keep_their_order, begin, end),
+        cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
+        cmocka_unit_test_setup_teardown(full_queue_is_429, begin, end),
+        cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),
+        cmocka_unit_test_setup_teardown(late_error_is_an_event, begin, end),
+        cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
+        cmocka_unit_test_setup_teardown(tool_calls, begin, end),
+        cmocka_unit_test_setup_teardown(readers_leave, begin, end),
+        cmocka_unit_test_setup_teardown(aborts, begin, end),
+        cmocka_unit_test_setup_teardown(abort_of_a_leaving_reader, begin, end),
+        cmocka_unit_test_setup_teardown(orders, begin, end),
+        cmocka_unit_test_setup_teardown(bodies_that_are_none, begin, end),
+        cmocka_unit_test_setup_teardown(too_many_answers, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, close_words);
+}

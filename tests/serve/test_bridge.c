@@ -1,0 +1,554 @@
+/* The bridge: what goes over it comes back whole, in order and with the bits of a quiet engine; its bounds; cancelling;
+ * orders; the loss of the engine. One thread is the server here, the other is the bridge's own. */
+#include "../engine/made_model.h"
+#include "model/forward.h"
+#include "serve/bridge.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+
+enum { WAIT_MS = 20000 };
+
+/* ---- an engine that can be lost ------------------------------------------------------------------------ */
+
+static atomic_bool lost;
+
+iv_status __real_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
+iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
+
+iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    return atomic_load(&lost) ? iv_fail(err, IV_IO, "rank 1 is gone") : __real_iv_ranks_forward(e, b, err);
+}
+
+/* ---- a server in small --------------------------------------------------------------------------------- */
+
+/* What a request or an order has heard. */
+typedef struct listener {
+    answer answer;
+    uint64_t id;
+    size_t reports, refusals, orders;
+    bool silent; /* must hear nothing more */
+    iv_status status;
+    char message[300];
+} listener;
+
+static iv_bridge *open_bridge(size_t queued, size_t reports, size_t seqs) {
+    iv_bridge_options o = {.engine = small_options(), .queued_requests_max = queued, .reports_max = reports};
+    o.engine.max_num_seqs = seqs;
+    iv_bridge *b = NULL;
+    iv_error err;
+    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    assert_non_null(b);
+    return b;
+}
+
+static iv_bridge_stats stats_of(iv_bridge *b) {
+    iv_bridge_stats s;
+    iv_bridge_get_stats(b, &s);
+    return s;
+}
+
+static void hear(const iv_report *r) {
+    listener *l = r->owner;
+    assert_false(l->silent);
+    assert_int_equal(r->id, l->id);
+    assert_int_equal(l->refusals, 0); /* nothing follows */
+    l->reports++;
+    switch (r->kind) {
+    case IV_REPORT_TOKEN:
+    case IV_REPORT_DONE:
+        assert_int_equal(r->event->request, l->id);
+        assert_int_equal(r->kind == IV_REPORT_DONE, r->event->kind == IV_EVENT_DONE);
+        assert_null(r->event->logits);
+        note_event(&l->answer, r->event);
+        break;
+    case IV_REPORT_REFUSED: l->refusals++; break;
+    case IV_REPORT_ORDER: l->orders++; break;
+    }
+    if (r->kind == IV_REPORT_TOKEN || r->kind == IV_REPORT_DONE) return;
+    l->status = r->status;
+    snprintf(l->message, sizeof l->message, "%s", r->message);
+}
+
+static bool is_readable(iv_bridge *b, int wait_ms) {
+    struct pollfd fd = {.fd = iv_bridge_fd(b), .events = POLLIN};
+    return poll(&fd, 1, wait_ms) == 1;
+}
+
+/* Takes what is there after waiting for something. */
+static void pump(iv_bridge *b) {
+    iv_report r;
+    if (!is_readable(b, WAIT_MS)) fail_msg("no report came");
+    while (iv_bridge_next(b, &r)) hear(&r);
+    assert_false(iv_bridge_next(b, &r));
+}
+
+static bool ended(const listener *l) { return l->answer.done_events || l->refusals || l->orders; }
+
+static void finish(iv_bridge *b, listener *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        while (!ended(&list[i]) && !list[i].silent) pump(b);
+}
+
+static listener *listeners(size_t n) {
+    listener *l = calloc(n, sizeof *l);
+    assert_non_null(l);
+    return l;
+}
+
+static void start_again(listener *l, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        iv_buf_free(&l[i].answer.text);
+        l[i] = (listener){0};
+    }
+}
+
+static void forget(listener *l, size_t n) {
+    start_again(l, n);
+    free(l);
+}
+
+static void order(iv_bridge *b, iv_order what, iv_status wanted, const char *words) {
+    listener *l = listeners(1);
+    iv_error err;
+    ASSERT_OK(iv_bridge_order(b, what, "models/none", l, &err), &err);
+    finish(b, l, 1);
+    assert_int_equal(l->status, wanted);
+    if (!strstr(l->message, words)) fail_msg("wanted \"%s\" in: %s", words, l->message);
+    forget(l, 1);
+}
+
+/* The request i of many: different prompts, lengths and seeds. */
+static iv_request nth(iv_bridge *b, size_t i, char text[64]) {
+    iv_request r;
+    iv_bridge_request_init(b, &r);
+    snprintf(text, 64, "Tom has %zu apples and buys %zu more.", 3 + i % 40, 2 + i % 7);
+    r.text = text, r.text_bytes = strlen(text), r.max_tokens = 3 + i % 11;
+    r.has_seed = true, r.seed = i, r.temperature = i % 3 ? 1.0f : 0.0f;
+    return r;
+}
+
+static void ask_nth(iv_bridge *b, size_t i, listener *l) {
+    char text[64];
+    iv_error err;
+    iv_request r = nth(b, i, text);
+    ASSERT_OK(iv_bridge_submit(b, &r, l, &l->id, &err), &err);
+    memset(text, '?', sizeof text); /* it is the bridge's own copy that counts */
+}
+
+/* A long one, that runs until it is ended. */
+static void ask_long(iv_bridge *b, listener *l) {
+    static const int32_t ids[] = {5, 6, 7};
+    iv_request r;
+    iv_error err;
+    iv_bridge_request_init(b, &r);
+    r.ids = ids, r.id_count = 3, r.ignore_eos = true, r.has_seed = true, r.seed = 1;
+    r.max_tokens = SANITIZED ? 60 : 200;
+    ASSERT_OK(iv_bridge_submit(b, &r, l, &l->id, &err), &err);
+}
+
+/* The same on an engine of its own. */
+static answer *quiet(iv_engine *e, iv_bridge *b, size_t i) {
+    char text[64];
+    iv_request r = nth(b, i, text);
+    return answer_to(e, &r);
+}
+
+static void assert_nothing_held(iv_bridge *b) {
+    iv_bridge_stats s = stats_of(b);
+    assert_int_equal(s.engine.running + s.engine.waiting + s.queued, 0);
+    assert_int_equal(s.engine.kv_pages, s.engine.kv_pages_free + s.engine.kv_pages_cached);
+}
+
+/* ---- copies -------------------------------------------------------------------------------------------- */
+
+static void every_field_travels(void **state) {
+    (void)state;
+    iv_engine *e = open_small();
+    iv_bridge *b = open_bridge(0, 0, 0);
+    listener *l = listeners(1);
+    iv_error err;
+    char first[] = "banana", second[] = "1", *stop[] = {first, second}, text[] = "2 + 2 =";
+    iv_logit_bias bias[] = {{16, 3}, {279, -100}};
+    int32_t stop_ids[] = {42};
+    l->answer.top = calloc(ANSWER_TOKENS_MAX, sizeof *l->answer.top);
+    answer *want = answers_new(1);
+    want->top = calloc(ANSWER_TOKENS_MAX, sizeof *want->top);
+    iv_request r = ask(e, text, 40);
+    r.stop = (const char *const *)stop, r.stop_count = 2, r.logit_bias = bias, r.logit_bias_count = 2;
+    r.stop_ids = stop_ids, r.stop_id_count = 1, r.logprobs = 5, r.keep_receipt = true;
+    submit(e, &r, want);
+    run_all(e, want, 1);
+    assert_true(want->has_stop);
+    ASSERT_OK(iv_bridge_submit(b, &r, l, &l->id, &err), &err);
+    memset(first, 0, sizeof first), memset(second, 0, sizeof second), memset(stop, 0, sizeof stop);
+    memset(text, 0, sizeof text), memset(bias, 0, sizeof bias), memset(stop_ids, 0xff, sizeof stop_ids);
+    finish(b, l, 1);
+    assert_same_answer("over the bridge", want, &l->answer);
+    assert_string_equal(l->answer.stop, "1");
+    assert_int_equal(l->answer.top_count, 5);
+    assert_memory_equal(want->top, l->answer.top, want->count * sizeof *want->top);
+    assert_string_equal(iv_bridge_info(b)->fingerprint, stats_of(b).fingerprint);
+    free(want->top), free(l->answer.top);
+    answers_free(want, 1);
+    forget(l, 1);
+    iv_bridge_close(b);
+    iv_engine_close(e);
+}
+
+/* A token's own alternatives and a receipt are there while their report is, and with the next call gone. */
+static void a_receipt_travels(void **state) {
+    (void)state;
+    iv_bridge *b = open_bridge(0, 0, 0);
+    char text[64];
+    iv_error err;
+    uint64_t id;
+    iv_report report;
+    iv_request r = nth(b, 1, text);
+    r.keep_receipt = true, r.keep_logits = true;
+    ASSERT_OK(iv_bridge_submit(b, &r, b, &id, &err), &err);
+    do {
+        assert_true(is_readable(b, WAIT_MS));
+        assert_true(iv_bridge_next(b, &report));
+        assert_null(report.event->logits);
+    } while (report.kind != IV_REPORT_DONE);
+    iv_receipt *receipt = NULL;
+    assert_non_null(report.event->receipt);
+    ASSERT_OK(iv_receipt_read("receipt", report.event->receipt, strlen(report.event->receipt), &receipt, &err), &err);
+    iv_receipt_close(receipt);
+    iv_bridge_close(b);
+}
+
+static void refusals_are_reports(void **state) {
+    (void)state;
+    iv_bridge *b = open_bridge(0, 0, 0);
+    listener *l = listeners(2);
+    char text[64];
+    iv_error err;
+    iv_request r = nth(b, 0, text);
+    r.temperature = -1;
+    ASSERT_OK(iv_bridge_submit(b, &r, &l[0], &l[0].id, &err), &err);
+    ask_nth(b, 1, &l[1]);
+    finish(b, l, 2);
+    assert_int_equal(l[0].status, IV_INVALID);
+    assert_non_null(strstr(l[0].message, "temperature: wanted 0 to 100, found -1"));
+    assert_int_equal(l[0].reports, 1);
+    assert_int_equal(l[1].answer.done_events, 1);
+    assert_nothing_held(b);
+    forget(l, 2);
+    iv_bridge_close(b);
+}
+
+/* ---- many ---------------------------------------------------------------------------------------------- */
+
+/* Requests come, are cancelled while they are queued, waiting, read or written, or end; who was not cancelled has the
+ * answer of a quiet engine. */
+static void a_crowd_with_cancels(void **state) {
+    (void)state;
+    enum { N = SANITIZED ? 40 : 200 };
+    rng random = rng_start("a_crowd_with_cancels");
+    iv_engine *e = open_small();
+    iv_bridge *b = open_bridge(N, 0, 8);
+    listener *l = listeners(N);
+    iv_report report;
+    size_t kept = 0;
+    for (size_t i = 0; i < N; i++) {
+        ask_nth(b, i, &l[i]);
+        if (rng_below(&random, 4) == 0 && is_readable(b, 0) && iv_bridge_next(b, &report)) hear(&report);
+        size_t victim = rng_below(&random, i + 1);
+        if (rng_below(&random, 2) || ended(&l[victim])) continue;
+        iv_bridge_cancel(b, l[victim].id);
+        iv_bridge_cancel(b, l[victim].id);
+        l[victim].silent = true;
+    }
+    iv_bridge_cancel(b, 0);
+    iv_bridge_cancel(b, UINT64_MAX);
+    finish(b, l, N);
+    for (size_t i = 0; i < N; i++) {
+        if (l[i].silent) continue;
+        answer *want = quiet(e, b, i);
+        assert_same_answer("in the crowd", want, &l[i].answer);
+        answers_free(want, 1);
+        kept++;
+    }
+    assert_true(kept > N / 4 && kept < N);
+    order(b, IV_ORDER_FLUSH, IV_OK, ""); /* and with it, the cancelled ones are gone */
+    assert_nothing_held(b);
+    assert_int_equal(stats_of(b).engine.kv_pages_cached, 0);
+    assert_int_equal(stats_of(b).cancelled, N - kept);
+    forget(l, N);
+    iv_bridge_close(b);
+    iv_engine_close(e);
+}
+
+static void the_queue_is_bounded(void **state) {
+    (void)state;
+    enum { QUEUE = 5, SEQS = 2, N = QUEUE + SEQS };
+    iv_bridge *b = open_bridge(QUEUE, 0, SEQS);
+    listener *l = listeners(N + 2);
+    char text[64];
+    iv_error err;
+    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    for (size_t i = 0; i < N; i++) ask_nth(b, i, &l[i]);
+    iv_request r = nth(b, 9, text);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(iv_bridge_submit(b, &r, l, &l[N].id, &err), IV_BUSY);
+        assert_non_null(strstr(err.message, "7 requests wait already"));
+    }
+    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    finish(b, l, N);
+    ask_nth(b, 9, &l[N]);
+    finish(b, l, N + 1);
+    assert_nothing_held(b);
+    forget(l, N + 2);
+    iv_bridge_close(b);
+}
+
+/* A server that takes nothing stops the engine; taking lets it go on, and nothing is lost. */
+static void reports_are_bounded(void **state) {
+    (void)state;
+    enum { N = 6, MOST = 50, SEQS = 4 };
+    iv_bridge *b = open_bridge(0, MOST, SEQS);
+    listener *l = listeners(N);
+    iv_bridge_stats now, before;
+    for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+    do {
+        before = stats_of(b);
+        usleep(SANITIZED ? 500000 : 100000);
+        now = stats_of(b);
+    } while (now.engine.steps != before.engine.steps || now.waiting_reports < MOST);
+    assert_in_range(now.waiting_reports, MOST, MOST + 2 * SEQS);
+    finish(b, l, N);
+    for (size_t i = 1; i < N; i++) assert_same_answer("after the stop", &l[0].answer, &l[i].answer);
+    assert_int_equal(l[0].answer.finish, IV_FINISH_LENGTH);
+    iv_bridge_stats s = stats_of(b);
+    uint64_t steps = 0;
+    for (size_t i = 0; i < IV_STEP_BUCKETS; i++) steps += s.step_tokens[i];
+    assert_true(steps > 0 && steps <= s.engine.steps);
+    forget(l, N);
+    iv_bridge_close(b);
+}
+
+/* ---- orders -------------------------------------------------------------------------------------------- */
+
+static void pause_and_continue(void **state) {
+    (void)state;
+    iv_engine *e = open_small();
+    iv_bridge *b = open_bridge(0, 0, 0);
+    listener *l = listeners(2);
+    ask_long(b, &l[0]);
+    while (l[0].answer.count < 3) pump(b);
+    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    assert_true(stats_of(b).paused);
+    size_t count = l[0].answer.count;
+    ask_nth(b, 4, &l[1]);
+    assert_false(is_readable(b, 200)); /* nothing moves */
+    order(b, IV_ORDER_FLUSH, IV_BUSY, "wait or run");
+    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    assert_int_equal(l[0].answer.count, count);
+    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    finish(b, l, 2);
+    answer *want = quiet(e, b, 4);
+    assert_same_answer("after a pause", want, &l[1].answer);
+    answers_free(want, 1);
+    forget(l, 2);
+    iv_bridge_close(b);
+    iv_engine_close(e);
+}
+
+/* Also while paused: those that are aborted say so, and their pages are free. */
+static void abort_all(void **state) {
+    (void)state;
+    for (int paused = 0; paused < 2; paused++) {
+        enum { N = 20 };
+        iv_bridge *b = open_bridge(0, 0, 4);
+        listener *l = listeners(N + 1);
+        for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+        while (l[0].answer.count < 2) pump(b);
+        if (paused) order(b, IV_ORDER_PAUSE, IV_OK, "");
+        order(b, IV_ORDER_ABORT_ALL, IV_OK, "");
+        for (size_t i = 0; i < N; i++) { /* each had its end before the order had its */
+            assert_int_equal(l[i].answer.done_events, 1);
+            assert_int_equal(l[i].answer.finish, IV_FINISH_CANCELLED);
+        }
+        assert_nothing_held(b);
+        order(b, IV_ORDER_FLUSH, IV_OK, "");
+        order(b, IV_ORDER_ABORT_ALL, IV_OK, "");
+        if (paused) order(b, IV_ORDER_CONTINUE, IV_OK, "");
+        ask_nth(b, 1, &l[N]);
+        finish(b, l, N + 1);
+        forget(l, N + 1);
+        iv_bridge_close(b);
+    }
+}
+
+/* The last one leaves during a pause: no step may compute, but its memory comes back. */
+static void cancelled_while_paused(void **state) {
+    (void)state;
+    iv_bridge *b = open_bridge(0, 0, 0);
+    listener *l = listeners(2);
+    ask_long(b, &l[0]);
+    ask_long(b, &l[1]);
+    while (l[0].answer.count < 2 || l[1].answer.count < 2) pump(b);
+    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    uint64_t computed = stats_of(b).engine.tokens_computed;
+    for (size_t i = 0; i < 2; i++) iv_bridge_cancel(b, l[i].id), l[i].silent = true;
+    order(b, IV_ORDER_FLUSH, IV_OK, "");
+    assert_nothing_held(b);
+    assert_int_equal(stats_of(b).engine.tokens_computed, computed);
+    forget(l, 2);
+    iv_bridge_close(b);
+}
+
+/* What cannot be loaded changes nothing. */
+static void weights_stay(void **state) {
+    (void)state;
+    iv_bridge *b = open_bridge(0, 0, 0);
+    listener *l = listeners(2);
+    iv_error err;
+    char fingerprint[128];
+    snprintf(fingerprint, sizeof fingerprint, "%s", stats_of(b).fingerprint);
+    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, "/nowhere", l, &err), &err);
+    ask_nth(b, 0, &l[1]);
+    finish(b, l, 2);
+    assert_int_equal(l->status, IV_NOT_FOUND);
+    assert_non_null(strstr(l->message, "/nowhere"));
+    assert_int_equal(l[1].answer.done_events, 1);
+    assert_string_equal(stats_of(b).fingerprint, fingerprint);
+    assert_int_equal(stats_of(b).weight_version, 0);
+    assert_false(stats_of(b).loading);
+    forget(l, 2);
+    iv_bridge_close(b);
+}
+
+/* A model that differs in some weights. */
+static void make_two(made_model *old, made_model *new) {
+    made_open(old, "llama31"), made_open(new, "llama31");
+    size_t down = made_find(new, "model.layers.0.mlp.down_proj.weight"), n = made_elements(new, down);
+    for (size_t i = 0; i < n; i += 7)
+        put_type(new->tensors[down].dtype, new->data[down], i, (float)(i % 64) / 256.0f - 0.1f);
+    made_write(old), made_write(new);
+}
+
+/* Requests before the order end on the old weights, those behind it run on the new ones; orders may overtake. */
+static void new_weights(void **state) {
+    (void)state;
+    enum { N = 6 };
+    made_model old, new;
+    make_two(&old, &new);
+    iv_bridge_options o = {.engine = made_options(old.s.dir)};
+    iv_bridge *b = NULL;
+    iv_error err;
+    listener *l = listeners(2 * N + 1), *update = &l[2 * N];
+    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    iv_bridge_stats before = stats_of(b);
+    for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+    while (l[0].answer.count < 2) pump(b);
+    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
+    for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
+    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    while (!ended(update)) pump(b); /* it cannot be: they do not go on */
+    assert_int_equal(update->status, IV_BUSY);
+    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    finish(b, l, 2 * N);
+    assert_string_equal(l[0].answer.digest, l[N].answer.digest);
+    *update = (listener){0};
+    start_again(l, 2 * N);
+    for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
+    for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
+    while (!ended(update)) pump(b);
+    for (size_t i = 0; i < N; i++) assert_int_equal(l[i].answer.done_events, 1);
+    assert_int_equal(update->status, IV_OK);
+    finish(b, l, 2 * N);
+    iv_bridge_stats after = stats_of(b);
+    assert_int_equal(after.weight_version, 1);
+    assert_string_not_equal(after.fingerprint, before.fingerprint);
+    assert_string_not_equal(after.weights_digest, before.weights_digest);
+    assert_string_equal(iv_bridge_info(b)->fingerprint, before.fingerprint);
+    for (size_t i = 0; i < 2 * N; i++) assert_same_answer("weights", &l[i / N * N].answer, &l[i].answer);
+    assert_string_not_equal(l[0].answer.digest, l[N].answer.digest);
+    forget(l, 2 * N + 1);
+    iv_bridge_close(b);
+    made_close(&old), made_close(&new);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------------- */
+
+static void the_engine_is_lost(void **state) {
+    (void)state;
+    enum { N = 12 };
+    iv_bridge *b = open_bridge(0, 0, 4);
+    listener *l = listeners(N);
+    iv_error err;
+    for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
+    while (l[0].answer.count < 2) pump(b);
+    iv_bridge_cancel(b, l[1].id), l[1].silent = true;
+    atomic_store(&lost, true);
+    finish(b, l, N);
+    for (size_t i = 0; i < N; i++) {
+        if (l[i].silent) continue;
+        assert_int_equal(l[i].refusals, 1);
+        assert_int_equal(l[i].status, IV_IO);
+        assert_string_equal(l[i].message, "rank 1 is gone");
+    }
+    iv_bridge_stats s = stats_of(b);
+    assert_true(s.failed);
+    assert_string_equal(s.why, "rank 1 is gone");
+    char text[64];
+    iv_request r = nth(b, 0, text);
+    assert_int_equal(iv_bridge_submit(b, &r, l, &l[0].id, &err), IV_IO);
+    assert_non_null(strstr(err.message, "the engine is lost: rank 1 is gone"));
+    assert_int_equal(iv_bridge_order(b, IV_ORDER_FLUSH, NULL, l, &err), IV_IO);
+    iv_bridge_cancel(b, l[2].id);
+    forget(l, N);
+    iv_bridge_close(b);
+    atomic_store(&lost, false);
+}
+
+/* Closing with everything under way: queued, running, reported; whatever was taken last. */
+static void closing_in_the_middle(void **state) {
+    (void)state;
+    for (size_t round = 0; round < 4; round++) {
+        iv_bridge *b = open_bridge(0, 0, 2);
+        listener *l = listeners(10);
+        iv_error err;
+        for (size_t i = 0; i < 10; i++) ask_long(b, &l[i]);
+        if (round) pump(b);
+        iv_bridge_cancel(b, l[round].id), l[round].silent = true;
+        if (round > 1) ASSERT_OK(iv_bridge_order(b, IV_ORDER_ABORT_ALL, NULL, &l[9], &err), &err);
+        iv_bridge_close(b);
+        forget(l, 10);
+    }
+    iv_bridge_close(NULL);
+}
+
+static void bad_options(void **state) {
+    (void)state;
+    iv_bridge_options o = {.engine = small_options(), .queued_requests_max = IV_QUEUED_REQUESTS_MAX + 1};
+    iv_bridge *b;
+    iv_error err;
+    assert_int_equal(iv_bridge_open(&o, &b, &err), IV_INVALID);
+    assert_null(b);
+    o.queued_requests_max = 1, o.engine.model = "/nowhere";
+    assert_int_equal(iv_bridge_open(&o, &b, &err), IV_NOT_FOUND);
+    assert_null(b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_travels),
+                                       cmocka_unit_test(a_receipt_travels),
+                                       cmocka_unit_test(refusals_are_reports),
+                                       cmocka_unit_test(a_crowd_with_cancels),
+                                       cmocka_unit_test(the_queue_is_bounded),
+                                       cmocka_unit_test(reports_are_bounded),
+                                       cmocka_unit_test(pause_and_continue),
+                                       cmocka_unit_test(abort_all),
+                                       cmocka_unit_test(cancelled_while_paused),
+                                       cmocka_unit_test(weights_stay),
+                                       cmocka_unit_test(new_weights),
+                                       cmocka_unit_test(the_engine_is_lost),
+                                       cmocka_unit_test(closing_in_the_middle),
+                                       cmocka_unit_test(bad_options)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
