@@ -102,7 +102,7 @@ class Model:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    model, api_key, admin_key, html, policy = None, None, None, b"", ""
+    model, api_key, admin_key = None, None, None
 
     def log_message(self, *_):
         pass
@@ -129,7 +129,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.split("?")[0]
         if path == "/":
-            return self.reply(200, self.html, "text/html; charset=utf-8", [("Content-Security-Policy", self.policy)])
+            html = page()
+            return self.reply(200, html, "text/html; charset=utf-8", [("Content-Security-Policy", policy(html))])
         if not self.allowed(self.api_key):
             return None
         if path == "/v1/models":
@@ -320,9 +321,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def start(port=0, vanilla=False, api_key=None, admin_key=None, token_seconds=0.003):
-    html = page()
     model = Model(vanilla, token_seconds)
-    handler = type("Bound", (Handler,), {"model": model, "api_key": api_key, "admin_key": admin_key, "html": html, "policy": policy(html)})
+    handler = type("Bound", (Handler,), {"model": model, "api_key": api_key, "admin_key": admin_key})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

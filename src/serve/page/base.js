@@ -24,8 +24,8 @@ function seconds(s) {
   if (s < 1) return (s * 1e3).toFixed(s < 0.01 ? 1 : 0) + ' ms';
   return s.toFixed(s < 10 ? 2 : 1) + ' s';
 }
-const rate = (x) => (x >= 100 ? thousands(x) : x >= 10 ? x.toFixed(0) : x.toFixed(1));
-const percent = (p) => (p >= 0.9995 ? '100' : p >= 0.1 ? (p * 100).toFixed(1) : p >= 0.0001 ? (p * 100).toPrecision(2) : '<0.01') + ' %';
+const rate = (x) => (Number.isInteger(x) && x < 1e4 ? String(x) : x >= 100 ? thousands(x) : x >= 10 ? x.toFixed(0) : x.toFixed(1));
+const percent = (p) => (p === 0 ? '0' : p >= 0.9995 ? '100' : p >= 0.1 ? (p * 100).toFixed(1) : p >= 0.0001 ? (p * 100).toPrecision(2) : '<0.01') + ' %';
 const plain = (x) => (typeof x === 'number' ? String(Math.fround(x) === x ? Number(x.toPrecision(6)) : x) : String(x));
 const shortDigest = (d) => (d || '').replace('sha256:', '').slice(0, 12);
 const plural = (n, one, many) => n + ' ' + (n === 1 ? one : many || one + 's');

@@ -14,14 +14,14 @@ const fields = [
   {name: 'min_p', label: 'Min-p', kind: 'number', min: 0, max: 1, neutral: 'off'},
   {name: 'repetition_penalty', label: 'Repetition penalty', kind: 'number', min: 0, max: 100, neutral: 1},
   {name: 'max_tokens', label: 'Most tokens', kind: 'integer', min: 1, neutral: 'what fits'},
-  {name: 'stop', label: 'Stop before', kind: 'text', neutral: 'nothing'},
+  {name: 'stop', label: 'Stop before', kind: 'words', neutral: 'nothing'},
   {name: 'thinking', label: 'Thinking', kind: 'choice', options: [['', 'as the template has it'], ['true', 'on'], ['false', 'off']]},
   {name: 'system', label: 'System prompt', kind: 'area', neutral: 'none'},
 ];
 
 function makeFields() {
   fill($('fields'), fields.map((f) => {
-    const common = {id: 'field-' + f.name, name: f.name, class: f.kind === 'area' ? '' : 'mono', placeholder: String(f.neutral ?? ''), autocomplete: 'off'};
+    const common = {id: 'field-' + f.name, name: f.name, class: f.kind === 'area' ? '' : 'mono', placeholder: f.kind === 'number' || f.kind === 'integer' && f.name !== 'max_tokens' ? 'model’s own' : String(f.neutral ?? ''), autocomplete: 'off'};
     const input =
       f.kind === 'choice' ? el('select', common, f.options.map(([v, t]) => el('option', {value: v}, t)))
       : f.kind === 'area' ? el('textarea', {...common, rows: 2})
@@ -170,6 +170,7 @@ async function runVersion(turnIndex, answer, label) {
   showRunning();
   showEffect();
   showTokens();
+  poll();
 }
 function stopAnswer() {
   chat.running?.abort.abort();
@@ -254,7 +255,7 @@ function digestMark(a) {
   const good = a.digest === null ? null : a.digest === claimed;
   const title = claimed + (good ? '\nThis page computed it from the tokens that it got' : good === false ? '\nThis page computed ' + a.digest : '');
   return el('button', {type: 'button', class: 'digest mono ' + (good === false ? 'bad' : good ? 'good' : ''), title, onclick: () => copy(claimed, 'Digest')},
-    shortDigest(claimed), good ? ' ✓' : good === false ? ' ≠ ' + shortDigest(a.digest) : '');
+    el('small', {}, 'digest '), shortDigest(claimed), good ? ' ✓' : good === false ? ' ≠ ' + shortDigest(a.digest) : '');
 }
 
 function drawAnswer(i) {

@@ -11,7 +11,7 @@ function parseMetrics(text) {
     const m = /^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)/.exec(line);
     if (!m) continue;
     const labels = {};
-    for (const l of (m[2] || '').matchAll(/([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"/g)) labels[l[1]] = l[2];
+    for (const l of (m[2] || '').matchAll(/([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"/g)) labels[l[1]] = l[2].replace(/\\(.)/g, (_, c) => (c === 'n' ? '\n' : c));
     if (!map.has(m[1])) map.set(m[1], []);
     map.get(m[1]).push({labels, value: m[3] === '+Inf' ? Infinity : Number(m[3])});
   }
@@ -138,7 +138,7 @@ function drawLive() {
 
 function readPlot(c, e) {
   const box = e.currentTarget.getBoundingClientRect();
-  const back = Math.round((1 - (e.clientX - box.left) / box.width) * (historyMax - 1));
+  const back = Math.round((1 - (e.clientX - box.left) / box.width) * (Math.max(60, live.history.length) - 1));
   c.at = Math.max(0, Math.min(live.history.length - 1, back));
   drawChart(c);
 }
@@ -152,9 +152,10 @@ function drawChart(c) {
   const value = values[values.length - 1 - back];
   card.querySelector('.value b').textContent = isFinite(value) ? c.show(value) : '–';
   card.querySelector('.value span').textContent = c.at ? back + ' s ago' : c.kv && isFinite(live.history.at(-1).pages) ? kvWords() : c.unit;
+  const width = Math.max(60, values.length);
   let line = '', area = '', open = false, lastX = 0;
   values.forEach((v, i) => {
-    const x = historyMax - values.length + i;
+    const x = width - values.length + i;
     if (!isFinite(v)) return void (open = false);
     const y = (1 - Math.min(1, v / most)) * 46 + 2;
     line += (open ? 'L' : 'M') + x + ' ' + y.toFixed(2);
@@ -163,16 +164,16 @@ function drawChart(c) {
     lastX = x;
   });
   if (area) area += `L${lastX} 48Z`;
-  const x = historyMax - 1 - back;
-  fill(card.querySelector('.plot'), el('svg', {viewBox: `0 0 ${historyMax - 1} 50`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${c.name} over the last three minutes`},
-    el('line', {class: 'ground', x1: 0, x2: historyMax, y1: 48, y2: 48}),
+  const x = width - 1 - back;
+  fill(card.querySelector('.plot'), el('svg', {viewBox: `0 0 ${width - 1} 50`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${c.name}, second by second`},
+    el('line', {class: 'ground', x1: 0, x2: width, y1: 48, y2: 48}),
     el('path', {class: 'area', d: area}), el('path', {class: 'line', d: line}),
     c.at !== undefined && el('line', {class: 'reading', x1: x, x2: x, y1: 0, y2: 48})),
     el('small', {class: 'mono'}, c.top ? '' : c.show(most / 1.08)));
 }
 function kvWords() {
   const s = live.history.at(-1);
-  return `${thousands(s.held)} held, ${thousands(s.cachedPages)} cached of ${thousands(s.pages)} pages`;
+  return `${thousands(s.held)} of ${thousands(s.pages)} pages, ${thousands(s.cachedPages)} cached`;
 }
 
 /* A bar a bucket, from the first that holds anything to the last. */

@@ -82,7 +82,7 @@ const penalties = () => ['presence_penalty', 'frequency_penalty', 'repetition_pe
 const most = () => proof.quiet.invar?.parameters?.max_tokens ?? proof.body.max_tokens;
 
 const ways = [
-  {name: 'Quiet', what: 'alone on the server; what all others are compared with', quiet: true, run: (row) => plainRun(row)},
+  {name: 'Quiet', what: 'alone on the server: the reference', quiet: true, run: (row) => plainRun(row)},
   {name: 'Warm', what: 'again: its prompt is now in the prefix cache', run: (row) => plainRun(row)},
   {name: 'Cold', what: 'after emptying the prefix cache', skip: () => !keys.admin && 'needs the admin key',
     run: async (row) => {
@@ -98,7 +98,7 @@ const ways = [
   {name: 'Sibling', what: 'the second of three answers of one request', skip: () => BigInt(proof.body.seed) < 1n && 'needs a seed above 0',
     run: (row) => plainRun(row, {stream: false, index: 1, more: {n: 3, seed: String(BigInt(proof.body.seed) - 1n)}})},
   {name: 'Crowd', what: () => `in the middle of ${proof.decoys} others`, run: (row) => amid(row, [decoyBody(proof.decoys, proof.span, 0)])},
-  {name: 'Chunked', what: 'beside long prompts, so that steps are full and prompts are read in pieces', run: (row) => amid(row, [longBody(4)])},
+  {name: 'Chunked', what: 'beside long prompts: steps are full, prompts read in pieces', run: (row) => amid(row, [longBody(4)])},
   {name: 'Shuffled', what: 'four copies at once, in a random order with others', run: shuffled},
   {name: 'Resumed', what: 'its first half given as prompt, the rest generated', skip: () =>
     !quietIds() ? 'the server did not say the token ids' : proof.quiet.tokens.length < 4 ? 'the answer is too short' : penalties() ? 'penalties count the prompt differently' : proof.body.stop ? 'a stop string may cross the cut' : false,
@@ -201,6 +201,7 @@ async function runProof() {
   showVerdict(stopped);
   $('save-proof').disabled = !proof.quiet;
   $('save-receipt').disabled = !proof.quiet?.invar?.receipt;
+  poll();
   if (proof.quiet?.invar?.receipt) $('replay').textContent = 'invar replay receipt.json MODEL';
 }
 
@@ -285,7 +286,7 @@ function strip(row) {
 const stateWords = {waiting: '', running: 'running', equal: 'equal', different: 'different', skipped: 'skipped', failed: 'failed'};
 function drawRow(row) {
   const {way, answer: a} = row;
-  const word = row.state === 'equal' ? (way.quiet ? 'the reference' : way.control ? 'differs, as it must' : 'equal')
+  const word = row.state === 'equal' ? (way.quiet ? 'reference' : way.control ? 'differs, as it must' : 'equal')
     : row.state === 'different' && way.control ? 'equal: this page cannot see a difference' : stateWords[row.state];
   const notes = [];
   if (row.note) notes.push(row.note);

@@ -4,13 +4,13 @@ const nearTie = 0.1; /* nats between the two likeliest */
 const view = {at: -1, answer: null};
 
 /* A token's text with what cannot be seen made visible. */
-const visible = (text) => (text === '' ? '∅' : text.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/ /g, '·'));
+const visible = (text) => (text === '' ? '∅' : text.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/ /g, '␣'));
 const probability = (t) => (typeof t.logprob === 'number' ? Math.exp(t.logprob) : NaN);
 function isTie(t) {
   return t.top?.length > 1 && t.top[0].logprob - t.top[1].logprob < nearTie;
 }
 /* 0 for a certain token to 1 for one in a thousand or less. */
-const heat = (t) => (typeof t.logprob === 'number' ? Math.min(1, -t.logprob / Math.log(1000)) : 0);
+const heat = (t) => (typeof t.logprob === 'number' ? Math.min(1, -t.logprob / Math.log(1000)) ** 0.65 : 0);
 
 function showTokens() {
   const a = chat.selected;
@@ -110,7 +110,7 @@ function drawToken(a, i) {
       row('position', position),
       row('bytes', bytes ? bytes.map((b) => b.toString(16).padStart(2, '0')).join(' ') : '–'),
       row('probability', percent(probability(t))),
-      row('raw log-prob', raw ? String(Math.fround(t.logprob) === t.logprob ? t.logprob : Number(t.logprob.toPrecision(9))) : '–', 'natural logarithm, of the model’s own distribution'),
+      row('raw log-prob', raw ? String(Number(t.logprob.toPrecision(9))) : '–', 'natural logarithm, of the model’s own distribution'),
       row('its bits', raw ? '0x' + hex8(floatBits(t.logprob)) : '–'),
       typeof t.sampling === 'number' && row('sampling log-prob', Number(t.sampling.toPrecision(9)), 'under the distribution that was sampled from: after temperature and filters'),
       !isNaN(gap) && row('first to second', gap.toFixed(4) + ' nats')),
