@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/v1/models":
             return self.reply(200, {"object": "list", "data": [{"id": "tiny-fake", "object": "model", "max_model_len": 2048}]})
         if path == "/server_info":
-            return self.reply(200, {"version": "0.1.0", "fingerprint": FINGERPRINT})
+            return self.reply(200, {"version": "0.1.0", "fingerprint": FINGERPRINT, "max_running_requests": 16})
         if path == "/metrics":
             return self.reply(200, self.metrics(), "text/plain")
         return self.error(404, "no such route")
@@ -320,11 +320,17 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """Browsers leave as they please."""
+
+
 def start(port=0, vanilla=False, api_key=None, admin_key=None, token_seconds=0.003):
     model = Model(vanilla, token_seconds)
     handler = type("Bound", (Handler,), {"model": model, "api_key": api_key, "admin_key": admin_key})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server, model
 

@@ -1,6 +1,6 @@
 /* main.js: panes, theme, keys, shortcuts; what is known of the server. */
 
-const server = {model: '', fingerprint: '', maxLength: 0};
+const server = {model: '', fingerprint: '', maxLength: 0, together: 16};
 const panes = ['chat', 'tokens', 'proof', 'live'];
 let current = '';
 
@@ -22,9 +22,9 @@ function go(pane) {
 function setProofDefaults() {
   const a = lastAnswer();
   if (a?.path === '/v1/chat/completions' && a.body.messages) return proveAnswer(a);
-  $('proof-prompt').value = examples[0];
+  $('proof-prompt').value = longExample;
   $('proof-seed').value = '7';
-  $('proof-max').value = '96';
+  $('proof-max').value = '160';
 }
 
 /* ---- theme -------------------------------------------------------------------------------------------- */
@@ -67,6 +67,8 @@ async function learnServer() {
     const fingerprint = info.fingerprint || info.system_fingerprint;
     if (fingerprint) showFingerprint(fingerprint);
     server.maxLength ||= info.max_model_len || info.max_total_num_tokens || 0;
+    if (info.max_running_requests > 1) server.together = info.max_running_requests;
+    if (!$('proof-decoys').value) $('proof-decoys').value = Math.min(24, server.together - 1);
     if (info.version) $('model').title = 'invar ' + info.version;
   } catch { /* an answer will tell */ }
 }
@@ -79,7 +81,7 @@ function showStatus(s) {
   }
   const state = s.failed === 1 ? 'engine lost' : s.paused === 1 ? 'paused' : '';
   e.className = 'status ' + (s.failed === 1 ? 'bad' : s.running > 0 ? 'busy' : 'idle');
-  e.textContent = state || (s.running > 0 ? `${s.running} running${s.waiting > 0 ? `, ${s.waiting} waiting` : ''}` : 'idle');
+  fill(e, state || (s.running > 0 ? s.running + ' running' : 'idle'), !state && s.waiting > 0 && el('span', {class: 'wide-only'}, `, ${s.waiting} waiting`));
 }
 
 /* ---- events --------------------------------------------------------------------------------------------- */
@@ -172,7 +174,6 @@ function start() {
     e.preventDefault();
     runProof();
   });
-  $('proof-decoys').value = '16';
   $('proof-max').value = '96';
   $('save-receipt').addEventListener('click', saveReceipt);
   $('save-proof').addEventListener('click', saveProof);

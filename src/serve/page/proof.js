@@ -1,5 +1,10 @@
 /* proof.js: one request run in many ways, each compared with the quiet run, token by token and bit by bit. */
 
+/* Longer than a page of the KV cache, so that there is something to keep and to cut. */
+const longExample =
+  'Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. Then Omar buys 14 more. Omar gives away 11. Then Omar buys 7 more. ' +
+  'Omar gives away 8. Then Omar buys 5 more. How many apples are left for Omar?';
+
 const proof = {before: [], like: {}, rows: [], quiet: null, abort: null};
 
 /* What surrounds the request. Each is one HTTP request with many prompts: browsers open six connections at most. */
@@ -56,7 +61,10 @@ async function plainRun(row, options) {
 async function amid(row, bodies, run) {
   const decoys = startDecoys(bodies);
   try {
-    for (let i = 0; i < 12 && (await runningNow()) < 2; i++) await wait(25);
+    for (let i = 0; i < 40 && row.peak < 2; i++) {
+      row.peak = Math.max(row.peak, await runningNow());
+      await wait(15);
+    }
     return await (run || plainRun)(row);
   } finally {
     decoys.stop();
@@ -180,8 +188,8 @@ async function runProof() {
     seed, max_tokens: Number($('proof-max').value) || 96, logprobs: true, top_logprobs: 0, return_token_ids: true,
   };
   if ($('proof-temperature').value !== '') proof.body.temperature = Number($('proof-temperature').value);
-  proof.decoys = Math.min(64, Math.max(1, Number($('proof-decoys').value) || 16));
-  proof.span = 160;
+  proof.decoys = Math.min(64, Math.max(1, Number($('proof-decoys').value) || Math.min(24, server.together - 1)));
+  proof.span = Math.max(32, Math.min(768, (server.maxLength || 1024) - 128)); /* cancelled when the row ends */
   proof.quiet = null;
   proof.abort = new AbortController();
   proof.rows = ways.map((way) => ({way, state: 'waiting', answer: null, note: '', peak: 0}));
@@ -302,6 +310,7 @@ function drawRow(row) {
     facts.push(plural(a.tokens.length, 'token'), seconds((a.ended - a.started) / 1e3));
     const cached = a.usage?.prompt_tokens_details?.cached_tokens;
     if (cached) facts.push(cached + ' cached');
+    if (cached === 0 && way.name === 'Warm') notes.push('nothing was cached: the prompt is shorter than a page');
   }
   row.item.className = 'run ' + row.state + (way.control ? ' control' : '');
   fill(row.item,
