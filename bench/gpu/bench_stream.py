@@ -99,7 +99,8 @@ def show(options, name, m, taken, floor, chosen):
     cublas, us = taken.get("cublas"), taken["chosen"]
     ratio = f"{cublas / us:.2f}" if cublas and us else "-"
     print(f"{name:12} m {m:3}  floor {floor:7.2f}  cublas {measure.microseconds(cublas):>7}  chosen "
-          f"{measure.microseconds(us):>7}  {ratio} of cublas, {us / floor if us else 0:.2f} of floor: {chosen}", flush=True)
+          f"{measure.microseconds(us):>7}  {ratio} of cublas, {us / floor if us else 0:.2f} of floor: {chosen}",
+          flush=True)
     for best, c in ours[:options.best]:
         print(f"    {best:8.2f} {c}", flush=True)
 

@@ -70,10 +70,11 @@ def worker(rank, ranks, program, hidden):
     dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29577", rank=rank, world_size=ranks,
                             device_id=torch.device("cuda", rank))
     waiting = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=300))
-    graphs = {}
+    graphs, kept = {}, []
     for rows in ROWS:
         x = [torch.randn(rows, hidden, device="cuda").to(torch.bfloat16) * 0.001 for _ in range(2)]
         graphs[rows] = graph_of(x, SHORT), graph_of(x, LONG)
+        kept.append(x)  # graphs do not
     theirs, mine = [], []
     for _ in range(ROUNDS):
         theirs.append(nccl(graphs))

@@ -13,13 +13,13 @@
 #include <string.h>
 
 enum {
-    BLOCKS_MAX = 128, /* of a join: enough to fill the links */
+    BLOCKS_MAX = 256, /* of a join: enough to fill the links */
     THREADS = IV_ROW_LANES,
     RANKS = IV_GPU_RANKS_MAX,
     COUNTS = BLOCKS_MAX * RANKS, /* where in the flags the numbers stand that blocks have come to */
     POLLS = 1024,                /* between two looks at the clock */
     SHARED_MAX = 200 << 10,
-    TWO_SHOT_BYTES = 1 << 20 /* over the links: what a second meeting is worth */
+    TWO_SHOT_BYTES = 1 << 18 /* over the links: what a second meeting is worth */
 };
 
 static_assert(COUNTS + BLOCKS_MAX <= IV_GPU_FLAG_WORDS, "flags");
@@ -82,6 +82,7 @@ static __global__ void __launch_bounds__(32) meet(const __grid_constant__ iv_gpu
     uint32_t count = count_of(p) + 1;
     announce(p, count);
     await(p, count);
+    __syncwarp();
     keep_count(p, count);
 }
 
@@ -186,20 +187,35 @@ DEVICE float scale_of(const job &a, const float *xs, float *lanes) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(s, (float)a.hidden) + a.eps));
 }
 
-template <int V> DEVICE void put_normed(const job &a, size_t at, const elements<V> &y) {
+/* V of a row's normed values from `at` on into all targets: 16 bytes where they are 8 of 16 bits. */
+template <int V> DEVICE void put_normed(const job &a, size_t at, const float y[V]) {
     uint32_t bits[V];
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        bits[i] = a.type == IV_F32 ? __float_as_uint(iv_canon(y.at[i])) : iv_round16(a.type, y.at[i]);
+    for (int i = 0; i < V; i++) bits[i] = a.type == IV_F32 ? __float_as_uint(iv_canon(y[i])) : iv_round16(a.type, y[i]);
     for (int t = 0; t < a.targets; t++) {
-        if (a.type == IV_F32)
-#pragma unroll
-            for (int i = 0; i < V; i++) ((uint32_t *)a.normed[t])[at + i] = bits[i];
-        else if (V == 4)
-            *(uint2 *)((uint16_t *)a.normed[t] + at) =
-                make_uint2(bits[0] | bits[1 % V] << 16, bits[2 % V] | bits[3 % V] << 16);
+        uint32_t *words = (uint32_t *)a.normed[t] + at;
+        uint16_t *halves = (uint16_t *)a.normed[t] + at;
+        if (V == 8)
+            *(uint4 *)halves = make_uint4(bits[0] | bits[1 % V] << 16, bits[2 % V] | bits[3 % V] << 16,
+                                          bits[4 % V] | bits[5 % V] << 16, bits[6 % V] | bits[7 % V] << 16);
+        else if (a.type == IV_F32)
+            words[0] = bits[0];
         else
-            ((uint16_t *)a.normed[t])[at] = (uint16_t)bits[0];
+            halves[0] = (uint16_t)bits[0];
+    }
+}
+
+template <int V> DEVICE void put_row(const job &a, size_t row, float r, const float *xs, const float *ws) {
+    for (size_t c = threadIdx.x * V; c < a.stride; c += THREADS * V) {
+        float y[V] = {0};
+        elements<V % 4 ? 1 : 4> x, w;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            constexpr int E = V % 4 ? 1 : 4;
+            if (i % E == 0 && c < a.hidden) x = load<E>(xs + c + i), w = load<E>(ws + c + i);
+            if (c < a.hidden) y[i] = (x.at[i % E] * r) * w.at[i % E];
+        }
+        put_normed<V>(a, row * a.stride + c, y);
     }
 }
 
@@ -211,13 +227,10 @@ DEVICE void join_row(const job &a, size_t row, bool staged, float *xs, const flo
     if (!a.weight) return;
     __syncthreads();
     float r = scale_of(a, xs, lanes);
-    for (size_t c = threadIdx.x * V; c < a.stride; c += THREADS * V) {
-        elements<V> y = {};
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            if (c + i < a.hidden) y.at[i] = (xs[c + i] * r) * ws[c + i];
-        put_normed<V>(a, row * a.stride + c, y);
-    }
+    if (a.type != IV_F32 && a.hidden % 8 == 0 && a.stride % 8 == 0)
+        put_row<8>(a, row, r, xs, ws);
+    else
+        put_row<1>(a, row, r, xs, ws);
     __syncthreads(); /* xs and lanes are free again */
 }
 
@@ -236,7 +249,7 @@ template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_r
     for (size_t c = threadIdx.x * V; staged && c < a.hidden; c += THREADS * V)
         store<V>(xs + c, load<V>(a.x + row * a.hidden + c));
     await(a.peers, count + 1);
-    __syncthreads();
+    __syncthreads(); /* and all threads have read the count */
     for (; row < a.last; row += gridDim.x, staged = false) join_row<N, V>(a, row, staged, xs, ws, lanes);
     if (a.meet_again) {
         __syncthreads();
@@ -250,13 +263,13 @@ template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_r
 
 static size_t shared_bytes(size_t hidden) { return 2 * hidden * sizeof(float); }
 
-/* What one-shot brings over the links more than two-shot, a rank: nodes of all rows against nodes of the own rows and
- * normed rows of the others. */
 static bool two_shot(const iv_gpu_join_args *a, int ranks) {
-    if (a->whole || ranks == 1 || a->way == IV_GPU_JOIN_ONE_SHOT || shared_bytes(a->hidden) > SHARED_MAX) return false;
-    if (a->way == IV_GPU_JOIN_TWO_SHOT) return true;
+    if (a->whole || ranks == 1 || shared_bytes(a->hidden) > SHARED_MAX) return false;
+    if (a->way != IV_GPU_JOIN_BY_SIZE) return a->way == IV_GPU_JOIN_TWO_SHOT;
+    /* What one-shot brings over the links more, a rank: nodes of all rows against nodes of the own rows and normed rows
+     * of the others. */
     size_t n = (size_t)ranks, one = a->rows * a->hidden * 4 * (n - 1), two = a->rows * a->hidden * 6 * (n - 1) / n;
-    return one - two > TWO_SHOT_BYTES;
+    return one - two >= TWO_SHOT_BYTES;
 }
 
 static size_t first_row(size_t rows, int ranks, int rank) { return rows * (size_t)rank / (size_t)ranks; }

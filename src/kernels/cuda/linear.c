@@ -12,13 +12,12 @@ typedef struct family {
     const char *name;
     size_t (*configs)(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
     int (*launch)(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
-    bool (*prefer)(const iv_gpu_linear_args *a, iv_gpu_linear_config *c); /* NULL: takes what is left */
 } family;
 
 static const family families[IV_GPU_FAMILIES] = {
-    [IV_GPU_GENERIC] = {"generic", iv_gpu_generic_configs, iv_gpu_generic_launch, NULL},
-    [IV_GPU_STREAM] = {"stream", iv_gpu_stream_configs, iv_gpu_stream_launch, iv_gpu_stream_prefer},
-    [IV_GPU_WGMMA] = {"wgmma", iv_gpu_wgmma_configs, iv_gpu_wgmma_launch, iv_gpu_wgmma_prefer},
+    [IV_GPU_GENERIC] = {"generic", iv_gpu_generic_configs, iv_gpu_generic_launch},
+    [IV_GPU_STREAM] = {"stream", iv_gpu_stream_configs, iv_gpu_stream_launch},
+    [IV_GPU_WGMMA] = {"wgmma", iv_gpu_wgmma_configs, iv_gpu_wgmma_launch},
 };
 
 size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
@@ -30,16 +29,22 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
     return n;
 }
 
-/* The few rows of a decode step stream the weights; more rows are wgmma's; a fast family that declines leaves the
- * problem to the other, and both to the generic kernels. */
+/* Whether so few rows come that streaming the weights was the fastest (H200: 16 rows of 4096, 8 of 12288). */
+static bool are_few(const iv_gpu_linear_args *a) {
+    if (a->groups) return a->rows * a->groups->experts_per_token <= 8 * a->groups->experts;
+    return a->rows <= 16 && a->rows * a->w.k_padded <= 8 * 12288;
+}
+
+/* A family that declines leaves the problem to the others; the generic kernels take everything. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
-    static const iv_gpu_family order[] = {IV_GPU_STREAM, IV_GPU_WGMMA};
-    iv_gpu_linear_config best, generic[2];
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
-        if (families[order[i]].prefer(a, &best)) return best;
+    iv_gpu_linear_config stream, wgmma, generic[2];
+    bool streams = iv_gpu_stream_prefer(a, &stream);
+    if (streams && are_few(a)) return stream;
+    if (iv_gpu_wgmma_prefer(a, &wgmma)) return wgmma;
+    if (streams) return stream;
     size_t n = iv_gpu_generic_configs(a, generic, 2);
-    size_t entries = a->groups ? a->rows * a->groups->experts_per_token / iv_size_max(1, a->groups->count) : a->rows;
-    return generic[n > 1 && entries <= (size_t)generic[1].tile_m ? 1 : 0];
+    size_t rows = a->groups ? a->rows * a->groups->experts_per_token / iv_size_max(1, a->groups->count) : a->rows;
+    return generic[n > 1 && rows <= (size_t)generic[1].tile_m ? 1 : 0];
 }
 
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes) {

@@ -138,8 +138,7 @@ template <typename TW, typename TX> static __global__ void __launch_bounds__(256
 /* ---- tc16 ------------------------------------------------------------------------------------------------------- */
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-template <iv_dtype TYPE>
-static __device__ __forceinline__ void mma(float *c, uint2 top, uint2 bottom, uint2 b) {
+template <iv_dtype TYPE> static __device__ __forceinline__ void mma(float *c, uint2 top, uint2 bottom, uint2 b) {
     if (TYPE == IV_BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};"
@@ -179,8 +178,7 @@ template <iv_dtype TYPE> static __global__ void __launch_bounds__(128) tc16_mma(
         }
         iv_linear_leaf_ends<false, 16>(leaf, p.leaves, acc, node);
     }
-    for (int i = 0; i < 16; i++)
-        y[(i / 4 * 8 + t * 2 + i % 2) * PAD + warp * 16 + g + i / 2 % 2 * 8] = acc[i];
+    for (int i = 0; i < 16; i++) y[(i / 4 * 8 + t * 2 + i % 2) * PAD + warp * 16 + g + i / 2 % 2 * 8] = acc[i];
     __syncthreads();
     put_tile(p, r, y, PAD, n0, N);
 #else

@@ -1,10 +1,14 @@
 /* linear_stream_sm90a.cu: tc16 linear layers for few rows: the weights are read once, as fast as memory gives them.
  *
- * A warp has a leaf of 16 outputs: mma.sync with outputs on its 16-row side and tokens on its 8-column side. One warp
- * asks the copy engine for the weights, in a ring of stages (16 outputs x a stretch of k), and runs ahead over the ends
- * of tiles; a few leaves at a time, because memory gives long pieces of few rows faster than short ones of many. The
- * rows of x stay in shared memory. A finished leaf goes to the shared memory of the CTA that owns the 16 outputs, whose
- * last warps add the tree and write. The leaves may be shared out over the CTAs of a cluster. The grid is persistent.
+ * A warp has a leaf of 16 outputs: mma.sync with outputs on its 16-row side and tokens on its 8-column side. It has a
+ * ring of stages of its own (some boxes of 16 outputs x 64 k), which the copy engine fills and which runs ahead over
+ * the ends of tiles; the rows of x stay in shared memory. A finished leaf goes to the shared memory of the CTA that
+ * owns the 16 outputs, whose last warps add the tree and write. The leaves may be shared out over the CTAs of a
+ * cluster. The grid is persistent.
+ *
+ * Measured on an H200: memory gives long stretches of a row faster than short ones, so a stage of 512 bytes of each row
+ * beats one of 128 by a tenth or more, at equal shared memory; asking L2 in advance makes it slower; and one warp that
+ * asks for all the others cannot keep up.
  *
  * Weights are asked for before the kernel waits for its predecessor; everything else is touched after. */
 #include "base/size.h"
@@ -15,47 +19,42 @@ enum {
     BOX_K = 64,
     BOX_STEPS = BOX_K / IV_CHAIN_STEP,
     BOX_BYTES = 16 * BOX_K * 2,
-    WARPS_MAX = 8, /* that multiply */
+    WARPS_MAX = 8,    /* that multiply */
     NODE_BYTES = 512, /* a leaf of 16 outputs and 8 tokens */
     SHARED_MAX = 227 * 1024
 };
 
 typedef struct stream_job {
     iv_linear_problem p;
-    int split;      /* CTAs of a cluster */
-    int leaf_warps; /* leaves of a CTA */
-    int row_tiles;  /* of 16 outputs, of a cluster: each a multiple of split */
-    int stages, boxes; /* of the ring; of a stage: 16 outputs x 64 k each */
-    int at_once;       /* leaves whose stages take turns */
-    int pitch;         /* bytes from row to row of a stage; 128: boxes of the copy engine */
-    int release;       /* the next kernel may come when so many stages are still to be asked for */
+    int split;         /* CTAs of a cluster */
+    int leaf_warps;    /* leaves of a CTA */
+    int row_tiles;     /* of 16 outputs, of a cluster: a multiple of split */
+    int stages, boxes; /* of a warp's ring; of a stage */
     int x_rows;        /* that shared memory holds */
     int leaf_k;
-    int groups; /* row_tiles at a time, over n */
-    bool strided;
+    int groups;  /* row_tiles at a time, over n */
+    int release; /* the next kernel may come when a warp has so many stages still to ask for */
 } stream_job;
 
 /* Where things lie in shared memory. */
 typedef struct stream_places {
-    uint32_t ring, x, nodes, bars, end; /* bars: full and empty of each stage, full and empty of two node buffers */
+    uint32_t ring, x, nodes, bars, end;
 } stream_places;
 
 static __host__ __device__ __forceinline__ int leaf_boxes(const stream_job &j) {
     return (j.leaf_k + BOX_K - 1) / BOX_K;
 }
-static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) {
-    return j.pitch == 128 ? j.boxes * BOX_BYTES : 16 * j.pitch;
-}
+static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) { return j.boxes * BOX_BYTES; }
 static __host__ __device__ __forceinline__ int node_buffers(int tiles) { return tiles <= 2 ? 2 : 1; }
 
 static __host__ __device__ __forceinline__ stream_places places(const stream_job &j, int tiles) {
     int warps = j.leaf_warps * j.row_tiles;
     stream_places s;
     s.ring = 0;
-    s.x = (uint32_t)(j.stages * stage_bytes(j) + 127) / 128 * 128;
+    s.x = (uint32_t)(warps * j.stages * stage_bytes(j));
     s.nodes = s.x + (uint32_t)(j.leaf_warps * leaf_boxes(j) * j.x_rows * 128);
     s.bars = s.nodes + (uint32_t)(node_buffers(tiles) * warps * NODE_BYTES * tiles);
-    s.end = s.bars + (uint32_t)(2 * j.stages + 4) * 8;
+    s.end = s.bars + (uint32_t)(warps * j.stages + 4) * 8;
     return s;
 }
 
@@ -108,7 +107,7 @@ typedef struct walk {
 IV_DEVICE walk walk_begin(const stream_job &j, int tile_m, int cluster, int clusters) {
     int all = iv_linear_count_tiles(j.p, tile_m) * j.groups, from = cluster;
     walk w = {(all - cluster + clusters - 1) / clusters, clusters, 0, 0, {0, 0, 0}};
-    if (!j.strided) {
+    if (j.p.offsets) {
         from = (int)((long long)all * cluster / clusters);
         w.left = (int)((long long)all * (cluster + 1) / clusters) - from, w.step = 1;
     }
@@ -126,58 +125,12 @@ IV_DEVICE bool walk_next(walk &w, const stream_job &j, int tile_m) {
     return true;
 }
 
-/* ---- the warp that asks for weights -------------------------------------------------------------------------- */
-
-static __host__ __device__ __forceinline__ int leaf_stages(const stream_job &j) {
-    return (leaf_boxes(j) + j.boxes - 1) / j.boxes;
-}
-
-/* A tile's stages in the order in which they are asked for: 16 outputs after 16 outputs; of each, `at_once` leaves after
- * another; of these the stages in turn. */
-template <bool ROWS> struct feeder {
-    const CUtensorMap &map;
-    const stream_job &j;
-    uint32_t ring, bars;
-    int stage, todo, k_of_cta;
-    uint32_t parity;
-
-    __device__ __forceinline__ void ask(int n0, int expert, int leaf_warp, int box) {
-        int lane = threadIdx.x % 32, now = min(leaf_boxes(j) - box, j.boxes), k = box * BOX_K;
-        int k0 = k_of_cta + leaf_warp * j.leaf_k + k;
-        uint32_t full = bars + 8 * stage, to = ring + stage * stage_bytes(j);
-        iv_mbar_wait(full + 8 * j.stages, parity);
-        if (ROWS) {
-            int bytes = min(now * BOX_K, j.leaf_k - k) * 2;
-            if (lane == 0) iv_mbar_expect(full, 16 * bytes);
-            __syncwarp();
-            if (lane < 16)
-                iv_bulk_load(to + lane * j.pitch,
-                             (const char *)j.p.w + expert * j.p.expert_bytes +
-                                 ((size_t)min(n0 + lane, j.p.n - 1) * j.p.k_padded + k0) * 2,
-                             bytes, full, IV_L2_FIRST);
-        } else if (lane == 0) {
-            iv_mbar_expect(full, now * BOX_BYTES);
-            for (int b = 0; b < now; b++)
-                iv_tma_load_3d(to + b * BOX_BYTES, &map, full, k0 + b * BOX_K, n0, expert, IV_L2_FIRST);
-        }
-        if (--todo == j.release && lane == 0) iv_dependency_release();
-        if (++stage == j.stages) stage = 0, parity ^= 1;
-    }
-
-    __device__ __forceinline__ void all(walk at, int tile_m) {
-        stage = 0, parity = 1;
-        todo = at.left * j.row_tiles * j.leaf_warps * leaf_stages(j);
-        if (todo <= j.release && threadIdx.x % 32 == 0) iv_dependency_release();
-        for (; at.left > 0; walk_next(at, j, tile_m))
-            for (int r = 0; r < j.row_tiles; r++)
-                for (int leaf = 0; leaf < j.leaf_warps; leaf += j.at_once)
-                    for (int box = 0; box < leaf_boxes(j); box += j.boxes)
-                        for (int i = 0; i < j.at_once; i++)
-                            ask((at.group * j.row_tiles + r) * 16, at.rows.expert, leaf + i, box);
-    }
-};
-
 /* ---- the warps that multiply -------------------------------------------------------------------------------- */
+
+typedef struct feed {
+    walk at;
+    int box, stage, todo; /* stages that were not asked for */
+} feed;
 
 /* The warps of a leaf bring the rows of x, its k only: boxes of 64 k, a row 128 bytes, 16-byte chunks swizzled. */
 template <int NT>
@@ -206,14 +159,14 @@ IV_DEVICE void load_x(const stream_job &j, const iv_linear_rows &rows, uint32_t 
 }
 
 /* Steps [0, steps) of a box. w and x[] are the lane's addresses. */
-template <iv_dtype TYPE, int NT, bool ROWS>
+template <iv_dtype TYPE, int NT>
 IV_DEVICE void multiply_box(float (&acc)[4 * NT], uint32_t w, uint32_t x, const uint32_t (&x_at)[NT], int steps) {
 #pragma unroll
     for (int s = 0; s < BOX_STEPS; s += 2) {
         if (s >= steps) break;
         uint32_t a[4], c[4], b[NT][4];
-        load_matrices(a, ROWS ? w + (s << 5) : w ^ (s << 5));
-        load_matrices(c, ROWS ? w + ((s + 1) << 5) : w ^ ((s + 1) << 5));
+        load_matrices(a, w ^ (s << 5));
+        load_matrices(c, w ^ ((s + 1) << 5));
 #pragma unroll
         for (int i = 0; i < NT; i++) load_matrices(b[i], x + (x_at[i] ^ (s << 5)));
 #pragma unroll
@@ -224,56 +177,82 @@ IV_DEVICE void multiply_box(float (&acc)[4 * NT], uint32_t w, uint32_t x, const 
     }
 }
 
-/* A place in the ring, moved by a number of stages. */
-typedef struct place {
-    int stage;
-    uint32_t parity;
-} place;
-IV_DEVICE void move(place &p, int stages, int by, int times) { /* by + times * stages on */
-    p.stage += by, p.parity ^= times & 1;
-    if (p.stage >= stages) p.stage -= stages, p.parity ^= 1;
+/* What a warp that multiplies is: its place, its ring. */
+typedef struct ring {
+    int leaf_warp, row_tile, k0;
+    uint32_t boxes, bars;
+} ring;
+
+IV_DEVICE ring ring_of(const stream_job &j, const stream_places &s, int rank) {
+    int warp = threadIdx.x / 32;
+    ring r;
+    r.leaf_warp = warp / j.row_tiles, r.row_tile = warp % j.row_tiles;
+    r.k0 = (rank * j.leaf_warps + r.leaf_warp) * j.leaf_k;
+    r.boxes = s.ring + warp * j.stages * stage_bytes(j), r.bars = s.bars + warp * j.stages * 8;
+    return r;
 }
 
-template <iv_dtype TYPE, int NT, bool ROWS>
-IV_DEVICE void multiply(const stream_job &j, const stream_places &s, int rank, int cluster, int clusters) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, leaf_warp = warp / j.row_tiles,
-        row_tile = warp % j.row_tiles;
-    int boxes = leaf_boxes(j), steps = j.leaf_k / IV_CHAIN_STEP, turns = leaf_stages(j);
-    int warps = j.leaf_warps * j.row_tiles, owner = row_tile % j.split, k0 = (rank * j.leaf_warps + leaf_warp) * j.leaf_k;
-    int slot = row_tile / j.split * j.p.leaves + rank * j.leaf_warps + leaf_warp;
-    uint32_t node_full = s.bars + 16 * j.stages, node_empty = node_full + 16;
-    int first = (row_tile * j.leaf_warps + leaf_warp / j.at_once * j.at_once) * turns + leaf_warp % j.at_once;
-    int rest = warps * turns - (turns - 1) * j.at_once; /* from a tile's last stage to the next one's first */
-    int rest_by = rest % j.stages, rest_times = rest / j.stages;
-    int turn_by = j.at_once % j.stages, turn_times = j.at_once / j.stages;
-    place at_stage = {0, 0};
-    move(at_stage, j.stages, first % j.stages, first / j.stages);
+/* Asks for the next stage of boxes, if there is any more. */
+template <int NT> IV_DEVICE void feed_stage(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r) {
+    if (f.at.left <= 0) return;
+    int boxes = leaf_boxes(j), now = min(boxes - f.box, j.boxes);
+    int n0 = (f.at.group * j.row_tiles + r.row_tile) * 16, k = f.box * BOX_K;
+    uint32_t bar = r.bars + 8 * f.stage, to = r.boxes + f.stage * stage_bytes(j);
+    if (threadIdx.x % 32 == 0) {
+        iv_mbar_expect(bar, now * BOX_BYTES);
+        for (int b = 0; b < now; b++)
+            iv_tma_load_3d(to + b * BOX_BYTES, &map, bar, r.k0 + k + b * BOX_K, n0, f.at.rows.expert, IV_L2_FIRST);
+    }
+    if (threadIdx.x == 0 && --f.todo == j.release) iv_dependency_release();
+    if (++f.stage == j.stages) f.stage = 0;
+    f.box += now;
+    if (f.box < boxes) return;
+    f.box = 0;
+    walk_next(f.at, j, 8 * NT);
+}
+
+template <int NT>
+IV_DEVICE void feed_begin(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r, int cluster,
+                          int clusters) {
+    f.at = walk_begin(j, 8 * NT, cluster, clusters);
+    f.box = f.stage = 0;
+    f.todo = f.at.left * ((leaf_boxes(j) + j.boxes - 1) / j.boxes);
+    if (threadIdx.x == 0 && f.todo <= j.release) iv_dependency_release();
+    for (int i = 0; i < j.stages; i++) feed_stage<NT>(f, map, j, r);
+}
+
+template <iv_dtype TYPE, int NT>
+IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, const stream_places &s, const ring &r,
+                        int rank, int cluster, int clusters) {
+    int lane = threadIdx.x % 32, boxes = leaf_boxes(j), steps = j.leaf_k / IV_CHAIN_STEP;
+    int warps = j.leaf_warps * j.row_tiles, owner = r.row_tile % j.split;
+    int slot = r.row_tile / j.split * j.p.leaves + rank * j.leaf_warps + r.leaf_warp;
+    uint32_t node_full = s.bars + warps * j.stages * 8, node_empty = node_full + 16;
     /* Lane l reads row l % 16, chunk l / 16 of a step of W; of x row l % 8, and the four chunks of two steps. */
-    uint32_t w_at = (lane % 16) * j.pitch + (((lane / 16) ^ (ROWS ? 0 : lane % 8)) << 4), x_at[NT];
+    uint32_t w_at = (lane % 16) * 128 + (((lane / 16) ^ (lane % 8)) << 4), x_at[NT];
     for (int i = 0; i < NT; i++) {
         int row = min(lane % 8 + 8 * i, j.x_rows - 1);
         x_at[i] = row * 128 + (((lane / 8) ^ (row % 8)) << 4);
     }
-    uint32_t x = s.x + leaf_warp * boxes * j.x_rows * 128;
-    int buffer = 0;
-    uint32_t node_parity = 1; /* the first use of a buffer need not wait */
+    uint32_t x = s.x + r.leaf_warp * boxes * j.x_rows * 128;
+    int stage = 0, buffer = 0;
+    uint32_t parity = 0, node_parity = 1; /* the first use of a buffer need not wait */
     walk at = walk_begin(j, 8 * NT, cluster, clusters);
     for (bool fresh = true; at.left > 0;) {
-        if (fresh) load_x<NT>(j, at.rows, x, k0, leaf_warp, row_tile);
+        if (fresh) load_x<NT>(j, at.rows, x, r.k0, r.leaf_warp, r.row_tile);
         float acc[4 * NT];
         for (int i = 0; i < 4 * NT; i++) acc[i] = 0;
         for (int box = 0; box < boxes; box += j.boxes) {
-            uint32_t full = s.bars + 8 * at_stage.stage, w = s.ring + at_stage.stage * stage_bytes(j) + w_at;
-            iv_mbar_wait(full, at_stage.parity);
+            iv_mbar_wait(r.bars + 8 * stage, parity);
+            uint32_t w = r.boxes + stage * stage_bytes(j) + w_at;
             int now = min(boxes - box, j.boxes);
             for (int b = 0; b < now; b++)
-                multiply_box<TYPE, NT, ROWS>(acc, w + b * (ROWS ? 128 : BOX_BYTES), x + (box + b) * j.x_rows * 128,
-                                             x_at, steps - (box + b) * BOX_STEPS);
+                multiply_box<TYPE, NT>(acc, w + b * BOX_BYTES, x + (box + b) * j.x_rows * 128, x_at,
+                                       steps - (box + b) * BOX_STEPS);
             __syncwarp();
-            if (lane == 0) iv_mbar_arrive(full + 8 * j.stages);
-            if (box + j.boxes < boxes) move(at_stage, j.stages, turn_by, turn_times);
+            if (++stage == j.stages) stage = 0, parity ^= 1;
+            feed_stage<NT>(f, map, j, r);
         }
-        move(at_stage, j.stages, rest_by, rest_times);
         iv_mbar_wait_cluster(node_empty + 8 * buffer, node_parity);
         uint32_t to = s.nodes + (buffer * warps + slot) * NT * NODE_BYTES + lane * 16;
         if (j.split > 1) to = iv_shared_of(to, owner);
@@ -339,8 +318,8 @@ IV_DEVICE void finish_end(const finish &f, const iv_linear_problem &p, float4 ro
 
 template <int NT, int WRITERS>
 IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int cluster, int clusters) {
-    int warps = j.leaf_warps * j.row_tiles, writer = threadIdx.x / 32 - warps - 1, lane = threadIdx.x % 32;
-    uint32_t node_full = s.bars + 16 * j.stages, node_empty = node_full + 16;
+    int warps = j.leaf_warps * j.row_tiles, writer = threadIdx.x / 32 - warps, lane = threadIdx.x % 32;
+    uint32_t node_full = s.bars + warps * j.stages * 8, node_empty = node_full + 16;
     walk at = walk_begin(j, 8 * NT, cluster, clusters);
     int buffer = 0, own = j.row_tiles / j.split;
     uint32_t parity = 0;
@@ -355,10 +334,9 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
                 finish_begin(f[i], j.p, at.rows, (writer + i * WRITERS) * 8 + lane % 4 * 2, n);
             if (!waited) iv_mbar_wait_cluster(node_full + 8 * buffer, parity), waited = true;
             for (int i = 0; i < EACH; i++)
-                root[i] = root_of(s.nodes +
-                                      ((buffer * warps + o * j.p.leaves) * NT + writer + i * WRITERS) * NODE_BYTES +
-                                      lane * 16,
-                                  NT * NODE_BYTES, j.p.leaves);
+                root[i] = root_of(
+                    s.nodes + ((buffer * warps + o * j.p.leaves) * NT + writer + i * WRITERS) * NODE_BYTES + lane * 16,
+                    NT * NODE_BYTES, j.p.leaves);
             if (o + 1 == own) { /* all is read */
                 __syncwarp();
                 if (lane < j.split) iv_mbar_publish_cluster(iv_shared_of(node_empty + 8 * buffer, lane));
@@ -370,21 +348,22 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
     }
 }
 
-template <iv_dtype TYPE, int NT, int WRITERS, bool ROWS>
-static __global__ void __launch_bounds__((WARPS_MAX + 1 + WRITERS) * 32, NT <= 2 ? 2 : 1)
+template <iv_dtype TYPE, int NT, int WRITERS>
+static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, 1)
     stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ stream_job j) {
     extern __shared__ __align__(1024) unsigned char shared[];
     stream_places s = places(j, NT);
     uint32_t base = iv_shared(shared);
     s.ring += base, s.x += base, s.nodes += base, s.bars += base;
     int rank = blockIdx.x % j.split, cluster = blockIdx.x / j.split, clusters = gridDim.x / j.split;
-    int warps = j.leaf_warps * j.row_tiles, warp = threadIdx.x / 32;
-    feeder<ROWS> f = {map, j, s.ring, s.bars, 0, 0, rank * j.leaf_warps * j.leaf_k, 0};
-    if ((int)threadIdx.x == warps * 32) {
-        if (!ROWS) iv_tma_prefetch_map(&map);
-        uint32_t nodes = s.bars + 16 * j.stages;
-        for (int i = 0; i < 2 * j.stages; i++) iv_mbar_init(s.bars + 8 * i, 1);
-        for (int b = 0; b < 2; b++) {
+    int warps = j.leaf_warps * j.row_tiles;
+    bool multiplies = (int)threadIdx.x < warps * 32;
+    ring r = ring_of(j, s, rank);
+    feed f = {};
+    if (threadIdx.x % 32 == 0) {
+        uint32_t nodes = s.bars + warps * j.stages * 8;
+        for (int i = 0; multiplies && i < j.stages; i++) iv_mbar_init(r.bars + 8 * i, 1);
+        for (int b = 0; (int)threadIdx.x == warps * 32 && b < 2; b++) {
             iv_mbar_init(nodes + 8 * b, warps); /* as many as all CTAs have for the outputs that are owned here */
             iv_mbar_init(nodes + 16 + 8 * b, j.split * WRITERS);
         }
@@ -392,16 +371,18 @@ static __global__ void __launch_bounds__((WARPS_MAX + 1 + WRITERS) * 32, NT <= 2
         iv_fence_async();
     }
     __syncwarp();
+    if (multiplies && !j.p.offsets) /* which weights come first is known by itself */
+        feed_begin<NT>(f, map, j, r, cluster, clusters);
+    __syncwarp();
     if (j.split > 1)
         iv_cluster_sync();
     else
         __syncthreads();
-    if (warp != warps || j.p.offsets) iv_dependency_wait(); /* which weights come first may be known without */
-    if (warp < warps)
-        multiply<TYPE, NT, ROWS>(j, s, rank, cluster, clusters);
-    else if (warp == warps)
-        f.all(walk_begin(j, 8 * NT, cluster, clusters), 8 * NT);
-    else
+    iv_dependency_wait();
+    if (multiplies) {
+        if (j.p.offsets) feed_begin<NT>(f, map, j, r, cluster, clusters);
+        multiply<TYPE, NT>(f, map, j, s, r, rank, cluster, clusters);
+    } else
         write<NT, WRITERS>(j, s, rank, cluster, clusters);
     __syncwarp();
     if (j.split > 1) iv_cluster_sync(); /* nobody leaves while others reach into its memory */
@@ -417,49 +398,38 @@ static bool job_of(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, s
     if (c->split < 1 || c->split > leaves || leaves % c->split != 0 || c->tile_n % (16 * c->split) != 0) return false;
     j->p = iv_linear_problem_of(a);
     j->split = c->split, j->leaf_warps = leaves / c->split, j->row_tiles = c->tile_n / 16;
-    j->stages = c->stages, j->boxes = c->variant % 16, j->at_once = 1 << (c->variant >> 8 & 3);
-    j->pitch = c->variant & 16 ? j->boxes * 128 + 16 : 128;
-    j->strided = !a->groups, j->release = c->variant >> 12;
+    j->stages = c->stages, j->boxes = c->variant & 255, j->release = c->variant >> 8;
     j->x_rows = (int)iv_size_min(a->rows, (size_t)c->tile_m);
     j->leaf_k = (int)(a->w.k_padded / (size_t)leaves);
     j->groups = (int)((a->w.n + (size_t)c->tile_n - 1) / (size_t)c->tile_n);
     return j->row_tiles >= 1 && j->leaf_warps * j->row_tiles <= WARPS_MAX && c->stages >= 2 && c->stages <= 64 &&
-           j->boxes >= 1 && j->boxes <= 8 && j->leaf_warps % j->at_once == 0 && places(*j, tiles).end <= SHARED_MAX;
+           j->boxes >= 1 && j->boxes <= 8 && places(*j, tiles).end <= SHARED_MAX;
 }
 
-/* Stages of the ring that fit into `bytes` of shared memory; what fills the memory pipeline is enough. */
-static int stages_within(const iv_gpu_linear_args *a, iv_gpu_linear_config c, size_t bytes) {
+/* The family's own part of a configuration: boxes of a stage, and when the next kernel may come. */
+static int variant_of(int boxes) { return boxes | 2 << 8; }
+
+/* The most stages of a ring within `bytes` of shared memory; 0 if not even two. */
+static int stages_within(const iv_gpu_linear_args *a, iv_gpu_linear_config c, size_t bytes, int most) {
     stream_job j;
-    c.stages = 2;
-    if (!job_of(a, &c, &j)) return 0;
-    for (int stages = 32; stages >= 2; stages--) {
-        j.stages = stages;
-        if (places(j, c.tile_m / 8).end <= bytes) return stages;
-    }
+    for (c.stages = most; c.stages >= 2; c.stages--)
+        if (job_of(a, &c, &j) && places(j, c.tile_m / 8).end <= bytes) return c.stages;
     return 0;
 }
 
 enum { ALONE = SHARED_MAX, BESIDE = 113 * 1024 }; /* BESIDE: another CTA has room on the same SM */
 
-static int variant_of(int boxes, int at_once, int release) {
-    int bits = at_once == 8 ? 3 : at_once == 4 ? 2 : at_once == 2 ? 1 : 0;
-    return boxes | bits << 8 | release << 12;
-}
-
 size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
-    static const int boxes[] = {2, 4, 8};
+    static const int boxes[] = {1, 2, 4, 6};
     size_t n = 0;
     if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 64)) return 0;
     for (int tile_m = 8; tile_m <= 64; tile_m *= 2) {
         if (!a->groups && (size_t)tile_m >= 4 * a->rows && tile_m > 8) break; /* mostly empty */
         for (int split = 1; split <= a->w.leaves; split *= 2)
             for (int rows = split; rows * (a->w.leaves / split) <= WARPS_MAX; rows *= 2)
-                for (int form = 0; form < 12; form++) { /* stages, leaves at once, alone or beside another */
-                    iv_gpu_linear_config c = {IV_GPU_STREAM, rows * 16, tile_m, split, 0, 0};
-                    int leaf_warps = a->w.leaves / split;
-                    if (form / 3 % 2 && leaf_warps == 1) continue;
-                    c.variant = variant_of(boxes[form % 3], form / 3 % 2 ? leaf_warps : 1, 4) | (rows > split ? 16 : 0);
-                    c.stages = stages_within(a, c, form / 6 ? BESIDE : ALONE);
+                for (int form = 0; form < 8; form++) {
+                    iv_gpu_linear_config c = {IV_GPU_STREAM, rows * 16, tile_m, split, 0, variant_of(boxes[form % 4])};
+                    c.stages = stages_within(a, c, form / 4 ? BESIDE : ALONE, 12);
                     if (c.stages == 0) continue;
                     if (n < count) out[n] = c;
                     n++;
@@ -468,32 +438,49 @@ size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
     return n;
 }
 
+/* Rings from the best to the worst, as measured: long stretches of rows before many stages. The first is for matrices
+ * that take long. */
+static const struct {
+    int boxes, stages_min, stages_max;
+    size_t bytes; /* of the matrix, at least */
+} rings[] = {{6, 2, 2, (size_t)150 << 20}, {4, 2, 3, 0}, {2, 2, 3, 0}, {1, 2, 8, 0}};
+
+/* 16 outputs of each CTA to a tile, or more where that saves rounds and 8 warps suffice: with few leaves it is the
+ * length of a chain that takes time. */
+static int row_tiles_for(size_t tiles, int leaf_warps, int split) {
+    size_t clusters = 132 / (size_t)split, row_tiles = (size_t)split;
+    while ((int)row_tiles * 2 * leaf_warps <= WARPS_MAX && tiles > row_tiles * clusters) row_tiles *= 2;
+    return (int)row_tiles;
+}
+
+/* The best ring that fits beside the rows of x, with as few CTAs to a tile as it needs. */
 bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
-    if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 16)) return false;
-    size_t rows = a->rows;
-    if (a->groups) rows = iv_size_max(1, 2 * rows * a->groups->experts_per_token / a->groups->experts);
+    if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 64)) return false;
+    size_t rows = a->rows, tiles = (a->w.n + 15) / 16;
+    if (a->groups) rows = 2 * rows * a->groups->experts_per_token / iv_size_max(1, a->groups->experts);
     int tile_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-    for (int split = 1; split <= a->w.leaves; split *= 2) {
-        int per_cta = a->w.leaves / split, tiles = split;
-        while (tiles * 2 * per_cta <= WARPS_MAX && a->w.n / (size_t)(tiles * 32) >= (size_t)(132 / split)) tiles *= 2;
-        *c = (iv_gpu_linear_config){IV_GPU_STREAM, tiles * 16, tile_m, split, 0, variant_of(4, 1, 4)};
-        size_t x = a->w.k_padded / (size_t)split * 2 * iv_size_min(a->rows, (size_t)tile_m);
-        c->stages = stages_within(a, *c, BESIDE);
-        if (c->stages >= 4 && x <= 48 * 1024) return true;
-        if (a->groups) break; /* rows come and go: no time for clusters */
+    for (size_t i = 0; i < sizeof rings / sizeof *rings; i++) {
+        if (a->w.n * a->w.k_padded * 2 < rings[i].bytes || (a->groups && rings[i].boxes > 2)) continue;
+        for (int split = 1; split <= a->w.leaves && !(a->groups && split > 1); split *= 2) {
+            if (rings[i].boxes >= 4 && split > 2) break;
+            int leaf_warps = a->w.leaves / split, row_tiles = row_tiles_for(tiles, leaf_warps, split);
+            *c = (iv_gpu_linear_config){IV_GPU_STREAM, row_tiles * 16, tile_m, split, 0, variant_of(rings[i].boxes)};
+            int spare = WARPS_MAX / (row_tiles * leaf_warps); /* fewer warps have longer rings */
+            c->stages = stages_within(a, *c, ALONE, rings[i].stages_max * spare);
+            if (c->stages >= rings[i].stages_min) return true;
+        }
     }
-    c->stages = stages_within(a, *c, ALONE);
-    return c->stages >= 3;
+    return false;
 }
 
 typedef void (*stream_kernel)(const CUtensorMap, const stream_job);
-template <bool ROWS> static stream_kernel kernel_of(iv_dtype type, int tile_m) {
+static stream_kernel kernel_of(iv_dtype type, int tile_m) {
     bool bf = type == IV_BF16;
     switch (tile_m) {
-    case 8: return bf ? stream<IV_BF16, 1, 1, ROWS> : stream<IV_F16, 1, 1, ROWS>;
-    case 16: return bf ? stream<IV_BF16, 2, 2, ROWS> : stream<IV_F16, 2, 2, ROWS>;
-    case 32: return bf ? stream<IV_BF16, 4, 4, ROWS> : stream<IV_F16, 4, 4, ROWS>;
-    default: return bf ? stream<IV_BF16, 8, 4, ROWS> : stream<IV_F16, 8, 4, ROWS>;
+    case 8: return bf ? stream<IV_BF16, 1, 1> : stream<IV_F16, 1, 1>;
+    case 16: return bf ? stream<IV_BF16, 2, 2> : stream<IV_F16, 2, 2>;
+    case 32: return bf ? stream<IV_BF16, 4, 4> : stream<IV_F16, 4, 4>;
+    default: return bf ? stream<IV_BF16, 8, 4> : stream<IV_F16, 8, 4>;
     }
 }
 
@@ -562,8 +549,8 @@ int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config
     CUtensorMap map;
     launch_form f;
     if (!job_of(a, c, &j)) return cudaErrorInvalidValue;
-    int tiles = c->tile_m / 8, clusters, threads = (j.leaf_warps * j.row_tiles + 1 + (tiles < 4 ? tiles : 4)) * 32;
-    stream_kernel kernel = j.pitch == 128 ? kernel_of<false>(a->type, c->tile_m) : kernel_of<true>(a->type, c->tile_m);
+    int tiles = c->tile_m / 8, clusters, threads = (j.leaf_warps * j.row_tiles + (tiles < 4 ? tiles : 4)) * 32;
+    stream_kernel kernel = kernel_of(a->type, c->tile_m);
     int e = map_of(a, &map);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);

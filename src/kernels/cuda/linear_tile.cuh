@@ -49,7 +49,27 @@ typedef struct iv_linear_rows {
     int count;  /* 0: there is no such tile */
 } iv_linear_rows;
 
-/* The tile of that index, found by a whole warp: each lane looks at one expert at a time. */
+/* Four experts of a lane: where their entries begin and end, and how many tiles they have with those before them. */
+typedef struct iv_linear_four {
+    int begin[5], upto[4];
+} iv_linear_four;
+
+static __device__ __forceinline__ iv_linear_four iv_linear_four_experts(const iv_linear_problem &p, int base,
+                                                                        int tile_m) {
+    iv_linear_four f;
+    int lane = threadIdx.x % 32, tiles = 0;
+    for (int i = 0; i < 5; i++) f.begin[i] = p.offsets[min(base + lane * 4 + i, p.experts)];
+    for (int i = 0; i < 4; i++) f.upto[i] = tiles += (f.begin[i + 1] - f.begin[i] + tile_m - 1) / tile_m;
+    int upto = tiles;
+    for (int d = 1; d < 32; d *= 2) {
+        int before = __shfl_up_sync(~0u, upto, d);
+        if (lane >= d) upto += before;
+    }
+    for (int i = 0; i < 4; i++) f.upto[i] += upto - tiles;
+    return f;
+}
+
+/* The tile of that index, found by a whole warp. */
 static __device__ __forceinline__ iv_linear_rows iv_linear_find_rows(const iv_linear_problem &p, int index,
                                                                      int tile_m) {
     iv_linear_rows r = {0, index * tile_m, 0};
@@ -58,25 +78,23 @@ static __device__ __forceinline__ iv_linear_rows iv_linear_find_rows(const iv_li
         return r;
     }
     int lane = threadIdx.x % 32;
-    for (int base = 0; base < p.experts; base += 32) {
-        int e = base + lane, begin = 0, end = 0;
-        if (e < p.experts) begin = p.offsets[e], end = p.offsets[e + 1];
-        int tiles = (end - begin + tile_m - 1) / tile_m, upto = tiles;
-        for (int d = 1; d < 32; d *= 2) {
-            int before = __shfl_up_sync(~0u, upto, d);
-            if (lane >= d) upto += before;
-        }
-        unsigned beyond = __ballot_sync(~0u, upto > index);
+    for (int base = 0; base < p.experts; base += 128) {
+        iv_linear_four f = iv_linear_four_experts(p, base, tile_m);
+        unsigned beyond = __ballot_sync(~0u, f.upto[3] > index);
         if (beyond) {
+#pragma unroll
+            for (int i = 3; i >= 0; i--)
+                if (f.upto[i] > index) { /* the first such */
+                    int tiles = (f.begin[i + 1] - f.begin[i] + tile_m - 1) / tile_m;
+                    r.first = f.begin[i] + (index - (f.upto[i] - tiles)) * tile_m;
+                    r.count = min(tile_m, f.begin[i + 1] - r.first), r.expert = base + lane * 4 + i;
+                }
             int from = __ffs(beyond) - 1;
-            r.first = begin + (index - (upto - tiles)) * tile_m;
-            r.count = min(tile_m, end - r.first);
-            r.expert = e;
             r.first = __shfl_sync(~0u, r.first, from), r.count = __shfl_sync(~0u, r.count, from);
             r.expert = __shfl_sync(~0u, r.expert, from);
             return r;
         }
-        index -= __shfl_sync(~0u, upto, 31);
+        index -= __shfl_sync(~0u, f.upto[3], 31);
     }
     r.count = 0;
     return r;
@@ -86,9 +104,8 @@ static __device__ __forceinline__ iv_linear_rows iv_linear_find_rows(const iv_li
 static __device__ __forceinline__ int iv_linear_count_tiles(const iv_linear_problem &p, int tile_m) {
     if (!p.offsets) return (p.rows + tile_m - 1) / tile_m;
     int tiles = 0;
-    for (int e = threadIdx.x % 32; e < p.experts; e += 32)
-        tiles += (p.offsets[e + 1] - p.offsets[e] + tile_m - 1) / tile_m;
-    for (int d = 16; d > 0; d /= 2) tiles += __shfl_xor_sync(~0u, tiles, d);
+    for (int base = 0; base < p.experts; base += 128)
+        tiles += __shfl_sync(~0u, iv_linear_four_experts(p, base, tile_m).upto[3], 31);
     return tiles;
 }
 
@@ -140,14 +157,12 @@ static __device__ __forceinline__ void iv_linear_finish_pair(const iv_linear_pro
 }
 
 /* The tree as leaves end, depth first: node[level] waits for its sibling. */
-template <bool FLUSH>
-static __device__ __forceinline__ float iv_linear_add(float a, float b) {
+template <bool FLUSH> static __device__ __forceinline__ float iv_linear_add(float a, float b) {
     return FLUSH ? iv_add_flush(a, b) : __fadd_rn(a, b);
 }
 
 template <bool FLUSH, int N>
-static __device__ __forceinline__ void iv_linear_leaf_ends(int leaf, int leaves, float (&acc)[N],
-                                                           float (&node)[3][N]) {
+static __device__ __forceinline__ void iv_linear_leaf_ends(int leaf, int leaves, float (&acc)[N], float (&node)[3][N]) {
 #pragma unroll
     for (int level = 0; level < 3; level++) {
         bool right = ((leaf + 1) & ((2 << level) - 1)) == 0; /* acc is a right child at this level */

@@ -1,0 +1,80 @@
+/* The choice between kernels for linear layers: a pure function of sizes, so it is tested where no GPU is. What is
+ * chosen is legal, few rows stream, float32 has no tensor cores, and bad problems are refused before a launch. */
+#include "support.h"
+#include "kernels/cuda/ops.h"
+
+enum { CONFIGS_MAX = 1024, INVALID = 1 };
+
+static iv_gpu_linear_args problem(iv_arithmetic arithmetic, iv_dtype type, size_t rows, size_t n, size_t k,
+                                  int leaves) {
+    iv_gpu_linear_args a = {.arithmetic = arithmetic, .type = type, .rows = rows};
+    a.w = (iv_gpu_matrix){.type = type, .n = n, .k_padded = iv_padded_k(k)};
+    a.w.leaves = leaves ? leaves : iv_leaf_count(a.w.k_padded);
+    return a;
+}
+
+static void few_rows_stream(void **state) {
+    (void)state;
+    static const struct {
+        size_t rows, n, k;
+        int leaves, tile_m, split;
+    } row[] = {
+        {1, 6144, 4096, 8, 8, 1},  {8, 4096, 4096, 8, 8, 1},   {16, 24576, 4096, 8, 16, 2},  {1, 4096, 12288, 8, 8, 1},
+        {8, 4096, 12288, 8, 8, 2}, {1, 151936, 4096, 8, 8, 1}, {16, 151936, 4096, 8, 16, 2}, {1, 4096, 1536, 1, 8, 1},
+        {8, 768, 4096, 8, 8, 1},   {1, 4096, 6144, 4, 8, 1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        iv_gpu_linear_args a = problem(IV_TC16, IV_BF16, row[i].rows, row[i].n, row[i].k, row[i].leaves);
+        iv_gpu_linear_config c = iv_gpu_linear_choose(&a), again = iv_gpu_linear_choose(&a);
+        char text[128];
+        iv_gpu_linear_describe(&c, text, sizeof text);
+        printf("rows %zu n %zu k %zu leaves %d: %s\n", row[i].rows, row[i].n, row[i].k, row[i].leaves, text);
+        assert_memory_equal(&c, &again, sizeof c);
+        assert_int_equal(c.family, IV_GPU_STREAM);
+        assert_int_equal(c.tile_m, row[i].tile_m);
+        assert_int_equal(c.split, row[i].split);
+    }
+}
+
+static void every_problem_has_a_kernel(void **state) {
+    (void)state;
+    static const size_t rows[] = {1, 7, 16, 17, 64, 65, 300, 8192}, ks[] = {16, 48, 96, 768, 896, 4096, 12288, 25600};
+    static iv_gpu_linear_config all[CONFIGS_MAX];
+    for (size_t i = 0; i < 8; i++)
+        for (size_t j = 0; j < 8; j++)
+            for (int type = IV_BF16; type <= IV_F32; type++) {
+                iv_arithmetic arithmetic = type == IV_F32 || (i + j) % 3 == 0 ? IV_FMA32 : IV_TC16;
+                iv_gpu_linear_args a = problem(arithmetic, (iv_dtype)type, rows[i], 1000 * (j + 1), ks[j], 0);
+                size_t n = iv_gpu_linear_configs(&a, all, CONFIGS_MAX);
+                assert_in_range(n, 1, CONFIGS_MAX);
+                assert_int_equal(iv_gpu_linear_configs(&a, NULL, 0), n);
+                iv_gpu_linear_config c = iv_gpu_linear_choose(&a);
+                assert_in_range(c.family, 0, IV_GPU_FAMILIES - 1);
+                if (arithmetic == IV_FMA32) assert_int_equal(c.family, IV_GPU_GENERIC);
+                if (arithmetic == IV_TC16 && rows[i] <= 16) assert_int_not_equal(c.family, IV_GPU_GENERIC);
+            }
+}
+
+static void bad_problems_are_refused(void **state) {
+    (void)state;
+    iv_gpu_linear_args good = problem(IV_TC16, IV_BF16, 4, 64, 256, 0), bad[8];
+    iv_gpu_linear_config c = iv_gpu_linear_choose(&good);
+    size_t room = iv_gpu_linear_scratch(4, 64);
+    for (size_t i = 0; i < 8; i++) bad[i] = good;
+    bad[0].w.leaves = 3, bad[1].w.k_padded = 264, bad[2].type = IV_F16, bad[3].w.data = (const char *)16 + 2;
+    bad[4].epilogue = IV_GPU_SWIGLU, bad[4].w.n = 24, bad[5].rows = SIZE_MAX / 2;
+    bad[6].x = (const char *)16 + 8, bad[7].type = bad[7].w.type = IV_F32; /* tensor cores have no float32 */
+    for (size_t i = 0; i < 8; i++) assert_int_equal(iv_gpu_linear_with(&bad[i], &c, NULL, room, NULL), INVALID);
+    assert_int_equal(iv_gpu_linear_with(&good, &c, NULL, room - 1, NULL), INVALID);
+    good.rows = 0; /* nothing to do is done */
+    assert_int_equal(iv_gpu_linear_with(&good, &c, NULL, room, NULL), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(few_rows_stream),
+        cmocka_unit_test(every_problem_has_a_kernel),
+        cmocka_unit_test(bad_problems_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
