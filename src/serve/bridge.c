@@ -221,6 +221,7 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
     iv_ticket *t = iv_ticket_find(b, id);
     if (t && !t->cancelled) {
         t->cancelled = true;
+        b->stats.cancelled += t->place != IV_TICKET_ENDED;
         if (t->place == IV_TICKET_QUEUED) {
             iv_ticket_unqueue(b, t);
             iv_ticket_release(b, t);
@@ -240,6 +241,7 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
 static iv_bridge_report *take_report(iv_bridge *b) {
     for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->reports));) {
         if (!r->ticket || !r->ticket->cancelled) return r;
+        b->stats.cancelled += r->report.kind != IV_REPORT_TOKEN; /* it had ended before it was cancelled */
         iv_ticket_release(b, r->ticket);
         free(r);
     }

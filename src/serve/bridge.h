@@ -55,6 +55,7 @@ typedef struct iv_bridge_stats {
     iv_engine_stats engine;
     size_t queued; /* orders not yet taken */
     size_t waiting_reports;
+    uint64_t cancelled;           /* requests whose end nobody heard, because of iv_bridge_cancel */
     bool paused, loading, failed; /* failed: the engine is lost; `why` says why */
     char why[1000];
     uint64_t weight_version; /* 0, and one more with each update */

@@ -110,15 +110,17 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
 
 /* ---- opening */
 
-/* Options that accepted sockets inherit: no delay, and a dead peer found within two minutes. */
+/* Options that accepted sockets inherit: no delay; a dead peer found within two minutes; and what a peer does not take
+ * waits with us, who see it, rather than with the kernel. */
 static void set_options(int fd) {
-    const int on = 1, idle_s = 60, between_s = 15, probes = 4;
+    const int on = 1, idle_s = 60, between_s = 15, probes = 4, unsent = IV_HTTP_UNSENT_BYTES;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
 }
 
 static iv_status listen_at(const char *host, uint16_t port, int *out, iv_error *err) {

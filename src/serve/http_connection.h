@@ -16,12 +16,13 @@
 
 enum {
     IV_HTTP_BACKLOG = 4096,
-    IV_HTTP_READ_BYTES = 64 << 10, /* of one read */
-    IV_HTTP_KEEP_BYTES = 16 << 10, /* larger buffers are freed when they are empty */
-    IV_HTTP_REFUSALS_MAX = 64,     /* connections beyond the limit that are told so */
-    IV_HTTP_LINGER_MS = 1000,      /* a refused client may still be sending: so long we listen, and drop it */
-    IV_HTTP_PAUSED_LOOK_MS = 200,  /* while reading pauses: how often we look whether the client left */
-    IV_HTTP_ACCEPT_RETRY_MS = 100, /* after running out of files */
+    IV_HTTP_READ_BYTES = 64 << 10,   /* of one read */
+    IV_HTTP_UNSENT_BYTES = 64 << 10, /* the kernel holds for one client */
+    IV_HTTP_KEEP_BYTES = 16 << 10,   /* larger buffers are freed when they are empty */
+    IV_HTTP_REFUSALS_MAX = 64,       /* connections beyond the limit that are told so */
+    IV_HTTP_LINGER_MS = 1000,        /* a refused client may still be sending: so long we listen, and drop it */
+    IV_HTTP_PAUSED_LOOK_MS = 200,    /* while reading pauses: how often we look whether the client left */
+    IV_HTTP_ACCEPT_RETRY_MS = 100,   /* after running out of files */
     IV_HTTP_ID_BYTES_MAX = 128
 };
 /* Bodies of open requests and what waits behind them, of all connections; bodies beyond it are refused with 503. */

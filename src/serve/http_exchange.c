@@ -221,6 +221,7 @@ static bool put_head(iv_exchange *x, int status, const char *type, const size_t 
 
 void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes) {
     IV_ASSERT(x->status == 0 && status >= 200 && status <= 599);
+    x->handled = true; /* x is ours to end, also if the connection is lost in here */
     if (x->connection) {
         bool ok = put_head(x, status, type, &bytes);
         if (ok && bytes > 0 && !no_body(x) && !no_length(status)) {

@@ -1,5 +1,6 @@
 /* log.c: a line is built on the stack, escaped and handed to options.say. */
 #include "serve/log.h"
+#include "base/utf8.h"
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -20,11 +21,11 @@ static void stamp(char out[STAMP_BYTES]) {
     snprintf(out + n, STAMP_BYTES - n, ".%03dZ", (int)(now.tv_nsec / 1000000));
 }
 
-/* Printable ASCII as it is, all else as \xNN; cut where it is longer than a word may be. */
-static const char *shown(const char *text, char out[WORD_BYTES_MAX]) {
+/* Printable ASCII as it is, all else as \xNN; cut where there is no more room. Returns out. */
+static const char *shown(const char *text, char *out, size_t room) {
     static const char digits[] = "0123456789abcdef";
     size_t n = 0;
-    for (; *text && n + 5 < WORD_BYTES_MAX; text++) {
+    for (; *text && n + 5 < room; text++) {
         unsigned char c = (unsigned char)*text;
         if (c >= 0x20 && c < 0x7f && c != '\\') {
             out[n++] = *text;
@@ -52,10 +53,15 @@ void iv_log(const iv_server_options *o, const char *level, const char *event, co
     va_end(args);
     stamp(when);
     if (o->log_json) {
-        say_json(o, json_pack("{ss ss ss ss}", "time", when, "level", level, "event", event, "message", message));
+        size_t unused;
+        bool good = iv_utf8_valid((const uint8_t *)message, strlen(message), &unused); /* a path may be anything */
+        say_json(o, json_pack("{ss ss ss ss}", "time", when, "level", level, "event", event, "message",
+                              good ? message : shown(message, line, sizeof line)));
         return;
     }
     bool plain = strcmp(level, "info") == 0;
+    for (char *c = message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     snprintf(line, sizeof line, "%s %s%s%s", when, plain ? "" : level, plain ? "" : ": ", message);
     o->say(o->user, line);
 }
@@ -64,9 +70,9 @@ void iv_log_exchange(const iv_server_options *o, const iv_exchange *x, int statu
     char method[WORD_BYTES_MAX], path[WORD_BYTES_MAX], id[WORD_BYTES_MAX], line[LINE_BYTES_MAX], when[STAMP_BYTES];
     if (!o->say) return;
     stamp(when);
-    shown(iv_exchange_method(x), method);
-    shown(iv_exchange_path(x), path);
-    shown(iv_exchange_id(x), id);
+    shown(iv_exchange_method(x), method, sizeof method);
+    shown(iv_exchange_path(x), path, sizeof path);
+    shown(iv_exchange_id(x), id, sizeof id);
     if (o->log_json) {
         say_json(o, json_pack("{ss ss ss ss ss si sf sI ss}", "time", when, "level", "info", "event", "request",
                               "method", method, "path", path, "status", status, "seconds", seconds, "bytes",

@@ -148,9 +148,13 @@ static double v_computed(const look *l) { return (double)l->s->engine.tokens_com
 static double v_drafted(const look *l) { return (double)l->s->engine.drafted_tokens; }
 static double v_accepted(const look *l) { return (double)l->s->engine.accepted_tokens; }
 static double v_throughput(const look *l) { return l->m->tokens_per_second; }
-static double v_requests(const look *l) { return (double)l->m->requests; }
+static double v_requests(const look *l) { return (double)(l->m->requests + l->s->cancelled); }
 static double v_refused(const look *l) { return (double)l->m->refused; }
-static double v_aborted(const look *l) { return (double)l->m->finished[IV_FINISH_CANCELLED - 1]; }
+/* By an order, or because the client left: of those nobody hears the end. */
+static uint64_t finished(const look *l, size_t finish) {
+    return l->m->finished[finish - 1] + (finish == IV_FINISH_CANCELLED ? l->s->cancelled : 0);
+}
+static double v_aborted(const look *l) { return (double)finished(l, IV_FINISH_CANCELLED); }
 static double v_paused(const look *l) { return l->s->paused; }
 static double v_failed(const look *l) { return l->s->failed; }
 static double v_weight_version(const look *l) { return (double)l->s->weight_version; }
@@ -288,7 +292,7 @@ static void print_finishes(page *p) {
     for (size_t i = 0; i < FINISHES; i++)
         PRINT(p, "%s{%s,%s=\"%s\"} %llu\n", name, p->labels,
               p->dialect == IV_METRICS_VLLM ? "finished_reason" : "finish",
-              p->dialect == IV_METRICS_VLLM ? theirs[i] : own[i], (unsigned long long)p->look.m->finished[i]);
+              p->dialect == IV_METRICS_VLLM ? theirs[i] : own[i], (unsigned long long)finished(&p->look, i + 1));
 }
 
 /* What does not change, as labels of a constant. */

@@ -159,6 +159,54 @@ static void idle_connections_do_not_hold_it(void **state) {
     }
 }
 
+/* Begins a long streamed answer on slow instructions and reads its first piece. Returns the connection. */
+static int begin_stream(uint16_t port) {
+    static const char body[] = "{\"prompt\":[1,2,3],\"max_tokens\":60,\"ignore_eos\":true,\"seed\":7,\"stream\":true}";
+    char text[512];
+    int fd = dial(port);
+    assert_true(fd >= 0);
+    snprintf(text, sizeof text,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    say_to(fd, text);
+    size_t n = 0;
+    while (!strstr(reply, "\ndata: ") || n == 0) {
+        ssize_t got = recv(fd, reply + n, sizeof reply - 1 - n, 0);
+        assert_true(got > 0);
+        reply[n += (size_t)got] = 0;
+    }
+    return fd;
+}
+
+/* Reads what is left. Did the stream come to its own end? */
+static bool read_stream(int fd) {
+    size_t n = strlen(reply);
+    for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
+    reply[n] = 0;
+    close(fd);
+    return strstr(reply, "data: [DONE]") != NULL;
+}
+
+/* What was accepted is finished, unless time is up or somebody insists; nothing new gets in. */
+static void drains(void **state) {
+    (void)state;
+    static const char *const none[] = {"--isa", "scalar", "--drain-timeout", "0", NULL}, *const some[] = {
+                                                                                             "--isa", "scalar", NULL};
+    uint16_t port;
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = serve(&port, i == 1 ? none : some);
+        int fd = begin_stream(port);
+        assert_int_equal(kill(pid, SIGTERM), 0);
+        await_words(pid, "draining");
+        if (i != 1) assert_int_equal(dial(port), -1);
+        if (i == 2) assert_int_equal(kill(pid, SIGTERM), 0);
+        assert_int_equal(read_stream(fd), i == 0);
+        finish(pid);
+        assert_int_equal(came.code, 0);
+    }
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     uint16_t port;
@@ -188,8 +236,11 @@ static void what_cannot_start(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_what_it_is), cmocka_unit_test(keys_and_names), cmocka_unit_test(lines_for_programs),
-        cmocka_unit_test(idle_connections_do_not_hold_it), cmocka_unit_test(what_cannot_start)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_it_is),
+                                       cmocka_unit_test(keys_and_names),
+                                       cmocka_unit_test(lines_for_programs),
+                                       cmocka_unit_test(idle_connections_do_not_hold_it),
+                                       cmocka_unit_test(drains),
+                                       cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -275,6 +275,7 @@ static void a_crowd_with_cancels(void **state) {
     order(b, IV_ORDER_FLUSH, IV_OK, ""); /* and with it, the cancelled ones are gone */
     assert_nothing_held(b);
     assert_int_equal(stats_of(b).engine.kv_pages_cached, 0);
+    assert_int_equal(stats_of(b).cancelled, N - kept);
     forget(l, N);
     iv_bridge_close(b);
     iv_engine_close(e);

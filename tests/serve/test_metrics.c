@@ -25,7 +25,8 @@ static iv_bridge_stats some_stats(void) {
                                     .kv_pages_cached = 15},
                          .queued = 1,
                          .fingerprint = "iv1-now",
-                         .weight_version = 7};
+                         .weight_version = 7,
+                         .cancelled = 10};
     s.step_tokens[0] = 5, s.step_tokens[3] = 6, s.step_tokens[IV_STEP_BUCKETS - 1] = 1;
     return s;
 }
@@ -156,7 +157,7 @@ static void values_and_types(void **state) {
     assert_true(value_of(p, "invar_requests_running", "model_name=\"tiny\"") == 3);
     assert_true(value_of(p, "invar_requests_waiting", "") == 5);
     assert_true(value_of(p, "invar_kv_usage_ratio", "") == 0.25);
-    assert_true(value_of(p, "invar_requests_total", "finish=\"cancelled\"") == 1);
+    assert_true(value_of(p, "invar_requests_total", "finish=\"cancelled\"") == 11);
     assert_true(value_of(p, "invar_requests_total", "finish=\"error\"") == 0);
     assert_true(value_of(p, "invar_requests_refused_total", "") == 1);
     assert_true(value_of(p, "invar_weight_version", "") == 7);
@@ -242,7 +243,7 @@ static void other_dialects(void **state) {
         snprintf(name, sizeof name, "vllm:%s", vllm[i]);
         value_of(p, name, "model_name=\"a \\\"b\\\"\\\\c\\nd\",engine=\"0\"");
     }
-    assert_true(value_of(p, "vllm:request_success_total", "finished_reason=\"abort\"") == 1);
+    assert_true(value_of(p, "vllm:request_success_total", "finished_reason=\"abort\"") == 11);
     assert_true(value_of(p, "vllm:prefix_cache_queries_total", "") == 200);
     assert_true(value_of(p, "vllm:prefix_cache_hits_total", "") == 50);
     assert_true(value_of(p, "invar_requests_running", "") == 3); /* ours are there too */
@@ -260,6 +261,7 @@ static void other_dialects(void **state) {
         value_of(p, name, "model_name=\"tiny\"");
     }
     assert_true(value_of(p, "sglang:gen_throughput", "") == 25);
+    assert_true(value_of(p, "sglang:num_requests_total", "") == 10);
     assert_true(value_of(p, "sglang:num_used_tokens", "") == 1600);
     assert_true(value_of(p, "sglang:cache_hit_rate", "") == 0.25);
     iv_metrics_close(m);

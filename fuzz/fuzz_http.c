@@ -1,0 +1,164 @@
+/* fuzz_http.c: a client and a handler that do anything in any order, on a real loop over a socket pair. Afterwards
+ * nothing is left of them: no connection, no exchange, no byte that is counted.
+ *
+ * The input is a script of steps: a byte that says what, a byte that says how much. */
+#include "base/size.h"
+#include "serve/http_connection.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { HELD_MAX = 8 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+typedef struct held {
+    iv_exchange *x; /* NULL: free */
+    bool streaming, told;
+} held;
+
+typedef struct world {
+    iv_http *http;
+    held held[HELD_MAX];
+    int client;
+} world;
+
+static void check(bool good) {
+    if (!good) abort();
+}
+
+static void on_gone(void *user) {
+    held *h = user;
+    check(h->x && h->told);
+    *h = (held){0};
+}
+
+static void look_at(const iv_exchange *x) {
+    size_t n;
+    const char *body = iv_exchange_body(x, &n);
+    check(body[n] == 0 && strlen(iv_exchange_id(x)) > 0 && iv_exchange_path(x)[0] == '/');
+}
+
+static void handle_hold(void *user, iv_exchange *x) {
+    world *w = user;
+    look_at(x);
+    for (size_t i = 0; i < HELD_MAX; i++) {
+        held *h = &w->held[i];
+        if (h->x) continue;
+        *h = (held){.x = x, .told = !iv_exchange_query(x, "deaf")};
+        if (h->told) iv_exchange_on_gone(x, on_gone, h);
+        return;
+    }
+    iv_exchange_reply(x, 429, NULL, NULL, 0);
+}
+
+static void handle_echo(void *user, iv_exchange *x) {
+    (void)user;
+    size_t n;
+    look_at(x);
+    const char *body = iv_exchange_body(x, &n);
+    iv_exchange_reply(x, 200, "text/plain", body, n);
+}
+
+static void handle_stream(void *user, iv_exchange *x) {
+    (void)user;
+    iv_exchange_stream(x, "text/event-stream");
+    iv_exchange_write(x, "data: 1\n\n", 9);
+    iv_exchange_stream_end(x);
+}
+
+static const iv_http_route routes[] = {{"*", "/h", IV_HTTP_OPEN, handle_hold},
+                                       {"*", "/e", IV_HTTP_OPEN, handle_echo},
+                                       {"GET", "/s*", IV_HTTP_OPEN, handle_stream},
+                                       {"GET", "/k", IV_HTTP_KEY, handle_echo}};
+
+static void turn(const world *w) { check(event_base_loop(w->http->base, EVLOOP_NONBLOCK) >= 0); }
+
+static void act(world *w, held *h, uint8_t what, uint8_t much) {
+    static const char piece[255 * 16];
+    if (!h->x) return;
+    iv_exchange *x = h->x;
+    if (!h->streaming && what == 1) {
+        h->streaming = true;
+        iv_exchange_add_header(x, "x-much", "a\nb");
+        iv_exchange_stream(x, "text/plain");
+    } else if (!h->streaming) {
+        *h = (held){0};
+        iv_exchange_reply(x, 200, "text/plain", piece, much);
+    } else if (what < 3) {
+        iv_exchange_write(x, piece, (size_t)much * 16);
+    } else {
+        *h = (held){0};
+        iv_exchange_stream_end(x);
+    }
+    if (much & 1) turn(w);
+}
+
+static void play(world *w, const uint8_t *data, size_t n) {
+    static char sink[1 << 16];
+    for (size_t at = 0; at + 1 < n;) {
+        uint8_t what = data[at] % 8, much = data[at + 1];
+        at += 2;
+        size_t take = iv_size_min(much, n - at);
+        switch (what) {
+        case 0:
+        case 7:
+            if (send(w->client, data + at, take, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) turn(w);
+            at += take;
+            break;
+        case 1:
+        case 2:
+        case 3: act(w, &w->held[much % HELD_MAX], what, much); break;
+        case 4:
+            turn(w);
+            while (recv(w->client, sink, sizeof sink, MSG_DONTWAIT) > 0) {}
+            break;
+        case 5: shutdown(w->client, much & 1 ? SHUT_WR : SHUT_RDWR); break;
+        default: turn(w);
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    static world w;
+    iv_error err;
+    if (!w.http) {
+        iv_http_options o;
+        iv_http_options_init(&o);
+        o.port = 0, o.api_key = "k", o.allowed_origins = "http://a";
+        o.head_bytes_max = 512, o.body_bytes_max = 1000, o.stream_bytes_max = 4000;
+        check(iv_http_open(&o, routes, sizeof routes / sizeof *routes, &w, &w.http, &err) == IV_OK);
+    }
+    int pair[2], small = 4096;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair)) return 0;
+    setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    w.client = pair[1];
+    if (iv_connection_open(w.http, pair[0])) {
+        turn(&w);
+        play(&w, data, n);
+    }
+    close(w.client);
+    for (int i = 0; i < 20 && w.http->connections; i++) turn(&w);
+    if (w.http->connections) { /* only one that does not read has not seen it: its timer would */
+        check(w.http->connections->paused);
+        iv_connection_lose(w.http->connections, false);
+    }
+    turn(&w);
+    for (size_t i = 0; i < HELD_MAX; i++) {
+        held *h = &w.held[i];
+        if (!h->x) continue;
+        check(!h->told); /* the others heard of it */
+        iv_exchange *x = h->x;
+        bool streaming = h->streaming;
+        *h = (held){0};
+        if (streaming)
+            iv_exchange_stream_end(x);
+        else
+            iv_exchange_reply(x, 200, NULL, NULL, 0);
+    }
+    const iv_http *h = w.http;
+    check(!h->connections && !h->exchanges && !h->gone && !h->work && h->connection_count == 0 && h->input_bytes == 0);
+    return 0;
+}

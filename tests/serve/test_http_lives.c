@@ -1,0 +1,310 @@
+/* test_http_lives.c: how exchanges and the server end: streams, clients that leave or do not read, drains, many at
+ * once.
+ */
+#include "http_server.h"
+
+#include <fcntl.h>
+
+/* ---- streams, and clients that leave */
+
+static void test_stream(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    for (int i = 0; i < 3; i++) {
+        say(fd, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+        hear(fd, &a);
+        assert_string_equal(a.body, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+        assert_string_equal(answer_field(&a, "Transfer-Encoding"), "chunked");
+        assert_string_equal(answer_field(&a, "Cache-Control"), "no-cache");
+    }
+    /* the head of a stream comes before its first piece */
+    say(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 1);
+    order(&s, STREAM_HELD);
+    hear_as(fd, &a, true);
+    assert_int_equal(a.status, 200);
+    close(fd);
+    wait_for(&s.gone, 1);
+    finish(&s);
+}
+
+static void hang_up_hard(int fd) {
+    struct linger now = {1, 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(fd);
+}
+
+static void test_client_leaves(void **state) {
+    (void)state;
+    served s;
+    static char junk[3000000];
+    memset(junk, 'j', sizeof junk);
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.body_bytes_max = 1000; /* so that the server stops reading early */
+    start(&s, &o);
+    int paused = dial(s.port);
+    say(paused, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    fcntl(paused, F_SETFL, O_NONBLOCK);
+    say_bytes(paused, junk, sizeof junk);
+    wait_for(&s.handled, 1);
+    usleep(50000);
+    hang_up_hard(paused);
+    wait_for(&s.gone, 1);
+    finish(&s);
+
+    start_plain(&s);
+    for (int i = 0; i < 5; i++) {
+        double t = seconds_now();
+        int fd = dial(s.port);
+        say(fd, "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+        if (i == 2) say_bytes(fd, junk, sizeof junk); /* it must be read to see that nobody is there */
+        wait_for(&s.handled, i + 1);
+        if (i == 1) usleep(100000);
+        if (i == 3) { /* not closed, only no more to say: nobody can tell the two apart */
+            shutdown(fd, SHUT_WR);
+        } else if (i == 4) {
+            hang_up_hard(fd);
+        } else {
+            close(fd);
+        }
+        wait_for(&s.gone, i + 1);
+        assert_true(seconds_now() - t < 5);
+        if (i == 3) close(fd);
+    }
+    assert_int_equal(atomic_load(&s.last_status), 499);
+    finish(&s);
+}
+
+/* Somebody who did not ask to be told may answer into the void; what is left is freed at the end. */
+static void test_nobody_listens(void **state) {
+    (void)state;
+    served s;
+    start_plain(&s);
+    for (int i = 0; i < 4; i++) {
+        int fd = dial(s.port);
+        say(fd, "GET /hold?deaf HTTP/1.1\r\nHost: x\r\n\r\n");
+        wait_for(&s.handled, i + 1);
+        close(fd);
+        wait_for_nobody(&s);
+        if (i < 2) order(&s, ANSWER_HELD), wait_for(&s.woken, i + 1);
+    }
+    assert_int_equal(atomic_load(&s.gone), 0);
+    finish(&s);
+}
+
+static void test_slow_readers(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.stall_ms = 300;
+    start(&s, &o);
+    int fd = dial_small(s.port, 4096);
+    say(fd, "GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
+    while (!atomic_load(&s.flood_cut)) usleep(1000);
+    size_t most = (256 << 10) + (1 << 20); /* what the kernel holds besides is not quite ours to say */
+    assert_true(atomic_load(&s.flooded) >= 256 << 10 && atomic_load(&s.flooded) < most);
+    close(fd);
+
+    fd = dial_small(s.port, 4096);
+    say(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n"); /* a reply that is not read is dropped as well */
+    double t = seconds_now();
+    usleep(20000);
+    wait_for_nobody(&s);
+    assert_true(seconds_now() - t >= 0.29);
+    close(fd);
+
+    fd = dial_small(s.port, 4096);
+    say(fd,
+        "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n"); /* nor does a stream whose writer has no more to say wait for ever */
+    t = seconds_now();
+    wait_for(&s.gone, 1);
+    assert_true(seconds_now() - t >= 0.29);
+    close(fd);
+
+    /* slow, but not stalled: everything arrives */
+    fd = dial_small(s.port, 4096);
+    say(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear_as(fd, &a, true);
+    size_t got = 0;
+    static char piece[200000];
+    while (got < 4 << 20) {
+        ssize_t n = recv(fd, piece, sizeof piece, 0);
+        assert_true(n > 0);
+        for (ssize_t i = 0; i < n; i++) assert_int_equal(piece[i], 'a' + (got + (size_t)i) % 23);
+        got += (size_t)n;
+        if (got % 7 == 0) usleep(1000);
+    }
+    close(fd);
+    finish(&s);
+}
+
+/* ---- the loop */
+
+static void test_drain(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int held = dial(s.port), idle = dial(s.port), streaming = dial(s.port);
+    say(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(idle, &a);
+    say(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 2);
+    order(&s, DRAIN);
+    wait_for(&s.woken, 1);
+    say(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(idle, &a);
+    assert_int_equal(a.status, 503);
+    assert_string_equal(answer_field(&a, "Connection"), "close");
+    assert_true(is_closed(idle));
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(s.port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fresh = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fresh, (struct sockaddr *)&to, sizeof to), -1);
+    close(fresh);
+    order(&s, ANSWER_HELD);
+    hear(held, &a);
+    assert_string_equal(a.body, "late");
+    assert_true(is_closed(held));
+    pthread_join(s.thread, NULL); /* it ended by itself */
+    iv_http_close(s.http);
+    close(s.fd);
+    close(held), close(idle), close(streaming);
+}
+
+static void test_drain_deadline(void **state) {
+    (void)state;
+    served s;
+    start_plain(&s);
+    int held = dial(s.port);
+    say(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 1);
+    double t = seconds_now();
+    order(&s, DRAIN);
+    pthread_join(s.thread, NULL);
+    assert_true(seconds_now() - t >= 1.9);
+    assert_int_equal(atomic_load(&s.gone), 0);
+    iv_http_close(s.http);
+    assert_int_equal(atomic_load(&s.gone), 1); /* told at the end */
+    close(s.fd);
+    close(held);
+}
+
+static void test_watchers(void **state) {
+    (void)state;
+    served s;
+    start_plain(&s);
+    for (int i = 0; i < 5; i++) {
+        order(&s, NOTHING);
+        wait_for(&s.woken, i + 1);
+    }
+    wait_for(&s.ticks, 3);
+    kill(getpid(), SIGUSR1);
+    wait_for(&s.caught, 1);
+    finish(&s);
+    assert_int_equal(atomic_load(&s.woken), 5);
+}
+
+static void test_open_errors(void **state) {
+    (void)state;
+    served s;
+    iv_http *h;
+    iv_error err;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    start_plain(&s);
+    o.port = s.port;
+    assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_IO);
+    char port[16];
+    snprintf(port, sizeof port, "%u", (unsigned)s.port);
+    assert_true(strstr(err.message, "127.0.0.1") && strstr(err.message, port) && strstr(err.message, "in use"));
+    o.host = "no.such.host.invalid";
+    assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_IO);
+    o.host = "127.0.0.1", o.api_key = "";
+    assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_INVALID);
+    iv_http_close(NULL);
+    finish(&s);
+}
+
+/* ---- many at once */
+
+static size_t resident_bytes(void) {
+    unsigned long total = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu %lu", &total, &resident), 2);
+    fclose(f);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+enum { MANY = 1000 };
+
+/* Connections that have been used, and wait for more, are small. */
+static void test_idle_connections(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    static int fd[MANY];
+    static char body[20000];
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", &a);
+    size_t before = resident_bytes();
+    for (int i = 0; i < MANY; i++) {
+        fd[i] = dial(s.port);
+        say(fd[i], "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n");
+        say_bytes(fd[i], body, sizeof body);
+        hear(fd[i], &a);
+        assert_string_equal(a.body, "20000");
+    }
+    wait_for(&s.ticks, atomic_load(&s.ticks) + 2);
+    assert_int_equal(atomic_load(&s.connections), MANY);
+    if (!SANITIZED) assert_true(resident_bytes() - before < (size_t)10 << 20);
+    for (int i = 0; i < MANY; i++) close(fd[i]);
+    finish(&s);
+}
+
+/* Streams that are all open at once, written to in turn: each client gets all of its own. */
+static void test_many_streams(void **state) {
+    (void)state;
+    served s;
+    start_plain(&s);
+    static int fd[MANY];
+    for (int i = 0; i < MANY; i++) {
+        char text[128];
+        fd[i] = dial(s.port);
+        snprintf(text, sizeof text, "GET /ticking?name=%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
+        say(fd[i], text);
+    }
+    wait_for(&s.handled, MANY);
+    static answer a;
+    for (int i = 0; i < MANY; i++) {
+        char want[256] = "";
+        for (int k = 0; k < TICKED; k++) sprintf(want + strlen(want), "%d:%d ", i, k);
+        hear(fd[i], &a);
+        assert_string_equal(a.body, want);
+        close(fd[i]);
+    }
+    finish(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_client_leaves),
+        cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_slow_readers),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_drain_deadline),
+        cmocka_unit_test(test_watchers),
+        cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_idle_connections),
+        cmocka_unit_test(test_many_streams),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+/* The server as a whole, inside this process, where things can be made to go wrong: the queue is full, the engine is
+ * lost while requests run. */
+#include "../engine/client.h"
+#include "model/forward.h"
+#include "serve/server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+enum { REPLY_MAX = 1 << 16, LINES_MAX = 1 << 16, MANY = 8 };
+
+/* ---- an engine that can be lost ------------------------------------------------------------------------ */
+
+static atomic_bool lost;
+
+iv_status __real_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
+iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
+
+iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    return atomic_load(&lost) ? iv_fail(err, IV_IO, "rank 1 is gone") : __real_iv_ranks_forward(e, b, err);
+}
+
+/* ---- a server on a thread, clients on this one --------------------------------------------------------- */
+
+typedef struct running {
+    iv_server_options o;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint16_t port;
+    char lines[LINES_MAX];
+    iv_status status;
+    iv_error err;
+} running;
+
+static void on_ready(void *user, uint16_t port) {
+    running *r = user;
+    pthread_mutex_lock(&r->mutex);
+    r->port = port;
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static void on_line(void *user, const char *line) {
+    running *r = user;
+    pthread_mutex_lock(&r->mutex);
+    size_t n = strlen(r->lines);
+    snprintf(r->lines + n, sizeof r->lines - n, "%s\n", line);
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static void *run_server(void *user) {
+    running *r = user;
+    r->status = iv_server_run(&r->o, &r->err);
+    return NULL;
+}
+
+static running *start_server(size_t queued) {
+    running *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    iv_server_options_init(&r->o);
+    r->o.bridge.engine = small_options();
+    r->o.bridge.engine.max_num_seqs = 2;
+    r->o.bridge.queued_requests_max = queued;
+    r->o.http.port = 0, r->o.http.admin_key = "admin";
+    r->o.status_every_ms = 1;
+    r->o.ready = on_ready, r->o.say = on_line, r->o.user = r;
+    pthread_mutex_init(&r->mutex, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);
+    pthread_mutex_lock(&r->mutex);
+    while (!r->port) pthread_cond_wait(&r->changed, &r->mutex);
+    pthread_mutex_unlock(&r->mutex);
+    return r;
+}
+
+static void free_server(running *r) {
+    pthread_mutex_destroy(&r->mutex);
+    pthread_cond_destroy(&r->changed);
+    free(r);
+}
+
+static int post(const running *r, const char *path, const char *headers, const char *body) {
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(r->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char text[1024];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    snprintf(text, sizeof text,
+             "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n%s\r\n%s",
+             path, strlen(body), headers, body);
+    assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+    return fd;
+}
+
+static int read_reply(int fd, char reply[REPLY_MAX]) {
+    size_t n = 0;
+    int status = 0;
+    for (ssize_t got; (got = recv(fd, reply + n, REPLY_MAX - 1 - n, 0)) > 0;) n += (size_t)got;
+    reply[n] = 0;
+    close(fd);
+    sscanf(reply, "HTTP/1.1 %d", &status);
+    return status;
+}
+
+#define COMPLETIONS "/v1/completions"
+#define LONG "{\"prompt\":[1,2,3],\"max_tokens\":200,\"ignore_eos\":true,\"seed\":1}"
+#define ADMIN "Authorization: Bearer admin\r\n"
+
+/* Two run, three wait; the others are told to come again, and are counted. Then all who got in are answered alike. */
+static void a_full_queue(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX];
+    running *r = start_server(3);
+    int fds[MANY];
+    size_t busy = 0;
+    assert_int_equal(read_reply(post(r, "/pause", ADMIN, ""), reply), 200);
+    for (size_t i = 0; i < MANY; i++) fds[i] = post(r, COMPLETIONS, "", LONG);
+    for (size_t i = 0; i < MANY; i++) { /* who was refused has a reply already; a paused server answers nobody else */
+        char first;
+        struct timeval soon = {.tv_usec = 300000};
+        assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
+        if (recv(fds[i], &first, 1, MSG_PEEK) != 1) continue;
+        assert_int_equal(read_reply(fds[i], reply), 429);
+        assert_non_null(strstr(reply, "Retry-After: "));
+        fds[i] = -1;
+        busy++;
+    }
+    assert_int_equal(busy, MANY - 5);
+    assert_int_equal(read_reply(post(r, "/resume", ADMIN, ""), reply), 200);
+    char digest[80] = "";
+    for (size_t i = 0; i < MANY; i++) {
+        if (fds[i] < 0) continue;
+        struct timeval long_ago = {.tv_sec = 60};
+        setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &long_ago, sizeof long_ago);
+        assert_int_equal(read_reply(fds[i], reply), 200);
+        const char *at = strstr(reply, "sha256:");
+        assert_non_null(at);
+        if (!digest[0]) snprintf(digest, sizeof digest, "%.71s", at);
+        assert_memory_equal(at, digest, 71);
+    }
+    kill(getpid(), SIGTERM);
+    pthread_join(r->thread, NULL);
+    assert_int_equal(r->status, IV_OK);
+    free_server(r);
+}
+
+/* Everybody is told, the program ends, and says why. */
+static void the_engine_is_lost(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX];
+    running *r = start_server(0);
+    int fds[MANY];
+    atomic_store(&lost, true);
+    for (size_t i = 0; i < MANY; i++) fds[i] = post(r, COMPLETIONS, "", LONG);
+    for (size_t i = 0; i < MANY; i++) {
+        int status = read_reply(fds[i], reply);
+        assert_true(status >= 500 && status < 600);
+        assert_non_null(strstr(reply, "rank 1 is gone"));
+    }
+    pthread_join(r->thread, NULL);
+    atomic_store(&lost, false);
+    assert_int_equal(r->status, IV_IO);
+    assert_string_equal(r->err.message, "the engine is lost: rank 1 is gone");
+    assert_non_null(strstr(r->lines, "error: the engine is lost: rank 1 is gone"));
+    free_server(r);
+}
+
+/* What runs is said once in an interval, and nothing is said of quiet ones. */
+static void status_lines(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX];
+    running *r = start_server(0);
+    assert_int_equal(read_reply(post(r, COMPLETIONS, "", LONG), reply), 200);
+    usleep(2500000); /* two ticks */
+    kill(getpid(), SIGTERM);
+    pthread_join(r->thread, NULL);
+    const char *line = strstr(r->lines, "running ");
+    assert_non_null(line);
+    assert_non_null(strstr(line, "tokens/s generated"));
+    assert_null(strstr(line + 1, "running 0, waiting 0, KV 0 %, prefix hits 0 %, 0.0 tokens/s"));
+    free_server(r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_full_queue), cmocka_unit_test(the_engine_is_lost),
+                                       cmocka_unit_test(status_lines)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
