@@ -4,6 +4,7 @@
 #include "http_server.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 
 /* ---- streams, and clients that leave */
 
@@ -293,6 +294,77 @@ static void test_many_streams(void **state) {
     finish(&s);
 }
 
+/* Those who never finish a head keep nobody else waiting, and all hear 408 at the deadline. */
+static void test_slowloris(void **state) {
+    (void)state;
+    enum { SLOW = 500 };
+    served s;
+    answer a;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.head_ms = 1000;
+    start(&s, &o);
+    static int slow[SLOW];
+    double t = seconds_now();
+    for (int i = 0; i < SLOW; i++) {
+        slow[i] = dial(s.port);
+        say(slow[i], "POST /echo HTTP/1.1\r\nHost: x\r\nX: ");
+    }
+    int good = dial(s.port), asked = 0;
+    while (seconds_now() - t < 0.8) {
+        for (int i = 0; i < SLOW; i += 10) say(slow[(asked + i) % SLOW], "x");
+        say(good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        hear(good, &a);
+        assert_int_equal(a.status, 200);
+        asked++;
+    }
+    assert_true(asked > 20);
+    for (int i = 0; i < SLOW; i++) {
+        hear(slow[i], &a);
+        assert_int_equal(a.status, 408);
+        close(slow[i]);
+    }
+    assert_true(seconds_now() - t >= 0.95);
+    close(good);
+    wait_for_nobody(&s);
+    finish(&s);
+}
+
+/* A process that may open no more files accepts again when it may. */
+static void test_no_more_files(void **state) {
+    (void)state;
+    enum { WAITING = 5 };
+    served s;
+    start_plain(&s);
+    int fd[WAITING], most = 0;
+    for (int i = 0; i < WAITING; i++) {
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        assert_true(fd[i] >= 0);
+        if (fd[i] > most) most = fd[i];
+    }
+    struct rlimit old, tight;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    tight = (struct rlimit){.rlim_cur = (rlim_t)most + 1, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(s.port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < WAITING; i++) {
+        assert_int_equal(connect(fd[i], (struct sockaddr *)&to, sizeof to), 0); /* into the backlog */
+        say(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    wait_for(&s.ticks, atomic_load(&s.ticks) + 20);
+    int handled = atomic_load(&s.handled);
+    setrlimit(RLIMIT_NOFILE, &old);
+    assert_int_equal(handled, 0);
+    for (int i = 0; i < WAITING; i++) {
+        answer a;
+        hear(fd[i], &a);
+        assert_int_equal(a.status, 200);
+        close(fd[i]);
+    }
+    finish(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream),
@@ -305,6 +377,8 @@ int main(void) {
         cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_idle_connections),
         cmocka_unit_test(test_many_streams),
+        cmocka_unit_test(test_slowloris),
+        cmocka_unit_test(test_no_more_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
