@@ -35,6 +35,11 @@ static void check_json(const char *text, size_t n) {
 static void check_events(const char *text, size_t n) {
     while (n) {
         const char *end = memmem(text, n, "\n\n", 2);
+        if (strncmp(text, "event: ", 7) == 0) { /* a name before its data */
+            const char *line = memchr(text, '\n', n);
+            IV_ASSERT(line);
+            n -= (size_t)(line + 1 - text), text = line + 1;
+        }
         IV_ASSERT(end && strncmp(text, "data: ", 6) == 0);
         size_t length = (size_t)(end - text);
         if (strncmp(text, "data: [DONE]", 12) != 0) check_json(text + 6, length - 6);

@@ -215,6 +215,26 @@ def test_responses():
     check(r.invar["digest"] == chat.invar["digest"] and r.output_text == chat.choices[0].message.content)
 
 
+def test_responses_stream():
+    arguments = dict(model=MODEL, input=[{"role": "user", "content": "What is 1 + 1?"}], temperature=0)
+    whole = client.responses.create(**arguments)
+    names, text, reasoning, last = [], "", "", None
+    for event in client.responses.create(**arguments, stream=True):
+        check(event.sequence_number == len(names))
+        names.append(event.type)
+        if event.type == "response.output_text.delta":
+            text += event.delta
+        if event.type == "response.reasoning_text.delta":
+            reasoning += event.delta
+        if event.type in ("response.completed", "response.incomplete"):
+            last = event.response
+    check(names[:2] == ["response.created", "response.in_progress"] and names[-1] == f"response.{whole.status}")
+    check(text == whole.output_text == last.output_text and last.invar["digest"] == whole.invar["digest"])
+    check(last.output[0].type == "reasoning" and last.output[0].content[0].text == reasoning)
+    with client.responses.stream(**arguments) as stream:
+        check(stream.get_final_response().output_text == text)
+
+
 def test_tokenizer_routes():
     status, r = call("POST", "/tokenize", {"prompt": "12 + 30"})
     check(status == 200 and r["count"] == len(r["tokens"]), r)

@@ -91,8 +91,7 @@ static const field fields[] = {
     {IV_API_SAMPLING, "custom_params", ONLY, 0, 0, 0, "|null|{}|"},
     {IV_API_SAMPLING, "no_stop_trim", BOOL, AT(no_stop_trim), 0, 0, NULL},
     /* what comes back */
-    {OPENAI | IV_API_GENERATE, "stream", BOOL, AT(stream), 0, 0, NULL},
-    {IV_API_RESPONSES, "stream", ONLY, 0, 0, 0, "|false|"},
+    {OPENAI | IV_API_GENERATE | IV_API_RESPONSES, "stream", BOOL, AT(stream), 0, 0, NULL},
     {IV_API_COMPLETIONS, "echo", BOOL, AT(echo), 0, 0, NULL},
     {IV_API_CHAT, "echo", ONLY, 0, 0, 0, "|false|"},
     {OPENAI, "logprobs", JSON, AT(logprobs), 0, 0, "|integer|true|false|"},

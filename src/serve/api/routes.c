@@ -1,7 +1,9 @@
 /* routes.c: every route of the server, and who may use it. What changes the server needs the admin key. */
 #include "serve/api/handlers.h"
+#include "serve/page/page.h"
 
 const iv_http_route iv_server_routes[] = {
+    {"GET", "/", IV_HTTP_OPEN, iv_page_handle}, /* holds no secret: what it asks for needs the key */
     {"GET", "/health", IV_HTTP_OPEN, iv_handle_health},
     {"GET", "/ping", IV_HTTP_OPEN, iv_handle_health},
     {"GET", "/health_generate", IV_HTTP_KEY, iv_handle_health_generate},

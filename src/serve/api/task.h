@@ -41,7 +41,8 @@ typedef struct iv_child {
     double first, last; /* when tokens came; 0: none yet */
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
-    bool began; /* something of it was sent */
+    bool began;         /* something of it was sent */
+    bool message_began; /* responses: the item after the reasoning */
 } iv_child;
 
 /* One prompt: text, or ids, or both once text was tokenized here. */
@@ -77,9 +78,10 @@ struct iv_task {
     size_t prompt_count;
     iv_child *children;
     size_t child_count, done_count;
-    bool began; /* the stream has */
-    bool lost;  /* no memory for an event: the stream must end */
-    bool list;  /* the answer is a list (SGLang) */
+    bool began;      /* the stream has */
+    bool lost;       /* no memory for an event: the stream must end */
+    bool list;       /* the answer is a list (SGLang) */
+    uint64_t events; /* sent so far (responses) */
     char fingerprint[128];
     uint64_t weight_version;
 };

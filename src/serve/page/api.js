@@ -1,0 +1,203 @@
+/* api.js: requests to this server and nobody else; an answer as it grows. */
+
+const keys = {api: sessionStorage.getItem('invar-key') || '', admin: sessionStorage.getItem('invar-admin') || ''};
+
+/* Fields that other servers may lack: left out once one has been refused by name. */
+const extras = {return_sampling_logprobs: true, return_receipt: true};
+
+class ApiError extends Error {
+  constructor(status, message, param) {
+    super(message);
+    Object.assign(this, {status, param});
+  }
+}
+
+/* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits. */
+const writeJson = (body) =>
+  JSON.stringify(body, (name, value) => (name === 'seed' ? '@@' + value + '@@' : value)).replace(/"seed":"@@(\d+)@@"/g, '"seed":$1');
+const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(\d{16,})/g, '"seed":"$1"'));
+
+async function send(path, body, {signal, admin, method} = {}) {
+  const headers = {};
+  const key = admin ? keys.admin : keys.api;
+  if (key) headers.Authorization = 'Bearer ' + key;
+  if (body !== undefined) headers['Content-Type'] = 'application/json';
+  const init = {method: method || (body === undefined ? 'GET' : 'POST'), headers, signal, cache: 'no-store'};
+  if (body !== undefined) init.body = writeJson(body);
+  let response;
+  try {
+    response = await fetch(path, init);
+  } catch (e) {
+    if (e.name === 'AbortError') throw e;
+    throw new ApiError(0, 'The server does not answer');
+  }
+  if (response.ok) return response;
+  let error = {};
+  try {
+    error = (await response.json()).error || {};
+  } catch { /* not JSON */ }
+  throw new ApiError(response.status, error.message || `${response.status} ${response.statusText}`, error.param);
+}
+const getJson = async (path) => readJson(await (await send(path)).text());
+const postJson = async (path, body, options) => readJson(await (await send(path, body, options)).text());
+
+async function* lines(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  for (;;) {
+    const {done, value} = await reader.read();
+    if (done) break;
+    const parts = (rest + value).split('\n');
+    rest = parts.pop();
+    yield* parts;
+  }
+  if (rest) yield rest;
+}
+
+/* ---- an answer --------------------------------------------------------------------------------------- */
+
+/* path and body as they are sent, without `extras`. given: tokens that the prompt already holds of it (a fork). */
+function newAnswer(path, body, given) {
+  return {
+    path, body, given: given || [], tokens: (given || []).slice(), raw: '', text: '', reasoning: '', promptIds: null,
+    finish: null, invar: null, fingerprint: null, error: null, state: 'new', started: 0, first: 0, ended: 0, usage: null,
+  };
+}
+
+const words = new Map(); /* id -> what a token looks like, as far as it is known */
+const decoder = new TextDecoder('utf-8', {fatal: true});
+function bytesText(bytes) {
+  try {
+    return decoder.decode(new Uint8Array(bytes));
+  } catch {
+    return bytes.map((b) => (b >= 33 && b < 127 ? String.fromCharCode(b) : '\\x' + b.toString(16).padStart(2, '0'))).join('');
+  }
+}
+function readToken(entry, id) {
+  const named = /^token_id:(\d+)$/.exec(entry.token || '');
+  const token = {
+    id: entry.id ?? entry.token_id ?? (named ? Number(named[1]) : id),
+    logprob: entry.logprob,
+    sampling: entry.sampling_logprob,
+    bytes: entry.bytes || null,
+    text: entry.bytes ? bytesText(entry.bytes) : named ? undefined : entry.token,
+  };
+  if (token.text === undefined && words.has(token.id)) token.text = words.get(token.id);
+  if (token.text !== undefined && token.id !== undefined) words.set(token.id, token.text);
+  return token;
+}
+/* The text of an id that came without its bytes. */
+async function lookUp(id) {
+  if (words.has(id)) return words.get(id);
+  const text = (await postJson('/detokenize', {tokens: [id]})).prompt;
+  words.set(id, text);
+  return text;
+}
+
+function takeLogprobs(answer, choice, ids) {
+  const l = choice.logprobs;
+  const delta = choice.text ?? '';
+  if (l && l.content) {
+    l.content.forEach((entry, i) => {
+      const token = readToken(entry, ids && ids.length === l.content.length ? ids[i] : undefined);
+      token.top = (entry.top_logprobs || []).map((t) => readToken(t));
+      answer.tokens.push(token);
+    });
+  } else if (l && l.tokens) {
+    l.tokens.forEach((text, i) => {
+      const token = readToken({token: text, logprob: l.token_logprobs[i], sampling_logprob: l.sampling_logprobs?.[i]}, ids && ids[i]);
+      if (l.tokens.length === 1 && delta && token.text === undefined) token.text = delta;
+      token.top = Object.entries((l.top_logprobs || [])[i] || {})
+        .map(([t, p]) => readToken({token: t, logprob: p}))
+        .sort((a, b) => b.logprob - a.logprob);
+      answer.tokens.push(token);
+    });
+  } else if (ids) {
+    ids.forEach((id) => answer.tokens.push({id, text: words.get(id), top: []}));
+  }
+}
+
+function takeChunk(answer, chunk, index) {
+  if (chunk.error) throw new ApiError(chunk.error.code || 500, chunk.error.message, chunk.error.param);
+  if (chunk.system_fingerprint) answer.fingerprint = chunk.system_fingerprint;
+  if (chunk.prompt_token_ids) answer.promptIds = chunk.prompt_token_ids;
+  if (chunk.invar) answer.invar = {...answer.invar, ...chunk.invar, ...chunk.invar.choices?.find((c) => c.index === (index || 0))};
+  if (chunk.usage) answer.usage = chunk.usage;
+  for (const choice of chunk.choices || []) {
+    if ((choice.index || 0) !== (index || 0)) continue;
+    if (choice.invar) answer.invar = {...answer.invar, ...choice.invar};
+    if (choice.prompt_token_ids) answer.promptIds = choice.prompt_token_ids;
+    const part = choice.delta || choice.message || {};
+    const count = answer.tokens.length;
+    takeLogprobs(answer, choice, choice.token_ids);
+    answer.reasoning += part.reasoning_content ?? part.reasoning ?? '';
+    answer.text += part.content ?? '';
+    if (part.tool_calls) answer.text += JSON.stringify(part.tool_calls);
+    if (choice.text !== undefined) answer.raw += choice.text;
+    if (!answer.first && answer.tokens.length > count) answer.first = performance.now();
+    if (choice.finish_reason) answer.finish = choice.finish_reason;
+  }
+}
+
+/* A completion holds its thinking and its end in the text: told apart as the chat route does. */
+function splitRaw(answer) {
+  const whole = answer.given.map((t) => t.text ?? '').join('') + answer.raw;
+  const end = whole.indexOf('</think>');
+  const start = whole.indexOf('<think>');
+  const tidy = (s) => s.replace(/<\|[a-z_]+\|>\s*$/, '').replace(/^\n+/, '');
+  if (start < 0 && end < 0) return void (answer.text = tidy(whole));
+  answer.reasoning = tidy(whole.slice(start < 0 ? 0 : start + 7, end < 0 ? undefined : end));
+  answer.text = end < 0 ? '' : tidy(whole.slice(end + 8));
+}
+
+/* Asks, and fills the answer in; `changed` is called as it grows. Never throws: answer.state is 'done', 'stopped' or
+ * 'failed'. index: which of several choices is meant. */
+async function ask(answer, {signal, changed, stream = true, index, more} = {}) {
+  answer.state = 'running';
+  answer.started = performance.now();
+  try {
+    for (;;) {
+      const optional = Object.fromEntries(Object.keys(extras).filter((k) => extras[k]).map((k) => [k, true]));
+      const body = {...answer.body, ...optional, ...more};
+      if (answer.path === '/v1/completions') body.return_tokens_as_token_ids = true; /* its names of tokens may be ambiguous */
+      if (stream) Object.assign(body, {stream: true, stream_options: {include_usage: true}});
+      try {
+        const response = await send(answer.path, body, {signal});
+        if (stream) await takeStream(answer, response, index, changed);
+        else takeChunk(answer, readJson(await response.text()), index);
+        break;
+      } catch (e) {
+        const refused = e.status === 400 && Object.keys(extras).find((k) => extras[k] && (e.param === k || e.message.includes(k)));
+        if (!refused) throw e;
+        extras[refused] = false;
+      }
+    }
+    if (answer.path === '/v1/completions') splitRaw(answer);
+    answer.state = 'done';
+  } catch (e) {
+    if (e.name === 'AbortError') answer.state = 'stopped';
+    else Object.assign(answer, {state: 'failed', error: e.message, status: e.status});
+  }
+  answer.ended = performance.now();
+  answer.digest = digestOf(answer.tokens.slice(answer.given.length));
+  changed?.(answer);
+  return answer;
+}
+async function takeStream(answer, response, index, changed) {
+  for await (const line of lines(response)) {
+    if (!line.startsWith('data:')) continue;
+    const data = line.slice(5).trim();
+    if (data.startsWith('[DONE]')) break;
+    takeChunk(answer, readJson(data), index);
+    if (answer.path === '/v1/completions') splitRaw(answer);
+    changed?.(answer);
+  }
+}
+
+function curlOf(answer) {
+  const body = {...answer.body, stream: undefined};
+  if (answer.invar?.seed !== undefined) body.seed = answer.invar.seed;
+  const quoted = writeJson(body).replaceAll("'", "'\\''");
+  const key = keys.api ? ' \\\n  -H "Authorization: Bearer $INVAR_API_KEY"' : '';
+  return `curl ${location.origin}${answer.path} \\\n  -H 'Content-Type: application/json'${key} \\\n  -d '${quoted}'`;
+}

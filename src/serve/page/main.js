@@ -1,0 +1,184 @@
+/* main.js: panes, theme, keys, shortcuts; what is known of the server. */
+
+const server = {model: '', fingerprint: '', maxLength: 0, together: 16};
+const panes = ['chat', 'tokens', 'proof', 'live'];
+let current = '';
+
+function go(pane) {
+  if (!panes.includes(pane)) pane = 'chat';
+  current = pane;
+  document.body.classList.remove('side-open');
+  for (const p of panes) {
+    $(p).hidden = p !== pane;
+    const tab = $('tab-' + p);
+    tab.setAttribute('aria-selected', String(p === pane));
+    tab.tabIndex = p === pane ? 0 : -1;
+  }
+  if (location.hash !== '#' + pane) history.replaceState(null, '', '#' + pane);
+  if (pane === 'live') drawLive();
+  if (pane === 'proof' && !$('proof-prompt').value) setProofDefaults();
+}
+
+function setProofDefaults() {
+  const a = lastAnswer();
+  if (a?.path === '/v1/chat/completions' && a.body.messages) return proveAnswer(a);
+  $('proof-prompt').value = longExample;
+  $('proof-seed').value = '7';
+  $('proof-max').value = '160';
+}
+
+/* ---- theme -------------------------------------------------------------------------------------------- */
+
+const themes = ['auto', 'light', 'dark'];
+function setTheme(theme) {
+  if (!themes.includes(theme)) theme = 'auto';
+  document.documentElement.style.colorScheme = theme === 'auto' ? 'light dark' : theme;
+  document.documentElement.dataset.theme = theme;
+  $('theme').setAttribute('aria-label', 'Theme: ' + theme);
+  $('theme').title = 'Theme: ' + theme;
+  try {
+    localStorage.setItem('invar-theme', theme);
+  } catch { /* private windows */ }
+}
+
+/* ---- the server ----------------------------------------------------------------------------------------- */
+
+function showFingerprint(fingerprint) {
+  server.fingerprint = fingerprint;
+  const b = $('fingerprint');
+  b.hidden = false;
+  b.textContent = fingerprint;
+  b.title = 'Fingerprint of all that may change a bit: numerics, arithmetic, type, weights, tokenizer, template. Click to copy';
+}
+async function learnServer() {
+  try {
+    const list = await getJson('/v1/models');
+    const m = list.data?.[0] || {};
+    server.model = m.id || '';
+    server.maxLength = m.max_model_len || 0;
+    $('model').textContent = server.model;
+    document.title = server.model ? server.model + ' · invar' : 'invar';
+    if (m.fingerprint || m.system_fingerprint) showFingerprint(m.fingerprint || m.system_fingerprint);
+  } catch (e) {
+    if (e.status === 401) $('keys').showModal();
+  }
+  try {
+    const info = await getJson('/server_info');
+    const fingerprint = info.fingerprint || info.system_fingerprint;
+    if (fingerprint) showFingerprint(fingerprint);
+    server.maxLength ||= info.max_model_len || info.max_total_num_tokens || 0;
+    if (info.max_running_requests > 1) server.together = info.max_running_requests;
+    if (!$('proof-decoys').value) $('proof-decoys').value = Math.min(24, server.together - 1);
+    if (info.version) $('model').title = 'invar ' + info.version;
+  } catch { /* an answer will tell */ }
+}
+
+function showStatus(s) {
+  const e = $('status');
+  if (!s) {
+    e.className = 'status bad';
+    return void (e.textContent = live.status === 401 ? 'key wanted' : 'no answer');
+  }
+  const state = s.failed === 1 ? 'engine lost' : s.paused === 1 ? 'paused' : '';
+  e.className = 'status ' + (s.failed === 1 ? 'bad' : s.running > 0 ? 'busy' : 'idle');
+  fill(e, state || (s.running > 0 ? s.running + ' running' : 'idle'), !state && s.waiting > 0 && el('span', {class: 'wide-only'}, `, ${s.waiting} waiting`));
+}
+
+/* ---- events --------------------------------------------------------------------------------------------- */
+
+function openSide(open) {
+  document.body.classList.toggle('side-open', open);
+  if (open) $('field-seed').focus();
+}
+
+function shortcuts(e) {
+  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+  if (e.altKey && /^Digit[1-4]$/.test(e.code)) {
+    e.preventDefault();
+    go(panes[Number(e.code.slice(5)) - 1]);
+  } else if (e.key === 'Escape') {
+    if (document.body.classList.contains('side-open')) openSide(false);
+    else if (chat.running) stopAnswer();
+    else if (proof.abort) proof.abort.abort();
+  } else if (!typing && e.key === '/') {
+    e.preventDefault();
+    go('chat');
+    $('prompt').focus();
+  } else if (!typing && e.key === '?') {
+    $('keys').showModal();
+  } else if (!typing && current === 'tokens' && !$('keys').open) {
+    tokenKeys(e);
+  }
+}
+
+function grow(area) {
+  area.style.height = 'auto';
+  area.style.height = Math.min(area.scrollHeight, 220) + 'px';
+}
+
+function start() {
+  let theme = null;
+  try {
+    theme = localStorage.getItem('invar-theme');
+  } catch { /* private windows */ }
+  setTheme(theme);
+  makeFields();
+  showChat();
+  showEffect();
+  showTokens();
+  go(location.hash.slice(1));
+
+  document.querySelectorAll('[role=tab]').forEach((t) => t.addEventListener('click', () => go(t.dataset.pane)));
+  document.querySelector('.tabs').addEventListener('keydown', (e) => {
+    const step = e.key === 'ArrowRight' ? 1 : e.key === 'ArrowLeft' ? -1 : 0;
+    if (!step) return;
+    e.stopPropagation();
+    go(panes[(panes.indexOf(current) + step + panes.length) % panes.length]);
+    $('tab-' + current).focus();
+  });
+  addEventListener('hashchange', () => go(location.hash.slice(1)));
+  addEventListener('keydown', shortcuts);
+  document.addEventListener('visibilitychange', () => !document.hidden && poll());
+
+  $('composer').addEventListener('submit', (e) => {
+    e.preventDefault();
+    if (chat.running) return stopAnswer();
+    const text = $('prompt').value;
+    if (!text.trim()) return;
+    $('prompt').value = '';
+    grow($('prompt'));
+    askAbout(text);
+  });
+  $('prompt').addEventListener('input', () => grow($('prompt')));
+  $('prompt').addEventListener('keydown', (e) => {
+    if (e.key !== 'Enter' || e.shiftKey || e.isComposing) return;
+    e.preventDefault();
+    if (!chat.running) $('composer').requestSubmit();
+  });
+  $('effect').addEventListener('click', () => openSide(!document.body.classList.contains('side-open')));
+  $('sampling-close').addEventListener('click', () => openSide(false));
+  $('fingerprint').addEventListener('click', () => copy(server.fingerprint, 'Fingerprint'));
+  $('theme').addEventListener('click', () => setTheme(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]));
+  $('settings').addEventListener('click', () => $('keys').showModal());
+  $('api-key').value = keys.api;
+  $('admin-key').value = keys.admin;
+  $('keys').addEventListener('close', () => {
+    keys.api = $('api-key').value.trim();
+    keys.admin = $('admin-key').value.trim();
+    sessionStorage.setItem('invar-key', keys.api);
+    sessionStorage.setItem('invar-admin', keys.admin);
+    learnServer();
+    poll();
+  });
+  $('proof-form').addEventListener('submit', (e) => {
+    e.preventDefault();
+    runProof();
+  });
+  $('proof-max').value = '96';
+  $('save-receipt').addEventListener('click', saveReceipt);
+  $('save-proof').addEventListener('click', saveProof);
+  if (matchMedia('(min-width: 60rem)').matches && current === 'chat') $('prompt').focus();
+  learnServer();
+  poll();
+}
+start();

@@ -1,0 +1,74 @@
+/* page.c: the files of the page, one after another, and the policy that names their hashes. */
+#include "serve/page/page.h"
+#include "base/digest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The order is the whole build: top.html ends inside <style>, body.html inside <script>. Both compilers look for these
+ * names where they look for headers. */
+/* clang-format off */
+__asm__(".pushsection .rodata\n"
+        ".balign 16\n"
+        ".globl iv_page\n"
+        ".hidden iv_page\n"
+        ".type iv_page, @object\n"
+        "iv_page:\n"
+        ".incbin \"serve/page/top.html\"\n"
+        ".incbin \"serve/page/style.css\"\n"
+        ".incbin \"serve/page/body.html\"\n"
+        ".incbin \"serve/page/base.js\"\n"
+        ".incbin \"serve/page/api.js\"\n"
+        ".incbin \"serve/page/chat.js\"\n"
+        ".incbin \"serve/page/tokens.js\"\n"
+        ".incbin \"serve/page/proof.js\"\n"
+        ".incbin \"serve/page/live.js\"\n"
+        ".incbin \"serve/page/main.js\"\n"
+        ".incbin \"serve/page/end.html\"\n"
+        ".local iv_page_end\n"
+        "iv_page_end: .byte 0\n"
+        ".size iv_page, . - iv_page\n"
+        ".balign 8\n"
+        ".globl iv_page_bytes\n"
+        ".hidden iv_page_bytes\n"
+        ".type iv_page_bytes, @object\n"
+        ".size iv_page_bytes, 8\n"
+        "iv_page_bytes: .quad iv_page_end - iv_page\n"
+        ".popsection\n");
+/* clang-format on */
+
+enum { BASE64_BYTES = 44 }; /* of a SHA-256 */
+
+static void base64(const uint8_t digest[32], char out[BASE64_BYTES + 1]) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0, o = 0; i < 32; i += 3) {
+        uint32_t word = (uint32_t)digest[i] << 16 | (i + 1 < 32 ? (uint32_t)digest[i + 1] << 8 : 0) |
+                        (i + 2 < 32 ? (uint32_t)digest[i + 2] : 0);
+        for (int shift = 18; shift >= 0; shift -= 6) out[o++] = letters[word >> shift & 63];
+    }
+    out[BASE64_BYTES - 1] = '=';
+    out[BASE64_BYTES] = 0;
+}
+
+/* The hash of what stands between the first `open` and the `close` after it, as a browser takes it. */
+static bool hash_of_part(const char *open, const char *close, char out[BASE64_BYTES + 1]) {
+    uint8_t digest[32];
+    const char *start = strstr(iv_page, open);
+    const char *end = start ? strstr(start, close) : NULL;
+    if (!end) return false;
+    start += strlen(open);
+    iv_digest_of(start, (size_t)(end - start), digest);
+    base64(digest, out);
+    return true;
+}
+
+iv_status iv_page_policy(char out[IV_PAGE_POLICY_MAX], iv_error *err) {
+    char script[BASE64_BYTES + 1], style[BASE64_BYTES + 1];
+    if (!hash_of_part("<script>", "</script>", script) || !hash_of_part("<style>", "</style>", style))
+        return iv_fail(err, IV_FORMAT, "page: wanted one script and one style, found none");
+    snprintf(out, IV_PAGE_POLICY_MAX,
+             "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'; img-src data:; "
+             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+             script, style);
+    return IV_OK;
+}
