@@ -1,4 +1,4 @@
-"""test_page.py: the page in headless Chromium, over fake_server.py; with INVAR_PAGE_URL, over that server instead.
+"""test_page.py: the page in headless Chromium, over fake_server.py; and over `invar serve`, if INVAR_BINARY names it.
 
 Each test opens a fresh browser context. A browser error, an unhandled rejection or a breach of the page's policy fails
 whatever test saw it. Without Playwright or Chromium every test is skipped and the exit status is 77."""
@@ -9,8 +9,11 @@ import pathlib
 import re
 import shutil
 import struct
+import subprocess
 import sys
+import threading
 import unittest
+import urllib.request
 
 import fake_server
 
@@ -20,7 +23,8 @@ except ImportError:
     sync_playwright = None
 CHROMIUM = os.environ.get("INVAR_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 QUESTION = "Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. How many apples are left for Omar?"
-URL = os.environ.get("INVAR_PAGE_URL")
+BINARY = os.environ.get("INVAR_BINARY")
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "models/tiny-math"
 
 
 class Case(unittest.TestCase):
@@ -373,6 +377,73 @@ class Phone(Case):
         expect(page.locator("#effect")).to_contain_text("seed 5")
 
 
+class Real(Case):
+    """The page that the program itself serves. numerics vanilla is the control: its bits depend on the batch."""
+
+    def serve(self, *flags):
+        self.process = subprocess.Popen([BINARY, "serve", str(MODEL), "--port", "0", "--admin-api-key", "admin", *flags],
+                                        stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end)
+        for line in self.process.stderr:
+            found = re.search(r"listening on (http://\S+)", line)
+            if found:
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
+                self.url = found.group(1).rstrip("/") + "/"
+                break
+        try:
+            urllib.request.urlopen(self.url).close()
+        except (OSError, ValueError):
+            self.skipTest("this build does not serve the page")
+        self.page.add_init_script("sessionStorage.setItem('invar-admin', 'admin')")
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+
+    def setUp(self):
+        if not BINARY:
+            self.skipTest("INVAR_BINARY is not set")
+        super().setUp()
+
+    def test_proof_and_receipt(self):
+        self.serve()
+        page = self.open("proof")
+        expect(page.locator("#model")).to_have_text("tiny-math")
+        self.prove()
+        expect(page.locator("#verdict")).to_contain_text("1 unique answer in 10 runs")
+        self.assertEqual(self.words("Control"), "differs, as it must")
+        self.assertRegex(page.locator(".run", has_text="Warm").inner_text(), "64 cached")
+        with page.expect_download() as got:
+            page.click("#save-receipt")
+        replayed = subprocess.run([BINARY, "replay", str(got.value.path()), str(MODEL)], capture_output=True, text=True)
+        self.assertEqual(replayed.returncode, 0, replayed.stderr)
+        self.assertIn("equal", replayed.stdout)
+
+    def test_vanilla_is_found_out(self):
+        self.serve("--numerics", "vanilla")
+        page = self.open("proof")
+        expect(page.locator("#model")).to_have_text("tiny-math")
+        self.prove()
+        self.assertGreater(page.locator(".run.different").count(), 0)
+        expect(page.locator("#verdict")).to_have_class(re.compile("different"))
+
+    def test_chat_and_fork(self):
+        self.serve()
+        page = self.open()
+        page.fill("#field-seed", "7")
+        self.ask()
+        expect(page.locator(".turn.assistant .think")).to_contain_text("12 + 9 = 21")
+        expect(page.locator(".foot .digest")).to_have_class(re.compile("good"))
+        first = page.evaluate("() => chat.selected.tokens.map((t) => [t.id, t.logprob])")
+        page.evaluate("() => { go('tokens'); selectToken(3, true); }")
+        page.locator(".option.chosen").click()
+        expect(page.locator(".versions")).to_contain_text("2 / 2")
+        page.locator(".foot .digest.good").wait_for()
+        self.assertEqual(first, page.evaluate("() => chat.selected.tokens.map((t) => [t.id, t.logprob])"))
+        page.evaluate("() => go('live')")
+        expect(page.locator("#totals div", has_text="generated tokens").locator("dd")).not_to_have_text("0")
+
+
 def main():
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
     why = "Playwright for Python" if sync_playwright is None else "Chromium" if not CHROMIUM else None
@@ -380,7 +451,11 @@ def main():
         print(f"  SKIPPED: page: needs {why}\n[  SKIPPED ] {suite.countTestCases()} test(s)")
         return 77
     result = unittest.TextTestRunner(verbosity=1).run(suite)
-    print(f"[  PASSED  ] {result.testsRun - len(result.failures) - len(result.errors)} test(s)")
+    for _, reason in result.skipped:
+        print(f"  SKIPPED: page: {reason}")
+    print(f"[  PASSED  ] {result.testsRun - len(result.failures) - len(result.errors) - len(result.skipped)} test(s)")
+    if result.skipped:
+        print(f"[  SKIPPED ] {len(result.skipped)} test(s)")
     return 0 if result.wasSuccessful() else 1
 
 

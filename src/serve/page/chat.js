@@ -55,10 +55,11 @@ function samplingBody() {
   return body;
 }
 
+/* The newest that is not a fork. */
 function lastAnswer() {
-  for (let i = chat.turns.length - 1; i >= 0; i--) {
-    const t = chat.turns[i];
-    if (t.role === 'assistant' && t.versions[t.at]) return t.versions[t.at];
+  for (const t of chat.turns.toReversed()) {
+    const found = t.versions?.findLast((a) => a.path === '/v1/chat/completions' && a.invar);
+    if (found) return found;
   }
   return null;
 }
@@ -74,6 +75,8 @@ function effective(invar) {
   }
   return list;
 }
+
+const spaced = (list) => list.flatMap((text, i) => [i ? ' · ' : '', el('span', {class: 'whole'}, text)]);
 
 /* The line above the message field: what the next answer will be asked with, and what the last one had. */
 function showEffect() {
@@ -91,7 +94,7 @@ function showEffect() {
   for (const [k, v] of Object.entries(wanted)) if (typeof v !== 'object') base[k] = v;
   delete base.seed;
   const list = effective({parameters: base});
-  parts.push(el('span', {}, list.length ? list.join(' · ') : 'the model’s own sampling'));
+  parts.push(el('span', {}, list.length ? spaced(list) : 'the model’s own sampling'));
   fill($('effect'), parts);
 }
 
@@ -136,8 +139,9 @@ function forkAt(answer, at, token) {
   const prompt = [...(answer.prefixIds || answer.promptIds), ...given.map((t) => t.id)];
   const {messages, chat_template_kwargs, top_logprobs, logprobs, seed, max_tokens, max_completion_tokens, prompt: old, ...rest} = answer.body;
   const body = {...rest, prompt, seed: answer.invar?.seed ?? seed ?? 0, logprobs: 8, skip_special_tokens: false, return_token_ids: true};
-  const most = answer.invar?.parameters?.max_tokens ?? max_tokens;
-  if (most) body.max_tokens = Math.max(1, most + answer.given.length - given.length);
+  /* What is left: of the limit, or of the sequence; completions without a limit would end after 16. */
+  const most = answer.forkedFrom ? answer.body.max_tokens : answer.invar?.parameters?.max_tokens ?? max_tokens;
+  body.max_tokens = Math.max(1, most ? most + answer.given.length - given.length : (server.maxLength || 2048) - prompt.length);
   const next = newAnswer('/v1/completions', body, given);
   next.prefixIds = answer.prefixIds || answer.promptIds;
   next.forkedFrom = {answer, at};
@@ -283,7 +287,8 @@ function answerFoot(i, turn, a) {
   const facts = el('div', {class: 'foot mono'});
   const add = (text, title) => text && facts.append(el('span', {title}, text));
   if (a.invar?.seed !== undefined) facts.append(el('b', {}, 'seed ' + a.invar.seed));
-  add(effective(a.invar).join(' · '), JSON.stringify(a.invar?.parameters || {}, null, 1));
+  const list = effective(a.invar);
+  if (list.length) facts.append(el('span', {title: JSON.stringify(a.invar.parameters, null, 1)}, spaced(list)));
   add(plural(a.tokens.length - a.given.length, 'token') + (a.finish && a.finish !== 'stop' ? ', ' + a.finish : a.state === 'stopped' ? ', stopped' : ''));
   add(speed(a));
   add(a.fingerprint);

@@ -2,6 +2,7 @@
 
 const live = {history: [], last: null, timer: 0, failures: 0};
 const historyMax = 180;
+const histogramRows = 10;
 
 /* Prometheus text to a map: name -> [{labels, value}]. */
 function parseMetrics(text) {
@@ -184,11 +185,17 @@ function drawHistogram(box, h) {
   let to = counts.length - 1;
   while (!counts[to].n) to--;
   const shown = counts.slice(Math.max(0, from - 1), Math.min(counts.length, to + 2)).filter((c) => c.n > 0 || c.le !== Infinity);
-  const most = Math.max(...shown.map((c) => c.n));
+  const group = Math.ceil(shown.length / histogramRows);
+  const rows = [];
+  for (let i = 0; i < shown.length; i += group) {
+    const part = shown.slice(i, i + group);
+    rows.push({le: part.at(-1).le, n: part.reduce((s, c) => s + c.n, 0)});
+  }
+  const most = Math.max(...rows.map((c) => c.n));
   const stats = [['mean', h.sum / h.count], ['median', quantile(h, null, 0.5)], ['p99', quantile(h, null, 0.99)]];
   fill(box,
     el('p', {class: 'hist-facts'}, stats.map(([n, v]) => el('span', {}, n + ' ', el('b', {class: 'mono'}, seconds(v)))), el('span', {}, el('b', {class: 'mono'}, thousands(h.count)), ' measured')),
-    shown.map((c) => {
+    rows.map((c) => {
       const bar = el('i', {});
       bar.style.setProperty('--part', (100 * c.n) / most + '%');
       return el('div', {class: 'hist-row'}, el('span', {class: 'mono'}, c.le === Infinity ? 'more' : '≤ ' + seconds(c.le)), el('span', {class: 'track'}, bar), el('b', {class: 'mono'}, c.n ? thousands(c.n) : ''));

@@ -21,7 +21,7 @@ function go(pane) {
 
 function setProofDefaults() {
   const a = lastAnswer();
-  if (a?.path === '/v1/chat/completions' && a.body.messages) return proveAnswer(a);
+  if (a) return proveAnswer(a);
   $('proof-prompt').value = longExample;
   $('proof-seed').value = '7';
   $('proof-max').value = '160';

@@ -106,8 +106,12 @@ const ways = [
   {name: 'Sibling', what: 'the second of three answers of one request', skip: () => BigInt(proof.body.seed) < 1n && 'needs a seed above 0',
     run: (row) => plainRun(row, {stream: false, index: 1, more: {n: 3, seed: String(BigInt(proof.body.seed) - 1n)}})},
   {name: 'Crowd', what: () => `in the middle of ${proof.decoys} others`, run: (row) => amid(row, [decoyBody(proof.decoys, proof.span, 0)])},
-  {name: 'Chunked', what: 'beside long prompts: steps are full, prompts read in pieces', run: (row) => amid(row, [longBody(4)])},
-  {name: 'Shuffled', what: 'four copies at once, in a random order with others', run: shuffled},
+  {name: 'Chunked', what: 'uncached, beside long prompts that fill every step',
+    run: async (row) => {
+      if (keys.admin) await flush();
+      return amid(row, [longBody(4)]);
+    }},
+  {name: 'Shuffled', what: 'four copies and others, in a random order', run: shuffled},
   {name: 'Resumed', what: 'its first half given as prompt, the rest generated', skip: () =>
     !quietIds() ? 'the server did not say the token ids' : proof.quiet.tokens.length < 4 ? 'the answer is too short' : penalties() ? 'penalties count the prompt differently' : proof.body.stop ? 'a stop string may cross the cut' : false,
     run: resumed},
@@ -220,6 +224,7 @@ async function runRow(row) {
     row.note = reason;
     return drawRow(row);
   }
+  for (let i = 0; i < 20 && (await runningNow()) > 0; i++) await wait(25); /* what the last row left */
   row.state = 'running';
   drawRow(row);
   showVerdict();
