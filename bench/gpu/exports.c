@@ -4,15 +4,16 @@
 
 #include <string.h>
 
-#define OPS(X)                                                                                                \
-    X(linear)                                                                                                 \
-    X(linear_with)                                                                                            \
-    X(linear_configs)                                                                                         \
-    X(linear_choose)                                                                                          \
-    X(linear_describe)                                                                                        \
-    X(linear_scratch)                                                                                         \
-    X(attention) X(attention_plan) X(attention_plan_bytes) X(attention_scratch) X(embed) X(rmsnorm) X(rotate) \
-        X(swiglu) X(route) X(combine) X(sample) X(sample_scratch) X(join) X(meet)
+#define OPS(X)                                                                                                      \
+    X(linear)                                                                                                       \
+    X(linear_with)                                                                                                  \
+    X(linear_configs)                                                                                               \
+    X(linear_choose)                                                                                                \
+    X(linear_describe)                                                                                              \
+    X(linear_scratch)                                                                                               \
+    X(attention)                                                                                                    \
+    X(attention_plan) X(attention_plan_bytes) X(attention_scratch) X(embed) X(rmsnorm) X(rotate) X(swiglu) X(route) \
+        X(combine) X(sample) X(sample_scratch) X(join) X(meet)
 
 #pragma weak iv_gpu_linear
 #pragma weak iv_gpu_linear_with
@@ -42,7 +43,8 @@
     X(matrix, leaves)                                                                                                  \
     X(matrix, data)                                                                                                    \
     X(matrix, expert_bytes)                                                                                            \
-    X(groups, experts) X(groups, first) X(groups, count) X(groups, offsets) X(groups, slots) X(groups, weights) X(     \
+    X(groups, experts)                                                                                                 \
+    X(groups, first) X(groups, count) X(groups, offsets) X(groups, slots) X(groups, weights) X(                        \
         groups, experts_per_token) X(linear_args, arithmetic) X(linear_args, w) X(linear_args, type) X(linear_args, x) \
         X(linear_args, x_stride) X(linear_args, rows) X(linear_args, epilogue) X(linear_args, bias)                    \
             X(linear_args, out) X(linear_args, out_stride) X(linear_args, groups) X(linear_args, weighted)             \
