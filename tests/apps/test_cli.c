@@ -15,7 +15,7 @@ static void digest_of_report(char out[80]) {
 
 /* ---- help and usage ------------------------------------------------------------------------------------ */
 
-static const char *const commands[] = {"generate", "chat",   "serve",  "bench",  "eval",       "replay", "inspect",
+static const char *const commands[] = {"generate", "chat",   "serve",  "batch", "bench",  "eval",       "replay", "inspect",
                                        "tokenize", "render", "logits", "verify", "completion", "help"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
