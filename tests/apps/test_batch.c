@@ -104,7 +104,7 @@ static json_t *ask(uint16_t port, const char *path, const char *body) {
 static void answers_as_the_server(void **state) {
     (void)state;
     static const char in[] = CHAT_LINE("one") "\n" TEXT_LINE("two");
-    uint16_t port;
+    uint16_t port = 0;
     pid_t pid = serve(&port);
     json_t *chat = ask(port, "/v1/chat/completions", CHAT_BODY), *text = ask(port, "/v1/completions", TEXT_BODY);
     kill(pid, SIGTERM);
@@ -225,10 +225,10 @@ static void order_and_interrupt(void **state) {
     size_t n = 0;
     for (int i = 0; i < BIG_LINES; i++)
         n += (size_t)snprintf(first + n, sizeof first - n, LINE("line %d", "/v1/completions", "{\"prompt\":\"%d + 1 =\",\"seed\":1,\"ignore_eos\":true,\"max_tokens\":%d}"),
-                              i, i, i % 7 == 0 ? 100 : 1 + i % 5);
+                              i, i, i % 7 == 6 ? 60 : 1 + i % 5);
     forget();
     write_file("in.jsonl", first, n);
-    write_file("out.jsonl", "", 0);
+    write_file("out.jsonl", "", 0); /* to look at before it is made */
     pid_t pid = start(NULL, -1, (const char *const[]){"batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o",
                                                       in_folder("out.jsonl"), "--threads", "1", "--isa", "scalar",
                                                       "--max-model-len", "256", NULL});
