@@ -7,7 +7,7 @@
 
 enum { START_MS = 20000, STEP_MS = 10, BIG_LINES = 150 };
 
-#define CHAT_BODY                                                                                          \
+#define CHAT_BODY                                                                                         \
     "{\"model\":\"tiny-math\",\"messages\":[{\"role\":\"user\",\"content\":\"17 * 6 = ?\"}],\"seed\":11," \
     "\"max_tokens\":24,\"logprobs\":true}"
 #define TEXT_BODY "{\"prompt\":[\"1 + 2 =\",\"3 + 4 =\"],\"n\":2,\"max_tokens\":9,\"seed\":5,\"temperature\":0.7}"
@@ -17,9 +17,9 @@ enum { START_MS = 20000, STEP_MS = 10, BIG_LINES = 150 };
 
 static char first[OUTPUT_MAX], second[OUTPUT_MAX];
 
-#define BATCH(...)                                                                                                 \
-    RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"), "--threads", "1", "--max-model-len", \
-        "256", ##__VA_ARGS__)
+#define BATCH(...)                                                                                         \
+    RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"), "--threads", "1", \
+        "--max-model-len", "256", ##__VA_ARGS__)
 
 static void forget(void) { unlink(in_folder("out.jsonl")); }
 
@@ -63,8 +63,9 @@ static void expect_counts(const char *words) {
 
 static pid_t serve(uint16_t *port) {
     write_file("err", "", 0);
-    pid_t pid = start(NULL, -1, (const char *const[]){"serve", "tiny-math", "--port", "0", "--threads", "1",
-                                                      "--max-model-len", "256", NULL});
+    pid_t pid = start(
+        NULL, -1,
+        (const char *const[]){"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256", NULL});
     for (int waited = 0; waited < START_MS; waited += STEP_MS) {
         unsigned found;
         read_back("err", came.err);
@@ -136,8 +137,8 @@ static void goes_on_after_a_cut(void **state) {
     const struct {
         size_t bytes;
         const char *words;
-    } cuts[] = {{0, "0 answered before, 3 answered now"},       {1, "0 answered before, 3 answered now"},
-                {one - 1, "0 answered before, 3 answered now"}, {one, "1 answered before, 2 answered now"},
+    } cuts[] = {{0, "0 answered before, 3 answered now"},        {1, "0 answered before, 3 answered now"},
+                {one - 1, "0 answered before, 3 answered now"},  {one, "1 answered before, 2 answered now"},
                 {one + 40, "1 answered before, 2 answered now"}, {n - 1, "2 answered before, 1 answered now"},
                 {n, "3 answered before, 0 answered now"}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
@@ -158,7 +159,9 @@ static void goes_on_after_a_cut(void **state) {
 static void other_files_stay(void **state) {
     (void)state;
     static const char in[] = TEXT_LINE("one"), other[] = TEXT_LINE("other");
-    static const char *const files[] = {"hello\n", "hello", other,
+    static const char *const files[] = {"hello\n",
+                                        "hello",
+                                        other,
                                         "{\"id\":\"batch_req_1\",\"custom_id\":\"other\",\"response\":{}}\n",
                                         "{\"id\":\"batch_req_1\",\"custom_id\":\"one\",\"response\":null}\n",
                                         "{\"id\":\"batch_req_1\",\"custom_id\":\"one\",\"response\":{}}\nmore"};
@@ -174,14 +177,14 @@ static void other_files_stay(void **state) {
 
 static void wrong_lines_are_answered(void **state) {
     (void)state;
-    static const char in[] = "nothing\n"
-                             "[1]\n"
-                             "{\"method\":\"POST\"}\n" TEXT_LINE("a") TEXT_LINE("a")
-                                 LINE("b", "/v1/embeddings", "{}") LINE("c", "/v1/completions", "[]")
-                                     LINE("d", "/v1/completions", "{\"prompt\":\"x\",\"temperature\":-1}")
-                                         LINE("e", "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}")
-                                             LINE("f", "/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt\"}")
-                                                 LINE("g", "/v1/completions", "{\"prompt\":[999999999]}");
+    static const char in[] =
+        "nothing\n"
+        "[1]\n"
+        "{\"method\":\"POST\"}\n" TEXT_LINE("a") TEXT_LINE("a") LINE("b", "/v1/embeddings", "{}")
+            LINE("c", "/v1/completions", "[]") LINE("d", "/v1/completions", "{\"prompt\":\"x\",\"temperature\":-1}")
+                LINE("e", "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}")
+                    LINE("f", "/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt\"}")
+                        LINE("g", "/v1/completions", "{\"prompt\":[999999999]}");
     static const struct {
         const char *id;
         int status;
@@ -224,14 +227,17 @@ static void order_and_interrupt(void **state) {
     (void)state;
     size_t n = 0;
     for (int i = 0; i < BIG_LINES; i++)
-        n += (size_t)snprintf(first + n, sizeof first - n, LINE("line %d", "/v1/completions", "{\"prompt\":\"%d + 1 =\",\"seed\":1,\"ignore_eos\":true,\"max_tokens\":%d}"),
+        n += (size_t)snprintf(first + n, sizeof first - n,
+                              LINE("line %d", "/v1/completions",
+                                   "{\"prompt\":\"%d + 1 =\",\"seed\":1,\"ignore_eos\":true,\"max_tokens\":%d}"),
                               i, i, i % 7 == 6 ? 60 : 1 + i % 5);
     forget();
     write_file("in.jsonl", first, n);
     write_file("out.jsonl", "", 0); /* to look at before it is made */
-    pid_t pid = start(NULL, -1, (const char *const[]){"batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o",
-                                                      in_folder("out.jsonl"), "--threads", "1", "--isa", "scalar",
-                                                      "--max-model-len", "256", NULL});
+    pid_t pid =
+        start(NULL, -1,
+              (const char *const[]){"batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"),
+                                    "--threads", "1", "--isa", "scalar", "--max-model-len", "256", NULL});
     for (int waited = 0; waited < START_MS && read_back("out.jsonl", second) == 0; waited += STEP_MS)
         nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
     kill(pid, SIGTERM);
@@ -274,11 +280,9 @@ static void what_cannot_start(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(answers_as_the_server),
-                                       cmocka_unit_test(goes_on_after_a_cut),
-                                       cmocka_unit_test(other_files_stay),
-                                       cmocka_unit_test(wrong_lines_are_answered),
-                                       cmocka_unit_test(order_and_interrupt),
-                                       cmocka_unit_test(what_cannot_start)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_as_the_server), cmocka_unit_test(goes_on_after_a_cut),
+        cmocka_unit_test(other_files_stay),      cmocka_unit_test(wrong_lines_are_answered),
+        cmocka_unit_test(order_and_interrupt),   cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
