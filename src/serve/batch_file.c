@@ -36,6 +36,10 @@ static bool add_line(iv_batch_lines *l, const iv_batch_line *line) {
 
 iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err) {
     IV_TRY(iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
+    return iv_batch_lines_split(path, out, err);
+}
+
+iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *err) {
     out->places = json_object();
     bool ok = out->places != NULL;
     const char *at = out->file.data, *end = at + out->file.len;

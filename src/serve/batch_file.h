@@ -21,6 +21,8 @@ typedef struct iv_batch_lines {
 
 /* The lines that are not blank. Zeroed before. */
 iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err);
+/* The same once `file` holds the bytes. */
+iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *err);
 void iv_batch_lines_free(iv_batch_lines *l);
 
 /* One line as it should be; all borrowed from `root`. */
