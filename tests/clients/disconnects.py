@@ -35,8 +35,9 @@ def leave_one(rng):
     whole = head.encode() + text
     s = socket.create_connection((PARTS.hostname, PARTS.port), timeout=60)
     try:
-        s.sendall(whole[: rng.randint(1, len(whole))] if rng.random() < 0.1 else whole)
-        if rng.random() < 0.5:
+        part = rng.random() < 0.1
+        s.sendall(whole[: rng.randint(1, len(whole))] if part else whole)
+        if part or rng.random() < 0.5:
             time.sleep(rng.random() * 0.05)
         else:
             s.recv(rng.randint(1, 20000))
