@@ -156,7 +156,7 @@ const ways = [
   },
   {
     name: 'Chunked',
-    what: 'uncached, beside long prompts that fill every step',
+    what: () => (keys.admin ? 'uncached, ' : '') + 'beside long prompts that fill steps',
     run: async (row) => {
       if (keys.admin) await flush();
       return amid(row, [longBody(4)]);
