@@ -22,6 +22,7 @@ static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault faul
     iv_gpu_attention_args a = args_of(p, rng_below(r, 3) ? workers_for : 1 + (int)rng_below(r, 4));
     emu_plant(fault);
     int e = iv_attention_launch_as(&a, generic, NULL);
+    if (!e) e = cudaDeviceSynchronize();
     fault_happened = emu_fault_happened();
     emu_plant(EMU_NO_FAULT);
     if (e && fault == EMU_NO_FAULT) {

@@ -21,7 +21,7 @@ enum { LANES = 32, BARRIERS = 16, SHARED_MAX = 227 * 1024, SHARED_BYTES = 232 * 
 struct Cta;
 struct Cluster;
 
-enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN };
+enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN, GRID };
 
 struct Wait { // until a count is no longer what it was; of an mbarrier, until the phase of a parity has ended
     Reason reason = NOTHING;
@@ -82,7 +82,16 @@ struct Mbarrier {
     uint32_t phase;
 };
 
+struct Grid { // a launch
+    shape s;
+    std::function<void()> body;
+    std::shared_ptr<Grid> before;
+    size_t count, begun, released, ended; // CTAs
+};
+
 struct Cta {
+    Grid *grid;
+    bool released;
     Cluster *cluster;
     int rank;
     unsigned char *memory; // SHARED_BYTES

@@ -68,6 +68,7 @@ bool ready(const Thread &t) {
     case BARRIER: return t.cta->barriers[w.address].turn != w.was;
     case CLUSTER: return t.cta->cluster->barrier.turn != w.was;
     case MBARRIER: return (t.cta->mbarriers.at(w.address).phase & 1) != w.was;
+    case GRID: return t.cta->grid->before->ended == t.cta->grid->before->count;
     default: return true;
     }
 }
@@ -280,7 +281,7 @@ void copies_wait(int pending) {
 
 static float step(matrix_type type, const uint16_t *a, const uint16_t *b, float c) {
     float y = type == BF16 ? iv_tc16_step_bf16(a, b, c) : iv_tc16_step_f16(a, b, c);
-    if (!fault_happened && fault_strikes(EMU_FLIP_BIT, 256)) y = cast<float>(cast<uint32_t>(y) ^ 1u);
+    if (fault_strikes(EMU_FLIP_BIT, 64)) y = cast<float>(cast<uint32_t>(y) ^ 1u);
     return y;
 }
 

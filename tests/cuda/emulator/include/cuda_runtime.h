@@ -114,10 +114,15 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
-static inline int emu_cluster_of(const cudaLaunchConfig_t *c) {
+static inline int emu_attribute(const cudaLaunchConfig_t *c, int id, int otherwise) {
     for (unsigned i = 0; i < c->numAttrs; i++)
-        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) return (int)c->attrs[i].val.clusterDim.x;
-    return 1;
+        if (c->attrs[i].id == id)
+            return id == cudaLaunchAttributeClusterDimension ? (int)c->attrs[i].val.clusterDim.x
+                                                             : c->attrs[i].val.programmaticStreamSerializationAllowed;
+    return otherwise;
+}
+static inline int emu_cluster_of(const cudaLaunchConfig_t *c) {
+    return emu_attribute(c, cudaLaunchAttributeClusterDimension, 1);
 }
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
 template <class F>
@@ -127,8 +132,9 @@ static inline cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, F, const
 }
 template <class... P, class... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... arguments) {
-    return emu::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, emu_cluster_of(c)},
-                       [&] { kernel(arguments...); });
+    bool overlaps = emu_attribute(c, cudaLaunchAttributeProgrammaticStreamSerialization, 0) != 0;
+    return emu::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, emu_cluster_of(c), overlaps},
+                       [=] { kernel(arguments...); });
 }
 #endif
 
