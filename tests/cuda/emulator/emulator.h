@@ -77,6 +77,7 @@ template <class T> static inline T shuffle(T v, int from) {
 unsigned ballot(bool b);
 uint32_t reduce_max(uint32_t v);
 void barrier(int id, int threads, bool wait);
+int barrier_count(int threads, bool vote); // all threads, and how many voted for it
 void cluster_barrier(bool arrive, bool wait);
 void spin(); // another thread's turn: what is looked for in memory is not there yet
 

@@ -31,7 +31,7 @@ static std::deque<std::shared_ptr<Grid>> grids; // in order; those that have not
 static std::shared_ptr<Grid> newest;
 static bool failed;
 static int device, last_error;
-static char message[4096];
+static char message[8192];
 
 uint32_t random_below(uint32_t n) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -81,16 +81,13 @@ void spin() { block({SPIN, "a value in memory", 0, 0}); }
 
 void fail(const char *format, ...) {
     if (!failed) {
-        char text[1024];
+        int at = me ? snprintf(message, sizeof message, "block %u,%u thread %u: ", me->where.block.x, me->where.block.y,
+                               me->where.thread.x)
+                    : 0;
         va_list list;
         va_start(list, format);
-        vsnprintf(text, sizeof text, format, list);
+        vsnprintf(message + at, sizeof message - (size_t)at, format, list);
         va_end(list);
-        if (me)
-            snprintf(message, sizeof message, "block %u,%u thread %u: %s", me->where.block.x, me->where.block.y,
-                     me->where.thread.x, text);
-        else
-            snprintf(message, sizeof message, "%s", text);
     }
     failed = true;
     if (me) leave(); // for good
@@ -102,6 +99,7 @@ static Thread *take_thread() {
         t->stack = (char *)mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (t->stack == MAP_FAILED) abort();
+        mprotect(t->stack, (size_t)sysconf(_SC_PAGESIZE), PROT_NONE); // what goes beyond its stack stops there
         idle_threads.push_back(t);
     }
     Thread *t = idle_threads.back();

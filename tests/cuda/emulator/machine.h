@@ -72,7 +72,7 @@ struct Warp {
 };
 
 struct Barrier {
-    int arrived = 0, threads = 0;
+    int arrived = 0, threads = 0, votes = 0, result = 0;
     uint64_t turn = 0;
 };
 

@@ -106,7 +106,7 @@ static uint64_t arrive(Barrier &b, int threads) {
     uint64_t turn = b.turn;
     if (b.arrived && b.threads != threads) fail("a barrier of %d threads and of %d", b.threads, threads);
     b.threads = threads, progress++;
-    if (++b.arrived == threads) b.arrived = 0, b.turn++;
+    if (++b.arrived == threads) b.arrived = 0, b.turn++, b.result = b.votes, b.votes = 0;
     return turn;
 }
 
@@ -116,6 +116,13 @@ void barrier(int id, int threads, bool wait) {
     uint64_t turn = arrive(b, threads);
     if (wait && b.turn == turn && !fault_strikes(EMU_FORGET_SYNCS, 2))
         block({BARRIER, "a barrier", (uint32_t)id, turn});
+}
+
+int barrier_count(int threads, bool vote) {
+    Barrier &b = me->cta->barriers[0];
+    b.votes += vote;
+    barrier(0, threads, true);
+    return b.result;
 }
 
 void cluster_barrier(bool comes, bool wait) {
