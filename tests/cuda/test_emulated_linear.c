@@ -104,7 +104,8 @@ static void chain_linear(rng *r, const chain *c, bool plain, const void *w, bool
                             .out_stride = down ? c->hidden : c->inner};
     size_t count = plain ? iv_gpu_generic_configs(&a, all, CONFIGS_MAX) : iv_gpu_linear_configs(&a, all, CONFIGS_MAX);
     if (!plain && rng_below(r, 4) == 0) count = iv_gpu_stream_configs(&a, all, CONFIGS_MAX);
-    CUDA(iv_gpu_linear_with(&a, &all[rng_below(r, count)], c->scratch, iv_gpu_linear_scratch(c->rows, n), NULL));
+    iv_gpu_linear_config one = plain || rng_below(r, 3) ? all[rng_below(r, count)] : iv_gpu_linear_choose(&a);
+    CUDA(iv_gpu_linear_with(&a, &one, c->scratch, iv_gpu_linear_scratch(c->rows, n), NULL));
     if (plain) CUDA(cudaDeviceSynchronize());
 }
 

@@ -116,7 +116,7 @@ static void begin_cta(Cta *c, size_t index) {
     if (idle_memory.empty()) idle_memory.push_back((unsigned char *)aligned_alloc(1024, SHARED_BYTES));
     c->memory = idle_memory.back(), idle_memory.pop_back();
     memset(c->memory, 0xff, 1024 + s.shared + 1024);
-    c->dynamic_bytes = s.shared, c->statics_end = 1024 + 16 + (s.shared + 15) / 16 * 16;
+    c->statics_end = 1024 + 16 + (s.shared + 15) / 16 * 16;
     c->left = s.block.x;
     c->warps.resize(s.block.x / LANES);
     for (Warp &w : c->warps) w.eagerness = is_slow_launch ? 1u << 2 * random_below(3) : 1;
