@@ -22,6 +22,7 @@ static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault faul
     iv_gpu_attention_args a = args_of(p, rng_below(r, 3) ? workers_for : 1 + (int)rng_below(r, 4));
     emu_plant(fault);
     int e = iv_attention_launch_as(&a, generic, NULL);
+    if (!e) e = cudaDeviceSynchronize();
     fault_happened = emu_fault_happened();
     emu_plant(EMU_NO_FAULT);
     if (e && fault == EMU_NO_FAULT) {
@@ -82,11 +83,66 @@ static void kernels_have_the_reference_bits(const char *name, bool fast, double 
 
 static void hopper_kernels(void **state) {
     (void)state;
-    kernels_have_the_reference_bits("emulated attention", true, 8);
+    kernels_have_the_reference_bits("emulated attention", true, 6);
 }
 static void generic_kernel(void **state) {
     (void)state;
-    kernels_have_the_reference_bits("emulated attention, generic", false, 4);
+    kernels_have_the_reference_bits("emulated attention, generic", false, 3);
+}
+
+/* Launches without a wait between them: each reads what the last one wrote as its queries, all use one scratch. */
+static void *run_chain(rng *r, const problem *p, bool plain, emu_fault fault) {
+    size_t used, launched = 2 + p->rows % 3;
+    int workers_for = plain ? 3 : 1 + (int)rng_below(r, 6), e = 0;
+    void *plan = make_plan(p, plain, workers_for, &used), *out = malloc(p->q_bytes);
+    void *x[2] = {to_device(p->q, p->q_bytes), to_device(p->q, p->q_bytes)};
+    CUDA(cudaMemcpy(p->d.plan, plan, used, cudaMemcpyHostToDevice));
+    CUDA(cudaMemset(p->d.scratch, 0, IV_ATTENTION_WORKERS_MAX * sizeof(int32_t)));
+    another_machine(r, 5);
+    emu_plant(fault);
+    for (size_t i = 0; i < launched && !e; i++) {
+        iv_gpu_attention_args a = args_of(p, workers_for);
+        a.q = x[i % 2], a.out = x[(i + 1) % 2];
+        e = iv_attention_launch_as(&a, plain, NULL);
+        if (plain && !e) e = cudaDeviceSynchronize();
+    }
+    if (!e) e = cudaDeviceSynchronize();
+    emu_plant(EMU_NO_FAULT);
+    if (e && !fault) {
+        fprintf(stderr, "%s\n", cudaGetErrorString(e));
+        fail_msg("a chain of attention");
+    }
+    launches += launched;
+    CUDA(cudaMemcpy(out, x[launched % 2], p->q_bytes, cudaMemcpyDeviceToHost));
+    cudaFree(x[0]), cudaFree(x[1]), free(plan);
+    return out;
+}
+
+static size_t chain_differs(rng *r, emu_fault fault) {
+    problem p = {0};
+    size_t differ = 0;
+    small_problem(r, &p, true);
+    void *want = run_chain(r, &p, true, EMU_NO_FAULT);
+    for (int i = 0; i < 2; i++) {
+        void *got = run_chain(r, &p, false, fault);
+        differ += memcmp(want, got, p.q_bytes) != 0;
+        if (!fault) assert_whole(&p, "a chain", want, got);
+        free(got);
+    }
+    free(want);
+    free_problem(&p);
+    return differ;
+}
+
+static void overlapping_launches_have_the_same_bits(void **state) {
+    (void)state;
+    rng r = rng_start("emulated attention, chains");
+    size_t n = launches, caught = 0;
+    for (budget b = budget_of(5); has_time(&b);) chain_differs(&r, EMU_NO_FAULT);
+    printf("emulated attention, chains: %zu launches, 0 differ\n", launches - n);
+    for (int i = 0; i < 20 && !caught; i++) caught = chain_differs(&r, EMU_FORGET_LAST);
+    printf("%s: caught in %zu of 2 runs\n", fault_names[EMU_FORGET_LAST], caught);
+    assert_int_not_equal(caught, 0);
 }
 
 static void plant_mistakes(rng *r, const char *name, iv_gpu_span span) {
@@ -96,7 +152,7 @@ static void plant_mistakes(rng *r, const char *name, iv_gpu_span span) {
     void *right = run_emulated(r, &p, false, EMU_NO_FAULT);
     for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_RELEASE_EARLY; f++) {
         size_t caught = 0, planted = 0;
-        for (int i = 0; i < 30 && caught < 1; i++) {
+        for (int i = 0; i < 100 && caught < 1; i++) {
             void *got = run_emulated(r, &p, false, f);
             planted += fault_happened, caught += fault_happened && (!got || memcmp(got, right, p.q_bytes) != 0);
             free(got);
@@ -117,6 +173,7 @@ static void planted_mistakes_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(hopper_kernels),
-                                       cmocka_unit_test(generic_kernel)};
+                                       cmocka_unit_test(generic_kernel),
+                                       cmocka_unit_test(overlapping_launches_have_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,7 @@ static void planted_mistakes_are_caught(void **state) {
             another_machine(&r, 4);
             emu_plant(planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT);
             int e = iv_gpu_rmsnorm(gpu_x, N, NULL, gpu_one, 0.0f, 1, IV_F32, out, N, NULL);
+            if (!e) e = cudaDeviceSynchronize();
             emu_plant(EMU_NO_FAULT);
             GPU_OK(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost));
             caught += e || memcmp(want, got, sizeof want) != 0;

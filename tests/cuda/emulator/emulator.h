@@ -37,13 +37,17 @@ struct shape {
     dim3 grid, block;
     size_t shared;
     int cluster;
-    shape(dim3 g, dim3 b, size_t s = 0, int c = 1) : grid(g), block(b), shared(s), cluster(c) {}
+    bool overlaps; // begins when all CTAs of the launch before have let it or have left
+    shape(dim3 g, dim3 b, size_t s = 0, int c = 1, bool o = false)
+        : grid(g), block(b), shared(s), cluster(c), overlaps(o) {}
     shape(dim3 g, dim3 b, size_t s, void *) : shape(g, b, s) {} // of <<<>>>, with its stream
 };
-int launch(const shape &s, const std::function<void()> &body);
+int launch(const shape &s, std::function<void()> body); // runs with what is waited for next
 template <class F, class... A> static inline void start(const shape &s, F kernel, A... arguments) {
-    launch(s, [&] { kernel(arguments...); });
+    launch(s, [=] { kernel(arguments...); });
 }
+void release_next();
+void wait_for_last();
 int multiprocessors();
 
 // Ends the launch with an error; of a fiber, does not return.
@@ -73,6 +77,7 @@ template <class T> static inline T shuffle(T v, int from) {
 unsigned ballot(bool b);
 uint32_t reduce_max(uint32_t v);
 void barrier(int id, int threads, bool wait);
+int barrier_count(int threads, bool vote); // all threads, and how many voted for it
 void cluster_barrier(bool arrive, bool wait);
 void spin(); // another thread's turn: what is looked for in memory is not there yet
 

@@ -24,13 +24,14 @@ bool fault_happened;
 
 static uint64_t state = 88172645463325252u;
 static jmp_buf scheduler;
-static const std::function<void()> *program;
 static std::vector<Thread *> idle_threads;
 static std::vector<unsigned char *> idle_memory;
 static std::vector<std::unique_ptr<Cluster>> resident;
+static std::deque<std::shared_ptr<Grid>> grids; // in order; those that have not ended, and what follows them
+static std::shared_ptr<Grid> newest;
 static bool failed;
 static int device, last_error;
-static char message[4096];
+static char message[8192];
 
 uint32_t random_below(uint32_t n) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -50,7 +51,7 @@ static void leave() {
 
 static void entry() {
     for (;;) {
-        (*program)();
+        me->cta->grid->body();
         me->done = true;
         leave();
     }
@@ -80,16 +81,13 @@ void spin() { block({SPIN, "a value in memory", 0, 0}); }
 
 void fail(const char *format, ...) {
     if (!failed) {
-        char text[1024];
+        int at = me ? snprintf(message, sizeof message, "block %u,%u thread %u: ", me->where.block.x, me->where.block.y,
+                               me->where.thread.x)
+                    : 0;
         va_list list;
         va_start(list, format);
-        vsnprintf(text, sizeof text, format, list);
+        vsnprintf(message + at, sizeof message - (size_t)at, format, list);
         va_end(list);
-        if (me)
-            snprintf(message, sizeof message, "block %u,%u thread %u: %s", me->where.block.x, me->where.block.y,
-                     me->where.thread.x, text);
-        else
-            snprintf(message, sizeof message, "%s", text);
     }
     failed = true;
     if (me) leave(); // for good
@@ -101,6 +99,7 @@ static Thread *take_thread() {
         t->stack = (char *)mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (t->stack == MAP_FAILED) abort();
+        mprotect(t->stack, (size_t)sysconf(_SC_PAGESIZE), PROT_NONE); // what goes beyond its stack stops there
         idle_threads.push_back(t);
     }
     Thread *t = idle_threads.back();
@@ -112,11 +111,12 @@ static Thread *take_thread() {
 
 static bool is_slow_launch;
 
-static void begin_cta(Cta *c, const shape &s, size_t index) {
+static void begin_cta(Cta *c, size_t index) {
+    const shape &s = c->grid->s;
     if (idle_memory.empty()) idle_memory.push_back((unsigned char *)aligned_alloc(1024, SHARED_BYTES));
     c->memory = idle_memory.back(), idle_memory.pop_back();
     memset(c->memory, 0xff, 1024 + s.shared + 1024);
-    c->dynamic_bytes = s.shared, c->statics_end = 1024 + 16 + (s.shared + 15) / 16 * 16;
+    c->statics_end = 1024 + 16 + (s.shared + 15) / 16 * 16;
     c->left = s.block.x;
     c->warps.resize(s.block.x / LANES);
     for (Warp &w : c->warps) w.eagerness = is_slow_launch ? 1u << 2 * random_below(3) : 1;
@@ -130,13 +130,14 @@ static void begin_cta(Cta *c, const shape &s, size_t index) {
     }
 }
 
-static void begin_cluster(const shape &s, size_t first) {
+static void begin_cluster(Grid *g) {
     resident.push_back(std::make_unique<Cluster>());
     Cluster *k = resident.back().get();
-    k->ctas.resize((size_t)s.cluster);
-    for (int r = 0; r < s.cluster; r++) {
-        k->ctas[(size_t)r].cluster = k, k->ctas[(size_t)r].rank = r;
-        begin_cta(&k->ctas[(size_t)r], s, first + (size_t)r);
+    k->ctas.resize((size_t)g->s.cluster);
+    for (int r = 0; r < g->s.cluster; r++) {
+        Cta *c = &k->ctas[(size_t)r];
+        c->cluster = k, c->rank = r, c->grid = g;
+        begin_cta(c, g->begun++);
     }
 }
 
@@ -239,22 +240,61 @@ static void report_deadlock() {
     fail("%s\n  %zu threads in all", all.c_str(), threads);
 }
 
-static void run_all(const shape &s) {
-    size_t count = (size_t)s.grid.x * s.grid.y * s.grid.z, next = 0, room = (size_t)(multiprocessors() / s.cluster);
-    int idle = 0;
-    while (!failed) {
-        while (next < count && resident.size() < (room ? room : 1)) begin_cluster(s, next), next += (size_t)s.cluster;
-        if (resident.empty()) return;
-        uint64_t before = progress;
-        run_round(idle > 0);
-        for (size_t i = 0; i < resident.size() && !failed;) {
-            if (!has_left(resident[i].get())) {
-                i++;
-                continue;
-            }
-            end_cluster(resident[i].get());
-            resident.erase(resident.begin() + (long)i);
+void release_next() {
+    if (me->cta->released) return;
+    me->cta->released = true, me->cta->grid->released++, progress++;
+}
+
+void wait_for_last() {
+    const Grid *before = me->cta->grid->before.get();
+    if (!before || before->ended == before->count || fault_strikes(EMU_FORGET_LAST, 2)) return;
+    block({GRID, "the end of the launch before", 0, 0});
+}
+
+static bool may_begin(const Grid *g) {
+    const Grid *b = g->before.get();
+    if (g->s.overlaps) return !b || b->released == b->count;
+    return g == grids.front().get();
+}
+
+/* Clusters begin in order, where there is room. */
+static void begin_what_can(size_t room) {
+    for (auto &g : grids) {
+        if (!may_begin(g.get())) return;
+        size_t ctas = 0;
+        for (auto &k : resident) ctas += k->ctas.size();
+        for (; g->begun < g->count && (!ctas || ctas + (size_t)g->s.cluster <= room); ctas += (size_t)g->s.cluster)
+            begin_cluster(g.get());
+        if (g->begun < g->count) return;
+    }
+}
+
+static void end_what_has() {
+    for (size_t i = 0; i < resident.size() && !failed;) {
+        Cluster *k = resident[i].get();
+        if (!has_left(k)) {
+            i++;
+            continue;
         }
+        for (Cta &c : k->ctas) c.grid->released += !c.released, c.grid->ended++;
+        end_cluster(k);
+        resident.erase(resident.begin() + (long)i);
+        progress++;
+    }
+    while (!grids.empty() && grids.front()->ended == grids.front()->count) {
+        grids.front()->before.reset();
+        grids.pop_front();
+    }
+}
+
+/* All that was launched. */
+static void run_all() {
+    size_t room = (size_t)multiprocessors() * (1 + random_below(2));
+    for (int idle = 0; !failed && !grids.empty();) {
+        uint64_t before = progress;
+        begin_what_can(room);
+        run_round(idle > 0);
+        if (!failed) end_what_has();
         if (progress != before) {
             idle = 0;
         } else if (!copies.empty()) { /* nothing else can happen: time passes */
@@ -266,20 +306,28 @@ static void run_all(const shape &s) {
     }
 }
 
+static int finish_all() {
+    if (grids.empty()) return 0;
+    failed = false;
+    is_slow_launch = random_below(2) != 0, lateness = 1u << 3 * random_below(4);
+    run_all();
+    for (auto &k : resident) end_cluster(k.get()); // of launches that failed
+    resident.clear(), copies.clear(), grids.clear(), newest.reset();
+    return last_error = failed ? cudaErrorLaunchFailure : 0;
+}
+
 int multiprocessors() { return device + 2; }
 
-int launch(const shape &s, const std::function<void()> &body) {
+int launch(const shape &s, std::function<void()> body) {
     last_error = cudaErrorInvalidConfiguration;
     if (!s.grid.x || !s.grid.y || !s.grid.z || s.grid.y > 65535 || s.grid.z > 65535 || !s.block.x || s.block.x > 1024 ||
         s.block.x % LANES || s.block.y != 1 || s.block.z != 1 || s.shared > SHARED_MAX || s.cluster < 1 ||
         s.cluster > 8 || s.grid.x % (unsigned)s.cluster)
         return last_error;
-    failed = false, program = &body;
-    is_slow_launch = random_below(2) != 0, lateness = 1u << 3 * random_below(4);
-    run_all(s);
-    for (auto &k : resident) end_cluster(k.get()); // of a launch that failed
-    resident.clear(), copies.clear();
-    return last_error = failed ? cudaErrorLaunchFailure : 0;
+    size_t count = (size_t)s.grid.x * s.grid.y * s.grid.z;
+    auto g = std::make_shared<Grid>(Grid{s, std::move(body), grids.empty() ? nullptr : newest, count, 0, 0, 0});
+    grids.push_back(newest = g);
+    return last_error = 0;
 }
 
 } // namespace emu
@@ -325,6 +373,8 @@ cudaError_t emu_malloc(void **p, size_t bytes) {
 
 cudaError_t cudaFree(void *p) {
     if (!p) return cudaSuccess;
+    cudaError_t failed = emu::finish_all();
+    if (failed) return failed;
     auto found = rooms.find(p);
     if (found == rooms.end()) return cudaErrorInvalidValue;
     munmap(found->second.map, found->second.bytes);
@@ -332,9 +382,17 @@ cudaError_t cudaFree(void *p) {
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, int) { return memcpy(to, from, bytes), cudaSuccess; }
-cudaError_t cudaMemset(void *to, int value, size_t bytes) { return memset(to, value, bytes), cudaSuccess; }
-cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, int) {
+    cudaError_t failed = emu::finish_all();
+    if (!failed) memcpy(to, from, bytes);
+    return failed;
+}
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    cudaError_t failed = emu::finish_all();
+    if (!failed) memset(to, value, bytes);
+    return failed;
+}
+cudaError_t cudaDeviceSynchronize(void) { return emu::finish_all(); }
 cudaError_t cudaGetLastError(void) {
     int e = emu::last_error;
     emu::last_error = 0;

@@ -21,7 +21,7 @@ enum { LANES = 32, BARRIERS = 16, SHARED_MAX = 227 * 1024, SHARED_BYTES = 232 * 
 struct Cta;
 struct Cluster;
 
-enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN };
+enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN, GRID };
 
 struct Wait { // until a count is no longer what it was; of an mbarrier, until the phase of a parity has ended
     Reason reason = NOTHING;
@@ -72,7 +72,7 @@ struct Warp {
 };
 
 struct Barrier {
-    int arrived = 0, threads = 0;
+    int arrived = 0, threads = 0, votes = 0, result = 0;
     uint64_t turn = 0;
 };
 
@@ -82,11 +82,20 @@ struct Mbarrier {
     uint32_t phase;
 };
 
+struct Grid { // a launch
+    shape s;
+    std::function<void()> body;
+    std::shared_ptr<Grid> before;
+    size_t count, begun, released, ended; // CTAs
+};
+
 struct Cta {
+    Grid *grid;
+    bool released;
     Cluster *cluster;
     int rank;
     unsigned char *memory; // SHARED_BYTES
-    size_t dynamic_bytes, statics_end;
+    size_t statics_end;    // of all shared memory
     std::unordered_map<const void *, size_t> statics;
     std::unordered_map<uint32_t, Mbarrier> mbarriers;
     std::vector<Thread *> threads;
@@ -120,8 +129,7 @@ extern emu_fault fault;
 extern bool fault_happened;
 
 uint32_t random_below(uint32_t n);
-bool fault_strikes(emu_fault kind,
-                   uint32_t one_of); // true once, in one of so many cases, from which on it is a matter of chance
+bool fault_strikes(emu_fault kind, uint32_t one_of); // if that is planted: in one of so many cases
 void block(const Wait &w);
 inline Warp &my_warp() { return me->cta->warps[me->where.thread.x / LANES]; }
 unsigned char *memory_of(Cta *cta, uint32_t address, size_t bytes, size_t align);
@@ -130,7 +138,8 @@ void mbarrier_took(Mbarrier &b);
 void land_copies();
 bool ready(const Thread &t);
 
-// All lanes of the warp bring `words` of `in`; the last to come calls finish(meeting); the lane's out.
+// All lanes of the warp bring `words` of `in`; the last to come calls finish(meeting); the lane's
+// out.
 template <class F> const uint32_t *together(const char *what, const uint32_t *in, int words, F finish) {
     Meeting &m = my_warp().meeting;
     int lane = (int)(me->where.thread.x % LANES);

@@ -22,8 +22,6 @@ EMU_NOTHING(prefetch_global_L2)
 EMU_NOTHING(prefetch_tensormap)
 EMU_NOTHING(setmaxnreg_inc_sync_aligned_u32)
 EMU_NOTHING(setmaxnreg_dec_sync_aligned_u32)
-EMU_NOTHING(griddepcontrol_wait)
-EMU_NOTHING(griddepcontrol_launch_dependents)
 #undef EMU_NOTHING
 
 // ---- addresses, loads and stores ----
@@ -58,6 +56,9 @@ template <class T> static inline void atom_add_acq_rel_gpu_global_s32(int &befor
 }
 
 // ---- barriers ----
+
+static inline void griddepcontrol_wait() { wait_for_last(); }
+static inline void griddepcontrol_launch_dependents() { release_next(); }
 
 static inline void bar_sync(int id, int threads) { barrier(id, threads, true); }
 static inline void bar_arrive(int id, int threads) { barrier(id, threads, false); }

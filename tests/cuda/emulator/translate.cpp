@@ -173,25 +173,27 @@ static std::string alignment() {
     return inside();
 }
 
-// `at` is behind __shared__. The declared names are the last words before a bracket.
+// `at` is behind __shared__. The declared names are the last words before a bracket, a comma or the end.
 static void translate_shared(bool dynamic) {
-    std::string align = alignment(), text, name, last, number = std::to_string(declarations++);
+    std::string align = alignment(), text, last, number = std::to_string(declarations++);
     std::vector<std::string> names;
     skip_space();
     size_t from = at;
-    for (bool named = false; in[at] != ';'; at++) {
-        if (is_word(in[at])) {
+    int angles = 0;
+    for (bool named = false;; at++) {
+        char c = in[at];
+        if (is_word(c)) {
             last = word();
             at--;
-        } else if (in[at] == '[' && !named)
-            names.push_back(last), named = true;
-        else if (in[at] == ',')
-            named = false;
-        else if (in[at] == '(')
-            fail("shared declaration");
+            continue;
+        }
+        angles += c == '<' ? 1 : c == '>' ? -1 : 0;
+        if (c == '(' || c == '\0') fail("shared declaration");
+        if (!named && !angles && (c == '[' || c == ',' || c == ';')) names.push_back(last), named = true;
+        if (c == ',' && !angles) named = false;
+        if (c == ';') break;
     }
     text = in.substr(from, at - from);
-    if (names.empty()) fail("shared memory that is no array");
     if (dynamic) {
         std::string type = text.substr(0, text.rfind(names[0]));
         out += type + "*" + names[0] + " = (" + type + "*)emu::shared_dynamic(" + align + ")";

@@ -68,6 +68,7 @@ bool ready(const Thread &t) {
     case BARRIER: return t.cta->barriers[w.address].turn != w.was;
     case CLUSTER: return t.cta->cluster->barrier.turn != w.was;
     case MBARRIER: return (t.cta->mbarriers.at(w.address).phase & 1) != w.was;
+    case GRID: return t.cta->grid->before->ended == t.cta->grid->before->count;
     default: return true;
     }
 }
@@ -105,7 +106,7 @@ static uint64_t arrive(Barrier &b, int threads) {
     uint64_t turn = b.turn;
     if (b.arrived && b.threads != threads) fail("a barrier of %d threads and of %d", b.threads, threads);
     b.threads = threads, progress++;
-    if (++b.arrived == threads) b.arrived = 0, b.turn++;
+    if (++b.arrived == threads) b.arrived = 0, b.turn++, b.result = b.votes, b.votes = 0;
     return turn;
 }
 
@@ -115,6 +116,13 @@ void barrier(int id, int threads, bool wait) {
     uint64_t turn = arrive(b, threads);
     if (wait && b.turn == turn && !fault_strikes(EMU_FORGET_SYNCS, 2))
         block({BARRIER, "a barrier", (uint32_t)id, turn});
+}
+
+int barrier_count(int threads, bool vote) {
+    Barrier &b = me->cta->barriers[0];
+    b.votes += vote;
+    barrier(0, threads, true);
+    return b.result;
 }
 
 void cluster_barrier(bool comes, bool wait) {
@@ -280,7 +288,7 @@ void copies_wait(int pending) {
 
 static float step(matrix_type type, const uint16_t *a, const uint16_t *b, float c) {
     float y = type == BF16 ? iv_tc16_step_bf16(a, b, c) : iv_tc16_step_f16(a, b, c);
-    if (!fault_happened && fault_strikes(EMU_FLIP_BIT, 256)) y = cast<float>(cast<uint32_t>(y) ^ 1u);
+    if (fault_strikes(EMU_FLIP_BIT, 64)) y = cast<float>(cast<uint32_t>(y) ^ 1u);
     return y;
 }
 

@@ -58,6 +58,7 @@ static inline float __fsqrt_rn(float a) { return sqrtf(a); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline uint32_t __float_as_uint(float f) { return emu::cast<uint32_t>(f); }
 static inline float __uint_as_float(uint32_t u) { return emu::cast<float>(u); }
+static inline float __uint2float_rn(unsigned u) { return (float)u; }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
@@ -68,6 +69,7 @@ static inline void __trap() { emu::fail("__trap"); }
 static inline size_t __cvta_generic_to_shared(const void *p) { return emu::shared_address(p); }
 
 static inline void __syncthreads() { emu::barrier(0, (int)blockDim.x, true); }
+static inline int __syncthreads_count(int b) { return emu::barrier_count((int)blockDim.x, b != 0); }
 static inline void __syncwarp() { emu::sync_warp(); }
 template <class T> static inline T __shfl_sync(unsigned, T v, int from) { return emu::shuffle(v, from); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask) {
@@ -114,10 +116,15 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
-static inline int emu_cluster_of(const cudaLaunchConfig_t *c) {
+static inline int emu_attribute(const cudaLaunchConfig_t *c, int id, int otherwise) {
     for (unsigned i = 0; i < c->numAttrs; i++)
-        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) return (int)c->attrs[i].val.clusterDim.x;
-    return 1;
+        if (c->attrs[i].id == id)
+            return id == cudaLaunchAttributeClusterDimension ? (int)c->attrs[i].val.clusterDim.x
+                                                             : c->attrs[i].val.programmaticStreamSerializationAllowed;
+    return otherwise;
+}
+static inline int emu_cluster_of(const cudaLaunchConfig_t *c) {
+    return emu_attribute(c, cudaLaunchAttributeClusterDimension, 1);
 }
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
 template <class F>
@@ -127,8 +134,9 @@ static inline cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, F, const
 }
 template <class... P, class... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... arguments) {
-    return emu::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, emu_cluster_of(c)},
-                       [&] { kernel(arguments...); });
+    bool overlaps = emu_attribute(c, cudaLaunchAttributeProgrammaticStreamSerialization, 0) != 0;
+    return emu::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, emu_cluster_of(c), overlaps},
+                       [=] { kernel(arguments...); });
 }
 #endif
 

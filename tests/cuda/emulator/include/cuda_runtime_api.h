@@ -71,7 +71,8 @@ typedef enum emu_fault {
     EMU_LOSE_ARRIVAL,  /* one arrival at an mbarrier does not happen */
     EMU_FORGET_SYNCS,  /* barriers of threads wait for nobody */
     EMU_RELEASE_EARLY, /* copies say that they are there before they are */
-    EMU_FLIP_BIT       /* one result of the tensor cores has another lowest bit */
+    EMU_FORGET_LAST,   /* the end of the launch before is not waited for, half of the time */
+    EMU_FLIP_BIT       /* one in 64 results of the tensor cores has another lowest bit */
 } emu_fault;
 void emu_plant(emu_fault fault);
 bool emu_fault_happened(void); /* since it was planted */
