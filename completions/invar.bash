@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat serve bench inspect tokenize render logits verify eval replay completion help --help --version'
+        _invar_words 'generate chat serve batch bench inspect tokenize render logits verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -104,6 +104,25 @@ _invar() {
         serve:--kv-cache-memory) _invar_words ''; return ;;
         serve:--speculative) _invar_words 'off ngram'; return ;;
         serve:--num-speculative-tokens) _invar_words ''; return ;;
+        batch:--input | batch:-i) _invar_files; return ;;
+        batch:--output | batch:-o) _invar_files; return ;;
+        batch:--served-model-name) _invar_words ''; return ;;
+        batch:--load-format) _invar_words 'auto dummy'; return ;;
+        batch:--dummy-seed) _invar_words ''; return ;;
+        batch:--device) _invar_words 'auto cpu cuda'; return ;;
+        batch:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        batch:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        batch:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        batch:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        batch:--threads) _invar_words ''; return ;;
+        batch:--tensor-parallel-size) _invar_words ''; return ;;
+        batch:--rank-timeout) _invar_words ''; return ;;
+        batch:--max-model-len) _invar_words ''; return ;;
+        batch:--max-num-seqs) _invar_words ''; return ;;
+        batch:--max-num-batched-tokens) _invar_words ''; return ;;
+        batch:--kv-cache-memory) _invar_words ''; return ;;
+        batch:--speculative) _invar_words 'off ngram'; return ;;
+        batch:--num-speculative-tokens) _invar_words ''; return ;;
         bench:--concurrency) _invar_words ''; return ;;
         bench:--prompt-tokens) _invar_words ''; return ;;
         bench:--decode-tokens) _invar_words ''; return ;;
@@ -222,6 +241,7 @@ _invar() {
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         serve:-*) _invar_words '--help --host --port --served-model-name --max-queued-requests --drain-timeout --api-key --admin-api-key --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        batch:-*) _invar_words '--help -i --input -o --output --served-model-name --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
@@ -233,7 +253,7 @@ _invar() {
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat serve bench inspect tokenize render logits verify eval replay completion help' ;;
+        help:*) _invar_words 'generate chat serve batch bench inspect tokenize render logits verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

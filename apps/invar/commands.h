@@ -8,6 +8,7 @@
 int cli_generate(const cli_args *args, iv_error *err);
 int cli_chat(const cli_args *args, iv_error *err);
 int cli_serve(const cli_args *args, iv_error *err);
+int cli_batch(const cli_args *args, iv_error *err);
 int cli_inspect(const cli_args *args, iv_error *err);
 int cli_tokenize(const cli_args *args, iv_error *err);
 int cli_render(const cli_args *args, iv_error *err);

@@ -19,7 +19,7 @@ static const struct {
     {&cli_logits_syntax, cli_logits},     {&cli_verify_syntax, cli_verify},
     {&cli_help_syntax, cli_help},         {&cli_eval_syntax, cli_eval},
     {&cli_replay_syntax, cli_replay},     {&cli_completion_syntax, cli_completion},
-    {&cli_serve_syntax, cli_serve},
+    {&cli_serve_syntax, cli_serve},       {&cli_batch_syntax, cli_batch},
 };
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {

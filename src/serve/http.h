@@ -85,4 +85,13 @@ void iv_exchange_stream_end(iv_exchange *x);
  * ended; after it x must not be used. Without it, x stays until it is answered, into the void. */
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
 
+/* ---- an exchange without a connection: a handler's request and reply inside the program */
+typedef void iv_exchange_replied(void *user, int status, const void *body, size_t bytes);
+/* A POST with this body (copied; also id, which is cut where it is too long). `replied` is called once, from the
+ * handler or later; x is gone after it. It must not ask for a stream. NULL: no memory. */
+iv_exchange *iv_exchange_local(const char *id, const void *body, size_t bytes, iv_exchange_replied *replied,
+                               void *user);
+/* Before its reply: nobody wants it any more. As a client that leaves. */
+void iv_exchange_local_drop(iv_exchange *x);
+
 #endif

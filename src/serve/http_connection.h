@@ -81,6 +81,8 @@ struct iv_exchange {
     size_t sent;                                     /* bytes of the answer's body */
     void (*gone)(void *user);
     void *gone_user;
+    iv_exchange_replied *replied; /* of one without a connection; http and connection are then NULL */
+    void *replied_user;
 };
 
 typedef struct iv_http_watcher iv_http_watcher;

@@ -74,7 +74,7 @@ static void end_exchange(iv_exchange *x) {
 }
 
 static void queue_gone(iv_exchange *x) {
-    if (x->gone_queued || x->connection || !x->gone) return;
+    if (x->gone_queued || x->connection || x->replied || !x->gone) return;
     x->gone_queued = true;
     x->next_gone = x->http->gone;
     x->http->gone = x;
@@ -95,6 +95,33 @@ void iv_exchange_call_gone(iv_exchange *x) {
     log_exchange(x, STATUS_CLIENT_LEFT);
     if (x->gone) x->gone(x->gone_user);
     free_exchange(x);
+}
+
+/* ---- life without a connection */
+
+iv_exchange *iv_exchange_local(const char *id, const void *body, size_t bytes, iv_exchange_replied *replied,
+                               void *user) {
+    iv_exchange *x = calloc(1, sizeof *x);
+    IV_ASSERT(replied);
+    if (!x) return NULL;
+    *x = (iv_exchange){.replied = replied, .replied_user = user};
+    x->head.method = "POST", x->head.path = "";
+    snprintf(x->id, sizeof x->id, "%s", id);
+    if (iv_buf_append(&x->body, body, bytes)) return x;
+    free(x);
+    return NULL;
+}
+
+static void free_local(iv_exchange *x) {
+    iv_buf_free(&x->body);
+    iv_buf_free(&x->fields);
+    free(x);
+}
+
+void iv_exchange_local_drop(iv_exchange *x) {
+    IV_ASSERT(x->replied);
+    if (x->gone) x->gone(x->gone_user);
+    free_local(x);
 }
 
 /* ---- the request */
@@ -221,6 +248,11 @@ static bool put_head(iv_exchange *x, int status, const char *type, const size_t 
 
 void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes) {
     IV_ASSERT(x->status == 0 && status >= 200 && status <= 599);
+    if (x->replied) {
+        x->replied(x->replied_user, status, body, bytes);
+        free_local(x);
+        return;
+    }
     x->handled = true; /* x is ours to end, also if the connection is lost in here */
     if (x->connection) {
         bool ok = put_head(x, status, type, &bytes);
@@ -250,7 +282,7 @@ void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *mes
 /* ---- a stream */
 
 void iv_exchange_stream(iv_exchange *x, const char *type) {
-    IV_ASSERT(x->status == 0);
+    IV_ASSERT(x->status == 0 && !x->replied);
     x->streaming = true;
     x->in_chunks = x->head.minor == 1;
     if (!x->connection) {

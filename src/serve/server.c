@@ -13,13 +13,12 @@ enum {
     PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
     TICK_MS = 1000,
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
-    MODEL_NAME_MAX = 256,
     QUEUED_REQUESTS = 1024
 };
 
 typedef struct loop {
     iv_server server; /* first: what handlers get */
-    char model_name[MODEL_NAME_MAX];
+    char model_name[IV_MODEL_NAME_BYTES];
     bool lost;
     double status_at; /* of the last status line */
     iv_engine_stats status_stats;
@@ -102,14 +101,17 @@ static void on_exchange(void *user, const iv_exchange *x, int status, double sec
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */
 
-/* The last part of the model's path. */
-static void name_model(loop *l) {
-    const char *path = l->server.o->bridge.engine.model;
+void iv_server_default_name(const char *path, char *out, size_t room) {
     size_t end = strlen(path), start;
     while (end > 1 && path[end - 1] == '/') end--;
     for (start = end; start > 0 && path[start - 1] != '/'; start--) continue;
-    snprintf(l->model_name, sizeof l->model_name, "%.*s", (int)(end - start), path + start);
-    l->server.model_name = l->server.o->served_model_name ? l->server.o->served_model_name : l->model_name;
+    snprintf(out, room, "%.*s", (int)(end - start), path + start);
+}
+
+static void name_model(loop *l) {
+    const iv_server_options *o = l->server.o;
+    iv_server_default_name(o->bridge.engine.model, l->model_name, sizeof l->model_name);
+    l->server.model_name = o->served_model_name ? o->served_model_name : l->model_name;
 }
 
 /* What the model's authors suggest is used where a request is silent; nobody should have to guess that. */

@@ -15,8 +15,8 @@ static void digest_of_report(char out[80]) {
 
 /* ---- help and usage ------------------------------------------------------------------------------------ */
 
-static const char *const commands[] = {"generate", "chat",   "serve",  "bench",  "eval",       "replay", "inspect",
-                                       "tokenize", "render", "logits", "verify", "completion", "help"};
+static const char *const commands[] = {"generate", "chat",     "serve",  "batch",  "bench",  "eval",       "replay",
+                                       "inspect",  "tokenize", "render", "logits", "verify", "completion", "help"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_for_everything(void **state) {

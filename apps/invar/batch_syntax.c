@@ -1,0 +1,28 @@
+/* batch_syntax.c: the flags of invar batch. */
+#include "engine_flags.h"
+#include "syntax.h"
+
+static const cli_flag batch_flags[] = {
+    {.name = "input", .kind = CLI_FILE, .letter = 'i', .metavar = "FILE", .help = "the requests, one a line"},
+    {.name = "output", .kind = CLI_FILE, .letter = 'o', .metavar = "FILE", .help = "the answers, in the same order"},
+    {.name = "served-model-name",
+     .kind = CLI_TEXT,
+     .metavar = "NAME",
+     .unset = "the directory's",
+     .help = "what requests call the model"},
+    {0}};
+static const cli_section batch_section = {"Batch", batch_flags};
+
+static const cli_example batch_examples[] = {
+    {"invar batch tiny-math -i requests.jsonl -o answers.jsonl", "a file of requests to a file of answers"}, {0}};
+
+const cli_syntax cli_batch_syntax = {
+    .name = "batch",
+    .group = "Run a model",
+    .summary = "answer a file of API requests, without a server",
+    .operand = "MODEL",
+    .usage = "MODEL -i FILE -o FILE [flags]",
+    .text = "The files are those of OpenAI's batch API: /v1/chat/completions and /v1/completions. What is wrong with\n"
+            "a line is its answer. The same command again goes on where an earlier one was ended.",
+    .sections = {&batch_section, &cli_engine_section},
+    .examples = batch_examples};

@@ -1,0 +1,288 @@
+/* invar batch as a user meets it: the bits a server gives, in order, whatever was cut, and lines that are wrong. */
+#include "program.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+enum { START_MS = 20000, STEP_MS = 10, BIG_LINES = 150 };
+
+#define CHAT_BODY                                                                                         \
+    "{\"model\":\"tiny-math\",\"messages\":[{\"role\":\"user\",\"content\":\"17 * 6 = ?\"}],\"seed\":11," \
+    "\"max_tokens\":24,\"logprobs\":true}"
+#define TEXT_BODY "{\"prompt\":[\"1 + 2 =\",\"3 + 4 =\"],\"n\":2,\"max_tokens\":9,\"seed\":5,\"temperature\":0.7}"
+#define LINE(id, url, body) "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"" url "\",\"body\":" body "}\n"
+#define CHAT_LINE(id) LINE(id, "/v1/chat/completions", CHAT_BODY)
+#define TEXT_LINE(id) LINE(id, "/v1/completions", TEXT_BODY)
+
+static char first[OUTPUT_MAX], second[OUTPUT_MAX];
+
+#define BATCH(...)                                                                                         \
+    RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"), "--threads", "1", \
+        "--max-model-len", "256", ##__VA_ARGS__)
+
+static void forget(void) { unlink(in_folder("out.jsonl")); }
+
+/* The n-th answer of the output, from 0. */
+static json_t *answer_of(const char *text, size_t n) {
+    for (; n > 0; n--) {
+        text = strchr(text, '\n');
+        assert_non_null(text);
+        text++;
+    }
+    json_error_t why;
+    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &why);
+    if (!value) fail_msg("%s", why.text);
+    assert_true(json_is_null(json_object_get(value, "error")));
+    return value;
+}
+
+static json_t *body_of(const json_t *answer, int status) {
+    const json_t *response = json_object_get(answer, "response");
+    assert_int_equal(json_integer_value(json_object_get(response, "status_code")), status);
+    assert_non_null(text_of(response, "request_id"));
+    return json_object_get(response, "body");
+}
+
+/* Ids and times are a run's own; everything else is to be the same. */
+static void same_answer(json_t *a, json_t *b) {
+    static const char *const own[] = {"id", "created"};
+    for (size_t i = 0; i < 2; i++) assert_int_equal(json_object_del(a, own[i]), 0), json_object_del(b, own[i]);
+    char *x = json_dumps(a, JSON_SORT_KEYS), *y = json_dumps(b, JSON_SORT_KEYS);
+    assert_non_null(strstr(x, "sha256:"));
+    assert_string_equal(x, y);
+    free(x), free(y);
+}
+
+static void expect_counts(const char *words) {
+    expect_ok();
+    if (!strstr(came.err, words)) fail_msg("wanted \"%s\" in: %s", words, came.err);
+}
+
+/* ---- a server to compare with -------------------------------------------------------------------------- */
+
+static pid_t serve(uint16_t *port) {
+    write_file("err", "", 0);
+    pid_t pid = start(
+        NULL, -1,
+        (const char *const[]){"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256", NULL});
+    for (int waited = 0; waited < START_MS; waited += STEP_MS) {
+        unsigned found;
+        read_back("err", came.err);
+        const char *at = strstr(came.err, "listening on http://127.0.0.1:");
+        if (at && strchr(at, '\n') && sscanf(at, "listening on http://127.0.0.1:%u", &found) == 1) {
+            *port = (uint16_t)found;
+            return pid;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+    }
+    kill(pid, SIGKILL);
+    fail_msg("no server: %s", came.err);
+    return -1;
+}
+
+static json_t *ask(uint16_t port, const char *path, const char *body) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    n = snprintf(second, sizeof second,
+                 "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", path,
+                 strlen(body), body);
+    assert_int_equal(send(fd, second, (size_t)n, 0), n);
+    size_t have = 0;
+    for (ssize_t got; (got = recv(fd, second + have, sizeof second - 1 - have, 0)) > 0;) have += (size_t)got;
+    second[have] = 0;
+    close(fd);
+    json_error_t why;
+    const char *at = strstr(second, "\r\n\r\n");
+    json_t *value = at ? json_loads(at, 0, &why) : NULL;
+    assert_non_null(value);
+    return value;
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------- */
+
+static void answers_as_the_server(void **state) {
+    (void)state;
+    static const char in[] = CHAT_LINE("one") "\n" TEXT_LINE("two");
+    uint16_t port = 0;
+    pid_t pid = serve(&port);
+    json_t *chat = ask(port, "/v1/chat/completions", CHAT_BODY), *text = ask(port, "/v1/completions", TEXT_BODY);
+    kill(pid, SIGTERM);
+    finish(pid);
+    forget();
+    write_file("in.jsonl", in, strlen(in));
+    BATCH();
+    expect_counts("2 lines: 0 answered before, 2 answered now, 0 refused");
+    assert_int_equal(came.out_bytes, 0);
+    read_back("out.jsonl", first);
+    json_t *a = answer_of(first, 0), *b = answer_of(first, 1);
+    assert_string_equal(text_of(a, "custom_id"), "one");
+    assert_string_equal(text_of(b, "custom_id"), "two");
+    assert_int_equal(json_array_size(json_object_get(body_of(b, 200), "choices")), 4);
+    same_answer(chat, body_of(a, 200));
+    same_answer(text, body_of(b, 200));
+    json_decref(chat), json_decref(text), json_decref(a), json_decref(b);
+}
+
+/* Cut at many places, the same command ends with the same file but for times. */
+static void goes_on_after_a_cut(void **state) {
+    (void)state;
+    static const char in[] = TEXT_LINE("one") TEXT_LINE("two") CHAT_LINE("three");
+    forget();
+    write_file("in.jsonl", in, strlen(in));
+    BATCH();
+    expect_counts("3 answered now");
+    size_t n = read_back("out.jsonl", first), one = (size_t)(strchr(first, '\n') - first) + 1;
+    const struct {
+        size_t bytes;
+        const char *words;
+    } cuts[] = {{0, "0 answered before, 3 answered now"},        {1, "0 answered before, 3 answered now"},
+                {one - 1, "0 answered before, 3 answered now"},  {one, "1 answered before, 2 answered now"},
+                {one + 40, "1 answered before, 2 answered now"}, {n - 1, "2 answered before, 1 answered now"},
+                {n, "3 answered before, 0 answered now"}};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        write_file("out.jsonl", first, cuts[i].bytes);
+        BATCH();
+        expect_counts(cuts[i].words);
+        assert_int_equal(read_back("out.jsonl", second), n);
+        for (size_t line = 0; line < 3; line++) {
+            json_t *a = answer_of(first, line), *b = answer_of(second, line);
+            same_answer(body_of(a, 200), body_of(b, 200));
+            assert_true(json_equal(a, b));
+            json_decref(a), json_decref(b);
+        }
+    }
+}
+
+/* A file that is no answer to this input stays as it is. */
+static void other_files_stay(void **state) {
+    (void)state;
+    static const char in[] = TEXT_LINE("one"), other[] = TEXT_LINE("other");
+    static const char *const files[] = {"hello\n",
+                                        "hello",
+                                        other,
+                                        "{\"id\":\"batch_req_1\",\"custom_id\":\"other\",\"response\":{}}\n",
+                                        "{\"id\":\"batch_req_1\",\"custom_id\":\"one\",\"response\":null}\n",
+                                        "{\"id\":\"batch_req_1\",\"custom_id\":\"one\",\"response\":{}}\nmore"};
+    write_file("in.jsonl", in, strlen(in));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        write_file("out.jsonl", files[i], strlen(files[i]));
+        BATCH();
+        expect_error(1, "out.jsonl: ");
+        read_back("out.jsonl", second);
+        assert_string_equal(second, files[i]);
+    }
+}
+
+static void wrong_lines_are_answered(void **state) {
+    (void)state;
+    static const char in[] =
+        "nothing\n"
+        "[1]\n"
+        "{\"method\":\"POST\"}\n" TEXT_LINE("a") TEXT_LINE("a") LINE("b", "/v1/embeddings", "{}")
+            LINE("c", "/v1/completions", "[]") LINE("d", "/v1/completions", "{\"prompt\":\"x\",\"temperature\":-1}")
+                LINE("e", "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}")
+                    LINE("f", "/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt\"}")
+                        LINE("g", "/v1/completions", "{\"prompt\":[999999999]}");
+    static const struct {
+        const char *id;
+        int status;
+        const char *words;
+    } wanted[] = {{NULL, 400, "line 1"},
+                  {NULL, 400, "wanted a JSON object, found array"},
+                  {NULL, 400, "custom_id: wanted a string"},
+                  {"a", 200, NULL},
+                  {"a", 400, "that of line 4"},
+                  {"b", 400, "url: wanted"},
+                  {"c", 400, "body: wanted"},
+                  {"d", 400, "temperature: wanted"},
+                  {"e", 400, "stream: wanted false"},
+                  {"f", 404, "model: wanted \"tiny-math\""},
+                  {"g", 400, "999999999"}};
+    enum { COUNT = sizeof wanted / sizeof *wanted };
+    forget();
+    write_file("in.jsonl", in, strlen(in));
+    BATCH();
+    expect_counts("11 lines: 0 answered before, 1 answered now, 10 refused");
+    read_back("out.jsonl", first);
+    for (size_t i = 0; i < COUNT; i++) {
+        json_t *a = answer_of(first, i), *body = body_of(a, wanted[i].status), *id = json_object_get(a, "custom_id");
+        if (wanted[i].id)
+            assert_string_equal(json_string_value(id), wanted[i].id);
+        else
+            assert_true(json_is_null(id));
+        if (wanted[i].words) {
+            const char *message = text_of(json_object_get(body, "error"), "message");
+            if (!strstr(message, wanted[i].words)) fail_msg("wanted \"%s\" in: %s", wanted[i].words, message);
+        }
+        json_decref(a);
+    }
+    BATCH();
+    expect_counts("11 answered before, 0 answered now, 0 refused");
+}
+
+/* More lines than a window, of very different lengths, come out in order; an interrupt leaves a good beginning. */
+static void order_and_interrupt(void **state) {
+    (void)state;
+    size_t n = 0;
+    for (int i = 0; i < BIG_LINES; i++)
+        n += (size_t)snprintf(first + n, sizeof first - n,
+                              LINE("line %d", "/v1/completions",
+                                   "{\"prompt\":\"%d + 1 =\",\"seed\":1,\"ignore_eos\":true,\"max_tokens\":%d}"),
+                              i, i, i % 7 == 6 ? 60 : 1 + i % 5);
+    forget();
+    write_file("in.jsonl", first, n);
+    write_file("out.jsonl", "", 0); /* to look at before it is made */
+    pid_t pid =
+        start(NULL, -1,
+              (const char *const[]){"batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"),
+                                    "--threads", "1", "--isa", "scalar", "--max-model-len", "256", NULL});
+    for (int waited = 0; waited < START_MS && read_back("out.jsonl", second) == 0; waited += STEP_MS)
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+    kill(pid, SIGTERM);
+    finish(pid);
+    assert_int_equal(came.code, 128 + SIGTERM);
+    assert_non_null(strstr(came.err, "interrupted"));
+    size_t wrote = read_back("out.jsonl", second);
+    assert_true(wrote > 0 && second[wrote - 1] == '\n');
+    BATCH();
+    expect_ok();
+    assert_null(strstr(came.err, " 0 answered before"));
+    read_back("out.jsonl", second);
+    const char *at = second;
+    for (int i = 0; i < BIG_LINES; i++, at = strchr(at, '\n') + 1) {
+        char name[24];
+        json_t *a = answer_of(at, 0);
+        snprintf(name, sizeof name, "line %d", i);
+        assert_string_equal(text_of(a, "custom_id"), name);
+        (void)body_of(a, 200);
+        json_decref(a);
+    }
+    assert_int_equal(*at, 0);
+}
+
+static void what_cannot_start(void **state) {
+    (void)state;
+    RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"));
+    expect_error(2, "--output: wanted");
+    RUN("batch", "tiny-math", "-o", in_folder("out.jsonl"));
+    expect_error(2, "--input: wanted");
+    RUN("batch", "tiny-math", "-i", in_folder("nothing.jsonl"), "-o", in_folder("out.jsonl"));
+    expect_error(1, "nothing.jsonl");
+    write_file("empty.jsonl", "\n \n", 3);
+    RUN("batch", "tiny-math", "-i", in_folder("empty.jsonl"), "-o", in_folder("out.jsonl"));
+    expect_error(1, "empty.jsonl: wanted lines");
+    RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("no/where.jsonl"));
+    expect_error(1, "where.jsonl: No such file");
+    RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", "/dev/null");
+    expect_error(1, "/dev/null: wanted a regular file");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_as_the_server), cmocka_unit_test(goes_on_after_a_cut),
+        cmocka_unit_test(other_files_stay),      cmocka_unit_test(wrong_lines_are_answered),
+        cmocka_unit_test(order_and_interrupt),   cmocka_unit_test(what_cannot_start)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
