@@ -2,6 +2,7 @@
  * and that, written out again, parse to the same. The input is split at NUL into words; the first names the
  * command. */
 #include "../apps/invar/engine_flags.c"
+#include "../apps/invar/batch_syntax.c"
 #include "../apps/invar/eval_syntax.c"
 #include "../apps/invar/flags.c"
 #include "../apps/invar/serve_syntax.c"

@@ -73,6 +73,11 @@ static void lm_eval(void **state) {
     run_client("lm_eval_style.py");
 }
 
+static void disconnects(void **state) {
+    (void)state;
+    run_client("disconnects.py");
+}
+
 /* A control: a client that must fail is seen to fail. */
 static void failure_is_seen(void **state) {
     (void)state;
@@ -94,10 +99,8 @@ static void failure_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lm_eval),
-        cmocka_unit_test(sglang_modes),
-        cmocka_unit_test(openai_package),
-        cmocka_unit_test(failure_is_seen),
+        cmocka_unit_test(lm_eval),     cmocka_unit_test(sglang_modes),    cmocka_unit_test(openai_package),
+        cmocka_unit_test(disconnects), cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }

@@ -208,6 +208,25 @@ def test_pause_holds():
     check(len(found) == 1 and status != 200, status)
 
 
+def test_weights_are_replaced():
+    """By the same ones, from disk: another version, the same answers; refused while requests run."""
+    if not ADMIN_KEY:
+        return
+    info = call("GET", "/get_model_info")[1]
+    asked = {"text": ONE, "sampling_params": sampling()}
+    before = generate(asked)
+    status, answer = call("POST", "/update_weights_from_disk", {"model_path": "/nowhere"}, ADMIN_KEY)
+    check(status == 404 and not answer["success"], status, answer)
+    check(generate(asked)["meta_info"]["weight_version"] == before["meta_info"]["weight_version"])
+    status, answer = call("POST", "/update_weights_from_disk", {"model_path": info["model_path"]}, ADMIN_KEY)
+    check(status == 200 and answer["success"], status, answer)
+    after = generate(asked)
+    check(int(after["meta_info"]["weight_version"]) == int(before["meta_info"]["weight_version"]) + 1)
+    check(after["meta_info"]["cached_tokens"] == 0, "cached prefixes are forgotten")
+    check(after["invar"]["digest"] == before["invar"]["digest"])
+    check(after["system_fingerprint"] == before["system_fingerprint"])
+
+
 def test_information():
     for path in ("/get_model_info", "/server_info", "/get_server_info", "/get_weight_version", "/health_generate",
                  "/health", "/version", "/v1/models"):

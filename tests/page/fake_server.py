@@ -2,6 +2,7 @@
 
 Answers are a pure function of the prompt's tokens, the seed and the position. `vanilla` makes log-probabilities depend
 on how many requests run, as other engines do: the page must see it. Serves the page as page.c lays it out."""
+
 import argparse
 import base64
 import hashlib
@@ -32,8 +33,10 @@ def policy(html):
         inner = re.search(f"<{tag}>(.*?)</{tag}>".encode(), html, re.S).group(1)
         return base64.b64encode(hashlib.sha256(inner).digest()).decode()
 
-    return (f"default-src 'none'; script-src 'sha256-{part('script')}'; style-src 'sha256-{part('style')}'; "
-            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+    return (
+        f"default-src 'none'; script-src 'sha256-{part('script')}'; style-src 'sha256-{part('style')}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 def float32(x):
@@ -108,7 +111,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def reply(self, status, body, kind="application/json", headers=()):
-        data = body if isinstance(body, bytes) else json.dumps(body).encode() if not isinstance(body, str) else body.encode()
+        data = (
+            body
+            if isinstance(body, bytes)
+            else json.dumps(body).encode() if not isinstance(body, str) else body.encode()
+        )
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -118,7 +125,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def error(self, status, message, param=None):
-        self.reply(status, {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": status}})
+        self.reply(
+            status, {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": status}}
+        )
 
     def allowed(self, key):
         if not key or self.headers.get("Authorization") == "Bearer " + key:
@@ -134,7 +143,9 @@ class Handler(BaseHTTPRequestHandler):
         if not self.allowed(self.api_key):
             return None
         if path == "/v1/models":
-            return self.reply(200, {"object": "list", "data": [{"id": "tiny-fake", "object": "model", "max_model_len": 2048}]})
+            return self.reply(
+                200, {"object": "list", "data": [{"id": "tiny-fake", "object": "model", "max_model_len": 2048}]}
+            )
         if path == "/server_info":
             return self.reply(200, {"version": "0.1.0", "fingerprint": FINGERPRINT, "max_running_requests": 16})
         if path == "/metrics":
@@ -146,19 +157,35 @@ class Handler(BaseHTTPRequestHandler):
 
         def histogram(name, bounds, values):
             rows = [f'{name}_bucket{{le="{b}"}} {sum(v <= b for v in values)}' for b in bounds]
-            return rows + [f'{name}_bucket{{le="+Inf"}} {len(values)}', f"{name}_sum {sum(values)}", f"{name}_count {len(values)}"]
+            return rows + [
+                f'{name}_bucket{{le="+Inf"}} {len(values)}',
+                f"{name}_sum {sum(values)}",
+                f"{name}_count {len(values)}",
+            ]
 
         with m.lock:
             rows = ["# HELP invar_requests_running Requests that run.", "# TYPE invar_requests_running gauge"]
-            for name, value in [("requests_running", m.running), ("requests_waiting", max(0, m.running - 16)),
-                                ("kv_usage_ratio", m.running / 64), ("kv_pages", 512), ("kv_pages_held", m.running * 8),
-                                ("kv_pages_cached", len(m.cache)), ("prompt_tokens_total", m.prompt),
-                                ("generated_tokens_total", m.generated), ("cached_tokens_total", m.cached),
-                                ("steps_total", m.steps), ("computed_tokens_total", m.prompt + m.generated),
-                                ("preemptions_total", 0), ("requests_refused_total", 0), ("weight_version", 0)]:
+            for name, value in [
+                ("requests_running", m.running),
+                ("requests_waiting", max(0, m.running - 16)),
+                ("kv_usage_ratio", m.running / 64),
+                ("kv_pages", 512),
+                ("kv_pages_held", m.running * 8),
+                ("kv_pages_cached", len(m.cache)),
+                ("prompt_tokens_total", m.prompt),
+                ("generated_tokens_total", m.generated),
+                ("cached_tokens_total", m.cached),
+                ("steps_total", m.steps),
+                ("computed_tokens_total", m.prompt + m.generated),
+                ("preemptions_total", 0),
+                ("requests_refused_total", 0),
+                ("weight_version", 0),
+            ]:
                 rows.append(f'invar_{name}{{model_name="tiny-fake"}} {value}')
             rows.append(f'invar_requests_total{{model_name="tiny-fake",finish="stop"}} {m.finished}')
-            rows += histogram("invar_time_to_first_token_seconds", [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1], m.first)
+            rows += histogram(
+                "invar_time_to_first_token_seconds", [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1], m.first
+            )
             rows += histogram("invar_inter_token_seconds", [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1], m.gaps)
         return "\n".join(rows) + "\n"
 
@@ -197,7 +224,10 @@ class Handler(BaseHTTPRequestHandler):
         if "return_sampling_logprobs" in body and chat:
             return self.error(400, "return_sampling_logprobs: this field is not known here", "return_sampling_logprobs")
         if chat:
-            text = "".join(f"<|im_start|>{t['role']}\n{t['content']}{END}\n" for t in body["messages"]) + "<|im_start|>assistant\n"
+            text = (
+                "".join(f"<|im_start|>{t['role']}\n{t['content']}{END}\n" for t in body["messages"])
+                + "<|im_start|>assistant\n"
+            )
             prompts = [m.words.ids(text)]
         else:
             p = body["prompt"]
@@ -224,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
         """How many tokens of the answer the prompt holds already."""
         mark = model.words.ids("<|im_start|>assistant\n")
         for at in range(len(ids) - len(mark), -1, -1):
-            if ids[at:at + len(mark)] == mark:
+            if ids[at : at + len(mark)] == mark:
                 return len(ids) - at - len(mark)
         return 0
 
@@ -237,10 +267,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def logprobs(self, body, chat, tokens):
         if not chat:
-            return {"tokens": [self.name(body, t) for t, _, _ in tokens], "token_logprobs": [p for _, p, _ in tokens],
-                    "top_logprobs": [{self.name(body, i): q for i, q in top[:body.get("logprobs") or 0]} for _, _, top in tokens]}
-        return {"content": [{**self.entry(body, t, p), "top_logprobs": [self.entry(body, *o) for o in top[:body.get("top_logprobs") or 0]]}
-                            for t, p, top in tokens]}
+            return {
+                "tokens": [self.name(body, t) for t, _, _ in tokens],
+                "token_logprobs": [p for _, p, _ in tokens],
+                "top_logprobs": [
+                    {self.name(body, i): q for i, q in top[: body.get("logprobs") or 0]} for _, _, top in tokens
+                ],
+            }
+        return {
+            "content": [
+                {
+                    **self.entry(body, t, p),
+                    "top_logprobs": [self.entry(body, *o) for o in top[: body.get("top_logprobs") or 0]],
+                }
+                for t, p, top in tokens
+            ]
+        }
 
     def outcome(self, body, seed, tokens):
         data = b"".join(struct.pack("<If", t, p) for t, p, _ in tokens)
@@ -250,9 +292,19 @@ class Handler(BaseHTTPRequestHandler):
         return out
 
     def invar(self, body, seed, tokens):
-        parameters = {"max_tokens": body.get("max_tokens"), "temperature": body.get("temperature", 0.6), "top_p": body.get("top_p", 0.95),
-                      "min_p": 0.0, "top_k": body.get("top_k", 20), "repetition_penalty": 1.0, "presence_penalty": 0.0,
-                      "frequency_penalty": 0.0, "stop": [], "ignore_eos": body.get("ignore_eos", False), "logit_bias": {}}
+        parameters = {
+            "max_tokens": body.get("max_tokens"),
+            "temperature": body.get("temperature", 0.6),
+            "top_p": body.get("top_p", 0.95),
+            "min_p": 0.0,
+            "top_k": body.get("top_k", 20),
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop": [],
+            "ignore_eos": body.get("ignore_eos", False),
+            "logit_bias": {},
+        }
         return {**self.outcome(body, seed, tokens), "fingerprint": FINGERPRINT, "parameters": parameters}
 
     def run_children(self, body, chat, children, hit):
@@ -268,7 +320,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
         texts = [["", ""] for _ in children]
-        for first in range(10 ** 9):
+        for first in range(10**9):
             live = False
             for c, g in enumerate(generators):
                 got = next(g, None) if finishes[c] is None else None
@@ -289,9 +341,20 @@ class Handler(BaseHTTPRequestHandler):
                 else:
                     texts[c][1] += part
                 if stream:
-                    delta = {"delta": {"reasoning_content": part} if thinking else {"content": part}} if chat else {"text": part}
-                    choice = {"index": c, **delta, "logprobs": self.logprobs(body, chat, lists[c][-1:]) if body.get("logprobs") is not None else None,
-                              "finish_reason": finishes[c], "token_ids": [token]}
+                    delta = (
+                        {"delta": {"reasoning_content": part} if thinking else {"content": part}}
+                        if chat
+                        else {"text": part}
+                    )
+                    choice = {
+                        "index": c,
+                        **delta,
+                        "logprobs": (
+                            self.logprobs(body, chat, lists[c][-1:]) if body.get("logprobs") is not None else None
+                        ),
+                        "finish_reason": finishes[c],
+                        "token_ids": [token],
+                    }
                     chunk = {"choices": [choice], "usage": None, "system_fingerprint": FINGERPRINT}
                     if not first:
                         chunk["prompt_token_ids"] = children[0][0]
@@ -307,12 +370,35 @@ class Handler(BaseHTTPRequestHandler):
             return
         choices = []
         for c, tokens in enumerate(lists):
-            said = {"message": {"role": "assistant", "reasoning_content": texts[c][0], "content": texts[c][1]}} if chat else {"text": texts[c][1]}
-            choices.append({"index": c, **said, "logprobs": self.logprobs(body, chat, tokens), "finish_reason": finishes[c], "token_ids": [t for t, _, _ in tokens]})
+            said = (
+                {"message": {"role": "assistant", "reasoning_content": texts[c][0], "content": texts[c][1]}}
+                if chat
+                else {"text": texts[c][1]}
+            )
+            choices.append(
+                {
+                    "index": c,
+                    **said,
+                    "logprobs": self.logprobs(body, chat, tokens),
+                    "finish_reason": finishes[c],
+                    "token_ids": [t for t, _, _ in tokens],
+                }
+            )
         invar = self.invar(body, children[0][1], lists[0])
         if len(children) > 1:
-            invar["choices"] = [{"index": c, **self.outcome(body, children[c][1], lists[c])} for c in range(len(children))]
-        self.reply(200, {"choices": choices, "usage": usage, "system_fingerprint": FINGERPRINT, "prompt_token_ids": children[0][0], "invar": invar})
+            invar["choices"] = [
+                {"index": c, **self.outcome(body, children[c][1], lists[c])} for c in range(len(children))
+            ]
+        self.reply(
+            200,
+            {
+                "choices": choices,
+                "usage": usage,
+                "system_fingerprint": FINGERPRINT,
+                "prompt_token_ids": children[0][0],
+                "invar": invar,
+            },
+        )
 
     def chunk(self, text):
         data = text.encode()

@@ -34,7 +34,7 @@ struct served {
     size_t ticking_count;
 };
 
-enum { NOTHING, ANSWER_HELD, DRAIN, STREAM_HELD };
+enum { NOTHING, ANSWER_HELD, DRAIN, STREAM_HELD, END_HELD };
 
 static inline void on_gone(void *user) {
     const holding *h = user;
@@ -84,11 +84,14 @@ static inline void handle_stream(void *user, iv_exchange *x) {
     iv_exchange_stream_end(x);
 }
 
-/* Writes until it is told to stop. */
+static inline void on_flood_gone(void *user) { atomic_fetch_add(&((served *)user)->gone, 1); }
+
+/* Writes until it is told to stop, and then ends it itself. */
 static inline void handle_flood(void *user, iv_exchange *x) {
     served *s = user;
     char piece[1000];
     memset(piece, 'x', sizeof piece);
+    iv_exchange_on_gone(x, on_flood_gone, s);
     iv_exchange_stream(x, "text/plain");
     while (iv_exchange_write(x, piece, sizeof piece)) atomic_fetch_add(&s->flooded, sizeof piece);
     atomic_store(&s->flood_cut, true);
@@ -145,6 +148,10 @@ static inline void on_woken(void *user) {
     switch (atomic_exchange(&s->order, NOTHING)) {
     case ANSWER_HELD: answer_held(s); break;
     case DRAIN: iv_http_drain(s->http, 2000); break;
+    case END_HELD:
+        for (size_t i = 0; i < s->held_count; i++)
+            if (s->held[i]) iv_exchange_stream_end(s->held[i]);
+        break;
     case STREAM_HELD:
         for (size_t i = 0; i < s->held_count; i++)
             if (s->held[i]) iv_exchange_stream(s->held[i], "text/event-stream");

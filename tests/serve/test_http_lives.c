@@ -110,6 +110,8 @@ static void test_slow_readers(void **state) {
     while (!atomic_load(&s.flood_cut)) usleep(1000);
     size_t most = (256 << 10) + (1 << 20); /* what the kernel holds besides is not quite ours to say */
     assert_true(atomic_load(&s.flooded) >= 256 << 10 && atomic_load(&s.flooded) < most);
+    wait_for_nobody(&s);
+    assert_int_equal(atomic_load(&s.gone), 0); /* who has ended it is not told */
     close(fd);
 
     fd = dial_small(s.port, 4096);
@@ -177,6 +179,32 @@ static void test_drain(void **state) {
     iv_http_close(s.http);
     close(s.fd);
     close(held), close(idle), close(streaming);
+}
+
+/* What was written is also sent, and then nothing is waited for. */
+static void test_drain_slow_reader(void **state) {
+    (void)state;
+    served s;
+    start_plain(&s);
+    int fd = dial_small(s.port, 4096);
+    say(fd, "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 1);
+    double t = seconds_now();
+    order(&s, DRAIN);
+    wait_for(&s.woken, 1);
+    order(&s, END_HELD);
+    wait_for(&s.woken, 2);
+    static answer a;
+    hear_as(fd, &a, true);
+    size_t got = 0;
+    static char piece[100000];
+    for (ssize_t n; (n = recv(fd, piece, sizeof piece, 0)) > 0;) got += (size_t)n;
+    assert_int_equal(got, strlen("3d090\r\n") + 250000 + strlen("\r\n0\r\n\r\n"));
+    pthread_join(s.thread, NULL);
+    assert_true(seconds_now() - t < 1.9);
+    iv_http_close(s.http);
+    close(s.fd);
+    close(fd);
 }
 
 static void test_drain_deadline(void **state) {
@@ -367,17 +395,12 @@ static void test_no_more_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_client_leaves),
-        cmocka_unit_test(test_nobody_listens),
-        cmocka_unit_test(test_slow_readers),
-        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_drain_deadline),
-        cmocka_unit_test(test_watchers),
-        cmocka_unit_test(test_open_errors),
-        cmocka_unit_test(test_idle_connections),
-        cmocka_unit_test(test_many_streams),
-        cmocka_unit_test(test_slowloris),
+        cmocka_unit_test(test_stream),         cmocka_unit_test(test_client_leaves),
+        cmocka_unit_test(test_nobody_listens), cmocka_unit_test(test_slow_readers),
+        cmocka_unit_test(test_drain),          cmocka_unit_test(test_drain_slow_reader),
+        cmocka_unit_test(test_drain_deadline), cmocka_unit_test(test_watchers),
+        cmocka_unit_test(test_open_errors),    cmocka_unit_test(test_idle_connections),
+        cmocka_unit_test(test_many_streams),   cmocka_unit_test(test_slowloris),
         cmocka_unit_test(test_no_more_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

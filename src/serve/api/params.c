@@ -63,9 +63,9 @@ static const field fields[] = {
     {EVERY, "spaces_between_special_tokens", ONLY, 0, 0, 0, "|true|"},
     {EVERY, "n", INT, AT(n), 1, IV_API_CHOICES_MAX, NULL},
     {IV_API_COMPLETIONS, "max_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
-    {IV_API_COMPLETIONS, "max_completion_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
+    {IV_API_COMPLETIONS, "max_completion_tokens", INT, AT(max_completion_tokens), 0, INT32_MAX, NULL},
     {IV_API_CHAT, "max_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
-    {IV_API_CHAT, "max_completion_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
+    {IV_API_CHAT, "max_completion_tokens", INT, AT(max_completion_tokens), 1, INT32_MAX, NULL},
     {IV_API_RESPONSES, "max_output_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
     {IV_API_SAMPLING, "max_new_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
     {OPENAI, "min_tokens", ONLY, 0, 0, 0, "|0|"},
@@ -179,6 +179,7 @@ static const field fields[] = {
 void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
     *p = (iv_api_params){.request = *defaults,
                          .max_tokens = -1,
+                         .max_completion_tokens = -1,
                          .n = 1,
                          .top_logprobs = -1,
                          .prompt_logprobs = -1,
@@ -370,7 +371,8 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 }
 
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
-    json_t *options = p->sampling_params; /* stream_options */
+    json_t *options = p->sampling_params;                                        /* stream_options */
+    if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name, if both are there */
     if (options) IV_TRY(iv_api_params_read(p, IV_API_STREAM_OPTIONS, "stream_options.", options, err));
     if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
     if (body == IV_API_CHAT) {

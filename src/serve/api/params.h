@@ -31,8 +31,8 @@ enum {
 
 typedef struct iv_api_params {
     iv_arena arena;
-    iv_request request; /* without prompt; max_tokens below */
-    int64_t max_tokens; /* -1: not given */
+    iv_request request;                        /* without prompt; max_tokens below */
+    int64_t max_tokens, max_completion_tokens; /* -1: not given */
     int64_t n;
     int64_t top_logprobs, prompt_logprobs; /* -1: not given */
     int64_t logprob_start_len, priority;

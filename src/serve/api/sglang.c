@@ -57,11 +57,13 @@ static iv_status read_sampling(iv_task *t, size_t at, iv_request *out, iv_error 
         snprintf(prefix, sizeof prefix, "sampling_params[%zu].", at);
     }
     int64_t n = p->n;
+    bool no_stop_trim = p->no_stop_trim;
     iv_request start = p->request;
     p->max_tokens = -1;
     if (v) IV_TRY(iv_api_params_read(p, IV_API_SAMPLING, prefix, json_is_array(v) ? json_array_get(v, at) : v, err));
-    if (json_is_array(v) && p->n != n && at > 0)
-        return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
+    if (at > 0 && p->n != n) return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
+    if (at > 0 && p->no_stop_trim != no_stop_trim)
+        return iv_fail(err, IV_UNSUPPORTED, "%sno_stop_trim: wanted the same for all prompts", prefix);
     *out = p->request;
     if (json_is_array(v)) p->request = start;
     return settle(p, out, err);

@@ -267,8 +267,10 @@ static void begin_response(iv_task *t) {
     t->weight_version = stats.weight_version;
 }
 
+enum { REPLY_BYTES_MAX = 256 << 20 }; /* more is an error, not an answer */
+
 static void reply_whole(iv_task *t) {
-    iv_buf out = {0};
+    iv_buf out = {.limit = REPLY_BYTES_MAX};
     iv_json_out o = {.buf = &out};
     iv_exchange *x = t->x;
     t->format->whole(t, &o);

@@ -1,9 +1,15 @@
 /* api.js: requests to this server and nobody else; an answer as it grows. */
 
-const keys = {api: sessionStorage.getItem('invar-key') || '', admin: sessionStorage.getItem('invar-admin') || ''};
+const keys = {
+  api: sessionStorage.getItem('invar-key') || '',
+  admin: sessionStorage.getItem('invar-admin') || ''
+};
 
 /* Fields that other servers may lack: left out once one has been refused by name. */
-const extras = {return_sampling_logprobs: true, return_receipt: true};
+const extras = {
+  return_sampling_logprobs: true,
+  return_receipt: true
+};
 
 class ApiError extends Error {
   constructor(status, message, param) {
@@ -13,8 +19,8 @@ class ApiError extends Error {
 }
 
 /* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits. */
-const writeJson = (body) =>
-  JSON.stringify(body, (name, value) => (name === 'seed' ? '@@' + value + '@@' : value)).replace(/"seed":"@@(\d+)@@"/g, '"seed":$1');
+const writeJson = (body) => JSON.stringify(body, (name, value) => (name === 'seed' ? '@@' + value + '@@' : value))
+                                .replace(/"seed":"@@(\d+)@@"/g, '"seed":$1');
 const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(\d{16,})/g, '"seed":"$1"'));
 
 async function send(path, body, {signal, admin, method} = {}) {
@@ -35,7 +41,8 @@ async function send(path, body, {signal, admin, method} = {}) {
   let error = {};
   try {
     error = (await response.json()).error || {};
-  } catch { /* not JSON */ }
+  } catch { /* not JSON */
+  }
   throw new ApiError(response.status, error.message || `${response.status} ${response.statusText}`, error.param);
 }
 const getJson = async (path) => readJson(await (await send(path)).text());
@@ -59,8 +66,23 @@ async function* lines(response) {
 /* path and body as they are sent, without `extras`. given: tokens that the prompt already holds of it (a fork). */
 function newAnswer(path, body, given) {
   return {
-    path, body, given: given || [], tokens: (given || []).slice(), raw: '', text: '', reasoning: '', promptIds: null,
-    finish: null, invar: null, fingerprint: null, error: null, state: 'new', started: 0, first: 0, ended: 0, usage: null,
+    path,
+    body,
+    given: given || [],
+    tokens: (given || []).slice(),
+    raw: '',
+    text: '',
+    reasoning: '',
+    promptIds: null,
+    finish: null,
+    invar: null,
+    fingerprint: null,
+    error: null,
+    state: 'new',
+    started: 0,
+    first: 0,
+    ended: 0,
+    usage: null,
   };
 }
 
@@ -70,7 +92,8 @@ function bytesText(bytes) {
   try {
     return decoder.decode(new Uint8Array(bytes));
   } catch {
-    return bytes.map((b) => (b >= 33 && b < 127 ? String.fromCharCode(b) : '\\x' + b.toString(16).padStart(2, '0'))).join('');
+    return bytes.map((b) => (b >= 33 && b < 127 ? String.fromCharCode(b) : '\\x' + b.toString(16).padStart(2, '0')))
+        .join('');
   }
 }
 function readToken(entry, id) {
@@ -80,7 +103,9 @@ function readToken(entry, id) {
     logprob: entry.logprob,
     sampling: entry.sampling_logprob,
     bytes: entry.bytes || null,
-    text: entry.bytes ? bytesText(entry.bytes) : named ? undefined : entry.token,
+    text: entry.bytes ? bytesText(entry.bytes) :
+        named         ? undefined :
+                        entry.token,
   };
   if (token.text === undefined && words.has(token.id)) token.text = words.get(token.id);
   if (token.text !== undefined && token.id !== undefined) words.set(token.id, token.text);
@@ -105,11 +130,12 @@ function takeLogprobs(answer, choice, ids) {
     });
   } else if (l && l.tokens) {
     l.tokens.forEach((text, i) => {
-      const token = readToken({token: text, logprob: l.token_logprobs[i], sampling_logprob: l.sampling_logprobs?.[i]}, ids && ids[i]);
+      const token = readToken(
+          {token: text, logprob: l.token_logprobs[i], sampling_logprob: l.sampling_logprobs?.[i]}, ids && ids[i]);
       if (l.tokens.length === 1 && delta && token.text === undefined) token.text = delta;
       token.top = Object.entries((l.top_logprobs || [])[i] || {})
-        .map(([t, p]) => readToken({token: t, logprob: p}))
-        .sort((a, b) => b.logprob - a.logprob);
+                      .map(([t, p]) => readToken({token: t, logprob: p}))
+                      .sort((a, b) => b.logprob - a.logprob);
       answer.tokens.push(token);
     });
   } else if (ids) {
@@ -121,7 +147,8 @@ function takeChunk(answer, chunk, index) {
   if (chunk.error) throw new ApiError(chunk.error.code || 500, chunk.error.message, chunk.error.param);
   if (chunk.system_fingerprint) answer.fingerprint = chunk.system_fingerprint;
   if (chunk.prompt_token_ids) answer.promptIds = chunk.prompt_token_ids;
-  if (chunk.invar) answer.invar = {...answer.invar, ...chunk.invar, ...chunk.invar.choices?.find((c) => c.index === (index || 0))};
+  if (chunk.invar)
+    answer.invar = {...answer.invar, ...chunk.invar, ...chunk.invar.choices?.find((c) => c.index === (index || 0))};
   if (chunk.usage) answer.usage = chunk.usage;
   for (const choice of chunk.choices || []) {
     if ((choice.index || 0) !== (index || 0)) continue;
@@ -159,15 +186,19 @@ async function ask(answer, {signal, changed, stream = true, index, more} = {}) {
     for (;;) {
       const optional = Object.fromEntries(Object.keys(extras).filter((k) => extras[k]).map((k) => [k, true]));
       const body = {...answer.body, ...optional, ...more};
-      if (answer.path === '/v1/completions') body.return_tokens_as_token_ids = true; /* its names of tokens may be ambiguous */
+      if (answer.path === '/v1/completions')
+        body.return_tokens_as_token_ids = true; /* its names of tokens may be ambiguous */
       if (stream) Object.assign(body, {stream: true, stream_options: {include_usage: true}});
       try {
         const response = await send(answer.path, body, {signal});
-        if (stream) await takeStream(answer, response, index, changed);
-        else takeChunk(answer, readJson(await response.text()), index);
+        if (stream)
+          await takeStream(answer, response, index, changed);
+        else
+          takeChunk(answer, readJson(await response.text()), index);
         break;
       } catch (e) {
-        const refused = e.status === 400 && Object.keys(extras).find((k) => extras[k] && (e.param === k || e.message.includes(k)));
+        const refused =
+            e.status === 400 && Object.keys(extras).find((k) => extras[k] && (e.param === k || e.message.includes(k)));
         if (!refused) throw e;
         extras[refused] = false;
       }
@@ -175,8 +206,10 @@ async function ask(answer, {signal, changed, stream = true, index, more} = {}) {
     if (answer.path === '/v1/completions') splitRaw(answer);
     answer.state = 'done';
   } catch (e) {
-    if (e.name === 'AbortError') answer.state = 'stopped';
-    else Object.assign(answer, {state: 'failed', error: e.message, status: e.status});
+    if (e.name === 'AbortError')
+      answer.state = 'stopped';
+    else
+      Object.assign(answer, {state: 'failed', error: e.message, status: e.status});
   }
   answer.ended = performance.now();
   answer.digest = digestOf(answer.tokens.slice(answer.given.length));

@@ -8,9 +8,12 @@ function el(tag, props, ...children) {
   const e = svg ? document.createElementNS('http://www.w3.org/2000/svg', tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(props || {})) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith('on')) e.addEventListener(name.slice(2), value);
-    else if (name === 'data') Object.assign(e.dataset, value);
-    else e.setAttribute(name, value === true ? '' : value);
+    if (name.startsWith('on'))
+      e.addEventListener(name.slice(2), value);
+    else if (name === 'data')
+      Object.assign(e.dataset, value);
+    else
+      e.setAttribute(name, value === true ? '' : value);
   }
   e.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
   return e;
@@ -24,8 +27,17 @@ function seconds(s) {
   if (s < 1) return (s * 1e3).toFixed(s < 0.01 ? 1 : 0) + ' ms';
   return s.toFixed(s < 10 ? 2 : 1) + ' s';
 }
-const rate = (x) => (Number.isInteger(x) && x < 1e4 ? String(x) : x >= 100 ? thousands(x) : x >= 10 ? x.toFixed(0) : x.toFixed(1));
-const percent = (p) => (p === 0 ? '0' : p >= 0.9995 ? '100' : p >= 0.1 ? (p * 100).toFixed(1) : p >= 0.0001 ? (p * 100).toPrecision(2) : '<0.01') + ' %';
+const rate = (x) =>
+    (Number.isInteger(x) && x < 1e4 ? String(x) :
+         x >= 100                   ? thousands(x) :
+         x >= 10                    ? x.toFixed(0) :
+                                      x.toFixed(1));
+const percent = (p) => (p === 0         ? '0' :
+                            p >= 0.9995 ? '100' :
+                            p >= 0.1    ? (p * 100).toFixed(1) :
+                            p >= 0.0001 ? (p * 100).toPrecision(2) :
+                                          '<0.01') +
+    ' %';
 const plain = (x) => (typeof x === 'number' ? String(Math.fround(x) === x ? Number(x.toPrecision(6)) : x) : String(x));
 const shortDigest = (d) => (d || '').replace('sha256:', '').slice(0, 12);
 const plural = (n, one, many) => n + ' ' + (n === 1 ? one : many || one + 's');
@@ -70,7 +82,8 @@ const shaK = (() => {
   const k = [];
   for (let n = 2; k.length < 64; n++) {
     let prime = true;
-    for (let i = 2; i * i <= n; i++) if (n % i === 0) prime = false;
+    for (let i = 2; i * i <= n; i++)
+      if (n % i === 0) prime = false;
     if (prime) k.push((Math.cbrt(n) % 1) * 2 ** 32 | 0);
   }
   return k;
@@ -93,8 +106,11 @@ function sha256(bytes) {
     }
     const s = h.slice();
     for (let i = 0; i < 64; i++) {
-      const t = (s[7] + (turn(s[4], 6) ^ turn(s[4], 11) ^ turn(s[4], 25)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) + shaK[i] + w[i]) | 0;
-      const u = ((turn(s[0], 2) ^ turn(s[0], 13) ^ turn(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]))) | 0;
+      const t = (s[7] + (turn(s[4], 6) ^ turn(s[4], 11) ^ turn(s[4], 25)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) + shaK[i] +
+                 w[i]) |
+          0;
+      const u =
+          ((turn(s[0], 2) ^ turn(s[0], 13) ^ turn(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]))) | 0;
       s.pop();
       s[3] = (s[3] + t) | 0;
       s.unshift((t + u) | 0);

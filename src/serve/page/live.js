@@ -1,6 +1,11 @@
 /* live.js: /metrics read every second, and drawn. Three dialects of names are understood. */
 
-const live = {history: [], last: null, timer: 0, failures: 0};
+const live = {
+  history: [],
+  last: null,
+  timer: 0,
+  failures: 0
+};
 const historyMax = 180;
 const histogramRows = 10;
 
@@ -12,7 +17,8 @@ function parseMetrics(text) {
     const m = /^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)/.exec(line);
     if (!m) continue;
     const labels = {};
-    for (const l of (m[2] || '').matchAll(/([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"/g)) labels[l[1]] = l[2].replace(/\\(.)/g, (_, c) => (c === 'n' ? '\n' : c));
+    for (const l of (m[2] || '').matchAll(/([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"/g))
+      labels[l[1]] = l[2].replace(/\\(.)/g, (_, c) => (c === 'n' ? '\n' : c));
     if (!map.has(m[1])) map.set(m[1], []);
     map.get(m[1]).push({labels, value: m[3] === '+Inf' ? Infinity : Number(m[3])});
   }
@@ -23,17 +29,25 @@ const metricNames = {
   running: ['invar_requests_running', 'vllm:num_requests_running', 'sglang:num_running_reqs'],
   waiting: ['invar_requests_waiting', 'vllm:num_requests_waiting', 'sglang:num_queue_reqs'],
   kv: ['invar_kv_usage_ratio', 'vllm:kv_cache_usage_perc', 'sglang:token_usage'],
-  pages: ['invar_kv_pages'], held: ['invar_kv_pages_held'], cachedPages: ['invar_kv_pages_cached'],
+  pages: ['invar_kv_pages'],
+  held: ['invar_kv_pages_held'],
+  cachedPages: ['invar_kv_pages_cached'],
   prompt: ['invar_prompt_tokens_total', 'vllm:prompt_tokens_total', 'sglang:prompt_tokens_total'],
   generated: ['invar_generated_tokens_total', 'vllm:generation_tokens_total', 'sglang:generation_tokens_total'],
   cached: ['invar_cached_tokens_total', 'vllm:prefix_cache_hits_total', 'sglang:cached_tokens_total'],
   preemptions: ['invar_preemptions_total', 'vllm:num_preemptions_total'],
-  refused: ['invar_requests_refused_total'], steps: ['invar_steps_total'], computed: ['invar_computed_tokens_total'],
-  drafted: ['invar_drafted_tokens_total'], accepted: ['invar_accepted_tokens_total'],
-  version: ['invar_weight_version'], paused: ['invar_paused'], failed: ['invar_failed'],
+  refused: ['invar_requests_refused_total'],
+  steps: ['invar_steps_total'],
+  computed: ['invar_computed_tokens_total'],
+  drafted: ['invar_drafted_tokens_total'],
+  accepted: ['invar_accepted_tokens_total'],
+  version: ['invar_weight_version'],
+  paused: ['invar_paused'],
+  failed: ['invar_failed'],
 };
 const histogramNames = {
-  first: ['invar_time_to_first_token_seconds', 'vllm:time_to_first_token_seconds', 'sglang:time_to_first_token_seconds'],
+  first:
+      ['invar_time_to_first_token_seconds', 'vllm:time_to_first_token_seconds', 'sglang:time_to_first_token_seconds'],
   gap: ['invar_inter_token_seconds', 'vllm:inter_token_latency_seconds', 'sglang:inter_token_latency_seconds'],
   total: ['invar_request_seconds', 'vllm:e2e_request_latency_seconds', 'sglang:e2e_request_latency_seconds'],
 };
@@ -53,10 +67,16 @@ async function readMetrics() {
       const le = r.labels.le === '+Inf' ? Infinity : Number(r.labels.le);
       by.set(le, (by.get(le) || 0) + r.value);
     }
-    sample.histograms[key] = {buckets: [...by].sort((a, b) => a[0] - b[0]), sum: sum(names, '_sum'), count: sum(names, '_count')};
+    sample.histograms[key] = {
+      buckets: [...by].sort((a, b) => a[0] - b[0]),
+      sum: sum(names, '_sum'),
+      count: sum(names, '_count')
+    };
   }
   for (const [name, rows] of map) {
-    for (const r of rows) if (r.labels.finished_reason || r.labels.finish) sample.finished.push([r.labels.finished_reason || r.labels.finish, r.value, name]);
+    for (const r of rows)
+      if (r.labels.finished_reason || r.labels.finish)
+        sample.finished.push([r.labels.finished_reason || r.labels.finish, r.value, name]);
   }
   return sample;
 }
@@ -123,13 +143,24 @@ function drawLive() {
   const s = live.history.at(-1);
   const note = $('live-note');
   note.hidden = !live.error;
-  if (live.error) note.textContent = live.status === 401 ? 'The server wants its API key: the key symbol above takes it.' : live.error + '; trying again.';
+  if (live.error)
+    note.textContent = live.status === 401 ? 'The server wants its API key: the key symbol above takes it.' :
+                                             live.error + '; trying again.';
   if (!s) return;
   if (!$('charts').children.length) {
-    fill($('charts'), charts.map((c) => el('section', {class: 'card chart', id: 'chart-' + c.key},
-      el('h2', {}, c.name), el('p', {class: 'value'}, el('b', {class: 'mono'}), el('span', {}, c.unit)), el('div', {class: 'plot'}))));
-    for (const c of charts) $('chart-' + c.key).querySelector('.plot').addEventListener('pointermove', (e) => readPlot(c, e));
-    for (const c of charts) $('chart-' + c.key).querySelector('.plot').addEventListener('pointerleave', () => ((c.at = undefined), drawChart(c)));
+    fill(
+        $('charts'),
+        charts.map(
+            (c) =>
+                el('section', {class: 'card chart', id: 'chart-' + c.key}, el('h2', {}, c.name),
+                   el('p', {class: 'value'}, el('b', {class: 'mono'}), el('span', {}, c.unit)),
+                   el('div', {class: 'plot'}))));
+    for (const c of charts)
+      $('chart-' + c.key).querySelector('.plot').addEventListener('pointermove', (e) => readPlot(c, e));
+    for (const c of charts)
+      $('chart-' + c.key)
+          .querySelector('.plot')
+          .addEventListener('pointerleave', () => ((c.at = undefined), drawChart(c)));
   }
   charts.forEach(drawChart);
   drawHistogram($('hist-first'), s.histograms.first);
@@ -152,7 +183,9 @@ function drawChart(c) {
   const back = c.at ?? 0;
   const value = values[values.length - 1 - back];
   card.querySelector('.value b').textContent = isFinite(value) ? c.show(value) : '–';
-  card.querySelector('.value span').textContent = c.at ? back + ' s ago' : c.kv && isFinite(live.history.at(-1).pages) ? kvWords() : c.unit;
+  card.querySelector('.value span').textContent = c.at ? back + ' s ago' :
+      c.kv && isFinite(live.history.at(-1).pages)      ? kvWords() :
+                                                         c.unit;
   const width = Math.max(60, values.length);
   let line = '', area = '', open = false, lastX = 0;
   values.forEach((v, i) => {
@@ -166,11 +199,18 @@ function drawChart(c) {
   });
   if (area) area += `L${lastX} 48Z`;
   const x = width - 1 - back;
-  fill(card.querySelector('.plot'), el('svg', {viewBox: `0 0 ${width - 1} 50`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${c.name}, second by second`},
-    el('line', {class: 'ground', x1: 0, x2: width, y1: 48, y2: 48}),
-    el('path', {class: 'area', d: area}), el('path', {class: 'line', d: line}),
-    c.at !== undefined && el('line', {class: 'reading', x1: x, x2: x, y1: 0, y2: 48})),
-    el('small', {class: 'mono'}, c.top ? '' : c.show(most / 1.08)));
+  fill(
+      card.querySelector('.plot'),
+      el('svg', {
+        viewBox: `0 0 ${width - 1} 50`,
+        preserveAspectRatio: 'none',
+        role: 'img',
+        'aria-label': `${c.name}, second by second`
+      },
+         el('line', {class: 'ground', x1: 0, x2: width, y1: 48, y2: 48}), el('path', {class: 'area', d: area}),
+         el('path', {class: 'line', d: line}),
+         c.at !== undefined && el('line', {class: 'reading', x1: x, x2: x, y1: 0, y2: 48})),
+      el('small', {class: 'mono'}, c.top ? '' : c.show(most / 1.08)));
 }
 function kvWords() {
   const s = live.history.at(-1);
@@ -179,12 +219,14 @@ function kvWords() {
 
 /* A bar a bucket, from the first that holds anything to the last. */
 function drawHistogram(box, h) {
-  const counts = h.buckets.map(([le, n], i) => ({le, n: n - (i ? h.buckets[i - 1][1] : 0), low: i ? h.buckets[i - 1][0] : 0}));
+  const counts =
+      h.buckets.map(([le, n], i) => ({le, n: n - (i ? h.buckets[i - 1][1] : 0), low: i ? h.buckets[i - 1][0] : 0}));
   const from = counts.findIndex((c) => c.n > 0);
   if (from < 0) return void fill(box, el('p', {class: 'hint'}, 'Nothing yet.'));
   let to = counts.length - 1;
   while (!counts[to].n) to--;
-  const shown = counts.slice(Math.max(0, from - 1), Math.min(counts.length, to + 2)).filter((c) => c.n > 0 || c.le !== Infinity);
+  const shown =
+      counts.slice(Math.max(0, from - 1), Math.min(counts.length, to + 2)).filter((c) => c.n > 0 || c.le !== Infinity);
   const group = Math.ceil(shown.length / histogramRows);
   const rows = [];
   for (let i = 0; i < shown.length; i += group) {
@@ -193,13 +235,18 @@ function drawHistogram(box, h) {
   }
   const most = Math.max(...rows.map((c) => c.n));
   const stats = [['mean', h.sum / h.count], ['median', quantile(h, null, 0.5)], ['p99', quantile(h, null, 0.99)]];
-  fill(box,
-    el('p', {class: 'hist-facts'}, stats.map(([n, v]) => el('span', {}, n + ' ', el('b', {class: 'mono'}, seconds(v)))), el('span', {}, el('b', {class: 'mono'}, thousands(h.count)), ' measured')),
-    rows.map((c) => {
-      const bar = el('i', {});
-      bar.style.setProperty('--part', (100 * c.n) / most + '%');
-      return el('div', {class: 'hist-row'}, el('span', {class: 'mono'}, c.le === Infinity ? 'more' : '≤ ' + seconds(c.le)), el('span', {class: 'track'}, bar), el('b', {class: 'mono'}, c.n ? thousands(c.n) : ''));
-    }));
+  fill(
+      box,
+      el('p', {class: 'hist-facts'},
+         stats.map(([n, v]) => el('span', {}, n + ' ', el('b', {class: 'mono'}, seconds(v)))),
+         el('span', {}, el('b', {class: 'mono'}, thousands(h.count)), ' measured')),
+      rows.map((c) => {
+        const bar = el('i', {});
+        bar.style.setProperty('--part', (100 * c.n) / most + '%');
+        return el(
+            'div', {class: 'hist-row'}, el('span', {class: 'mono'}, c.le === Infinity ? 'more' : '≤ ' + seconds(c.le)),
+            el('span', {class: 'track'}, bar), el('b', {class: 'mono'}, c.n ? thousands(c.n) : ''));
+      }));
 }
 
 function drawTotals(s) {
@@ -207,9 +254,21 @@ function drawTotals(s) {
   for (const [reason, n] of s.finished) finished.set(reason, Math.max(finished.get(reason) || 0, n));
   const list = [
     ...[...finished].map(([reason, n]) => ['ended: ' + reason, thousands(n)]),
-    ['refused with 429', s.refused], ['prompt tokens', s.prompt], ['of them cached', s.cached], ['generated tokens', s.generated], ['computed tokens', s.computed],
-    ['steps', s.steps], ['tokens a step', s.steps > 0 ? (s.computed / s.steps).toFixed(1) : NaN], ['preemptions', s.preemptions],
-    ['drafted', s.drafted], ['accepted', s.accepted], ['weight version', s.version],
+    ['refused with 429', s.refused],
+    ['prompt tokens', s.prompt],
+    ['of them cached', s.cached],
+    ['generated tokens', s.generated],
+    ['computed tokens', s.computed],
+    ['steps', s.steps],
+    ['tokens a step', s.steps > 0 ? (s.computed / s.steps).toFixed(1) : NaN],
+    ['preemptions', s.preemptions],
+    ['drafted', s.drafted],
+    ['accepted', s.accepted],
+    ['weight version', s.version],
   ].filter(([, v]) => typeof v === 'string' || isFinite(v));
-  fill($('totals'), list.map(([n, v]) => el('div', {}, el('dt', {}, n), el('dd', {class: 'mono'}, typeof v === 'string' ? v : thousands(v)))));
+  fill(
+      $('totals'),
+      list.map(
+          ([n, v]) =>
+              el('div', {}, el('dt', {}, n), el('dd', {class: 'mono'}, typeof v === 'string' ? v : thousands(v)))));
 }

@@ -1,6 +1,11 @@
 /* main.js: panes, theme, keys, shortcuts; what is known of the server. */
 
-const server = {model: '', fingerprint: '', maxLength: 0, together: 16};
+const server = {
+  model: '',
+  fingerprint: '',
+  maxLength: 0,
+  together: 16
+};
 const panes = ['chat', 'tokens', 'proof', 'live'];
 let current = '';
 
@@ -38,7 +43,8 @@ function setTheme(theme) {
   $('theme').title = 'Theme: ' + theme;
   try {
     localStorage.setItem('invar-theme', theme);
-  } catch { /* private windows */ }
+  } catch { /* private windows */
+  }
 }
 
 /* ---- the server ----------------------------------------------------------------------------------------- */
@@ -48,7 +54,8 @@ function showFingerprint(fingerprint) {
   const b = $('fingerprint');
   b.hidden = false;
   b.textContent = fingerprint;
-  b.title = 'Fingerprint of all that may change a bit: numerics, arithmetic, type, weights, tokenizer, template. Click to copy';
+  b.title =
+      'Fingerprint of all that may change a bit: numerics, arithmetic, type, weights, tokenizer, template. Click to copy';
 }
 async function learnServer() {
   try {
@@ -70,7 +77,8 @@ async function learnServer() {
     if (info.max_running_requests > 1) server.together = info.max_running_requests;
     if (!$('proof-decoys').value) $('proof-decoys').value = Math.min(24, server.together - 1);
     if (info.version) $('model').title = 'invar ' + info.version;
-  } catch { /* an answer will tell */ }
+  } catch { /* an answer will tell */
+  }
 }
 
 function showStatus(s) {
@@ -81,7 +89,9 @@ function showStatus(s) {
   }
   const state = s.failed === 1 ? 'engine lost' : s.paused === 1 ? 'paused' : '';
   e.className = 'status ' + (s.failed === 1 ? 'bad' : s.running > 0 ? 'busy' : 'idle');
-  fill(e, state || (s.running > 0 ? s.running + ' running' : 'idle'), !state && s.waiting > 0 && el('span', {class: 'wide-only'}, `, ${s.waiting} waiting`));
+  fill(
+      e, state || (s.running > 0 ? s.running + ' running' : 'idle'),
+      !state && s.waiting > 0 && el('span', {class: 'wide-only'}, `, ${s.waiting} waiting`));
 }
 
 /* ---- events --------------------------------------------------------------------------------------------- */
@@ -97,9 +107,12 @@ function shortcuts(e) {
     e.preventDefault();
     go(panes[Number(e.code.slice(5)) - 1]);
   } else if (e.key === 'Escape') {
-    if (document.body.classList.contains('side-open')) openSide(false);
-    else if (chat.running) stopAnswer();
-    else if (proof.abort) proof.abort.abort();
+    if (document.body.classList.contains('side-open'))
+      openSide(false);
+    else if (chat.running)
+      stopAnswer();
+    else if (proof.abort)
+      proof.abort.abort();
   } else if (!typing && e.key === '/') {
     e.preventDefault();
     go('chat');
@@ -120,7 +133,8 @@ function start() {
   let theme = null;
   try {
     theme = localStorage.getItem('invar-theme');
-  } catch { /* private windows */ }
+  } catch { /* private windows */
+  }
   setTheme(theme);
   makeFields();
   showChat();
@@ -158,7 +172,8 @@ function start() {
   $('effect').addEventListener('click', () => openSide(!document.body.classList.contains('side-open')));
   $('sampling-close').addEventListener('click', () => openSide(false));
   $('fingerprint').addEventListener('click', () => copy(server.fingerprint, 'Fingerprint'));
-  $('theme').addEventListener('click', () => setTheme(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]));
+  $('theme').addEventListener(
+      'click', () => setTheme(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]));
   $('settings').addEventListener('click', () => $('keys').showModal());
   $('api-key').value = keys.api;
   $('admin-key').value = keys.admin;

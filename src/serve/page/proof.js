@@ -2,26 +2,48 @@
 
 /* Longer than a page of the KV cache, so that there is something to keep and to cut. */
 const longExample =
-  'Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. Then Omar buys 14 more. Omar gives away 11. Then Omar buys 7 more. ' +
-  'Omar gives away 8. Then Omar buys 5 more. How many apples are left for Omar?';
+    'Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. Then Omar buys 14 more. Omar gives away 11. ' +
+    'Then Omar buys 7 more. Omar gives away 8. Then Omar buys 5 more. How many apples are left for Omar?';
 
-const proof = {before: [], like: {}, rows: [], quiet: null, abort: null};
+const proof = {
+  before: [],
+  like: {},
+  rows: [],
+  quiet: null,
+  abort: null
+};
 
 /* What surrounds the request. Each is one HTTP request with many prompts: browsers open six connections at most. */
 const decoyTexts = [
   'Ben has 51 stickers. Ben gives 17 to Ida and buys 30 more. How many stickers has Ben?',
-  'What is 64 - 38?', 'A train has 8 cars with 52 seats each. How many seats are there?',
-  'Write the numbers from one to twenty.', 'Lea reads 14 pages a day. How many pages in 9 days?',
-  'What is 7 * 13 + 5?', 'There are 96 eggs in boxes of 12. How many boxes?', 'Count down from thirty.',
+  'What is 64 - 38?',
+  'A train has 8 cars with 52 seats each. How many seats are there?',
+  'Write the numbers from one to twenty.',
+  'Lea reads 14 pages a day. How many pages in 9 days?',
+  'What is 7 * 13 + 5?',
+  'There are 96 eggs in boxes of 12. How many boxes?',
+  'Count down from thirty.',
 ];
 function decoyBody(count, tokens, from) {
-  const prompt = Array.from({length: count}, (_, i) => decoyTexts[(from + i) % decoyTexts.length] + ' '.repeat(1 + Math.floor((from + i) / decoyTexts.length)));
-  return {model: server.model, prompt, temperature: 1, seed: 1000 + from, max_tokens: tokens, ignore_eos: true, stream: true};
+  const prompt = Array.from(
+      {length: count},
+      (_, i) =>
+          decoyTexts[(from + i) % decoyTexts.length] + ' '.repeat(1 + Math.floor((from + i) / decoyTexts.length)));
+  return {
+    model: server.model,
+    prompt,
+    temperature: 1,
+    seed: 1000 + from,
+    max_tokens: tokens,
+    ignore_eos: true,
+    stream: true
+  };
 }
 /* Prompts too long for one step, so that the step's room is shared out in chunks. */
 function longBody(count) {
   const most = Math.max(64, Math.min(1500, Math.floor((server.maxLength || 2048) * 0.7)));
-  const prompt = Array.from({length: count}, (_, i) => Array.from({length: most}, (_, k) => 10 + ((k * 7 + i * 31) % 200)));
+  const prompt =
+      Array.from({length: count}, (_, i) => Array.from({length: most}, (_, k) => 10 + ((k * 7 + i * 31) % 200)));
   return {model: server.model, prompt, temperature: 1, seed: 2000, max_tokens: 32, ignore_eos: true, stream: true};
 }
 
@@ -31,10 +53,11 @@ function startDecoys(bodies) {
   const failed = [];
   for (const body of bodies) {
     send('/v1/completions', body, {signal: abort.signal})
-      .then(async (r) => {
-        for await (const line of lines(r)) if (line.startsWith('data: [DONE]')) break;
-      })
-      .catch((e) => e.name !== 'AbortError' && failed.push(e.message));
+        .then(async (r) => {
+          for await (const line of lines(r))
+            if (line.startsWith('data: [DONE]')) break;
+        })
+        .catch((e) => e.name !== 'AbortError' && failed.push(e.message));
   }
   return {stop: () => abort.abort(), failed};
 }
@@ -44,7 +67,7 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /* Refused while requests run: cancelled decoys may take a step to go. */
 async function flush() {
-  for (let i = 0; ; i++) {
+  for (let i = 0;; i++) {
     try {
       return await send('/flush_cache', {}, {admin: true});
     } catch (e) {
@@ -62,7 +85,7 @@ async function amid(row, bodies, run) {
   const decoys = startDecoys(bodies);
   try {
     for (let i = 0; i < 40 && row.peak < 2; i++) {
-      row.peak = Math.max(row.peak, await runningNow());
+      await notePeak(row);
       await wait(15);
     }
     return await (run || plainRun)(row);
@@ -78,7 +101,16 @@ async function runningNow() {
     return 0;
   }
 }
-const quietIds = () => (proof.quiet.promptIds && proof.quiet.tokens.every((t) => t.id !== undefined) ? proof.quiet.tokens.map((t) => t.id) : null);
+/* Two loops may do this at once: no old value is kept across the wait. */
+async function notePeak(row) {
+  const now = await runningNow();
+  row.peak = Math.max(row.peak, now);
+}
+/* The reference's token ids, if the server said them. */
+function quietIds() {
+  const {promptIds, tokens} = proof.quiet;
+  return promptIds && tokens.every((t) => t.id !== undefined) ? tokens.map((t) => t.id) : null;
+}
 function asCompletion(ids, most) {
   const {messages, chat_template_kwargs, logprobs, top_logprobs, max_tokens, ...rest} = proof.body;
   return {...rest, prompt: ids, max_tokens: most, logprobs: 0, return_token_ids: true};
@@ -92,46 +124,78 @@ const most = () => proof.quiet.invar?.parameters?.max_tokens ?? proof.body.max_t
 const ways = [
   {name: 'Quiet', what: 'alone on the server: the reference', quiet: true, run: (row) => plainRun(row)},
   {name: 'Warm', what: 'again: its prompt is now in the prefix cache', run: (row) => plainRun(row)},
-  {name: 'Cold', what: 'after emptying the prefix cache', skip: () => !keys.admin && 'needs the admin key',
+  {
+    name: 'Cold',
+    what: 'after emptying the prefix cache',
+    skip: () => !keys.admin && 'needs the admin key',
     run: async (row) => {
       await flush();
       return plainRun(row);
-    }},
+    }
+  },
   {name: 'Whole', what: 'not streamed: one response at the end', run: (row) => plainRun(row, {stream: false})},
-  {name: 'As tokens', what: 'the prompt’s token ids through /v1/completions', skip: () => !quietIds() && 'the server did not say the token ids',
+  {
+    name: 'As tokens',
+    what: 'the prompt’s token ids through /v1/completions',
+    skip: () => !quietIds() && 'the server did not say the token ids',
     run: (row) => {
       row.answer = newAnswer('/v1/completions', asCompletion(proof.quiet.promptIds, most()));
       return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
-    }},
-  {name: 'Sibling', what: 'the second of three answers of one request', skip: () => BigInt(proof.body.seed) < 1n && 'needs a seed above 0',
-    run: (row) => plainRun(row, {stream: false, index: 1, more: {n: 3, seed: String(BigInt(proof.body.seed) - 1n)}})},
-  {name: 'Crowd', what: () => `in the middle of ${proof.decoys} others`, run: (row) => amid(row, [decoyBody(proof.decoys, proof.span, 0)])},
-  {name: 'Chunked', what: 'uncached, beside long prompts that fill every step',
+    }
+  },
+  {
+    name: 'Sibling',
+    what: 'the second of three answers of one request',
+    skip: () => BigInt(proof.body.seed) < 1n && 'needs a seed above 0',
+    run: (row) => plainRun(row, {stream: false, index: 1, more: {n: 3, seed: String(BigInt(proof.body.seed) - 1n)}})
+  },
+  {
+    name: 'Crowd',
+    what: () => `in the middle of ${proof.decoys} others`,
+    run: (row) => amid(row, [decoyBody(proof.decoys, proof.span, 0)])
+  },
+  {
+    name: 'Chunked',
+    what: () => (keys.admin ? 'uncached, ' : '') + 'beside long prompts that fill steps',
     run: async (row) => {
       if (keys.admin) await flush();
       return amid(row, [longBody(4)]);
-    }},
+    }
+  },
   {name: 'Shuffled', what: 'four copies and others, in a random order', run: shuffled},
-  {name: 'Resumed', what: 'its first half given as prompt, the rest generated', skip: () =>
-    !quietIds() ? 'the server did not say the token ids' : proof.quiet.tokens.length < 4 ? 'the answer is too short' : penalties() ? 'penalties count the prompt differently' : proof.body.stop ? 'a stop string may cross the cut' : false,
-    run: resumed},
-  {name: 'Control', what: 'one space more in the prompt: it must differ', control: true,
+  {
+    name: 'Resumed',
+    what: 'its first half given as prompt, the rest generated',
+    skip: () => !quietIds()           ? 'the server did not say the token ids' :
+        proof.quiet.tokens.length < 4 ? 'the answer is too short' :
+        penalties()                   ? 'penalties count the prompt differently' :
+        proof.body.stop               ? 'a stop string may cross the cut' :
+                                        false,
+    run: resumed
+  },
+  {
+    name: 'Control',
+    what: 'one space more in the prompt: it must differ',
+    control: true,
     run: (row) => {
       const messages = proof.body.messages.slice();
       const last = messages.pop();
-      row.answer = newAnswer('/v1/chat/completions', {...proof.body, messages: [...messages, {...last, content: last.content + ' '}]});
+      row.answer = newAnswer(
+          '/v1/chat/completions', {...proof.body, messages: [...messages, {...last, content: last.content + ' '}]});
       return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
-    }},
+    }
+  },
 ];
 
 async function shuffled(row) {
   const jobs = [];
-  for (let i = 0; i < 4; i++) jobs.push(async (answers) => {
-    const a = newAnswer('/v1/chat/completions', proof.body);
-    answers.push(a);
-    row.answer ??= a;
-    await ask(a, {signal: proof.abort.signal, changed: () => drawSoon(row)});
-  });
+  for (let i = 0; i < 4; i++)
+    jobs.push(async (answers) => {
+      const a = newAnswer('/v1/chat/completions', proof.body);
+      answers.push(a);
+      row.answer ??= a;
+      await ask(a, {signal: proof.abort.signal, changed: () => drawSoon(row)});
+    });
   const third = Math.max(1, Math.floor(proof.decoys / 2));
   let decoys = [];
   jobs.push(async () => void decoys.push(startDecoys([decoyBody(third, proof.span, 40)])));
@@ -179,7 +243,12 @@ function showContext() {
   const parts = [];
   if (proof.before.length) parts.push('after ' + plural(proof.before.length, 'earlier message'));
   if (names.length) parts.push('with ' + names.map((n) => n.replaceAll('_', '-')).join(', ') + ' as in Chat');
-  fill($('proof-context'), parts.length ? parts.join(', ') + ' ' : '', parts.length ? el('button', {type: 'button', onclick: () => ((proof.before = []), (proof.like = {}), showContext())}, 'drop') : '');
+  fill(
+      $('proof-context'), parts.length ? parts.join(', ') + ' ' : '',
+      parts.length ?
+          el('button', {type: 'button', onclick: () => ((proof.before = []), (proof.like = {}), showContext())},
+             'drop') :
+          '');
 }
 
 async function runProof() {
@@ -188,8 +257,14 @@ async function runProof() {
   const {temperature: t, max_tokens: m, ...like} = proof.like;
   const seed = /^\d+$/.test($('proof-seed').value) ? $('proof-seed').value : '7';
   proof.body = {
-    model: server.model, messages: [...proof.before, {role: 'user', content: $('proof-prompt').value}], ...like,
-    seed, max_tokens: Number($('proof-max').value) || 96, logprobs: true, top_logprobs: 0, return_token_ids: true,
+    model: server.model,
+    messages: [...proof.before, {role: 'user', content: $('proof-prompt').value}],
+    ...like,
+    seed,
+    max_tokens: Number($('proof-max').value) || 96,
+    logprobs: true,
+    top_logprobs: 0,
+    return_token_ids: true,
   };
   if ($('proof-temperature').value !== '') proof.body.temperature = Number($('proof-temperature').value);
   proof.decoys = Math.min(64, Math.max(1, Number($('proof-decoys').value) || Math.min(24, server.together - 1)));
@@ -231,7 +306,7 @@ async function runRow(row) {
   let watching = true;
   const watch = (async () => {
     while (watching) {
-      row.peak = Math.max(row.peak, await runningNow());
+      await notePeak(row);
       await wait(40);
     }
   })();
@@ -258,7 +333,8 @@ function judge(row) {
     return;
   }
   row.digest = digestOf(a.tokens) || a.invar?.digest;
-  if (a.digest && a.invar?.digest && a.digest !== a.invar.digest) row.note = 'the server says ' + shortDigest(a.invar.digest);
+  if (a.digest && a.invar?.digest && a.digest !== a.invar.digest)
+    row.note = 'the server says ' + shortDigest(a.invar.digest);
   if (row.way.quiet) {
     proof.quiet = a;
     row.state = 'equal';
@@ -289,24 +365,43 @@ function strip(row) {
   const paths = {idle: '', same: '', given: '', other: ''};
   for (let i = 0; i < n; i++) {
     const t = a?.tokens[i];
-    const kind = !t ? 'idle' : row.way.quiet ? 'same' : !q[i] || !sameBits(t, q[i]) ? 'other' : i < a.given.length ? 'given' : 'same';
+    const kind = !t                 ? 'idle' :
+        row.way.quiet               ? 'same' :
+        !q[i] || !sameBits(t, q[i]) ? 'other' :
+        i < a.given.length          ? 'given' :
+                                      'same';
     paths[kind] += `M${i + 0.06} 0h.88v1h-.88z`;
   }
-  return el('svg', {class: 'strip', viewBox: `0 0 ${n} 1`, preserveAspectRatio: 'none', 'aria-hidden': 'true'},
-    Object.entries(paths).filter(([, d]) => d).map(([kind, d]) => el('path', {class: kind, d})));
+  return el(
+      'svg', {class: 'strip', viewBox: `0 0 ${n} 1`, preserveAspectRatio: 'none', 'aria-hidden': 'true'},
+      Object.entries(paths).filter(([, d]) => d).map(([kind, d]) => el('path', {class: kind, d})));
 }
 
-const stateWords = {waiting: '', running: 'running', equal: 'equal', different: 'different', skipped: 'skipped', failed: 'failed'};
+const stateWords = {
+  waiting: '',
+  running: 'running',
+  equal: 'equal',
+  different: 'different',
+  skipped: 'skipped',
+  failed: 'failed'
+};
 function drawRow(row) {
   const {way, answer: a} = row;
-  const word = row.state === 'equal' ? (way.quiet ? 'reference' : way.control ? 'differs, as it must' : 'equal')
-    : row.state === 'different' && way.control ? 'equal: this page cannot see a difference' : stateWords[row.state];
+  const word = row.state === 'equal'           ? (way.quiet       ? 'reference' :
+                                                      way.control ? 'differs, as it must' :
+                                                                    'equal') :
+      row.state === 'different' && way.control ? 'equal: this page cannot see a difference' :
+                                                 stateWords[row.state];
   const notes = [];
   if (row.note) notes.push(row.note);
   if (row.state === 'different' && row.at >= 0) {
     const t = a.tokens[row.at], q = proof.quiet.tokens[row.at];
-    notes.push(!t || !q ? `ends at token ${row.at + 1}` : t.id !== q.id ? `token ${row.at + 1}: ${visible(t.text ?? '#' + t.id)} for ${visible(q.text ?? '#' + q.id)}`
-      : `token ${row.at + 1}: same id, bits ${hex8(floatBits(t.logprob))} for ${hex8(floatBits(q.logprob))}`);
+    notes.push(
+        !t || !q ?
+            `ends at token ${row.at + 1}` :
+            t.id !== q.id ?
+            `token ${row.at + 1}: ${visible(t.text ?? '#' + t.id)} for ${visible(q.text ?? '#' + q.id)}` :
+            `token ${row.at + 1}: same id, bits ${hex8(floatBits(t.logprob))} for ${hex8(floatBits(q.logprob))}`);
   }
   if (row.peak > 1 && a) notes.push('up to ' + row.peak + ' ran together');
   const done = ['equal', 'different'].includes(row.state);
@@ -318,10 +413,18 @@ function drawRow(row) {
     if (cached === 0 && way.name === 'Warm') notes.push('nothing was cached: the prompt is shorter than a page');
   }
   row.item.className = 'run ' + row.state + (way.control ? ' control' : '');
-  fill(row.item,
-    el('div', {class: 'way'}, el('b', {}, way.name), el('span', {}, typeof way.what === 'function' ? way.what() : way.what)),
-    el('div', {class: 'middle'}, strip(row), el('div', {class: 'sub'}, el('span', {}, notes.join(' · ')), el('span', {class: 'mono'}, facts.join(' · ')))),
-    el('div', {class: 'result'}, el('code', {class: 'mono', title: row.digest || ''}, done ? shortDigest(row.digest) : row.state === 'running' ? '············' : ''), el('span', {class: 'word'}, word)));
+  fill(
+      row.item,
+      el('div', {class: 'way'}, el('b', {}, way.name),
+         el('span', {}, typeof way.what === 'function' ? way.what() : way.what)),
+      el('div', {class: 'middle'}, strip(row),
+         el('div', {class: 'sub'}, el('span', {}, notes.join(' · ')), el('span', {class: 'mono'}, facts.join(' · ')))),
+      el('div', {class: 'result'},
+         el('code', {class: 'mono', title: row.digest || ''},
+            done                        ? shortDigest(row.digest) :
+                row.state === 'running' ? '············' :
+                                          ''),
+         el('span', {class: 'word'}, word)));
 }
 
 function showVerdict(stopped) {
@@ -339,21 +442,39 @@ function showVerdict(stopped) {
   if (stopped) extra.push('stopped');
   const v = $('verdict');
   v.className = 'verdict ' + (bad ? 'different' : proof.abort ? 'running' : failed || stopped ? '' : 'equal');
-  fill(v,
-    el('b', {}, plural(digests.size, 'unique answer') + ' in ' + plural(counted.length, 'run')),
-    el('code', {class: 'mono'}, [...digests].slice(0, 3).map(shortDigest).join('  ')),
-    el('span', {}, extra.join(' · ')));
+  fill(
+      v, el('b', {}, plural(digests.size, 'unique answer') + ' in ' + plural(counted.length, 'run')),
+      el('code', {class: 'mono'}, [...digests].slice(0, 3).map(shortDigest).join('  ')),
+      el('span', {}, extra.join(' · ')));
 }
 
-function saveReceipt() {
-  save('receipt.json', receiptText(proof.quiet.invar.receipt));
-}
+function saveReceipt() { save('receipt.json', receiptText(proof.quiet.invar.receipt)); }
 function saveProof() {
-  save('proof.json', JSON.stringify({
-    page: 'invar proof 1', when: new Date().toISOString(), server: {origin: location.origin, model: server.model, fingerprint: proof.quiet.fingerprint},
-    request: proof.body, runs: proof.rows.map((r) => ({
-      name: r.way.name, what: typeof r.way.what === 'function' ? r.way.what() : r.way.what, state: r.state, note: r.note || undefined, digest: r.digest, ran_together: r.peak || undefined,
-      ids: r.answer?.tokens.map((t) => t.id), logprob_bits: r.answer?.tokens.map((t) => (typeof t.logprob === 'number' ? hex8(floatBits(t.logprob)) : '')).join(''),
-    })),
-  }, null, 1) + '\n');
+  save(
+      'proof.json',
+      JSON.stringify(
+          {
+            page: 'invar proof 1',
+            when: new Date().toISOString(),
+            server: {origin: location.origin, model: server.model, fingerprint: proof.quiet.fingerprint},
+            request: proof.body,
+            runs:
+                proof.rows.map((r) => ({
+                                 name: r.way.name,
+                                 what: typeof r.way.what === 'function' ? r.way.what() : r.way.what,
+                                 state: r.state,
+                                 note: r.note || undefined,
+                                 digest: r.digest,
+                                 ran_together: r.peak || undefined,
+                                 ids: r.answer?.tokens.map((t) => t.id),
+                                 logprob_bits: r.answer?.tokens
+                                                   .map(
+                                                       (t) => (
+                                                           typeof t.logprob === 'number' ? hex8(floatBits(t.logprob)) :
+                                                                                           ''))
+                                                   .join(''),
+                               })),
+          },
+          null, 1) +
+          '\n');
 }

@@ -1,0 +1,31 @@
+/* emulated.h: what the tests of emulated kernels share: how long they go on, and another machine and schedule for each
+ * launch. A run is repeated by its INVAR_TEST_SEED. */
+#ifndef IV_TESTS_CUDA_EMULATED_H
+#define IV_TESTS_CUDA_EMULATED_H
+
+#include "random.h"
+
+#include <cuda_runtime_api.h>
+#include <time.h>
+
+/* Processor seconds for one test of a program: some, and with INVAR_TEST_LONG many. */
+typedef struct budget {
+    clock_t end;
+} budget;
+
+static inline budget budget_of(double seconds) {
+    return (budget){clock() + (clock_t)((getenv("INVAR_TEST_LONG") ? 20 : 1) * seconds * CLOCKS_PER_SEC)};
+}
+static inline bool has_time(const budget *b) { return clock() < b->end; }
+
+/* A device of 2 multiprocessors or up to so many more, and the seed of the next launches' schedules. */
+static inline void another_machine(rng *r, size_t more) {
+    GPU_OK(cudaSetDevice((int)rng_below(r, more + 1)));
+    emu_seed(rng_next(r));
+}
+
+static const char *const fault_names[] = {
+    "none",        "forgotten waits",           "a lost arrival", "forgotten barriers",
+    "early bytes", "launches that do not wait", "a flipped bit"};
+
+#endif

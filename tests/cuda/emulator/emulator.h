@@ -1,0 +1,117 @@
+// emulator.h: a GPU of one's own, in one thread: the threads of CTAs as fibers, with what they share.
+//
+// Modelled: warps whose lanes meet at warp-wide words (a lane that is elsewhere is an error); named barriers; mbarriers
+// with arrivals and bytes; clusters and their shared memory; the copy engine, whose copies land late; wgmma, which
+// reads and writes between its issue and the wait for it; as many CTAs at once as the device has multiprocessors. The
+// schedule (which warp runs next and how far, its lanes forwards or backwards, starved warps, how late copies are) is
+// drawn from a seed. A deadlock is found as such: the launch fails and says who waits for what. Shared memory begins as
+// rubbish. Not modelled: memory ordering and caches (every store is seen at once, in order, and fences do nothing),
+// time, registers, the overlap of kernels in a stream, and that the four warps of a warpgroup run wgmma together.
+#ifndef IV_EMULATOR_H
+#define IV_EMULATOR_H
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+namespace emu {
+
+template <class To, class From> static inline To cast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "of one size");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// ---- launches ----
+
+struct shape {
+    dim3 grid, block;
+    size_t shared;
+    int cluster;
+    bool overlaps; // begins when all CTAs of the launch before have let it or have left
+    shape(dim3 g, dim3 b, size_t s = 0, int c = 1, bool o = false)
+        : grid(g), block(b), shared(s), cluster(c), overlaps(o) {}
+    shape(dim3 g, dim3 b, size_t s, void *) : shape(g, b, s) {} // of <<<>>>, with its stream
+};
+int launch(const shape &s, std::function<void()> body); // runs with what is waited for next
+template <class F, class... A> static inline void start(const shape &s, F kernel, A... arguments) {
+    launch(s, [=] { kernel(arguments...); });
+}
+void release_next();
+void wait_for_last();
+int multiprocessors();
+
+// Ends the launch with an error; of a fiber, does not return.
+[[gnu::format(printf, 1, 2)]] void fail(const char *format, ...);
+
+// ---- memory. An address is an offset in the CTA's own memory, or names a CTA of the cluster in its highest byte. ----
+
+void *shared_dynamic(size_t align);
+void *shared_static(const void *key, size_t bytes, size_t align);
+uint32_t shared_address(const void *p);
+uint32_t shared_address_of(uint32_t address, uint32_t cta);
+unsigned char *memory(uint32_t address, size_t bytes, size_t align); // checked
+unsigned cluster_rank();
+
+// ---- meeting ----
+
+void sync_warp();
+uint32_t shuffle_word(uint32_t v, int from);
+template <class T> static inline T shuffle(T v, int from) {
+    if constexpr (sizeof(T) == 4) {
+        return cast<T>(shuffle_word(cast<uint32_t>(v), from));
+    } else {
+        uint64_t u = cast<uint64_t>(v), low = shuffle_word((uint32_t)u, from);
+        return cast<T>(low | (uint64_t)shuffle_word((uint32_t)(u >> 32), from) << 32);
+    }
+}
+unsigned ballot(bool b);
+uint32_t reduce_max(uint32_t v);
+void barrier(int id, int threads, bool wait);
+int barrier_count(int threads, bool vote); // all threads, and how many voted for it
+void cluster_barrier(bool arrive, bool wait);
+void spin(); // another thread's turn: what is looked for in memory is not there yet
+
+void mbarrier_init(uint32_t bar, uint32_t count);
+void mbarrier_arrive(uint32_t bar, uint32_t bytes);
+void mbarrier_wait(uint32_t bar, uint32_t parity);
+
+// ---- copies ----
+
+void copy_box(uint32_t to, const CUtensorMap *map, uint32_t bar, const int (&corner)[4],
+              uint32_t ctas); // bit mask or 0
+void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar);
+void copy_own(uint32_t to, const void *from, uint32_t there); // cp.async
+void copies_commit();
+void copies_wait(int pending); // -1: also what was not committed
+
+// ---- tensor cores ----
+
+enum matrix_type { BF16, F16 };
+void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned);
+void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]);
+
+struct wgmma_step { // of a lane
+    matrix_type type;
+    float *d;
+    int count;
+    bool a_is_shared, add, b_turned;
+    uint64_t a, b;
+    uint32_t a_words[4];
+};
+void wgmma(const wgmma_step &s);
+void wgmma_commit();
+void wgmma_wait(int pending);
+
+} // namespace emu
+
+#endif

@@ -1,0 +1,163 @@
+// machine.h: what the parts of the emulator share: threads, warps, CTAs, what a thread waits for. Only the emulator's
+// own sources include it.
+#ifndef IV_EMULATOR_MACHINE_H
+#define IV_EMULATOR_MACHINE_H
+
+#include "emulator.h"
+
+#include <csetjmp>
+#include <cuda_runtime_api.h>
+#include <deque>
+#include <memory>
+#include <string>
+#include <ucontext.h>
+#include <unordered_map>
+#include <vector>
+
+namespace emu {
+
+enum { LANES = 32, BARRIERS = 16, SHARED_MAX = 227 * 1024, SHARED_BYTES = 232 * 1024, STACK_BYTES = 64 * 1024 };
+
+struct Cta;
+struct Cluster;
+
+enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN, GRID };
+
+struct Wait { // until a count is no longer what it was; of an mbarrier, until the phase of a parity has ended
+    Reason reason = NOTHING;
+    const char *what = "";
+    uint32_t address = 0; // or the barrier's number
+    uint64_t was = 0;     // or the parity
+};
+
+struct Own { // a thread's own copy (cp.async)
+    uint32_t to;
+    const void *from;
+    uint32_t there;
+};
+
+struct Place {
+    dim3 thread, block, block_dim, grid;
+};
+
+struct Thread {
+    Place where;
+    Cta *cta = nullptr;
+    bool begun = false, done = true;
+    Wait wait;
+    uint64_t cluster_turn = 0;
+    std::deque<std::vector<Own>> committed;
+    std::vector<Own> copies;
+    jmp_buf context;
+    ucontext_t first;
+    char *stack = nullptr;
+};
+
+struct Meeting { // of a warp's lanes at one instruction
+    int arrived = 0;
+    uint64_t turn = 0;
+    const char *what = "";
+    uint32_t in[LANES][16], out[LANES][4];
+};
+
+struct Warpgroup_step { // one wgmma of a warp
+    wgmma_step lane[LANES];
+};
+
+struct Warp {
+    Meeting meeting;
+    std::vector<std::shared_ptr<Warpgroup_step>> issued;
+    std::deque<std::vector<std::shared_ptr<Warpgroup_step>>> committed;
+    unsigned eagerness = 1; // runs in one of so many rounds
+};
+
+struct Barrier {
+    int arrived = 0, threads = 0, votes = 0, result = 0;
+    uint64_t turn = 0;
+};
+
+struct Mbarrier {
+    uint32_t count, pending;
+    int64_t bytes;
+    uint32_t phase;
+};
+
+struct Grid { // a launch
+    shape s;
+    std::function<void()> body;
+    std::shared_ptr<Grid> before;
+    size_t count, begun, released, ended; // CTAs
+};
+
+struct Cta {
+    Grid *grid;
+    bool released;
+    Cluster *cluster;
+    int rank;
+    unsigned char *memory; // SHARED_BYTES
+    size_t statics_end;    // of all shared memory
+    std::unordered_map<const void *, size_t> statics;
+    std::unordered_map<uint32_t, Mbarrier> mbarriers;
+    std::vector<Thread *> threads;
+    std::vector<Warp> warps;
+    Barrier barriers[BARRIERS];
+    size_t left; // threads
+};
+
+struct Cluster {
+    std::vector<Cta> ctas;
+    Barrier barrier;
+};
+
+struct Copy { // of the copy engine, under way
+    long due;
+    Cta *cta;       // that asked
+    bool box, told; // told: the bytes were counted before they came (a planted fault)
+    CUtensorMap map;
+    int corner[4];
+    uint32_t to, bar, ctas;
+    const void *from;
+    uint32_t bytes;
+};
+
+extern Thread *me; // NULL: the scheduler runs
+extern uint64_t progress;
+extern long now; // turns of warps
+extern unsigned lateness;
+extern std::vector<Copy> copies;
+extern emu_fault fault;
+extern bool fault_happened;
+
+uint32_t random_below(uint32_t n);
+bool fault_strikes(emu_fault kind, uint32_t one_of); // if that is planted: in one of so many cases
+void block(const Wait &w);
+inline Warp &my_warp() { return me->cta->warps[me->where.thread.x / LANES]; }
+unsigned char *memory_of(Cta *cta, uint32_t address, size_t bytes, size_t align);
+Mbarrier &mbarrier_of(Cta *cta, uint32_t address);
+void mbarrier_took(Mbarrier &b);
+void land_copies();
+bool ready(const Thread &t);
+
+// All lanes of the warp bring `words` of `in`; the last to come calls finish(meeting); the lane's
+// out.
+template <class F> const uint32_t *together(const char *what, const uint32_t *in, int words, F finish) {
+    Meeting &m = my_warp().meeting;
+    int lane = (int)(me->where.thread.x % LANES);
+    if (m.arrived == 0)
+        m.what = what;
+    else if (strcmp(m.what, what) != 0)
+        fail("lanes of a warp are at %s and at %s", m.what, what);
+    for (int i = 0; i < words; i++) m.in[lane][i] = in[i];
+    progress++;
+    if (++m.arrived < LANES) {
+        block({WARP, what, 0, m.turn});
+    } else {
+        finish(m);
+        m.arrived = 0, m.turn++;
+    }
+    return m.out[lane];
+}
+
+} // namespace emu
+
+#endif

@@ -1,0 +1,421 @@
+// words.cpp: what the emulated words do: shared memory, meetings of threads, mbarriers, copies, tensor cores. A tensor
+// core's step is the law's scalar one (numerics/tc16.h). Copies land, and wgmma computes, at some moment between their
+// issue and the wait for them: late landings and early ones both show what a kernel did not wait for.
+#include "machine.h"
+
+#include <algorithm>
+
+extern "C" {
+#include "numerics/tc16.h"
+}
+
+namespace emu {
+
+// ---- shared memory ----
+
+enum : uint32_t { OFFSET = 0xffffff, SYSTEM = 1024 /* what lies before a CTA's own memory */ };
+
+static Cta *cta_of(Cta *from, uint32_t address) {
+    uint32_t other = address >> 24;
+    if (other == 0) return from;
+    if (other > from->cluster->ctas.size()) fail("address %#x is of no CTA of the cluster", address);
+    Cta *c = &from->cluster->ctas[other - 1];
+    if (c->left == 0) fail("reaches into the shared memory of a CTA that has left");
+    return c;
+}
+
+unsigned char *memory_of(Cta *from, uint32_t address, size_t bytes, size_t align) {
+    Cta *c = cta_of(from, address);
+    uint32_t offset = address & OFFSET;
+    if (offset % align) fail("shared address %#x is not a multiple of %zu", address, align);
+    if (offset < SYSTEM || offset + bytes > c->statics_end) fail("shared address %#x is outside", address);
+    return c->memory + offset;
+}
+
+unsigned char *memory(uint32_t address, size_t bytes, size_t align) {
+    return memory_of(me->cta, address, bytes, align);
+}
+
+uint32_t shared_address(const void *p) {
+    size_t offset = (size_t)((const unsigned char *)p - me->cta->memory);
+    if (offset >= SHARED_BYTES) fail("not shared memory");
+    return (uint32_t)offset;
+}
+
+uint32_t shared_address_of(uint32_t address, uint32_t cta) { return (address & OFFSET) | (cta + 1) << 24; }
+unsigned cluster_rank() { return (unsigned)me->cta->rank; }
+
+// No more aligned than was asked for.
+void *shared_dynamic(size_t align) { return me->cta->memory + SYSTEM + (align < 1024 ? align : 0); }
+
+void *shared_static(const void *key, size_t bytes, size_t align) {
+    Cta *c = me->cta;
+    auto found = c->statics.find(key);
+    if (found != c->statics.end()) return c->memory + found->second;
+    size_t at = (c->statics_end + align - 1) / align * align;
+    if (at + bytes - SYSTEM > SHARED_MAX) fail("too much shared memory");
+    c->statics[key] = at, c->statics_end = at + bytes;
+    memset(c->memory + at, 0xff, bytes);
+    return c->memory + at;
+}
+
+// ---- meetings ----
+
+bool ready(const Thread &t) {
+    const Wait &w = t.wait;
+    switch (w.reason) {
+    case WARP: return t.cta->warps[t.where.thread.x / LANES].meeting.turn != w.was;
+    case BARRIER: return t.cta->barriers[w.address].turn != w.was;
+    case CLUSTER: return t.cta->cluster->barrier.turn != w.was;
+    case MBARRIER: return (t.cta->mbarriers.at(w.address).phase & 1) != w.was;
+    case GRID: return t.cta->grid->before->ended == t.cta->grid->before->count;
+    default: return true;
+    }
+}
+
+void sync_warp() {
+    if (fault_strikes(EMU_FORGET_SYNCS, 2)) return;
+    together("__syncwarp", nullptr, 0, [](Meeting &) {});
+}
+
+uint32_t shuffle_word(uint32_t v, int from) {
+    uint32_t in[2] = {v, (uint32_t)from};
+    return together("a shuffle", in, 2, [](Meeting &m) {
+        for (int l = 0; l < LANES; l++) m.out[l][0] = m.in[m.in[l][1] % LANES][0];
+    })[0];
+}
+
+unsigned ballot(bool b) {
+    uint32_t in = b;
+    return together("a vote", &in, 1, [](Meeting &m) {
+        uint32_t votes = 0;
+        for (int l = 0; l < LANES; l++) votes |= m.in[l][0] << l;
+        for (int l = 0; l < LANES; l++) m.out[l][0] = votes;
+    })[0];
+}
+
+uint32_t reduce_max(uint32_t v) {
+    return together("a maximum", &v, 1, [](Meeting &m) {
+        uint32_t most = 0;
+        for (int l = 0; l < LANES; l++) most = std::max(most, m.in[l][0]);
+        for (int l = 0; l < LANES; l++) m.out[l][0] = most;
+    })[0];
+}
+
+static uint64_t arrive(Barrier &b, int threads) {
+    uint64_t turn = b.turn;
+    if (b.arrived && b.threads != threads) fail("a barrier of %d threads and of %d", b.threads, threads);
+    b.threads = threads, progress++;
+    if (++b.arrived == threads) b.arrived = 0, b.turn++, b.result = b.votes, b.votes = 0;
+    return turn;
+}
+
+void barrier(int id, int threads, bool wait) {
+    if (id < 0 || id >= BARRIERS || threads % LANES) fail("barrier %d of %d threads", id, threads);
+    Barrier &b = me->cta->barriers[id];
+    uint64_t turn = arrive(b, threads);
+    if (wait && b.turn == turn && !fault_strikes(EMU_FORGET_SYNCS, 2))
+        block({BARRIER, "a barrier", (uint32_t)id, turn});
+}
+
+int barrier_count(int threads, bool vote) {
+    Barrier &b = me->cta->barriers[0];
+    b.votes += vote;
+    barrier(0, threads, true);
+    return b.result;
+}
+
+void cluster_barrier(bool comes, bool wait) {
+    Cluster *k = me->cta->cluster;
+    if (comes) me->cluster_turn = arrive(k->barrier, (int)(k->ctas.size() * me->cta->threads.size()));
+    if (wait && k->barrier.turn == me->cluster_turn) block({CLUSTER, "the cluster", 0, me->cluster_turn});
+}
+
+// ---- mbarriers ----
+
+Mbarrier &mbarrier_of(Cta *from, uint32_t address) {
+    memory_of(from, address, 8, 8);
+    Cta *c = cta_of(from, address);
+    auto found = c->mbarriers.find(address & OFFSET);
+    static Mbarrier none;
+    if (found != c->mbarriers.end()) return found->second;
+    fail("there is no mbarrier at %#x", address);
+    return none;
+}
+
+void mbarrier_init(uint32_t bar, uint32_t count) {
+    memory(bar, 8, 8);
+    if (!count || me->cta->mbarriers.count(bar)) fail("mbarrier at %#x is made twice, or for nobody", bar);
+    me->cta->mbarriers[bar] = {count, count, 0, 0};
+}
+
+void mbarrier_took(Mbarrier &b) {
+    if (b.pending == 0 && b.bytes == 0) b.phase++, b.pending = b.count;
+    progress++;
+}
+
+void mbarrier_arrive(uint32_t bar, uint32_t bytes) {
+    Mbarrier &b = mbarrier_of(me->cta, bar);
+    b.bytes += bytes;
+    if (!fault_happened && fault_strikes(EMU_LOSE_ARRIVAL, 16)) return;
+    if (b.pending == 0) fail("the mbarrier at %#x has more arrivals than it counts", bar);
+    b.pending--;
+    mbarrier_took(b);
+}
+
+void mbarrier_wait(uint32_t bar, uint32_t parity) {
+    mbarrier_of(me->cta, bar);
+    if (parity > 1) fail("parity %u", parity);
+    if (fault_strikes(EMU_FORGET_WAITS, 2)) return;
+    Wait w = {MBARRIER, "an mbarrier", bar & OFFSET, parity};
+    while ((me->cta->mbarriers.at(w.address).phase & 1) == parity) block(w);
+}
+
+// ---- copies ----
+
+static uint32_t swizzled(uint32_t address) { return address ^ ((address >> 3) & 0x70); }
+
+static void copy_row(Cta *cta, const CUtensorMap &m, uint32_t to, const char *row, int64_t x, bool in) {
+    for (uint32_t i = 0; i < m.box[0]; i++) {
+        uint16_t v = 0;
+        if (in && x + i >= 0 && (uint64_t)(x + i) < m.size[0]) memcpy(&v, row + (x + i) * 2, 2);
+        memcpy(memory_of(cta, swizzled(to + 2 * i), 2, 2), &v, 2);
+    }
+}
+
+static uint32_t box_bytes(const CUtensorMap &m) { return 2 * m.box[0] * m.box[1] * m.box[2] * m.box[3]; }
+
+static void land_box(Cta *cta, const Copy &c, uint32_t to) {
+    const CUtensorMap &m = c.map;
+    for (uint32_t i = 0; i < m.box[1] * m.box[2] * m.box[3]; i++, to += 2 * m.box[0]) {
+        int64_t at[4] = {0, c.corner[1] + (int64_t)(i % m.box[1]), c.corner[2] + (int64_t)(i / m.box[1] % m.box[2]),
+                         c.corner[3] + (int64_t)(i / m.box[1] / m.box[2])};
+        bool in = true;
+        const char *row = m.base;
+        for (int k = 1; k < 4; k++) {
+            in = in && at[k] >= 0 && (uint64_t)at[k] < m.size[k];
+            row += at[k] * (int64_t)m.stride[k];
+        }
+        copy_row(cta, m, to, row, c.corner[0], in);
+    }
+}
+
+static void bytes_came(const Copy &c) {
+    uint32_t bytes = c.box ? box_bytes(c.map) : c.bytes;
+    for (uint32_t r = 0; r < (c.ctas ? 8 : 1); r++) {
+        if (c.ctas && !(c.ctas >> r & 1)) continue;
+        Mbarrier &b = mbarrier_of(c.cta, c.ctas ? shared_address_of(c.bar, r) : c.bar);
+        b.bytes -= bytes;
+        mbarrier_took(b);
+    }
+}
+
+static void land(const Copy &c) {
+    for (uint32_t r = 0; r < (c.ctas ? 8 : 1); r++) {
+        if (c.ctas && !(c.ctas >> r & 1)) continue;
+        uint32_t to = c.ctas ? shared_address_of(c.to, r) : c.to;
+        if (c.box)
+            land_box(c.cta, c, to);
+        else
+            memcpy(memory_of(c.cta, to, c.bytes, 16), c.from, c.bytes);
+    }
+    if (!c.told) bytes_came(c);
+}
+
+void land_copies() {
+    for (size_t i = 0; i < copies.size();) {
+        if (copies[i].due > now) {
+            i++;
+            continue;
+        }
+        Copy c = copies[i];
+        copies.erase(copies.begin() + (long)i);
+        land(c);
+    }
+}
+
+static void ask(Copy c) {
+    c.cta = me->cta, c.due = now + (long)random_below(lateness), progress++;
+    if (fault_strikes(EMU_RELEASE_EARLY, 2)) bytes_came(c), c.told = true, c.due += 8;
+    copies.push_back(c);
+}
+
+void copy_box(uint32_t to, const CUtensorMap *map, uint32_t bar, const int (&corner)[4], uint32_t ctas) {
+    Copy c = {};
+    c.box = true, c.map = *map, c.to = to, c.bar = bar, c.ctas = ctas;
+    std::copy(corner, corner + 4, c.corner);
+    if (c.map.box[0] * 2 != 128) fail("a box whose rows are not 128 bytes");
+    memory(to, box_bytes(c.map), 128);
+    mbarrier_of(me->cta, bar);
+    ask(c);
+}
+
+void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar) {
+    Copy c = {};
+    c.to = to, c.bar = bar, c.from = from, c.bytes = bytes;
+    if ((uintptr_t)from % 16 || bytes % 16) fail("a copy that is not of whole 16 bytes");
+    memory(to, bytes, 16);
+    ask(c);
+}
+
+static void land_own(const Own &c) {
+    unsigned char *to = memory(c.to, 16, 16);
+    memset(to, 0, 16);
+    if (c.there) memcpy(to, c.from, c.there);
+}
+
+void copy_own(uint32_t to, const void *from, uint32_t there) {
+    if ((uintptr_t)from % 16) fail("a copy from an address that is not a multiple of 16");
+    memory(to, 16, 16);
+    if (random_below(2))
+        land_own({to, from, there});
+    else
+        me->copies.push_back({to, from, there});
+}
+
+void copies_commit() {
+    me->committed.push_back(std::move(me->copies));
+    me->copies.clear();
+}
+
+void copies_wait(int pending) {
+    if (pending < 0) copies_commit(), pending = 0;
+    for (; me->committed.size() > (size_t)pending; me->committed.pop_front())
+        for (const Own &c : me->committed.front()) land_own(c);
+}
+
+// ---- tensor cores ----
+
+static float step(matrix_type type, const uint16_t *a, const uint16_t *b, float c) {
+    float y = type == BF16 ? iv_tc16_step_bf16(a, b, c) : iv_tc16_step_f16(a, b, c);
+    if (fault_strikes(EMU_FLIP_BIT, 64)) y = cast<float>(cast<uint32_t>(y) ^ 1u);
+    return y;
+}
+
+void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned) {
+    uint32_t in[2] = {address, turned};
+    const uint32_t *out = together(turned ? "ldmatrix.trans" : "ldmatrix", in, 2, [](Meeting &m) {
+        for (uint32_t l = 0; l < LANES; l++)
+            for (uint32_t k = 0; k < 4; k++) {
+                if (!m.in[l][1]) {
+                    memcpy(&m.out[l][k], memory(m.in[k * 8 + l / 4][0], 16, 16) + l % 4 * 4, 4);
+                    continue;
+                }
+                for (uint32_t h = 0; h < 2; h++) {
+                    uint16_t v;
+                    memcpy(&v, memory(m.in[k * 8 + l % 4 * 2 + h][0], 16, 16) + l / 4 * 2, 2);
+                    m.out[l][k] = (h ? m.out[l][k] & 0xffff : 0) | (uint32_t)v << 16 * h;
+                }
+            }
+    });
+    for (int i = 0; i < 4; i++) r[i] = out[i];
+}
+
+// Row `row` of the 16 x 16 fragment that lanes hold as words[lane][0..4).
+static void fragment_row(const uint32_t *const (&words)[LANES], int row, uint16_t *x) {
+    for (int k = 0; k < 16; k++) x[k] = (uint16_t)(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] >> k % 2 * 16);
+}
+
+void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
+    uint32_t in[11] = {a[0], a[1], a[2], a[3], b[0], b[1], (uint32_t)type};
+    memcpy(in + 7, c, sizeof c);
+    const uint32_t *out = together("mma", in, 11, [](Meeting &m) {
+        const uint32_t *words[LANES];
+        for (int l = 0; l < LANES; l++) words[l] = m.in[l];
+        uint16_t x[16], y[8][16];
+        for (int col = 0; col < 8; col++)
+            for (int k = 0; k < 16; k++) y[col][k] = (uint16_t)(m.in[col * 4 + k % 8 / 2][4 + k / 8] >> k % 2 * 16);
+        for (int row = 0; row < 16; row++) {
+            fragment_row(words, row, x);
+            for (int col = 0; col < 8; col++) {
+                int l = row % 8 * 4 + col / 2, at = row / 8 * 2 + col % 2, before = row % 8 * 4 + (col - 1) / 2;
+                bool same = col && m.in[l][7 + at] == m.in[before][7 + row / 8 * 2 + (col - 1) % 2] &&
+                            memcmp(y[col], y[col - 1], sizeof *y) == 0;
+                if (same) // columns that are copies of one row of x: computed once
+                    m.out[l][at] = m.out[before][row / 8 * 2 + (col - 1) % 2];
+                else
+                    m.out[l][at] =
+                        cast<uint32_t>(step((matrix_type)m.in[0][6], x, y[col], cast<float>(m.in[l][7 + at])));
+            }
+        }
+    });
+    memcpy(d, out, sizeof d);
+}
+
+// Element (row, k) of an operand that a descriptor names: 128-byte swizzle, rows of 64 k; or turned, rows of 64 rows.
+static uint16_t operand(Cta *cta, uint64_t desc, uint32_t row, uint32_t k, bool turned) {
+    uint32_t start = (uint32_t)(desc & 0x3fff) << 4, lead = (uint32_t)(desc >> 16 & 0x3fff) << 4;
+    uint32_t stride = (uint32_t)(desc >> 32 & 0x3fff) << 4, at;
+    if (turned)
+        at = start + row / 64 * lead + k / 8 * stride + k % 8 * 128 + row % 64 * 2;
+    else
+        at = start + row / 8 * stride + row % 8 * 128 + k * 2;
+    uint16_t v;
+    memcpy(&v, memory_of(cta, swizzled(at), 2, 2), 2);
+    return v;
+}
+
+static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
+    const wgmma_step &one = s.lane[0];
+    uint32_t n = (uint32_t)one.count * 2;
+    std::vector<uint16_t> b(n * 16);
+    for (uint32_t c = 0; c < n; c++)
+        for (uint32_t k = 0; k < 16; k++) b[c * 16 + k] = operand(cta, one.b, c, k, one.b_turned);
+    const uint32_t *words[LANES];
+    for (int l = 0; l < LANES; l++) words[l] = s.lane[l].a_words;
+    for (int row = 0; row < 16; row++) { // of the warp
+        uint16_t a[16];
+        if (one.a_is_shared)
+            for (uint32_t k = 0; k < 16; k++) a[k] = operand(cta, one.a, warp % 4 * 16 + (uint32_t)row, k, false);
+        else
+            fragment_row(words, row, a);
+        for (uint32_t c = 0; c < n; c++) {
+            float *d = &s.lane[row % 8 * 4 + (int)(c % 8 / 2)].d[c / 8 * 4 + (uint32_t)row / 8 * 2 + c % 2];
+            *d = step(one.type, a, &b[c * 16], one.add ? *d : 0.0f);
+        }
+    }
+}
+
+// Noted when all lanes have come.
+void wgmma(const wgmma_step &s) {
+    Warp &w = my_warp();
+    uint32_t in[16];
+    const void *p = &s;
+    memcpy(in, &p, sizeof p); // alive until all have met
+    together("wgmma", in, 2, [&w](Meeting &m) {
+        auto all = std::make_shared<Warpgroup_step>();
+        for (int l = 0; l < LANES; l++) {
+            const wgmma_step *one;
+            memcpy(&one, m.in[l], sizeof one);
+            all->lane[l] = *one;
+            const wgmma_step &first = all->lane[0];
+            if (one->a != first.a || one->b != first.b || one->add != first.add || one->count != first.count)
+                fail("lanes of a warp disagree about a wgmma");
+        }
+        w.issued.push_back(all);
+    });
+}
+
+static void run_front(Warp &w) {
+    for (auto &s : w.committed.front()) run_step(me->cta, me->where.thread.x / LANES, *s);
+    w.committed.pop_front();
+}
+
+void wgmma_commit() {
+    Warp &w = my_warp();
+    together("wgmma.commit_group", nullptr, 0, [&w](Meeting &) {
+        w.committed.push_back(std::move(w.issued));
+        w.issued.clear();
+        while (!w.committed.empty() && random_below(3) == 0) run_front(w);
+    });
+}
+
+void wgmma_wait(int pending) {
+    Warp &w = my_warp();
+    uint32_t in = (uint32_t)pending;
+    together("wgmma.wait_group", &in, 1, [&w](Meeting &m) {
+        while (w.committed.size() > m.in[0][0]) run_front(w);
+    });
+}
+
+} // namespace emu

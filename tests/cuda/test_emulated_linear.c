@@ -1,0 +1,230 @@
+/* The kernels of linear layers in the emulator (emulator/emulator.h) against the scalar law, bit for bit, on machines
+ * without a GPU: random problems and configurations of all families under random schedules; a deadlock fails. Mistakes
+ * that are planted in the synchronisation are found. */
+#define main test_linear_main
+#include "cuda/test_linear.c"
+#undef main
+#define GPU_OK CUDA
+#include "cuda/emulator/emulated.h"
+
+static size_t chains_run;
+
+static void try_config(rng *r, problem *p, const iv_gpu_linear_config *c) {
+    char what[512];
+    another_machine(r, 6);
+    describe(p, c, what, sizeof what);
+    char *out = (char *)p->a.out - GUARD * p->out_element;
+    CUDA(cudaMemcpy(out, p->before, p->out_bytes, cudaMemcpyHostToDevice));
+    int e = iv_gpu_linear_with(&p->a, c, p->scratch, p->scratch_bytes, NULL);
+    if (!e) e = cudaDeviceSynchronize();
+    if (e) {
+        fprintf(stderr, "%s\n", cudaGetErrorString(e));
+        fail_msg("%s", what);
+    }
+    CUDA(cudaMemcpy(p->got, out, p->out_bytes, cudaMemcpyDeviceToHost));
+    size_t bad = differences(p, what);
+    if (bad) fail_msg("%s: %zu of %zu differ", what, bad, p->samples * p->out_rows);
+    if (!guards_stand(p)) fail_msg("%s: wrote outside", what);
+    configurations_run++, family_runs[c->family]++;
+}
+
+static shape small_shape(rng *r, iv_gpu_family family) {
+    static const size_t lengths[] = {1024, 2048, 768, 1280, 512, 256};
+    bool wide = family == IV_GPU_WGMMA;
+    shape s = random_shape(r, family != IV_GPU_GENERIC || rng_below(r, 2));
+    s.rows = rng_below(r, 3) ? 1 + rng_below(r, 17) : 1 + rng_below(r, wide ? 160 : 64);
+    s.n = s.epilogue == IV_GPU_SWIGLU ? 16 * (1 + rng_below(r, 8)) : 1 + rng_below(r, 160);
+    s.k = rng_below(r, 3) ? lengths[rng_below(r, 6)] : 1 + rng_below(r, 1000);
+    if (s.rows * s.n > 2000) s.k = s.k > 700 ? 512 : s.k;
+    if (s.leaves) { /* fewer than the law's, as a rank has */
+        s.leaves = iv_leaf_count(iv_padded_k(s.k));
+        while (s.leaves > 1 && rng_below(r, 2)) s.leaves /= 2;
+    }
+    if (rng_below(r, 3)) return s;
+    s.experts = 1 + rng_below(r, 30), s.experts_per_token = 1 + rng_below(r, s.experts < 5 ? s.experts : 5);
+    s.first = rng_below(r, s.experts), s.count = 1 + rng_below(r, s.experts - s.first);
+    s.weighted = rng_below(r, 2), s.epilogue = s.weighted || rng_below(r, 4) == 0 ? IV_GPU_STORE : IV_GPU_SWIGLU;
+    s.n = 16 * (1 + rng_below(r, 4)), s.rows = 1 + rng_below(r, wide ? 40 : 16);
+    s.k = s.k > 300 ? 256 : s.k, s.leaves = 0;
+    return s;
+}
+
+static void family_has_the_laws_bits(const char *name, iv_gpu_family family, double seconds) {
+    static size_t (*const configs[])(const iv_gpu_linear_args *, iv_gpu_linear_config *,
+                                     size_t) = {iv_gpu_generic_configs, iv_gpu_stream_configs, iv_gpu_wgmma_configs};
+    static iv_gpu_linear_config c[CONFIGS_MAX];
+    rng r = rng_start(name);
+    for (budget b = budget_of(seconds); has_time(&b);) {
+        shape s = small_shape(&r, family);
+        problem p;
+        make_problem(&r, &s, &p);
+        size_t n = configs[family](&p.a, c, CONFIGS_MAX);
+        for (int i = 0; i < 4 && n && has_time(&b); i++) try_config(&r, &p, &c[rng_below(&r, n)]);
+        free_problem(&p);
+    }
+    printf("%s: %zu runs, all the law's bits\n", name, family_runs[family]);
+}
+
+static void stream_has_the_laws_bits(void **state) {
+    (void)state;
+    family_has_the_laws_bits("emulated stream", IV_GPU_STREAM, 5);
+}
+static void wgmma_has_the_laws_bits(void **state) {
+    (void)state;
+    family_has_the_laws_bits("emulated wgmma", IV_GPU_WGMMA, 6);
+}
+static void generic_has_the_laws_bits(void **state) {
+    (void)state;
+    family_has_the_laws_bits("emulated generic", IV_GPU_GENERIC, 2);
+}
+
+/* ---- launches that overlap -------------------------------------------------------------------------------------- */
+
+enum { LAYERS = 3, WIDTH_MAX = 256 };
+
+typedef struct chain { /* of the device */
+    iv_dtype type;
+    size_t rows, hidden, inner;
+    void *up[LAYERS], *down[LAYERS], *normed, *act, *scratch;
+    float *h, *norm;
+} chain;
+
+/* One linear layer of the chain, by any configuration, or by the generic kernel, which is waited for. */
+static void chain_linear(rng *r, const chain *c, bool plain, const void *w, bool down) {
+    static iv_gpu_linear_config all[CONFIGS_MAX];
+    size_t n = down ? c->hidden : 2 * c->inner, k = down ? c->inner : c->hidden;
+    iv_gpu_linear_args a = {.arithmetic = IV_TC16,
+                            .w = {.type = c->type, .n = n, .k_padded = k, .leaves = iv_leaf_count(k), .data = w},
+                            .type = c->type,
+                            .x = down ? c->act : c->normed,
+                            .x_stride = k,
+                            .rows = c->rows,
+                            .epilogue = down ? IV_GPU_RESIDUAL : IV_GPU_SWIGLU,
+                            .out = down ? (void *)c->h : c->act,
+                            .out_stride = down ? c->hidden : c->inner};
+    size_t count = plain ? iv_gpu_generic_configs(&a, all, CONFIGS_MAX) : iv_gpu_linear_configs(&a, all, CONFIGS_MAX);
+    if (!plain && rng_below(r, 4) == 0) count = iv_gpu_stream_configs(&a, all, CONFIGS_MAX);
+    iv_gpu_linear_config one = plain || rng_below(r, 3) ? all[rng_below(r, count)] : iv_gpu_linear_choose(&a);
+    CUDA(iv_gpu_linear_with(&a, &one, c->scratch, iv_gpu_linear_scratch(c->rows, n), NULL));
+    if (plain) CUDA(cudaDeviceSynchronize());
+}
+
+static void run_chain(rng *r, const chain *c, bool plain) {
+    for (int i = 0; i < LAYERS; i++) {
+        CUDA(iv_gpu_rmsnorm(c->h, c->hidden, NULL, c->norm, 1e-6f, c->rows, c->type, c->normed, c->hidden, NULL));
+        if (plain) CUDA(cudaDeviceSynchronize());
+        chain_linear(r, c, plain, c->up[i], false);
+        chain_linear(r, c, plain, c->down[i], true);
+    }
+    int e = cudaDeviceSynchronize();
+    if (!e) return;
+    fprintf(stderr, "%s\n", cudaGetErrorString(e));
+    fail_msg("a chain of layers, rows %zu hidden %zu inner %zu", c->rows, c->hidden, c->inner);
+}
+
+static void *random_device(rng *r, iv_dtype type, size_t n) {
+    void *host = random_values(r, NORMAL, type, n), *p = device(host, n * iv_dtype_bytes(type));
+    free(host);
+    return p;
+}
+
+/* How many of its runs differ from the plain one; without a fault, none may. */
+static size_t one_chain(rng *r, emu_fault fault) {
+    static const size_t widths[] = {64, 128, 192, WIDTH_MAX};
+    size_t differ = 0;
+    chain c = {.type = rng_below(r, 2) ? IV_BF16 : IV_F16, .rows = 1 + rng_below(r, 20)};
+    c.hidden = widths[rng_below(r, 4)], c.inner = widths[rng_below(r, 4)];
+    for (int i = 0; i < LAYERS; i++) {
+        c.up[i] = random_device(r, c.type, 2 * c.inner * c.hidden);
+        c.down[i] = random_device(r, c.type, c.inner * c.hidden);
+    }
+    c.normed = random_device(r, c.type, c.rows * c.hidden), c.act = random_device(r, c.type, c.rows * c.inner);
+    c.norm = random_device(r, IV_F32, c.hidden), c.h = random_device(r, IV_F32, c.rows * c.hidden);
+    size_t bytes = c.rows * c.hidden * sizeof(float), scratch = iv_gpu_linear_scratch(c.rows, 2 * WIDTH_MAX);
+    CUDA(cudaMalloc(&c.scratch, scratch));
+    CUDA(cudaMemset(c.scratch, 0, scratch));
+    float *before = malloc(bytes), *want = malloc(bytes), *got = malloc(bytes);
+    CUDA(cudaMemcpy(before, c.h, bytes, cudaMemcpyDeviceToHost));
+    run_chain(r, &c, true);
+    CUDA(cudaMemcpy(want, c.h, bytes, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 3; i++) {
+        another_machine(r, 8);
+        CUDA(cudaMemcpy(c.h, before, bytes, cudaMemcpyHostToDevice));
+        emu_plant(fault);
+        run_chain(r, &c, false);
+        emu_plant(EMU_NO_FAULT);
+        CUDA(cudaMemcpy(got, c.h, bytes, cudaMemcpyDeviceToHost));
+        differ += memcmp(want, got, bytes) != 0;
+        if (!fault) assert_same_bits("a chain of layers", want, got, c.rows * c.hidden, 4, false);
+        chains_run++;
+    }
+    free(before), free(want), free(got);
+    for (int i = 0; i < LAYERS; i++) cudaFree(c.up[i]), cudaFree(c.down[i]);
+    cudaFree(c.normed), cudaFree(c.act), cudaFree(c.norm), cudaFree(c.h), cudaFree(c.scratch);
+    return differ;
+}
+
+static void overlapping_layers_have_the_same_bits(void **state) {
+    (void)state;
+    rng r = rng_start("emulated layers");
+    for (budget b = budget_of(4); has_time(&b);) one_chain(&r, EMU_NO_FAULT);
+    printf("emulated layers: %zu chains of %d launches that overlap\n", chains_run, 3 * LAYERS);
+    size_t caught = 0;
+    for (int i = 0; i < 10 && !caught; i++) caught = one_chain(&r, EMU_FORGET_LAST);
+    printf("%s: caught in %zu of 3 runs\n", fault_names[EMU_FORGET_LAST], caught);
+    assert_int_not_equal(caught, 0);
+}
+
+/* ---- controls --------------------------------------------------------------------------------------------------- */
+
+/* True when the launch with a planted mistake fails or gives other bits. */
+static bool is_caught(problem *p, const iv_gpu_linear_config *c, emu_fault fault, bool *happened) {
+    char *out = (char *)p->a.out - GUARD * p->out_element;
+    CUDA(cudaMemcpy(out, p->before, p->out_bytes, cudaMemcpyHostToDevice));
+    emu_plant(fault);
+    int e = iv_gpu_linear_with(&p->a, c, p->scratch, p->scratch_bytes, NULL);
+    if (!e) e = cudaDeviceSynchronize();
+    *happened = emu_fault_happened();
+    if (fault == EMU_LOSE_ARRIVAL && e) assert_non_null(strstr(cudaGetErrorString(e), "deadlock"));
+    emu_plant(EMU_NO_FAULT);
+    CUDA(cudaMemcpy(p->got, out, p->out_bytes, cudaMemcpyDeviceToHost));
+    return e || differences(p, NULL) || !guards_stand(p);
+}
+
+static void planted_mistakes_are_caught(void **state) {
+    (void)state;
+    rng r = rng_start("emulated control");
+    shape s = {.arithmetic = IV_TC16, .type = IV_BF16, .weight = IV_BF16, .rows = 5, .n = 200, .k = 1024};
+    problem p;
+    make_problem(&r, &s, &p);
+    static iv_gpu_linear_config c[CONFIGS_MAX];
+    for (int family = 0; family < 2; family++) {
+        size_t n = (family ? iv_gpu_wgmma_configs : iv_gpu_stream_configs)(&p.a, c, CONFIGS_MAX);
+        for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_FLIP_BIT; f++) {
+            if (f == EMU_FORGET_LAST) continue; /* a matter of chains */
+            size_t planted = 0, caught = 0;
+            for (int i = 0; i < 60 && caught < 2; i++) {
+                another_machine(&r, 4);
+                bool happened, bad = is_caught(&p, &c[rng_below(&r, n)], f, &happened);
+                planted += happened, caught += happened && bad;
+            }
+            printf("%s: %s: %zu of %zu caught\n", family ? "wgmma" : "stream", fault_names[f], caught, planted);
+            if (family && f == EMU_FORGET_SYNCS) continue; /* these kernels hardly need them */
+            assert_int_not_equal(caught, 0);
+        }
+    }
+    free_problem(&p);
+}
+
+int main(void) {
+    iv_error err;
+    if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
+    is_hopper = true;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(stream_has_the_laws_bits),
+        cmocka_unit_test(wgmma_has_the_laws_bits), cmocka_unit_test(generic_has_the_laws_bits),
+        cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+    int bad = cmocka_run_group_tests(tests, NULL, NULL);
+    iv_pool_close(pool);
+    return bad;
+}
