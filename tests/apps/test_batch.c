@@ -262,6 +262,23 @@ static void order_and_interrupt(void **state) {
     assert_int_equal(*at, 0);
 }
 
+/* Lines that do not all fit into the engine's queue wait; none is answered with 429. */
+static void more_than_fit(void **state) {
+    (void)state;
+    enum { LINES = 5 }; /* of 1024 answers each; 4096 may wait */
+    size_t n = 0;
+    for (int i = 0; i < LINES; i++)
+        n += (size_t)snprintf(
+            first + n, sizeof first - n,
+            LINE("%d", "/v1/completions",
+                 "{\"prompt\":[[1],[2],[3],[4],[5],[6],[7],[8]],\"n\":128,\"max_tokens\":1,\"seed\":1}"),
+            i);
+    forget();
+    write_file("in.jsonl", first, n);
+    BATCH();
+    expect_counts("5 answered now, 0 refused");
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"));
@@ -283,6 +300,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_as_the_server), cmocka_unit_test(goes_on_after_a_cut),
         cmocka_unit_test(other_files_stay),      cmocka_unit_test(wrong_lines_are_answered),
-        cmocka_unit_test(order_and_interrupt),   cmocka_unit_test(what_cannot_start)};
+        cmocka_unit_test(order_and_interrupt),   cmocka_unit_test(more_than_fit),
+        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
