@@ -15,6 +15,10 @@ if(TARGET invar_mpi)
 endif()
 install(FILES include/invar.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+set(INVAR_PC_CUDA "")
+if(INVAR_WITH_CUDA)
+  set(INVAR_PC_CUDA "${INVAR_CUDART} -ldl -lrt ")
+endif()
 configure_file(cmake/invar.pc.in invar.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/invar.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
