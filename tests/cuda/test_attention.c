@@ -447,10 +447,13 @@ static void plans_serve_ranks_with_more_heads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_cover_every_unit), cmocka_unit_test(plans_serve_ranks_with_more_heads),
+        cmocka_unit_test(plans_cover_every_unit),
+        cmocka_unit_test(plans_serve_ranks_with_more_heads),
         cmocka_unit_test(a_changed_key_shows),
-        cmocka_unit_test(graphs_follow_the_plan), cmocka_unit_test(every_kernel_has_the_reference_bits),
-        cmocka_unit_test(long_contexts),          cmocka_unit_test(wide_groups),
+        cmocka_unit_test(graphs_follow_the_plan),
+        cmocka_unit_test(every_kernel_has_the_reference_bits),
+        cmocka_unit_test(long_contexts),
+        cmocka_unit_test(wide_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,17 +6,22 @@
 
 #include <poll.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 enum { WAIT_MS = 20000 };
 
 /* ---- an engine that can be lost ------------------------------------------------------------------------ */
 
-static atomic_bool lost;
+static atomic_bool lost, held, holding;
 
 iv_status __real_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    while (atomic_load(&held)) { /* a step that takes long */
+        atomic_store(&holding, true);
+        usleep(1000);
+    }
     return atomic_load(&lost) ? iv_fail(err, IV_IO, "rank 1 is gone") : __real_iv_ranks_forward(e, b, err);
 }
 
@@ -305,6 +310,38 @@ static void the_queue_is_bounded(void **state) {
 }
 
 /* A server that takes nothing stops the engine; taking lets it go on, and nothing is lost. */
+/* Few requests may be many bytes: each choice of one HTTP request has a copy of its prompt. */
+static void the_queues_prompts_are_bounded(void **state) {
+    (void)state;
+    enum { EACH = 64 << 20, N = 4 };
+    iv_bridge *b = open_bridge(0, 0, 2);
+    listener *l = listeners(N + 3);
+    iv_request r;
+    iv_error err;
+    int32_t *ids = calloc(EACH, 1);
+    assert_non_null(ids);
+    atomic_store(&held, true);
+    ask_nth(b, 0, &l[0]);
+    while (!atomic_load(&holding)) usleep(1000);
+    iv_bridge_request_init(b, &r);
+    r.ids = ids, r.id_count = EACH / sizeof *ids;
+    for (size_t i = 1; i <= N; i++) ASSERT_OK(iv_bridge_submit(b, &r, &l[i], &l[i].id, &err), &err);
+    assert_int_equal(iv_bridge_submit(b, &r, l, &l[N + 1].id, &err), IV_BUSY);
+    assert_non_null(strstr(err.message, "bytes wait already"));
+    iv_bridge_cancel(b, l[1].id); /* which makes room */
+    l[1].silent = true;
+    ASSERT_OK(iv_bridge_submit(b, &r, &l[N + 1], &l[N + 1].id, &err), &err);
+    atomic_store(&held, false);
+    finish(b, l, N + 2);
+    for (size_t i = 2; i <= N + 1; i++) assert_int_equal(l[i].status, IV_INVALID); /* too long, as it happens */
+    ask_nth(b, 9, &l[N + 2]);
+    finish(b, l, N + 3);
+    assert_nothing_held(b);
+    forget(l, N + 3);
+    free(ids);
+    iv_bridge_close(b);
+}
+
 static void reports_are_bounded(void **state) {
     (void)state;
     enum { N = 6, MOST = 50, SEQS = 4 };
@@ -541,6 +578,7 @@ int main(void) {
                                        cmocka_unit_test(refusals_are_reports),
                                        cmocka_unit_test(a_crowd_with_cancels),
                                        cmocka_unit_test(the_queue_is_bounded),
+                                       cmocka_unit_test(the_queues_prompts_are_bounded),
                                        cmocka_unit_test(reports_are_bounded),
                                        cmocka_unit_test(pause_and_continue),
                                        cmocka_unit_test(abort_all),

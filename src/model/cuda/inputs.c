@@ -70,8 +70,8 @@ static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     }
 }
 
-/* One plan is for all ranks, which may have different numbers of KV heads: that of the rank with the fewest, as a worker
- * goes on to the last head of a tile. Another way round, a rank would look for heads that it does not have. */
+/* One plan is for all ranks, which may have different numbers of KV heads: that of the rank with the fewest, as a
+ * worker goes on to the last head of a tile. Another way round, a rank would look for heads that it does not have. */
 static const iv_model *planned_for(const iv_gpu_model *g) {
     const iv_model *fewest = g->rank[0].m;
     for (size_t r = 1; r < g->ranks; r++) {
