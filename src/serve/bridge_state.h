@@ -50,6 +50,7 @@ typedef struct iv_bridge_report {
     iv_ticket *ticket; /* NULL: of an order */
     iv_report report;
     iv_event event;
+    char fingerprint[128];
     size_t bytes;
     char data[];
 } iv_bridge_report;

@@ -35,6 +35,8 @@ typedef struct listener {
     bool silent; /* must hear nothing more */
     iv_status status;
     char message[300];
+    uint64_t weight_version; /* of its last event */
+    char fingerprint[128];
 } listener;
 
 static iv_bridge *open_bridge(size_t queued, size_t reports, size_t seqs) {
@@ -66,6 +68,8 @@ static void hear(const iv_report *r) {
         assert_int_equal(r->kind == IV_REPORT_DONE, r->event->kind == IV_EVENT_DONE);
         assert_null(r->event->logits);
         note_event(&l->answer, r->event);
+        l->weight_version = r->weight_version;
+        snprintf(l->fingerprint, sizeof l->fingerprint, "%s", r->fingerprint);
         break;
     case IV_REPORT_REFUSED: l->refusals++; break;
     case IV_REPORT_ORDER: l->orders++; break;
@@ -494,6 +498,7 @@ static void new_weights(void **state) {
     for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
     ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
     for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
+    while (stats_of(b).weight_version == 0) usleep(1000); /* reports of the old weights still wait */
     while (!ended(update)) pump(b);
     for (size_t i = 0; i < N; i++) assert_int_equal(l[i].answer.done_events, 1);
     assert_int_equal(update->status, IV_OK);
@@ -504,6 +509,10 @@ static void new_weights(void **state) {
     assert_string_not_equal(after.weights_digest, before.weights_digest);
     assert_string_equal(iv_bridge_info(b)->fingerprint, before.fingerprint);
     for (size_t i = 0; i < 2 * N; i++) assert_same_answer("weights", &l[i / N * N].answer, &l[i].answer);
+    for (size_t i = 0; i < 2 * N; i++) {
+        assert_int_equal(l[i].weight_version, i / N);
+        assert_string_equal(l[i].fingerprint, i < N ? before.fingerprint : after.fingerprint);
+    }
     assert_string_not_equal(l[0].answer.digest, l[N].answer.digest);
     forget(l, 2 * N + 1);
     iv_bridge_close(b);
