@@ -126,7 +126,8 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
     iv_request r = p->request;
     c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
-    c->seed = r.seed += index % (size_t)t->params.n;
+    r.seed = (r.seed + index % (size_t)t->params.n) & INT64_MAX; /* no JSON integer is larger: it may be asked again */
+    c->seed = r.seed;
     if (p->as_ids)
         r.ids = p->ids.data, r.id_count = p->ids.count;
     else
