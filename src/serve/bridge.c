@@ -168,13 +168,17 @@ static void free_new_ticket(iv_ticket *t) {
 }
 
 /* With the mutex held: may it enter? */
-static iv_status admit(const iv_bridge *b, bool order, iv_error *err) {
+static iv_status admit(const iv_bridge *b, const iv_ticket *t, iv_error *err) {
+    bool order = !t->request;
     if (b->stats.failed) return iv_fail(err, IV_IO, "the engine is lost: %.900s", b->stats.why);
     size_t waiting = b->queued_requests + b->stats.engine.waiting, running = b->stats.engine.running;
     size_t places =
         b->info.max_num_seqs - iv_size_min(running, b->info.max_num_seqs); /* free: the next step fills them */
     if (!order && waiting >= iv_size_min(b->queued_max + places, IV_QUEUED_REQUESTS_MAX))
         return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may", waiting, b->queued_max);
+    if (t->bytes && b->queued_bytes && b->queued_bytes + t->bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
+        return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", b->queued_bytes,
+                       IV_BRIDGE_QUEUED_BYTES_MAX);
     if (order && b->queued_orders >= IV_BRIDGE_ORDERS_MAX)
         return iv_fail(err, IV_BUSY, "orders: %zu wait already", b->queued_orders);
     return IV_OK;
@@ -182,7 +186,7 @@ static iv_status admit(const iv_bridge *b, bool order, iv_error *err) {
 
 static iv_status enter(iv_bridge *b, iv_ticket *t, uint64_t *id, iv_error *err) {
     pthread_mutex_lock(&b->mutex);
-    iv_status status = admit(b, !t->request, err);
+    iv_status status = admit(b, t, err);
     if (status == IV_OK && t->request) {
         *id = t->id = t->request->id = b->next_id++;
         iv_ticket_enter(b, t);
@@ -199,7 +203,10 @@ static iv_status enter(iv_bridge *b, iv_ticket *t, uint64_t *id, iv_error *err) 
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
     iv_ticket *t = new_ticket(owner, 0);
     if (t) t->request = iv_bridge_copy_request(request);
-    if (t && t->request) return enter(b, t, id, err);
+    if (t && t->request) {
+        t->bytes = request->text_bytes + request->id_count * sizeof *request->ids; /* as copied: no overflow */
+        return enter(b, t, id, err);
+    }
     free_new_ticket(t);
     return iv_fail(err, IV_NO_MEMORY, "request: no memory");
 }

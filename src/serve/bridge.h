@@ -34,7 +34,9 @@ typedef struct iv_report {
     iv_report_kind kind;
     void *owner; /* as given with the request or order */
     uint64_t id;
-    const iv_event *event; /* TOKEN, DONE: a deep copy, without logits */
+    const iv_event *event;   /* TOKEN, DONE: a deep copy, without logits */
+    uint64_t weight_version; /* TOKEN, DONE: of the weights that made it; those of iv_bridge_stats may be newer */
+    const char *fingerprint;
     iv_status status;
     const char *message;
 } iv_report;
@@ -75,7 +77,8 @@ const iv_textual *iv_bridge_textual(const iv_bridge *b);  /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
 void iv_bridge_request_init(iv_bridge *b, iv_request *request);
 
-/* Copies the request deeply; *id names it from now on (request->id is not looked at). IV_BUSY when full. */
+/* Copies the request deeply; *id names it from now on (request->id is not looked at). IV_BUSY when full, of
+ * requests or of bytes. */
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err);
 /* Its reports stop at once: what waits for this id is dropped, and nothing with its owner comes any more. Its memory is
  * free before the next step. An id that has ended is fine. On the server's thread. */

@@ -203,6 +203,8 @@ static void publish(iv_bridge *b, iv_bridge_report *r, iv_bridge_reports *droppe
     iv_ticket *t = r->ticket ? r->ticket : iv_ticket_find(b, r->event.request);
     IV_ASSERT(t && t->place == IV_TICKET_ENGINE);
     r->ticket = t, r->report.owner = t->owner, r->report.id = t->id;
+    snprintf(r->fingerprint, sizeof r->fingerprint, "%s", b->stats.fingerprint);
+    r->report.weight_version = b->stats.weight_version, r->report.fingerprint = r->fingerprint;
     if (!t->cancelled) {
         t->references++;
         iv_bridge_reports_append(&b->reports, r);

@@ -11,9 +11,10 @@
 #include <pthread.h>
 
 enum {
-    IV_BRIDGE_TAKE_MAX = 64,         /* submissions handed to the engine between two steps ... */
-    IV_BRIDGE_TAKE_BYTES = 64 << 10, /* ... and no more once they had so much text */
-    IV_BRIDGE_ORDERS_MAX = 64,       /* orders that wait */
+    IV_BRIDGE_TAKE_MAX = 64,                /* submissions handed to the engine between two steps ... */
+    IV_BRIDGE_TAKE_BYTES = 64 << 10,        /* ... and no more once they had so much text */
+    IV_BRIDGE_ORDERS_MAX = 64,              /* orders that wait */
+    IV_BRIDGE_QUEUED_BYTES_MAX = 256 << 20, /* prompts that wait, but one may be larger: each choice has its copy */
     IV_BRIDGE_ORDER_BYTES_MAX = 4096,
     IV_BRIDGE_REPORTS = 16384,             /* no step is begun while more wait ... */
     IV_BRIDGE_REPORT_BYTES_MAX = 64 << 20, /* ... or hold more than this */
@@ -38,6 +39,7 @@ typedef struct iv_ticket {
     bool engine_cancelled;           /* the engine's thread alone: the engine was told */
     struct iv_bridge_report *answer; /* set aside to say the end, so that a lack of memory cannot hide it */
     iv_request *request;             /* a deep copy, until the engine has it; NULL: an order */
+    size_t bytes;                    /* of its prompt */
     iv_order order;
     char text[]; /* of an order */
 } iv_ticket;
@@ -48,6 +50,7 @@ typedef struct iv_bridge_report {
     iv_ticket *ticket; /* NULL: of an order */
     iv_report report;
     iv_event event;
+    char fingerprint[128];
     size_t bytes;
     char data[];
 } iv_bridge_report;
@@ -83,7 +86,7 @@ struct iv_bridge {
     pthread_cond_t wake; /* of the engine's thread */
     bool stop, awaits_room;
     iv_ticket *first, *last; /* the queue */
-    size_t queued_requests, queued_orders;
+    size_t queued_requests, queued_orders, queued_bytes;
     iv_ticket *cancel_first;
     iv_ticket *buckets[IV_BRIDGE_BUCKETS];
     uint64_t next_id;

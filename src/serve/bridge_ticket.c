@@ -31,6 +31,7 @@ void iv_ticket_queue(iv_bridge *b, iv_ticket *t) {
     else
         b->first = t;
     b->last = t;
+    b->queued_bytes += t->bytes;
     if (t->request)
         b->queued_requests++;
     else
@@ -47,6 +48,7 @@ void iv_ticket_unqueue(iv_bridge *b, iv_ticket *t) {
     else
         b->last = t->previous;
     t->previous = t->next = NULL;
+    b->queued_bytes -= t->bytes;
     if (t->request)
         b->queued_requests--;
     else

@@ -410,11 +410,50 @@ static void plans_cover_every_unit(void **state) {
     }
 }
 
+/* A rank with more KV heads than the plan's rank still has each of its units once, as the kernels walk (attention.cuh).
+ * Needs no GPU. */
+static void plans_serve_ranks_with_more_heads(void **state) {
+    (void)state;
+    rng r = rng_start("attention plans of uneven ranks");
+    for (int i = 0; i < 1000; i++) {
+        problem p = {0};
+        random_shape(&r, &p, rng_below(&r, 2));
+        random_spans(&r, &p, 1 + rng_below(&r, 8), 1, rng_below(&r, 2) ? 30000 : 500);
+        for (size_t s = 0; s < p.span_count; s++) p.rows += (size_t)p.spans[s].rows;
+        size_t used;
+        bool generic = rng_below(&r, 2);
+        char *plan = make_plan(&p, generic, 1 + (int)rng_below(&r, 200), &used);
+        const iv_attention_plan *h = (const iv_attention_plan *)(void *)plan;
+        const iv_attention_worker *w = h->worker;
+        const iv_attention_tile *tile = (const iv_attention_tile *)(void *)(plan + h->short_at);
+        iv_gpu_attention_shape more = p.s;
+        more.kv_heads += 1 + rng_below(&r, 3);
+        int slices = iv_attention_geometry_of(&more, generic).slices, at_tile = 0, at_unit = 0;
+        for (int k = 0; k < h->workers; k++) {
+            assert_true(w[k].tile == at_tile && w[k].unit == at_unit);
+            while (at_tile < w[k].end_tile || (at_tile == w[k].end_tile && at_unit < w[k].end_unit)) {
+                int n = tile[at_tile].last_block / 4 - tile[at_tile].first_block / 4 + 1, slice = at_unit / n;
+                int left = at_tile == w[k].end_tile ? w[k].end_unit - at_unit : n, begin = at_unit - slice * n;
+                int end = begin + left < n ? begin + left : n;
+                assert_true(slice < slices);
+                at_unit += end - begin;
+                if (end == n && slice + 1 == slices) at_tile++, at_unit = 0;
+            }
+        }
+        assert_true(h->short_tiles == at_tile && at_unit == 0);
+        free(plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_cover_every_unit), cmocka_unit_test(a_changed_key_shows),
-        cmocka_unit_test(graphs_follow_the_plan), cmocka_unit_test(every_kernel_has_the_reference_bits),
-        cmocka_unit_test(long_contexts),          cmocka_unit_test(wide_groups),
+        cmocka_unit_test(plans_cover_every_unit),
+        cmocka_unit_test(plans_serve_ranks_with_more_heads),
+        cmocka_unit_test(a_changed_key_shows),
+        cmocka_unit_test(graphs_follow_the_plan),
+        cmocka_unit_test(every_kernel_has_the_reference_bits),
+        cmocka_unit_test(long_contexts),
+        cmocka_unit_test(wide_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

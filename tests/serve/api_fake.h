@@ -136,7 +136,13 @@ static inline void fake_report(iv_server *s, size_t at, iv_report_kind kind, con
     fake_child *c = &s->bridge->children[at];
     if (!c->open) return; /* as the bridge promises */
     if (kind != IV_REPORT_TOKEN) c->open = false;
-    iv_report r = {.kind = kind, .owner = c->owner, .id = c->id, .event = e, .status = status, .message = message};
+    iv_report r = {.kind = kind,
+                   .owner = c->owner,
+                   .id = c->id,
+                   .event = e,
+                   .status = status,
+                   .message = message,
+                   .fingerprint = s->bridge->stats.fingerprint};
     iv_server_take_report(s, &r);
 }
 

@@ -83,6 +83,18 @@ static void choices_keep_their_order(void **state) {
     json_decref(v);
 }
 
+/* The seed of every choice is one that a request can have. */
+static void seeds_of_choices_can_be_asked_for(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
+    run(&x);
+    assert_int_equal(bridge.count, 3);
+    assert_true(bridge.children[0].seed == INT64_MAX - 1 && bridge.children[1].seed == INT64_MAX);
+    assert_int_equal(bridge.children[2].seed, 0);
+    for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
+    json_decref(answer(&x, 200));
+}
+
 static void refusal_gets_its_status(void **state) {
     (void)state;
     iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
@@ -326,6 +338,7 @@ static void too_many_answers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(choices_keep_their_order, begin, end),
+        cmocka_unit_test_setup_teardown(seeds_of_choices_can_be_asked_for, begin, end),
         cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
         cmocka_unit_test_setup_teardown(full_queue_is_429, begin, end),
         cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),

@@ -6,17 +6,22 @@
 
 #include <poll.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 enum { WAIT_MS = 20000 };
 
 /* ---- an engine that can be lost ------------------------------------------------------------------------ */
 
-static atomic_bool lost;
+static atomic_bool lost, held, holding;
 
 iv_status __real_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    while (atomic_load(&held)) { /* a step that takes long */
+        atomic_store(&holding, true);
+        usleep(1000);
+    }
     return atomic_load(&lost) ? iv_fail(err, IV_IO, "rank 1 is gone") : __real_iv_ranks_forward(e, b, err);
 }
 
@@ -30,6 +35,8 @@ typedef struct listener {
     bool silent; /* must hear nothing more */
     iv_status status;
     char message[300];
+    uint64_t weight_version; /* of its last event */
+    char fingerprint[128];
 } listener;
 
 static iv_bridge *open_bridge(size_t queued, size_t reports, size_t seqs) {
@@ -61,6 +68,8 @@ static void hear(const iv_report *r) {
         assert_int_equal(r->kind == IV_REPORT_DONE, r->event->kind == IV_EVENT_DONE);
         assert_null(r->event->logits);
         note_event(&l->answer, r->event);
+        l->weight_version = r->weight_version;
+        snprintf(l->fingerprint, sizeof l->fingerprint, "%s", r->fingerprint);
         break;
     case IV_REPORT_REFUSED: l->refusals++; break;
     case IV_REPORT_ORDER: l->orders++; break;
@@ -305,6 +314,38 @@ static void the_queue_is_bounded(void **state) {
 }
 
 /* A server that takes nothing stops the engine; taking lets it go on, and nothing is lost. */
+/* Few requests may be many bytes: each choice of one HTTP request has a copy of its prompt. */
+static void the_queues_prompts_are_bounded(void **state) {
+    (void)state;
+    enum { EACH = 64 << 20, N = 4 };
+    iv_bridge *b = open_bridge(0, 0, 2);
+    listener *l = listeners(N + 3);
+    iv_request r;
+    iv_error err;
+    int32_t *ids = calloc(EACH, 1);
+    assert_non_null(ids);
+    atomic_store(&held, true);
+    ask_nth(b, 0, &l[0]);
+    while (!atomic_load(&holding)) usleep(1000);
+    iv_bridge_request_init(b, &r);
+    r.ids = ids, r.id_count = EACH / sizeof *ids;
+    for (size_t i = 1; i <= N; i++) ASSERT_OK(iv_bridge_submit(b, &r, &l[i], &l[i].id, &err), &err);
+    assert_int_equal(iv_bridge_submit(b, &r, l, &l[N + 1].id, &err), IV_BUSY);
+    assert_non_null(strstr(err.message, "bytes wait already"));
+    iv_bridge_cancel(b, l[1].id); /* which makes room */
+    l[1].silent = true;
+    ASSERT_OK(iv_bridge_submit(b, &r, &l[N + 1], &l[N + 1].id, &err), &err);
+    atomic_store(&held, false);
+    finish(b, l, N + 2);
+    for (size_t i = 2; i <= N + 1; i++) assert_int_equal(l[i].status, IV_INVALID); /* too long, as it happens */
+    ask_nth(b, 9, &l[N + 2]);
+    finish(b, l, N + 3);
+    assert_nothing_held(b);
+    forget(l, N + 3);
+    free(ids);
+    iv_bridge_close(b);
+}
+
 static void reports_are_bounded(void **state) {
     (void)state;
     enum { N = 6, MOST = 50, SEQS = 4 };
@@ -457,6 +498,7 @@ static void new_weights(void **state) {
     for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
     ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
     for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
+    while (stats_of(b).weight_version == 0) usleep(1000); /* reports of the old weights still wait */
     while (!ended(update)) pump(b);
     for (size_t i = 0; i < N; i++) assert_int_equal(l[i].answer.done_events, 1);
     assert_int_equal(update->status, IV_OK);
@@ -467,6 +509,10 @@ static void new_weights(void **state) {
     assert_string_not_equal(after.weights_digest, before.weights_digest);
     assert_string_equal(iv_bridge_info(b)->fingerprint, before.fingerprint);
     for (size_t i = 0; i < 2 * N; i++) assert_same_answer("weights", &l[i / N * N].answer, &l[i].answer);
+    for (size_t i = 0; i < 2 * N; i++) {
+        assert_int_equal(l[i].weight_version, i / N);
+        assert_string_equal(l[i].fingerprint, i < N ? before.fingerprint : after.fingerprint);
+    }
     assert_string_not_equal(l[0].answer.digest, l[N].answer.digest);
     forget(l, 2 * N + 1);
     iv_bridge_close(b);
@@ -541,6 +587,7 @@ int main(void) {
                                        cmocka_unit_test(refusals_are_reports),
                                        cmocka_unit_test(a_crowd_with_cancels),
                                        cmocka_unit_test(the_queue_is_bounded),
+                                       cmocka_unit_test(the_queues_prompts_are_bounded),
                                        cmocka_unit_test(reports_are_bounded),
                                        cmocka_unit_test(pause_and_continue),
                                        cmocka_unit_test(abort_all),

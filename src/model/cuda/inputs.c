@@ -70,9 +70,21 @@ static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     }
 }
 
+/* One plan is for all ranks, which may have different numbers of KV heads: that of the rank with the fewest, as a
+ * worker goes on to the last head of a tile. Another way round, a rank would look for heads that it does not have. */
+static const iv_model *planned_for(const iv_gpu_model *g) {
+    const iv_model *fewest = g->rank[0].m;
+    for (size_t r = 1; r < g->ranks; r++) {
+        const iv_model *m = g->rank[r].m;
+        size_t heads = m->split.share[m->rank].kv_heads;
+        if (heads && heads < fewest->split.share[fewest->rank].kv_heads) fewest = m;
+    }
+    return fewest;
+}
+
 /* The plan of all layers that see everything, then that of the layers with a window. */
 static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
-    const iv_model *m = g->rank[0].m;
+    const iv_model *m = planned_for(g);
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t room = g->inputs_capacity - s->at.plan, used;
     if (g->windowed) room /= 2;

@@ -126,7 +126,8 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
     iv_request r = p->request;
     c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
-    c->seed = r.seed += index % (size_t)t->params.n;
+    r.seed = (r.seed + index % (size_t)t->params.n) & INT64_MAX; /* no JSON integer is larger: it may be asked again */
+    c->seed = r.seed;
     if (p->as_ids)
         r.ids = p->ids.data, r.id_count = p->ids.count;
     else
@@ -258,13 +259,11 @@ static bool take_done(iv_child *c, const iv_event *e) {
 
 /* ---- the response -------------------------------------------------------------------------------------- */
 
-/* What made the answer, as of its first report. */
-static void begin_response(iv_task *t) {
-    iv_bridge_stats stats;
+/* What made the answer: new weights wait for requests to end, but not for their reports to be taken. */
+static void begin_response(iv_task *t, const char *fingerprint, uint64_t weight_version) {
     if (t->fingerprint[0]) return;
-    iv_bridge_get_stats(t->server->bridge, &stats);
-    snprintf(t->fingerprint, sizeof t->fingerprint, "%s", stats.fingerprint);
-    t->weight_version = stats.weight_version;
+    snprintf(t->fingerprint, sizeof t->fingerprint, "%s", fingerprint);
+    t->weight_version = weight_version;
 }
 
 enum { REPLY_BYTES_MAX = 256 << 20 }; /* more is an error, not an answer */
@@ -314,8 +313,10 @@ static void end_child(iv_task *t, iv_child *c) {
 void iv_task_abort(iv_task *t) {
     iv_buf out = {0};
     iv_exchange *x = t->x;
+    iv_bridge_stats stats;
     if (t->done_count == t->child_count) return; /* its client is leaving */
-    begin_response(t);
+    iv_bridge_get_stats(t->server->bridge, &stats);
+    begin_response(t, stats.fingerprint, stats.weight_version);
     if (t->params.stream && !t->began) iv_exchange_stream(x, "text/event-stream");
     t->began = t->params.stream;
     for (size_t i = 0; i < t->child_count; i++) {
@@ -343,7 +344,7 @@ static void take(iv_child *c, const iv_report *r) {
     iv_task *t = c->task;
     iv_error err = {0};
     bool done = r->kind == IV_REPORT_DONE, ok;
-    begin_response(t);
+    begin_response(t, r->fingerprint, r->weight_version);
     if (done && r->event->finish == IV_FINISH_ERROR) {
         c->open = false;
         iv_fail(&err, IV_IO, "%s", r->event->error ? r->event->error : "the engine failed");
