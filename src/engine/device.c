@@ -17,14 +17,15 @@ static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *
     return IV_OK;
 }
 
-/* Is there a GPU that does tc16, and nothing that asks for the CPU? */
-static bool prefers_gpu(const iv_engine *e, bool given) {
+/* Is there a GPU that does tc16 for each rank, and nothing that asks for the CPU? */
+static bool prefers_gpu(const iv_engine_options *o, const iv_engine *e, bool given) {
     iv_gpu *gpu;
     iv_error unused;
     size_t count;
     if (given && e->arithmetic == IV_FMA32) return false;
     if (iv_mpi_processes() > 1) return false;
-    if (iv_gpu_count(&count, &unused) != IV_OK || iv_gpu_open(0, true, &gpu, &unused) != IV_OK) return false;
+    if (iv_gpu_count(&count, &unused) != IV_OK || o->tensor_parallel_size > count) return false;
+    if (iv_gpu_open(0, true, &gpu, &unused) != IV_OK) return false;
     iv_gpu_close(gpu);
     return true;
 }
@@ -54,7 +55,7 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
         return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
     IV_TRY(parse_arithmetic(o->arithmetic ? o->arithmetic : "auto", &given, &e->arithmetic, err));
     bool floats = m->has_dtype && m->dtype == IV_F32;
-    if (automatic && !floats) cuda = prefers_gpu(e, given);
+    if (automatic && !floats) cuda = prefers_gpu(o, e, given);
     if (!given) e->arithmetic = cuda && !floats ? IV_TC16 : IV_FMA32;
     if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != (cuda ? IV_TC16 : IV_FMA32))
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic %s on device %s, found %s",
