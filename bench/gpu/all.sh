@@ -24,8 +24,8 @@ part() { # part NAME SECONDS COMMAND...
     date -u
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
     # Bits first: figures of wrong kernels are worth nothing.
-    for test in linear attention rows route sample device; do
-        [ ! -x "$build/tests/test_cuda_$test" ] || INVAR_DEVICES=cuda part "test $test" 60 "$build/tests/test_cuda_$test"
+    for test in linear linear_wgmma attention rows route sample join device; do
+        [ ! -x "$build/tests/test_cuda_$test" ] || part "test $test" 60 env INVAR_DEVICES=cuda "$build/tests/test_cuda_$test"
     done
     part linear 120 python3 "$here/linear.py" --ops "$ops" --peers "$peers" --json "$out/linear.jsonl"
     part attention 60 python3 "$here/attention_peers.py" "$ops"

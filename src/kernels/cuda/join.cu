@@ -7,6 +7,7 @@
  * in host memory and goes on: results are rubbish then, but nobody hangs. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops.h"
 #include "numerics/rows.h"
 
@@ -106,26 +107,6 @@ typedef struct job {
     int targets;
     bool flush, meet_again;
 } job;
-
-template <int V> struct elements {
-    float at[V];
-};
-
-template <int V> DEVICE elements<V> load(const float *p) {
-    elements<V> e;
-    if (V == 4)
-        *(float4 *)&e = *(const float4 *)p;
-    else
-        e.at[0] = *p;
-    return e;
-}
-
-template <int V> DEVICE void store(float *p, const elements<V> &e) {
-    if (V == 4)
-        *(float4 *)p = *(const float4 *)&e;
-    else
-        *p = e.at[0];
-}
 
 template <int V> DEVICE void add_to(elements<V> *a, const elements<V> &b, bool flush) {
 #pragma unroll

@@ -4,6 +4,7 @@
  * are counted out, never drawn by atomics: every run makes the same lists. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops.h"
 #include "numerics/rows.h"
 
@@ -282,26 +283,6 @@ typedef struct combine_args {
     size_t k, hidden;
     float *x;
 } combine_args;
-
-template <int V> struct elements {
-    float at[V];
-};
-
-template <int V> DEVICE elements<V> load(const float *p) {
-    elements<V> e;
-    if (V == 4)
-        *(float4 *)&e = *(const float4 *)p;
-    else
-        e.at[0] = *p;
-    return e;
-}
-
-template <int V> DEVICE void store(float *p, const elements<V> &e) {
-    if (V == 4)
-        *(float4 *)p = *(const float4 *)&e;
-    else
-        *p = e.at[0];
-}
 
 template <int V> DEVICE elements<V> sum(const elements<V> &a, const elements<V> &b) {
     elements<V> c;
