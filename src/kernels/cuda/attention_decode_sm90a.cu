@@ -37,12 +37,11 @@ typedef struct shared_state {
 
 template <int DIM> struct sizes {
     static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
-    static constexpr int STEPS = DIM / 16;       /* of a dot product */
+    static constexpr int STEPS = DIM / 16;        /* of a dot product */
     static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
 };
 
-template <iv_dtype TYPE>
-IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (TYPE == IV_BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
                      " {%0, %1, %2, %3};"
@@ -80,7 +79,8 @@ template <int STAGES> IV_DEVICE ring_place ahead(ring_place r, int by) {
     return r;
 }
 
-/* ---- the producer ------------------------------------------------------------------------------------------------- */
+/* ---- the producer -------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM> struct producer {
     const iv_attention_params &p;
@@ -126,7 +126,8 @@ template <int DIM> struct producer {
     }
 };
 
-/* ---- rows and results ----------------------------------------------------------------------------------------------- */
+/* ---- rows and results -----------------------------------------------------------------------------------------------
+ */
 
 IV_DEVICE int position_of(const iv_attention_run &r, int row) {
     int token = row / r.width;
@@ -145,7 +146,8 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
     *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
 }
 
-/* ---- merging what several workers left ------------------------------------------------------------------------------- */
+/* ---- merging what several workers left
+ * ------------------------------------------------------------------------------- */
 
 IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
 
@@ -159,9 +161,9 @@ IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r
     return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
 }
 
-/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of what
- * joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with 0 and 1
- * to a total of -0: no bit changes. */
+/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of
+ * what joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with
+ * 0 and 1 to a total of -0: no bit changes. */
 IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
                           const iv_attention_share &share, int rows, int from, int n, merge_state (&c)[2]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -202,8 +204,31 @@ IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const i
     }
 }
 
-/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
- * in the scratch; `stage` is shared memory that nothing else uses now. */
+/* n states of four elements, step apart, join t. FAR: they are in the scratch. */
+template <bool FAR>
+IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *states, size_t step, int n) {
+    constexpr int AHEAD = 8;
+    float4 o[AHEAD];
+    for (int i = 0; i < n; i += AHEAD) {
+        iv_attention_join j[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            bool there = i + u < n;
+            const float4 *at = states + (size_t)(there ? i + u : n - 1) * step;
+            o[u] = FAR ? __ldcg(at) : *at;
+            j[u] = join[(i + u) * ROWS];
+            if (!there) j[u] = {1.0f, -0.0f}, o[u] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); /* joins nothing */
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            t.x = iv_attention_joined(t.x, o[u].x, j[u]), t.y = iv_attention_joined(t.y, o[u].y, j[u]);
+            t.z = iv_attention_joined(t.z, o[u].z, j[u]), t.w = iv_attention_joined(t.w, o[u].w, j[u]);
+        }
+    }
+}
+
+/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states
+ * are in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
 static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
                                                 const iv_attention_run r, const iv_attention_share share, int part,
@@ -212,18 +237,20 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
     int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
     int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
     if (fours == 0) return;
-    int stretch = min((int)JOIN_SLOTS, RING_BYTES / 16 / fours);
+    int stretch = stage ? min((int)JOIN_SLOTS, RING_BYTES / 16 / fours) : JOIN_SLOTS;
     float4 result[EACH_THREAD];
     merge_state c[2] = {{-INFINITY, -0.0f, false}, {-INFINITY, -0.0f, false}};
 #pragma unroll
     for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
     for (int from = 0; from < count; from += stretch) {
         int n = min(stretch, count - from);
-        for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
-            int slot = i / fours, four = begin + i - slot * fours;
-            iv_copy16(iv_shared(stage + i), p.partial + (size_t)(share.partial + (from + slot) * rows + four / FOURS) * p.stride +
-                                                four % FOURS * 4, true);
-        }
+        const float *states = p.partial + (size_t)(share.partial + from * rows) * p.stride;
+        if (stage)
+            for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
+                int slot = i / fours, four = begin + i - slot * fours;
+                iv_copy16(iv_shared(stage + i),
+                          states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
+            }
         make_joins(p, s, r, share, rows, from, n, c);
         asm volatile("cp.async.wait_all;" ::: "memory");
         meet();
@@ -231,15 +258,12 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
         for (int k = 0; k < EACH_THREAD; k++) {
             int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
             if (four >= fours) continue;
-            float4 t = result[k];
-#pragma unroll 8
-            for (int i = 0; i < n; i++) {
-                iv_attention_join j = s->join[i][row];
-                float4 o = stage[i * fours + four];
-                t.x = iv_attention_joined(t.x, o.x, j), t.y = iv_attention_joined(t.y, o.y, j);
-                t.z = iv_attention_joined(t.z, o.z, j), t.w = iv_attention_joined(t.w, o.w, j);
-            }
-            result[k] = t;
+            if (stage)
+                fold<false>(result[k], &s->join[0][row], stage + four, fours, n);
+            else
+                fold<true>(result[k], &s->join[0][row],
+                           (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
+                           (size_t)rows * p.stride / 4, n);
         }
         meet();
     }
@@ -262,16 +286,18 @@ IV_DEVICE int count_part(const iv_attention_params &p, int share) {
     return before;
 }
 
-/* May CTAs wait for one another? */
-IV_DEVICE bool resident(const iv_attention_params &p) { return p.resident && iv_walk_workers(p) <= (int)gridDim.x; }
-
-/* After all its runs a CTA sees to the shares that it had a part in. Where all CTAs run at once, each waits for the others
- * and merges its part of the elements; else the last one that comes merges everything. */
-template <int DIM, iv_dtype TYPE>
-IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r) {
+/* May CTAs wait for one another: do they all run at once, one worker each? */
+IV_DEVICE bool resident(const iv_attention_params &p) {
     const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    iv_attention_share share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
-    if (resident(p)) {
+    return p.resident && head->workers <= (int)gridDim.x;
+}
+
+/* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the
+ * elements; else the last one that comes merges everything. */
+template <int DIM, iv_dtype TYPE>
+IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
+                            const iv_attention_share &share, bool wait) {
+    if (wait) {
         if (threadIdx.x == 0) {
             int there;
             do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
@@ -287,11 +313,12 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
         if (s->flag) p.counters[r.share] = 0;
     }
     meet();
-    if (s->flag) merge_parts<DIM, TYPE>(p, s, stage, r, share, 0, 1);
+    if (s->flag) merge_parts<DIM, TYPE>(p, s, NULL, r, share, 0, 1);
     meet();
 }
 
-/* ---- the consumers ------------------------------------------------------------------------------------------------ */
+/* ---- the consumers ------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
@@ -320,9 +347,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int k = 0; k < z::STEPS; k++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                q[k][i] = there[i & 1]
-                              ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0))
-                              : 0;
+                q[k][i] = there[i & 1] ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0)) : 0;
         high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
         low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
         tall = r.tile.tokens * r.width > 8;
@@ -351,7 +376,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 load_matrices(b[(k + 1) % 2][1], iv_block_address(block, row + 16, k * 2 + 2 + half));
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
+            for (int i = 0; i < 4; i++)
+                mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
         }
     }
 
@@ -377,11 +403,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) m[j / 2] = iv_max(m[j / 2], x[i][j]);
+            for (int j = 0; j < 4; j++) m[j / 2] = fmaxf(m[j / 2], x[i][j]);
 #pragma unroll
         for (int i = 1; i <= 2; i *= 2) {
-            m[0] = iv_max(m[0], __shfl_xor_sync(~0u, m[0], i));
-            m[1] = iv_max(m[1], __shfl_xor_sync(~0u, m[1], i));
+            m[0] = fmaxf(m[0], __shfl_xor_sync(~0u, m[0], i));
+            m[1] = fmaxf(m[1], __shfl_xor_sync(~0u, m[1], i));
         }
         if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
     }
@@ -393,7 +419,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             before = i == warp / 2 ? m : before;
-            m = iv_max(iv_max(m, s->block_max[2 * i][row]), s->block_max[2 * i + 1][row]);
+            m = fmaxf(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
             m = __fadd_rn(m, 0.0f);
             now = i == warp / 2 ? m : now;
         }
@@ -407,7 +433,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)), w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)),
+                  w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
             w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
             *(float2 *)(to + i * 8) = make_float2(w0, w1);
             *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
@@ -417,7 +444,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     /* out = the chain over one block's values. */
     __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
         float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
-        uint32_t weights = iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+        uint32_t weights =
+            iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
         uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
@@ -463,7 +491,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             ring_place from = ahead<z::STAGES>(at, b - first);
             iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
             scores(x, ring + from.stage * z::STAGE);
-            bool masked = b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
+            bool masked =
+                b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
             scale(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
@@ -474,6 +503,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
         meet();
+        add_lanes(first - split * EACH, last - split * EACH); /* while values are on their way */
         for (int i = first; i <= last; i++) {
             iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
             values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
@@ -481,7 +511,6 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
             at = ahead<z::STAGES>(at, 1);
         }
-        add_lanes(first - split * EACH, last - split * EACH);
     }
 
     /* The split joins the total. */
@@ -515,7 +544,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* A state into the scratch. */
-    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m, float l) {
+    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m,
+                                          float l) {
         int rows = r.tile.tokens * r.width;
         float *to = p.partial + row * p.stride;
 #pragma unroll
@@ -543,15 +573,18 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    __device__ __forceinline__ void run(const iv_attention_run &r) {
-        begin(r);
+    __device__ __forceinline__ iv_attention_share share_of(const iv_attention_run &r) {
+        const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
         bool whole = r.begin == 0 && r.end == r.splits;
+        if (whole) return {0, 0, 0, 0};
+        int4 a = __ldg((const int4 *)(p.plan + head->shares_at) + r.share);
+        return {a.x, a.y, a.z, 0};
+    }
+
+    /* True if others have a part in the tile's slice: the result is not there yet. */
+    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_share &share) {
         int rows = r.tile.tokens * r.width;
-        iv_attention_share share = {};
-        if (!whole) {
-            const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-            share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
-        }
+        begin(r);
         for (int i = r.begin; i < r.end; i++) {
             one_split(r, r.first_split + i);
             if (r.begin == 0)
@@ -559,27 +592,34 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             else
                 leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows, s->split_max[sum_row], sum);
         }
-        if (whole) {
+        if (r.begin == 0 && r.end == r.splits) {
             write_out(r);
-            return;
+            return false;
         }
         if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
         meet();
-        if (resident(p) && threadIdx.x == 0) count_part(p, r.share);
+        return true;
     }
 
-    /* All of a worker's runs, then the shares that its first and its last one belong to. */
-    __device__ __forceinline__ void work(int worker, float4 *stage) {
+    /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait
+     * for one another. */
+    __device__ __forceinline__ void work(iv_attention_walk w, float4 *stage, bool wait) {
         iv_attention_run r, first;
-        first.share = -1;
-        bool shared = false;
-        for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) {
-            run(r);
-            shared = r.begin != 0 || r.end != r.splits;
-            if (first.share < 0 && shared) first = r;
+        iv_attention_share share, first_share;
+        bool have_first = false, open = false;
+        while (iv_walk_next(p, w, r)) {
+            share = share_of(r);
+            open = run(r, share);
+            if (!open) continue;
+            if (!wait)
+                finish_share<DIM, TYPE>(p, s, stage, r, share, false);
+            else if (threadIdx.x == 0)
+                asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.counters + r.share) : "memory");
+            if (!have_first) first = r, first_share = share, have_first = true;
         }
-        if (first.share >= 0) finish_share<DIM, TYPE>(p, s, stage, first);
-        if (shared && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r);
+        if (!wait || !have_first) return;
+        finish_share<DIM, TYPE>(p, s, stage, first, first_share, true);
+        if (open && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
     }
 };
 
@@ -589,38 +629,41 @@ static __global__ void __launch_bounds__(THREADS, 1)
     typedef sizes<DIM> z;
     extern __shared__ char memory[];
     uint32_t ring = (iv_shared(memory) + 1023) & ~1023u;
-    shared_state *s = (shared_state *)(memory + (ring - iv_shared(memory)) + RING_BYTES);
+    char *start = memory + (ring - iv_shared(memory));
+    shared_state *s = (shared_state *)(start + RING_BYTES);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < z::STAGES; i++) iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
+        for (int i = 0; i < z::STAGES; i++)
+            iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
         iv_mbar_init_fence();
     }
     if (threadIdx.x == CONSUMERS) iv_tma_prefetch_map(&map);
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    iv_attention_run r;
     if (warp >= WARPS) {
         iv_registers_give<40>();
         if (warp > WARPS) return;
         producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
-        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
+        iv_attention_run r;
+        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x)
             for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
-            iv_named_sync(2, CONSUMERS + 32); /* the ring is the merge's, too */
-        }
         return;
     }
     iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
+    int worker = blockIdx.x, n = iv_walk_workers(p);
+    bool wait = resident(p);
+    iv_attention_walk w = {};
+    if (worker < n) w = iv_walk_start(p, worker); /* what no kernel of the stream writes */
     iv_dependency_wait();
     iv_dependency_release();
-    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
-        c.work(worker, (float4 *)(memory + (ring - iv_shared(memory))));
-        iv_fence_async();
-        iv_named_sync(2, CONSUMERS + 32);
+    while (worker < n) {
+        c.work(w, (float4 *)start, wait);
+        worker += gridDim.x;
+        if (worker < n) w = iv_walk_start(p, worker);
     }
 }
 
-template <int DIM, iv_dtype TYPE>
-static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
+template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     CUtensorMap map;
     int failed = iv_map_pages(&map, &a->kv), device, sms;
     if (failed) return failed;

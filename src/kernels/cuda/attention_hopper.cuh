@@ -19,7 +19,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 iv_map_encoder(void) {
     if (!found) {
         void *p = NULL;
         cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) == cudaSuccess &&
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) ==
+                cudaSuccess &&
             result == cudaDriverEntryPointSuccess)
             found = p;
     }
@@ -33,10 +34,10 @@ static int iv_map_make(CUtensorMap *map, iv_dtype type, const void *data, int si
     PFN_cuTensorMapEncodeTiled_v12000 encode = iv_map_encoder();
     if (!encode) return cudaErrorNotSupported;
     CUtensorMapDataType kind = type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    CUresult r = encode(map, kind, (uint32_t)sides, (void *)data, (const cuuint64_t *)size,
-                        (const cuuint64_t *)stride_bytes, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult r =
+        encode(map, kind, (uint32_t)sides, (void *)data, (const cuuint64_t *)size, (const cuuint64_t *)stride_bytes,
+               box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : cudaErrorInvalidValue;
 }
 
