@@ -1,45 +1,39 @@
 /* linear_stream_sm90a.cu: tc16 linear layers for few rows: the weights are read once, as fast as memory gives them.
  *
  * A warp has a leaf of 16 outputs: mma.sync with outputs on its 16-row side and tokens on its 8-column side. It has a
- * ring of stages of its own (16 outputs x a stretch of k), which the copy engine fills and which runs ahead over the
- * ends of tiles; the rows of x stay in shared memory. A finished leaf goes to the shared memory of the CTA that owns
- * the 16 outputs, whose last warps add the tree and write. The leaves may be shared out over the CTAs of a cluster. The
- * grid is persistent.
+ * ring of stages of its own (some boxes of 16 outputs x 64 k), which the copy engine fills and which runs ahead over
+ * the ends of tiles; the rows of x stay in shared memory. A finished leaf goes to the shared memory of the CTA that
+ * owns the 16 outputs, whose last warps add the tree and write. The leaves may be shared out over the CTAs of a
+ * cluster. The grid is persistent.
  *
- * What was measured (H200): memory gives long stretches of a row faster than short ones (512 bytes against 128: a
- * tenth), and no more for asking L2 in advance. One warp that asks for all the others cannot keep up.
+ * Measured on an H200: memory gives long stretches of a row faster than short ones, so a stage of 512 bytes of each row
+ * beats one of 128 by a tenth or more, at equal shared memory; asking L2 in advance makes it slower; and one warp that
+ * asks for all the others cannot keep up.
  *
  * Weights are asked for before the kernel waits for its predecessor; everything else is touched after. */
 #include "base/size.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/linear_tile.cuh"
 
-/* How a stage is asked for: as one box of the copy engine, in pieces of 64 or 32 k, where leaves consist of such
- * pieces; else piece by piece, of 64 k, the last one reaching into the next leaf. */
-typedef enum load_form { WHOLE_64, WHOLE_32, PIECES } load_form;
-
 enum {
-    X_K = 64,         /* k of x that stand together */
+    BOX_K = 64,
+    BOX_STEPS = BOX_K / IV_CHAIN_STEP,
+    BOX_BYTES = 16 * BOX_K * 2,
     WARPS_MAX = 8,    /* that multiply */
     NODE_BYTES = 512, /* a leaf of 16 outputs and 8 tokens */
     SHARED_MAX = 227 * 1024
 };
 
-static __host__ __device__ constexpr int piece_of(load_form form) { return form == WHOLE_32 ? 32 : 64; } /* k */
-
 typedef struct stream_job {
     iv_linear_problem p;
-    int split;          /* CTAs of a cluster */
-    int leaf_warps;     /* leaves of a CTA */
-    int row_tiles;      /* of 16 outputs, of a cluster: a multiple of split */
-    int stages, pieces; /* of a warp's ring; of a stage */
-    int together;       /* pieces that one request brings: divides what a stage has, also a leaf's last one */
-    int stage_bytes;
-    int leaf_k, leaf_pieces, leaf_stages;
-    int x_rows, x_bytes; /* that shared memory holds, and of one leaf how much */
-    int release;         /* the next kernel may come when so many stages are still to be asked for */
-    int groups;          /* row_tiles at a time, over n */
-    bool strided;
+    int split;         /* CTAs of a cluster */
+    int leaf_warps;    /* leaves of a CTA */
+    int row_tiles;     /* of 16 outputs, of a cluster: a multiple of split */
+    int stages, boxes; /* of a warp's ring; of a stage */
+    int x_rows;        /* that shared memory holds */
+    int leaf_k;
+    int groups;  /* row_tiles at a time, over n */
+    int release; /* the next kernel may come when a warp has so many stages still to ask for */
 } stream_job;
 
 /* Where things lie in shared memory. */
@@ -47,14 +41,18 @@ typedef struct stream_places {
     uint32_t ring, x, nodes, bars, end;
 } stream_places;
 
+static __host__ __device__ __forceinline__ int leaf_boxes(const stream_job &j) {
+    return (j.leaf_k + BOX_K - 1) / BOX_K;
+}
+static __host__ __device__ __forceinline__ int stage_bytes(const stream_job &j) { return j.boxes * BOX_BYTES; }
 static __host__ __device__ __forceinline__ int node_buffers(int tiles) { return tiles <= 2 ? 2 : 1; }
 
 static __host__ __device__ __forceinline__ stream_places places(const stream_job &j, int tiles) {
     int warps = j.leaf_warps * j.row_tiles;
     stream_places s;
     s.ring = 0;
-    s.x = (uint32_t)(warps * j.stages * j.stage_bytes);
-    s.nodes = s.x + (uint32_t)(j.leaf_warps * j.x_bytes);
+    s.x = (uint32_t)(warps * j.stages * stage_bytes(j));
+    s.nodes = s.x + (uint32_t)(j.leaf_warps * leaf_boxes(j) * j.x_rows * 128);
     s.bars = s.nodes + (uint32_t)(node_buffers(tiles) * warps * NODE_BYTES * tiles);
     s.end = s.bars + (uint32_t)(warps * j.stages + 4) * 8;
     return s;
@@ -79,12 +77,6 @@ template <iv_dtype TYPE> IV_DEVICE void mma(float *c, const uint32_t (&a)[4], ui
                      "{%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-IV_DEVICE void load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int v, uint64_t l2) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(v), "l"(l2)
-                 : "memory");
 }
 IV_DEVICE void store_cluster4(uint32_t address, const float *v) {
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
@@ -115,7 +107,7 @@ typedef struct walk {
 IV_DEVICE walk walk_begin(const stream_job &j, int tile_m, int cluster, int clusters) {
     int all = iv_linear_count_tiles(j.p, tile_m) * j.groups, from = cluster;
     walk w = {(all - cluster + clusters - 1) / clusters, clusters, 0, 0, {0, 0, 0}};
-    if (!j.strided) {
+    if (j.p.offsets) {
         from = (int)((long long)all * cluster / clusters);
         w.left = (int)((long long)all * (cluster + 1) / clusters) - from, w.step = 1;
     }
@@ -137,10 +129,10 @@ IV_DEVICE bool walk_next(walk &w, const stream_job &j, int tile_m) {
 
 typedef struct feed {
     walk at;
-    int piece, stage, todo; /* stages that were not asked for */
+    int box, stage, todo; /* stages that were not asked for */
 } feed;
 
-/* The warps of a leaf bring the rows of x, its k only: 64 k together, a row 128 bytes, 16-byte chunks swizzled. */
+/* The warps of a leaf bring the rows of x, its k only: boxes of 64 k, a row 128 bytes, 16-byte chunks swizzled. */
 template <int NT>
 IV_DEVICE void load_x(const stream_job &j, const iv_linear_rows &rows, uint32_t x, int k0, int leaf_warp,
                       int row_tile) {
@@ -166,21 +158,20 @@ IV_DEVICE void load_x(const stream_job &j, const iv_linear_rows &rows, uint32_t 
     meet();
 }
 
-/* `steps` steps of a stage, the first of which is even in its leaf; two at a time. w and x + x_at[] are the lane's. */
-template <iv_dtype TYPE, int NT, load_form FORM>
-IV_DEVICE void multiply_stage(float (&acc)[4 * NT], uint32_t w, uint32_t x, int x_rows, const uint32_t (&x_at)[NT],
-                              int first, int steps) {
-#pragma unroll 4
-    for (int s = 0; s < steps; s += 2) {
-        uint32_t a[4], c[4], b[NT][4], wide = FORM == WHOLE_32 ? w + s * 512 : (w + s / 4 * 2048) ^ (s % 4 << 5);
-        uint32_t from = x + (first + s) / 4 * x_rows * 128, part = (first + s) % 4 << 5;
-        load_matrices(a, wide);
-        load_matrices(c, wide ^ 32);
+/* Steps [0, steps) of a box. w and x[] are the lane's addresses. */
+template <iv_dtype TYPE, int NT>
+IV_DEVICE void multiply_box(float (&acc)[4 * NT], uint32_t w, uint32_t x, const uint32_t (&x_at)[NT], int steps) {
 #pragma unroll
-        for (int i = 0; i < NT; i++) load_matrices(b[i], from + (x_at[i] ^ part));
+    for (int s = 0; s < BOX_STEPS; s += 2) {
+        if (s >= steps) break;
+        uint32_t a[4], c[4], b[NT][4];
+        load_matrices(a, w ^ (s << 5));
+        load_matrices(c, w ^ ((s + 1) << 5));
+#pragma unroll
+        for (int i = 0; i < NT; i++) load_matrices(b[i], x + (x_at[i] ^ (s << 5)));
 #pragma unroll
         for (int i = 0; i < NT; i++) mma<TYPE>(acc + 4 * i, a, b[i][0], b[i][1]);
-        if (FORM == PIECES && s + 1 >= steps) break;
+        if (s + 1 >= steps) break;
 #pragma unroll
         for (int i = 0; i < NT; i++) mma<TYPE>(acc + 4 * i, c, b[i][2], b[i][3]);
     }
@@ -189,7 +180,7 @@ IV_DEVICE void multiply_stage(float (&acc)[4 * NT], uint32_t w, uint32_t x, int 
 /* What a warp that multiplies is: its place, its ring. */
 typedef struct ring {
     int leaf_warp, row_tile, k0;
-    uint32_t stages, bars;
+    uint32_t boxes, bars;
 } ring;
 
 IV_DEVICE ring ring_of(const stream_job &j, const stream_places &s, int rank) {
@@ -197,60 +188,53 @@ IV_DEVICE ring ring_of(const stream_job &j, const stream_places &s, int rank) {
     ring r;
     r.leaf_warp = warp / j.row_tiles, r.row_tile = warp % j.row_tiles;
     r.k0 = (rank * j.leaf_warps + r.leaf_warp) * j.leaf_k;
-    r.stages = s.ring + warp * j.stages * j.stage_bytes, r.bars = s.bars + warp * j.stages * 8;
+    r.boxes = s.ring + warp * j.stages * stage_bytes(j), r.bars = s.bars + warp * j.stages * 8;
     return r;
 }
 
-/* Asks for the next stage, if there is any more. */
-template <int NT, load_form FORM>
-IV_DEVICE void feed_stage(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r) {
-    constexpr int PIECE = piece_of(FORM);
+/* Asks for the next stage of boxes, if there is any more. */
+template <int NT> IV_DEVICE void feed_stage(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r) {
     if (f.at.left <= 0) return;
+    int boxes = leaf_boxes(j), now = min(boxes - f.box, j.boxes);
+    int n0 = (f.at.group * j.row_tiles + r.row_tile) * 16, k = f.box * BOX_K;
+    uint32_t bar = r.bars + 8 * f.stage, to = r.boxes + f.stage * stage_bytes(j);
     if (threadIdx.x % 32 == 0) {
-        int n0 = (f.at.group * j.row_tiles + r.row_tile) * 16, k = r.k0 + f.piece * PIECE;
-        uint32_t bar = r.bars + 8 * f.stage, to = r.stages + f.stage * j.stage_bytes;
-        int now = min(j.leaf_pieces - f.piece, j.pieces);
-        iv_mbar_expect(bar, now * 32 * PIECE);
-        for (int i = 0; i < now; i += j.together, to += j.together * 32 * PIECE)
-            if (FORM != PIECES)
-                load_4d(to, &map, bar, 0, n0, k / PIECE + i, f.at.rows.expert, IV_L2_FIRST);
-            else
-                iv_tma_load_3d(to, &map, bar, k + i * PIECE, n0, f.at.rows.expert, IV_L2_FIRST);
+        iv_mbar_expect(bar, now * BOX_BYTES);
+        for (int b = 0; b < now; b++)
+            iv_tma_load_3d(to + b * BOX_BYTES, &map, bar, r.k0 + k + b * BOX_K, n0, f.at.rows.expert, IV_L2_FIRST);
     }
     if (threadIdx.x == 0 && --f.todo == j.release) iv_dependency_release();
     if (++f.stage == j.stages) f.stage = 0;
-    f.piece += j.pieces;
-    if (f.piece < j.leaf_pieces) return;
-    f.piece = 0;
+    f.box += now;
+    if (f.box < boxes) return;
+    f.box = 0;
     walk_next(f.at, j, 8 * NT);
 }
 
-template <int NT, load_form FORM>
+template <int NT>
 IV_DEVICE void feed_begin(feed &f, const CUtensorMap &map, const stream_job &j, const ring &r, int cluster,
                           int clusters) {
     f.at = walk_begin(j, 8 * NT, cluster, clusters);
-    f.piece = f.stage = 0;
-    f.todo = f.at.left * j.leaf_stages;
+    f.box = f.stage = 0;
+    f.todo = f.at.left * ((leaf_boxes(j) + j.boxes - 1) / j.boxes);
     if (threadIdx.x == 0 && f.todo <= j.release) iv_dependency_release();
-    for (int i = 0; i < j.stages; i++) feed_stage<NT, FORM>(f, map, j, r);
+    for (int i = 0; i < j.stages; i++) feed_stage<NT>(f, map, j, r);
 }
 
-template <iv_dtype TYPE, int NT, load_form FORM>
+template <iv_dtype TYPE, int NT>
 IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, const stream_places &s, const ring &r,
                         int rank, int cluster, int clusters) {
-    int lane = threadIdx.x % 32, steps = j.leaf_k / IV_CHAIN_STEP;
+    int lane = threadIdx.x % 32, boxes = leaf_boxes(j), steps = j.leaf_k / IV_CHAIN_STEP;
     int warps = j.leaf_warps * j.row_tiles, owner = r.row_tile % j.split;
     int slot = r.row_tile / j.split * j.p.leaves + rank * j.leaf_warps + r.leaf_warp;
     uint32_t node_full = s.bars + warps * j.stages * 8, node_empty = node_full + 16;
     /* Lane l reads row l % 16, chunk l / 16 of a step of W; of x row l % 8, and the four chunks of two steps. */
-    uint32_t w_at = FORM == WHOLE_32 ? (lane % 16) * 64 + (((lane / 16) ^ (lane / 2 % 4)) << 4)
-                                     : (lane % 16) * 128 + (((lane / 16) ^ (lane % 8)) << 4);
-    uint32_t x_at[NT];
+    uint32_t w_at = (lane % 16) * 128 + (((lane / 16) ^ (lane % 8)) << 4), x_at[NT];
     for (int i = 0; i < NT; i++) {
         int row = min(lane % 8 + 8 * i, j.x_rows - 1);
         x_at[i] = row * 128 + (((lane / 8) ^ (row % 8)) << 4);
     }
-    uint32_t x = s.x + r.leaf_warp * j.x_bytes;
+    uint32_t x = s.x + r.leaf_warp * boxes * j.x_rows * 128;
     int stage = 0, buffer = 0;
     uint32_t parity = 0, node_parity = 1; /* the first use of a buffer need not wait */
     walk at = walk_begin(j, 8 * NT, cluster, clusters);
@@ -258,13 +242,16 @@ IV_DEVICE void multiply(feed &f, const CUtensorMap &map, const stream_job &j, co
         if (fresh) load_x<NT>(j, at.rows, x, r.k0, r.leaf_warp, r.row_tile);
         float acc[4 * NT];
         for (int i = 0; i < 4 * NT; i++) acc[i] = 0;
-        for (int step = 0; step < steps; step += j.pieces * (piece_of(FORM) / IV_CHAIN_STEP)) {
+        for (int box = 0; box < boxes; box += j.boxes) {
             iv_mbar_wait(r.bars + 8 * stage, parity);
-            multiply_stage<TYPE, NT, FORM>(acc, r.stages + stage * j.stage_bytes + w_at, x, j.x_rows, x_at, step,
-                                           min(steps - step, j.pieces * (piece_of(FORM) / IV_CHAIN_STEP)));
+            uint32_t w = r.boxes + stage * stage_bytes(j) + w_at;
+            int now = min(boxes - box, j.boxes);
+            for (int b = 0; b < now; b++)
+                multiply_box<TYPE, NT>(acc, w + b * BOX_BYTES, x + (box + b) * j.x_rows * 128, x_at,
+                                       steps - (box + b) * BOX_STEPS);
             __syncwarp();
             if (++stage == j.stages) stage = 0, parity ^= 1;
-            feed_stage<NT, FORM>(f, map, j, r);
+            feed_stage<NT>(f, map, j, r);
         }
         iv_mbar_wait_cluster(node_empty + 8 * buffer, node_parity);
         uint32_t to = s.nodes + (buffer * warps + slot) * NT * NODE_BYTES + lane * 16;
@@ -361,8 +348,8 @@ IV_DEVICE void write(const stream_job &j, const stream_places &s, int rank, int 
     }
 }
 
-template <iv_dtype TYPE, int NT, int WRITERS, load_form FORM>
-static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, NT <= 2 ? 2 : 1)
+template <iv_dtype TYPE, int NT, int WRITERS>
+static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, 1)
     stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ stream_job j) {
     extern __shared__ __align__(1024) unsigned char shared[];
     stream_places s = places(j, NT);
@@ -385,7 +372,7 @@ static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, NT <= 2 ? 2
     }
     __syncwarp();
     if (multiplies && !j.p.offsets) /* which weights come first is known by itself */
-        feed_begin<NT, FORM>(f, map, j, r, cluster, clusters);
+        feed_begin<NT>(f, map, j, r, cluster, clusters);
     __syncwarp();
     if (j.split > 1)
         iv_cluster_sync();
@@ -393,8 +380,8 @@ static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, NT <= 2 ? 2
         __syncthreads();
     iv_dependency_wait();
     if (multiplies) {
-        if (j.p.offsets) feed_begin<NT, FORM>(f, map, j, r, cluster, clusters);
-        multiply<TYPE, NT, FORM>(f, map, j, s, r, rank, cluster, clusters);
+        if (j.p.offsets) feed_begin<NT>(f, map, j, r, cluster, clusters);
+        multiply<TYPE, NT>(f, map, j, s, r, rank, cluster, clusters);
     } else
         write<NT, WRITERS>(j, s, rank, cluster, clusters);
     __syncwarp();
@@ -402,12 +389,6 @@ static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, NT <= 2 ? 2
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
-
-static load_form form_of(int leaf_k) { return leaf_k % 64 == 0 ? WHOLE_64 : leaf_k % 32 == 0 ? WHOLE_32 : PIECES; }
-
-/* The family's own part of a configuration: pieces of a stage, stages yet to be asked for when the next kernel comes.
- */
-static int variant_of(int pieces, int release) { return pieces | release << 8; }
 
 /* False when the configuration does not fit the problem. */
 static bool job_of(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, stream_job *j) {
@@ -417,24 +398,18 @@ static bool job_of(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, s
     if (c->split < 1 || c->split > leaves || leaves % c->split != 0 || c->tile_n % (16 * c->split) != 0) return false;
     j->p = iv_linear_problem_of(a);
     j->split = c->split, j->leaf_warps = leaves / c->split, j->row_tiles = c->tile_n / 16;
-    j->stages = c->stages, j->pieces = c->variant & 255, j->release = c->variant >> 8;
-    if (j->row_tiles < 1 || j->leaf_warps * j->row_tiles > WARPS_MAX || j->stages < 2 || j->stages > 64 ||
-        j->pieces < 1 || j->pieces > 8)
-        return false;
-    j->leaf_k = (int)(a->w.k_padded / (size_t)leaves);
-    int piece = piece_of(form_of(j->leaf_k));
-    j->stage_bytes = j->pieces * 32 * piece;
-    j->leaf_pieces = (j->leaf_k + piece - 1) / piece, j->leaf_stages = (j->leaf_pieces + j->pieces - 1) / j->pieces;
-    j->together = form_of(j->leaf_k) == PIECES ? 1 : j->pieces;
-    while (j->leaf_pieces % j->together != 0 || j->pieces % j->together != 0) j->together--;
+    j->stages = c->stages, j->boxes = c->variant & 255, j->release = c->variant >> 8;
     j->x_rows = (int)iv_size_min(a->rows, (size_t)c->tile_m);
-    j->x_bytes = (j->leaf_k + X_K - 1) / X_K * j->x_rows * 2 * X_K;
+    j->leaf_k = (int)(a->w.k_padded / (size_t)leaves);
     j->groups = (int)((a->w.n + (size_t)c->tile_n - 1) / (size_t)c->tile_n);
-    j->strided = !a->groups;
-    return places(*j, tiles).end <= SHARED_MAX;
+    return j->row_tiles >= 1 && j->leaf_warps * j->row_tiles <= WARPS_MAX && c->stages >= 2 && c->stages <= 64 &&
+           j->boxes >= 1 && j->boxes <= 8 && places(*j, tiles).end <= SHARED_MAX;
 }
 
-/* The most stages of a ring within `bytes` of shared memory, 0 if not even two. */
+/* The family's own part of a configuration: boxes of a stage, and when the next kernel may come. */
+static int variant_of(int boxes) { return boxes | 2 << 8; }
+
+/* The most stages of a ring within `bytes` of shared memory; 0 if not even two. */
 static int stages_within(const iv_gpu_linear_args *a, iv_gpu_linear_config c, size_t bytes, int most) {
     stream_job j;
     for (c.stages = most; c.stages >= 2; c.stages--)
@@ -445,17 +420,16 @@ static int stages_within(const iv_gpu_linear_args *a, iv_gpu_linear_config c, si
 enum { ALONE = SHARED_MAX, BESIDE = 113 * 1024 }; /* BESIDE: another CTA has room on the same SM */
 
 size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
-    static const int pieces[] = {1, 2, 3, 4, 6};
+    static const int boxes[] = {1, 2, 4, 6};
     size_t n = 0;
     if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 64)) return 0;
     for (int tile_m = 8; tile_m <= 64; tile_m *= 2) {
         if (!a->groups && (size_t)tile_m >= 4 * a->rows && tile_m > 8) break; /* mostly empty */
         for (int split = 1; split <= a->w.leaves; split *= 2)
             for (int rows = split; rows * (a->w.leaves / split) <= WARPS_MAX; rows *= 2)
-                for (int form = 0; form < 10; form++) {
-                    iv_gpu_linear_config c = {IV_GPU_STREAM, rows * 16, tile_m, split, 0, 0};
-                    c.variant = variant_of(pieces[form % 5], 2);
-                    c.stages = stages_within(a, c, form / 5 ? BESIDE : ALONE, 12);
+                for (int form = 0; form < 8; form++) {
+                    iv_gpu_linear_config c = {IV_GPU_STREAM, rows * 16, tile_m, split, 0, variant_of(boxes[form % 4])};
+                    c.stages = stages_within(a, c, form / 4 ? BESIDE : ALONE, 12);
                     if (c.stages == 0) continue;
                     if (n < count) out[n] = c;
                     n++;
@@ -464,40 +438,53 @@ size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
     return n;
 }
 
-/* Long stretches of rows in each stage first, then more stages, then few CTAs to a tile; see the measurements above. */
+/* Rings from the best to the worst, as measured: long stretches of rows before many stages. The first is for matrices
+ * that take long. */
+static const struct {
+    int boxes, stages_min, stages_max;
+    size_t bytes; /* of the matrix, at least */
+} rings[] = {{6, 2, 2, (size_t)150 << 20}, {4, 2, 3, 0}, {2, 2, 3, 0}, {1, 2, 8, 0}};
+
+/* 16 outputs of each CTA to a tile, or more where that saves rounds and 8 warps suffice: with few leaves it is the
+ * length of a chain that takes time. */
+static int row_tiles_for(size_t tiles, int leaf_warps, int split) {
+    size_t clusters = 132 / (size_t)split, row_tiles = (size_t)split;
+    while ((int)row_tiles * 2 * leaf_warps <= WARPS_MAX && tiles > row_tiles * clusters) row_tiles *= 2;
+    return (int)row_tiles;
+}
+
+/* The best ring that fits beside the rows of x, with as few CTAs to a tile as it needs. */
 bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
-    static const struct { int pieces, stages; } rings[] = {{4, 2}, {2, 3}};
-    if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 16)) return false;
-    size_t rows = a->rows;
-    if (a->groups) rows = iv_size_max(1, 2 * rows * a->groups->experts_per_token / a->groups->experts);
+    if (a->arithmetic != IV_TC16 || a->rows == 0 || (!a->groups && a->rows > 64)) return false;
+    size_t rows = a->rows, tiles = (a->w.n + 15) / 16;
+    if (a->groups) rows = 2 * rows * a->groups->experts_per_token / iv_size_max(1, a->groups->experts);
     int tile_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-    size_t tiles = (a->w.n + 15) / 16;
-    for (size_t r = 0; r < sizeof rings / sizeof *rings; r++)
-        for (int split = 1; split <= a->w.leaves && split <= (r ? 8 : 2) && !(a->groups && split > 1); split *= 2) {
-            int row_tiles = split; /* as many as keep 132 SMs busy */
-            while (row_tiles * 2 * (a->w.leaves / split) <= WARPS_MAX &&
-                   tiles / (size_t)(row_tiles * 2) >= (size_t)(132 / split))
-                row_tiles *= 2;
-            *c =
-                (iv_gpu_linear_config){IV_GPU_STREAM, row_tiles * 16, tile_m, split, 0, variant_of(rings[r].pieces, 2)};
-            c->stages = stages_within(a, *c, ALONE, row_tiles * (a->w.leaves / split) < WARPS_MAX ? 8 : 3);
-            if (c->stages >= rings[r].stages) return true;
+    for (size_t i = 0; i < sizeof rings / sizeof *rings; i++) {
+        if (a->w.n * a->w.k_padded * 2 < rings[i].bytes || (a->groups && rings[i].boxes > 2)) continue;
+        for (int split = 1; split <= a->w.leaves && !(a->groups && split > 1); split *= 2) {
+            if (rings[i].boxes >= 4 && split > 2) break;
+            int leaf_warps = a->w.leaves / split, row_tiles = row_tiles_for(tiles, leaf_warps, split);
+            *c = (iv_gpu_linear_config){IV_GPU_STREAM, row_tiles * 16, tile_m, split, 0, variant_of(rings[i].boxes)};
+            int spare = WARPS_MAX / (row_tiles * leaf_warps); /* fewer warps have longer rings */
+            c->stages = stages_within(a, *c, ALONE, rings[i].stages_max * spare);
+            if (c->stages >= rings[i].stages_min) return true;
         }
+    }
     return false;
 }
 
 typedef void (*stream_kernel)(const CUtensorMap, const stream_job);
-template <load_form FORM> static stream_kernel kernel_of(iv_dtype type, int tile_m) {
+static stream_kernel kernel_of(iv_dtype type, int tile_m) {
     bool bf = type == IV_BF16;
     switch (tile_m) {
-    case 8: return bf ? stream<IV_BF16, 1, 1, FORM> : stream<IV_F16, 1, 1, FORM>;
-    case 16: return bf ? stream<IV_BF16, 2, 2, FORM> : stream<IV_F16, 2, 2, FORM>;
-    case 32: return bf ? stream<IV_BF16, 4, 4, FORM> : stream<IV_F16, 4, 4, FORM>;
-    default: return bf ? stream<IV_BF16, 8, 4, FORM> : stream<IV_F16, 8, 4, FORM>;
+    case 8: return bf ? stream<IV_BF16, 1, 1> : stream<IV_F16, 1, 1>;
+    case 16: return bf ? stream<IV_BF16, 2, 2> : stream<IV_F16, 2, 2>;
+    case 32: return bf ? stream<IV_BF16, 4, 4> : stream<IV_F16, 4, 4>;
+    default: return bf ? stream<IV_BF16, 8, 4> : stream<IV_F16, 8, 4>;
     }
 }
 
-static int map_of(const iv_gpu_linear_args *a, const stream_job &j, CUtensorMap *map) {
+static int map_of(const iv_gpu_linear_args *a, CUtensorMap *map) {
     typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                         const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
                                         CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
@@ -508,17 +495,14 @@ static int map_of(const iv_gpu_linear_args *a, const stream_job &j, CUtensorMap 
         int e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
         if (e || !encode) return e ? e : cudaErrorNotSupported;
     }
-    size_t experts = a->groups ? a->groups->count : 1, row = a->w.k_padded * 2, k = piece_of(form_of(j.leaf_k));
-    size_t expert = experts > 1 ? a->w.expert_bytes : row * a->w.n;
-    bool whole = form_of(j.leaf_k) != PIECES; /* k is cut into pieces, which are a dimension of their own */
-    cuuint64_t size[4] = {k, a->w.n, a->w.k_padded / k, experts}, stride[3] = {row, k * 2, expert};
-    cuuint32_t box[4] = {(cuuint32_t)k, 16, (cuuint32_t)j.together, 1}, step[4] = {1, 1, 1, 1};
-    if (!whole) size[0] = a->w.k_padded, size[2] = experts, stride[1] = expert, box[2] = 1;
+    size_t experts = a->groups ? a->groups->count : 1, row = a->w.k_padded * 2;
+    cuuint64_t size[3] = {a->w.k_padded, a->w.n, experts},
+               stride[2] = {row, experts > 1 ? a->w.expert_bytes : row * a->w.n};
+    cuuint32_t box[3] = {BOX_K, 16, 1}, step[3] = {1, 1, 1};
     CUresult r = ((encode_function)encode)(
-        map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, whole ? 4 : 3,
-        (void *)a->w.data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        k == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+        (void *)a->w.data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : cudaErrorInvalidValue;
 }
 
@@ -527,7 +511,7 @@ typedef struct launch_form {
     cudaLaunchAttribute attribute[2];
 } launch_form;
 
-static void fill(launch_form *f, int clusters, const stream_job &j, int tiles, int threads, cudaStream_t s) {
+static void form_of(launch_form *f, int clusters, const stream_job &j, int tiles, int threads, cudaStream_t s) {
     *f = {};
     f->attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     f->attribute[0].val.programmaticStreamSerializationAllowed = 1;
@@ -550,7 +534,7 @@ static int clusters_at_once(stream_kernel kernel, const stream_job &j, int tiles
         e = cudaDeviceGetAttribute(clusters, cudaDevAttrMultiProcessorCount, device);
     else {
         launch_form f;
-        fill(&f, 1, j, tiles, threads, NULL);
+        form_of(&f, 1, j, tiles, threads, NULL);
         f.config.dynamicSmemBytes = SHARED_MAX;
         f.config.attrs = f.attribute + 1, f.config.numAttrs = 1;
         e = cudaOccupancyMaxActiveClusters(clusters, kernel, &f.config);
@@ -566,17 +550,14 @@ int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config
     launch_form f;
     if (!job_of(a, c, &j)) return cudaErrorInvalidValue;
     int tiles = c->tile_m / 8, clusters, threads = (j.leaf_warps * j.row_tiles + (tiles < 4 ? tiles : 4)) * 32;
-    load_form form = form_of(j.leaf_k);
-    stream_kernel kernel = form == WHOLE_64   ? kernel_of<WHOLE_64>(a->type, c->tile_m)
-                           : form == WHOLE_32 ? kernel_of<WHOLE_32>(a->type, c->tile_m)
-                                              : kernel_of<PIECES>(a->type, c->tile_m);
-    int e = map_of(a, j, &map);
+    stream_kernel kernel = kernel_of(a->type, c->tile_m);
+    int e = map_of(a, &map);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
     if (e == 0) e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
     if (e == 0) e = clusters_at_once(kernel, j, tiles, threads, &clusters);
     if (e) return e;
     size_t items = iv_linear_row_tiles(a, (size_t)c->tile_m) * (size_t)j.groups;
     if ((size_t)clusters > items) clusters = (int)items;
-    fill(&f, clusters, j, tiles, threads, s);
+    form_of(&f, clusters, j, tiles, threads, s);
     return cudaLaunchKernelEx(&f.config, kernel, map, j);
 }
