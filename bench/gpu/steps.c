@@ -1,7 +1,8 @@
 /* bench_steps MODEL [flags]: steps of the whole engine, one open model for many cases.
  *
  *     --cases LIST     decode:BATCH:CONTEXT   milliseconds of a step that gives each of BATCH sequences a token behind
- *                                             CONTEXT others
+ *                                             CONTEXT others, on average over the steps measured; and how much of
+ *                                             it is planning, sampling on the host and events
  *                      prefill:TOKENS         milliseconds until a prompt's first token
  *                      latency:BATCH:IN:OUT   seconds until BATCH requests are read and answered
  *     --numerics LIST  invar, vanilla, bio: an engine each, one after the other
@@ -114,31 +115,47 @@ static void record_head(const bench *b, const char *what) {
     fprintf(b->records, "\", \"device\": \"%s\", \"gpus\": %zu, ", b->info.device, b->info.tensor_parallel_size);
 }
 
-static void report_ms(const bench *b, const one_case *c, double ms) {
+static void report_ms(const bench *b, const one_case *c, double ms, double host_ms) {
     size_t rows = c->kind == DECODE ? 1 : c->in;
     const char *what = c->kind == DECODE ? "decode" : "prefill";
-    printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s\n", b->info.numerics, what, c->batch, c->in,
-           ms, 1e3 * (double)(c->batch * rows) / ms);
+    printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s  %.3f ms of it outside the model\n",
+           b->info.numerics, what, c->batch, c->in, ms, 1e3 * (double)(c->batch * rows) / ms, host_ms);
     if (!b->records) return;
     record_head(b, "model");
     fprintf(b->records, "\"what\": \"%s\", \"batch\": %zu, \"rows\": %zu, \"context\": %zu, \"ms\": %.4f}\n", what,
             c->batch, rows, c->in, ms);
 }
 
+/* Of the steps since `before`, what is not the model's, in milliseconds a step. */
+static double host_ms(const bench *b, const iv_engine_stats *before) {
+    iv_engine_stats s;
+    iv_engine_get_stats(b->engine, &s);
+    double seconds = s.step_seconds - before->step_seconds - (s.forward_seconds - before->forward_seconds);
+    return 1e3 * seconds / (double)(s.steps - before->steps);
+}
+
+/* Tokens that a sequence has by the middle of the steps measured beside its prompt: those of the steps in which the
+ * others' prompts are read, too. */
+static size_t grown(const bench *b, const one_case *c) {
+    return c->batch * c->in / b->options.max_num_batched_tokens / 2 + WARM_STEPS + b->turns * WINDOW_STEPS / 2;
+}
+
 /* All sequences are read first, then nothing but decoding is timed, a window of steps at a time. */
 static void run_decode(bench *b, const one_case *c) {
     size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2, tokens;
     size_t most = reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2;
-    size_t room_left = b->options.max_model_len - c->in;
+    size_t prompt = c->in > grown(b, c) ? c->in - grown(b, c) : 1, room_left = b->options.max_model_len - prompt;
+    iv_engine_stats before;
     uint64_t *ids = room(c->batch, sizeof *ids);
     double taken[TURNS_MAX];
     bool busy;
     iv_error err;
     if (most > room_left) most = room_left;
-    for (size_t i = 0; i < c->batch; i++) ids[i] = submit(b, c->in, most);
+    for (size_t i = 0; i < c->batch; i++) ids[i] = submit(b, prompt, most);
     do tokens = step(b, &busy, 0, NULL);
     while (busy && tokens < c->batch);
     for (int i = 0; i < WARM_STEPS; i++) step(b, &busy, 0, NULL);
+    iv_engine_get_stats(b->engine, &before);
     for (size_t turn = 0; turn < b->turns; turn++) {
         double start = now();
         tokens = 0;
@@ -146,15 +163,18 @@ static void run_decode(bench *b, const one_case *c) {
         taken[turn] = 1e3 * (now() - start) / WINDOW_STEPS;
         if (tokens != c->batch * WINDOW_STEPS) usage("the batch did not stay whole in", "decode (more memory?)");
     }
+    double outside = host_ms(b, &before);
     for (size_t i = 0; i < c->batch; i++)
         if (iv_engine_cancel(b->engine, ids[i], &err) != IV_OK) continue;
     drain(b);
     free(ids);
-    report_ms(b, c, median(taken, b->turns));
+    report_ms(b, c, median(taken, b->turns), outside);
 }
 
 static void run_prefill(bench *b, const one_case *c) {
     double taken[TURNS_MAX];
+    iv_engine_stats before;
+    iv_engine_get_stats(b->engine, &before);
     for (size_t turn = 0; turn <= b->turns; turn++) { /* the first warms up */
         bool busy = true;
         double start = now();
@@ -163,7 +183,7 @@ static void run_prefill(bench *b, const one_case *c) {
         if (turn) taken[turn - 1] = 1e3 * (now() - start);
         if (busy) drain(b);
     }
-    report_ms(b, c, median(taken, b->turns));
+    report_ms(b, c, median(taken, b->turns), host_ms(b, &before));
 }
 
 static void run_latency(bench *b, const one_case *c) {
