@@ -352,7 +352,6 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
 /* ---- other weights ------------------------------------------------------------------------------------- */
 
 iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err) {
-    if (r->gpus) return iv_fail(err, IV_UNSUPPORTED, "update_weights: not on GPUs yet");
     if (r->processes) return iv_fail(err, IV_UNSUPPORTED, "update_weights: not under mpirun: use ranks of one process");
     if (!r->lost) return IV_OK;
     *err = r->why;
