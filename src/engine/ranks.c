@@ -358,9 +358,10 @@ iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err) {
     return r->why.status;
 }
 
-/* Helpers wait in a broadcast, and the next one shows them what is written here. */
+/* Helpers wait in a broadcast, and the next one shows them what is written here. GPUs know already. */
 void iv_ranks_use_model(iv_engine *e) {
     const iv_model *m = e->model;
+    if (e->ranks->gpus) return;
     e->forward->model = m;
     for (size_t i = 0; i < e->ranks->helper_count; i++) e->ranks->helpers[i].forward->model = m = m->next;
 }
