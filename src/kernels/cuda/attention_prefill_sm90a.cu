@@ -338,6 +338,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
+    /* The warpgroups ask for products in turn, so that one weighs while another's products run: a barrier each, at which
+     * the group before arrives. */
+    __device__ __forceinline__ void take_turn(void) { iv_named_sync(1 + group, 256); }
+    __device__ __forceinline__ void pass_turn(void) { iv_named_arrive(group + 1 < GROUPS ? group + 2 : 1, 256); }
+
     stage<z::K_STAGES> k; /* of the next block's keys and values */
     stage<z::V_STAGES> v;
 
@@ -354,7 +359,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
         wait_keys();
+        take_turn();
         ask_scores(q, keys());
+        pass_turn();
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
         give(&at.s->k_empty[k.at]), k.next();
@@ -366,8 +373,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int b = first + 1; b <= last; b++) {
             bool end = b % EACH == 0;
             wait_keys();
+            take_turn();
             ask_scores(q, keys());
             ask_values(values(), fresh);
+            pass_turn();
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[k.at]), k.next();
@@ -435,14 +444,25 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         iv_registers_take<GROUPS == 3 ? 160 : 240>();
         consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
+        if (c.group == GROUPS - 1) c.pass_turn(); /* the first is the first group's */
         item i;
         for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
+        if (c.group == 0) c.take_turn();
     }
+}
+
+/* All pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
+static int map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
+    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type);
+    uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK};
+    uint32_t box[2] = {IV_CHUNK_ELEMENTS, IV_ATTENTION_BLOCK};
+    if (size[1] > INT32_MAX) return cudaErrorInvalidValue;
+    return iv_map_make(map, kv->type, kv->pages, 2, size, &row, box);
 }
 
 template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, cudaStream_t stream) {
     CUtensorMap pages, queries;
-    int failed = iv_map_pages(&pages, &a->kv), tokens = ROWS / (int)a->shape.group;
+    int failed = map_pages(&pages, &a->kv), tokens = ROWS / (int)a->shape.group;
     if (failed) return failed;
     uint64_t head = DIM * 2, size[3] = {DIM, a->shape.heads, a->rows}, stride[2] = {head, head * a->shape.heads};
     uint32_t box[3] = {IV_CHUNK_ELEMENTS, (uint32_t)a->shape.group, (uint32_t)tokens};
