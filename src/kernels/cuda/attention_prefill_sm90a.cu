@@ -79,7 +79,7 @@ template <int DIM> struct producer {
     template <int STAGES>
     __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, stage<STAGES> &n, int row) {
         uint32_t bar = iv_shared(full + n.at);
-        iv_mbar_wait(iv_shared(empty + n.at), n.phase ^ 1);
+        iv_mbar_wait_idle(iv_shared(empty + n.at), n.phase ^ 1);
         iv_mbar_expect(bar, z::STAGE);
 #pragma unroll
         for (int c = 0; c < z::CHUNKS; c++)
@@ -91,7 +91,7 @@ template <int DIM> struct producer {
     __device__ __forceinline__ void load_queries(const item &i, int j) {
         int buffer = j % z::QUERIES;
         uint32_t bar = iv_shared(&at.s->q_full[buffer]);
-        iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
+        iv_mbar_wait_idle(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
         iv_mbar_expect(bar, query_bytes);
         for (int c = 0; c < z::CHUNKS; c++)
             iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
@@ -181,12 +181,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
-     * of the block stays as it is. */
-    __device__ __forceinline__ void weigh(int b, bool masked, float (&alpha)[2]) {
+     * of the block stays as it is. Not MASKED: every row sees every key. */
+    template <bool MASKED> __device__ __forceinline__ void weigh_block(int b, float (&alpha)[2]) {
         bool see[2] = {true, true};
 #pragma unroll
         for (int i = 0; i < 32; i++) score[i] = __fmul_rn(score[i], p.scale);
-        if (__builtin_expect(masked, 0)) {
+        if (MASKED) {
             int key = b * BLOCK + 2 * t;
 #pragma unroll
             for (int h = 0; h < 2; h++) see[h] = high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK;
@@ -367,7 +367,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         give(&at.s->k_empty[k.at]), k.next();
         float alpha[2];
         bool fresh = true;
-        weigh(first, first >= hidden_from || first < seen_from, alpha);
+        weigh_block<true>(first, alpha);
         wait_values();
         round_weights();
         for (int b = first + 1; b <= last; b++) {
@@ -382,7 +382,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             give(&at.s->k_empty[k.at]), k.next();
             split_end e;
             if (end) e = end_split();
-            weigh(b, b >= hidden_from || b < seen_from, alpha);
+            if (b >= hidden_from || b < seen_from)
+                weigh_block<true>(b, alpha);
+            else
+                weigh_block<false>(b, alpha);
             iv_wgmma_hold(score); /* weighed before the wait, not after */
             uint64_t *values_given = &at.s->v_empty[v.at];
             v.next();

@@ -68,6 +68,7 @@ template <class T> static inline void red_release_gpu_global_add_s32(T *p, int v
 
 // ---- barriers ----
 
+static inline void nanosleep_u32(uint32_t) {}
 static inline void griddepcontrol_wait() { wait_for_last(); }
 static inline void griddepcontrol_launch_dependents() { release_next(); }
 
