@@ -149,12 +149,12 @@ static void close_worker(cutter *c, int64_t end) {
 }
 
 /* The next worker begins where the cost within `tile`, before which there is a cost of `before`, is nearest to `cost`;
- * none if the one before begins there. With `whole`, where a slice begins. */
-static void cut(cutter *c, int tile, int64_t before, int64_t cost, bool whole) {
+ * none if the one before begins there. */
+static void cut(cutter *c, int tile, int64_t before, int64_t cost) {
     const iv_attention_tile *t = &c->tiles[tile];
     int n = tile_splits(t);
     int64_t each = cost_before(t, n);
-    int slice = (int)(cost / each), split = whole ? (cost % each > each / 2 ? n : 0) : cut_near(t, cost % each);
+    int slice = (int)(cost / each), split = cut_near(t, cost % each);
     int share = -1, part = 0;
     if (split == n) slice++, split = 0;
     int64_t at = before + slice * each + cost_before(t, split);
@@ -173,31 +173,58 @@ static void cut(cutter *c, int tile, int64_t before, int64_t cost, bool whole) {
         .tile = tile, .unit = slice * n + split, .share_first = share, .part_first = part, .share_last = -1};
 }
 
-static void make_cuts(cutter *c, int workers, bool whole) {
-    int64_t total = 0, before = 0;
-    for (int i = 0; i < c->tile_count; i++)
-        total += c->g->slices * cost_before(&c->tiles[i], tile_splits(&c->tiles[i]));
-    c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
-    c->worker_count = 1, c->share_count = 0, c->partial_rows = 0, c->last = c->longest = 0;
+/* The cost of a tile. */
+static int64_t tile_cost(const cutter *c, int tile) {
+    return c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
+}
+
+/* Cuts that give every worker the same, wherever they fall. */
+static void cut_evenly(cutter *c, int workers, int64_t total) {
+    int64_t before = 0;
     for (int w = 1, tile = 0; w < workers; w++) {
         int64_t target = total * w / workers;
-        for (;; tile++) {
-            int64_t here = c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
-            if (target < before + here) break;
-            before += here;
-        }
-        cut(c, tile, before, target - before, whole);
+        for (; target >= before + tile_cost(c, tile); tile++) before += tile_cost(c, tile);
+        cut(c, tile, before, target - before);
     }
+}
+
+/* Cuts at the beginnings of slices that are nearest to even ones, and within slices that have several workers: a worker
+ * has a part in one share at most. */
+static void cut_slices(cutter *c, int workers, int64_t total) {
+    int64_t before = 0;
+    int begun = 0;
+    for (int tile = 0; tile < c->tile_count; before += tile_cost(c, tile++)) {
+        int64_t each = tile_cost(c, tile) / c->g->slices;
+        for (int slice = 0; slice < c->g->slices; slice++) {
+            int64_t end = before + (slice + 1) * each;
+            int64_t half = each * workers < total ? each * workers : total; /* of a slice or of a worker's work */
+            int parts = (int)((2 * end * workers - half) / (2 * total)) + 1 - begun;
+            if (parts < 0) parts = 0;
+            for (int k = 0; k < parts; k++) cut(c, tile, before, slice * each + each * k / parts);
+            begun += parts;
+        }
+    }
+}
+
+static void make_cuts(cutter *c, int workers, bool slices) {
+    int64_t total = 0;
+    for (int i = 0; i < c->tile_count; i++) total += tile_cost(c, i);
+    c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
+    c->worker_count = 1, c->share_count = 0, c->partial_rows = 0, c->last = c->longest = 0;
+    if (slices)
+        cut_slices(c, workers, total);
+    else
+        cut_evenly(c, workers, total);
     close_worker(c, total);
 }
 
-/* Slices stay whole, and nothing is merged, unless that takes a twentieth longer: fewer workers than there are stream
- * as fast as memory can. */
+/* Cuts where slices begin mean fewer merges, or none: they are made unless that takes a twentieth longer. That much
+ * costs nothing where memory is what limits: fewer workers than there are stream as fast as it can. */
 static void share_out(cutter *c, int workers) {
     make_cuts(c, workers, true);
-    int64_t whole = c->longest;
+    int64_t longest = c->longest;
     make_cuts(c, workers, false);
-    if (whole <= c->longest + c->longest / 20) make_cuts(c, workers, true);
+    if (longest <= c->longest + c->longest / 20) make_cuts(c, workers, true);
     for (int w = 0; w < c->worker_count; w++) {
         iv_attention_worker *here = &c->workers[w], *next = here + 1;
         bool last = w + 1 == c->worker_count;
