@@ -453,45 +453,69 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    /* out = the chain over one block's values. */
-    __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
-        float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
+    /* What a warp needs of a block of values, brought while the block before is at work. */
+    typedef struct fragments {
+        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
+        float alpha[2], sum_alpha, p[BLOCK / 8];
+    } fragments;
+
+    __device__ __forceinline__ void fetch(fragments &f, uint32_t block, int in_split) {
+        f.alpha[0] = s->alpha[in_split][g], f.alpha[1] = s->alpha[in_split][g + 8];
+        f.sum_alpha = s->alpha[in_split][sum_row];
         uint32_t weights =
             iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
-        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
+#pragma unroll
+        for (int j = 0; j < BLOCK / 8; j++) f.p[j] = s->p[sum_row * P_STRIDE + in_split * BLOCK + sum_lane + j * 8];
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
-            load_matrices(a[k], weights + k * 32);
+            load_matrices(f.a[k], weights + k * 32);
             if constexpr (z::TILES == 2)
-                load_matrices_turned(b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+                load_matrices_turned(f.b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
             else if (k % 2 == 0)
-                load_matrices_turned(b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
+                load_matrices_turned(f.b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
         }
+    }
+
+    /* out = the chain over one block's values, and meanwhile its share of a lane's sum. */
+    __device__ __forceinline__ void values(const fragments &f, bool first) {
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
+            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], f.alpha[j / 2]);
+        sum = first ? 0.0f : __fmul_rn(sum, f.sum_alpha);
 #pragma unroll
-        for (int k = 0; k < BLOCK / 16; k++)
+        for (int k = 0; k < BLOCK / 16; k++) {
             if constexpr (z::TILES == 2) {
-                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
-                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
+                mma<TYPE>(out[0], f.a[k], f.b[k][0], f.b[k][1]);
+                mma<TYPE>(out[1], f.a[k], f.b[k][2], f.b[k][3]);
             } else
-                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+                mma<TYPE>(out[0], f.a[k], f.b[k / 2][k % 2 * 2], f.b[k / 2][k % 2 * 2 + 1]);
+            sum = __fadd_rn(__fadd_rn(sum, f.p[2 * k]), f.p[2 * k + 1]);
+        }
     }
 
-    /* The lane sums of the split, folded. */
-    __device__ __forceinline__ void add_lanes(int first, int last) {
-        float l = 0.0f;
-        for (int i = first; i <= last; i++) {
-            const float *w = &s->p[sum_row * P_STRIDE + i * BLOCK + sum_lane];
-            l = __fmul_rn(l, s->alpha[i][sum_row]);
+    __device__ __forceinline__ void wait_full(ring_place r) { iv_mbar_wait(iv_shared(&s->full[r.stage]), r.phase); }
+
+    /* The split's values, and its lane sums, folded. */
+    __device__ __forceinline__ void all_values(int first, int n) {
+        fragments f[2];
+        wait_full(at);
+        fetch(f[0], ring + at.stage * z::STAGE, first);
 #pragma unroll
-            for (int j = 0; j < BLOCK / 8; j++) l = __fadd_rn(l, w[j * 8]);
+        for (int i = 0; i < EACH; i++) {
+            if (i >= n) break;
+            ring_place next = ahead<z::STAGES>(at, 1);
+            if (i + 1 < n) {
+                wait_full(next);
+                fetch(f[(i + 1) % 2], ring + next.stage * z::STAGE, first + i + 1);
+            }
+            values(f[i % 2], i == 0);
+            __syncwarp();
+            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
+            at = next;
         }
 #pragma unroll
-        for (int i = 4; i; i /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, i));
-        sum = l;
+        for (int i = 4; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
     }
 
     __device__ __forceinline__ void one_split(const iv_attention_run &r, int split) {
@@ -501,7 +525,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         float x[4][4];
         if (here) {
             ring_place from = ahead<z::STAGES>(at, b - first);
-            iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
+            wait_full(from);
             scores(x, ring + from.stage * z::STAGE);
             bool masked =
                 b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
@@ -515,14 +539,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
         meet();
-        add_lanes(first - split * EACH, last - split * EACH); /* while values are on their way */
-        for (int i = first; i <= last; i++) {
-            iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
-            values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
-            __syncwarp();
-            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
-            at = ahead<z::STAGES>(at, 1);
-        }
+        all_values(first - split * EACH, n);
     }
 
     /* The split joins the total. */
