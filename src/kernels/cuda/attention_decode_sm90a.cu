@@ -14,7 +14,8 @@ enum {
     RING_BYTES = 192 * 1024,
     P_STRIDE = IV_ATTENTION_SPLIT + 4, /* floats: no bank conflicts */
     W_STRIDE = IV_ATTENTION_SPLIT + 8,
-    JOIN_SLOTS = 128 /* states merged at a time */
+    JOIN_SLOTS = 128, /* states merged at a time */
+    FEW = 8           /* states that every thread looks at by itself */
 };
 
 typedef struct shared_state {
@@ -223,6 +224,39 @@ IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *stat
     }
 }
 
+/* merge_parts below where states are few: each thread joins them by itself, without a word to the others. */
+template <int DIM, iv_dtype TYPE>
+static __device__ __noinline__ void merge_few(const iv_attention_params &p, const iv_attention_run r,
+                                              const iv_attention_share share, int part, int parts) {
+    constexpr int FOURS = DIM / 4;
+    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
+    for (int four = part * all / parts + threadIdx.x; four < (part + 1) * all / parts; four += CONSUMERS) {
+        int row = four / FOURS, position = position_of(r, row);
+        float2 e[FEW];
+        float4 o[FEW];
+#pragma unroll
+        for (int i = 0; i < FEW; i++) {
+            const float *state = p.partial + (size_t)(share.partial + min(i, count - 1) * rows + row) * p.stride;
+            e[i] = __ldcg((const float2 *)(state + p.stride - 2));
+            o[i] = __ldcg((const float4 *)state + four % FOURS);
+        }
+        float m = -INFINITY, sum = -0.0f;
+        float4 t = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+#pragma unroll
+        for (int i = 0; i < FEW; i++) {
+            if (i >= count || !part_seen(p, r, share.split, position, i)) continue;
+            iv_attention_join j = iv_attention_merge(&m, e[i].x);
+            sum = iv_attention_joined(sum, e[i].y, j);
+            t.x = iv_attention_joined(t.x, o[i].x, j), t.y = iv_attention_joined(t.y, o[i].y, j);
+            t.z = iv_attention_joined(t.z, o[i].z, j), t.w = iv_attention_joined(t.w, o[i].w, j);
+        }
+        size_t to;
+        if (!place(p, r, row, &to)) continue;
+        to += four % FOURS * 4;
+        put<TYPE>(p, to, t.x, t.y, sum), put<TYPE>(p, to + 2, t.z, t.w, sum);
+    }
+}
+
 /* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states
  * are in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
@@ -317,7 +351,10 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
             count_part_around(p, r.share, share.parts);
         }
         meet();
-        merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
+        if (r.splits - share.split < FEW)
+            merge_few<DIM, TYPE>(p, r, share, r.part, share.parts);
+        else
+            merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
         return;
     }
     if (threadIdx.x == 0) {
@@ -496,23 +533,35 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ void wait_full(ring_place r) { iv_mbar_wait(iv_shared(&s->full[r.stage]), r.phase); }
 
+    /* Brings the next of a split's blocks of values, whose stage is free again then. */
+    __device__ __forceinline__ void fetch_next(fragments &f, int in_split) {
+        fetch(f, ring + at.stage * z::STAGE, in_split);
+        __syncwarp();
+        if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
+        at = ahead<z::STAGES>(at, 1);
+    }
+
+    /* Block i's values, of which `now` holds what is needed, and into `next` what the block after it needs: before, if
+     * that is there already. */
+    __device__ __forceinline__ void step(const fragments &now, fragments &next, int first, int i, int n) {
+        bool more = i + 1 < n;
+        bool early = more && __all_sync(~0u, iv_mbar_test(iv_shared(&s->full[at.stage]), at.phase));
+        if (early) fetch_next(next, first + i + 1);
+        values(now, i == 0);
+        if (!more || early) return;
+        wait_full(at);
+        fetch_next(next, first + i + 1);
+    }
+
     /* The split's values, and its lane sums, folded. */
     __device__ __forceinline__ void all_values(int first, int n) {
-        fragments f[2];
+        fragments even, odd;
         wait_full(at);
-        fetch(f[0], ring + at.stage * z::STAGE, first);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            if (i >= n) break;
-            ring_place next = ahead<z::STAGES>(at, 1);
-            if (i + 1 < n) {
-                wait_full(next);
-                fetch(f[(i + 1) % 2], ring + next.stage * z::STAGE, first + i + 1);
-            }
-            values(f[i % 2], i == 0);
-            __syncwarp();
-            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
-            at = next;
+        fetch_next(even, first);
+#pragma unroll 1
+        for (int i = 0; i < n; i += 2) {
+            step(even, odd, first, i, n);
+            if (i + 1 < n) step(odd, even, first, i + 1, n);
         }
 #pragma unroll
         for (int i = 4; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
@@ -631,12 +680,13 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait
-     * for one another. */
-    __device__ __forceinline__ void work(iv_attention_walk w, float4 *stage, bool wait) {
-        iv_attention_run r, first;
-        iv_attention_share share, first_share;
-        bool have_first = false, open = false;
-        while (iv_walk_next(p, w, r)) {
+     * for one another; the first one is looked up again then. */
+    __device__ __forceinline__ void work(int worker, iv_attention_walk w, float4 *stage, bool wait) {
+        iv_attention_run r;
+        iv_attention_share share;
+        bool first_open = false, open = false;
+        int runs = 0;
+        for (; iv_walk_next(p, w, r); runs++) {
             share = share_of(r);
             open = run(r, share);
             if (!open) continue;
@@ -644,11 +694,16 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 finish_share<DIM, TYPE>(p, s, stage, r, share, false);
             else if (threadIdx.x == 0)
                 count_part_around(p, r.share, share.parts);
-            if (!have_first) first = r, first_share = share, have_first = true;
+            first_open |= runs == 0;
         }
-        if (!wait || !have_first) return;
-        finish_share<DIM, TYPE>(p, s, stage, first, first_share, true);
-        if (open && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
+        if (!wait) return;
+        if (first_open && runs > 1) {
+            iv_attention_run first;
+            w = iv_walk_start(p, worker);
+            iv_walk_next(p, w, first);
+            finish_share<DIM, TYPE>(p, s, stage, first, share_of(first), true);
+        }
+        if (open) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
     }
 };
 
@@ -686,7 +741,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     iv_dependency_wait();
     iv_dependency_release();
     while (worker < n) {
-        c.work(w, (float4 *)start, wait);
+        c.work(worker, w, (float4 *)start, wait);
         worker += gridDim.x;
         if (worker < n) w = iv_walk_start(p, worker);
     }
