@@ -64,10 +64,13 @@ template <class T> static inline void atom_add_acq_rel_gpu_global_s32(int &befor
     before = *p, *p += v;
 }
 
-template <class T> static inline void red_release_gpu_global_add_s32(T *p, int v) { *p += v; }
+template <class T> static inline void red_release_gpu_global_inc_u32(T *p, int last) {
+    *p = (uint32_t)*p >= (uint32_t)last ? 0 : *p + 1;
+}
 
 // ---- barriers ----
 
+static inline void nanosleep_u32(uint32_t) {}
 static inline void griddepcontrol_wait() { wait_for_last(); }
 static inline void griddepcontrol_launch_dependents() { release_next(); }
 
