@@ -27,7 +27,7 @@ template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_park(float4 *place, co
 template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_join_parked(const float4 *place, float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++) {
-        float4 v = place[j * THREADS];
+        float4 v = iv_load_shared4(iv_shared(place) + j * THREADS * 16);
         d[4 * j] = __fadd_rn(v.x, d[4 * j]), d[4 * j + 1] = __fadd_rn(v.y, d[4 * j + 1]);
         d[4 * j + 2] = __fadd_rn(v.z, d[4 * j + 2]), d[4 * j + 3] = __fadd_rn(v.w, d[4 * j + 3]);
     }
@@ -89,7 +89,8 @@ template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int
     if constexpr (S::MATES == 1) {
         if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, m.mate));
+        uint32_t mate = S::WIDE && S::PMATES == 1 ? (uint32_t)lane : m.mate;
+        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, mate));
     }
 }
 
@@ -208,36 +209,37 @@ IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared
     } else {
         iv_wgmma_drain<S>(m, f, v.c);
         iv_wgmma_add(v.c, v.a);
+        iv_wgmma_add(v.c, v.b);
     }
 }
 
 /* The root: in c, of two leaves in b. The other of the two is free then. */
 template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
-    if constexpr (S::LEAVES >= 4) iv_wgmma_add(v.c, v.b);
+    if constexpr (S::LEAVES == 4) iv_wgmma_add(v.c, v.b);
     if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
 }
 
 /* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each. */
 template <class S, bool FLOWING, int FIRST>
 IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
-                                   const iv_wgmma_tile &t, const iv_wgmma_spot &s, float (&a)[S::COUNT],
+                                   int made, const iv_wgmma_spot &s, float (&a)[S::COUNT],
                                    const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
     int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
-    iv_wgmma_emit_part<S, FIRST>(plan, t, s, m.park + threadIdx.x, root, old);
+    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root, old);
     if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
     if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
-        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, t, s, a, root, old);
+        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root, old);
 }
 
 template <class S, bool FLOWING>
-IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int at,
-                                  int rank, iv_wgmma_nodes<S> &v) {
+IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                  iv_wgmma_nodes<S> &v) {
     float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c, (&old)[S::COUNT] = S::LEAVES == 2 ? v.c : v.b;
     iv_wgmma_finish<S>(m, v);
-    iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
-    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, t);
+    __syncwarp();
+    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
     iv_wgmma_ask<S>(plan, s, old);
-    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, t, s, v.a, root, old);
+    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, v.a, root, old);
 }
 
 /* A swapped tile, by its own consumers. */
@@ -258,24 +260,21 @@ IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile
 
 /* Tile after tile. Where leaves have blocks enough, the outputs of a tile are made while the next begins. */
 template <class S>
-IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first,
-                                     int step, int rank) {
+IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
     bool flows = plan.blocks > S::COUNT / 4 / IV_PART;
-    if (threadIdx.x >= 128 && flows && first < tiles)
+    if (threadIdx.x >= 128 && flows && tiles > 0)
         iv_mbar_wait(m.full + 8, 0); /* so that one warpgroup rests while the other multiplies */
-    for (int at = first; at < tiles; at += step) {
+    for (int at = 0; at < tiles; at++) {
         iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-        iv_wgmma_expect<S>(plan, m, at, rank);
         iv_wgmma_subtree<S>(plan, m, f, v);
-        for (; flows && at + step < tiles; at += step) {
+        for (; flows && at + 1 < tiles; at++) {
             iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-            iv_wgmma_emit_wide<S, true>(plan, m, f, at, rank, v);
-            iv_wgmma_expect<S>(plan, m, at + step, rank);
+            iv_wgmma_emit_wide<S, true>(plan, m, f, at, v);
             iv_wgmma_subtree<S>(plan, m, f, v);
         }
-        iv_wgmma_emit_wide<S, false>(plan, m, f, at, rank, v);
+        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v);
     }
 }
 
@@ -311,7 +310,8 @@ template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan
     iv_wgmma_shared m;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
-    m.rows = (int *)(bars + 16 * plan.stages), m.prefix = m.rows + S::TOKENS;
+    m.rows = (int *)(bars + 16 * plan.stages), m.tiles = (iv_wgmma_tile *)(m.rows + S::TOKENS);
+    m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
             iv_mbar_init(m.full + 8 * s, gathered ? 2 : 1);
@@ -357,7 +357,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         if constexpr (S::MOVED) iv_registers_take<232>();
         iv_dependency_wait();
         if constexpr (S::WIDE)
-            iv_wgmma_consume_wide<S>(plan, m, tiles, first, step, rank);
+            iv_wgmma_consume_wide<S>(plan, m, first < tiles ? (tiles - first + step - 1) / step : 0);
         else
             iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
     }
@@ -384,7 +384,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             iv_wgmma_kernel<S>,
             S::STAGE,
             S::THREADS,
-            S::PARK + 4 * S::TOKENS,
+            S::PARK + 4 * S::TOKENS + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES,
             S::CTAS};
 }

@@ -135,60 +135,63 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
 /* ---- tokens on P ------------------------------------------------------------------------------------------- */
 
 /* A thread's roots there: chunk j has (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) with n 8 j on. Its
- * warpgroup emits them in parts of four chunks, between the blocks of the next tile. */
+ * warpgroup emits them in parts of four chunks, between the blocks of the next tile.
+ *
+ * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
+ * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
+ * eight pieces of a row are rotated, so that neither meets a bank twice. */
 enum { IV_PART = 4 };
 
-/* How a tile's outputs are made: a part of a matrix that is all there in pairs of outputs, anything else one by one. */
+/* How a tile's outputs are made: a tile that is all there by rows, anything else one by one. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_ANY } iv_wgmma_way;
 
-/* A thread's first output. */
+/* Where a lane's first piece of a row goes; not set for any way. */
 struct iv_wgmma_spot {
     iv_wgmma_way way;
-    int token, n;
-    char *out; /* where it goes, if not any way */
+    char *out;
+    const float *bias;
 };
 
 template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    bool pairs = !plan.weighted && plan.out_stride % 2 == 0 && (uintptr_t)plan.out % (swiglu ? 4 : 8) == 0 &&
-                 (uintptr_t)plan.bias % 8 == 0 && !(swiglu && plan.bias);
-    iv_wgmma_spot s = {IV_WAY_ANY, t.p + (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4,
-                       t.q + (int)threadIdx.x % 4 * 2};
-    if (pairs && t.q + S::QN <= plan.n && t.p + S::PN <= t.rows)
-        s.way = swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
-    size_t row = (size_t)(t.first + s.token) * plan.out_stride;
-    s.out = (char *)plan.out + (swiglu ? (row + t.q / 2 + threadIdx.x % 4 * 2) * 2 : (row + s.n) * 4);
+    bool rows = !plan.weighted && plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
+                (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias);
+    iv_wgmma_spot s = {IV_WAY_ANY, NULL, NULL};
+    if (!rows || t.q + S::QN > plan.n || t.p + S::PN > t.rows) return s;
+    int thread = iv_thread_here(), token = thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
+    size_t row = (size_t)(t.first + t.p + token) * plan.out_stride;
+    s.way = swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
+    if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
     return s;
-}
-
-/* Brings the part of the residual stream that a tile adds to into L2. */
-template <class S>
-IV_DEVICE void iv_wgmma_expect(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
-    if (plan.epilogue != IV_GPU_RESIDUAL) return;
-    iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
-    for (int i = threadIdx.x; i < S::PN * (S::QN / 32); i += S::CONSUMERS) {
-        int token = t.p + i / (S::QN / 32), n = t.q + i % (S::QN / 32) * 32;
-        if (token < t.rows && n < plan.n)
-            iv_prefetch_l2((const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n);
-    }
 }
 
 /* Asks for what the roots are added to. */
 template <class S>
 IV_DEVICE void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_spot &s, float (&old)[S::COUNT]) {
     if (s.way != IV_WAY_RESIDUAL) return;
-    const float *above = (const float *)s.out, *below = above + 8 * plan.out_stride;
 #pragma unroll
     for (int j = 0; j < S::COUNT / 4; j++) {
-        float2 u = iv_load2(above + 8 * j), v = iv_load2(below + 8 * j);
-        old[4 * j] = u.x, old[4 * j + 1] = u.y, old[4 * j + 2] = v.x, old[4 * j + 3] = v.y;
+        float4 v = iv_load4((const float *)s.out + j / IV_PART * IV_PART * 8 + j % IV_PART * 4 * plan.out_stride);
+        old[4 * j] = v.x, old[4 * j + 1] = v.y, old[4 * j + 2] = v.z, old[4 * j + 3] = v.w;
     }
 }
 
-/* Any tile: four chunks at `place`, S::CONSUMERS apart. */
+/* The warp's rows: where this lane's fragments go (its own row, and 8 rows on), and where it reads. */
+template <class S> IV_DEVICE char *iv_wgmma_row_to(const iv_wgmma_shared &m, int thread) {
+    return (char *)(m.park + thread / 32 * 32 + thread % 32 / 16 * S::CONSUMERS) + thread % 16 / 4 * 128;
+}
+template <class S> IV_DEVICE const char *iv_wgmma_row_from(const iv_wgmma_shared &m, int thread) {
+    return (const char *)(m.park + thread / 32 * 32) + thread % 32 / 8 * 128;
+}
+
+/* Any tile: four chunks from `first` on, which lie at the thread's own place. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const float4 *place, int token,
-                                 int n) {
+IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, int first) {
+    iv_wgmma_tile t = m.tiles[made % IV_TILES];
+    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 4,
+        n = t.q + thread % 4 * 2 + 8 * first;
+    const float4 *place = m.park + thread;
     iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, token), iv_wgmma_place_of(plan, t, token + 8)};
     if (plan.epilogue != IV_GPU_SWIGLU) {
 #pragma unroll 1
@@ -217,59 +220,79 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_tile 
 
 /* A sum that is NaN is the canonical one on this machine. */
 template <class S, int FIRST>
-IV_DEVICE void iv_wgmma_emit_pairs(const iv_wgmma_plan &plan, const iv_wgmma_spot &s, const float (&root)[S::COUNT],
-                                   const float (&old)[S::COUNT]) {
-    float *above = (float *)s.out + 8 * FIRST, *below = above + 8 * plan.out_stride;
+IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * FIRST;
+    int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
+    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
 #pragma unroll
     for (int j = 0; j < IV_PART; j++) {
-        constexpr int AT = 4 * FIRST;
-        float2 u = make_float2(root[AT + 4 * j], root[AT + 4 * j + 1]),
-               v = make_float2(root[AT + 4 * j + 2], root[AT + 4 * j + 3]);
-        if (plan.bias) {
-            float2 b = iv_load2(plan.bias + s.n + 8 * (FIRST + j));
-            u.x = __fadd_rn(u.x, b.x), u.y = __fadd_rn(u.y, b.y);
-            v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y);
-        }
-        if (s.way == IV_WAY_RESIDUAL) {
-            u.x = __fadd_rn(old[AT + 4 * j], u.x), u.y = __fadd_rn(old[AT + 4 * j + 1], u.y);
-            v.x = __fadd_rn(old[AT + 4 * j + 2], v.x), v.y = __fadd_rn(old[AT + 4 * j + 3], v.y);
-        }
-        iv_store2(above + 8 * j, u);
-        iv_store2(below + 8 * j, v);
+        char *p = to + ((piece + 2 * j) & 7) * 16;
+        *(float2 *)p = make_float2(root[AT + 4 * j], root[AT + 4 * j + 1]);
+        *(float2 *)(p + BELOW) = make_float2(root[AT + 4 * j + 2], root[AT + 4 * j + 3]);
     }
+    __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread) + ((thread % 8 + thread % 32 / 8 * 2) & 7) * 16;
+    float4 b = s.bias ? iv_load4(s.bias + 8 * FIRST) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < IV_PART; i++) {
+        float4 v = *(const float4 *)(from + i * S::CONSUMERS * 16);
+        if (s.bias)
+            v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
+        if (s.way == IV_WAY_RESIDUAL) {
+            v.x = __fadd_rn(old[AT + 4 * i], v.x), v.y = __fadd_rn(old[AT + 4 * i + 1], v.y);
+            v.z = __fadd_rn(old[AT + 4 * i + 2], v.z), v.w = __fadd_rn(old[AT + 4 * i + 3], v.w);
+        }
+        iv_store4((float *)s.out + 8 * FIRST + 4 * i * plan.out_stride, v);
+    }
+    __syncwarp();
 }
 
-/* Of each two chunks of 8 gates and 8 ups, 8 activations. */
+/* Of each two chunks of 8 gates and 8 ups, 8 activations; a row is that of all parts. */
 template <class S, int FIRST>
-IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_spot &s,
+IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
                                          const float (&root)[S::COUNT]) {
-    uint16_t *above = (uint16_t *)s.out + 4 * FIRST, *below = above + 8 * plan.out_stride, y[2 * IV_PART];
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = 16; /* chunks of a row */
+    uint16_t y[2 * IV_PART];
     float gate[2 * IV_PART], up[2 * IV_PART];
+    int thread = iv_thread_here(), piece = thread % 32 / 4 + FIRST % ROW / 2;
+    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 4 * 4;
 #pragma unroll
     for (int i = 0; i < 2 * IV_PART; i++)
         gate[i] = root[4 * FIRST + i / 4 * 8 + i % 4], up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
     iv_swiglu_many<S::TYPE>(gate, up, y);
 #pragma unroll
     for (int i = 0; i < IV_PART / 2; i++) {
-        *(uint32_t *)(above + 8 * i) = (uint32_t)y[4 * i + 1] << 16 | y[4 * i];
-        *(uint32_t *)(below + 8 * i) = (uint32_t)y[4 * i + 3] << 16 | y[4 * i + 2];
+        char *p = to + ((piece + i) & 7) * 16;
+        *(uint32_t *)p = (uint32_t)y[4 * i + 1] << 16 | y[4 * i];
+        *(uint32_t *)(p + BELOW) = (uint32_t)y[4 * i + 3] << 16 | y[4 * i + 2];
     }
+    if (FIRST % ROW != ROW - IV_PART) return;
+    __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread);
+    uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        iv_store4((float *)(out + 4 * i * plan.out_stride),
+                  *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16));
+    __syncwarp();
 }
 
-/* Chunks FIRST to FIRST + 3. `place` is this thread's own and free. */
+/* Chunks FIRST to FIRST + 3. The warp's places in `park` are free. */
 template <class S, int FIRST>
-IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const iv_wgmma_spot &s,
-                                  float4 *place, const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
+                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
     if (s.way == IV_WAY_SWIGLU) {
-        iv_wgmma_emit_activations<S, FIRST>(plan, s, root);
+        iv_wgmma_emit_activations<S, FIRST>(plan, m, s, root);
     } else if (s.way != IV_WAY_ANY) {
-        iv_wgmma_emit_pairs<S, FIRST>(plan, s, root, old);
+        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root, old);
     } else {
+        float4 *place = m.park + iv_thread_here();
 #pragma unroll
         for (int j = 0; j < IV_PART; j++)
             place[j * S::CONSUMERS] = make_float4(root[4 * (FIRST + j)], root[4 * (FIRST + j) + 1],
                                                   root[4 * (FIRST + j) + 2], root[4 * (FIRST + j) + 3]);
-        iv_wgmma_emit_any<S>(plan, t, place, s.token, s.n + 8 * FIRST);
+        iv_wgmma_emit_any<S>(plan, m, made, FIRST);
     }
 }
 

@@ -140,7 +140,9 @@ struct iv_wgmma_shared { /* addresses */
     float4 *root, *park;
     int *rows; /* of gathered tokens */
     const int *prefix;
+    iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
 };
+enum { IV_TILES = 32 }; /* more than there are stages, each of another tile, and two */
 
 /* What one block of one tile is: the operands of a stage. */
 struct iv_wgmma_block {
@@ -194,13 +196,17 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
                                 const iv_wgmma_shared &m, int tiles, int first, int step, int rank, int first_leaf) {
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
+    int made = 0;
     iv_wgmma_ring r = {0, 0};
-    if (!plan.groups.count && first < tiles)
-        early = iv_wgmma_produce_early<S>(weights, plan, m, iv_wgmma_tile_at<S>(plan, m.prefix, first, rank), rank,
-                                          first_leaf);
+    if (!plan.groups.count && first < tiles) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
+        m.tiles[0] = t;
+        early = iv_wgmma_produce_early<S>(weights, plan, m, t, rank, first_leaf);
+    }
     iv_dependency_wait();
-    for (int at = first; at < tiles; at += step) {
+    for (int at = first; at < tiles; at += step, made++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        if (!early || made) m.tiles[made % IV_TILES] = t;
         for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
                 iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
@@ -242,9 +248,11 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
                                          const iv_wgmma_shared &m, int tiles, int first, int step, int rank) {
     int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
+    int made = 0;
     iv_wgmma_ring r = {0, 0};
-    for (int at = first; at < tiles; at += step) {
+    for (int at = first; at < tiles; at += step, made++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        if (lane == 0) m.tiles[made % IV_TILES] = t;
         iv_wgmma_find_rows<S>(plan, m, t);
         for (int leaf = 0; leaf < S::LEAVES; leaf++)
             for (int block = 0; block < plan.blocks; block++, round++) {
