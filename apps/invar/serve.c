@@ -43,6 +43,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     const char *compat = cli_text(args, "metrics-compat", "");
     o->http.host = cli_text(args, "host", "127.0.0.1");
     o->http.port = (uint16_t)cli_count(args, "port", PORT); /* at most 65535: the table says so */
+    o->http.open_cache = cli_has(args, "allow-flush");
     o->http.allowed_origins = cli_text(args, "allowed-origins", NULL);
     o->served_model_name = cli_text(args, "served-model-name", NULL);
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);

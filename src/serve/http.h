@@ -16,6 +16,7 @@ typedef enum iv_http_access {
     IV_HTTP_OPEN,  /* anybody: health */
     IV_HTTP_KEY,   /* the API key, if there is one */
     IV_HTTP_ADMIN, /* the admin key; without one the route is off (403) */
+    IV_HTTP_CACHE, /* like ADMIN; with options.open_cache like KEY */
 } iv_http_access;
 
 typedef struct iv_http_route {
@@ -29,6 +30,7 @@ typedef struct iv_http_options {
     const char *host;                   /* "127.0.0.1" */
     uint16_t port;                      /* 0: any free one, see iv_http_port */
     const char *api_key, *admin_key;    /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    bool open_cache;                    /* routes that can only make others wait, not change what they get */
     const char *allowed_origins;        /* for browsers: "*", or origins with commas; NULL: none */
     size_t connections_max;             /* 4096; more are refused with 503 */
     size_t head_bytes_max;              /* 16 KiB */
