@@ -12,6 +12,7 @@
 enum {
     PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
     TICK_MS = 1000,
+    WORK_THREADS = 4,     /* for chat templates: mostly idle */
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
     QUEUED_REQUESTS = 1024
 };
@@ -45,6 +46,8 @@ static void on_reports(void *user) {
     for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++)
         iv_server_take_report(&l->server, &report);
 }
+
+static void on_work(void *user) { iv_work_take(((loop *)user)->server.work); }
 
 static void on_signal(void *user) {
     loop *l = user;
@@ -157,9 +160,11 @@ static iv_status open_loop(loop *l, iv_error *err) {
     if (o->log_requests) http.log = on_exchange;
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
+    IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
     IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_work_fd(l->server.work), on_work, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
@@ -182,6 +187,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
         status = iv_fail(err, IV_IO, "the engine is lost: %.900s", stats.why);
     }
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
+    iv_work_close(l.server.work); /* what it still does uses the bridge's words */
     iv_bridge_close(l.server.bridge);
     iv_metrics_close(l.server.metrics);
     if (status == IV_OK && l.server.draining) iv_log(o, "info", "end", "drained");

@@ -4,6 +4,7 @@
 
 #include "serve/bridge.h"
 #include "serve/http.h"
+#include "serve/work.h"
 
 typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
 
@@ -35,6 +36,7 @@ typedef struct iv_server {
     iv_http *http;
     iv_bridge *bridge;
     iv_metrics *metrics;
+    iv_work *work; /* what may take long; NULL: at once, on this thread */
     const char *model_name;
     bool draining;
     struct iv_task *tasks; /* api/task.c: those that wait for the engine; NULL at first */

@@ -54,9 +54,8 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_task_make_prompts(t, 1, err));
     json_t *list = json_array();
     iv_status status = list ? read_input(t, list, err) : iv_fail(err, IV_NO_MEMORY, "input: no memory");
-    if (status == IV_OK) status = iv_api_render(t->server, list, NULL, NULL, true, &t->prompts[0].text, err);
+    if (status == IV_OK) status = iv_task_render(t, list, NULL, NULL, err);
     json_decref(list);
-    if (status == IV_OK) p->reasoning_open = iv_api_opens_reasoning(&t->prompts[0].text);
     return status;
 }
 
@@ -273,7 +272,5 @@ void iv_handle_responses(void *user, iv_exchange *x) {
     iv_error err = {0};
     iv_task *t = iv_task_open(user, x, &format);
     if (!t) return;
-    iv_status status = read_body(t, &err);
-    if (status == IV_OK) status = iv_task_submit(t, &err);
-    if (status != IV_OK) iv_task_fail(t, &err);
+    if (read_body(t, &err) != IV_OK) iv_task_fail(t, &err);
 }
