@@ -8,7 +8,7 @@
 
 /* ---- the body ------------------------------------------------------------------------------------------ */
 
-static iv_status read_tools(iv_api_params *p, iv_error *err) {
+iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err) {
     const char *choice = json_string_value(p->tool_choice);
     if (p->tool_choice && !(choice && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
         return iv_fail(err, IV_UNSUPPORTED, "tool_choice: wanted \"auto\" or \"none\" (nothing forces a call yet)");
@@ -32,7 +32,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
     IV_TRY(iv_api_params_continue(p, t->body, err));
-    IV_TRY(read_tools(p, err));
+    IV_TRY(iv_api_settle_tools(p, err));
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;

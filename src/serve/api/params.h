@@ -44,6 +44,7 @@ typedef struct iv_api_params {
     bool reasoning_open; /* by the rendered prompt */
     bool add_special;
     const char *model, *weights;
+    const char *tools_text; /* of a response: the tools as JSON, as they were given */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;
     json_t *return_logprob, *instructions, *logprobs;
 } iv_api_params;

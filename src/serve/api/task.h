@@ -42,8 +42,8 @@ typedef struct iv_child {
     double first, last; /* when tokens came; 0: none yet */
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
-    bool began;         /* something of it was sent */
-    bool message_began; /* responses: the item after the reasoning */
+    bool began;                          /* something of it was sent */
+    bool reasoning_ended, message_began; /* responses: its items */
 } iv_child;
 
 /* One prompt: text, or ids, or both once text was tokenized here. */
