@@ -83,7 +83,7 @@ complete -c invar -n '__fish_seen_subcommand_from chat' -l speculative -x -a 'of
 complete -c invar -n '__fish_seen_subcommand_from chat' -l num-speculative-tokens -x -d 'most tokens of a draft'
 complete -c invar -n __fish_use_subcommand -a serve -d 'answer over HTTP: the OpenAI and SGLang APIs, and a page'
 complete -c invar -n '__fish_seen_subcommand_from serve' -a '(__fish_complete_directories)'
-complete -c invar -n '__fish_seen_subcommand_from serve' -l host -x -d 'where to listen; 0.0.0.0 is everywhere'
+complete -c invar -n '__fish_seen_subcommand_from serve' -l host -x -d 'where to listen: all addresses of a name; 0.0.0.0 is everywhere'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l port -x -d '0: any that is free; a line says which'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l served-model-name -x -d 'what clients call the model'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-queued-requests -x -d 'requests that may wait; more are answered with 429'

@@ -137,6 +137,17 @@ static void say_defaults(const loop *l) {
     if (n) iv_log(l->server.o, "info", "defaults", "generation_config.json sets %s, where a request does not", line);
 }
 
+/* What a name stood for: " (127.0.0.1, ::1)". */
+static void list_addresses(const loop *l, char *out, size_t room) {
+    char address[IV_HTTP_ADDRESS_BYTES];
+    size_t n = 0;
+    *out = 0;
+    for (size_t i = 0; n < room && iv_http_address(l->server.http, i, address); i++)
+        if (i || strcmp(address, l->server.o->http.host) != 0)
+            n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : " (", address);
+    if (n && n + 1 < room) snprintf(out + n, room - n, ")");
+}
+
 static void say_hello(const loop *l) {
     const iv_server_options *o = l->server.o;
     const iv_engine_info *i = iv_bridge_info(l->server.bridge);
@@ -150,8 +161,10 @@ static void say_hello(const loop *l) {
     if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&
         strcmp(o->http.host, "localhost") != 0)
         iv_log(o, "warning", "open", "no API key: whoever reaches this address may use it");
-    iv_log(o, "info", "listening", "listening on http://%s%s%s:%u", bare ? "" : "[", o->http.host, bare ? "" : "]",
-           (unsigned)iv_http_port(l->server.http));
+    char list[400];
+    list_addresses(l, list, sizeof list);
+    iv_log(o, "info", "listening", "listening on http://%s%s%s:%u%s", bare ? "" : "[", o->http.host, bare ? "" : "]",
+           (unsigned)iv_http_port(l->server.http), list);
 }
 
 static iv_status open_loop(loop *l, iv_error *err) {
