@@ -1,6 +1,7 @@
 /* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal when what was accepted is
  * answered, or when the engine is lost. All of it on one thread but the engine. */
 #include "serve/server.h"
+#include "serve/api/admin.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
 
@@ -202,6 +203,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
     iv_work_close(l.server.work); /* what it still does uses the bridge's words */
     iv_bridge_close(l.server.bridge);
+    iv_admin_close(&l.server); /* no report comes any more */
     iv_metrics_close(l.server.metrics);
     if (status == IV_OK && l.server.draining) iv_log(o, "info", "end", "drained");
     return status;

@@ -39,7 +39,8 @@ typedef struct iv_server {
     iv_work *work; /* what may take long; NULL: at once, on this thread */
     const char *model_name;
     bool draining;
-    struct iv_task *tasks; /* api/task.c: those that wait for the engine; NULL at first */
+    struct iv_task *tasks;         /* api/task.c: those that wait for the engine; NULL at first */
+    struct iv_admin_order *orders; /* api/admin.c: those whose report has not come; NULL at first */
 } iv_server;
 
 /* api/routes.c: every route of the server. */
