@@ -86,6 +86,7 @@ complete -c invar -n '__fish_seen_subcommand_from serve' -a '(__fish_complete_di
 complete -c invar -n '__fish_seen_subcommand_from serve' -l host -x -d 'where to listen: all addresses of a name; 0.0.0.0 is everywhere'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l port -x -d '0: any that is free; a line says which'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l served-model-name -x -d 'what clients call the model'
+complete -c invar -n '__fish_seen_subcommand_from serve' -l proof-urls -x -d 'other servers of the model that the page\'s Proof asks, too'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-queued-requests -x -d 'requests that may wait; more are answered with 429'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l drain-timeout -x -d 'how long accepted requests may take after SIGTERM'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l api-key -x -d 'clients must send it as a bearer token'

@@ -4,6 +4,7 @@
 #include "serve/api/admin.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
+#include "serve/page/page.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -172,6 +173,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     const iv_server_options *o = l->server.o;
     iv_http_options http = o->http;
     if (o->log_requests) http.log = on_exchange;
+    IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));

@@ -12,6 +12,7 @@ typedef struct iv_server_options {
     iv_http_options http;
     iv_bridge_options bridge;
     const char *served_model_name; /* what /v1/models says; NULL: the model's directory name */
+    const char *proof_urls;        /* servers that the page compares with: origins with commas; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
     uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
