@@ -411,6 +411,7 @@ int main(void) {
                                        cmocka_unit_test(responses),
                                        cmocka_unit_test(standard_input_and_output),
                                        cmocka_unit_test(reader_that_leaves),
+                                       cmocka_unit_test(interrupted_while_it_reads),
                                        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
