@@ -22,6 +22,8 @@
 
 enum { TICK_MS = 100, EVENT_BYTES_MAX = 64 << 20, PROBE_S = 10 };
 
+#define ALPHANUMERIC "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
 typedef struct load load;
 typedef struct flight { /* a connection and the request on it */
     load *l;
@@ -74,8 +76,7 @@ iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err) {
     const char *rest = host + n;
     if (bracket && *rest++ != ']') return bad;
     if (n == 0 || n >= sizeof out->host) return bad;
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)host[i] <= 0x20 || host[i] == 0x7f || host[i] == '@') return bad;
+    if (strspn(host, bracket ? ALPHANUMERIC ":.%" : ALPHANUMERIC "-._") < n) return bad;
     snprintf(out->host, sizeof out->host, "%.*s", (int)n, host);
     out->port = 80;
     if (*rest == ':') {

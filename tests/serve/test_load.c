@@ -59,10 +59,22 @@ static void urls(void **state) {
                 {"http://127.0.0.1:8000/", "127.0.0.1", "", 8000},
                 {"http://[::1]:8000/base/", "::1", "/base", 8000},
                 {"http://[::1]", "::1", "", 80}};
-    static const char *const bad[] = {
-        "",           "a:80",         "https://a",      "http://",    "http://:80",  "http://a:0",
-        "http://a:",  "http://a:x",   "http://a:65536", "http://a?b", "http://[::1", "http://[::1]a",
-        "http://u@h", "http://a/b?c", "http://a b"};
+    static const char *const bad[] = {"",
+                                      "a:80",
+                                      "https://a",
+                                      "http://",
+                                      "http://:80",
+                                      "http://a:0",
+                                      "http://a:",
+                                      "http://a:x",
+                                      "http://a:65536",
+                                      "http://a?b",
+                                      "http://[::1",
+                                      "http://[::1]a",
+                                      "http://u@h",
+                                      "http://a/b?c",
+                                      "http://a b",
+                                      "http://[://[:::1]:80"};
     iv_load_url url;
     iv_error err;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
