@@ -6,6 +6,7 @@
 #include "engine_flags.h"
 #include "interrupt.h"
 #include "output.h"
+#include "rank.h"
 #include "serve/load.h"
 #include "text.h"
 
@@ -314,6 +315,9 @@ int cli_bench_serve(const cli_args *args, iv_error *err) {
     cli_interrupt before;
     iv_error closing = {0};
     int code = read_plan(args, &p, err);
+    if (code == CLI_OK && cli_has_other_ranks())
+        code = cli_fail(err, CLI_USAGE,
+                        "is a client, of which one is enough: not under mpirun (--tp makes ranks of a server)");
     if (code == CLI_OK && running) code = engine_flag_without_model(args, err);
     if (code == CLI_OK && running && iv_load_url_parse(target, &url, err) != IV_OK) code = CLI_USAGE;
     if (code != CLI_OK) return code;

@@ -179,6 +179,10 @@ static void serve_refuses(void **state) {
     assert_int_equal(came.code, 1);
     RUN("bench", "serve");
     assert_int_equal(came.code, 2);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    RUN("bench", "serve", "tiny-math");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    expect_error(2, "not under mpirun");
 }
 
 int main(void) {

@@ -94,7 +94,8 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
 iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
 /* An array of `count` prompts, zeroed, each with the task's request. */
 iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err);
-/* Renders the only prompt of the task, and then submits it. Reports do the rest; `err` may have come already. */
+/* Renders the only prompt of the task, and then submits it. Reports do the rest. IV_OK: the task looks after itself
+ * from here on, and may have ended already. */
 iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kwargs, iv_error *err);
 /* Makes the children and gives them to the engine. Reports do the rest. */
 iv_status iv_task_submit(iv_task *t, iv_error *err);
