@@ -101,6 +101,7 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
         snprintf(b->texts[at] + n, sizeof b->texts[at] - n, "%s", word(e, "delta"));
     } else if (strcmp(type, "response.function_call_arguments.done") == 0) {
         assert_string_equal(word(e, "arguments"), b->texts[at]);
+        assert_string_equal(word(e, "name"), "f");
     } else if (strcmp(type, "response.output_text.done") == 0 || strcmp(type, "response.reasoning_text.done") == 0) {
         assert_string_equal(word(e, "text"), b->texts[at]);
     } else if (strcmp(type, "response.output_item.done") == 0) {

@@ -290,6 +290,7 @@ static void call_arguments_event(iv_task *t, const iv_child *c, const char *name
     iv_json_out o = begin_event(t, name, out);
     out_call_id(t, "item_id", "fc", i, &o);
     iv_out_kv_uint(&o, "output_index", call_index(c, i));
+    if (strcmp(key, "arguments") == 0) iv_out_kv_text(&o, "name", c->chat->calls[i].name); /* the last one */
     iv_out_kv_text(&o, key, c->chat->calls[i].arguments);
     end_event(t, &o);
 }
