@@ -490,74 +490,68 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    /* What a warp needs of a block of values, brought while the block before is at work. */
-    typedef struct fragments {
-        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
-        float alpha[2], sum_alpha, p[BLOCK / 8];
-    } fragments;
+    typedef uint32_t fragments[z::TILES * 2][4]; /* a warp's share of a block of values */
 
-    __device__ __forceinline__ void fetch(fragments &f, uint32_t block, int in_split) {
-        f.alpha[0] = s->alpha[in_split][g], f.alpha[1] = s->alpha[in_split][g + 8];
-        f.sum_alpha = s->alpha[in_split][sum_row];
-        uint32_t weights =
-            iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+    __device__ __forceinline__ void fetch(fragments &b, uint32_t block) {
 #pragma unroll
-        for (int j = 0; j < BLOCK / 8; j++) f.p[j] = s->p[sum_row * P_STRIDE + in_split * BLOCK + sum_lane + j * 8];
-#pragma unroll
-        for (int k = 0; k < BLOCK / 16; k++) {
-            load_matrices(f.a[k], weights + k * 32);
-            if constexpr (z::TILES == 2)
-                load_matrices_turned(f.b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
-            else if (k % 2 == 0)
-                load_matrices_turned(f.b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
-        }
+        for (int k = 0; k < z::TILES * 2; k++)
+            load_matrices_turned(b[k], z::TILES == 2
+                                           ? block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16)
+                                           : block_address<DIM>(block, k * 32 + lane, warp));
     }
 
     /* out = the chain over one block's values, and meanwhile its share of a lane's sum. */
-    __device__ __forceinline__ void values(const fragments &f, bool first) {
+    __device__ __forceinline__ void values(const fragments &b, int in_split, bool first) {
+        float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]}, sum_alpha = s->alpha[in_split][sum_row];
+        const float *p = &s->p[sum_row * P_STRIDE + in_split * BLOCK + sum_lane];
+        uint32_t weights =
+            iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+        uint32_t a[BLOCK / 16][4];
+#pragma unroll
+        for (int k = 0; k < BLOCK / 16; k++) load_matrices(a[k], weights + k * 32);
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], f.alpha[j / 2]);
-        sum = first ? 0.0f : __fmul_rn(sum, f.sum_alpha);
+            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
+        sum = first ? 0.0f : __fmul_rn(sum, sum_alpha);
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
             if constexpr (z::TILES == 2) {
-                mma<TYPE>(out[0], f.a[k], f.b[k][0], f.b[k][1]);
-                mma<TYPE>(out[1], f.a[k], f.b[k][2], f.b[k][3]);
+                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
+                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
             } else
-                mma<TYPE>(out[0], f.a[k], f.b[k / 2][k % 2 * 2], f.b[k / 2][k % 2 * 2 + 1]);
-            sum = __fadd_rn(__fadd_rn(sum, f.p[2 * k]), f.p[2 * k + 1]);
+                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+            sum = __fadd_rn(__fadd_rn(sum, p[16 * k]), p[16 * k + 8]);
         }
     }
 
     __device__ __forceinline__ void wait_full(ring_place r) { iv_mbar_wait(iv_shared(&s->full[r.stage]), r.phase); }
 
     /* Brings the next of a split's blocks of values, whose stage is free again then. */
-    __device__ __forceinline__ void fetch_next(fragments &f, int in_split) {
-        fetch(f, ring + at.stage * z::STAGE, in_split);
+    __device__ __forceinline__ void fetch_next(fragments &b) {
+        fetch(b, ring + at.stage * z::STAGE);
         __syncwarp();
         if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
         at = ahead<z::STAGES>(at, 1);
     }
 
-    /* Block i's values, of which `now` holds what is needed, and into `next` what the block after it needs: before, if
-     * that is there already. */
+    /* Works on the values of a split's i-th block, which are in `now`, and brings those of the block after it: before, if
+     * they are there already. */
     __device__ __forceinline__ void step(const fragments &now, fragments &next, int first, int i, int n) {
         bool more = i + 1 < n;
         bool early = more && __all_sync(~0u, iv_mbar_test(iv_shared(&s->full[at.stage]), at.phase));
-        if (early) fetch_next(next, first + i + 1);
-        values(now, i == 0);
+        if (early) fetch_next(next);
+        values(now, first + i, i == 0);
         if (!more || early) return;
         wait_full(at);
-        fetch_next(next, first + i + 1);
+        fetch_next(next);
     }
 
     /* The split's values, and its lane sums, folded. */
     __device__ __forceinline__ void all_values(int first, int n) {
         fragments even, odd;
         wait_full(at);
-        fetch_next(even, first);
+        fetch_next(even);
 #pragma unroll 1
         for (int i = 0; i < n; i += 2) {
             step(even, odd, first, i, n);
