@@ -56,6 +56,9 @@ static inline void ld_global_v4_f32(float &x, float &y, float &z, float &w, cons
 }
 static inline void st_global_f32(float *p, float v) { *p = v; }
 static inline void st_global_v2_f32(float *p, float x, float y) { p[0] = x, p[1] = y; }
+static inline void st_global_v4_f32(float *p, float x, float y, float z, float w) {
+    p[0] = x, p[1] = y, p[2] = z, p[3] = w;
+}
 template <class T> static inline void ld_acquire_gpu_global_s32(int &v, const T *p) {
     spin();
     v = *p;
