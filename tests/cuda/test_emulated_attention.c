@@ -169,8 +169,7 @@ static void planted_mistakes_are_caught(void **state) {
     (void)state;
     rng r = rng_start("emulated control");
     plant_mistakes(&r, "decode", (iv_gpu_span){.rows = 1, .position = 1700}, true);
-    /* Around the rings, twice; what its threads tell one another goes by mbarriers and shuffles:
-     * its barriers keep turns and no more. */
+    /* Around the rings, twice; all that its threads tell one another goes by mbarriers and shuffles. */
     plant_mistakes(&r, "prefill", (iv_gpu_span){.rows = 130, .position = 700}, false);
 }
 

@@ -14,8 +14,7 @@ enum {
     RING_BYTES = 192 * 1024,
     P_STRIDE = IV_ATTENTION_SPLIT + 4, /* floats: no bank conflicts */
     W_STRIDE = IV_ATTENTION_SPLIT + 8,
-    JOIN_SLOTS = 128, /* states merged at a time */
-    FEW = 8           /* states that every thread looks at by itself */
+    JOIN_SLOTS = 128 /* states merged at a time */
 };
 
 typedef struct shared_state {
@@ -224,39 +223,6 @@ IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *stat
     }
 }
 
-/* merge_parts below where states are few: each thread joins them by itself, without a word to the others. */
-template <int DIM, iv_dtype TYPE>
-static __device__ __noinline__ void merge_few(const iv_attention_params &p, const iv_attention_run r,
-                                              const iv_attention_share share, int part, int parts) {
-    constexpr int FOURS = DIM / 4;
-    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
-    for (int four = part * all / parts + threadIdx.x; four < (part + 1) * all / parts; four += CONSUMERS) {
-        int row = four / FOURS, position = position_of(r, row);
-        float2 e[FEW];
-        float4 o[FEW];
-#pragma unroll
-        for (int i = 0; i < FEW; i++) {
-            const float *state = p.partial + (size_t)(share.partial + min(i, count - 1) * rows + row) * p.stride;
-            e[i] = __ldcg((const float2 *)(state + p.stride - 2));
-            o[i] = __ldcg((const float4 *)state + four % FOURS);
-        }
-        float m = -INFINITY, sum = -0.0f;
-        float4 t = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
-#pragma unroll
-        for (int i = 0; i < FEW; i++) {
-            if (i >= count || !part_seen(p, r, share.split, position, i)) continue;
-            iv_attention_join j = iv_attention_merge(&m, e[i].x);
-            sum = iv_attention_joined(sum, e[i].y, j);
-            t.x = iv_attention_joined(t.x, o[i].x, j), t.y = iv_attention_joined(t.y, o[i].y, j);
-            t.z = iv_attention_joined(t.z, o[i].z, j), t.w = iv_attention_joined(t.w, o[i].w, j);
-        }
-        size_t to;
-        if (!place(p, r, row, &to)) continue;
-        to += four % FOURS * 4;
-        put<TYPE>(p, to, t.x, t.y, sum), put<TYPE>(p, to + 2, t.z, t.w, sum);
-    }
-}
-
 /* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states
  * are in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
@@ -351,10 +317,7 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
             count_part_around(p, r.share, share.parts);
         }
         meet();
-        if (r.splits - share.split < FEW)
-            merge_few<DIM, TYPE>(p, r, share, r.part, share.parts);
-        else
-            merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
+        merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
         return;
     }
     if (threadIdx.x == 0) {
@@ -490,81 +453,45 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    /* What a warp needs of a block of values, brought while the block before is at work. */
-    typedef struct fragments {
-        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
-        float alpha[2], sum_alpha, p[BLOCK / 8];
-    } fragments;
-
-    __device__ __forceinline__ void fetch(fragments &f, uint32_t block, int in_split) {
-        f.alpha[0] = s->alpha[in_split][g], f.alpha[1] = s->alpha[in_split][g + 8];
-        f.sum_alpha = s->alpha[in_split][sum_row];
+    /* out = the chain over one block's values. */
+    __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
+        float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
         uint32_t weights =
             iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
-#pragma unroll
-        for (int j = 0; j < BLOCK / 8; j++) f.p[j] = s->p[sum_row * P_STRIDE + in_split * BLOCK + sum_lane + j * 8];
+        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
-            load_matrices(f.a[k], weights + k * 32);
+            load_matrices(a[k], weights + k * 32);
             if constexpr (z::TILES == 2)
-                load_matrices_turned(f.b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+                load_matrices_turned(b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
             else if (k % 2 == 0)
-                load_matrices_turned(f.b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
+                load_matrices_turned(b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
         }
-    }
-
-    /* out = the chain over one block's values, and meanwhile its share of a lane's sum. */
-    __device__ __forceinline__ void values(const fragments &f, bool first) {
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], f.alpha[j / 2]);
-        sum = first ? 0.0f : __fmul_rn(sum, f.sum_alpha);
+            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
 #pragma unroll
-        for (int k = 0; k < BLOCK / 16; k++) {
+        for (int k = 0; k < BLOCK / 16; k++)
             if constexpr (z::TILES == 2) {
-                mma<TYPE>(out[0], f.a[k], f.b[k][0], f.b[k][1]);
-                mma<TYPE>(out[1], f.a[k], f.b[k][2], f.b[k][3]);
+                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
+                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
             } else
-                mma<TYPE>(out[0], f.a[k], f.b[k / 2][k % 2 * 2], f.b[k / 2][k % 2 * 2 + 1]);
-            sum = __fadd_rn(__fadd_rn(sum, f.p[2 * k]), f.p[2 * k + 1]);
-        }
+                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
     }
 
-    __device__ __forceinline__ void wait_full(ring_place r) { iv_mbar_wait(iv_shared(&s->full[r.stage]), r.phase); }
-
-    /* Brings the next of a split's blocks of values, whose stage is free again then. */
-    __device__ __forceinline__ void fetch_next(fragments &f, int in_split) {
-        fetch(f, ring + at.stage * z::STAGE, in_split);
-        __syncwarp();
-        if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
-        at = ahead<z::STAGES>(at, 1);
-    }
-
-    /* Block i's values, of which `now` holds what is needed, and into `next` what the block after it needs: before, if
-     * that is there already. */
-    __device__ __forceinline__ void step(const fragments &now, fragments &next, int first, int i, int n) {
-        bool more = i + 1 < n;
-        bool early = more && __all_sync(~0u, iv_mbar_test(iv_shared(&s->full[at.stage]), at.phase));
-        if (early) fetch_next(next, first + i + 1);
-        values(now, i == 0);
-        if (!more || early) return;
-        wait_full(at);
-        fetch_next(next, first + i + 1);
-    }
-
-    /* The split's values, and its lane sums, folded. */
-    __device__ __forceinline__ void all_values(int first, int n) {
-        fragments even, odd;
-        wait_full(at);
-        fetch_next(even, first);
-#pragma unroll 1
-        for (int i = 0; i < n; i += 2) {
-            step(even, odd, first, i, n);
-            if (i + 1 < n) step(odd, even, first, i + 1, n);
+    /* The lane sums of the split, folded. */
+    __device__ __forceinline__ void add_lanes(int first, int last) {
+        float l = 0.0f;
+        for (int i = first; i <= last; i++) {
+            const float *w = &s->p[sum_row * P_STRIDE + i * BLOCK + sum_lane];
+            l = __fmul_rn(l, s->alpha[i][sum_row]);
+#pragma unroll
+            for (int j = 0; j < BLOCK / 8; j++) l = __fadd_rn(l, w[j * 8]);
         }
 #pragma unroll
-        for (int i = 4; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
+        for (int i = 4; i; i /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, i));
+        sum = l;
     }
 
     __device__ __forceinline__ void one_split(const iv_attention_run &r, int split) {
@@ -574,7 +501,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         float x[4][4];
         if (here) {
             ring_place from = ahead<z::STAGES>(at, b - first);
-            wait_full(from);
+            iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
             scores(x, ring + from.stage * z::STAGE);
             bool masked =
                 b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
@@ -588,7 +515,14 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
         meet();
-        all_values(first - split * EACH, n);
+        add_lanes(first - split * EACH, last - split * EACH); /* while values are on their way */
+        for (int i = first; i <= last; i++) {
+            iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
+            values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
+            __syncwarp();
+            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
+            at = ahead<z::STAGES>(at, 1);
+        }
     }
 
     /* The split joins the total. */
@@ -680,13 +614,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait
-     * for one another; the first one is looked up again then. */
-    __device__ __forceinline__ void work(int worker, iv_attention_walk w, float4 *stage, bool wait) {
-        iv_attention_run r;
-        iv_attention_share share;
-        bool first_open = false, open = false;
-        int runs = 0;
-        for (; iv_walk_next(p, w, r); runs++) {
+     * for one another. */
+    __device__ __forceinline__ void work(iv_attention_walk w, float4 *stage, bool wait) {
+        iv_attention_run r, first;
+        iv_attention_share share, first_share;
+        bool have_first = false, open = false;
+        while (iv_walk_next(p, w, r)) {
             share = share_of(r);
             open = run(r, share);
             if (!open) continue;
@@ -694,16 +627,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 finish_share<DIM, TYPE>(p, s, stage, r, share, false);
             else if (threadIdx.x == 0)
                 count_part_around(p, r.share, share.parts);
-            first_open |= runs == 0;
+            if (!have_first) first = r, first_share = share, have_first = true;
         }
-        if (!wait) return;
-        if (first_open && runs > 1) {
-            iv_attention_run first;
-            w = iv_walk_start(p, worker);
-            iv_walk_next(p, w, first);
-            finish_share<DIM, TYPE>(p, s, stage, first, share_of(first), true);
-        }
-        if (open) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
+        if (!wait || !have_first) return;
+        finish_share<DIM, TYPE>(p, s, stage, first, first_share, true);
+        if (open && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
     }
 };
 
@@ -741,7 +669,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     iv_dependency_wait();
     iv_dependency_release();
     while (worker < n) {
-        c.work(worker, w, (float4 *)start, wait);
+        c.work(w, (float4 *)start, wait);
         worker += gridDim.x;
         if (worker < n) w = iv_walk_start(p, worker);
     }

@@ -338,11 +338,6 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    /* The warpgroups ask for products in turn, so that one weighs while another's products run: a barrier each, at which
-     * the group before arrives. */
-    __device__ __forceinline__ void take_turn(void) { iv_named_sync(1 + group, 256); }
-    __device__ __forceinline__ void pass_turn(void) { iv_named_arrive(group + 1 < GROUPS ? group + 2 : 1, 256); }
-
     stage<z::K_STAGES> k; /* of the next block's keys and values */
     stage<z::V_STAGES> v;
 
@@ -359,9 +354,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
         wait_keys();
-        take_turn();
         ask_scores(q, keys());
-        pass_turn();
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
         give(&at.s->k_empty[k.at]), k.next();
@@ -373,10 +366,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int b = first + 1; b <= last; b++) {
             bool end = b % EACH == 0;
             wait_keys();
-            take_turn();
             ask_scores(q, keys());
             ask_values(values(), fresh);
-            pass_turn();
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[k.at]), k.next();
@@ -447,10 +438,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         iv_registers_take<GROUPS == 3 ? 160 : 240>();
         consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
-        if (c.group == GROUPS - 1) c.pass_turn(); /* the first is the first group's */
         item i;
         for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
-        if (c.group == 0) c.take_turn();
     }
 }
 
