@@ -76,10 +76,12 @@ static void adjust(const iv_sampling *p, float *x, size_t vocab, const iv_seen *
 /* Forbidden tokens become -infinity. */
 static void forbid(float *x, size_t vocab, const uint64_t *allowed) {
     for (size_t from = 0; from < vocab; from += 64) {
-        uint64_t bits = allowed[from / 64];
         size_t n = vocab - from < 64 ? vocab - from : 64;
-        if (bits == ~(uint64_t)0) continue;
-        for (size_t i = 0; i < n; i++) x[from + i] = bits >> i & 1 ? x[from + i] : -INFINITY;
+        uint64_t zeros = ~allowed[from / 64] & (n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1);
+        if (zeros == ~(uint64_t)0)
+            for (size_t i = 0; i < 64; i++) x[from + i] = -INFINITY;
+        else
+            for (; zeros; zeros &= zeros - 1) x[from + (size_t)__builtin_ctzll(zeros)] = -INFINITY;
     }
 }
 

@@ -2,6 +2,7 @@
  * of this API: what reasons is output item 0 if there is any, the message the last one. */
 #include "format/json.h"
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 
 #include <string.h>
@@ -49,6 +50,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_read(p, IV_API_RESPONSES, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_RESPONSES, err));
+    IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     IV_TRY(iv_task_make_prompts(t, 1, err));
@@ -57,6 +59,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     if (status == IV_OK) status = iv_api_render(t->server, list, NULL, NULL, true, &t->prompts[0].text, err);
     json_decref(list);
     if (status == IV_OK) p->reasoning_open = iv_api_opens_reasoning(&t->prompts[0].text);
+    if (status == IV_OK) iv_task_leave_reasoning_free(t);
     return status;
 }
 

@@ -122,6 +122,12 @@ iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
     return IV_OK;
 }
 
+void iv_task_leave_reasoning_free(iv_task *t) {
+    iv_api_prompt *p = &t->prompts[0];
+    if (p->request.constraint != IV_CONSTRAINT_NONE)
+        p->request.reasoning = iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
+}
+
 static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *err) {
     const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
     iv_request r = p->request;

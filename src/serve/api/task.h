@@ -99,6 +99,8 @@ void iv_task_fail(iv_task *t, const iv_error *err);
 void iv_task_abort(iv_task *t);
 /* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
 iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
+/* The constraint of a chat's first prompt holds from where the model has thought (iv_reasoning_after). */
+void iv_task_leave_reasoning_free(iv_task *t);
 /* Tokenizes a text prompt here, so that the answer can show its ids. */
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
 
