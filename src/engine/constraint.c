@@ -62,7 +62,7 @@ iv_status iv_constraint_take(iv_constraints *c, const struct iv_tokenizer *t, si
 void iv_constraint_release(iv_constraints *c, iv_constraint *x) {
     if (!x) return;
     IV_ASSERT(x->users > 0);
-    x->users--;
+    if (--x->users == 0) iv_grammar_rest(x->grammar);
     drop_idle(c);
 }
 

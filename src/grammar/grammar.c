@@ -18,6 +18,7 @@ struct iv_grammar {
     const iv_vocabulary *vocabulary;
     pthread_mutex_t lock; /* of everything below, and the machine */
     uint64_t generation;  /* one more each time the machine is emptied */
+    size_t states_bytes;  /* more are not kept */
     size_t words;         /* of a mask */
     uint64_t *masks;      /* [mask_capacity][words] */
     int32_t *mask_states; /* [mask_capacity]: whose they are */
@@ -36,7 +37,8 @@ iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasonin
                        IV_GRAMMAR_TEXT_BYTES_MAX);
     iv_grammar *g = calloc(1, sizeof *g);
     if (!g) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
-    *g = (iv_grammar){.vocabulary = v, .generation = 1, .words = (v->size + 63) / 64};
+    *g = (iv_grammar){
+        .vocabulary = v, .generation = 1, .states_bytes = IV_GRAMMAR_STATES_BYTES, .words = (v->size + 63) / 64};
     pthread_mutex_init(&g->lock, NULL);
     iv_arena_init(&g->arena, ARENA_BYTES_MAX);
     g->mask_most = iv_size_max(IV_GRAMMAR_MASKS_BYTES / (8 * iv_size_max(g->words, 1)), 1);
@@ -125,33 +127,44 @@ static iv_status take_bytes(iv_grammar *g, int32_t *state, const char *s, size_t
     return IV_OK;
 }
 
-static iv_status empty_if_full(iv_grammar *g, iv_error *err) {
-    if (iv_machine_bytes(&g->machine) <= IV_GRAMMAR_STATES_BYTES) return IV_OK;
+/* Forgets all states but one where too many are kept. Masks belong to states. */
+static iv_status forget_if_full(iv_grammar *g, int32_t *keep, iv_error *err) {
+    if (iv_machine_bytes(&g->machine) <= g->states_bytes) return IV_OK;
     g->generation++;
     g->mask_count = g->mask_next = 0;
-    return iv_machine_empty(&g->machine, err);
+    g->states_bytes = iv_size_min(2 * g->states_bytes, IV_GRAMMAR_STATES_BYTES_MAX);
+    return iv_machine_empty(&g->machine, keep, err);
+}
+
+/* Memory may have run out while the states were forgotten. */
+static iv_status have_start(iv_grammar *g, iv_error *err) {
+    if (g->machine.state_count > IV_MACHINE_START) return IV_OK;
+    g->generation++;
+    return iv_machine_empty(&g->machine, NULL, err);
 }
 
 static iv_status catch_up(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, iv_error *err) {
     const iv_vocabulary *v = g->vocabulary;
-    if (m->generation != g->generation) *m = (iv_matcher){.generation = g->generation, .state = IV_MACHINE_START};
+    if (m->generation != g->generation) *m = (iv_matcher){.state = IV_MACHINE_START};
     for (; m->tokens < count; m->tokens++) {
         int32_t id = ids[m->tokens];
         bool known = id >= 0 && (size_t)id < v->size && v->offsets[id + 1] > v->offsets[id];
         if (known)
             IV_TRY(take_bytes(g, &m->state, v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id], err));
-        if (known && m->state != IV_MACHINE_DEAD) continue;
-        m->generation = 0; /* it starts anew, should it be asked again */
-        return iv_fail(err, IV_INVALID, "constraint: token %zu of the answer, id %d, does not continue it", m->tokens,
-                       (int)id);
+        if (!known || m->state == IV_MACHINE_DEAD)
+            return iv_fail(err, IV_INVALID, "constraint: token %zu of the answer, id %d, does not continue it",
+                           m->tokens, (int)id);
+        IV_TRY(forget_if_full(g, &m->state, err));
     }
+    IV_TRY(forget_if_full(g, &m->state, err));
+    m->generation = g->generation;
     return IV_OK;
 }
 
 static iv_status mask_locked(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask,
                              bool *may_end, iv_error *err) {
     const uint64_t *found = NULL;
-    IV_TRY(empty_if_full(g, err));
+    IV_TRY(have_start(g, err));
     IV_TRY(catch_up(g, m, ids, count, err));
     IV_TRY(find_mask(g, m->state, &found, err));
     memcpy(mask, found, g->words * sizeof *mask);
@@ -163,16 +176,25 @@ iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size
                           iv_error *err) {
     pthread_mutex_lock(&g->lock);
     iv_status status = mask_locked(g, m, ids, count, mask, may_end, err);
-    if (status != IV_OK) m->generation = 0;
+    if (status != IV_OK) m->generation = 0; /* it starts anew, should it be asked again */
     pthread_mutex_unlock(&g->lock);
     return status;
+}
+
+void iv_grammar_rest(iv_grammar *g) {
+    iv_error unused;
+    pthread_mutex_lock(&g->lock);
+    g->states_bytes = IV_GRAMMAR_STATES_BYTES;
+    (void)forget_if_full(g, NULL, &unused); /* without memory it stays as it was, or fails the next request */
+    pthread_mutex_unlock(&g->lock);
 }
 
 iv_status iv_grammar_matches(iv_grammar *g, const char *text, size_t bytes, bool *matches, bool *prefix,
                              iv_error *err) {
     int32_t state = IV_MACHINE_START;
     pthread_mutex_lock(&g->lock);
-    iv_status status = empty_if_full(g, err);
+    iv_status status = have_start(g, err);
+    if (status == IV_OK) status = forget_if_full(g, NULL, err);
     if (status == IV_OK) status = take_bytes(g, &state, text, bytes, err);
     if (status == IV_OK) *matches = g->machine.states[state].ends;
     if (status == IV_OK && prefix) *prefix = state != IV_MACHINE_DEAD;

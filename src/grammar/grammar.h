@@ -11,9 +11,12 @@
 enum {
     IV_GRAMMAR_VERSION = 1, /* of what docs/STRUCTURED.md says a constraint means; receipts name it */
     IV_GRAMMAR_TEXT_BYTES_MAX = 4 << 20,
-    IV_GRAMMAR_STATES_BYTES = 32 << 20, /* kept; more are forgotten, and computed again where needed */
-    IV_GRAMMAR_MASKS_BYTES = 16 << 20,
-    IV_GRAMMAR_WALK_BYTES_MAX = 256 << 20 /* of states while one mask is made; more is IV_LIMIT */
+    /* States kept before they are forgotten and computed again where needed: so much at first, and twice as much each
+     * time, up to the most. */
+    IV_GRAMMAR_STATES_BYTES = 32 << 20,
+    IV_GRAMMAR_STATES_BYTES_MAX = 256 << 20,
+    IV_GRAMMAR_WALK_BYTES_MAX = 512 << 20, /* of states while one mask is made; more is IV_LIMIT */
+    IV_GRAMMAR_MASKS_BYTES = 16 << 20
 };
 
 typedef struct iv_grammar iv_grammar;
@@ -35,6 +38,9 @@ void iv_grammar_close(iv_grammar *g); /* NULL is fine */
  * tokens are no beginning of such an answer. */
 iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask, bool *may_end,
                           iv_error *err);
+
+/* Nobody uses it for now: where much is kept, it is forgotten. */
+void iv_grammar_rest(iv_grammar *g);
 
 /* For tests: does the whole text match? *prefix (may be NULL): some text that begins so does. */
 iv_status iv_grammar_matches(iv_grammar *g, const char *text, size_t bytes, bool *matches, bool *prefix, iv_error *err);

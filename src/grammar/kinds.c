@@ -42,7 +42,7 @@ static iv_status write_regex(const char *text, iv_arena *arena, iv_automaton *a,
                              iv_error *err) {
     iv_regular m;
     IV_TRY(iv_regular_parse("regex", text, strlen(text), true, arena, &m, err));
-    return iv_regular_spell("regex", &m, a, IV_SPELL_RAW, 0, SIZE_MAX, from, to, err);
+    return iv_regular_spell("regex", &m, a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE}, 0, SIZE_MAX, from, to, err);
 }
 
 static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from, uint32_t to, iv_error *err) {
@@ -159,6 +159,7 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
         status = write_regex(text, arena, a, from, end, err);
     } else {
         status = iv_json_parse(name, text, strlen(text), &json, err);
+        if (status == IV_FORMAT) status = err->status = IV_INVALID; /* it is no file */
         if (status == IV_OK) status = write_json_kind(kind, json, arena, a, from, end, err);
         json_decref(json);
     }

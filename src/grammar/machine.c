@@ -206,7 +206,7 @@ iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32
 
 /* ---- beginning and end --------------------------------------------------------------------------------- */
 
-iv_status iv_machine_empty(iv_machine *m, iv_error *err) {
+static iv_status make_empty(iv_machine *m, iv_error *err) {
     int32_t state;
     while (m->block_count) free(m->next[--m->block_count]);
     m->place_count = m->state_count = 0, m->frame_count = 1; /* no call has frame 0 */
@@ -224,11 +224,61 @@ iv_status iv_machine_empty(iv_machine *m, iv_error *err) {
     return IV_OK;
 }
 
+/* A state with its stacks written out, so that it outlives the frames. */
+typedef struct kept_state {
+    iv_place *places; /* stack: where its frames begin in `backs` */
+    uint32_t *backs;  /* plus one, from the top of each stack down; 0 after the last */
+    size_t count, backs_count;
+    bool ends;
+} kept_state;
+
+static bool keep_state(const iv_machine *m, int32_t state, kept_state *k) {
+    const iv_machine_state *s = &m->states[state];
+    size_t total = s->count;
+    *k = (kept_state){.count = s->count, .ends = s->ends};
+    for (size_t i = 0; i < s->count; i++)
+        for (uint32_t f = m->places[s->first + i].stack; f; f = m->frames[f].below) total++;
+    k->places = calloc(s->count + 1, sizeof *k->places);
+    k->backs = calloc(total + 1, sizeof *k->backs);
+    if (!k->places || !k->backs) return false;
+    for (size_t i = 0; i < s->count; i++) {
+        iv_place p = m->places[s->first + i];
+        k->places[i] = (iv_place){p.state, (uint32_t)k->backs_count};
+        for (uint32_t f = p.stack; f; f = m->frames[f].below) k->backs[k->backs_count++] = m->frames[f].back + 1;
+        k->backs_count++;
+    }
+    return true;
+}
+
+static bool restore_state(iv_machine *m, const kept_state *k, int32_t *state) {
+    begin_step(m);
+    m->ends = k->ends;
+    for (size_t i = 0; i < k->count; i++) {
+        size_t top = k->places[i].stack, bottom = top;
+        uint32_t stack = 0;
+        while (k->backs[bottom]) bottom++;
+        while (bottom-- > top)
+            if (!(stack = push_frame(m, k->backs[bottom] - 1, stack))) return false;
+        if (m->set_count == m->set_capacity && !grow(&m->set, sizeof *m->set, &m->set_capacity, 0)) return false;
+        m->set[m->set_count++] = (iv_place){k->places[i].state, stack};
+    }
+    return intern(m, state);
+}
+
+iv_status iv_machine_empty(iv_machine *m, int32_t *keep, iv_error *err) {
+    kept_state k = {0};
+    iv_status status = !keep || keep_state(m, *keep, &k) ? IV_OK : no_memory(err);
+    if (status == IV_OK) status = make_empty(m, err);
+    if (status == IV_OK && keep && !restore_state(m, &k, keep)) status = no_memory(err);
+    free(k.places), free(k.backs);
+    return status;
+}
+
 iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err) {
     *m = (iv_machine){.a = a};
     m->stamps = calloc(2 * SET_MAX, sizeof *m->stamps);
     iv_status status = m->stamps && make_table(&m->seen, 2 * SET_MAX) ? IV_OK : no_memory(err);
-    if (status == IV_OK) status = iv_machine_empty(m, err);
+    if (status == IV_OK) status = make_empty(m, err);
     if (status != IV_OK) iv_machine_close(m);
     return status;
 }

@@ -54,8 +54,8 @@ typedef struct iv_machine {
 iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err);
 void iv_machine_close(iv_machine *m);
 
-/* Forgets all states but the first two. */
-iv_status iv_machine_empty(iv_machine *m, iv_error *err);
+/* Forgets all states but the first two and *keep, which gets a new number. NULL: no other. */
+iv_status iv_machine_empty(iv_machine *m, int32_t *keep, iv_error *err);
 /* Memory taken by states. */
 size_t iv_machine_bytes(const iv_machine *m);
 

@@ -262,8 +262,10 @@ static iv_status read_quantifier(parser *p, repeat *r) {
     *r = (repeat){1, 1};
     if (c == '*' || c == '+' || c == '?')
         p->i++, *r = (repeat){c == '+', c == '?' ? 1 : SIZE_MAX};
-    else if (c != '{' || !read_interval(p, r))
+    else if (c != '{' || !read_interval(p, r)) {
+        *r = (repeat){1, 1};
         return IV_OK;
+    }
     if (r->min > REPEATS_MAX || (r->max > REPEATS_MAX && r->max != SIZE_MAX))
         return iv_fail(p->err, IV_LIMIT, "%s: at byte %zu: more than %d repetitions", p->where, from, REPEATS_MAX);
     if (r->min > r->max) return refuse(p, from, IV_INVALID, "the least is more than the most");

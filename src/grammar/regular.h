@@ -29,8 +29,15 @@ iv_status iv_regular_parse(const char *where, const char *pattern, size_t bytes,
 /* Any characters at all. False: no memory. */
 bool iv_regular_anything(iv_arena *arena, iv_regular *out);
 
+/* How the characters of a machine are written: spelled out, or, whatever their sets, as one rule that writes any
+ * character (IV_NO_RULE: spelled). */
+typedef struct iv_writing {
+    iv_spelling spelling;
+    int32_t any_character;
+} iv_writing;
+
 /* Adds the machine's paths of min to max characters (SIZE_MAX: any number) between two states of the automaton. */
-iv_status iv_regular_spell(const char *where, const iv_regular *m, iv_automaton *a, iv_spelling spelling, size_t min,
+iv_status iv_regular_spell(const char *where, const iv_regular *m, iv_automaton *a, iv_writing how, size_t min,
                            size_t max, uint32_t from, uint32_t to, iv_error *err);
 
 #endif

@@ -26,7 +26,7 @@ static uint32_t reach(product *p, uint32_t state, size_t count, size_t *index) {
     return p->states[*index] - 1;
 }
 
-static void write_state(product *p, size_t index, iv_spelling spelling, uint32_t to) {
+static void write_state(product *p, size_t index, iv_writing how, uint32_t to) {
     uint32_t s = (uint32_t)(index / p->counts), here = p->states[index] - 1;
     size_t count = index % p->counts, target;
     for (uint32_t i = p->m->firsts[s]; i < p->m->firsts[s + 1] && p->a->failed == IV_OK; i++) {
@@ -38,12 +38,15 @@ static void write_state(product *p, size_t index, iv_spelling spelling, uint32_t
         if (p->max != SIZE_MAX && count == p->max) continue;
         size_t next = iv_size_min(count + 1, p->counts - 1); /* without a most, all from the least on are one */
         uint32_t there = reach(p, e->to, next, &target);
-        iv_codepoints_spell(e->set, p->a, spelling, here, there, &p->tails[target]);
+        if (how.any_character >= 0)
+            iv_automaton_call(p->a, here, how.any_character, there);
+        else
+            iv_codepoints_spell(e->set, p->a, how.spelling, here, there, &p->tails[target]);
     }
     if (s == p->m->end && count >= p->min) iv_automaton_skip(p->a, here, to);
 }
 
-iv_status iv_regular_spell(const char *where, const iv_regular *m, iv_automaton *a, iv_spelling spelling, size_t min,
+iv_status iv_regular_spell(const char *where, const iv_regular *m, iv_automaton *a, iv_writing how, size_t min,
                            size_t max, uint32_t from, uint32_t to, iv_error *err) {
     product p = {.m = m, .a = a, .min = min, .max = max};
     size_t total, index, most = max != SIZE_MAX ? max : min;
@@ -56,7 +59,7 @@ iv_status iv_regular_spell(const char *where, const iv_regular *m, iv_automaton 
     p.queue = calloc(total, sizeof *p.queue);
     bool ok = p.states && p.tails && p.queue;
     if (ok) iv_automaton_skip(a, from, reach(&p, m->start, 0, &index));
-    for (size_t i = 0; ok && i < p.queued && a->failed == IV_OK; i++) write_state(&p, p.queue[i], spelling, to);
+    for (size_t i = 0; ok && i < p.queued && a->failed == IV_OK; i++) write_state(&p, p.queue[i], how, to);
     free(p.states), free(p.tails), free(p.queue);
     return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", where);
 }

@@ -27,7 +27,7 @@ typedef struct iv_schema_set {
         int32_t rule;
     } * jobs;
     size_t job_count, job_capacity, jobs_done;
-    int32_t any, any_string, any_number, any_object, any_array; /* plus one; 0: not made yet */
+    int32_t any, any_character, any_string, any_number, any_object, any_array; /* plus one; 0: not made yet */
 } iv_schema_set;
 
 iv_status iv_schema_set_open(iv_schema_set *s, const char *name, json_t *root, iv_automaton *a, iv_arena *arena,

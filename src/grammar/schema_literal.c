@@ -115,9 +115,12 @@ static void write_number(iv_automaton *a, const json_t *v, uint32_t from, uint32
         snprintf(text, sizeof text, "%" PRId64, (int64_t)json_integer_value(v));
     } else {
         int digits = 1;
-        do snprintf(text, sizeof text - 4, "%.*g", digits, json_real_value(v));
-        while (strtod(text, NULL) != json_real_value(v) && digits++ < 17);
-        if (!strpbrk(text, ".e")) strcat(text, ".0");
+        double x = json_real_value(v);
+        if (x == floor(x) && fabs(x) < 1e15)
+            snprintf(text, sizeof text, "%.1f", x);
+        else
+            do snprintf(text, sizeof text, "%.*g", digits, x);
+            while (strtod(text, NULL) != x && digits++ < 17);
     }
     write_text(a, text, from, to);
 }

@@ -55,6 +55,19 @@ void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint3
     iv_automaton_bytes(a, at, '"', '"', to);
 }
 
+static int32_t any_character(iv_schema_set *s) {
+    iv_automaton *a = s->a;
+    if (s->any_character) return s->any_character - 1;
+    int32_t rule = iv_automaton_rule(a, s->name);
+    s->any_character = rule + 1;
+    if (rule < 0) return rule;
+    iv_spell_tails tails = {0};
+    uint32_t end = iv_automaton_state(a);
+    iv_codepoints_spell(NULL, a, IV_SPELL_JSON_FREELY, a->rules[rule].start, end, &tails);
+    iv_automaton_end(a, end);
+    return rule;
+}
+
 int32_t iv_schema_any_string(iv_schema_set *s) {
     iv_automaton *a = s->a;
     if (s->any_string) return s->any_string - 1;
@@ -106,5 +119,6 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
     if (!free) IV_TRY(iv_regular_parse(place, pattern, strlen(pattern), name != NULL, s->arena, &m, err));
     uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, end, '"', '"', to);
-    return iv_regular_spell(place, &m, s->a, free ? IV_SPELL_JSON_FREELY : IV_SPELL_JSON, min, max, begin, end, err);
+    iv_writing how = {IV_SPELL_JSON, free ? any_character(s) : IV_NO_RULE};
+    return iv_regular_spell(place, &m, s->a, how, min, max, begin, end, err);
 }
