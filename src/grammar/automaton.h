@@ -14,7 +14,7 @@
 enum {
     IV_AUTOMATON_STATES_MAX = 1 << 19,
     IV_AUTOMATON_EDGES_MAX = 1 << 21,
-    IV_AUTOMATON_RULES_MAX = 1 << 16,
+    IV_AUTOMATON_RULES_MAX = 1 << 14,
     IV_NO_RULE = -1
 };
 

@@ -86,14 +86,15 @@ static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *er
     const iv_vocabulary *v = g->vocabulary;
     const iv_vocabulary_node *nodes = v->nodes;
     size_t steps = 0;
+    uint64_t effort = g->machine.effort + IV_GRAMMAR_WALK_EFFORT_MAX;
     memset(mask, 0, g->words * sizeof *mask);
     g->path[0] = state;
     for (size_t i = 0; i < v->node_count;) {
         const iv_vocabulary_node *n = &nodes[i];
         int32_t next;
-        if (++steps % 4096 == 0 && iv_machine_bytes(&g->machine) > IV_GRAMMAR_WALK_BYTES_MAX)
-            return iv_fail(err, IV_LIMIT, "constraint: one place of it needs more than %d MiB",
-                           IV_GRAMMAR_WALK_BYTES_MAX >> 20);
+        if (++steps % 64 == 0 &&
+            (iv_machine_bytes(&g->machine) > IV_GRAMMAR_WALK_BYTES_MAX || g->machine.effort > effort))
+            return iv_fail(err, IV_LIMIT, "constraint: there are too many ways to go on from one place of it");
         IV_TRY(iv_machine_step(&g->machine, g->path[n->depth - 1], n->byte, &next, err));
         if (next == IV_MACHINE_DEAD) {
             i = n->skip;

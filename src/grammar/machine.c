@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SET_MAX = 1 << 17 }; /* places met in one step */
+enum { SET_MAX = 1 << 16, SEEN_LEAST = 1024 }; /* SET_MAX: places met in one step */
 
 static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "constraint: no memory"); }
 
@@ -83,6 +83,23 @@ static uint32_t push_frame(iv_machine *m, uint32_t back, uint32_t below) {
 
 /* ---- one step ------------------------------------------------------------------------------------------ */
 
+/* A larger table of the places on the list. */
+static bool widen_seen(iv_machine *m, size_t capacity) {
+    uint32_t *stamps = calloc(capacity, sizeof *stamps);
+    if (!stamps || !make_table(&m->seen, capacity)) {
+        free(stamps);
+        return false;
+    }
+    free(m->stamps);
+    m->stamps = stamps, m->stamp = 1;
+    for (size_t i = 0; i < m->work_count; i++) {
+        size_t at = hash_place(m->work[i]) & (capacity - 1);
+        while (stamps[at]) at = (at + 1) & (capacity - 1);
+        stamps[at] = 1, m->seen.slots[at] = (int32_t)i;
+    }
+    return true;
+}
+
 /* Puts a place on the list of those to follow, unless it was there already. */
 static bool follow(iv_machine *m, iv_place p) {
     size_t mask = m->seen.capacity - 1, at = hash_place(p) & mask;
@@ -94,7 +111,7 @@ static bool follow(iv_machine *m, iv_place p) {
     if (m->work_count == m->work_capacity && !grow(&m->work, sizeof p, &m->work_capacity, 0)) return false;
     m->stamps[at] = m->stamp, m->seen.slots[at] = (int32_t)m->work_count;
     m->work[m->work_count++] = p;
-    return true;
+    return 2 * m->work_count <= m->seen.capacity || widen_seen(m, 2 * m->seen.capacity);
 }
 
 static void begin_step(iv_machine *m) {
@@ -181,6 +198,7 @@ static bool intern(iv_machine *m, int32_t *out) {
 static iv_status close_set(iv_machine *m, int32_t *out, iv_error *err) {
     bool ok = true;
     for (size_t i = 0; ok && i < m->work_count; i++) ok = close_place(m, m->work[i]);
+    m->effort += m->work_count;
     if (ok && intern(m, out)) return IV_OK;
     if (m->work_count < SET_MAX) return no_memory(err);
     return iv_fail(err, IV_LIMIT, "constraint: more than %d ways to read the same text", SET_MAX);
@@ -191,6 +209,7 @@ iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32
     bool ok = true;
     begin_step(m);
     const iv_machine_state *s = &m->states[state];
+    m->effort += s->count;
     for (uint32_t k = s->first; ok && k < s->first + s->count; k++) {
         iv_place p = m->places[k];
         for (uint32_t i = a->first[p.state]; ok && i; i = a->edges[i].next) {
@@ -276,8 +295,7 @@ iv_status iv_machine_empty(iv_machine *m, int32_t *keep, iv_error *err) {
 
 iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err) {
     *m = (iv_machine){.a = a};
-    m->stamps = calloc(2 * SET_MAX, sizeof *m->stamps);
-    iv_status status = m->stamps && make_table(&m->seen, 2 * SET_MAX) ? IV_OK : no_memory(err);
+    iv_status status = widen_seen(m, SEEN_LEAST) ? IV_OK : no_memory(err);
     if (status == IV_OK) status = make_empty(m, err);
     if (status != IV_OK) iv_machine_close(m);
     return status;

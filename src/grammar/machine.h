@@ -49,6 +49,7 @@ typedef struct iv_machine {
     iv_table seen;
     uint32_t *stamps, stamp; /* of seen */
     bool ends;
+    uint64_t effort; /* places looked at so far */
 } iv_machine;
 
 iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err);
