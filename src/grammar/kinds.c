@@ -116,8 +116,9 @@ static uint32_t write_thoughts(iv_automaton *a, uint32_t from) {
     return at[N];
 }
 
-/* The state from which the constrained part begins. Line ends may follow the thoughts where they change nothing. */
-static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, bool lines, uint32_t from) {
+/* The state from which the constrained part begins. Line ends may follow the thoughts, as models have learnt to write
+ * them: one that is kept from it goes astray. */
+static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_t from) {
     if (reasoning == IV_REASONING_NONE) return from;
     uint32_t thoughts = iv_automaton_state(a), content = iv_automaton_state(a);
     if (reasoning == IV_REASONING_OPTIONAL) {
@@ -128,7 +129,7 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, bool li
     }
     uint32_t end = write_thoughts(a, thoughts);
     iv_automaton_skip(a, end, content);
-    for (int i = 0; lines && i < LINES_AFTER_REASONING; i++) {
+    for (int i = 0; i < LINES_AFTER_REASONING; i++) {
         end = iv_automaton_text(a, end, "\n");
         iv_automaton_skip(a, end, content);
     }
@@ -147,12 +148,11 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     const char *name = iv_constraint_name(kind);
     json_t *json = NULL;
     iv_status status;
-    bool lines = kind != IV_CONSTRAINT_REGEX && kind != IV_CONSTRAINT_CHOICE;
     int32_t root = iv_automaton_rule(a, name);
     uint32_t end = iv_automaton_state(a);
     if (root < 0) return iv_automaton_finish(a, err);
     iv_automaton_end(a, end);
-    uint32_t from = write_reasoning(a, reasoning, lines, a->rules[root].start);
+    uint32_t from = write_reasoning(a, reasoning, a->rules[root].start);
     if (kind == IV_CONSTRAINT_JSON_OBJECT) {
         status = write_object(arena, a, from, end, err);
     } else if (kind == IV_CONSTRAINT_REGEX) {

@@ -180,7 +180,7 @@ static bool add_state(iv_machine *m) {
 
 /* The state of the set reached. */
 static bool intern(iv_machine *m, int32_t *out) {
-    qsort(m->set, m->set_count, sizeof *m->set, by_place);
+    if (m->set_count) qsort(m->set, m->set_count, sizeof *m->set, by_place);
     size_t mask = m->state_table.capacity - 1, at = hash_set(m->set, m->set_count) & mask;
     for (; m->state_table.slots[at]; at = (at + 1) & mask) {
         const iv_machine_state *s = &m->states[m->state_table.slots[at] - 1];

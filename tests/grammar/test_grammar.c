@@ -244,23 +244,24 @@ static void reasoning(void **state) {
     static const struct {
         iv_reasoning reasoning;
         const char *text;
-        bool json, regex;
+        bool matches;
     } cases[] = {
-        {IV_REASONING_NONE, "7", true, true},
-        {IV_REASONING_NONE, "a</think>7", false, false},
-        {IV_REASONING_OPEN, "7", false, false},
-        {IV_REASONING_OPEN, "a <</think> b</thinker </think>7", false, false},
-        {IV_REASONING_OPEN, "a <b </ </think </</think>7", true, true},
-        {IV_REASONING_OPEN, "\xff</think>\n\n7", true, false},
-        {IV_REASONING_OPEN, "</think>\n\n\n7", false, false},
-        {IV_REASONING_OPTIONAL, "7", true, true},
-        {IV_REASONING_OPTIONAL, "<think>a</think>7", true, true},
-        {IV_REASONING_OPTIONAL, "<think>a</think>\n7", true, false},
-        {IV_REASONING_OPTIONAL, "a</think>7", false, false},
+        {IV_REASONING_NONE, "7", true},
+        {IV_REASONING_NONE, "a</think>7", false},
+        {IV_REASONING_OPEN, "7", false},
+        {IV_REASONING_OPEN, "a <</think> b</thinker </think>7", false},
+        {IV_REASONING_OPEN, "a <b </ </think </</think>7", true},
+        {IV_REASONING_OPEN, "\xff</think>\n\n7", true},
+        {IV_REASONING_OPEN, "</think>\n\n\n7", false},
+        {IV_REASONING_OPTIONAL, "7", true},
+        {IV_REASONING_OPTIONAL, "<think>a</think>7", true},
+        {IV_REASONING_OPTIONAL, "<think>a</think>\n7", true},
+        {IV_REASONING_OPTIONAL, "a</think>7", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        expect(IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"integer\"}", cases[i].reasoning, cases[i].text, cases[i].json);
-        expect(IV_CONSTRAINT_REGEX, "\\d", cases[i].reasoning, cases[i].text, cases[i].regex);
+        expect(IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"integer\"}", cases[i].reasoning, cases[i].text,
+               cases[i].matches);
+        expect(IV_CONSTRAINT_REGEX, "\\d", cases[i].reasoning, cases[i].text, cases[i].matches);
     }
 }
 
