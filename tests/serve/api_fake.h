@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "serve/server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
