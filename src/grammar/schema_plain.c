@@ -2,6 +2,7 @@
 #include "grammar/number.h"
 #include "grammar/schema_parts.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct kind_name {
@@ -68,7 +69,7 @@ iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const ch
     const json_t *v = json_object_get(schema, key);
     double x = json_number_value(v);
     if (!v) return IV_OK;
-    if (!json_is_number(v) || x < 0 || x != (double)(long long)x)
+    if (!json_is_number(v) || x < 0 || x != floor(x))
         return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted an integer of 0 or more", s->name, where, key);
     if (x > IV_SCHEMA_COUNT_MAX)
         return iv_fail(err, IV_LIMIT, "%s: %.300s: %s: wanted at most %d, found %.0f", s->name, where, key,

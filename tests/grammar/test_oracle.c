@@ -204,21 +204,32 @@ static FILE *open_file(char *path) {
     return fdopen(fd, "w");
 }
 
-static void schemas_are_satisfied(void **state) {
-    (void)state;
+static void judge_schemas(const char *dir, size_t count) {
     char path[64];
     rng r = rng_start("schemas");
     iv_vocabulary v;
-    iv_tokenizer *t = open_tokenizer(source_path("models/tiny-math"), &v);
+    iv_tokenizer *t = open_tokenizer(dir, &v);
     FILE *f = open_file(path);
     size_t judged = 0;
-    for (size_t i = 0; i < trials(SANITIZED ? 30 : 300, 5000); i++) judged += put_schema(f, &r, &v);
+    for (size_t i = 0; i < count; i++) judged += put_schema(f, &r, &v);
     fclose(f);
-    assert_true(judged > 20);
+    assert_true(judged > count / 4);
     judge(path, true);
     unlink(path);
     iv_vocabulary_close(&v);
     iv_tokenizer_close(t);
+}
+
+static void schemas_are_satisfied(void **state) {
+    (void)state;
+    judge_schemas(source_path("models/tiny-math"), trials(SANITIZED ? 30 : 300, 5000));
+}
+
+static void with_a_large_vocabulary(void **state) {
+    (void)state;
+    const char *dir = shared_path("tokenizers/qwen3");
+    SKIP_WITHOUT(dir, "shared/tokenizers/qwen3");
+    judge_schemas(dir, trials(SANITIZED ? 4 : 20, 400));
 }
 
 static void expressions_match_as_python_says(void **state) {
@@ -255,6 +266,7 @@ static void wrong_ones_are_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schemas_are_satisfied),
+        cmocka_unit_test(with_a_large_vocabulary),
         cmocka_unit_test(expressions_match_as_python_says),
         cmocka_unit_test(wrong_ones_are_seen),
     };
