@@ -3,7 +3,6 @@
 #include "base/size.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,31 +127,41 @@ static void spell_range(const speller *w, uint32_t low, uint32_t high) {
 
 /* ---- as JSON ------------------------------------------------------------------------------------------- */
 
-static const char *short_escape(uint32_t cp) {
+/* What stands behind the backslash; 0: \u00 and two digits. */
+static char short_escape(uint32_t cp) {
     switch (cp) {
-    case '"': return "\\\"";
-    case '\\': return "\\\\";
-    case '\b': return "\\b";
-    case '\f': return "\\f";
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    default: return NULL;
+    case '"': return '"';
+    case '\\': return '\\';
+    case '\b': return 'b';
+    case '\f': return 'f';
+    case '\n': return 'n';
+    case '\r': return 'r';
+    case '\t': return 't';
+    default: return 0;
     }
 }
 
-static void spell_escape(const speller *w, uint32_t cp) {
-    char text[8];
-    const char *brief = short_escape(cp);
-    if (!brief) snprintf(text, sizeof text, "\\u%04x", (unsigned)cp);
-    if (!brief) brief = text;
-    iv_automaton_text_to(w->a, w->from, brief, strlen(brief), w->to);
+/* The states of the escapes between two states, made when they are needed. */
+typedef struct escapes {
+    uint32_t slash, high[2]; /* plus one; high: behind \u000 and \u001 */
+} escapes;
+
+static uint32_t made(iv_automaton *a, uint32_t *slot, uint32_t from, const char *text) {
+    if (*slot == 0) *slot = iv_automaton_text(a, from, text) + 1;
+    return *slot - 1;
 }
 
-static void spell_json_range(const speller *w, uint32_t low, uint32_t high) {
+static void spell_escape(const speller *w, escapes *e, uint32_t cp) {
+    char brief = short_escape(cp), low = "0123456789abcdef"[cp % 16];
+    uint32_t slash = made(w->a, &e->slash, w->from, "\\");
+    uint32_t at = brief ? slash : made(w->a, &e->high[cp / 16 % 2], slash, cp < 16 ? "u000" : "u001");
+    iv_automaton_bytes(w->a, at, (uint8_t)(brief ? brief : low), (uint8_t)(brief ? brief : low), w->to);
+}
+
+static void spell_json_range(const speller *w, escapes *e, uint32_t low, uint32_t high) {
     for (; low <= high && low < 0x80; low++) {
         if (low < 0x20 || low == '"' || low == '\\')
-            spell_escape(w, low);
+            spell_escape(w, e, low);
         else
             iv_automaton_bytes(w->a, w->from, (uint8_t)low, (uint8_t)low, w->to);
     }
@@ -187,6 +196,7 @@ static void spell_any_escape(const speller *w) {
 void iv_codepoints_spell(const iv_codepoints *s, iv_automaton *a, iv_spelling spelling, uint32_t from, uint32_t to,
                          iv_spell_tails *tails) {
     speller w = {.a = a, .from = from, .to = to, .tails = tails};
+    escapes e = {0};
     if (spelling == IV_SPELL_JSON_FREELY) {
         iv_automaton_bytes(a, from, 0x20, 0x21, to), iv_automaton_bytes(a, from, 0x23, 0x5b, to);
         iv_automaton_bytes(a, from, 0x5d, 0x7f, to);
@@ -198,6 +208,6 @@ void iv_codepoints_spell(const iv_codepoints *s, iv_automaton *a, iv_spelling sp
         if (spelling == IV_SPELL_RAW)
             spell_range(&w, s->ranges[i].low, s->ranges[i].high);
         else
-            spell_json_range(&w, s->ranges[i].low, s->ranges[i].high);
+            spell_json_range(&w, &e, s->ranges[i].low, s->ranges[i].high);
     }
 }

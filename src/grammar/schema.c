@@ -10,6 +10,43 @@
 
 enum { REFERENCES_MAX = 64 /* one after another, with nothing in between */ };
 
+/* ---- the known keywords ------------------------------------------------------------------------------------------ */
+
+static const char *const labels[] = {"title",          "description",   "default",  "examples",    "example",
+                                     "$schema",        "$id",           "$comment", "deprecated",  "readOnly",
+                                     "writeOnly",      "discriminator", "$defs",    "definitions", "contentMediaType",
+                                     "contentEncoding"};
+static const char *const plain_words[] = {"type",
+                                          "const",
+                                          "enum",
+                                          "minLength",
+                                          "maxLength",
+                                          "pattern",
+                                          "format",
+                                          "minimum",
+                                          "maximum",
+                                          "exclusiveMinimum",
+                                          "exclusiveMaximum",
+                                          "items",
+                                          "prefixItems",
+                                          "minItems",
+                                          "maxItems",
+                                          "uniqueItems",
+                                          "properties",
+                                          "required",
+                                          "additionalProperties",
+                                          "minProperties",
+                                          "maxProperties"};
+static const char *const joining_words[] = {"$ref", "allOf", "anyOf", "oneOf"};
+
+static bool among(const char *key, const char *const *words, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(key, words[i]) == 0) return true;
+    return false;
+}
+
+#define AMONG(key, words) among((key), (words), sizeof(words) / sizeof *(words))
+
 /* ---- words --------------------------------------------------------------------------------------------- */
 
 iv_status iv_schema_no_memory(const iv_schema_set *s, iv_error *err) {
@@ -62,7 +99,41 @@ void iv_schema_set_close(iv_schema_set *s) {
     s->made = s->known = NULL, s->jobs = NULL;
 }
 
+/* What a schema without schemas in it says, as a key: equal ones are one rule, however often they stand in a document.
+ * NULL: it has some, or memory is out. For free(). */
+static char *leaf_key(json_t *schema) {
+    const char *key;
+    json_t *value, *one, *plain;
+    size_t i;
+    if (!json_is_object(schema) || !(plain = json_object())) return NULL;
+    bool leaf = true;
+    json_object_foreach(schema, key, value) {
+        leaf = leaf && !json_is_object(value) && strcmp(key, "$ref") != 0;
+        json_array_foreach(value, i, one) leaf = leaf && !json_is_object(one) && !json_is_array(one);
+        if (leaf && !AMONG(key, labels)) leaf = json_object_set(plain, key, value) == 0;
+    }
+    char *text = leaf ? json_dumps(plain, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(plain);
+    return text;
+}
+
+static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err);
+
 iv_status iv_schema_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err) {
+    char *key = leaf_key(schema);
+    const json_t *known = key ? json_object_get(s->known, key) : NULL;
+    iv_status status = IV_OK;
+    if (known)
+        *rule = (int32_t)json_integer_value(known);
+    else
+        status = add_rule(s, schema, where, rule, err);
+    if (status == IV_OK && key && !known && json_object_set_new(s->known, key, json_integer(*rule)) != 0)
+        status = iv_schema_no_memory(s, err);
+    free(key);
+    return status;
+}
+
+static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err) {
     char key[32];
     snprintf(key, sizeof key, "%" PRIxPTR, (uintptr_t)schema);
     const json_t *known = json_object_get(s->known, key);
@@ -195,41 +266,6 @@ static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where,
 }
 
 /* ---- keywords ------------------------------------------------------------------------------------------ */
-
-static const char *const labels[] = {"title",          "description",   "default",  "examples",    "example",
-                                     "$schema",        "$id",           "$comment", "deprecated",  "readOnly",
-                                     "writeOnly",      "discriminator", "$defs",    "definitions", "contentMediaType",
-                                     "contentEncoding"};
-static const char *const plain_words[] = {"type",
-                                          "const",
-                                          "enum",
-                                          "minLength",
-                                          "maxLength",
-                                          "pattern",
-                                          "format",
-                                          "minimum",
-                                          "maximum",
-                                          "exclusiveMinimum",
-                                          "exclusiveMaximum",
-                                          "items",
-                                          "prefixItems",
-                                          "minItems",
-                                          "maxItems",
-                                          "uniqueItems",
-                                          "properties",
-                                          "required",
-                                          "additionalProperties",
-                                          "minProperties",
-                                          "maxProperties"};
-static const char *const joining_words[] = {"$ref", "allOf", "anyOf", "oneOf"};
-
-static bool among(const char *key, const char *const *words, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(key, words[i]) == 0) return true;
-    return false;
-}
-
-#define AMONG(key, words) among((key), (words), sizeof(words) / sizeof *(words))
 
 static iv_status check_keywords(const iv_schema_set *s, json_t *schema, const char *where, iv_error *err) {
     const char *key;

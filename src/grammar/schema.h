@@ -20,7 +20,7 @@ typedef struct iv_schema_set {
     const char *name; /* heads errors; borrowed */
     json_t *root;     /* what "#" means; borrowed */
     json_t *made;     /* an array of schemas made from several others */
-    json_t *known;    /* a schema's address -> its rule */
+    json_t *known;    /* a schema's address, or what it says -> its rule */
     struct iv_schema_job {
         json_t *schema;
         const char *where;
