@@ -10,7 +10,7 @@
 
 enum { REFERENCES_MAX = 64 /* one after another, with nothing in between */ };
 
-/* ---- the known keywords ------------------------------------------------------------------------------------------ */
+/* ---- the known keywords -------------------------------------------------------------------------------- */
 
 static const char *const labels[] = {"title",          "description",   "default",  "examples",    "example",
                                      "$schema",        "$id",           "$comment", "deprecated",  "readOnly",
