@@ -16,6 +16,7 @@ typedef struct parser {
     size_t read_again; /* bytes, for copies */
     bool whole, dry;   /* dry: nothing is written */
     iv_arena *arena;
+    uint32_t before, after; /* where any characters may come; 0: not made yet */
     iv_regular_edge *edges;
     size_t edge_count, edge_capacity, state_count;
     iv_error *err;
@@ -313,15 +314,22 @@ static iv_status read_piece(parser *p, uint32_t *state) {
     return IV_OK;
 }
 
-static iv_status write_anything(parser *p, uint32_t *state) {
+/* Any characters, from a state to *loop; made once, however many alternatives share it. */
+static iv_status write_anything(parser *p, uint32_t from, uint32_t *loop) {
+    if (*loop) return IV_OK; /* the start is state 0, so that no loop is */
     iv_codepoints *set = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
-    uint32_t loop;
     if (!set || !iv_codepoints_invert(set, p->arena)) return no_memory(p); /* nothing's complement */
-    IV_TRY(new_state(p, &loop));
-    IV_TRY(add(p, *state, loop, NULL));
-    IV_TRY(add(p, loop, loop, set));
-    *state = loop;
-    return IV_OK;
+    IV_TRY(new_state(p, loop));
+    IV_TRY(add(p, from, *loop, NULL));
+    return add(p, *loop, *loop, set);
+}
+
+/* The same between the end of an alternative and that of the expression. */
+static iv_status write_rest(parser *p, uint32_t from, uint32_t to) {
+    bool first = p->after == 0;
+    if (!first) return add(p, from, p->after, NULL);
+    IV_TRY(write_anything(p, from, &p->after));
+    return add(p, p->after, to, NULL);
 }
 
 static bool at_end_of_branch(const parser *p) { return p->i == p->n || p->s[p->i] == '|' || p->s[p->i] == ')'; }
@@ -330,9 +338,13 @@ static iv_status read_branch(parser *p, uint32_t from, uint32_t to) {
     bool outermost = p->depth == 0, tied = p->whole;
     uint32_t state;
     IV_TRY(new_state(p, &state));
-    IV_TRY(add(p, from, state, NULL));
     if (outermost && at(p, "^")) p->i++, tied = true;
-    if (outermost && !tied) IV_TRY(write_anything(p, &state));
+    if (outermost && !tied) {
+        IV_TRY(write_anything(p, from, &p->before));
+        IV_TRY(add(p, p->before, state, NULL));
+    } else {
+        IV_TRY(add(p, from, state, NULL));
+    }
     tied = p->whole;
     while (!at_end_of_branch(p)) {
         if (outermost && p->s[p->i] == '$' && (p->i + 1 == p->n || p->s[p->i + 1] == '|')) {
@@ -341,8 +353,7 @@ static iv_status read_branch(parser *p, uint32_t from, uint32_t to) {
         }
         IV_TRY(read_piece(p, &state));
     }
-    if (outermost && !tied) IV_TRY(write_anything(p, &state));
-    return add(p, state, to, NULL);
+    return outermost && !tied ? write_rest(p, state, to) : add(p, state, to, NULL);
 }
 
 static iv_status read_alternatives(parser *p, uint32_t from, uint32_t to) {
@@ -385,7 +396,7 @@ bool iv_regular_anything(iv_arena *arena, iv_regular *out) {
     iv_error unused;
     parser p = {.where = "", .arena = arena, .err = &unused, .state_count = 2};
     uint32_t state = 0;
-    bool ok = write_anything(&p, &state) == IV_OK && add(&p, state, 1, NULL) == IV_OK && settle(&p, out);
+    bool ok = write_anything(&p, 0, &state) == IV_OK && add(&p, state, 1, NULL) == IV_OK && settle(&p, out);
     free(p.edges);
     return ok;
 }
