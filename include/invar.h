@@ -150,7 +150,8 @@ IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats)
  * part of the model (norms' epsilon, rotary settings, end-of-sequence ids); what sizes memory or says which tensors
  * there are must be what it was, or IV_INVALID names it. Tokenizer, chat template, generation defaults and dtype stay.
  * Fingerprint and digests of iv_engine_get_info are new afterwards, in the same strings. IV_BUSY while requests wait or
- * run. IV_UNSUPPORTED on GPUs and under mpirun. */
+ * run. IV_UNSUPPORTED under mpirun. On GPUs the new weights wait in this process's memory and are then copied over the
+ * old ones; should a GPU be lost in that, no further step runs. */
 IV_API iv_status iv_engine_update_weights(iv_engine *engine, const char *dir, iv_error *err);
 
 /* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once; it computes its share of every

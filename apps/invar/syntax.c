@@ -282,54 +282,6 @@ const cli_syntax cli_logits_syntax = {
     .sections = {&logits_section, &cli_engine_section},
     .examples = logits_examples};
 
-/* ---- bench --------------------------------------------------------------------------------------------- */
-
-static const cli_flag bench_flags[] = {{.name = "concurrency",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 1,
-                                        .greatest = 1024,
-                                        .unset = "1",
-                                        .help = "requests at once"},
-                                       {.name = "prompt-tokens",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 1,
-                                        .greatest = CLI_IDS_MAX,
-                                        .unset = "512",
-                                        .help = "tokens to read"},
-                                       {.name = "decode-tokens",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 2,
-                                        .greatest = CLI_TOKENS_MAX,
-                                        .unset = "64",
-                                        .help = "tokens to generate"},
-                                       {.name = "repeat",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 1,
-                                        .greatest = 1000,
-                                        .unset = "3",
-                                        .help = "runs; medians are reported"},
-                                       {.name = "json", .help = "one JSON object"},
-                                       {0}};
-static const cli_section bench_section = {"Flags", bench_flags};
-static const cli_example bench_examples[] = {
-    {"invar bench tiny-math --prompt-tokens 256 --threads 2", "tokens a second, reading and writing"}, {0}};
-
-const cli_syntax cli_bench_syntax = {
-    .name = "bench",
-    .group = "Run a model",
-    .summary = "time prefill and decode",
-    .operand = "MODEL",
-    .usage = "MODEL [flags]",
-    .text = "Prompts are fixed pseudo-random token ids, another for each run and request; decoding is greedy and\n"
-            "goes past any end of sequence. Reading lasts until every request has its first token. The digest is\n"
-            "the first request's: it must not change with threads, instructions or the company it runs in.",
-    .sections = {&bench_section, &cli_engine_section},
-    .examples = bench_examples};
-
 /* ---- completion, help ---------------------------------------------------------------------------------- */
 
 static const cli_example completion_examples[] = {
@@ -361,10 +313,23 @@ const cli_syntax cli_help_syntax = {.name = "help",
                                     .sections = {NULL},
                                     .examples = help_examples};
 
-const cli_syntax *const cli_syntaxes[] = {
-    &cli_generate_syntax, &cli_chat_syntax,     &cli_serve_syntax,      &cli_batch_syntax,  &cli_bench_syntax,
-    &cli_inspect_syntax,  &cli_tokenize_syntax, &cli_render_syntax,     &cli_logits_syntax, &cli_verify_syntax,
-    &cli_eval_syntax,     &cli_replay_syntax,   &cli_completion_syntax, &cli_help_syntax,   NULL};
+const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
+                                          &cli_chat_syntax,
+                                          &cli_serve_syntax,
+                                          &cli_batch_syntax,
+                                          &cli_bench_syntax,
+                                          &cli_bench_serve_syntax,
+                                          &cli_bench_latency_syntax,
+                                          &cli_inspect_syntax,
+                                          &cli_tokenize_syntax,
+                                          &cli_render_syntax,
+                                          &cli_logits_syntax,
+                                          &cli_verify_syntax,
+                                          &cli_eval_syntax,
+                                          &cli_replay_syntax,
+                                          &cli_completion_syntax,
+                                          &cli_help_syntax,
+                                          NULL};
 
 const cli_syntax *cli_syntax_find(const char *name) {
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++)

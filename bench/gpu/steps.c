@@ -1,9 +1,13 @@
 /* bench_steps MODEL [flags]: steps of the whole engine, one open model for many cases.
  *
  *     --cases LIST     decode:BATCH:CONTEXT   milliseconds of a step that gives each of BATCH sequences a token behind
- *                                             CONTEXT others
+ *                                             CONTEXT others, on average over the steps measured; and how much of
+ *                                             it is planning, sampling on the host and events
  *                      prefill:TOKENS         milliseconds until a prompt's first token
  *                      latency:BATCH:IN:OUT   seconds until BATCH requests are read and answered
+ *                      same:COUNT:IN:OUT      seconds until COUNT requests for the same prompt are answered, in 0.9 to
+ *                                             1.1 of OUT tokens, and how many different answers come: of the tokens
+ *                                             that all of them have
  *     --numerics LIST  invar, vanilla, bio: an engine each, one after the other
  *     --tp N, --device D, --arithmetic A, --threads N, --max-num-batched-tokens N, --enforce-eager, --files, --turns N
  *     --json FILE      records as figures.py reads them, appended
@@ -17,9 +21,10 @@
 #include <string.h>
 #include <time.h>
 
+enum { SEQS_MAX = 256 }; /* of `same`: more wait */
 enum { CASES_MAX = 64, TURNS_MAX = 64, NUMERICS_MAX = 4, WARM_STEPS = 8, WINDOW_STEPS = 32 };
 
-typedef enum kind { DECODE, PREFILL, LATENCY } kind;
+typedef enum kind { DECODE, PREFILL, LATENCY, SAME } kind;
 
 typedef struct one_case {
     kind kind;
@@ -71,10 +76,15 @@ static double median(double *values, size_t n) {
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/* A greedy request for max_tokens behind `tokens` ids that no other request has. */
-static uint64_t submit(bench *b, size_t tokens, size_t max_tokens) {
+static uint64_t mixed(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    return (x ^ x >> 27) * 0x94d049bb133111ebu;
+}
+
+/* A greedy request for max_tokens behind `tokens` ids, another prompt for each number. */
+static uint64_t submit_prompt(bench *b, uint64_t prompt, size_t tokens, size_t max_tokens) {
     int32_t *ids = room(tokens, sizeof *ids);
-    uint64_t state = 0x9e3779b97f4a7c15u * ++b->next_prompt, id;
+    uint64_t state = 0x9e3779b97f4a7c15u * prompt, id;
     for (size_t i = 0; i < tokens; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         ids[i] = (int32_t)((state >> 33) % b->info.vocab_size);
@@ -87,6 +97,10 @@ static uint64_t submit(bench *b, size_t tokens, size_t max_tokens) {
     need(iv_engine_submit(b->engine, &r, &id, &err), &err);
     free(ids);
     return id;
+}
+
+static uint64_t submit(bench *b, size_t tokens, size_t max_tokens) {
+    return submit_prompt(b, ++b->next_prompt, tokens, max_tokens);
 }
 
 /* One step; how many tokens it made. The digest of request `of`, when it ends. */
@@ -114,31 +128,47 @@ static void record_head(const bench *b, const char *what) {
     fprintf(b->records, "\", \"device\": \"%s\", \"gpus\": %zu, ", b->info.device, b->info.tensor_parallel_size);
 }
 
-static void report_ms(const bench *b, const one_case *c, double ms) {
+static void report_ms(const bench *b, const one_case *c, double ms, double host_ms) {
     size_t rows = c->kind == DECODE ? 1 : c->in;
     const char *what = c->kind == DECODE ? "decode" : "prefill";
-    printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s\n", b->info.numerics, what, c->batch, c->in,
-           ms, 1e3 * (double)(c->batch * rows) / ms);
+    printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s  %.3f ms of it outside the model\n",
+           b->info.numerics, what, c->batch, c->in, ms, 1e3 * (double)(c->batch * rows) / ms, host_ms);
     if (!b->records) return;
     record_head(b, "model");
     fprintf(b->records, "\"what\": \"%s\", \"batch\": %zu, \"rows\": %zu, \"context\": %zu, \"ms\": %.4f}\n", what,
             c->batch, rows, c->in, ms);
 }
 
+/* Of the steps since `before`, what is not the model's, in milliseconds a step. */
+static double host_ms(const bench *b, const iv_engine_stats *before) {
+    iv_engine_stats s;
+    iv_engine_get_stats(b->engine, &s);
+    double seconds = s.step_seconds - before->step_seconds - (s.forward_seconds - before->forward_seconds);
+    return 1e3 * seconds / (double)(s.steps - before->steps);
+}
+
+/* Tokens that a sequence has by the middle of the steps measured beside its prompt: those of the steps in which the
+ * others' prompts are read, too. */
+static size_t grown(const bench *b, const one_case *c) {
+    return c->batch * c->in / b->options.max_num_batched_tokens / 2 + WARM_STEPS + b->turns * WINDOW_STEPS / 2;
+}
+
 /* All sequences are read first, then nothing but decoding is timed, a window of steps at a time. */
 static void run_decode(bench *b, const one_case *c) {
     size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2, tokens;
     size_t most = reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2;
-    size_t room_left = b->options.max_model_len - c->in;
+    size_t prompt = c->in > grown(b, c) ? c->in - grown(b, c) : 1, room_left = b->options.max_model_len - prompt;
+    iv_engine_stats before;
     uint64_t *ids = room(c->batch, sizeof *ids);
     double taken[TURNS_MAX];
     bool busy;
     iv_error err;
     if (most > room_left) most = room_left;
-    for (size_t i = 0; i < c->batch; i++) ids[i] = submit(b, c->in, most);
+    for (size_t i = 0; i < c->batch; i++) ids[i] = submit(b, prompt, most);
     do tokens = step(b, &busy, 0, NULL);
     while (busy && tokens < c->batch);
     for (int i = 0; i < WARM_STEPS; i++) step(b, &busy, 0, NULL);
+    iv_engine_get_stats(b->engine, &before);
     for (size_t turn = 0; turn < b->turns; turn++) {
         double start = now();
         tokens = 0;
@@ -146,15 +176,18 @@ static void run_decode(bench *b, const one_case *c) {
         taken[turn] = 1e3 * (now() - start) / WINDOW_STEPS;
         if (tokens != c->batch * WINDOW_STEPS) usage("the batch did not stay whole in", "decode (more memory?)");
     }
+    double outside = host_ms(b, &before);
     for (size_t i = 0; i < c->batch; i++)
         if (iv_engine_cancel(b->engine, ids[i], &err) != IV_OK) continue;
     drain(b);
     free(ids);
-    report_ms(b, c, median(taken, b->turns));
+    report_ms(b, c, median(taken, b->turns), outside);
 }
 
 static void run_prefill(bench *b, const one_case *c) {
     double taken[TURNS_MAX];
+    iv_engine_stats before;
+    iv_engine_get_stats(b->engine, &before);
     for (size_t turn = 0; turn <= b->turns; turn++) { /* the first warms up */
         bool busy = true;
         double start = now();
@@ -163,7 +196,7 @@ static void run_prefill(bench *b, const one_case *c) {
         if (turn) taken[turn - 1] = 1e3 * (now() - start);
         if (busy) drain(b);
     }
-    report_ms(b, c, median(taken, b->turns));
+    report_ms(b, c, median(taken, b->turns), host_ms(b, &before));
 }
 
 static void run_latency(bench *b, const one_case *c) {
@@ -182,6 +215,40 @@ static void run_latency(bench *b, const one_case *c) {
             c->batch, c->in, c->out, seconds, digest);
 }
 
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* All at once; steps hold whatever mixture of them the scheduler makes. */
+static void run_same(bench *b, const one_case *c) {
+    uint64_t *said = room(c->batch, sizeof *said), first = 0;
+    size_t common = c->out - c->out / 10, different = 0;
+    double start = now();
+    for (size_t i = 0; i < c->batch; i++) {
+        uint64_t id = submit_prompt(b, 1, c->in, common + mixed(i + 1) % (2 * (c->out / 10) + 1));
+        if (i == 0) first = id;
+        if (id != first + i) usage("wanted ids in a row, request", "ids");
+    }
+    for (bool busy = true; busy;) {
+        iv_error err;
+        need(iv_engine_step(b->engine, &busy, &err), &err);
+        for (iv_event v; iv_engine_next_event(b->engine, &v);)
+            if (v.kind == IV_EVENT_TOKEN && v.position < c->in + common)
+                said[v.request - first] = mixed(said[v.request - first] + (uint64_t)v.token + 1);
+    }
+    double seconds = now() - start;
+    qsort(said, c->batch, sizeof *said, by_value);
+    for (size_t i = 0; i < c->batch; i++) different += i == 0 || said[i] != said[i - 1];
+    printf("%-8s same     count %4zu  reads %6zu  writes %6zu  %8.3f s  %zu different answers\n", b->info.numerics,
+           c->batch, c->in, c->out, seconds, different);
+    free(said);
+    if (!b->records) return;
+    record_head(b, "same");
+    fprintf(b->records, "\"count\": %zu, \"input\": %zu, \"output\": %zu, \"seconds\": %.4f, \"unique\": %zu}\n",
+            c->batch, c->in, c->out, seconds, different);
+}
+
 /* The longest sequence and the largest batch of all cases. */
 static void size_engine(bench *b) {
     size_t longest = 0, batch = 1;
@@ -189,8 +256,10 @@ static void size_engine(bench *b) {
         const one_case *c = &b->cases[i];
         size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2;
         size_t more = c->kind == DECODE ? reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2 : c->out;
+        if (c->kind == SAME) more = c->out + c->out / 10;
         if (c->in + more > longest) longest = c->in + more;
-        if (c->batch > batch) batch = c->batch;
+        size_t together = c->kind == SAME && c->batch > SEQS_MAX ? SEQS_MAX : c->batch;
+        if (together > batch) batch = together;
     }
     b->options.max_model_len = longest, b->options.max_num_seqs = batch;
 }
@@ -205,7 +274,8 @@ static void run_engine(bench *b, const char *numerics) {
            b->info.tensor_parallel_size == 1 ? "" : "s", b->info.load_seconds);
     for (size_t i = 0; i < b->case_count; i++) {
         const one_case *c = &b->cases[i];
-        (c->kind == DECODE ? run_decode : c->kind == PREFILL ? run_prefill : run_latency)(b, c);
+        static void (*const run[])(bench *, const one_case *) = {run_decode, run_prefill, run_latency, run_same};
+        run[c->kind](b, c);
         fflush(stdout);
     }
     iv_engine_close(b->engine);
@@ -229,6 +299,8 @@ static void parse_cases(bench *b, char *list) {
             c.kind = PREFILL, c.out = 1;
         else if (sscanf(at, "latency:%zu:%zu:%zu%c", &c.batch, &c.in, &c.out, &end) == 3)
             c.kind = LATENCY;
+        else if (sscanf(at, "same:%zu:%zu:%zu%c", &c.batch, &c.in, &c.out, &end) == 3)
+            c.kind = SAME;
         else
             usage("wanted a case, found", at);
         if (!c.batch || !c.in || c.batch > 4096 || c.in > 1u << 24 || c.out > 1u << 24) usage("too large:", at);

@@ -180,6 +180,12 @@ def test_stop():
     check(r.choices[0].text.startswith(cut.choices[0].text) and stop not in cut.choices[0].text)
 
 
+def post_text(path, body):
+    status, answer = call("POST", path, body)
+    check(status == 200, answer)
+    return answer["prompt"]
+
+
 def test_response_format():
     try:
         import pydantic
@@ -246,6 +252,11 @@ def test_forced_calls():
         r = client.chat.completions.create(tool_choice=named, **arguments)
         f = r.choices[0].message.tool_calls[0].function
         check(f.name == "half" and json.loads(f.arguments)["x"] <= 9, f)
+    flat = [{"type": "function"} | t["function"] for t in tools]
+    named = {"type": "function", "name": "half"}
+    r = client.responses.create(model=MODEL, input="What is 2 + 3?", tools=flat, tool_choice=named, max_output_tokens=400)
+    calls = [item for item in r.output if item.type == "function_call"]
+    check(len(calls) == 1 and calls[0].name == "half" and json.loads(calls[0].arguments)["x"] <= 9, r.output)
 
 
 def refused(wanted, **arguments):
@@ -308,6 +319,60 @@ def test_responses_stream():
     check(last.output[0].type == "reasoning" and last.output[0].content[0].text == reasoning)
     with client.responses.stream(**arguments) as stream:
         check(stream.get_final_response().output_text == text)
+
+
+TOOL = {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+
+
+def test_responses_tools():
+    """Items of calls and their outputs are the messages of a chat: the same prompt, the same bits."""
+    call_item = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 12}'}
+    items = [QUESTION[0], call_item, {"type": "function_call_output", "call_id": "call_1", "output": "42"}]
+    asked_call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 12}'}}
+    messages = [QUESTION[0], {"role": "assistant", "content": "", "tool_calls": [asked_call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "42"}]
+    r = client.responses.create(model=MODEL, input=items, max_output_tokens=20, temperature=0, tools=[{"type": "function"} | TOOL])
+    chat = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0,
+                                          tools=[{"type": "function", "function": TOOL}])
+    check(r.usage.input_tokens == chat.usage.prompt_tokens and r.invar["digest"] == chat.invar["digest"])
+    check(r.tools[0].name == "add" and r.tool_choice == "auto")
+    again = client.responses.create(model=MODEL, input=[QUESTION[0], *[o.model_dump(exclude_none=True) for o in r.output],
+                                                        {"role": "user", "content": "And?"}], max_output_tokens=5)
+    check(again.usage.input_tokens > r.usage.output_tokens, "what came out goes in")
+
+
+def test_continue_final_message():
+    """A message that is continued: the prompt ends with its text, and the answer goes on as it did."""
+    whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=60, temperature=0,
+                                           extra_body={"return_token_ids": True})
+    text = whole.choices[0].message.content
+    begun = [QUESTION[0], {"role": "assistant", "content": text[: len(text) // 2]}]
+    go_on = {"continue_final_message": True, "add_generation_prompt": False, "return_token_ids": True}
+    r = client.chat.completions.create(model=MODEL, messages=begun, max_tokens=60, temperature=0, extra_body=go_on)
+    prompt = post_text("/detokenize", {"tokens": r.prompt_token_ids})
+    check(prompt.endswith("assistant\n" + text[: len(text) // 2]), prompt)
+    status, tokens = call("POST", "/tokenize", {"messages": begun, "continue_final_message": True})
+    check(status == 200 and tokens["tokens"] == r.prompt_token_ids, "without add_generation_prompt it is off")
+    again = client.completions.create(model=MODEL, prompt=r.prompt_token_ids, max_tokens=60, temperature=0)
+    check(again.invar["digest"] == r.invar["digest"])
+    refused("continue_final_message", extra_body={"continue_final_message": True, "add_generation_prompt": True})
+    refused("messages[1].content", messages=[QUESTION[0], {"role": "assistant", "content": None}],
+            extra_body={"continue_final_message": True})
+    thinking = [QUESTION[0], {"role": "assistant", "content": "<think>12 + "}]
+    r = client.chat.completions.create(model=MODEL, messages=thinking, max_tokens=60, temperature=0, extra_body=go_on)
+    check(r.choices[0].message.reasoning_content, "the text goes on inside of what reasons")
+
+
+def test_prompt_logprobs_of_streams():
+    """In the first event of each choice, and nowhere else."""
+    for create, more in ((client.completions.create, {"prompt": "2 + 2 = 4"}),
+                         (client.chat.completions.create, {"messages": QUESTION})):
+        arguments = dict(model=MODEL, max_tokens=4, temperature=0, extra_body={"prompt_logprobs": 2}, **more)
+        whole = create(**arguments)
+        place = (lambda r: r) if "messages" in more else (lambda r: r.choices[0])
+        events = [place(e) for e in create(**arguments, stream=True)]
+        check(events[0].prompt_logprobs == place(whole).prompt_logprobs and len(events[0].prompt_logprobs) > 3)
+        check(not any(hasattr(e, "prompt_logprobs") for e in events[1:]))
 
 
 def test_tokenizer_routes():

@@ -68,6 +68,14 @@ static void every_way_to_ask(void **state) {
          IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[1]}"},
         {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
         {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"regex\":\"q\"}}", IV_CONSTRAINT_REGEX, "q"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+         "\"tool_choice\":\"required\",\"parallel_tool_calls\":true}",
+         IV_CONSTRAINT_TOOL_CALLS, "[" F "]"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+         "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}}",
+         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
         {CHAT, HI TOOLS "\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
         {CHAT, HI TOOLS "\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS,
          "[" F ",{\"name\":\"g\",\"parameters\":null}]"},

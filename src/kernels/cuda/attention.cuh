@@ -141,12 +141,16 @@ IV_DEVICE float iv_attention_joined(float total, float split, iv_attention_join 
 
 /* One CTA's part of a share is in the scratch: true in all its threads if it was the last one, which then sees all the
  * parts. `flag` is shared memory; `one` is true in one of the `threads` that call, which meet at barrier 1. */
-IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int share, int parts, int *flag, int threads, bool one) {
+IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int share, int parts, int *flag, int threads,
+                                   bool one) {
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
     if (one) {
 #if __CUDA_ARCH__ >= 900
         int before;
-        asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
+        asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(p.counters + share)
+                     : "memory");
 #else
         __threadfence();
         int before = atomicAdd(&p.counters[share], 1);

@@ -14,7 +14,8 @@ enum {
     RING_BYTES = 192 * 1024,
     P_STRIDE = IV_ATTENTION_SPLIT + 4, /* floats: no bank conflicts */
     W_STRIDE = IV_ATTENTION_SPLIT + 8,
-    JOIN_SLOTS = 128 /* states merged at a time */
+    JOIN_SLOTS = 128, /* states merged at a time */
+    FEW = 8           /* states that every thread looks at by itself */
 };
 
 typedef struct shared_state {
@@ -28,21 +29,20 @@ typedef struct shared_state {
             float p[ROWS * P_STRIDE];
             uint16_t w[ROWS * W_STRIDE];
         };
-        struct { /* of a state and a row: how it joins, and its sum */
-            iv_attention_join join[JOIN_SLOTS][ROWS];
-            float sum[JOIN_SLOTS][ROWS];
+        struct { /* of a row and a state: how it joins, before that its maximum; its sum */
+            iv_attention_join join[ROWS][JOIN_SLOTS];
+            float sum[ROWS][JOIN_SLOTS];
         };
     };
 } shared_state;
 
 template <int DIM> struct sizes {
     static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
-    static constexpr int STEPS = DIM / 16;       /* of a dot product */
+    static constexpr int STEPS = DIM / 16;        /* of a dot product */
     static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
 };
 
-template <iv_dtype TYPE>
-IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (TYPE == IV_BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
                      " {%0, %1, %2, %3};"
@@ -68,6 +68,22 @@ IV_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
                  : "memory");
 }
 
+/* The address of 8 elements: row of a block, eighth of head_dim. A block lies as eights of rows, an eight of rows as
+ * chunks: one after the other in memory, too, which streams faster than chunks of all the block's rows. */
+template <int DIM> IV_DEVICE uint32_t block_address(uint32_t block, int row, int eighth) {
+    return block + (uint32_t)(row / 8 * (DIM * 16) + eighth / 8 * 1024 + row % 8 * 128 + ((eighth ^ row) % 8 << 4));
+}
+
+/* All pages as chunks of head_dim by eights of rows; a box is one block's keys or values. */
+static int make_map(CUtensorMap *map, const iv_gpu_kv *kv) {
+    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type), chunks = kv->head_dim / IV_CHUNK_ELEMENTS;
+    uint64_t eights = (uint64_t)kv->page_count * kv->heads * 2 * BLOCK / 8;
+    uint64_t size[4] = {IV_CHUNK_ELEMENTS, 8, chunks, eights}, stride[3] = {row, 128, 8 * row};
+    uint32_t box[4] = {IV_CHUNK_ELEMENTS, 8, (uint32_t)chunks, BLOCK / 8};
+    if (eights > INT32_MAX / 8) return cudaErrorInvalidValue;
+    return iv_map_make(map, kv->type, kv->pages, 4, size, stride, box);
+}
+
 /* A place in the ring: fills and uses follow one order. */
 typedef struct ring_place {
     int stage;
@@ -80,7 +96,8 @@ template <int STAGES> IV_DEVICE ring_place ahead(ring_place r, int by) {
     return r;
 }
 
-/* ---- the producer ------------------------------------------------------------------------------------------------- */
+/* ---- the producer -------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM> struct producer {
     const iv_attention_params &p;
@@ -95,9 +112,7 @@ template <int DIM> struct producer {
         uint32_t full = iv_shared(&s->full[at.stage]), to = ring + at.stage * z::STAGE;
         iv_mbar_wait(iv_shared(&s->empty[at.stage]), at.phase ^ 1);
         iv_mbar_expect(full, z::STAGE);
-#pragma unroll
-        for (int c = 0; c < DIM / IV_CHUNK_ELEMENTS; c++)
-            iv_tma_load_2d(to + c * IV_CHUNK_BYTES, map, full, c * IV_CHUNK_ELEMENTS, row, IV_L2_FIRST);
+        iv_tma_load_4d(to, map, full, 0, 0, 0, row / 8, IV_L2_FIRST);
         at = ahead<z::STAGES>(at, 1);
     }
 
@@ -126,7 +141,8 @@ template <int DIM> struct producer {
     }
 };
 
-/* ---- rows and results ----------------------------------------------------------------------------------------------- */
+/* ---- rows and results -----------------------------------------------------------------------------------------------
+ */
 
 IV_DEVICE int position_of(const iv_attention_run &r, int row) {
     int token = row / r.width;
@@ -145,65 +161,104 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
     *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
 }
 
-/* ---- merging what several workers left ------------------------------------------------------------------------------- */
+/* ---- merging what several workers left
+ * ------------------------------------------------------------------------------- */
 
 IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
-
-typedef struct merge_state { /* of a row, from one stretch of states to the next */
-    float max, sum;
-    bool any;
-} merge_state;
 
 IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, int split0, int position, int i) {
     int split = r.first_split + (i ? split0 + i - 1 : 0), count = i ? 1 : split0;
     return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
 }
 
-/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of what
- * joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with 0 and 1
- * to a total of -0: no bit changes. */
+/* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
+ * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first
+ * one with 0 and 1 to a total of -0: no bit changes. */
 IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
-                          const iv_attention_share &share, int rows, int from, int n, merge_state (&c)[2]) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+                          const iv_attention_share &share, int rows, int from, int n, float (&max)[2]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = min(lane * each, n);
+    int end = min(begin + each, n);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int row = warp + 8 * h;
+        int row = warp + 8 * h, position = position_of(r, row);
         if (row >= rows) continue;
-        int position = position_of(r, row);
-        for (int base = 0; base < n; base += 32) {
-            int i = base + lane;
-            bool seen = i < n && part_seen(p, r, share.split, position, from + i);
-            float2 e = make_float2(-INFINITY, 0.0f);
-            if (i < n)
-                e = __ldcg((const float2 *)(p.partial + (size_t)(share.partial + (from + i) * rows + row) * p.stride +
-                                            p.stride - 2));
-            float m = seen ? e.x : -INFINITY;
-            if (lane == 0) m = iv_max(m, c[h].max);
+        float m = -INFINITY;
+        for (int i = begin; i < end; i++)
+            if (part_seen(p, r, share.split, position, from + i)) m = iv_max(m, s->join[row][i].keep);
 #pragma unroll
-            for (int k = 1; k < 32; k *= 2) {
-                float other = __shfl_up_sync(~0u, m, k);
-                m = lane >= k ? iv_max(m, other) : m;
-            }
-            uint32_t seers = __ballot_sync(~0u, seen);
-            bool before = c[h].any || (seers & ((1u << lane) - 1));
-            float last = __shfl_up_sync(~0u, m, 1);
-            if (lane == 0) last = c[h].max;
-            iv_attention_join j = {v_exp2(v_sub(last, m)), v_exp2(v_sub(e.x, m))};
-            if (seen && !before) j.keep = 0.0f, j.add = 1.0f;
-            if (!seen) j.keep = 1.0f, j.add = -0.0f;
-            if (i < n) s->join[i][row] = j, s->sum[i][row] = e.y;
-            c[h].max = __shfl_sync(~0u, m, 31), c[h].any |= seers != 0;
+        for (int k = 1; k < 32; k *= 2) {
+            float other = __shfl_up_sync(~0u, m, k);
+            m = lane >= k ? iv_max(m, other) : m;
         }
-        __syncwarp();
-        if (lane == 0)
-#pragma unroll 8
-            for (int i = 0; i < n; i++) c[h].sum = iv_attention_joined(c[h].sum, s->sum[i][row], s->join[i][row]);
-        if (lane == 0) s->total_sum[row] = c[h].sum;
+        float before = __shfl_up_sync(~0u, m, 1), all = __shfl_sync(~0u, m, 31);
+        m = lane ? iv_max(max[h], before) : max[h];
+        for (int i = begin; i < end; i++) {
+            bool seen = part_seen(p, r, share.split, position, from + i);
+            iv_attention_join j = iv_attention_merge(&m, seen ? s->join[row][i].keep : -INFINITY);
+            s->join[row][i] = seen ? j : iv_attention_join{1.0f, -0.0f};
+        }
+        max[h] = iv_max(max[h], all);
     }
 }
 
-/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states are
- * in the scratch; `stage` is shared memory that nothing else uses now. */
+/* n states of four elements, step apart, join t. FAR: they are in the scratch. */
+template <bool FAR>
+IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *states, size_t step, int n) {
+    constexpr int AHEAD = 8;
+    float4 o[AHEAD];
+    for (int i = 0; i < n; i += AHEAD) {
+        iv_attention_join j[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            bool there = i + u < n;
+            const float4 *at = states + (size_t)(there ? i + u : n - 1) * step;
+            o[u] = FAR ? __ldcg(at) : *at;
+            j[u] = join[there ? i + u : n - 1];
+            if (!there) j[u] = {1.0f, -0.0f}, o[u] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); /* joins nothing */
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            t.x = iv_attention_joined(t.x, o[u].x, j[u]), t.y = iv_attention_joined(t.y, o[u].y, j[u]);
+            t.z = iv_attention_joined(t.z, o[u].z, j[u]), t.w = iv_attention_joined(t.w, o[u].w, j[u]);
+        }
+    }
+}
+
+/* merge_parts below where states are few: each thread joins them by itself, without a word to the others. */
+template <int DIM, iv_dtype TYPE>
+static __device__ __noinline__ void merge_few(const iv_attention_params &p, const iv_attention_run r,
+                                              const iv_attention_share share, int part, int parts) {
+    constexpr int FOURS = DIM / 4;
+    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
+    for (int four = part * all / parts + threadIdx.x; four < (part + 1) * all / parts; four += CONSUMERS) {
+        int row = four / FOURS, position = position_of(r, row);
+        float2 e[FEW];
+        float4 o[FEW];
+#pragma unroll
+        for (int i = 0; i < FEW; i++) {
+            const float *state = p.partial + (size_t)(share.partial + min(i, count - 1) * rows + row) * p.stride;
+            e[i] = __ldcg((const float2 *)(state + p.stride - 2));
+            o[i] = __ldcg((const float4 *)state + four % FOURS);
+        }
+        float m = -INFINITY, sum = -0.0f;
+        float4 t = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+#pragma unroll
+        for (int i = 0; i < FEW; i++) {
+            if (i >= count || !part_seen(p, r, share.split, position, i)) continue;
+            iv_attention_join j = iv_attention_merge(&m, e[i].x);
+            sum = iv_attention_joined(sum, e[i].y, j);
+            t.x = iv_attention_joined(t.x, o[i].x, j), t.y = iv_attention_joined(t.y, o[i].y, j);
+            t.z = iv_attention_joined(t.z, o[i].z, j), t.w = iv_attention_joined(t.w, o[i].w, j);
+        }
+        size_t to;
+        if (!place(p, r, row, &to)) continue;
+        to += four % FOURS * 4;
+        put<TYPE>(p, to, t.x, t.y, sum), put<TYPE>(p, to + 2, t.z, t.w, sum);
+    }
+}
+
+/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states
+ * are in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
 template <int DIM, iv_dtype TYPE>
 static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
                                                 const iv_attention_run r, const iv_attention_share share, int part,
@@ -212,34 +267,45 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
     int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
     int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
     if (fours == 0) return;
-    int stretch = min((int)JOIN_SLOTS, RING_BYTES / 16 / fours);
+    int stretch = stage ? min((int)JOIN_SLOTS, RING_BYTES / 16 / fours) : JOIN_SLOTS;
     float4 result[EACH_THREAD];
-    merge_state c[2] = {{-INFINITY, -0.0f, false}, {-INFINITY, -0.0f, false}};
+    float max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
+    int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row: of a warp that has little else to do */
 #pragma unroll
     for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
     for (int from = 0; from < count; from += stretch) {
         int n = min(stretch, count - from);
-        for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
-            int slot = i / fours, four = begin + i - slot * fours;
-            iv_copy16(iv_shared(stage + i), p.partial + (size_t)(share.partial + (from + slot) * rows + four / FOURS) * p.stride +
-                                                four % FOURS * 4, true);
+        const float *states = p.partial + (size_t)(share.partial + from * rows) * p.stride;
+        if (stage)
+            for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
+                int slot = i / fours, four = begin + i - slot * fours;
+                iv_copy16(iv_shared(stage + i),
+                          states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
+            }
+#pragma unroll 2
+        for (int i = threadIdx.x; i < n * rows; i += CONSUMERS) {
+            float2 e = __ldcg((const float2 *)(states + (size_t)(i + 1) * p.stride - 2));
+            s->join[i % rows][i / rows].keep = e.x, s->sum[i % rows][i / rows] = e.y;
         }
-        make_joins(p, s, r, share, rows, from, n, c);
+        meet();
+        make_joins(p, s, r, share, rows, from, n, max);
         asm volatile("cp.async.wait_all;" ::: "memory");
         meet();
 #pragma unroll
         for (int k = 0; k < EACH_THREAD; k++) {
             int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
             if (four >= fours) continue;
-            float4 t = result[k];
+            if (stage)
+                fold<false>(result[k], s->join[row], stage + four, fours, n);
+            else
+                fold<true>(result[k], s->join[row],
+                           (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
+                           (size_t)rows * p.stride / 4, n);
+        }
+        if (sum_row < rows) {
 #pragma unroll 8
-            for (int i = 0; i < n; i++) {
-                iv_attention_join j = s->join[i][row];
-                float4 o = stage[i * fours + four];
-                t.x = iv_attention_joined(t.x, o.x, j), t.y = iv_attention_joined(t.y, o.y, j);
-                t.z = iv_attention_joined(t.z, o.z, j), t.w = iv_attention_joined(t.w, o.w, j);
-            }
-            result[k] = t;
+            for (int i = 0; i < n; i++) sum = iv_attention_joined(sum, s->sum[sum_row][i], s->join[sum_row][i]);
+            s->total_sum[sum_row] = sum;
         }
         meet();
     }
@@ -255,31 +321,40 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
     meet();
 }
 
-/* One of the share's parts is in the scratch (of all threads, once they met). */
+/* One of the share's parts is in the scratch (of all threads, once they met). Where CTAs wait for one another, each
+ * counts a second time once it has seen that all are there, and the counter is 0 again after the last. */
 IV_DEVICE int count_part(const iv_attention_params &p, int share) {
     int before;
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
     return before;
 }
+IV_DEVICE void count_part_around(const iv_attention_params &p, int share, int parts) {
+    asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(p.counters + share), "r"(2 * parts - 1) : "memory");
+}
 
-/* May CTAs wait for one another? */
-IV_DEVICE bool resident(const iv_attention_params &p) { return p.resident && iv_walk_workers(p) <= (int)gridDim.x; }
-
-/* After all its runs a CTA sees to the shares that it had a part in. Where all CTAs run at once, each waits for the others
- * and merges its part of the elements; else the last one that comes merges everything. */
-template <int DIM, iv_dtype TYPE>
-IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r) {
+/* May CTAs wait for one another: do they all run at once, one worker each? */
+IV_DEVICE bool resident(const iv_attention_params &p) {
     const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    iv_attention_share share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
-    if (resident(p)) {
+    return p.resident && head->workers <= (int)gridDim.x;
+}
+
+/* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the
+ * elements; else the last one that comes merges everything. */
+template <int DIM, iv_dtype TYPE>
+IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
+                            const iv_attention_share &share, bool wait) {
+    if (wait) {
         if (threadIdx.x == 0) {
             int there;
             do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
             while (there < share.parts);
+            count_part_around(p, r.share, share.parts);
         }
         meet();
-        merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
-        if (threadIdx.x == 0 && count_part(p, r.share) == 2 * share.parts - 1) p.counters[r.share] = 0;
+        if (r.splits - share.split < FEW)
+            merge_few<DIM, TYPE>(p, r, share, r.part, share.parts);
+        else
+            merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
         return;
     }
     if (threadIdx.x == 0) {
@@ -287,11 +362,12 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
         if (s->flag) p.counters[r.share] = 0;
     }
     meet();
-    if (s->flag) merge_parts<DIM, TYPE>(p, s, stage, r, share, 0, 1);
+    if (s->flag) merge_parts<DIM, TYPE>(p, s, NULL, r, share, 0, 1);
     meet();
 }
 
-/* ---- the consumers ------------------------------------------------------------------------------------------------ */
+/* ---- the consumers ------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
@@ -320,9 +396,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int k = 0; k < z::STEPS; k++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                q[k][i] = there[i & 1]
-                              ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0))
-                              : 0;
+                q[k][i] = there[i & 1] ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0)) : 0;
         high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
         low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
         tall = r.tile.tokens * r.width > 8;
@@ -342,16 +416,17 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int i = 0; i < 4; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
         int row = warp % 2 * 32 + lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
         uint32_t b[2][2][4];
-        load_matrices(b[0][0], iv_block_address(block, row, half));
-        load_matrices(b[0][1], iv_block_address(block, row + 16, half));
+        load_matrices(b[0][0], block_address<DIM>(block, row, half));
+        load_matrices(b[0][1], block_address<DIM>(block, row + 16, half));
 #pragma unroll
         for (int k = 0; k < z::STEPS; k++) {
             if (k + 1 < z::STEPS) {
-                load_matrices(b[(k + 1) % 2][0], iv_block_address(block, row, k * 2 + 2 + half));
-                load_matrices(b[(k + 1) % 2][1], iv_block_address(block, row + 16, k * 2 + 2 + half));
+                load_matrices(b[(k + 1) % 2][0], block_address<DIM>(block, row, k * 2 + 2 + half));
+                load_matrices(b[(k + 1) % 2][1], block_address<DIM>(block, row + 16, k * 2 + 2 + half));
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
+            for (int i = 0; i < 4; i++)
+                mma<TYPE>(x[i], q[k], b[k % 2][i / 2][i % 2 * 2], b[k % 2][i / 2][i % 2 * 2 + 1]);
         }
     }
 
@@ -377,11 +452,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) m[j / 2] = iv_max(m[j / 2], x[i][j]);
+            for (int j = 0; j < 4; j++) m[j / 2] = fmaxf(m[j / 2], x[i][j]);
 #pragma unroll
         for (int i = 1; i <= 2; i *= 2) {
-            m[0] = iv_max(m[0], __shfl_xor_sync(~0u, m[0], i));
-            m[1] = iv_max(m[1], __shfl_xor_sync(~0u, m[1], i));
+            m[0] = fmaxf(m[0], __shfl_xor_sync(~0u, m[0], i));
+            m[1] = fmaxf(m[1], __shfl_xor_sync(~0u, m[1], i));
         }
         if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
     }
@@ -393,7 +468,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             before = i == warp / 2 ? m : before;
-            m = iv_max(iv_max(m, s->block_max[2 * i][row]), s->block_max[2 * i + 1][row]);
+            m = fmaxf(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
             m = __fadd_rn(m, 0.0f);
             now = i == warp / 2 ? m : now;
         }
@@ -407,51 +482,89 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)), w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)),
+                  w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
             w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
             *(float2 *)(to + i * 8) = make_float2(w0, w1);
             *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
         }
     }
 
-    /* out = the chain over one block's values. */
-    __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
-        float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
-        uint32_t weights = iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+    /* What a warp needs of a block of values, brought while the block before is at work. */
+    typedef struct fragments {
         uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
+        float alpha[2], sum_alpha, p[BLOCK / 8];
+    } fragments;
+
+    __device__ __forceinline__ void fetch(fragments &f, uint32_t block, int in_split) {
+        f.alpha[0] = s->alpha[in_split][g], f.alpha[1] = s->alpha[in_split][g + 8];
+        f.sum_alpha = s->alpha[in_split][sum_row];
+        uint32_t weights =
+            iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
+#pragma unroll
+        for (int j = 0; j < BLOCK / 8; j++) f.p[j] = s->p[sum_row * P_STRIDE + in_split * BLOCK + sum_lane + j * 8];
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
-            load_matrices(a[k], weights + k * 32);
+            load_matrices(f.a[k], weights + k * 32);
             if constexpr (z::TILES == 2)
-                load_matrices_turned(b[k], iv_block_address(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+                load_matrices_turned(f.b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
             else if (k % 2 == 0)
-                load_matrices_turned(b[k / 2], iv_block_address(block, k * 16 + lane, warp));
+                load_matrices_turned(f.b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
         }
+    }
+
+    /* out = the chain over one block's values, and meanwhile its share of a lane's sum. */
+    __device__ __forceinline__ void values(const fragments &f, bool first) {
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
+            for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], f.alpha[j / 2]);
+        sum = first ? 0.0f : __fmul_rn(sum, f.sum_alpha);
 #pragma unroll
-        for (int k = 0; k < BLOCK / 16; k++)
+        for (int k = 0; k < BLOCK / 16; k++) {
             if constexpr (z::TILES == 2) {
-                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
-                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
+                mma<TYPE>(out[0], f.a[k], f.b[k][0], f.b[k][1]);
+                mma<TYPE>(out[1], f.a[k], f.b[k][2], f.b[k][3]);
             } else
-                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+                mma<TYPE>(out[0], f.a[k], f.b[k / 2][k % 2 * 2], f.b[k / 2][k % 2 * 2 + 1]);
+            sum = __fadd_rn(__fadd_rn(sum, f.p[2 * k]), f.p[2 * k + 1]);
+        }
     }
 
-    /* The lane sums of the split, folded. */
-    __device__ __forceinline__ void add_lanes(int first, int last) {
-        float l = 0.0f;
-        for (int i = first; i <= last; i++) {
-            const float *w = &s->p[sum_row * P_STRIDE + i * BLOCK + sum_lane];
-            l = __fmul_rn(l, s->alpha[i][sum_row]);
-#pragma unroll
-            for (int j = 0; j < BLOCK / 8; j++) l = __fadd_rn(l, w[j * 8]);
+    __device__ __forceinline__ void wait_full(ring_place r) { iv_mbar_wait(iv_shared(&s->full[r.stage]), r.phase); }
+
+    /* Brings the next of a split's blocks of values, whose stage is free again then. */
+    __device__ __forceinline__ void fetch_next(fragments &f, int in_split) {
+        fetch(f, ring + at.stage * z::STAGE, in_split);
+        __syncwarp();
+        if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
+        at = ahead<z::STAGES>(at, 1);
+    }
+
+    /* Block i's values, of which `now` holds what is needed, and into `next` what the block after it needs: before, if
+     * that is there already. */
+    __device__ __forceinline__ void step(const fragments &now, fragments &next, int first, int i, int n) {
+        bool more = i + 1 < n;
+        bool early = more && __all_sync(~0u, iv_mbar_test(iv_shared(&s->full[at.stage]), at.phase));
+        if (early) fetch_next(next, first + i + 1);
+        values(now, i == 0);
+        if (!more || early) return;
+        wait_full(at);
+        fetch_next(next, first + i + 1);
+    }
+
+    /* The split's values, and its lane sums, folded. */
+    __device__ __forceinline__ void all_values(int first, int n) {
+        fragments even, odd;
+        wait_full(at);
+        fetch_next(even, first);
+#pragma unroll 1
+        for (int i = 0; i < n; i += 2) {
+            step(even, odd, first, i, n);
+            if (i + 1 < n) step(odd, even, first, i + 1, n);
         }
 #pragma unroll
-        for (int i = 4; i; i /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, i));
-        sum = l;
+        for (int i = 4; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
     }
 
     __device__ __forceinline__ void one_split(const iv_attention_run &r, int split) {
@@ -461,9 +574,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         float x[4][4];
         if (here) {
             ring_place from = ahead<z::STAGES>(at, b - first);
-            iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
+            wait_full(from);
             scores(x, ring + from.stage * z::STAGE);
-            bool masked = b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
+            bool masked =
+                b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
             scale(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
@@ -474,14 +588,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
         meet();
-        for (int i = first; i <= last; i++) {
-            iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
-            values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
-            __syncwarp();
-            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
-            at = ahead<z::STAGES>(at, 1);
-        }
-        add_lanes(first - split * EACH, last - split * EACH);
+        all_values(first - split * EACH, n);
     }
 
     /* The split joins the total. */
@@ -515,7 +622,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* A state into the scratch. */
-    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m, float l) {
+    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m,
+                                          float l) {
         int rows = r.tile.tokens * r.width;
         float *to = p.partial + row * p.stride;
 #pragma unroll
@@ -543,15 +651,18 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    __device__ __forceinline__ void run(const iv_attention_run &r) {
-        begin(r);
+    __device__ __forceinline__ iv_attention_share share_of(const iv_attention_run &r) {
+        const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
         bool whole = r.begin == 0 && r.end == r.splits;
+        if (whole) return {0, 0, 0, 0};
+        int4 a = __ldg((const int4 *)(p.plan + head->shares_at) + r.share);
+        return {a.x, a.y, a.z, 0};
+    }
+
+    /* True if others have a part in the tile's slice: the result is not there yet. */
+    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_share &share) {
         int rows = r.tile.tokens * r.width;
-        iv_attention_share share = {};
-        if (!whole) {
-            const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-            share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
-        }
+        begin(r);
         for (int i = r.begin; i < r.end; i++) {
             one_split(r, r.first_split + i);
             if (r.begin == 0)
@@ -559,27 +670,40 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             else
                 leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows, s->split_max[sum_row], sum);
         }
-        if (whole) {
+        if (r.begin == 0 && r.end == r.splits) {
             write_out(r);
-            return;
+            return false;
         }
         if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
         meet();
-        if (resident(p) && threadIdx.x == 0) count_part(p, r.share);
+        return true;
     }
 
-    /* All of a worker's runs, then the shares that its first and its last one belong to. */
-    __device__ __forceinline__ void work(int worker, float4 *stage) {
-        iv_attention_run r, first;
-        first.share = -1;
-        bool shared = false;
-        for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) {
-            run(r);
-            shared = r.begin != 0 || r.end != r.splits;
-            if (first.share < 0 && shared) first = r;
+    /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait
+     * for one another; the first one is looked up again then. */
+    __device__ __forceinline__ void work(int worker, iv_attention_walk w, float4 *stage, bool wait) {
+        iv_attention_run r;
+        iv_attention_share share;
+        bool first_open = false, open = false;
+        int runs = 0;
+        for (; iv_walk_next(p, w, r); runs++) {
+            share = share_of(r);
+            open = run(r, share);
+            if (!open) continue;
+            if (!wait)
+                finish_share<DIM, TYPE>(p, s, stage, r, share, false);
+            else if (threadIdx.x == 0)
+                count_part_around(p, r.share, share.parts);
+            first_open |= runs == 0;
         }
-        if (first.share >= 0) finish_share<DIM, TYPE>(p, s, stage, first);
-        if (shared && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r);
+        if (!wait) return;
+        if (first_open && runs > 1) {
+            iv_attention_run first;
+            w = iv_walk_start(p, worker);
+            iv_walk_next(p, w, first);
+            finish_share<DIM, TYPE>(p, s, stage, first, share_of(first), true);
+        }
+        if (open) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
     }
 };
 
@@ -589,40 +713,43 @@ static __global__ void __launch_bounds__(THREADS, 1)
     typedef sizes<DIM> z;
     extern __shared__ char memory[];
     uint32_t ring = (iv_shared(memory) + 1023) & ~1023u;
-    shared_state *s = (shared_state *)(memory + (ring - iv_shared(memory)) + RING_BYTES);
+    char *start = memory + (ring - iv_shared(memory));
+    shared_state *s = (shared_state *)(start + RING_BYTES);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < z::STAGES; i++) iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
+        for (int i = 0; i < z::STAGES; i++)
+            iv_mbar_init(iv_shared(&s->full[i]), 1), iv_mbar_init(iv_shared(&s->empty[i]), WARPS);
         iv_mbar_init_fence();
     }
     if (threadIdx.x == CONSUMERS) iv_tma_prefetch_map(&map);
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    iv_attention_run r;
     if (warp >= WARPS) {
         iv_registers_give<40>();
         if (warp > WARPS) return;
         producer<DIM> c = {p, &map, s, ring, {0, 0}, false};
-        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
+        iv_attention_run r;
+        for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x)
             for (iv_attention_walk w = iv_walk_start(p, worker); iv_walk_next(p, w, r);) c.run(r, lane);
-            iv_named_sync(2, CONSUMERS + 32); /* the ring is the merge's, too */
-        }
         return;
     }
     iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
+    int worker = blockIdx.x, n = iv_walk_workers(p);
+    bool wait = resident(p);
+    iv_attention_walk w = {};
+    if (worker < n) w = iv_walk_start(p, worker); /* what no kernel of the stream writes */
     iv_dependency_wait();
     iv_dependency_release();
-    for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
-        c.work(worker, (float4 *)(memory + (ring - iv_shared(memory))));
-        iv_fence_async();
-        iv_named_sync(2, CONSUMERS + 32);
+    while (worker < n) {
+        c.work(worker, w, (float4 *)start, wait);
+        worker += gridDim.x;
+        if (worker < n) w = iv_walk_start(p, worker);
     }
 }
 
-template <int DIM, iv_dtype TYPE>
-static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
+template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     CUtensorMap map;
-    int failed = iv_map_pages(&map, &a->kv), device, sms;
+    int failed = make_map(&map, &a->kv), device, sms;
     if (failed) return failed;
     if ((failed = cudaGetDevice(&device))) return failed;
     if ((failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))) return failed;

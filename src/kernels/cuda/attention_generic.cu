@@ -6,11 +6,11 @@
 
 enum { ROWS = 8, THREADS = 128, BLOCK = IV_ATTENTION_BLOCK, CHUNK = 32 };
 
-typedef struct state { /* shared memory */
-    float *q;      /* [ROWS][padded] widened; in tc16 as it came, 16 bits each */
-    float *keys;   /* [BLOCK][CHUNK + 1] widened (fma32) */
-    float *score;  /* [ROWS][BLOCK]: dot products, then weights before rounding */
-    void *weights; /* [ROWS][BLOCK] rounded; fma32: widened again */
+typedef struct state {  /* shared memory */
+    float *q;           /* [ROWS][padded] widened; in tc16 as it came, 16 bits each */
+    float *keys;        /* [BLOCK][CHUNK + 1] widened (fma32) */
+    float *score;       /* [ROWS][BLOCK]: dot products, then weights before rounding */
+    void *weights;      /* [ROWS][BLOCK] rounded; fma32: widened again */
     float *out, *total; /* [ROWS][head_dim] */
     float *alpha;       /* [ROWS] */
     iv_attention_join *join;
@@ -162,7 +162,7 @@ template <iv_dtype TYPE> IV_DEVICE void values_fma32(const state &s, const void 
 typedef struct row_state {
     int row, part, position;
     bool here, started;
-    float max, lane, sum;         /* of the split at work; `lane` of the thread's lane, part < 8 */
+    float max, lane, sum; /* of the split at work; `lane` of the thread's lane, part < 8 */
     float total_max, total_sum;
 } row_state;
 
@@ -279,8 +279,7 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
 IV_DEVICE void leave(const iv_attention_params &p, const float *out, const row_state &t, size_t at, int rows, float max,
                      float sum) {
     int dim = p.head_dim;
-    for (int i = threadIdx.x; i < rows * dim; i += THREADS)
-        p.partial[(at + i / dim) * p.stride + i % dim] = out[i];
+    for (int i = threadIdx.x; i < rows * dim; i += THREADS) p.partial[(at + i / dim) * p.stride + i % dim] = out[i];
     if (t.part == 0 && t.row < rows) {
         float *end = p.partial + (at + t.row) * p.stride + p.stride - 2;
         end[0] = max, end[1] = sum;
@@ -293,8 +292,8 @@ IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run 
     for (int i = 0; i <= r.splits - share.split; i++) {
         const float *from = p.partial + (size_t)(share.partial + i * rows) * p.stride;
         int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
-        bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT,
-                                                count * IV_ATTENTION_SPLIT);
+        bool seen =
+            t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
         const float *end = from + t.row * p.stride + p.stride - 2;
         float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
         join_rows<true>(s, t, seen, max, sum, from, p.stride, p.head_dim);

@@ -31,7 +31,7 @@ typedef struct iv_attention_geometry {
     int workers_each; /* workers a multiprocessor runs */
 } iv_attention_geometry;
 
-enum { IV_ATTENTION_TALL_ROWS = 128 };
+enum { IV_ATTENTION_TALL_ROWS = 192 };
 
 typedef struct iv_attention_tile {
     int32_t first_row, tokens, position, table;

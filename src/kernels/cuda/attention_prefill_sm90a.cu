@@ -1,34 +1,40 @@
-/* attention_prefill_sm90a.cu: attention of many rows: tiles of 128 packed rows, whole, longest first. A CTA has one producer
- * warp, which brings queries, keys and values by TMA, and two warpgroups of 64 rows each. Scores and outputs stand in
- * registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run. Each split of four
- * blocks has an output of its own, which joins the total when the split is over. */
+/* attention_prefill_sm90a.cu: attention of many rows: tiles of 192 packed rows, whole, longest first. A CTA has one
+ * producer warp, which brings queries, keys and values by TMA, and three warpgroups of 64 rows each. Scores and outputs
+ * stand in registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run, and
+ * those of the others. Each split of four blocks has an output of its own, which joins the total when the split is
+ * over; with head_dim 128 the total stands in shared memory. */
 #include "kernels/cuda/attention_hopper.cuh"
 
 enum {
     ROWS = IV_ATTENTION_TALL_ROWS,
-    GROUPS = 2,
+    GROUPS = ROWS / 64,
     WARPS = 4 * GROUPS,
     THREADS = 128 + 128 * GROUPS,
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
-    STAGES = 4,
+    STAGES_MAX = 6,
     QUERY_CHUNK_BYTES = ROWS * 128
 };
 
 typedef struct shared_state {
     uint64_t q_full[2], q_empty[2];
-    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    uint64_t k_full[STAGES_MAX], k_empty[STAGES_MAX], v_full[STAGES_MAX], v_empty[STAGES_MAX];
 } shared_state;
 
 template <int DIM> struct sizes {
     static constexpr int CHUNKS = DIM / IV_CHUNK_ELEMENTS;
     static constexpr int QUERY = CHUNKS * QUERY_CHUNK_BYTES;
     static constexpr int STAGE = CHUNKS * IV_CHUNK_BYTES;
-    static constexpr int SHARED = 1024 + 2 * QUERY + 2 * STAGES * STAGE + sizeof(shared_state);
+    static constexpr bool TOTAL_SHARED = DIM == 128;
+    static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2; /* tiles at hand */
+    static constexpr int K_STAGES = TOTAL_SHARED ? 2 : 6, V_STAGES = TOTAL_SHARED ? 3 : 6;
+    static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
+    static constexpr int SHARED = 1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + TOTAL + sizeof(shared_state);
 };
 
 typedef struct places { /* in shared memory */
     uint32_t q, k, v;
+    float4 *total; /* this thread's fours, 128 * GROUPS apart */
     shared_state *s;
 } places;
 
@@ -49,7 +55,17 @@ IV_DEVICE bool next_item(const iv_attention_params &p, int j, item *to) {
     return true;
 }
 
-/* ---- the producer ------------------------------------------------------------------------------------------------- */
+/* A stage of a ring, and the parity of its fill. */
+template <int STAGES> struct stage {
+    uint32_t at, phase;
+    __device__ __forceinline__ void next() {
+        at++;
+        if (at == STAGES) at = 0, phase ^= 1;
+    }
+};
+
+/* ---- the producer -------------------------------------------------------------------------------------------------
+ */
 
 template <int DIM> struct producer {
     typedef sizes<DIM> z;
@@ -57,67 +73,58 @@ template <int DIM> struct producer {
     const CUtensorMap *pages, *queries;
     places at;
     int lane, query_bytes;
-    int first, last, known; /* blocks of the item; those whose pages are at hand */
-    uint32_t page;
+    stage<z::K_STAGES> k;
+    stage<z::V_STAGES> v;
 
-    __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, int n, int row) {
-        int stage = n % STAGES;
-        uint32_t bar = iv_shared(full + stage);
-        iv_mbar_wait(iv_shared(empty + stage), (n / STAGES & 1) ^ 1);
+    template <int STAGES>
+    __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, stage<STAGES> &n, int row) {
+        uint32_t bar = iv_shared(full + n.at);
+        iv_mbar_wait_idle(iv_shared(empty + n.at), n.phase ^ 1);
         iv_mbar_expect(bar, z::STAGE);
 #pragma unroll
         for (int c = 0; c < z::CHUNKS; c++)
-            iv_tma_load_2d(to + stage * z::STAGE + c * IV_CHUNK_BYTES, pages, bar, c * IV_CHUNK_ELEMENTS, row, IV_L2_NORMAL);
+            iv_tma_load_2d(to + n.at * z::STAGE + c * IV_CHUNK_BYTES, pages, bar, c * IV_CHUNK_ELEMENTS, row,
+                           IV_L2_NORMAL);
+        n.next();
     }
 
-    __device__ __forceinline__ void block(const item &i, int b, int n, int values) {
-        if (b >= known + 32) {
-            known = b;
-            page = b + lane <= last ? __ldg(p.tables + i.tile.table + b + lane) : 0;
-        }
-        int row = iv_page_row(p, __shfl_sync(~0u, page, b - known), i.kv_head, values);
-        if (lane != 0) return;
-        if (values)
-            fill(at.v, at.s->v_full, at.s->v_empty, n, row);
-        else
-            fill(at.k, at.s->k_full, at.s->k_empty, n, row);
+    __device__ __forceinline__ void load_queries(const item &i, int j) {
+        int buffer = j % z::QUERIES;
+        uint32_t bar = iv_shared(&at.s->q_full[buffer]);
+        iv_mbar_wait_idle(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
+        iv_mbar_expect(bar, query_bytes);
+        for (int c = 0; c < z::CHUNKS; c++)
+            iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
+                           i.kv_head * p.group - p.group_first, i.tile.first_row, IV_L2_FIRST);
     }
 
     __device__ __forceinline__ void run(void) {
         item i;
-        for (int j = 0, n = 0; next_item(p, j, &i); j++) {
-            int buffer = j % 2;
-            if (lane == 0) {
-                uint32_t bar = iv_shared(&at.s->q_full[buffer]);
-                iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / 2 & 1) ^ 1);
-                iv_mbar_expect(bar, query_bytes);
-                for (int c = 0; c < z::CHUNKS; c++)
-                    iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
-                                   i.kv_head * p.group - p.group_first, i.tile.first_row, IV_L2_FIRST);
-            }
-            first = i.tile.first_block, last = i.tile.last_block, known = first - 32;
-            for (int b = first; b <= last; b++, n++) {
-                block(i, b, n, 0);
-                if (b > first) {
-                    int keep_known = known;
-                    if (b - 1 < keep_known) { /* the stretch of pages went on with this block */
-                        uint32_t before = __ldg(p.tables + i.tile.table + b - 1);
-                        if (lane == 0) fill(at.v, at.s->v_full, at.s->v_empty, n - 1, iv_page_row(p, before, i.kv_head, 1));
-                    } else
-                        block(i, b - 1, n - 1, 1);
+        for (int j = 0; next_item(p, j, &i); j++) {
+            if (lane == 0) load_queries(i, j);
+            int last = i.tile.last_block;
+            uint32_t page = 0; /* of 32 blocks, a thread each */
+            for (int b = i.tile.first_block, known = b - 32; b <= last; b++) {
+                if (b >= known + 32) {
+                    known = b;
+                    page = b + lane <= last ? __ldg(p.tables + i.tile.table + b + lane) : 0;
                 }
+                int row = iv_page_row(p, __shfl_sync(~0u, page, b - known), i.kv_head, 0);
+                if (lane != 0) continue;
+                fill(at.k, at.s->k_full, at.s->k_empty, k, row);
+                fill(at.v, at.s->v_full, at.s->v_empty, v, row + BLOCK);
             }
-            block(i, last, n - 1, 1);
         }
     }
 };
 
-/* ---- the consumers ------------------------------------------------------------------------------------------------ */
+/* ---- the consumers ------------------------------------------------------------------------------------------------
+ */
 
-/* exp2(-y) of the law for y in [0, 125.5], given sum = y + WEIGHT_MAGIC: its last bits are 2 + n for y = n + a fraction, and
- * those above them are 0x4b400000's, which they are for no other y. 2^(2 - fraction) by the law's polynomial times 4 (its
- * roundings are the same), and an exponent less by 2 + n. */
+/* exp2(-y) of the law for y in [0, 126], and +0 for 127: with y = n + a fraction, 2^(2 - fraction) by the law's
+ * polynomial times 4 (its roundings are the same), and an exponent less by 2 + n. */
 #define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
+#define WEIGHT_NEAR 0x4b40003fu /* what is no more than this, of the bits of sums together, is all of y below 62 */
 IV_DEVICE float near_weight(float y, float sum) {
     float f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
     w = __fmaf_rn(w, f, 4 * 0x1.3cbf6p-7f);
@@ -128,6 +135,11 @@ IV_DEVICE float near_weight(float y, float sum) {
     return __uint_as_float(__float_as_uint(w) - (__float_as_uint(sum) << 23));
 }
 
+/* Of an operand in rows of 128 swizzled bytes, given its low word. */
+IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32 | low; }
+IV_DEVICE uint32_t keys_word(uint32_t address) { return (address >> 4) + (1 << 16); }
+IV_DEVICE uint32_t values_word(uint32_t address) { return (address >> 4) + (IV_CHUNK_BYTES >> 4 << 16); }
+
 template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
     static constexpr int OUT = DIM / 2; /* a thread's elements of the output */
@@ -135,34 +147,32 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     places at;
     int group, warp, g, t; /* of the warpgroups; of the group; of the warp */
 
-    float score[32], out[OUT], total[OUT];
+    float score[32], out[OUT], total[z::TOTAL_SHARED ? 1 : OUT];
     uint32_t weights[4][4];
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
     float max[2], lanes[2][2];
     float total_max[2], total_sum[2];
-    bool started[2];
 
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
 
-    /* score = Q K^T of one block, under way. */
-    __device__ __forceinline__ void ask_scores(uint32_t q, int n) {
-        uint32_t k = at.k + n % STAGES * z::STAGE;
-        iv_mbar_wait(iv_shared(&at.s->k_full[n % STAGES]), n / STAGES & 1);
+    /* score = Q K^T of the block at k, under way. Descriptors' low words count 16 bytes: q and k are such. */
+    __device__ __forceinline__ void ask_scores(uint32_t q, uint32_t k) {
+        asm volatile("" : "+r"(q), "+r"(k)); /* they are made here, not kept in registers */
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
-            iv_wgmma<TYPE>(score, iv_wgmma_desc(q + group * 64 * 128 + i / 4 * QUERY_CHUNK_BYTES) + i % 4 * 2,
-                           iv_wgmma_desc(k + i / 4 * IV_CHUNK_BYTES) + i % 4 * 2, i > 0);
+            iv_wgmma<TYPE>(score, descriptor(q + i / 4 * (QUERY_CHUNK_BYTES >> 4) + i % 4 * 2),
+                           descriptor(k + i / 4 * (IV_CHUNK_BYTES >> 4) + i % 4 * 2), i > 0);
         iv_wgmma_commit();
     }
 
     /* out (or nothing, at a split's start) + weights V, under way. */
-    __device__ __forceinline__ void ask_values(int n, bool fresh) {
-        uint32_t v = at.v + n % STAGES * z::STAGE;
+    __device__ __forceinline__ void ask_values(uint32_t v, bool fresh) {
+        asm volatile("" : "+r"(v));
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BLOCK / 16; i++)
-            iv_wgmma_a<TYPE, true>(out, weights[i], iv_wgmma_desc_mn(v, IV_CHUNK_BYTES) + i * 128, i > 0 || !fresh);
+            iv_wgmma_a<TYPE, true>(out, weights[i], descriptor(v + i * 128), i > 0 || !fresh);
         iv_wgmma_commit();
     }
 
@@ -170,54 +180,70 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(iv_shared(empty));
     }
 
-    /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing of the
-     * block stays as it is. */
-    __device__ __forceinline__ void weigh(int b, bool masked, float (&alpha)[2]) {
-        bool see[2] = {high[0] >= b * BLOCK && low[0] < (b + 1) * BLOCK, high[1] >= b * BLOCK && low[1] < (b + 1) * BLOCK};
+    /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
+     * of the block stays as it is. Not MASKED: every row sees every key. */
+    template <bool MASKED> __device__ __forceinline__ void weigh_block(int b, float (&alpha)[2]) {
+        bool see[2] = {true, true};
 #pragma unroll
         for (int i = 0; i < 32; i++) score[i] = __fmul_rn(score[i], p.scale);
-        if (masked) {
+        if (MASKED) {
             int key = b * BLOCK + 2 * t;
+#pragma unroll
+            for (int h = 0; h < 2; h++) see[h] = high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK;
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 int k = key + i / 4 * 8 + i % 2, h = i / 2 % 2;
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float m[2] = {max[0], max[1]};
+        float high_of[4], m[2]; /* of a row's even and odd keys; a NaN is passed over */
 #pragma unroll
-        for (int i = 0; i < 32; i++) m[i / 2 % 2] = fmaxf(m[i / 2 % 2], score[i]);
+        for (int i = 0; i < 4; i++) high_of[i] = score[i];
+#pragma unroll
+        for (int i = 4; i < 32; i++) high_of[i % 4] = fmaxf(high_of[i % 4], score[i]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+            m[h] = fmaxf(max[h], fmaxf(high_of[2 * h], high_of[2 * h + 1]));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 1));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 2));
             m[h] = __fadd_rn(m[h], 0.0f);
-            alpha[h] = v_exp2(v_sub(max[h], m[h]));
+        }
+        float mine =
+            iv_attention_weight(t % 2 ? v_sub(max[1], m[1]) : v_sub(max[0], m[0])); /* each thread one row's alpha */
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            alpha[h] = __shfl_sync(~0u, mine, h, 2);
             alpha[h] = see[h] ? alpha[h] : 1.0f;
             max[h] = m[h];
             m[h] = see[h] ? m[h] : 0.0f; /* -inf less 0, not less -inf */
             lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
         }
+        weigh_some<0>(m), weigh_some<1>(m), weigh_some<2>(m), weigh_some<3>(m);
+    }
+
+    /* The weights of a thread's K-th eight scores, and their sums. */
+    template <int K> __device__ __forceinline__ void weigh_some(const float (&m)[2]) {
+        float sum[8];
+        uint32_t bits = 0;
 #pragma unroll
-        for (int part = 0; part < 32; part += 8) {
-            float *y = score + part, sum[8];
-            uint32_t all = 0;
+        for (int i = 0; i < 8; i++) {
+            float &y = score[8 * K + i];
+            y = v_sub(m[i / 2 % 2], y);
+            sum[i] = v_add(y, WEIGHT_MAGIC), bits |= __float_as_uint(sum[i]);
+        }
+        if (__any_sync(~0u, bits > WEIGHT_NEAR)) {
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                y[i] = v_sub(m[i / 2 % 2], y[i]);
-                sum[i] = v_add(y[i], WEIGHT_MAGIC);
-                all |= __float_as_uint(sum[i]);
+                float &y = score[8 * K + i];
+                if (y != y) lanes[i / 2 % 2][0] = __uint_as_float(IV_NAN_F32_BITS); /* and so is the row */
+                y = y > 126.0f ? 127.0f : y;
+                sum[i] = v_add(y, WEIGHT_MAGIC);
             }
-            if (__any_sync(~0u, (all & ~127u) != 0x4b400000u)) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = iv_attention_weight(-y[i]);
-            } else {
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = near_weight(y[i], sum[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], y[i]);
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++) score[8 * K + i] = near_weight(score[8 * K + i], sum[i]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[8 * K + i]);
     }
 
     __device__ __forceinline__ void round_weights(void) {
@@ -249,30 +275,32 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return e;
     }
 
-    /* out, of the split whose end is e, joins the total. */
+    /* out, of the split whose end is e, joins the total. The first one joins -0 with 0 and 1; what a row saw nothing of
+     * is +0 and joins with 1 and -0: no bit changes. */
     __device__ __forceinline__ void join(int split, const split_end &e) {
-        bool saw[2];
+        float both[2] = {iv_max(total_max[0], e.max[0]), iv_max(total_max[1], e.max[1])};
+        float x =
+            t / 2 ? v_sub(t % 2 ? e.max[1] : total_max[1], both[1]) : v_sub(t % 2 ? e.max[0] : total_max[0], both[0]);
+        float mine = iv_attention_weight(x); /* each thread one of the four */
         iv_attention_join j[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            saw[h] = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
-            float both = total_max[h];
-            j[h] = iv_attention_merge(&both, e.max[h]);
-            float joined = iv_attention_joined(total_sum[h], e.sum[h], j[h]);
-            if (saw[h]) total_sum[h] = started[h] ? joined : e.sum[h], total_max[h] = started[h] ? both : e.max[h];
+            bool saw = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
+            bool first = low[h] >= split * IV_ATTENTION_SPLIT;
+            j[h].keep = __shfl_sync(~0u, mine, 2 * h, 4), j[h].add = __shfl_sync(~0u, mine, 2 * h + 1, 4);
+            if (first) j[h].keep = 0.0f, j[h].add = 1.0f;
+            if (!saw) j[h].keep = 1.0f, j[h].add = -0.0f;
+            total_sum[h] = iv_attention_joined(total_sum[h], e.sum[h], j[h]), total_max[h] = both[h];
         }
-        if (__all_sync(~0u, saw[0] && saw[1] && started[0] && started[1])) {
 #pragma unroll
-            for (int i = 0; i < OUT; i++) total[i] = iv_attention_joined(total[i], out[i], j[i / 2 % 2]);
-        } else {
+        for (int k = 0; k < OUT; k += 4) {
+            float4 *there = at.total + k / 4 * 128 * GROUPS, four;
+            if (z::TOTAL_SHARED) four = *there;
+            float *to = z::TOTAL_SHARED ? &four.x : total + (z::TOTAL_SHARED ? 0 : k);
 #pragma unroll
-            for (int i = 0; i < OUT; i++) {
-                int h = i / 2 % 2;
-                float joined = iv_attention_joined(total[i], out[i], j[h]);
-                total[i] = !saw[h] ? total[i] : started[h] ? joined : out[i];
-            }
+            for (int i = 0; i < 4; i++) to[i] = iv_attention_joined(to[i], out[k + i], j[i / 2]);
+            if (z::TOTAL_SHARED) *there = four;
         }
-        started[0] |= saw[0], started[1] |= saw[1];
     }
 
     __device__ __forceinline__ void write_out(const item &it) {
@@ -284,9 +312,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             uint16_t *to = (uint16_t *)p.out + ((size_t)(it.tile.first_row + token) * p.heads + head) * DIM + 2 * t;
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++) {
-                float a = iv_canon(__fdiv_rn(total[4 * i + 2 * h], total_sum[h]));
-                float b = iv_canon(__fdiv_rn(total[4 * i + 2 * h + 1], total_sum[h]));
-                *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, a, b);
+                float2 o = z::TOTAL_SHARED ? ((float2 *)(at.total + i * 128 * GROUPS))[h]
+                                           : make_float2(total[z::TOTAL_SHARED ? 0 : 4 * i + 2 * h], total[z::TOTAL_SHARED ? 0 : 4 * i + 2 * h + 1]);
+                o.x = iv_canon(__fdiv_rn(o.x, total_sum[h])), o.y = iv_canon(__fdiv_rn(o.y, total_sum[h]));
+                *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, o.x, o.y);
             }
         }
     }
@@ -298,59 +327,87 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             high[h] = it.tile.position + (token < it.tile.tokens ? token : 0);
             low[h] = iv_attention_low(high[h], p.window);
             max[h] = -INFINITY, lanes[h][0] = lanes[h][1] = 0.0f;
-            total_max[h] = -INFINITY, total_sum[h] = 0.0f, started[h] = false;
+            total_max[h] = -INFINITY, total_sum[h] = -0.0f;
         }
 #pragma unroll
-        for (int i = 0; i < OUT; i++) total[i] = 0.0f;
+        for (int i = 0; i < OUT; i++) {
+            if (!z::TOTAL_SHARED)
+                total[z::TOTAL_SHARED ? 0 : i] = -0.0f;
+            else if (i % 4 == 0)
+                at.total[i / 4 * 128 * GROUPS] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+        }
     }
 
-    /* n: blocks taken so far; moves on over the item's. */
-    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase, int &n) {
+    /* The warpgroups ask for products in turn, so that one weighs while another's products run: a barrier each, at which
+     * the group before arrives. */
+    __device__ __forceinline__ void take_turn(void) { iv_named_sync(1 + group, 256); }
+    __device__ __forceinline__ void pass_turn(void) { iv_named_arrive(group + 1 < GROUPS ? group + 2 : 1, 256); }
+
+    stage<z::K_STAGES> k; /* of the next block's keys and values */
+    stage<z::V_STAGES> v;
+
+    __device__ __forceinline__ void wait_keys(void) { iv_mbar_wait(iv_shared(&at.s->k_full[k.at]), k.phase); }
+    __device__ __forceinline__ void wait_values(void) { iv_mbar_wait(iv_shared(&at.s->v_full[v.at]), v.phase); }
+    __device__ __forceinline__ uint32_t keys(void) { return keys_word(at.k) + k.at * (z::STAGE >> 4); }
+    __device__ __forceinline__ uint32_t values(void) { return values_word(at.v) + v.at * (z::STAGE >> 4); }
+
+    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase) {
         int first = it.tile.first_block, last = it.tile.last_block;
         int hidden_from = (it.tile.position + 1) / BLOCK; /* the first block that not every row sees all of */
         int seen_from = (iv_attention_low(it.tile.position + it.tile.tokens - 1, p.window) + BLOCK - 1) / BLOCK;
-        uint32_t q = at.q + buffer * z::QUERY;
+        uint32_t q = keys_word(at.q + buffer * z::QUERY + group * 64 * 128);
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
-        ask_scores(q, n);
+        wait_keys();
+        take_turn();
+        ask_scores(q, keys());
+        pass_turn();
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
-        give(&at.s->k_empty[n % STAGES]);
+        give(&at.s->k_empty[k.at]), k.next();
         float alpha[2];
-        weigh(first, first >= hidden_from || first < seen_from, alpha);
-        iv_mbar_wait(iv_shared(&at.s->v_full[n % STAGES]), n / STAGES & 1);
+        bool fresh = true;
+        weigh_block<true>(first, alpha);
+        wait_values();
         round_weights();
-        for (int b = first + 1; b <= last; b++, n++) {
-            iv_named_sync(2 + group, 128 * GROUPS); /* the warpgroups' products take turns: while one's run, the other weighs */
-            ask_scores(q, n + 1);
-            ask_values(n, b - 1 == first || b % EACH == 1);
-            iv_named_arrive(2 + (group ^ 1), 128 * GROUPS);
+        for (int b = first + 1; b <= last; b++) {
+            bool end = b % EACH == 0;
+            wait_keys();
+            take_turn();
+            ask_scores(q, keys());
+            ask_values(values(), fresh);
+            pass_turn();
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
-            give(&at.s->k_empty[(n + 1) % STAGES]);
+            give(&at.s->k_empty[k.at]), k.next();
             split_end e;
-            if (b % EACH == 0) e = end_split();
-            weigh(b, b >= hidden_from || b < seen_from, alpha);
+            if (end) e = end_split();
+            if (b >= hidden_from || b < seen_from)
+                weigh_block<true>(b, alpha);
+            else
+                weigh_block<false>(b, alpha);
             iv_wgmma_hold(score); /* weighed before the wait, not after */
-            iv_mbar_wait(iv_shared(&at.s->v_full[(n + 1) % STAGES]), (n + 1) / STAGES & 1);
+            uint64_t *values_given = &at.s->v_empty[v.at];
+            v.next();
+            wait_values();
             iv_wgmma_wait<0>();
             iv_wgmma_hold(out);
-            give(&at.s->v_empty[n % STAGES]);
-            if (b % EACH == 0)
+            give(values_given);
+            if (end)
                 join(b / EACH - 1, e);
             else {
 #pragma unroll
                 for (int i = 0; i < OUT; i++) out[i] = __fmul_rn(out[i], alpha[i / 2 % 2]);
             }
+            fresh = end;
             round_weights();
         }
         give(&at.s->q_empty[buffer]);
-        ask_values(n, last == first || last % EACH == 0);
+        ask_values(values(), fresh);
         split_end e = end_split();
         iv_wgmma_wait<0>();
         iv_wgmma_hold(out);
-        give(&at.s->v_empty[n % STAGES]);
-        n++;
+        give(&at.s->v_empty[v.at]), v.next();
         join(last / EACH, e);
         write_out(it);
     }
@@ -364,11 +421,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char memory[];
     places at;
     at.q = (iv_shared(memory) + 1023) & ~1023u;
-    at.k = at.q + 2 * z::QUERY, at.v = at.k + STAGES * z::STAGE;
-    at.s = (shared_state *)(memory + (at.v + STAGES * z::STAGE - iv_shared(memory)));
+    at.k = at.q + z::QUERIES * z::QUERY, at.v = at.k + z::K_STAGES * z::STAGE;
+    char *rest = memory + (at.v + z::V_STAGES * z::STAGE - iv_shared(memory));
+    at.total = (float4 *)rest + threadIdx.x - 128, at.s = (shared_state *)(rest + z::TOTAL);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) iv_mbar_init(iv_shared(&at.s->q_full[i]), 1), iv_mbar_init(iv_shared(&at.s->q_empty[i]), WARPS);
-        for (int i = 0; i < STAGES; i++) {
+        for (int i = 0; i < 2; i++)
+            iv_mbar_init(iv_shared(&at.s->q_full[i]), 1), iv_mbar_init(iv_shared(&at.s->q_empty[i]), WARPS);
+        for (int i = 0; i < STAGES_MAX; i++) {
             iv_mbar_init(iv_shared(&at.s->k_full[i]), 1), iv_mbar_init(iv_shared(&at.s->k_empty[i]), WARPS);
             iv_mbar_init(iv_shared(&at.s->v_full[i]), 1), iv_mbar_init(iv_shared(&at.s->v_empty[i]), WARPS);
         }
@@ -386,17 +445,27 @@ static __global__ void __launch_bounds__(THREADS, 1)
             c.run();
         }
     } else {
-        iv_registers_take<240>();
-        consumer<DIM, TYPE> c = {p, at, warp / 4 - 1, warp % 4, lane / 4, lane % 4};
+        iv_registers_take<GROUPS == 3 ? 160 : 240>();
+        consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
+        if (c.group == GROUPS - 1) c.pass_turn(); /* the first is the first group's */
         item i;
-        if (c.group == 1) iv_named_arrive(2, 128 * GROUPS); /* the first turn is the first one's */
-        for (int j = 0, n = 0; next_item(p, j, &i); j++) c.run(i, j % 2, j / 2 & 1, n);
+        for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
+        if (c.group == 0) c.take_turn();
     }
+}
+
+/* All pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
+static int map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
+    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type);
+    uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK};
+    uint32_t box[2] = {IV_CHUNK_ELEMENTS, IV_ATTENTION_BLOCK};
+    if (size[1] > INT32_MAX) return cudaErrorInvalidValue;
+    return iv_map_make(map, kv->type, kv->pages, 2, size, &row, box);
 }
 
 template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, cudaStream_t stream) {
     CUtensorMap pages, queries;
-    int failed = iv_map_pages(&pages, &a->kv), tokens = ROWS / (int)a->shape.group;
+    int failed = map_pages(&pages, &a->kv), tokens = ROWS / (int)a->shape.group;
     if (failed) return failed;
     uint64_t head = DIM * 2, size[3] = {DIM, a->shape.heads, a->rows}, stride[2] = {head, head * a->shape.heads};
     uint32_t box[3] = {IV_CHUNK_ELEMENTS, (uint32_t)a->shape.group, (uint32_t)tokens};

@@ -1,9 +1,10 @@
 /* hopper.cuh: what Hopper adds, as device words: mbarriers, the tensor copy engine (TMA), wgmma, clusters, programmatic
  * dependent launch. Numbers follow from the PTX ISA. No policy lives here: kernels decide who waits and when.
  *
- * wgmma: one warpgroup multiplies 64 rows of A (shared memory or registers) with N rows of B in steps of k16; every step
- * is one tc16 step of the law. Shared operands lie as TMA's 128-byte swizzle writes them: rows of 64 16-bit elements,
- * 1024-byte aligned; K-major (iv_wgmma_desc), or for B also with N as the contiguous side (iv_wgmma_desc_mn). */
+ * wgmma: one warpgroup multiplies 64 rows of A (shared memory or registers) with N rows of B in steps of k16; every
+ * step is one tc16 step of the law. Shared operands lie as TMA's 128-byte swizzle writes them: rows of 64 16-bit
+ * elements, 1024-byte aligned; K-major (iv_wgmma_desc), or for B also with N as the contiguous side (iv_wgmma_desc_mn).
+ */
 #ifndef IV_KERNELS_CUDA_HOPPER_CUH
 #define IV_KERNELS_CUDA_HOPPER_CUH
 
@@ -46,9 +47,48 @@ IV_DEVICE float2 iv_load2(const float *p) {
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
     return v;
 }
+IV_DEVICE float4 iv_load4(const float *p) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
 IV_DEVICE void iv_store(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
 IV_DEVICE void iv_store2(float *p, float2 v) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
+}
+IV_DEVICE void iv_store4(float *p, float4 v) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+/* The same without a branch: nothing is touched unless `there`. */
+IV_DEVICE float iv_load_if(const float *p, bool there) {
+    float v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.f32 %0, [%1];\n}\n"
+                 : "=f"(v)
+                 : "l"(p), "r"((int)there)
+                 : "memory");
+    return v;
+}
+IV_DEVICE void iv_store_if(float *p, float v, bool there) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}\n" ::"l"(p), "f"(v),
+                 "r"((int)there)
+                 : "memory");
+}
+/* Shared memory by address, in the order written. */
+IV_DEVICE float4 iv_load_shared4(uint32_t p) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(p)
+                 : "memory");
+    return v;
+}
+IV_DEVICE float2 iv_load_shared2(uint32_t p) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(p) : "memory");
+    return v;
 }
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
@@ -66,10 +106,8 @@ IV_DEVICE void iv_mbar_expect(uint32_t bar, uint32_t bytes) { /* arrives, too */
 IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) { /* an address of iv_shared_of */
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
-}
-/* The same for a stage that wgmma has read: ordinary writes are not ordered for the other CTA, which would cost a fence. */
+/* An arrival at a barrier of another CTA (an address of iv_shared_of). Ordinary writes are not ordered for it, which
+ * would cost a fence: enough for a stage that wgmma has read. */
 IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
@@ -128,7 +166,8 @@ IV_DEVICE void iv_tma_load_3d(uint32_t to, const CUtensorMap *map, uint32_t bar,
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(l2)
                  : "memory");
 }
-IV_DEVICE void iv_tma_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w, uint64_t l2) {
+IV_DEVICE void iv_tma_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w,
+                              uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
                  " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "l"(l2)
@@ -151,18 +190,29 @@ IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uin
 }
 /* A contiguous stretch: 16-byte aligned, a multiple of 16 bytes. */
 IV_DEVICE void iv_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint64_t l2) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-                     "r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(l2)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(bar), "l"(l2)
+        : "memory");
 }
 IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros where it is not there */
     uint32_t bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> IV_DEVICE void iv_copies_wait(void) { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+template <int PENDING> IV_DEVICE void iv_copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 /* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* True in one lane of a whole warp; the compiler knows that what follows is one lane's. */
+IV_DEVICE bool iv_elect(void) {
+    uint32_t chosen;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n" : "=r"(chosen));
+    return chosen != 0;
+}
 
 /* ---- clusters, launches, registers -------------------------------------------------------------------------- */
 
@@ -220,6 +270,13 @@ template <int COUNT> IV_DEVICE void iv_wgmma_hold(float (&d)[COUNT]) {
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* The thread, computed where it is used: what follows from it is not kept in registers that accumulators need. */
+IV_DEVICE int iv_thread_here(void) {
+    int thread = (int)threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
 #define IV_WG_T0 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define IV_WG_T1 "%8, %9, %10, %11, %12, %13, %14, %15"
 #define IV_WG_T2 "%16, %17, %18, %19, %20, %21, %22, %23"
@@ -273,17 +330,17 @@ template <int COUNT> IV_DEVICE void iv_wgmma_hold(float (&d)[COUNT]) {
 #define IV_WG_O16(d) IV_WG_O15(d), IV_WG_D8(d, 120)
 
 /* D's list, its operands, and the numbers of the operands that follow it. */
-#define IV_WG_SS(N, KIND, LIST, OPS, A, B, S)                                                                       \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\n"                                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" LIST "}, %" #A ", %" #B       \
-                 ", p, 1, 1, 0, 0;\n}\n"                                                                            \
-                 : OPS                                                                                              \
+#define IV_WG_SS(N, KIND, LIST, OPS, A, B, S)                                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\n"                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" LIST "}, %" #A ", %" #B \
+                 ", p, 1, 1, 0, 0;\n}\n"                                                                      \
+                 : OPS                                                                                        \
                  : "l"(a), "l"(b), "r"(add))
-#define IV_WG_RS(N, KIND, LIST, OPS, A0, A1, A2, A3, B, S, T)                                                       \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\n"                                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" LIST "}, {%" #A0 ", %" #A1    \
-                 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #T ";\n}\n"                                           \
-                 : OPS                                                                                              \
+#define IV_WG_RS(N, KIND, LIST, OPS, A0, A1, A2, A3, B, S, T)                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\n"                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" LIST "}, {%" #A0 ", %" #A1 \
+                 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #T ";\n}\n"                                        \
+                 : OPS                                                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_MN))
 
 /* d = (add ? d : 0) + A B^T, one step of 16; a, b are descriptors. N is twice d's length. */

@@ -9,522 +9,51 @@
  * A wide CTA computes tile after tile; its roots go through shared memory to warps that make outputs of them while the
  * next tile is multiplied.
  *
- * A leaf that is no multiple of 64 long ends in zeros (its own dimension of the tensor maps): a step of zeros changes no
- * accumulator. */
+ * A leaf that is no multiple of 64 long ends in zeros (its own dimension of the tensor maps): a step of zeros changes
+ * no accumulator. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 
-#include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/law.cuh"
-#include "kernels/cuda/ops.h"
-
-enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
-
-/* What a launch tells its kernel. */
-struct iv_wgmma_plan {
-    int leaf_length, blocks; /* of k, and blocks of 64 */
-    int split;                 /* CTAs that share a tile's leaves */
-    int stages;
-    int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
-    int raster;                    /* P tiles (of a cluster) walked before the next Q tile */
-    int tiles;                     /* of clusters; with groups found on the device */
-    int rows, n;
-    iv_gpu_epilogue epilogue;
-    const float *bias;
-    void *out;
-    size_t out_stride;
-    const uint16_t *x; /* for gathered rows */
-    size_t x_stride;
-    iv_gpu_groups groups; /* count 0: none */
-    bool weighted;
-};
-
-/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P, many
- * tiles, Q shared by SHARE CTAs of a cluster. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int SHARE_> struct iv_wgmma_shape {
-    static constexpr iv_dtype TYPE = TYPE_;
-    static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
-    static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_, SHARE = SHARE_;
-    static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_, EMITTERS = WIDE ? 96 : 0;
-    static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
-    /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
-    static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
-    static constexpr int NEED = NODES * COUNT + 40;
-    static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
-    static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
-    /* CTAs that fit on an SM: each of its four parts has 16384 registers and every fourth warp */
-    static constexpr int CTAS = MOVED || NEED > 168                 ? 1
-                                : GROUPS_ == 2                      ? NEED > 96 ? 1 : 2
-                                : NEED <= 96 ? 4 : NEED <= 128 ? 3 : 2;
-    static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
-    static constexpr int NODE_BYTES = PN * QN * 4;
-    static constexpr int PARK = WIDE || (LEAVES == 8 && !KEEP2) ? NODE_BYTES : 0;
-    static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
-    static constexpr int BARS = WIDE ? 2 * GROUPS_ : 0; /* beside the ring's */
-};
-
-typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
-
-/* A compiled shape, for the host. */
-struct iv_wgmma_instance {
-    int tile_n, tile_m, leaves, share; /* share 0: swapped */
-    iv_wgmma_function kernel;
-    int stage, threads, fixed, node, ctas; /* bytes of a stage, of what stands beside the ring, of a root */
-};
-const iv_wgmma_instance *iv_wgmma_bf16(size_t *count);
-const iv_wgmma_instance *iv_wgmma_f16(size_t *count);
-
-struct iv_wgmma_tile {
-    int p, q;        /* first P and Q row, in their own counts */
-    int expert;      /* of the weight's third dimension */
-    int first, rows; /* tokens of the expert: the first entry and how many; without groups 0 and all */
-};
-
-/* prefix[e]: tiles before expert e; only with groups. */
-template <class S>
-static __device__ __forceinline__ iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *prefix, int at, int share) {
-    iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
-    int token_tiles = plan.token_tiles;
-    if (plan.groups.count) {
-        int low = 0, high = (int)plan.groups.count;
-        while (high - low > 1) {
-            int middle = (low + high) / 2;
-            if (prefix[middle] <= at)
-                low = middle;
-            else
-                high = middle;
-        }
-        const int32_t *o = plan.groups.offsets + plan.groups.first + low;
-        t.expert = low, t.first = o[0], t.rows = o[1] - o[0];
-        at -= prefix[low];
-        token_tiles = (t.rows + S::TOKENS - 1) / S::TOKENS;
-    }
-    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::SHARE - 1) / S::SHARE;
-    int q_tiles = S::SWAP ? token_tiles : plan.weight_tiles;
-    int band = at / (plan.raster * q_tiles), rest = at - band * plan.raster * q_tiles;
-    int height = min(plan.raster, p_tiles - band * plan.raster);
-    t.q = rest / height * S::QN;
-    t.p = ((band * plan.raster + rest % height) * S::SHARE + share) * S::PN;
-    return t;
-}
-
-/* The tiles before each expert, by one warp; prefix[count] is their number. */
-template <class S> static __device__ void iv_wgmma_count_tiles(const iv_wgmma_plan &plan, int *prefix) {
-    int lane = threadIdx.x % 32, sum = 0, count = (int)plan.groups.count;
-    for (int base = 0; base < count; base += 32) {
-        int e = base + lane, tiles = 0;
-        if (e < count) {
-            const int32_t *o = plan.groups.offsets + plan.groups.first + e;
-            int tokens = (o[1] - o[0] + S::TOKENS - 1) / S::TOKENS;
-            tiles = S::SWAP ? tokens * ((plan.weight_tiles + S::SHARE - 1) / S::SHARE)
-                            : (tokens + S::SHARE - 1) / S::SHARE * plan.weight_tiles;
-        }
-        int inclusive = tiles;
-        for (int d = 1; d < 32; d *= 2) {
-            int before = __shfl_up_sync(~0u, inclusive, d);
-            if (lane >= d) inclusive += before;
-        }
-        if (e < count) prefix[e] = sum + inclusive - tiles;
-        sum += __shfl_sync(~0u, inclusive, 31);
-    }
-    if (lane == 0) prefix[count] = sum;
-}
-
-/* ---- the producer ------------------------------------------------------------------------------------------- */
-
-/* Where the producer or a consumer is: tile, leaf and block, and the stage that holds it. */
-struct iv_wgmma_ring {
-    int stage, phase;
-    __device__ __forceinline__ void next(int stages) {
-        if (++stage == stages) stage = 0, phase ^= 1;
-    }
-};
-
-struct iv_wgmma_shared { /* addresses */
-    uint32_t ring, full, empty;
-    uint32_t ready, taken; /* of each warpgroup's root in `park` */
-    float4 *root, *park;
-    int *rows; /* of gathered tokens */
-    const int *prefix;
-};
-
-/* What one block of one tile is: the operands of a stage. */
-struct iv_wgmma_block {
-    int leaf, k; /* of the matrix; k within the leaf */
-    uint32_t stage, bar;
-};
-
-/* One operand. CTAs that share Q load a part each for all. */
-template <class S, bool P>
-static __device__ __forceinline__ void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_block &b, int row, int expert,
-                                                     int share, uint64_t l2) {
-    if constexpr (P) {
-        iv_tma_load_4d(b.stage, map, b.bar, b.k, b.leaf, row, expert, l2);
-    } else if constexpr (S::SHARE == 1) {
-        iv_tma_load_4d(b.stage + S::P_BYTES, map, b.bar, b.k, b.leaf, row, expert, l2);
-    } else {
-        constexpr int PART = S::QN / S::SHARE;
-        iv_tma_load_4d_multicast(b.stage + S::P_BYTES + share * PART * IV_ROW_BYTES, map, b.bar, b.k, b.leaf,
-                                 row + share * PART, expert, (1 << S::SHARE) - 1, l2);
-    }
-}
-template <class S>
-static __device__ __forceinline__ void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_block &b,
-                                                             const iv_wgmma_tile &t, int share) {
-    iv_wgmma_load<S, S::SWAP>(map, b, S::SWAP ? t.p : t.q, t.expert, share, S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
-}
-template <class S>
-static __device__ __forceinline__ void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b,
-                                                            const iv_wgmma_tile &t, int share) {
-    iv_wgmma_load<S, !S::SWAP>(map, b, t.first + (S::SWAP ? t.q : t.p), 0, share, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
-}
-
-/* Weights do not depend on the kernel before: a ring full of the first tile's is asked for while that one ends. Returns
- * how many blocks. */
-template <class S>
-static __device__ int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                             const iv_wgmma_tile &t, int share, int first_leaf) {
-    int early = min(plan.stages, S::LEAVES * plan.blocks), leaf = first_leaf, block = 0;
-    for (int s = 0; s < early; s++) {
-        iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
-        iv_mbar_expect(b.bar, S::STAGE);
-        iv_wgmma_load_weights<S>(weights, b, t, share);
-        if (++block == plan.blocks) block = 0, leaf++;
-    }
-    return early;
-}
-
-template <class S>
-static __device__ void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
-                                        const iv_wgmma_shared &m, int tiles, int first, int step, int share,
-                                        int first_leaf) {
-    int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
-    iv_wgmma_ring r = {0, 0};
-    if (!plan.groups.count && first < tiles)
-        early = iv_wgmma_produce_early<S>(weights, plan, m, iv_wgmma_tile_at<S>(plan, m.prefix, first, share), share, first_leaf);
-    iv_dependency_wait();
-    for (int at = first; at < tiles; at += step) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
-        for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
-            for (int block = 0; block < blocks; block++, round++) {
-                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
-                if (round >= early) {
-                    if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
-                    iv_mbar_expect(b.bar, S::STAGE);
-                    iv_wgmma_load_weights<S>(weights, b, t, share);
-                }
-                iv_wgmma_load_tokens<S>(tokens, b, t, share);
-                r.next(stages);
-            }
-    }
-}
-
-enum { IV_LAG = 1 }; /* stages whose copies are still under way when a warp goes on; a ring has more */
-
-/* The copies of a stage have landed: says so, and which stage is next. */
-static __device__ __forceinline__ int iv_wgmma_landed(const iv_wgmma_shared &m, int stage, bool landed, int stages) {
-    if (!landed) return stage;
-    iv_fence_async();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.full + 8 * stage);
-    return stage + 1 == stages ? 0 : stage + 1;
-}
-
-/* The gate and up layers of experts: tokens stand anywhere, so a warp fetches their rows piece by piece. */
-/* The rows of the tile's tokens; -1 beyond them. By one warp. */
-template <class S>
-static __device__ void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
-    __syncwarp();
-    for (int i = threadIdx.x % 32; i < S::TOKENS; i += 32) {
-        int row = (S::SWAP ? t.q : t.p) + i;
-        m.rows[i] = row < t.rows ? plan.groups.slots[t.first + row] / (int)plan.groups.experts_per_token : -1;
-    }
-    __syncwarp();
-}
-
-template <class S>
-static __device__ void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
-                                                 const iv_wgmma_shared &m, int tiles, int first, int step, int share) {
-    int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
-    iv_wgmma_ring r = {0, 0};
-    for (int at = first; at < tiles; at += step) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
-        iv_wgmma_find_rows<S>(plan, m, t);
-        for (int leaf = 0; leaf < S::LEAVES; leaf++)
-            for (int block = 0; block < plan.blocks; block++, round++) {
-                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
-                if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
-                if (lane == 0) {
-                    iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
-                    iv_wgmma_load_weights<S>(weights, b, t, share);
-                }
-                __syncwarp();
-                int k = b.k + piece * 8;
-                uint32_t to = b.stage + (S::SWAP ? S::P_BYTES : 0);
-                for (int row = lane / 8; row < S::TOKENS; row += 4) {
-                    int from = m.rows[row];
-                    bool there = from >= 0 && k < plan.leaf_length;
-                    const uint16_t *x = plan.x + (size_t)from * plan.x_stride + leaf * plan.leaf_length + k;
-                    iv_copy16(to + row * IV_ROW_BYTES + ((piece ^ (row & 7)) << 4), there ? x : plan.x, there);
-                }
-                iv_copies_commit();
-                iv_copies_wait<IV_LAG>();
-                late = iv_wgmma_landed(m, late, round >= IV_LAG, plan.stages);
-                r.next(plan.stages);
-            }
-    }
-    iv_copies_wait<0>();
-    while (late != r.stage) late = iv_wgmma_landed(m, late, true, plan.stages);
-}
-
-/* ---- the epilogue ------------------------------------------------------------------------------------------- */
-
-template <iv_dtype TYPE> static __device__ __forceinline__ uint16_t iv_swiglu16(float gate, float up) {
-    return iv_round16(TYPE, iv_canon(__fmul_rn(v_silu(gate), up)));
-}
-
-/* y of an output: bias added. */
-static __device__ __forceinline__ float iv_wgmma_y(const iv_wgmma_plan &plan, float y, int n) {
-    y = iv_canon(y);
-    return plan.bias ? iv_canon(__fadd_rn(y, plan.bias[n])) : y;
-}
-
-/* The row of `out` of a token, and with weighted experts its weight; NULL beyond the last. */
-struct iv_wgmma_place {
-    size_t row;
-    float weight;
-    bool there;
-};
-static __device__ __forceinline__ iv_wgmma_place iv_wgmma_place_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int token) {
-    iv_wgmma_place p = {(size_t)(t.first + token), 1.0f, token < t.rows};
-    if (plan.weighted && p.there) {
-        p.row = (size_t)plan.groups.slots[p.row];
-        p.weight = plan.groups.weights[p.row];
-    }
-    return p;
-}
-
-static __device__ __forceinline__ void iv_wgmma_put(const iv_wgmma_plan &plan, const iv_wgmma_place &p, int n, float y) {
-    if (!p.there || n >= plan.n) return;
-    float *out = (float *)plan.out + p.row * plan.out_stride + n;
-    y = iv_wgmma_y(plan, y, n);
-    if (plan.epilogue == IV_GPU_RESIDUAL) y = iv_canon(__fadd_rn(*out, y));
-    if (plan.weighted) y = iv_canon(__fmul_rn(p.weight, y));
-    *out = y;
-}
-
-/* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with token
- * 8 c further on. All that is read is asked for before any of it is used. */
-template <class S, int CHUNKS>
-static __device__ __forceinline__ void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
-                                                             const float4 (&v)[CHUNKS]) {
-    if (plan.epilogue == IV_GPU_SWIGLU) {
-        if (row >= plan.n) return;
-        uint16_t *act = (uint16_t *)plan.out + row / 16 * 8 + row % 8;
-#pragma unroll
-        for (int i = 0; i < 2 * CHUNKS; i++) {
-            iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
-            float gate = i % 2 ? v[i / 2].y : v[i / 2].x, up = i % 2 ? v[i / 2].w : v[i / 2].z;
-            uint16_t y = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, gate, row), iv_wgmma_y(plan, up, row + 8));
-            if (p.there) act[p.row * plan.out_stride] = y;
-        }
-        return;
-    }
-    float old[4 * CHUNKS], bias0 = 0, bias1 = 0;
-    bool there0 = row < plan.n, there1 = row + 8 < plan.n;
-    if (plan.bias && there0) bias0 = iv_load(plan.bias + row);
-    if (plan.bias && there1) bias1 = iv_load(plan.bias + row + 8);
-#pragma unroll
-    for (int i = 0; i < 2 * CHUNKS; i++) {
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
-        const float *out = (const float *)plan.out + p.row * plan.out_stride + row;
-        old[2 * i] = plan.weighted ? p.weight : 0, old[2 * i + 1] = 0;
-        if (plan.epilogue != IV_GPU_RESIDUAL || !p.there) continue;
-        if (there0) old[2 * i] = iv_load(out);
-        if (there1) old[2 * i + 1] = iv_load(out + 8);
-    }
-#pragma unroll
-    for (int i = 0; i < 4 * CHUNKS; i++) {
-        int c = i / 4, high = i & 1;
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 4 * 8 + i / 2 % 2);
-        float y = iv_canon(i % 4 == 0 ? v[c].x : i % 4 == 1 ? v[c].z : i % 4 == 2 ? v[c].y : v[c].w);
-        if (plan.bias) y = iv_canon(__fadd_rn(y, high ? bias1 : bias0));
-        if (plan.epilogue == IV_GPU_RESIDUAL) y = iv_canon(__fadd_rn(old[i], y));
-        if (plan.weighted) y = iv_canon(__fmul_rn(old[i & ~1], y));
-        if (p.there && (high ? there1 : there0)) iv_store((float *)plan.out + p.row * plan.out_stride + row + 8 * high, y);
-    }
-}
-
-/* Tokens on P: the outputs of some warp's fragments, which lie in shared memory as iv_wgmma_park left them: chunk j has
- * (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) of 8 outputs. Four chunks at once. */
-template <class S>
-static __device__ __forceinline__ void iv_wgmma_emit_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_tile &t,
-                                                            const float4 (&v)[4], int token, int n) {
-    uint16_t *act = (uint16_t *)plan.out + n / 16 * 8 + n % 8;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + 8 * half);
-        if (!p.there) continue;
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-            int at = n + 8 * j;
-            if (at >= plan.n) break;
-            float g0 = half ? v[j].z : v[j].x, g1 = half ? v[j].w : v[j].y;
-            float u0 = half ? v[j + 1].z : v[j + 1].x, u1 = half ? v[j + 1].w : v[j + 1].y;
-            uint32_t low = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, g0, at), iv_wgmma_y(plan, u0, at + 8));
-            uint32_t high = iv_swiglu16<S::TYPE>(iv_wgmma_y(plan, g1, at + 1), iv_wgmma_y(plan, u1, at + 9));
-            uint16_t *to = act + p.row * plan.out_stride + 4 * j;
-            if (plan.out_stride % 2 == 0)
-                *(uint32_t *)to = high << 16 | low;
-            else
-                to[0] = (uint16_t)low, to[1] = (uint16_t)high;
-        }
-    }
-}
-
-/* A warp's part of a tile: fragments of 16 tokens by 32 outputs. */
-struct iv_wgmma_part {
-    int token, n, place; /* of the thread; where its fragments lie */
-};
-template <class S>
-static __device__ __forceinline__ iv_wgmma_part iv_wgmma_part_of(const iv_wgmma_tile &t, int warpgroup, int item) {
-    int lane = threadIdx.x % 32, from = warpgroup * 4 + item % 4, j = item / 4 * 4;
-    return {t.p + from * 16 + lane / 4, t.q + 8 * j + lane % 4 * 2, j * S::CONSUMERS + from * 32 + lane};
-}
-
-/* Any tile. */
-template <class S>
-static __device__ __forceinline__ void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                                         const iv_wgmma_tile &t, const iv_wgmma_part &part) {
-    float4 v[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = m.park[part.place + i * S::CONSUMERS];
-    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_emit_swiglu<S>(plan, t, v, part.token, part.n);
-    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, part.token), iv_wgmma_place_of(plan, t, part.token + 8)};
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        iv_wgmma_put(plan, p[0], part.n + 8 * j, v[j].x), iv_wgmma_put(plan, p[0], part.n + 8 * j + 1, v[j].y);
-        iv_wgmma_put(plan, p[1], part.n + 8 * j, v[j].z), iv_wgmma_put(plan, p[1], part.n + 8 * j + 1, v[j].w);
-    }
-}
-
-static __device__ __forceinline__ void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const iv_wgmma_part &part,
-                                                    float2 (&old)[8]) {
-    const float *out = (const float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        old[i] = make_float2(0, 0);
-        if (part.token + i / 4 * 8 < t.rows) old[i] = iv_load2(out + i / 4 * 8 * plan.out_stride + i % 4 * 8);
-    }
-}
-
-/* A tile whose outputs are all there, float32, in pairs: what an item adds to is asked for one item ahead. */
-template <class S, bool RESIDUAL>
-static __device__ __forceinline__ void iv_wgmma_emit_whole(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                                           const iv_wgmma_tile &t, int w, int warp, int phase) {
-    constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
-    float2 next[8];
-    if constexpr (RESIDUAL) iv_wgmma_ask(plan, t, iv_wgmma_part_of<S>(t, w, warp), next);
-    iv_mbar_wait(m.ready + 8 * w, phase);
-#pragma unroll 1
-    for (int item = warp; item < ITEMS; item += STEP) {
-        iv_wgmma_part part = iv_wgmma_part_of<S>(t, w, item);
-        float2 old[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) old[i] = next[i];
-        if (RESIDUAL && item + STEP < ITEMS) iv_wgmma_ask(plan, t, iv_wgmma_part_of<S>(t, w, item + STEP), next);
-        float *out = (float *)plan.out + (size_t)(t.first + part.token) * plan.out_stride + part.n;
-        bool there0 = part.token < t.rows, there1 = part.token + 8 < t.rows;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float4 v = m.park[part.place + i * S::CONSUMERS];
-            float2 y0 = {iv_canon(v.x), iv_canon(v.y)}, y1 = {iv_canon(v.z), iv_canon(v.w)};
-            if (plan.bias) {
-                float2 bias = *(const float2 *)(plan.bias + part.n + 8 * i);
-                y0.x = iv_canon(__fadd_rn(y0.x, bias.x)), y0.y = iv_canon(__fadd_rn(y0.y, bias.y));
-                y1.x = iv_canon(__fadd_rn(y1.x, bias.x)), y1.y = iv_canon(__fadd_rn(y1.y, bias.y));
-            }
-            if constexpr (RESIDUAL) {
-                y0.x = iv_canon(__fadd_rn(old[i].x, y0.x)), y0.y = iv_canon(__fadd_rn(old[i].y, y0.y));
-                y1.x = iv_canon(__fadd_rn(old[4 + i].x, y1.x)), y1.y = iv_canon(__fadd_rn(old[4 + i].y, y1.y));
-            }
-            if (there0) iv_store2(out + 8 * i, y0);
-            if (there1) iv_store2(out + 8 * plan.out_stride + 8 * i, y1);
-        }
-    }
-}
-
-/* Brings the part of the residual stream that a tile adds to into L2. */
-template <class S>
-static __device__ __forceinline__ void iv_wgmma_expect_residual(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int thread) {
-    for (int i = thread; i < S::PN * (S::QN / 32); i += S::EMITTERS) {
-        int token = t.p + i / (S::QN / 32), n = t.q + i % (S::QN / 32) * 32;
-        if (token < t.rows && n < plan.n)
-            iv_prefetch_l2((const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n);
-    }
-}
-
-/* The warps that make outputs of a wide CTA's roots. */
-template <class S>
-static __device__ void iv_wgmma_emit_tiles(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first,
-                                           int step, int share) {
-    int thread = threadIdx.x - S::CONSUMERS - 32, lane = threadIdx.x % 32, warp = thread / 32, phase = 0;
-    bool pairs = plan.out_stride % 2 == 0 && (uintptr_t)plan.out % 8 == 0 && (uintptr_t)plan.bias % 8 == 0 && !plan.weighted;
-    for (int at = first; at < tiles; at += step, phase ^= 1) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, share);
-        bool whole = pairs && t.q + S::QN <= plan.n;
-        if (plan.epilogue == IV_GPU_RESIDUAL) iv_wgmma_expect_residual<S>(plan, t, thread);
-        for (int w = 0; w < S::WARPGROUPS; w++) {
-            if (whole && plan.epilogue == IV_GPU_RESIDUAL) {
-                iv_wgmma_emit_whole<S, true>(plan, m, t, w, warp, phase);
-            } else if (whole && plan.epilogue == IV_GPU_STORE) {
-                iv_wgmma_emit_whole<S, false>(plan, m, t, w, warp, phase);
-            } else {
-                iv_mbar_wait(m.ready + 8 * w, phase);
-                for (int item = warp; item < S::COUNT / 4; item += S::EMITTERS / 32)
-                    iv_wgmma_emit_any<S>(plan, m, t, iv_wgmma_part_of<S>(t, w, item));
-            }
-            __syncwarp();
-            if (lane == 0) iv_mbar_arrive(m.taken + 8 * w);
-        }
-    }
-}
+#include "kernels/cuda/linear_wgmma_emit.cuh"
 
 /* ---- the consumers ------------------------------------------------------------------------------------------ */
 
 /* Places of waiting nodes outside of registers: each thread has its own, 16 bytes beside its neighbour's. */
-template <int COUNT, int THREADS> static __device__ __forceinline__ void iv_wgmma_park(float4 *place, const float (&d)[COUNT]) {
+template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_park(float4 *place, const float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++)
         place[j * THREADS] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
 }
-template <int COUNT, int THREADS> static __device__ __forceinline__ void iv_wgmma_join_parked(const float4 *place, float (&d)[COUNT]) {
+template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_join_parked(const float4 *place, float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++) {
-        float4 v = place[j * THREADS];
+        float4 v = iv_load_shared4(iv_shared(place) + j * THREADS * 16);
         d[4 * j] = __fadd_rn(v.x, d[4 * j]), d[4 * j + 1] = __fadd_rn(v.y, d[4 * j + 1]);
         d[4 * j + 2] = __fadd_rn(v.z, d[4 * j + 2]), d[4 * j + 3] = __fadd_rn(v.w, d[4 * j + 3]);
     }
 }
-template <int COUNT> static __device__ __forceinline__ void iv_wgmma_add(float (&d)[COUNT], const float (&left)[COUNT]) {
+template <int COUNT> IV_DEVICE void iv_wgmma_add(float (&d)[COUNT], const float (&left)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) d[i] = __fadd_rn(left[i], d[i]);
 }
 
 /* The roots of the cluster's CTAs, joined in the order of the tree; each CTA makes its share of the outputs. */
 template <class S, int SPLIT>
-static __device__ __forceinline__ void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
+IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
     constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
     constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1, BATCH = MINE * SPLIT < 8 ? MINE : 8 / SPLIT;
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
-        int item = rank * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS, j = item / S::CONSUMERS;
+        int item = rank / S::QMATES * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS,
+            j = item / S::CONSUMERS;
         float4 v[BATCH][SPLIT], sum[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++)
 #pragma unroll
-            for (int c = 0; c < SPLIT; c++) v[b][c] = iv_load_cluster4(iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c));
+            for (int c = 0; c < SPLIT; c++)
+                v[b][c] = iv_load_cluster4(
+                    iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c * S::QMATES + rank % S::QMATES));
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
 #pragma unroll
@@ -544,7 +73,7 @@ static __device__ __forceinline__ void iv_wgmma_join_roots(const iv_wgmma_plan &
 
 /* Issues the wgmmas of the stage that comes next: one commit group. FIRST: of a leaf. */
 template <class S, bool FIRST>
-static __device__ __forceinline__ void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, float (&d)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, float (&d)[S::COUNT]) {
     iv_mbar_wait(m.full + 8 * r.stage, r.phase);
     uint32_t stage = m.ring + r.stage * S::STAGE;
     uint64_t p = iv_wgmma_desc(stage + threadIdx.x / 128 * 64 * IV_ROW_BYTES), q = iv_wgmma_desc(stage + S::P_BYTES);
@@ -554,142 +83,239 @@ static __device__ __forceinline__ void iv_wgmma_issue(const iv_wgmma_shared &m, 
     iv_wgmma_commit();
 }
 
-/* This warp has done with a stage. */
-template <class S> static __device__ __forceinline__ void iv_wgmma_release(const iv_wgmma_shared &m, int stage) {
-    if constexpr (S::SHARE == 1) {
-        if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.empty + 8 * stage);
+/* This warp has done with a stage: all that write into it are told. */
+template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int stage) {
+    int lane = threadIdx.x % 32;
+    if constexpr (S::MATES == 1) {
+        if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        int lane = threadIdx.x % 32;
-        if (lane < S::SHARE) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, lane));
+        uint32_t mate = S::WIDE && S::PMATES == 1 ? (uint32_t)lane : m.mate;
+        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, mate));
     }
 }
 
-/* The rest of a leaf; the block before is in flight, and the last one stays so. */
+/* Where a consumer is. Blocks are issued one ahead of those that are waited for. */
+struct iv_wgmma_flow {
+    iv_wgmma_ring next; /* the stage that is issued next */
+    int last;           /* the stage of the block that was issued last; its stage is not free yet */
+    int block;          /* of the leaf, the one that is issued next */
+};
+
+/* Issues the next block of a leaf, if it has one; `last` becomes its stage, and that of the block before is returned. */
+template <class S, bool FIRST>
+IV_DEVICE int iv_wgmma_go_on(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                             float (&d)[S::COUNT]) {
+    int before = f.last;
+    iv_wgmma_issue<S, FIRST>(m, f.next, d);
+    f.last = f.next.stage, f.block = FIRST ? 1 : f.block + 1;
+    f.next.next(plan.stages);
+    return before;
+}
+
+/* The block before the one under way has ended; it had this stage. */
+template <class S> IV_DEVICE void iv_wgmma_settle(const iv_wgmma_shared &m, int before) {
+    iv_wgmma_wait<1>();
+    iv_wgmma_release<S>(m, before);
+}
+
+/* The rest of a leaf; its last block stays in flight. */
 template <class S>
-static __device__ __forceinline__ void iv_wgmma_leaf(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                                     int &last, float (&d)[S::COUNT]) {
-    for (int block = 1; block < plan.blocks; block++) {
-        iv_wgmma_issue<S, false>(m, r, d);
-        iv_wgmma_wait<1>();
-        iv_wgmma_release<S>(m, last);
-        last = r.stage;
-        r.next(plan.stages);
-    }
+IV_DEVICE void iv_wgmma_run(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                            float (&d)[S::COUNT]) {
+    while (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
 }
 
-/* A pair of leaves (or the only one), the odd one and their sum in `b`. `climb` is done while the even one begins. */
-template <class S, class CLIMB>
-static __device__ __forceinline__ void iv_wgmma_pair(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                                     float (&a)[S::COUNT], float (&b)[S::COUNT], CLIMB climb) {
-    int last = r.stage;
-    iv_wgmma_issue<S, true>(m, r, S::LEAVES == 1 ? b : a);
-    r.next(plan.stages);
-    climb();
-    iv_wgmma_leaf<S>(plan, m, r, last, S::LEAVES == 1 ? b : a);
-    if constexpr (S::LEAVES > 1) {
-        iv_wgmma_issue<S, true>(m, r, b);
-        iv_wgmma_wait<1>();
-        iv_wgmma_release<S>(m, last);
-        last = r.stage;
-        r.next(plan.stages);
-        iv_wgmma_leaf<S>(plan, m, r, last, b);
-    }
+/* Leaf after leaf: the first block of the one in d is under way, and the one before, in `done`, is complete. */
+template <class S>
+IV_DEVICE void iv_wgmma_begin(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                              float (&d)[S::COUNT], float (&done)[S::COUNT]) {
+    iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, true>(plan, m, f, d));
+    iv_wgmma_hold(done);
+}
+
+/* Nothing is under way any more. */
+template <class S>
+IV_DEVICE void iv_wgmma_drain(const iv_wgmma_shared &m, const iv_wgmma_flow &f, float (&done)[S::COUNT]) {
     iv_wgmma_wait<0>();
-    iv_wgmma_hold(a);
-    iv_wgmma_hold(b);
-    iv_wgmma_release<S>(m, last);
-    if constexpr (S::LEAVES > 1) iv_wgmma_add(b, a);
+    iv_wgmma_hold(done);
+    iv_wgmma_release<S>(m, f.last);
 }
 
 template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in registers of its own */
-    float a[S::COUNT], b[S::COUNT], c[S::COUNT], two[S::KEEP2 ? S::COUNT : 1];
+    float a[S::COUNT], b[S::COUNT], c[S::COUNT], aside[S::KEEP2 ? S::COUNT : 1];
 };
 
-/* The root of the CTA's leaves of one tile: in c, of fewer than four leaves in b. `phase` of the tile's turn to use `park`. */
+/* A node that waits beside the accumulators: in registers or in shared memory. */
 template <class S>
-static __device__ __forceinline__ void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                                        iv_wgmma_nodes<S> &v, int phase) {
-    float4 *park = m.park + threadIdx.x;
-    iv_wgmma_pair<S>(plan, m, r, v.a, v.b, [] {});
+IV_DEVICE void iv_wgmma_put_aside(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, const float (&d)[S::COUNT]) {
+    if constexpr (S::KEEP2) {
+#pragma unroll
+        for (int i = 0; i < S::COUNT; i++) v.aside[i] = d[i];
+    } else {
+        iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
+    }
+}
+template <class S>
+IV_DEVICE void iv_wgmma_join_aside(const iv_wgmma_shared &m, const iv_wgmma_nodes<S> &v, float (&d)[S::COUNT]) {
+    if constexpr (S::KEEP2)
+        iv_wgmma_add(d, v.aside);
+    else
+        iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
+}
+
+/* The CTA's leaves of one tile, of which the first block is under way in a. Three accumulators let a leaf begin while
+ * the one before it ends, so that the tensor cores rest at the end of a tile alone. What is left to add is for
+ * iv_wgmma_finish; a is free. */
+template <class S>
+IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                                iv_wgmma_nodes<S> &v) {
+    iv_wgmma_run<S>(plan, m, f, v.a);
+    if constexpr (S::LEAVES >= 2) {
+        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
+        iv_wgmma_run<S>(plan, m, f, v.b);
+    }
     if constexpr (S::LEAVES >= 4) {
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, [] {});
-        if constexpr (S::LEAVES == 4) iv_wgmma_add(v.c, v.b);
+        iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
+        iv_wgmma_add(v.b, v.a); /* leaves 0, 1 */
+        if constexpr (S::LEAVES == 8) iv_wgmma_put_aside<S>(m, v, v.b);
+        iv_wgmma_run<S>(plan, m, f, v.c);
+        iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
+        iv_wgmma_run<S>(plan, m, f, v.a);
     }
     if constexpr (S::LEAVES == 8) {
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.b, [&] {
-            float(&node)[S::COUNT] = v.c;
-            iv_wgmma_add(node, v.b);
-            if constexpr (S::KEEP2) {
+        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
+        iv_wgmma_add(v.c, v.a); /* 2, 3 */
+        iv_wgmma_join_aside<S>(m, v, v.c);
+        iv_wgmma_put_aside<S>(m, v, v.c); /* 0 to 3 */
+        iv_wgmma_run<S>(plan, m, f, v.b);
+        iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
+        iv_wgmma_run<S>(plan, m, f, v.c);
+        iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
+        iv_wgmma_add(v.b, v.c); /* 4, 5 */
+        iv_wgmma_run<S>(plan, m, f, v.a);
+        iv_wgmma_begin<S>(plan, m, f, v.c, v.a);
+        iv_wgmma_run<S>(plan, m, f, v.c);
+    }
+    if constexpr (S::LEAVES == 1) {
+        iv_wgmma_drain<S>(m, f, v.a);
 #pragma unroll
-                for (int i = 0; i < S::COUNT; i++) v.two[i] = node[i];
-            } else {
-                if constexpr (S::WIDE) iv_mbar_wait(m.taken + threadIdx.x / 128 * 8, phase ^ 1);
-                iv_wgmma_park<S::COUNT, S::CONSUMERS>(park, node);
-            }
-        });
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, [] {});
+        for (int i = 0; i < S::COUNT; i++) v.c[i] = v.a[i];
+    } else if constexpr (S::LEAVES == 2) {
+        iv_wgmma_drain<S>(m, f, v.b);
+        iv_wgmma_add(v.b, v.a);
+    } else if constexpr (S::LEAVES == 4) {
+        iv_wgmma_drain<S>(m, f, v.a);
+        iv_wgmma_add(v.c, v.a);
+    } else {
+        iv_wgmma_drain<S>(m, f, v.c);
+        iv_wgmma_add(v.c, v.a);
         iv_wgmma_add(v.c, v.b);
-        if constexpr (S::KEEP2)
-            iv_wgmma_add(v.c, v.two);
-        else
-            iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(park, v.c);
+    }
+}
+
+/* The root: in c, of two leaves in b. The other of the two is free then. */
+template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
+    if constexpr (S::LEAVES == 4) iv_wgmma_add(v.c, v.b);
+    if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
+}
+
+/* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each. */
+template <class S, bool FLOWING, int FIRST>
+IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                                   int made, const iv_wgmma_spot &s, float (&a)[S::COUNT],
+                                   const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
+    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root, old);
+    if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
+    if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
+        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root, old);
+}
+
+template <class S, bool FLOWING>
+IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                  iv_wgmma_nodes<S> &v) {
+    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c, (&old)[S::COUNT] = S::LEAVES == 2 ? v.c : v.b;
+    iv_wgmma_finish<S>(m, v);
+    __syncwarp();
+    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
+    iv_wgmma_ask<S>(plan, s, old);
+    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, v.a, root, old);
+}
+
+/* A swapped tile, by its own consumers. */
+template <class S>
+IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const float (&root)[S::COUNT]) {
+    constexpr int BATCH = S::COUNT / 4 < 4 ? S::COUNT / 4 : 4;
+    int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < S::COUNT / 4; j += BATCH) {
+        float4 part[BATCH];
+#pragma unroll
+        for (int c = 0; c < BATCH; c++)
+            part[c] =
+                make_float4(root[4 * (j + c)], root[4 * (j + c) + 1], root[4 * (j + c) + 2], root[4 * (j + c) + 3]);
+        iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, t.q + 8 * j + threadIdx.x % 4 * 2, part);
+    }
+}
+
+/* Tile after tile. Where leaves have blocks enough, the outputs of a tile are made while the next begins. */
+template <class S>
+IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
+    iv_wgmma_nodes<S> v;
+    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    bool flows = plan.blocks > S::COUNT / 4 / IV_PART;
+    if (threadIdx.x >= 128 && flows && tiles > 0)
+        iv_mbar_wait(m.full + 8, 0); /* so that one warpgroup rests while the other multiplies */
+    for (int at = 0; at < tiles; at++) {
+        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_subtree<S>(plan, m, f, v);
+        for (; flows && at + 1 < tiles; at++) {
+            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+            iv_wgmma_emit_wide<S, true>(plan, m, f, at, v);
+            iv_wgmma_subtree<S>(plan, m, f, v);
+        }
+        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v);
     }
 }
 
 template <class S>
-static __device__ void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
-                                        int share) {
+IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
+                                int rank) {
     iv_wgmma_nodes<S> v;
-    float(&root)[S::COUNT] = S::LEAVES < 4 ? v.b : v.c;
-    iv_wgmma_ring r = {0, 0};
-    if constexpr (S::WIDE) {
-        int w = threadIdx.x / 128, phase = 0;
-        for (int at = first; at < tiles; at += step, phase ^= 1) {
-            iv_wgmma_subtree<S>(plan, m, r, v, phase);
-            if constexpr (S::LEAVES < 8) iv_mbar_wait(m.taken + 8 * w, phase ^ 1);
-            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, root);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.ready + 8 * w);
-        }
-    } else {
-        if (first >= tiles) return;
-        iv_wgmma_subtree<S>(plan, m, r, v, 0);
-        if (plan.split > 1) { /* the ring is free when all consumers are here */
+    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
+    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    for (int at = first; at < tiles; at += step) {
+        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_subtree<S>(plan, m, f, v);
+        iv_wgmma_finish<S>(m, v);
+        if (plan.split > 1) { /* one tile; the ring is free when all consumers are here */
             iv_named_sync(1, S::CONSUMERS);
             iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
             return;
         }
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
-        int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-        constexpr int BATCH = S::COUNT / 4 < 4 ? S::COUNT / 4 : 4;
-#pragma unroll
-        for (int j = 0; j < S::COUNT / 4; j += BATCH) {
-            float4 part[BATCH];
-#pragma unroll
-            for (int c = 0; c < BATCH; c++)
-                part[c] = make_float4(root[4 * (j + c)], root[4 * (j + c) + 1], root[4 * (j + c) + 2], root[4 * (j + c) + 3]);
-            iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, t.q + 8 * j + threadIdx.x % 4 * 2, part);
-        }
+        iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, at, rank), root);
     }
 }
 
+/* The CTA of a lane among those that share an operand with this one, itself first among the sharers of Q. */
+template <class S> IV_DEVICE uint32_t iv_wgmma_mate(int rank) {
+    int lane = threadIdx.x % 32, p = rank / S::QMATES, q = rank % S::QMATES, other = lane - S::QMATES;
+    if (lane < S::QMATES) return (uint32_t)(p * S::QMATES + lane);
+    return (uint32_t)((other < p ? other : other + 1) * S::QMATES + q);
+}
+
 /* Sets up shared memory's parts and barriers. */
-template <class S>
-static __device__ __forceinline__ iv_wgmma_shared iv_wgmma_begin(const iv_wgmma_plan &plan, char *shared, bool gathered) {
+template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared, bool gathered) {
     char *bars = shared + plan.stages * S::STAGE + S::PARK;
     iv_wgmma_shared m;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
-    m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages, m.ready = m.empty + 8 * plan.stages;
-    m.taken = m.ready + 8 * (S::BARS / 2);
-    m.rows = (int *)(bars + 16 * plan.stages + 8 * S::BARS), m.prefix = m.rows + S::TOKENS;
+    m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
+    m.rows = (int *)(bars + 16 * plan.stages), m.tiles = (iv_wgmma_tile *)(m.rows + S::TOKENS);
+    m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
             iv_mbar_init(m.full + 8 * s, gathered ? 2 : 1);
-            iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::SHARE);
-        }
-        for (int w = 0; w < S::BARS / 2; w++) {
-            iv_mbar_init(m.ready + 8 * w, 4);
-            iv_mbar_init(m.taken + 8 * w, S::EMITTERS / 32);
+            iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::MATES);
         }
         iv_mbar_init_fence();
     }
@@ -701,11 +327,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens,
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
-    bool clustered = S::SHARE > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
-    iv_wgmma_shared m = iv_wgmma_begin<S>(plan, shared, gathered);
-    int rank = clustered ? (int)iv_cluster_rank() : 0, share = S::SHARE > 1 ? rank : 0;
-    int ctas = S::SHARE * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
-    int first_leaf = plan.split > 1 ? rank * S::LEAVES : 0, tiles = plan.tiles;
+    bool clustered = S::QMATES * S::PMATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
+    iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared, gathered);
+    int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
+    int ctas = S::QMATES * S::PMATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
+    int first_leaf = plan.split > 1 ? rank / S::QMATES * S::LEAVES : 0;
+    m.mate = iv_wgmma_mate<S>(rank);
     iv_dependency_release();
     if (plan.groups.count) {
         iv_dependency_wait();
@@ -717,26 +344,28 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         __syncthreads();
     if (plan.groups.count) tiles = m.prefix[plan.groups.count];
     if (threadIdx.x >= S::CONSUMERS) {
-        if constexpr (S::MOVED) iv_registers_give<56>();
-        if (threadIdx.x >= S::CONSUMERS + 32) {
+        if constexpr (S::MOVED) iv_registers_give<40>();
+        if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
-            if constexpr (S::WIDE) iv_wgmma_emit_tiles<S>(plan, m, tiles, first, step, share);
         } else if (gathered) {
-            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, share);
-        } else if (threadIdx.x == S::CONSUMERS) {
-            iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, share, first_leaf);
+            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
+        } else if (iv_elect()) {
+            iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
         }
         __syncwarp();
     } else {
-        if constexpr (S::MOVED) iv_registers_take<224>();
+        if constexpr (S::MOVED) iv_registers_take<232>();
         iv_dependency_wait();
-        iv_wgmma_consume<S>(plan, m, tiles, first, step, share);
+        if constexpr (S::WIDE)
+            iv_wgmma_consume_wide<S>(plan, m, first < tiles ? (tiles - first + step - 1) / step : 0);
+        else
+            iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
     }
     if (!clustered) return;
     iv_cluster_sync(); /* the roots of all are there; or nobody copies into this CTA any more */
     if constexpr (S::SWAP) {
-        if (threadIdx.x < S::CONSUMERS) {
-            iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, share);
+        if (threadIdx.x < S::CONSUMERS && plan.split > 1) {
+            iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
             if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
             if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
             if (S::LEAVES == 1 && plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
@@ -746,15 +375,26 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
 }
 
 template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
-    return {S::WEIGHTS, S::TOKENS, S::LEAVES, S::WIDE ? S::SHARE : 0, iv_wgmma_kernel<S>, S::STAGE, S::THREADS,
-            S::PARK + 8 * S::BARS + 4 * S::TOKENS, S::NODE_BYTES, S::CTAS};
+    return {S::WEIGHTS,
+            S::TOKENS,
+            S::LEAVES,
+            S::QMATES,
+            S::PMATES,
+            S::WIDE,
+            iv_wgmma_kernel<S>,
+            S::STAGE,
+            S::THREADS,
+            S::PARK + 4 * S::TOKENS + IV_TILES * (int)sizeof(iv_wgmma_tile),
+            S::NODE_BYTES,
+            S::CTAS};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int SHARE, int LEAVES> static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, SHARE>>();
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int QMATES, int PMATES, int LEAVES>
+static iv_wgmma_instance iv_wgmma_make(void) {
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, QMATES, PMATES>>();
 }
-#define IV_WGMMA_ALL_LEAVES(...)                                                                                  \
-    iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(),            \
+#define IV_WGMMA_ALL_LEAVES(...)                                                                       \
+    iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(), \
         iv_wgmma_make<__VA_ARGS__, 8>()
 
 #endif

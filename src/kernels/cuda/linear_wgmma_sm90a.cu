@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Variants: weights on wgmma's 64-row side, one tile a CTA; or tokens, and CTAs in pairs that share weights. */
-enum { IV_WGMMA_SWAPPED = 0, IV_WGMMA_PAIRED = 2 };
+/* Variants: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with clusters of two that
+ * share weights or of four that share both. */
+enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR, IV_WGMMA_QUAD };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
 enum { CTAS_MAX = 3 };             /* of one SM: more have rings too short */
@@ -15,14 +16,14 @@ enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back,
 
 /* ---- which configurations there are ------------------------------------------------------------------------- */
 
-static int shared_bytes(const iv_wgmma_instance *w, int stages, const iv_gpu_groups *groups) {
-    return stages * (w->stage + 16) + w->fixed + (groups ? ((int)groups->count + 1) * 4 : 0);
+static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int stages) {
+    return stages * (w->stage + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
 }
 
 /* The deepest ring with which `ctas` CTAs fit on an SM; no deeper than a tile's blocks. */
-static int deepest_ring(const iv_wgmma_instance *w, int blocks, int ctas, const iv_gpu_groups *groups) {
+static int deepest_ring(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int blocks, int ctas) {
     int room = (IV_SHARED_MAX + 1024) / ctas - 1024, stages = 0;
-    while (stages < IV_RING_MAX && shared_bytes(w, stages + 1, groups) <= room) stages++;
+    while (stages < IV_RING_MAX && shared_bytes(a, w, stages + 1) <= room) stages++;
     return stages < blocks ? stages : blocks > IV_RING_MIN ? blocks : IV_RING_MIN;
 }
 
@@ -44,15 +45,21 @@ static bool possible(const iv_gpu_linear_args *a) {
     return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
 }
 
+static int mates(const iv_wgmma_instance *w) { return w->qmates * w->pmates; }
+
+static int variant_of(const iv_wgmma_instance *w) {
+    if (!w->wide) return w->qmates == 1 ? IV_WGMMA_SWAPPED : IV_WGMMA_SWAPPED_PAIR;
+    return w->pmates == 1 ? IV_WGMMA_PAIR : IV_WGMMA_QUAD;
+}
+
 static int leaf_blocks(const iv_gpu_linear_args *a) {
     return (int)((a->w.k_padded / (size_t)a->w.leaves + IV_BLOCK_K - 1) / IV_BLOCK_K);
 }
 
 /* A ring has room for a root where roots are joined through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
-    if (split * w->leaves != a->w.leaves || (split > 1 && (w->share || a->groups))) return false;
-    if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(w, stages, a->groups) > IV_SHARED_MAX)
-        return false;
+    if (split * w->leaves != a->w.leaves || split * mates(w) > 8 || (split > 1 && (w->wide || a->groups))) return false;
+    if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
     return split == 1 || stages * w->stage >= w->node;
 }
 
@@ -60,7 +67,7 @@ static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const 
     size_t count;
     const iv_wgmma_instance *all = instances(a->type, &count);
     for (size_t i = 0; i < count; i++)
-        if (all[i].tile_n == c->tile_n && all[i].tile_m == c->tile_m && all[i].share == c->variant &&
+        if (all[i].tile_n == c->tile_n && all[i].tile_m == c->tile_m && variant_of(&all[i]) == c->variant &&
             fits(a, &all[i], c->split, c->stages))
             return &all[i];
     return NULL;
@@ -75,10 +82,10 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
         if (w->leaves > a->w.leaves) continue;
         int split = a->w.leaves / w->leaves, before = 0;
         for (int ctas = 1; ctas <= w->ctas; ctas++) {
-            int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
+            int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
             if (stages == before || !fits(a, w, split, stages)) continue;
             before = stages;
-            if (made < count) out[made] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, w->share};
+            if (made < count) out[made] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, variant_of(w)};
             made++;
         }
     }
@@ -98,9 +105,9 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     const iv_wgmma_instance *all = instances(a->type, &kinds);
     for (size_t i = 0; i < kinds; i++) {
         const iv_wgmma_instance *w = &all[i];
-        if (w->tile_n != tile_n || w->tile_m != tile_m || w->share != variant || w->leaves * split != a->w.leaves)
+        if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves)
             continue;
-        int stages = deepest_ring(w, leaf_blocks(a) * w->leaves, ctas, a->groups);
+        int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
         if (ctas > w->ctas || !fits(a, w, split, stages)) continue;
         *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
         return true;
@@ -118,7 +125,7 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     int pairs =
         ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
     if ((rows > 256 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
-        return take(a, 128, 128, 1, IV_WGMMA_PAIRED, 1, c);
+        return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
     bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
     int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
     int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
@@ -176,8 +183,9 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->split = c->split, p->stages = c->stages;
     p->leaf_length = (int)(a->w.k_padded / (size_t)a->w.leaves), p->blocks = leaf_blocks(a);
     p->weight_tiles = ceil_div(a->w.n, w->tile_n), p->token_tiles = ceil_div(a->rows, w->tile_m);
-    p->raster = w->share ? IV_RASTER : 1;
-    p->tiles = p->weight_tiles * (w->share ? ceil_div((size_t)p->token_tiles, w->share) : p->token_tiles);
+    p->raster = w->wide ? IV_RASTER : 1;
+    int tiles_p = w->wide ? p->token_tiles : p->weight_tiles, tiles_q = w->wide ? p->weight_tiles : p->token_tiles;
+    p->tiles = ceil_div((size_t)tiles_p, w->qmates) * ceil_div((size_t)tiles_q, w->pmates);
     p->rows = (int)a->rows, p->n = (int)a->w.n;
     p->epilogue = a->epilogue, p->bias = a->bias, p->out = a->out, p->out_stride = a->out_stride;
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
@@ -185,15 +193,29 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->weighted = a->groups && a->weighted;
 }
 
-/* Clusters of a launch: one for each tile, of which experts may leave some without work; or as many as run at once. */
-static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p) {
-    int resident = multiprocessors() / (w->share ? w->share : 1), tiles = p->tiles;
+/* Clusters of a launch: as many as run at once, or fewer; of a split one for each tile. With experts some may find no
+ * work. */
+static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p,
+                         const cudaLaunchConfig_t *config) {
+    int resident = 0, tiles = p->tiles, cluster = mates(w);
+    if (p->split > 1) return tiles;
     if (a->groups) {
         size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
-        int token_tiles = ceil_div(entries(a), w->tile_m) + (int)busy;
-        tiles = p->weight_tiles * (w->share ? token_tiles / w->share + (int)busy : token_tiles);
+        size_t tokens = (size_t)ceil_div(entries(a), w->tile_m) + busy;
+        size_t p_tiles =
+            w->wide ? tokens / (size_t)w->qmates + busy : (size_t)ceil_div((size_t)p->weight_tiles, w->qmates);
+        size_t q_tiles =
+            w->wide ? (size_t)ceil_div((size_t)p->weight_tiles, w->pmates) : tokens / (size_t)w->pmates + busy;
+        tiles = p_tiles * q_tiles > 1u << 20 ? 1 << 20 : (int)(p_tiles * q_tiles);
     }
-    return w->share && tiles > resident ? resident : tiles;
+    if (cluster > 2) {
+        if (cudaOccupancyMaxActiveClusters(&resident, w->kernel, config) != cudaSuccess) resident = 0;
+    } else if (cluster == 1) {
+        int fit = (IV_SHARED_MAX + 1024) / ((int)config->dynamicSmemBytes + 1024);
+        resident = multiprocessors() * (fit < w->ctas ? fit : w->ctas);
+    }
+    if (resident <= 0) resident = multiprocessors() / cluster;
+    return tiles < resident ? tiles : resident;
 }
 
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s) {
@@ -203,10 +225,12 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     (void)scratch;
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
-    int share = w->share ? w->share : 1, cluster = share * c->split;
+    int cluster = mates(w) * c->split;
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
-                   a->w.expert_bytes, w->tile_n / share);
-    if (!e) e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0, w->tile_m);
+                   a->w.expert_bytes, w->tile_n / (w->wide ? w->qmates : w->pmates));
+    if (!e)
+        e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0,
+                   w->tile_m / (w->wide ? w->pmates : w->qmates));
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;
@@ -217,9 +241,9 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     attributes[1].val.clusterDim.x = (unsigned)cluster,
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(cluster_count(a, w, &plan) * cluster)),
-    config.blockDim = dim3((unsigned)w->threads);
-    config.dynamicSmemBytes = (size_t)shared_bytes(w, c->stages, a->groups), config.stream = (cudaStream_t)s;
+    config.gridDim = dim3((unsigned)cluster), config.blockDim = dim3((unsigned)w->threads);
+    config.dynamicSmemBytes = (size_t)shared_bytes(a, w, c->stages), config.stream = (cudaStream_t)s;
     config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+    config.gridDim.x = (unsigned)(cluster_count(a, w, &plan, &config) * cluster);
     return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
 }

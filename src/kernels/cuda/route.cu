@@ -75,28 +75,44 @@ template <int PER> DEVICE void sum_exp(const float x[PER], size_t n, float *max,
     *max = m, *sum = s;
 }
 
-/* The next choice among the keys that are not taken. With NaN the law's scan starts from the lowest id, whatever it is,
- * and a NaN there is not replaced. */
-template <int PER> DEVICE uint32_t choose(const uint32_t key[PER], bool nan, uint32_t *chosen) {
-    unsigned lane = threadIdx.x % 32;
-    uint32_t best = TAKEN, at = 0, first = UINT32_MAX;
+/* The first of a lane's largest keys. */
+template <int PER> DEVICE uint32_t largest_of(const uint32_t key[PER], uint32_t *at) {
+    uint32_t best = TAKEN;
 #pragma unroll
     for (int j = 0; j < PER; j++)
-        if (key[j] > best) best = key[j], at = lane + 32 * j;
-    uint32_t top = warp_max(best);
-    if (nan) {
-        bool first_is_nan = false;
+        if (key[j] > best) best = key[j], *at = threadIdx.x % 32 + 32 * j;
+    return best;
+}
+
+/* With NaN the law's scan starts from the lowest id that is not taken, and a NaN there is not replaced: that id, or
+ * UINT32_MAX if there is a number. */
+template <int PER> DEVICE uint32_t leading_nan(const uint32_t key[PER]) {
+    uint32_t first = UINT32_MAX;
+    bool first_is_nan = false;
 #pragma unroll
-        for (int j = PER - 1; j >= 0; j--)
-            if (key[j] != TAKEN) first = lane + 32 * j, first_is_nan = key[j] == NAN_KEY;
-        uint32_t least = warp_min(first);
-        if (__any_sync(WHOLE_WARP, first == least && first_is_nan)) {
-            *chosen = NAN_KEY;
-            return least;
-        }
+    for (int j = PER - 1; j >= 0; j--)
+        if (key[j] != TAKEN) first = threadIdx.x % 32 + 32 * j, first_is_nan = key[j] == NAN_KEY;
+    uint32_t least = warp_min(first);
+    return __any_sync(WHOLE_WARP, first == least && first_is_nan) ? least : UINT32_MAX;
+}
+
+/* Choice i: its lane writes it down and takes it out. */
+template <int PER> DEVICE void choose(uint32_t key[PER], bool nan, size_t i, uint32_t *best, uint32_t *at, choices *c) {
+    uint32_t top = warp_max(*best), leading = nan ? leading_nan<PER>(key) : UINT32_MAX;
+    bool mine = *best == top;
+    if (leading != UINT32_MAX)
+        mine = leading % 32 == threadIdx.x % 32;
+    else if (__popc(__ballot_sync(WHOLE_WARP, mine)) > 1) { /* equal ones: the lowest id */
+        uint32_t least = warp_min(mine ? *at : UINT32_MAX);
+        mine = mine && *at == least;
     }
-    *chosen = top;
-    return warp_min(best == top ? at : UINT32_MAX);
+    if (!mine) return;
+    uint32_t id = leading != UINT32_MAX ? leading : *at;
+    c->key[i] = leading != UINT32_MAX ? NAN_KEY : top, c->id[i] = (int32_t)id;
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (threadIdx.x % 32 + 32 * j == id) key[j] = TAKEN;
+    *best = largest_of<PER>(key, at);
 }
 
 template <int PER>
@@ -114,13 +130,8 @@ DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool n
     }
     nan = __any_sync(WHOLE_WARP, nan);
     sum_exp<PER>(x, experts, &max, &sum);
-    for (size_t i = 0; i < k; i++) {
-        uint32_t chosen, id = choose<PER>(key, nan, &chosen);
-        if (lane == 0) c->key[i] = chosen, c->id[i] = (int32_t)id;
-#pragma unroll
-        for (int j = 0; j < PER; j++)
-            if (lane + 32 * j == id) key[j] = TAKEN;
-    }
+    uint32_t at = 0, best = largest_of<PER>(key, &at);
+    for (size_t i = 0; i < k; i++) choose<PER>(key, nan, i, &best, &at, c);
     __syncwarp();
 #pragma unroll 1
     for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(v_exp(logit_of(c->key[i]) - max), sum);

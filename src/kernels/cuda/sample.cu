@@ -130,6 +130,25 @@ DEVICE float4 four(const float *x, size_t i, size_t n) {
     return make_float4(x[i], i + 1 < n ? x[i + 1] : none, i + 2 < n ? x[i + 2] : none, i + 3 < n ? x[i + 3] : none);
 }
 
+/* COUNT of those a thread, THREADS * 4 apart, from `from` on: all asked for before any is used. Beyond the row:
+ * anything. */
+template <int COUNT, int THREADS> DEVICE void fours(const float *x, size_t from, size_t n, float4 q[COUNT]) {
+    size_t first = from + 4 * threadIdx.x;
+    if (n % 4 != 0) {
+        for (int j = 0; j < COUNT; j++)
+            if (first + j * 4 * THREADS < n) q[j] = four(x, first + j * 4 * THREADS, n);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        size_t i = first + j * 4 * THREADS;
+        const float *p = x + (i < n ? i : 0);
+        asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(q[j].x), "=f"(q[j].y), "=f"(q[j].z), "=f"(q[j].w)
+                     : "l"(p));
+    }
+}
+
 /* ---- noise ------------------------------------------------------------------------------------------------- */
 
 DEVICE uint4 philox(uint32_t block, uint64_t position, uint64_t seed) {
@@ -196,14 +215,17 @@ static __global__ void __launch_bounds__(LARGEST_THREADS) find_largest(const flo
     size_t row = blockIdx.y, from = (size_t)blockIdx.x * CHUNK;
     row_scratch s = scratch_of(scratch, row, vocab);
     const float *x = logits + row * vocab;
+    enum { COUNT = CHUNK / (4 * LARGEST_THREADS) };
     uint32_t order = 0, at = 0;
+    float4 q[COUNT];
+    fours<COUNT, LARGEST_THREADS>(x, from, vocab, q);
 #pragma unroll
-    for (size_t j = 0; j < CHUNK; j += 4 * LARGEST_THREADS) {
-        size_t i = from + j + 4 * threadIdx.x;
+    for (int j = 0; j < COUNT; j++) {
+        size_t i = from + 4 * (threadIdx.x + j * LARGEST_THREADS);
         if (i >= vocab) break;
-        float4 q = four(x, i, vocab);
-        const float y[4] = {q.x, q.y, q.z, q.w};
-        for (int e = 0; e < 4; e++) {
+        const float y[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) { /* beyond the row: -infinity, and a larger id */
             uint32_t o = order_of(y[e]);
             if (o > order) order = o, at = (uint32_t)i + e;
         }
@@ -217,13 +239,13 @@ static __global__ void __launch_bounds__(LARGEST_THREADS) find_largest(const flo
 /* ---- the second: sums of exp, and candidates --------------------------------------------------------------------- */
 
 /* Lanes [32 group, 32 group + 32). All warps but the last compute exps, a span ahead of the last, which adds. */
-DEVICE void sum_lanes(const row_view &r, bool divide, unsigned group, float *lanes) {
+template <bool DIVIDE> DEVICE void sum_lanes(const row_view &r, unsigned group, float *lanes, float (*e)[SPAN][32]) {
     enum { EACH = SPAN / EXP_WARPS };
-    __shared__ float e[2][SPAN][32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t count = (r.vocab + LANES - 1) / LANES, spans = (count + SPAN - 1) / SPAN, base = 32 * group + lane;
-    float x[EACH], max = divide ? r.reduced : r.max, sum = 0.0f;
+    float x[EACH], max = DIVIDE ? r.reduced : r.max, sum = 0.0f;
     if (warp < EXP_WARPS)
+#pragma unroll
         for (int j = 0; j < EACH; j++) {
             size_t i = (warp + j * EXP_WARPS) * LANES + base;
             x[j] = i < r.vocab ? r.logits[i] : 0.0f;
@@ -240,7 +262,7 @@ DEVICE void sum_lanes(const row_view &r, bool divide, unsigned group, float *lan
 #pragma unroll
             for (int j = 0; j < EACH; j++) {
                 size_t i = (span * SPAN + warp + j * EXP_WARPS) * LANES + base;
-                float y = v_exp((divide ? __fdiv_rn(x[j], r.temperature) : x[j]) - max);
+                float y = v_exp((DIVIDE ? __fdiv_rn(x[j], r.temperature) : x[j]) - max);
                 e[span & 1][warp + j * EXP_WARPS][lane] = i < r.vocab ? y : 0.0f; /* +0 changes no lane */
                 x[j] = next[j];
             }
@@ -298,6 +320,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS)
     weigh(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch) {
     iv_let_next();
     iv_wait();
+    __shared__ float exps[2][SPAN][32];
     size_t row = blockIdx.y;
     row_scratch s = scratch_of(scratch, row, vocab);
     const iv_gpu_sampling p = sampling[row];
@@ -305,11 +328,9 @@ static __global__ void __launch_bounds__(WEIGH_THREADS)
     if (p.temperature == 0.0f && (divide || !sums)) return;
     if (divide && (p.temperature == 1.0f || p.top_p >= 1.0f)) return;
     row_view r = view_of(logits, row, vocab, p, first_of_list(s.largest, chunks_of(vocab)));
-    if (sums) {
-        if (!divide || (r.top_p && !r.top_k))
-            sum_lanes(r, divide, blockIdx.x % GROUPS, s.lanes + (divide ? LANES : 0));
-        return;
-    }
+    if (sums && !divide) sum_lanes<false>(r, blockIdx.x, s.lanes, exps);
+    if (divide && r.top_p && !r.top_k) sum_lanes<true>(r, blockIdx.x - GROUPS, s.lanes + LANES, exps);
+    if (sums) return;
     size_t part = blockIdx.x - 2 * GROUPS, from = part * share, to = from + share < vocab ? from + share : vocab;
     if (r.top_k || r.top_p)
         count_bins(r, from, to, s.bins);
@@ -388,14 +409,12 @@ DEVICE void gather(const row_view &r, uint32_t last, filter *f) {
     float cut = r.max - r.temperature * depth - size * 0x1p-16f - 0x1p-100f; /* below it no token's bin is that near */
     bool all = last == BINS - 1 || !(fabsf(cut) < __uint_as_float(INFINITE));
 #pragma unroll 1
-    for (size_t from = 4 * threadIdx.x; from < r.vocab; from += AHEAD * 4 * CHOOSE_THREADS) {
+    for (size_t from = 0; from < r.vocab; from += AHEAD * 4 * CHOOSE_THREADS) {
         float4 q[AHEAD];
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (from + j * 4 * CHOOSE_THREADS < r.vocab) q[j] = four(r.logits, from + j * 4 * CHOOSE_THREADS, r.vocab);
+        fours<AHEAD, CHOOSE_THREADS>(r.logits, from, r.vocab, q);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
-            size_t i = from + j * 4 * CHOOSE_THREADS;
+            size_t i = from + 4 * (threadIdx.x + j * CHOOSE_THREADS);
             bool none = !all && !(fmaxf(fmaxf(q[j].x, q[j].y), fmaxf(q[j].z, q[j].w)) >= cut);
             if (i < r.vocab && !none) gather_four(r, last, q[j], (uint32_t)i, f);
         }

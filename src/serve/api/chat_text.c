@@ -39,6 +39,7 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
     c->trimming = false;
     while (c->tools && solid && is_space(s[solid - 1])) solid--;
     if (solid) {
+        if (!c->content.len) c->calls_before = c->call_count;
         add(c, &c->content, c->space.data, c->space.len);
         iv_buf_clear(&c->space);
         add(c, &c->content, s, solid);

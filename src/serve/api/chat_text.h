@@ -25,7 +25,8 @@ typedef struct iv_chat_text {
     iv_buf reasoning, content;
     iv_chat_call calls[IV_CHAT_CALLS_MAX];
     size_t call_count;
-    bool failed; /* memory ran out */
+    size_t calls_before; /* the content began */
+    bool failed;         /* memory ran out */
 } iv_chat_text;
 
 /* split: look for reasoning at all; inside: the prompt has opened it already. */

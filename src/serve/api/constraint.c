@@ -146,7 +146,7 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     bool ok = list != NULL;
     if (r->constraint != IV_CONSTRAINT_NONE) w.by = "response_format";
     json_array_foreach(tools, i, tool) {
-        json_t *function = json_object_get(tool, "function");
+        json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
         const char *own = json_string_value(json_object_get(function, "name"));
         if (!own) {
             json_decref(list);

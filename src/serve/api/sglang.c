@@ -7,6 +7,7 @@
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
+#include "serve/page/page.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -349,6 +350,13 @@ static void out_identity(const iv_engine_info *i, iv_json_out *o) {
     iv_out_kv_uint(o, "weight_bytes", i->weight_bytes);
 }
 
+static void out_peers(const char *peers, iv_json_out *o) {
+    const char *origin;
+    iv_out_key(o, "proof_urls"), iv_out_open(o, '[');
+    for (size_t n; (n = iv_page_next_peer(&peers, &origin)) != 0;) iv_out_string(o, origin, n);
+    iv_out_close(o, ']');
+}
+
 void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
@@ -368,6 +376,7 @@ void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
     iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
     iv_out_kv_bool(&o, "admin", s->o->http.admin_key != NULL);
+    out_peers(s->o->proof_urls, &o);
     iv_out_kv_bool(&o, "paused", stats.paused);
     iv_out_kv_uint(&o, "running", stats.engine.running);
     iv_out_kv_uint(&o, "waiting", stats.engine.waiting + stats.queued);

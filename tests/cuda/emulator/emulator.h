@@ -76,6 +76,7 @@ template <class T> static inline T shuffle(T v, int from) {
 }
 unsigned ballot(bool b);
 uint32_t reduce_max(uint32_t v);
+uint32_t lane_id();
 void barrier(int id, int threads, bool wait);
 int barrier_count(int threads, bool vote); // all threads, and how many voted for it
 void cluster_barrier(bool arrive, bool wait);

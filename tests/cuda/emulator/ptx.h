@@ -28,6 +28,8 @@ EMU_NOTHING(setmaxnreg_dec_sync_aligned_u32)
 
 static inline uint32_t special_cluster_ctarank() { return cluster_rank(); }
 static inline void mov_u32(uint32_t &r, uint32_t v) { r = v; }
+static inline void mov_f32(float &r, float v) { r = v; }
+static inline void elect_sync(uint32_t &chosen, uint32_t) { chosen = lane_id() == 0; } // of a whole warp
 static inline void mapa_shared__cluster_u32(uint32_t &there, uint32_t a, uint32_t cta) {
     there = shared_address_of(a, cta);
 }
@@ -35,6 +37,10 @@ static inline void mapa_shared__cluster_u32(uint32_t &there, uint32_t a, uint32_
 static inline void ld_shared_v4_f32(float &x, float &y, float &z, float &w, uint32_t address) {
     const float *v = (const float *)memory(address, 16, 16);
     x = v[0], y = v[1], z = v[2], w = v[3];
+}
+static inline void ld_shared_v2_f32(float &x, float &y, uint32_t address) {
+    const float *v = (const float *)memory(address, 8, 8);
+    x = v[0], y = v[1];
 }
 static inline void ld_shared__cluster_v4_f32(float &x, float &y, float &z, float &w, uint32_t address) {
     ld_shared_v4_f32(x, y, z, w, address);
@@ -45,8 +51,14 @@ static inline void st_shared__cluster_v4_f32(uint32_t address, float x, float y,
 }
 static inline void ld_global_f32(float &v, const float *p) { v = *p; }
 static inline void ld_global_v2_f32(float &x, float &y, const float *p) { x = p[0], y = p[1]; }
+static inline void ld_global_v4_f32(float &x, float &y, float &z, float &w, const float *p) {
+    x = p[0], y = p[1], z = p[2], w = p[3];
+}
 static inline void st_global_f32(float *p, float v) { *p = v; }
 static inline void st_global_v2_f32(float *p, float x, float y) { p[0] = x, p[1] = y; }
+static inline void st_global_v4_f32(float *p, float x, float y, float z, float w) {
+    p[0] = x, p[1] = y, p[2] = z, p[3] = w;
+}
 template <class T> static inline void ld_acquire_gpu_global_s32(int &v, const T *p) {
     spin();
     v = *p;
@@ -55,8 +67,13 @@ template <class T> static inline void atom_add_acq_rel_gpu_global_s32(int &befor
     before = *p, *p += v;
 }
 
+template <class T> static inline void red_release_gpu_global_inc_u32(T *p, int last) {
+    *p = (uint32_t)*p >= (uint32_t)last ? 0 : *p + 1;
+}
+
 // ---- barriers ----
 
+static inline void nanosleep_u32(uint32_t) {}
 static inline void griddepcontrol_wait() { wait_for_last(); }
 static inline void griddepcontrol_launch_dependents() { release_next(); }
 
@@ -119,6 +136,9 @@ static inline void cp_async_wait_all() { copies_wait(-1); }
 
 // ---- numbers ----
 
+static inline void min_NaN_f32(float &m, float a, float b) { m = a != a || b != b ? NAN : a < b ? a : b; }
+// As far off as the instruction may be: kernels must not count on more.
+static inline void rcp_approx_ftz_f32(float &r, float d) { r = cast<float>(cast<uint32_t>(1.0f / d) ^ 1u); }
 static inline void cvt_rn_f16_f32(uint16_t &h, float x) { h = iv_f16_from_f32(x); }
 static inline void cvt_rn_bf16_f32(uint16_t &h, float x) { h = iv_bf16_from_f32(x); }
 static inline void cvt_f32_f16(float &x, uint16_t h) { x = iv_f16_to_f32(h); }

@@ -109,36 +109,41 @@ static std::string name_of(const std::string &mnemonic) {
     return name;
 }
 
+static std::string operand_of(std::string o, const std::string &predicate, const std::vector<std::string> &values) {
+    if (o == "p") o = predicate;
+    if (o.compare(0, 2, "%%") == 0) return "emu::special_" + o.substr(2) + "()";
+    if (o.compare(0, 2, "0f") == 0) return "__uint_as_float(0x" + o.substr(2) + ")";
+    return o[0] == '%' ? values.at((size_t)atoi(o.c_str() + 1)) : o;
+}
+
+// The instructions of one asm, as an expression: those with @p happen if the predicate is true.
 static std::string call_of(const std::string &text, const std::vector<std::string> &values) {
-    std::string predicate;
-    instruction main;
+    std::string predicate, calls, comma;
+    std::vector<std::pair<bool, instruction>> all;
     for (size_t from = 0, to; from < text.size(); from = to + 1) {
         to = text.find(';', from);
         if (to == std::string::npos) to = text.size();
         size_t c = from;
         while (c < to && (isspace((unsigned char)text[c]) || text[c] == '{' || text[c] == '}')) c++;
         if (c >= to || text.compare(c, 4, ".reg") == 0) continue;
-        instruction i = parse(text.substr(c, to - c));
+        bool guarded = text.compare(c, 3, "@p ") == 0;
+        instruction i = parse(text.substr(c + (guarded ? 3 : 0), to - c - (guarded ? 3 : 0)));
         if (i.mnemonic == "setp.ne.b32")
             predicate = i.operands[1];
         else if (i.mnemonic == "selp.b32")
             predicate = i.operands[0];
-        else if (main.mnemonic.empty())
-            main = i;
         else
-            fail("two instructions in one asm");
+            all.push_back({guarded, i});
     }
-    if (main.mnemonic.empty()) return "(void)0";
-    std::string call = "emu::" + name_of(main.mnemonic) + "(", comma;
-    for (std::string o : main.operands) {
-        if (o == "p") o = predicate;
-        if (o.compare(0, 2, "%%") == 0)
-            o = "emu::special_" + o.substr(2) + "()";
-        else if (o[0] == '%')
-            o = values.at((size_t)atoi(o.c_str() + 1));
-        call += comma + o, comma = ", ";
+    if (all.empty()) return "(void)0";
+    for (const auto &[guarded, i] : all) {
+        std::string call = "emu::" + name_of(i.mnemonic) + "(", between;
+        for (const std::string &o : i.operands) call += between + operand_of(o, predicate, values), between = ", ";
+        call += ")";
+        if (guarded) call = "((" + operand_of("p", predicate, values) + ") ? " + call + " : (void)0)";
+        calls += comma + call, comma = ", ";
     }
-    return call + ")";
+    return calls;
 }
 
 // `at` is behind the word asm.

@@ -73,6 +73,8 @@ bool ready(const Thread &t) {
     }
 }
 
+uint32_t lane_id() { return me->where.thread.x % LANES; }
+
 void sync_warp() {
     if (fault_strikes(EMU_FORGET_SYNCS, 2)) return;
     together("__syncwarp", nullptr, 0, [](Meeting &) {});

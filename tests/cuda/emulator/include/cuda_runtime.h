@@ -71,7 +71,9 @@ static inline size_t __cvta_generic_to_shared(const void *p) { return emu::share
 static inline void __syncthreads() { emu::barrier(0, (int)blockDim.x, true); }
 static inline int __syncthreads_count(int b) { return emu::barrier_count((int)blockDim.x, b != 0); }
 static inline void __syncwarp() { emu::sync_warp(); }
-template <class T> static inline T __shfl_sync(unsigned, T v, int from) { return emu::shuffle(v, from); }
+template <class T> static inline T __shfl_sync(unsigned, T v, int from, int width = 32) {
+    return emu::shuffle(v, (int)(threadIdx.x % 32) / width * width + from % width);
+}
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask) {
     return emu::shuffle(v, (int)(threadIdx.x % 32) ^ mask);
 }

@@ -1,0 +1,299 @@
+/* linear_wgmma_emit.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh): outputs of a tile's roots, by the warps
+ * that computed them. What is slow is latency, so everything is asked for before any of it is used, and nothing
+ * branches in the usual case. */
+#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_EMIT_CUH
+#define IV_KERNELS_CUDA_LINEAR_WGMMA_EMIT_CUH
+
+#include "kernels/cuda/linear_wgmma_tile.cuh"
+
+template <iv_dtype TYPE> IV_DEVICE uint16_t iv_swiglu16(float gate, float up) {
+    return iv_round16(TYPE, iv_canon(__fmul_rn(v_silu(gate), up)));
+}
+
+/* x / d, rounded to nearest, where nothing on the way overflows or is subnormal: an approximate reciprocal, improved,
+ * and two corrections by exact remainders. No branch, so that many are under way at once. */
+IV_DEVICE float iv_divide_plain(float x, float d) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    r = __fmaf_rn(__fmaf_rn(-d, r, 1.0f), r, r);
+    float q = __fmul_rn(x, r);
+    q = __fmaf_rn(__fmaf_rn(-d, q, x), r, q);
+    return __fmaf_rn(__fmaf_rn(-d, q, x), r, q);
+}
+
+template <iv_dtype TYPE, int COUNT>
+IV_DEVICE void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUNT], uint16_t (&y)[COUNT]) {
+    bool plain = true;
+    float silu[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        float x = gate[i], d = __fadd_rn(1.0f, v_exp(__fsub_rn(0.0f, x))), size = fabsf(x);
+        plain = plain && size > 0x1p-60f && size < 0x1p60f && d < 0x1p60f;
+        silu[i] = iv_divide_plain(x, d);
+    }
+    if (!plain) {
+#pragma unroll 1
+        for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (i == j) silu[j] = v_silu(gate[j]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) y[i] = iv_round16(TYPE, iv_canon(__fmul_rn(silu[i], up[i])));
+}
+
+/* y of an output: bias added. */
+IV_DEVICE float iv_wgmma_y(const iv_wgmma_plan &plan, float y, int n) {
+    y = iv_canon(y);
+    return plan.bias ? iv_canon(__fadd_rn(y, plan.bias[n])) : y;
+}
+
+/* The row of `out` of a token, and with weighted experts its weight; NULL beyond the last. */
+struct iv_wgmma_place {
+    size_t row;
+    float weight;
+    bool there;
+};
+IV_DEVICE iv_wgmma_place iv_wgmma_place_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int token) {
+    iv_wgmma_place p = {(size_t)(t.first + token), 1.0f, token < t.rows};
+    if (plan.weighted && p.there) {
+        p.row = (size_t)plan.groups.slots[p.row];
+        p.weight = plan.groups.weights[p.row];
+    }
+    return p;
+}
+
+IV_DEVICE void iv_wgmma_put(const iv_wgmma_plan &plan, const iv_wgmma_place &p, int n, float y) {
+    if (!p.there || n >= plan.n) return;
+    float *out = (float *)plan.out + p.row * plan.out_stride + n;
+    y = iv_wgmma_y(plan, y, n);
+    if (plan.epilogue == IV_GPU_RESIDUAL) y = iv_canon(__fadd_rn(*out, y));
+    if (plan.weighted) y = iv_canon(__fmul_rn(p.weight, y));
+    *out = y;
+}
+
+template <int CHUNKS>
+IV_DEVICE void iv_wgmma_emit_weighted(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+                                      const float4 (&v)[CHUNKS]) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        iv_wgmma_place p0 = iv_wgmma_place_of(plan, t, token + 8 * c),
+                       p1 = iv_wgmma_place_of(plan, t, token + 8 * c + 1);
+        iv_wgmma_put(plan, p0, row, v[c].x), iv_wgmma_put(plan, p1, row, v[c].y);
+        iv_wgmma_put(plan, p0, row + 8, v[c].z), iv_wgmma_put(plan, p1, row + 8, v[c].w);
+    }
+}
+
+/* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with
+ * token 8 c further on. All that is read is asked for before any of it is used. */
+template <class S, int CHUNKS>
+IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+                                     const float4 (&v)[CHUNKS]) {
+    if (plan.epilogue == IV_GPU_SWIGLU) {
+        if (row >= plan.n) return;
+        uint16_t *act = (uint16_t *)plan.out + row / 16 * 8 + row % 8;
+        float gate[2 * CHUNKS], up[2 * CHUNKS];
+        uint16_t y[2 * CHUNKS];
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++) {
+            gate[i] = iv_wgmma_y(plan, i % 2 ? v[i / 2].y : v[i / 2].x, row);
+            up[i] = iv_wgmma_y(plan, i % 2 ? v[i / 2].w : v[i / 2].z, row + 8);
+        }
+        iv_swiglu_many<S::TYPE>(gate, up, y);
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++) {
+            iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
+            if (p.there) act[p.row * plan.out_stride] = y[i];
+        }
+        return;
+    }
+    if (plan.weighted) return iv_wgmma_emit_weighted<CHUNKS>(plan, t, row, token, v);
+    size_t stride = plan.out_stride;
+    float *out = (float *)plan.out + (size_t)(t.first + token) * stride + row;
+    bool there0 = row < plan.n, there1 = row + 8 < plan.n, add = plan.epilogue == IV_GPU_RESIDUAL;
+    float bias0 = iv_load_if(plan.bias + row, plan.bias && there0),
+          bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
+    float old[4 * CHUNKS];
+#pragma unroll
+    for (int i = 0; i < 2 * CHUNKS; i++) {
+        const float *p = out + (i / 2 * 8 + i % 2) * stride;
+        bool there = add && token + i / 2 * 8 + i % 2 < t.rows;
+        old[2 * i] = iv_load_if(p, there && there0), old[2 * i + 1] = iv_load_if(p + 8, there && there1);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * CHUNKS; i++) {
+        float *p = out + (i / 2 * 8 + i % 2) * stride;
+        bool there = token + i / 2 * 8 + i % 2 < t.rows;
+        float y0 = iv_canon(i % 2 ? v[i / 2].y : v[i / 2].x), y1 = iv_canon(i % 2 ? v[i / 2].w : v[i / 2].z);
+        y0 = plan.bias ? iv_canon(__fadd_rn(y0, bias0)) : y0, y1 = plan.bias ? iv_canon(__fadd_rn(y1, bias1)) : y1;
+        y0 = add ? iv_canon(__fadd_rn(old[2 * i], y0)) : y0, y1 = add ? iv_canon(__fadd_rn(old[2 * i + 1], y1)) : y1;
+        iv_store_if(p, y0, there && there0), iv_store_if(p + 8, y1, there && there1);
+    }
+}
+
+/* ---- tokens on P ------------------------------------------------------------------------------------------- */
+
+/* A thread's roots there: chunk j has (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) with n 8 j on. Its
+ * warpgroup emits them in parts of four chunks, between the blocks of the next tile.
+ *
+ * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
+ * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
+ * eight pieces of a row are rotated, so that neither meets a bank twice. */
+enum { IV_PART = 4 };
+
+/* How a tile's outputs are made: a tile that is all there by rows, anything else one by one. */
+typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_ANY } iv_wgmma_way;
+
+/* Where a lane's first piece of a row goes; not set for any way. */
+struct iv_wgmma_spot {
+    iv_wgmma_way way;
+    char *out;
+    const float *bias;
+};
+
+template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
+    bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
+    bool rows = !plan.weighted && plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
+                (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias);
+    iv_wgmma_spot s = {IV_WAY_ANY, NULL, NULL};
+    if (!rows || t.q + S::QN > plan.n || t.p + S::PN > t.rows) return s;
+    int thread = iv_thread_here(), token = thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
+    size_t row = (size_t)(t.first + t.p + token) * plan.out_stride;
+    s.way = swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
+    if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
+    return s;
+}
+
+/* Asks for what the roots are added to. */
+template <class S>
+IV_DEVICE void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_spot &s, float (&old)[S::COUNT]) {
+    if (s.way != IV_WAY_RESIDUAL) return;
+#pragma unroll
+    for (int j = 0; j < S::COUNT / 4; j++) {
+        float4 v = iv_load4((const float *)s.out + j / IV_PART * IV_PART * 8 + j % IV_PART * 4 * plan.out_stride);
+        old[4 * j] = v.x, old[4 * j + 1] = v.y, old[4 * j + 2] = v.z, old[4 * j + 3] = v.w;
+    }
+}
+
+/* The warp's rows: where this lane's fragments go (its own row, and 8 rows on), and where it reads. */
+template <class S> IV_DEVICE char *iv_wgmma_row_to(const iv_wgmma_shared &m, int thread) {
+    return (char *)(m.park + thread / 32 * 32 + thread % 32 / 16 * S::CONSUMERS) + thread % 16 / 4 * 128;
+}
+template <class S> IV_DEVICE const char *iv_wgmma_row_from(const iv_wgmma_shared &m, int thread) {
+    return (const char *)(m.park + thread / 32 * 32) + thread % 32 / 8 * 128;
+}
+
+/* Any tile: four chunks from `first` on, which lie at the thread's own place. */
+template <class S>
+IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, int first) {
+    iv_wgmma_tile t = m.tiles[made % IV_TILES];
+    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 4,
+        n = t.q + thread % 4 * 2 + 8 * first;
+    const float4 *place = m.park + thread;
+    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, token), iv_wgmma_place_of(plan, t, token + 8)};
+    if (plan.epilogue != IV_GPU_SWIGLU) {
+#pragma unroll 1
+        for (int j = 0; j < IV_PART; j++, n += 8) {
+            float4 v = place[j * S::CONSUMERS];
+            iv_wgmma_put(plan, p[0], n, v.x), iv_wgmma_put(plan, p[0], n + 1, v.y);
+            iv_wgmma_put(plan, p[1], n, v.z), iv_wgmma_put(plan, p[1], n + 1, v.w);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < IV_PART && n < plan.n; j += 2, n += 16) {
+        float4 g = place[j * S::CONSUMERS], u = place[(j + 1) * S::CONSUMERS];
+        float gate[4] = {iv_wgmma_y(plan, g.x, n), iv_wgmma_y(plan, g.y, n + 1), iv_wgmma_y(plan, g.z, n),
+                         iv_wgmma_y(plan, g.w, n + 1)};
+        float up[4] = {iv_wgmma_y(plan, u.x, n + 8), iv_wgmma_y(plan, u.y, n + 9), iv_wgmma_y(plan, u.z, n + 8),
+                       iv_wgmma_y(plan, u.w, n + 9)};
+        uint16_t y[4];
+        iv_swiglu_many<S::TYPE>(gate, up, y);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (p[i / 2].there)
+                ((uint16_t *)plan.out)[p[i / 2].row * plan.out_stride + n / 16 * 8 + n % 8 + i % 2] = y[i];
+    }
+}
+
+/* A sum that is NaN is the canonical one on this machine. */
+template <class S, int FIRST>
+IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * FIRST;
+    int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
+    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < IV_PART; j++) {
+        char *p = to + ((piece + 2 * j) & 7) * 16;
+        *(float2 *)p = make_float2(root[AT + 4 * j], root[AT + 4 * j + 1]);
+        *(float2 *)(p + BELOW) = make_float2(root[AT + 4 * j + 2], root[AT + 4 * j + 3]);
+    }
+    __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread) + ((thread % 8 + thread % 32 / 8 * 2) & 7) * 16;
+    float4 b = s.bias ? iv_load4(s.bias + 8 * FIRST) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < IV_PART; i++) {
+        float4 v = *(const float4 *)(from + i * S::CONSUMERS * 16);
+        if (s.bias)
+            v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
+        if (s.way == IV_WAY_RESIDUAL) {
+            v.x = __fadd_rn(old[AT + 4 * i], v.x), v.y = __fadd_rn(old[AT + 4 * i + 1], v.y);
+            v.z = __fadd_rn(old[AT + 4 * i + 2], v.z), v.w = __fadd_rn(old[AT + 4 * i + 3], v.w);
+        }
+        iv_store4((float *)s.out + 8 * FIRST + 4 * i * plan.out_stride, v);
+    }
+    __syncwarp();
+}
+
+/* Of each two chunks of 8 gates and 8 ups, 8 activations; a row is that of all parts. */
+template <class S, int FIRST>
+IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+                                         const float (&root)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = 16; /* chunks of a row */
+    uint16_t y[2 * IV_PART];
+    float gate[2 * IV_PART], up[2 * IV_PART];
+    int thread = iv_thread_here(), piece = thread % 32 / 4 + FIRST % ROW / 2;
+    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 2 * IV_PART; i++)
+        gate[i] = root[4 * FIRST + i / 4 * 8 + i % 4], up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
+    iv_swiglu_many<S::TYPE>(gate, up, y);
+#pragma unroll
+    for (int i = 0; i < IV_PART / 2; i++) {
+        char *p = to + ((piece + i) & 7) * 16;
+        *(uint32_t *)p = (uint32_t)y[4 * i + 1] << 16 | y[4 * i];
+        *(uint32_t *)(p + BELOW) = (uint32_t)y[4 * i + 3] << 16 | y[4 * i + 2];
+    }
+    if (FIRST % ROW != ROW - IV_PART) return;
+    __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread);
+    uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        iv_store4((float *)(out + 4 * i * plan.out_stride),
+                  *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16));
+    __syncwarp();
+}
+
+/* Chunks FIRST to FIRST + 3. The warp's places in `park` are free. */
+template <class S, int FIRST>
+IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
+                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    if (s.way == IV_WAY_SWIGLU) {
+        iv_wgmma_emit_activations<S, FIRST>(plan, m, s, root);
+    } else if (s.way != IV_WAY_ANY) {
+        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root, old);
+    } else {
+        float4 *place = m.park + iv_thread_here();
+#pragma unroll
+        for (int j = 0; j < IV_PART; j++)
+            place[j * S::CONSUMERS] = make_float4(root[4 * (FIRST + j)], root[4 * (FIRST + j) + 1],
+                                                  root[4 * (FIRST + j) + 2], root[4 * (FIRST + j) + 3]);
+        iv_wgmma_emit_any<S>(plan, m, made, FIRST);
+    }
+}
+
+#endif

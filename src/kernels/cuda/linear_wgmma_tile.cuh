@@ -1,0 +1,284 @@
+/* linear_wgmma_tile.cuh: what the parts of the wgmma kernel share (linear_wgmma.cuh): its shape, what a launch tells
+ * it, its tiles, its shared memory; and the producer, which fills the ring. */
+#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_TILE_CUH
+#define IV_KERNELS_CUDA_LINEAR_WGMMA_TILE_CUH
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/law.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
+
+/* What a launch tells its kernel. */
+struct iv_wgmma_plan {
+    int leaf_length, blocks;       /* of k, and blocks of 64 */
+    int split;                     /* CTAs that share a tile's leaves */
+    int stages;                    /* of the ring in shared memory */
+    int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
+    int raster;                    /* P tiles (of a cluster) walked before the next Q tile */
+    int tiles;                     /* of clusters; with groups found on the device */
+    int rows, n;
+    iv_gpu_epilogue epilogue;
+    const float *bias;
+    void *out;
+    size_t out_stride;
+    const uint16_t *x; /* for gathered rows */
+    size_t x_stride;
+    iv_gpu_groups groups; /* count 0: none */
+    bool weighted;
+};
+
+/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
+ * cluster's CTAs, QMATES share their Q rows, and with other ones PMATES their P rows: each loads a part for all. Rank
+ * in the cluster: (part of P, or of a split of the leaves) * QMATES + part of Q. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int QMATES_, int PMATES_ = 1>
+struct iv_wgmma_shape {
+    static constexpr iv_dtype TYPE = TYPE_;
+    static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
+    static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
+    static constexpr int QMATES = QMATES_, PMATES = PMATES_, MATES = QMATES_ + PMATES_ - 1;
+    static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
+    static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
+    /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
+    static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
+    static constexpr int NEED = NODES * COUNT + 40;
+    static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
+    static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
+    /* CTAs that fit on an SM: each of its four parts has 16384 registers and every fourth warp */
+    static constexpr int CTAS = MOVED || NEED > 168 ? 1
+                                : GROUPS_ == 2      ? NEED > 96 ? 1 : 2
+                                : NEED <= 96        ? 4
+                                : NEED <= 128       ? 3
+                                                    : 2;
+    static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
+    static constexpr int NODE_BYTES = PN * QN * 4;
+    static constexpr int PARK = WIDE || (LEAVES == 8 && !KEEP2) ? NODE_BYTES : 0;
+    static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
+};
+
+typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
+
+/* A compiled shape, for the host. */
+struct iv_wgmma_instance {
+    int tile_n, tile_m, leaves, qmates, pmates;
+    bool wide;
+    iv_wgmma_function kernel;
+    int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
+};
+const iv_wgmma_instance *iv_wgmma_bf16(size_t *count);
+const iv_wgmma_instance *iv_wgmma_f16(size_t *count);
+
+struct iv_wgmma_tile {
+    int p, q;        /* first P and Q row, in their own counts */
+    int expert;      /* of the weight's third dimension */
+    int first, rows; /* tokens of the expert: the first entry and how many; without groups 0 and all */
+};
+
+/* prefix[e]: tiles before expert e; only with groups. */
+template <class S>
+IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *prefix, int at, int rank) {
+    iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
+    int token_tiles = plan.token_tiles;
+    if (plan.groups.count) {
+        int low = 0, high = (int)plan.groups.count;
+        while (high - low > 1) {
+            int middle = (low + high) / 2;
+            if (prefix[middle] <= at)
+                low = middle;
+            else
+                high = middle;
+        }
+        const int32_t *o = plan.groups.offsets + plan.groups.first + low;
+        t.expert = low, t.first = o[0], t.rows = o[1] - o[0];
+        at -= prefix[low];
+        token_tiles = (t.rows + S::TOKENS - 1) / S::TOKENS;
+    }
+    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::QMATES - 1) / S::QMATES;
+    int q_tiles = ((S::SWAP ? token_tiles : plan.weight_tiles) + S::PMATES - 1) / S::PMATES;
+    int band = at / (plan.raster * q_tiles), rest = at - band * plan.raster * q_tiles;
+    int height = min(plan.raster, p_tiles - band * plan.raster);
+    t.q = (rest / height * S::PMATES + (S::PMATES > 1 ? rank / S::QMATES : 0)) * S::QN;
+    t.p = ((band * plan.raster + rest % height) * S::QMATES + rank % S::QMATES) * S::PN;
+    return t;
+}
+
+/* The tiles before each expert, by one warp; prefix[count] is their number. */
+template <class S> IV_DEVICE void iv_wgmma_count_tiles(const iv_wgmma_plan &plan, int *prefix) {
+    int lane = threadIdx.x % 32, sum = 0, count = (int)plan.groups.count;
+    for (int base = 0; base < count; base += 32) {
+        int e = base + lane, tiles = 0;
+        if (e < count) {
+            const int32_t *o = plan.groups.offsets + plan.groups.first + e;
+            int tokens = (o[1] - o[0] + S::TOKENS - 1) / S::TOKENS;
+            int p = S::SWAP ? plan.weight_tiles : tokens, q = S::SWAP ? tokens : plan.weight_tiles;
+            tiles = (p + S::QMATES - 1) / S::QMATES * ((q + S::PMATES - 1) / S::PMATES);
+        }
+        int inclusive = tiles;
+        for (int d = 1; d < 32; d *= 2) {
+            int before = __shfl_up_sync(~0u, inclusive, d);
+            if (lane >= d) inclusive += before;
+        }
+        if (e < count) prefix[e] = sum + inclusive - tiles;
+        sum += __shfl_sync(~0u, inclusive, 31);
+    }
+    if (lane == 0) prefix[count] = sum;
+}
+
+/* ---- the producer ------------------------------------------------------------------------------------------- */
+
+/* Where the producer or a consumer is: tile, leaf and block, and the stage that holds it. */
+struct iv_wgmma_ring {
+    int stage, phase;
+    __device__ __forceinline__ void next(int stages) {
+        if (++stage == stages) stage = 0, phase ^= 1;
+    }
+};
+
+struct iv_wgmma_shared { /* addresses */
+    uint32_t ring, full, empty;
+    uint32_t mate; /* whom this lane tells of a stage that is free */
+    float4 *root, *park;
+    int *rows; /* of gathered tokens */
+    const int *prefix;
+    iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
+};
+enum { IV_TILES = 32 }; /* more than there are stages, each of another tile, and two */
+
+/* What one block of one tile is: the operands of a stage. */
+struct iv_wgmma_block {
+    int leaf, k; /* of the matrix; k within the leaf */
+    uint32_t stage, bar;
+};
+
+/* One operand: the part that is this CTA's to load, for all that share it. */
+template <class S, bool P>
+IV_DEVICE void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_block &b, int row, int expert, int rank,
+                             uint64_t l2) {
+    constexpr int MATES = P ? S::PMATES : S::QMATES, PART = (P ? S::PN : S::QN) / MATES;
+    int part = P ? rank / S::QMATES : rank % S::QMATES;
+    uint32_t to = b.stage + (P ? 0 : S::P_BYTES) + (MATES > 1 ? part * PART * IV_ROW_BYTES : 0);
+    if constexpr (MATES == 1) {
+        iv_tma_load_4d(to, map, b.bar, b.k, b.leaf, row, expert, l2);
+    } else {
+        uint32_t mask = 0;
+#pragma unroll
+        for (int i = 0; i < MATES; i++) mask |= P ? 1u << (i * S::QMATES) : 1u << i;
+        mask <<= P ? rank % S::QMATES : rank / S::QMATES * S::QMATES;
+        iv_tma_load_4d_multicast(to, map, b.bar, b.k, b.leaf, row + part * PART, expert, (uint16_t)mask, l2);
+    }
+}
+template <class S>
+IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_block &b, const iv_wgmma_tile &t,
+                                     int rank) {
+    iv_wgmma_load<S, S::SWAP>(map, b, S::SWAP ? t.p : t.q, t.expert, rank, S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
+}
+template <class S>
+IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b, const iv_wgmma_tile &t, int rank) {
+    iv_wgmma_load<S, !S::SWAP>(map, b, t.first + (S::SWAP ? t.q : t.p), 0, rank, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
+}
+
+/* Weights do not depend on the kernel before: a ring full of the first tile's is asked for while that one ends. Returns
+ * how many blocks. */
+template <class S>
+IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                     const iv_wgmma_tile &t, int rank, int first_leaf) {
+    int early = min(plan.stages, S::LEAVES * plan.blocks), leaf = first_leaf, block = 0;
+    for (int s = 0; s < early; s++) {
+        iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
+        iv_mbar_expect(b.bar, S::STAGE);
+        iv_wgmma_load_weights<S>(weights, b, t, rank);
+        if (++block == plan.blocks) block = 0, leaf++;
+    }
+    return early;
+}
+
+template <class S>
+IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
+                                const iv_wgmma_shared &m, int tiles, int first, int step, int rank, int first_leaf) {
+    int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
+    int made = 0;
+    iv_wgmma_ring r = {0, 0};
+    if (!plan.groups.count && first < tiles) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
+        m.tiles[0] = t;
+        early = iv_wgmma_produce_early<S>(weights, plan, m, t, rank, first_leaf);
+    }
+    iv_dependency_wait();
+    for (int at = first; at < tiles; at += step, made++) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        if (!early || made) m.tiles[made % IV_TILES] = t;
+        for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
+            for (int block = 0; block < blocks; block++, round++) {
+                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
+                if (round >= early) {
+                    if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
+                    iv_mbar_expect(b.bar, S::STAGE);
+                    iv_wgmma_load_weights<S>(weights, b, t, rank);
+                }
+                iv_wgmma_load_tokens<S>(tokens, b, t, rank);
+                r.next(stages);
+            }
+    }
+}
+
+enum { IV_LAG = 1 }; /* stages whose copies are still under way when a warp goes on; a ring has more */
+
+/* The copies of a stage have landed: says so, and which stage is next. */
+IV_DEVICE int iv_wgmma_landed(const iv_wgmma_shared &m, int stage, bool landed, int stages) {
+    if (!landed) return stage;
+    iv_fence_async();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.full + 8 * stage);
+    return stage + 1 == stages ? 0 : stage + 1;
+}
+
+/* The gate and up layers of experts: tokens stand anywhere, so a warp fetches their rows piece by piece. */
+/* The rows of the tile's tokens; -1 beyond them. By one warp. */
+template <class S>
+IV_DEVICE void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
+    __syncwarp();
+    for (int i = threadIdx.x % 32; i < S::TOKENS; i += 32) {
+        int row = (S::SWAP ? t.q : t.p) + i;
+        m.rows[i] = row < t.rows ? plan.groups.slots[t.first + row] / (int)plan.groups.experts_per_token : -1;
+    }
+    __syncwarp();
+}
+
+template <class S>
+IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
+                                         const iv_wgmma_shared &m, int tiles, int first, int step, int rank) {
+    int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
+    int made = 0;
+    iv_wgmma_ring r = {0, 0};
+    for (int at = first; at < tiles; at += step, made++) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        if (lane == 0) m.tiles[made % IV_TILES] = t;
+        iv_wgmma_find_rows<S>(plan, m, t);
+        for (int leaf = 0; leaf < S::LEAVES; leaf++)
+            for (int block = 0; block < plan.blocks; block++, round++) {
+                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
+                if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
+                if (lane == 0) {
+                    iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
+                    iv_wgmma_load_weights<S>(weights, b, t, rank);
+                }
+                __syncwarp();
+                int k = b.k + piece * 8;
+                uint32_t to = b.stage + (S::SWAP ? S::P_BYTES : 0);
+                for (int row = lane / 8; row < S::TOKENS; row += 4) {
+                    int from = m.rows[row];
+                    bool there = from >= 0 && k < plan.leaf_length;
+                    const uint16_t *x = plan.x + (size_t)from * plan.x_stride + leaf * plan.leaf_length + k;
+                    iv_copy16(to + row * IV_ROW_BYTES + ((piece ^ (row & 7)) << 4), there ? x : plan.x, there);
+                }
+                iv_copies_commit();
+                iv_copies_wait<IV_LAG>();
+                late = iv_wgmma_landed(m, late, round >= IV_LAG, plan.stages);
+                r.next(plan.stages);
+            }
+    }
+    iv_copies_wait<0>();
+    while (late != r.stage) late = iv_wgmma_landed(m, late, true, plan.stages);
+}
+
+#endif
