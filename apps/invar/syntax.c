@@ -116,6 +116,15 @@ static const cli_flag prompt_flags[] = {
     {0}};
 static const cli_section prompt = {"Prompt (one of -p, --prompt-file, --ids)", prompt_flags};
 
+static const cli_flag constraint_flags[] = {
+    {.name = "json-schema",
+     .kind = CLI_FILE,
+     .metavar = "FILE|JSON",
+     .help = "answer with JSON that satisfies this schema"},
+    {.name = "regex", .kind = CLI_TEXT, .metavar = "REGEX", .help = "answer with a text that this matches as a whole"},
+    {0}};
+static const cli_section constraint = {"Constraint (docs/STRUCTURED.md)", constraint_flags};
+
 static const cli_flag generate_output_flags[] = {
     {.name = "logprobs",
      .kind = CLI_COUNT,
@@ -136,6 +145,7 @@ static const cli_example generate_examples[] = {
     {"invar generate tiny-math --prompt-file - --max-tokens 20 < notes.txt", "continue a text"},
     {"invar generate tiny-math -p '2 + 2 =' --temperature 0 --logprobs 3 --json",
      "greedy, with log-probabilities, for a program"},
+    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --regex '[0-9]+'", "nothing but a number"},
     {0}};
 
 const cli_syntax cli_generate_syntax = {
@@ -149,7 +159,8 @@ const cli_syntax cli_generate_syntax = {
             "are the fingerprint (everything that may change a bit) and the digest (every token id and "
             "log-probability\n"
             "bit of the answer).",
-    .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &generate_output, &cli_engine_section},
+    .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &constraint, &generate_output,
+                 &cli_engine_section},
     .examples = generate_examples};
 
 /* ---- chat ---------------------------------------------------------------------------------------------- */

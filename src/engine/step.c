@@ -141,7 +141,7 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
 static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
     iv_gpu_sampling row = {.temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
-    if (s->sampling_logprobs && p->temperature > 0.0f) return false;
+    if ((s->sampling_logprobs && p->temperature > 0.0f) || s->constraint) return false;
     return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
            p->frequency_penalty == 0.0f && iv_gpu_model_samples(&row);
 }

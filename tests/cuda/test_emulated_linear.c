@@ -248,8 +248,8 @@ int main(void) {
     is_hopper = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(stream_has_the_laws_bits),
-        cmocka_unit_test(wgmma_has_the_laws_bits), cmocka_unit_test(wide_tiles_have_the_laws_bits), cmocka_unit_test(generic_has_the_laws_bits),
-        cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+        cmocka_unit_test(wgmma_has_the_laws_bits),     cmocka_unit_test(wide_tiles_have_the_laws_bits),
+        cmocka_unit_test(generic_has_the_laws_bits),   cmocka_unit_test(overlapping_layers_have_the_same_bits)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

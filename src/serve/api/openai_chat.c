@@ -1,6 +1,7 @@
 /* openai_chat.c: POST /v1/chat/completions: messages -> template -> one prompt; answers with reasoning, tool calls and
  * log-probabilities, whole or streamed. */
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "format/json.h"
 
@@ -9,11 +10,19 @@
 /* ---- the body ------------------------------------------------------------------------------------------ */
 
 iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err) {
-    const char *choice = json_string_value(p->tool_choice);
-    if (p->tool_choice && !(choice && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
-        return iv_fail(err, IV_UNSUPPORTED, "tool_choice: wanted \"auto\" or \"none\" (nothing forces a call yet)");
-    if (choice && strcmp(choice, "auto") == 0 && !p->tools)
-        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"auto\"");
+    const char *choice = json_string_value(p->tool_choice), *name = NULL;
+    if (json_is_object(p->tool_choice)) {
+        json_t *named = json_object_get(p->tool_choice, "function"); /* a chat has the name in there */
+        name = json_string_value(json_object_get(named ? named : p->tool_choice, "name"));
+        choice = name ? json_string_value(json_object_get(p->tool_choice, "type")) : NULL;
+    }
+    bool forced = choice && strcmp(choice, name ? "function" : "required") == 0;
+    if (p->tool_choice && !forced && !(choice && !name && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "tool_choice: wanted \"auto\", \"none\", \"required\" or a function's name in "
+                       "{\"type\": \"function\", ...}");
+    if (choice && strcmp(choice, "none") != 0 && json_array_size(p->tools) == 0)
+        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\"", choice);
     if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
     if (json_array_size(p->tools) == 0) p->tools = NULL;
     for (size_t i = 0; i < json_array_size(p->tools); i++) {
@@ -21,7 +30,7 @@ iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err) {
         if (!type || strcmp(type, "function") != 0)
             return iv_fail(err, IV_INVALID, "tools[%zu].type: wanted \"function\"", i);
     }
-    return IV_OK;
+    return forced ? iv_api_constraint_force(p, p->tools, name, p->one_tool_call, &p->request, err) : IV_OK;
 }
 
 static iv_status read_body(iv_task *t, iv_error *err) {
@@ -31,6 +40,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_read(p, IV_API_CHAT, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
+    IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_continue(p, t->body, err));
     IV_TRY(iv_api_settle_tools(p, err));
     IV_TRY(iv_api_params_seed(r, err));

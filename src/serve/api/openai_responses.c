@@ -4,6 +4,7 @@
  * Invariant: the output is what reasons, then the message and the calls in the order in which they began; what calls
  * and says nothing has no message. An item's place does not depend on how the text came. */
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/responses_input.h"
 
@@ -39,13 +40,15 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_read(p, IV_API_RESPONSES, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_RESPONSES, err));
+    IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
-    IV_TRY(iv_task_make_prompts(t, 1, err));
-    IV_TRY(read_tools(p, &tools, err));
+    IV_TRY(read_tools(p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
     json_t *list = json_array();
-    iv_status status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
-                            : iv_fail(err, IV_NO_MEMORY, "input: no memory");
+    iv_status status = iv_task_make_prompts(t, 1, err);
+    if (status == IV_OK)
+        status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
+                      : iv_fail(err, IV_NO_MEMORY, "input: no memory");
     if (status == IV_OK) status = iv_task_render(t, list, tools, NULL, err);
     json_decref(list), json_decref(tools);
     return status;
@@ -180,7 +183,8 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_key(o, "temperature"), iv_out_setting(o, r->temperature);
     iv_out_key(o, "top_p"), iv_out_setting(o, r->top_p);
     const char *tools = t->params.tools_text ? t->params.tools_text : "[]";
-    iv_out_kv_text(o, "tool_choice", t->params.tools_text && !c->chat->tools ? "none" : "auto");
+    bool forced = r->constraint == IV_CONSTRAINT_TOOL_CALL || r->constraint == IV_CONSTRAINT_TOOL_CALLS;
+    iv_out_kv_text(o, "tool_choice", forced ? "required" : t->params.tools_text && !c->chat->tools ? "none" : "auto");
     iv_out_key(o, "tools"), iv_out_raw(o, tools, strlen(tools));
     iv_out_kv_text(o, "truncation", "disabled");
     if (done)

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "format/json.h"
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
@@ -60,11 +61,12 @@ static iv_status read_sampling(iv_task *t, size_t at, iv_request *out, iv_error 
     int64_t n = p->n;
     bool no_stop_trim = p->no_stop_trim;
     iv_request start = p->request;
-    p->max_tokens = -1;
+    p->max_tokens = -1, p->json_schema = p->regex = NULL;
     if (v) IV_TRY(iv_api_params_read(p, IV_API_SAMPLING, prefix, json_is_array(v) ? json_array_get(v, at) : v, err));
     if (at > 0 && p->n != n) return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
     if (at > 0 && p->no_stop_trim != no_stop_trim)
         return iv_fail(err, IV_UNSUPPORTED, "%sno_stop_trim: wanted the same for all prompts", prefix);
+    IV_TRY(iv_api_constraint_read(p, prefix, &p->request, err));
     *out = p->request;
     if (json_is_array(v)) p->request = start;
     return settle(p, out, err);

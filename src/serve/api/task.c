@@ -150,6 +150,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
             bool inside = t->params.reasoning_open;
             iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
                               t->params.one_tool_call);
+            c->chat->trim = t->params.request.constraint != IV_CONSTRAINT_NONE;
         }
         IV_TRY(start_child(t, c, i, err));
     }
@@ -157,6 +158,14 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
     t->body = NULL;
     iv_exchange_on_gone(t->x, gone, t);
     return IV_OK;
+}
+
+/* A constraint holds from where the model has thought. A message that is continued has begun already. */
+static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
+    if (p->request.constraint == IV_CONSTRAINT_NONE) return IV_REASONING_NONE;
+    if (t->params.reasoning_open) return IV_REASONING_OPEN;
+    if (t->params.continue_final) return IV_REASONING_NONE;
+    return iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
 }
 
 /* The template has been rendered: now the task can go on. */
@@ -168,6 +177,7 @@ static void rendered(void *owner, iv_render *r) {
         t->params.reasoning_open = iv_render_opens_reasoning(r);
         p->text = r->text, p->ids = r->ids, p->as_ids = r->in.want_ids;
         r->text = (iv_text){0}, r->ids = (iv_ids){0};
+        p->request.reasoning = reasoning_of(t, p);
         r->status = iv_task_submit(t, &r->err);
     }
     if (r->status != IV_OK)
