@@ -566,17 +566,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         int n = last - first + 1, b = split * EACH + warp / 2, last_position = r.tile.position + r.tile.tokens - 1;
         bool here = b >= first && b <= last;
         float x[4][4];
+        /* The keys that others look at are free for this warp's sake: what stood in their stages before is of a split
+         * that all warps have left, as there are more stages than the last split can have had. */
+        static_assert(z::STAGES >= 3 * EACH, "a warp may be a split ahead of another");
+        if (lane < n && lane != b - first) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
         if (here) {
             ring_place from = ahead<z::STAGES>(at, b - first);
             wait_full(from);
             scores(x, ring + from.stage * z::STAGE);
+            __syncwarp();
+            if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[from.stage]));
             bool masked =
                 b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
             scale(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
-        __syncwarp();
-        if (lane < n) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
         at = ahead<z::STAGES>(at, n);
         meet();
         weigh_rows<0>(x, b, here);
