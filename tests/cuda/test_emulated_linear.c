@@ -75,9 +75,9 @@ static void wide_tiles_have_the_laws_bits(void **state) {
     for (budget b = budget_of(6); has_time(&b) || runs < 2;) {
         shape s = random_shape(&r, true);
         s.arithmetic = IV_TC16, s.experts = 0, s.weighted = false;
-        s.leaves = 1 << rng_below(&r, 4), s.k = 320 * (size_t)s.leaves + 64 * rng_below(&r, 3);
+        s.leaves = 1 << rng_below(&r, 4), s.k = 384 * (size_t)s.leaves + 64 * rng_below(&r, 3);
         s.rows = 256 + rng_below(&r, 20), s.n = 256 + 16 * rng_below(&r, 4);
-        if (s.k % (16 * (size_t)s.leaves)) s.k = 320 * (size_t)s.leaves;
+        if (s.k % (16 * (size_t)s.leaves)) s.k = 384 * (size_t)s.leaves;
         problem p;
         make_problem(&r, &s, &p);
         size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), wide = 0;
@@ -248,8 +248,8 @@ int main(void) {
     is_hopper = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(stream_has_the_laws_bits),
-        cmocka_unit_test(wgmma_has_the_laws_bits), cmocka_unit_test(wide_tiles_have_the_laws_bits), cmocka_unit_test(generic_has_the_laws_bits),
-        cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+        cmocka_unit_test(wgmma_has_the_laws_bits),     cmocka_unit_test(wide_tiles_have_the_laws_bits),
+        cmocka_unit_test(generic_has_the_laws_bits),   cmocka_unit_test(overlapping_layers_have_the_same_bits)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;
