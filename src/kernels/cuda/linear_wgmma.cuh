@@ -103,7 +103,7 @@ struct iv_wgmma_flow {
     int block;          /* of the leaf, the one that is issued next */
 };
 
-/* Issues the next block of a leaf, if it has one; `last` becomes its stage, and that of the block before is returned. */
+/* Issues the next block of a leaf; `last` becomes its stage, and that of the block before is returned. */
 template <class S, bool FIRST>
 IV_DEVICE int iv_wgmma_go_on(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
                              float (&d)[S::COUNT]) {
