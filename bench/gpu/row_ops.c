@@ -65,6 +65,7 @@ static struct {
     uint64_t *bad;
     iv_gpu_sampling *sampling[3];
     iv_gpu_sampled *sampled;
+    iv_gpu_likely *likely;
 } at;
 
 static void prepare(size_t rows) {
@@ -78,6 +79,7 @@ static void prepare(size_t rows) {
     at.scratch = room(iv_gpu_sample_scratch(SAMPLED_MAX, VOCAB)), at.expert_ids = room(rows * K * 4);
     at.offsets = room((EXPERTS + 1) * 4), at.slots = room(rows * K * 4), at.bad = room(8);
     at.sampled = room(SAMPLED_MAX * sizeof *at.sampled);
+    at.likely = room(SAMPLED_MAX * IV_GPU_LIKELY_MAX * sizeof *at.likely);
     int32_t *ids = malloc(rows * 4), *positions = malloc(rows * 4);
     int64_t *slots = malloc(rows * 8);
     for (size_t i = 0; i < rows; i++)
@@ -133,7 +135,7 @@ static int combine(size_t rows, iv_gpu_stream s) {
     return iv_gpu_combine(&terms, first, 1, at.expert_ids, rows, K, MOE_HIDDEN, at.x, s);
 }
 static int sample_of(int kind, size_t rows, iv_gpu_stream s) {
-    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, s);
+    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, at.likely, s);
 }
 static int greedy(size_t rows, iv_gpu_stream s) { return sample_of(0, rows, s); }
 static int warm(size_t rows, iv_gpu_stream s) { return sample_of(1, rows, s); }

@@ -33,7 +33,4 @@ void iv_gpu_model_close(iv_gpu_model *g); /* NULL is fine */
  * that a GPU is lost and no further step can run. */
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 
-/* Can the GPU sample a row with these parameters? */
-bool iv_gpu_model_samples(const iv_gpu_sampling *s);
-
 #endif

@@ -12,8 +12,7 @@ static void emulated_samples(void **state) {
         another_machine(&r, 20);
         sample_trial(&r, 1 + rng_below(&r, around[rng_below(&r, 6)]), 1 + rng_below(&r, 5), rng_below(&r, 10) == 0);
     }
-    printf("%zu rows compared, %zu left to the host\n", compared, left);
-    assert_true(compared > 0 && moved > 0);
+    report();
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* Sampling on a GPU against the host's sampler: tokens, and the bits of their log-probabilities. */
+/* Sampling on a GPU against the host's sampler: tokens, the bits of their log-probabilities, and the likeliest. */
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
 #include "numerics/rows.h"
@@ -12,9 +12,11 @@ static float one_of(rng *r, const float *values, size_t n) { return values[rng_b
 static iv_gpu_sampling random_sampling(rng *r, size_t vocab) {
     iv_gpu_sampling p = {.seed = rng_next(r), .position = rng_below(r, 2) ? rng_below(r, 5000) : rng_next(r)};
     p.temperature = ONE_OF(r, 0.0f, 1.0f, 1.0f, 0.6f, 0.01f, 1e-4f, 2.5f, 100.0f);
-    p.top_p = ONE_OF(r, 1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.9999999f);
+    p.top_p = ONE_OF(r, 1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.9999999f, 0.99999f, 0.999f);
     p.min_p = ONE_OF(r, 0.0f, 0.0f, 0.05f, 0.5f, 1.0f, 1e-6f);
     p.top_k = (int32_t)(rng_below(r, 2) ? 0 : 1 + rng_below(r, rng_below(r, 2) ? 20 : 2 * vocab));
+    p.likely = rng_below(r, 3) ? 0 : (int32_t)(1 + rng_below(r, vocab < 20 ? vocab : 20));
+    p.share = rng_below(r, 2);
     return p;
 }
 
@@ -36,28 +38,23 @@ static void random_row(rng *r, float *x, size_t n) {
     if (kind == 7) x[rng_below(r, n)] = 30.0f;
 }
 
-/* More tokens might be kept than the GPU sorts: no promise then. */
-static bool may_be_left(const float *x, size_t vocab, const iv_gpu_sampling *p) {
+/* May more tokens be kept than the GPU sorts at once? By an estimate; such rows take another way there. */
+static bool keeps_many(const float *x, size_t vocab, const iv_gpu_sampling *p) {
     float max = x[0];
     for (size_t i = 1; i < vocab; i++) max = x[i] > max ? x[i] : max;
     bool top_k = p->top_k > 0 && (size_t)p->top_k < vocab;
     if (vocab <= SORTED || p->temperature == 0.0f || (!top_k && p->top_p >= 1.0f)) return false;
-    double total = 0;
+    double total = 0, depth = top_k ? 88.0 : -log(1.0 - p->top_p + 1e-9);
     for (size_t i = 0; i < vocab; i++) total += exp(((double)x[i] - max) / p->temperature);
-    for (double depth = 0.0625;; depth += 0.0625) { /* what lies in whole sixteenths */
-        size_t n = 0;
-        double sum = 0;
-        for (size_t i = 0; i < vocab; i++)
-            if (((double)x[i] - max) / p->temperature > -depth) n++, sum += exp(((double)x[i] - max) / p->temperature);
-        if (top_k ? n >= (size_t)p->top_k : sum >= p->top_p * total * 1.1) return n > SORTED;
-        if (n > SORTED || depth > 31.0) return true;
-    }
+    size_t n = 0;
+    for (size_t i = 0; i < vocab; i++) n += ((double)x[i] - max) / p->temperature > -depth;
+    return n > SORTED && (!top_k || p->top_k > SORTED) && total > SORTED / 4.0;
 }
 
-static size_t left, compared, moved;
+static size_t many, compared, moved, shares, likely;
 
 static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const iv_gpu_sampling *p,
-                        const iv_gpu_sampled *got) {
+                        const iv_gpu_sampled *got, const iv_gpu_likely *got_likely) {
     float max, log_sum;
     iv_ref_log_sum_exp(x, vocab, &max, &log_sum);
     assert_same_bits("max", &max, &got->max, 1, 4, true);
@@ -69,21 +66,28 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                      .top_k = p->top_k,
                      .repetition_penalty = 1.0f,
                      .seed = p->seed};
-    if (got->token < 0) {
-        if (!may_be_left(x, vocab, p))
-            fail_msg("left to the host: vocabulary %zu, temperature %g, top_p %g, top_k %d", vocab, p->temperature,
-                     p->top_p, p->top_k);
-        left++;
-        return;
-    }
-    int32_t token = iv_sample(s, k, &q, x, NULL, 0, p->position);
+    float share, *share_wanted = p->share ? &share : NULL;
+    int32_t token = iv_sample_with_logprob(s, k, &q, x, NULL, 0, p->position, share_wanted);
     if (token != got->token)
         fail_msg("token: wanted %d, got %d: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d, logits %g %g",
-                 token, got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token], x[got->token]);
+                 token, got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token],
+                 got->token < 0 ? NAN : x[got->token]);
     float logprob = (x[token] - max) - log_sum;
     assert_same_bits("logprob", &logprob, &got->logprob, 1, 4, false);
+    if (!p->share) share = 0.0f;
+    if (iv_bits(share) != iv_bits(got->share_logprob))
+        fail_msg("share: wanted %a, got %a: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d", share,
+                 got->share_logprob, vocab, p->temperature, p->top_p, p->min_p, p->top_k);
+    iv_logprob top[IV_GPU_LIKELY_MAX];
+    iv_top_logprobs(k, x, vocab, max, log_sum, top, (size_t)p->likely);
+    for (int i = 0; i < p->likely; i++) {
+        if (top[i].id != got_likely[i].id)
+            fail_msg("likeliest %d of %d: wanted %d, got %d: vocabulary %zu", i, p->likely, top[i].id, got_likely[i].id,
+                     vocab);
+        assert_same_bits("likeliest", &top[i].logprob, &got_likely[i].logprob, 1, 4, false);
+    }
     moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != token;
-    compared++;
+    compared++, many += keeps_many(x, vocab, p), shares += share != 0.0f, likely += p->likely > 0;
 }
 
 static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
@@ -103,19 +107,29 @@ static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
     iv_gpu_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
     void *scratch = gpu_room(iv_gpu_sample_scratch(rows, vocab));
     iv_gpu_sampled *gpu_out = gpu_room(rows * sizeof *gpu_out);
-    GPU_OK(iv_gpu_sample(gpu_x, rows, vocab, gpu_p, scratch, gpu_out, NULL));
+    iv_gpu_likely *gpu_likely = gpu_room(rows * IV_GPU_LIKELY_MAX * sizeof *gpu_likely);
+    GPU_OK(iv_gpu_sample(gpu_x, rows, vocab, gpu_p, scratch, gpu_out, gpu_likely, NULL));
     iv_gpu_sampled *out = host_copy(gpu_out, rows * sizeof *out);
+    iv_gpu_likely *top = host_copy(gpu_likely, rows * IV_GPU_LIKELY_MAX * sizeof *top);
     for (size_t i = 0; i < rows; i++)
-        compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i]);
-    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out);
-    iv_sampler_close(&s), free(out), free(x);
+        compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
+                    top + i * IV_GPU_LIKELY_MAX);
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out), cudaFree(gpu_likely);
+    iv_sampler_close(&s), free(out), free(top), free(x);
+}
+
+static void report(void) {
+    printf("%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
+           "another token in %zu\n",
+           compared, many, shares, likely, moved);
+    assert_true(moved > 0 && shares > 0 && likely > 0);
 }
 
 static void samples(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("samples");
-    left = compared = moved = 0;
+    many = compared = moved = shares = likely = 0;
     for (size_t trial = 0; trial < trials(250, 5000); trial++) {
         static const size_t around[] = {1, 120, 255, 4096, 5000, 9000, 32000};
         size_t vocab = 1 + rng_below(&r, around[rng_below(&r, 7)]);
@@ -123,9 +137,8 @@ static void samples(void **state) {
     }
     sample_trial(&r, VOCAB, ROWS, false);
     sample_trial(&r, 262144, 5, false);
-    printf("%zu rows compared, %zu left to the host; the next position has another token in %zu\n", compared, left,
-           moved);
-    assert_true(compared > 100 && moved > 0);
+    report();
+    assert_true(compared > 100 && many > 0);
 }
 
 int main(void) {
