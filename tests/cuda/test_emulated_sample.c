@@ -15,7 +15,19 @@ static void emulated_samples(void **state) {
     report();
 }
 
+static void emulated_hard_rows(void **state) {
+    (void)state;
+    rng r = rng_start("hard rows");
+    many = compared = moved = shares = likely = 0;
+    for (size_t kind = 0; kind < HARD_ROWS; kind++) {
+        another_machine(&r, 20);
+        hard_trial(&r, kind, 4200 + rng_below(&r, 8000), HARD_FILTERS);
+    }
+    report();
+    assert_true(compared == HARD_ROWS * HARD_FILTERS && many > compared / 8);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_samples), cmocka_unit_test(emulated_hard_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

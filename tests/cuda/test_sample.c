@@ -2,6 +2,8 @@
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
 #include "numerics/rows.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
 #include "sample/sampler.h"
 
 enum { VOCAB = 151936, ROWS = 70, SORTED = 4096 };
@@ -90,19 +92,11 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
     compared++, many += keeps_many(x, vocab, p), shares += share != 0.0f, likely += p->likely > 0;
 }
 
-static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
-    float *x = malloc(rows * vocab * sizeof *x);
-    iv_gpu_sampling p[ROWS];
+/* Samples rows that are there on the GPU, and compares. */
+static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p) {
     iv_sampler s;
     iv_error err;
     ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
-    for (size_t i = 0; i < rows; i++) {
-        random_row(r, x + i * vocab, vocab);
-        if (spoil) x[i * vocab + rng_below(r, vocab)] = ONE_OF(r, NAN, INFINITY, -INFINITY);
-        if (spoil && i == 1)
-            for (size_t j = 0; j < vocab; j++) x[i * vocab + j] = -INFINITY;
-        p[i] = random_sampling(r, vocab);
-    }
     float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x);
     iv_gpu_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
     void *scratch = gpu_room(iv_gpu_sample_scratch(rows, vocab));
@@ -115,13 +109,138 @@ static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
         compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
                     top + i * IV_GPU_LIKELY_MAX);
     cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out), cudaFree(gpu_likely);
-    iv_sampler_close(&s), free(out), free(top), free(x);
+    iv_sampler_close(&s), free(out), free(top);
+}
+
+/* ---- where exactly a filter cuts --------------------------------------------------------------------------------- */
+
+typedef struct token_at {
+    float x;
+    int32_t id;
+} token_at;
+
+static int in_order(const void *a, const void *b) {
+    const token_at *p = a, *q = b;
+    return p->x != q->x ? (p->x < q->x) - (p->x > q->x) : (p->id > q->id) - (p->id < q->id);
+}
+
+/* Sorts a row and cuts it by the words of the law; returns how many top-k and top-p keep, *total of all they see. */
+static size_t cut_row(const float *x, size_t vocab, const iv_gpu_sampling *p, token_at *t, float *total) {
+    size_t k = p->top_k > 0 && (size_t)p->top_k < vocab ? (size_t)p->top_k : vocab;
+    float lanes[IV_ROW_LANES] = {0}, *e = calloc(vocab, sizeof *e);
+    for (size_t i = 0; i < vocab; i++) t[i] = (token_at){x[i] / p->temperature, (int32_t)i};
+    qsort(t, vocab, sizeof *t, in_order);
+    for (size_t i = 0; i < k; i++) e[t[i].id] = v_exp(t[i].x - t[0].x);
+    for (size_t i = 0; i < vocab; i++) lanes[i % IV_ROW_LANES] += e[i];
+    *total = iv_ref_fold_lanes(lanes);
+    double target = (double)p->top_p * (double)*total, sum = 0.0;
+    size_t kept = p->top_p < 1.0f ? 0 : k;
+    while (kept < k && sum < target) sum += (double)e[t[kept++].id];
+    free(e);
+    return kept > 0 ? kept : 1;
+}
+
+static size_t aimed;
+
+/* Finds a seed whose noise is so kind to the last token kept, or to the first dropped, that it wins if only it is
+ * kept: so the answer tells where the row was cut. */
+static void aim(rng *r, const float *x, size_t vocab, iv_gpu_sampling *p) {
+    token_at *t = malloc(vocab * sizeof *t);
+    float total, best = -INFINITY;
+    if (p->temperature > 0.0f && (p->top_p < 1.0f || (p->top_k > 0 && (size_t)p->top_k < vocab))) {
+        size_t kept = cut_row(x, vocab, p, t, &total);
+        if (kept < vocab && rng_below(r, 2)) kept++;
+        const token_at *c = &t[kept - 1];
+        float wanted = t[0].x - c->x + logf(total) + 2.0f;
+        for (size_t tries = 0; tries < 300000 && best < wanted && wanted < 23.0f; tries++) {
+            uint64_t seed = rng_next(r);
+            float g = iv_gumbel(seed, p->position, c->id);
+            if (g > best) best = g, p->seed = seed;
+        }
+        aimed += best >= wanted;
+    }
+    free(t);
+}
+
+static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
+    float *x = malloc(rows * vocab * sizeof *x);
+    iv_gpu_sampling p[ROWS];
+    for (size_t i = 0; i < rows; i++) {
+        random_row(r, x + i * vocab, vocab);
+        if (spoil) x[i * vocab + rng_below(r, vocab)] = ONE_OF(r, NAN, INFINITY, -INFINITY);
+        if (spoil && i == 1)
+            for (size_t j = 0; j < vocab; j++) x[i * vocab + j] = -INFINITY;
+        p[i] = random_sampling(r, vocab);
+        if (!spoil && rng_below(r, 2)) aim(r, x + i * vocab, vocab, &p[i]);
+    }
+    compare_rows(x, vocab, rows, p);
+    free(x);
+}
+
+/* ---- rows and parameters that are hard to filter -------------------------------------------------------------- */
+
+enum { HARD_ROWS = 9, HARD_FILTERS = 15 };
+
+static void hard_row(rng *r, size_t kind, float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float u = random_float(r, NORMAL) + random_float(r, NORMAL), way = (float)i / (float)n;
+        switch (kind) {
+        case 0: x[i] = 1.5f; break;                                        /* all tie */
+        case 1: x[i] = -10.0f * way; break;                                /* falling: all of the first in one group */
+        case 2: x[i] = 10.0f * way; break;                                 /* rising */
+        case 3: x[i] = u * 0.25f; break;                                   /* flat */
+        case 4: x[i] = u * 2.0f; break;                                    /* broad */
+        case 5: x[i] = (float)(i % 3 == 0) - (float)(i % 7 == 0); break;   /* a few values */
+        case 6: x[i] = i % 5 == 0 ? -30.0f * way * way : -INFINITY; break; /* most are forbidden */
+        case 7: x[i] = -14.0f - 0.5f * way; break;                         /* one above a wide tail */
+        default: x[i] = -19.0f - 30.0f * way + u * 0.01f; break;           /* so deep that doubles round its sum */
+        }
+    }
+    if (kind >= 7) x[n / 3] = 0.0f;
+}
+
+static iv_gpu_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
+    static const struct {
+        float temperature, top_p, min_p;
+        int above; /* top_k is so much more than what is sorted at once, as far as the vocabulary has them; -1: as is */
+        int32_t top_k;
+    } filters[HARD_FILTERS] = {
+        {1.0f, 0.95f, 0.0f, -1, 0},        {1.0f, 0.9f, 0.0f, -1, 20},     {0.6f, 0.95f, 0.0f, -1, 20},
+        {0.6f, 0.99999f, 0.0f, -1, 0},     {1.3f, 0.9999999f, 0.0f, -1, 0}, {1.0f, 1.0f, 0.0f, 1, 0},
+        {0.9f, 1.0f, 0.3f, 3000, 0},       {1.0f, 0.5f, 0.0f, 2000, 0},    {1.0f, 0.9999999f, 0.0f, 4000, 0},
+        {1.0f, 1e-6f, 0.0f, -1, 0},        {1.0f, 0.7f, 0.5f, -1, 0},      {0.3f, 0.95f, 0.1f, -1, 300},
+        {100.0f, 0.9999999f, 0.0f, -1, 0}, {0.05f, 1.0f, 0.2f, -1, 0},     {1.0f, 1.0f, 0.0f, -1, 1},
+    };
+    int32_t most = (int32_t)vocab - 1, above = (int32_t)SORTED + filters[kind].above;
+    return (iv_gpu_sampling){.temperature = filters[kind].temperature,
+                             .top_p = filters[kind].top_p,
+                             .min_p = filters[kind].min_p,
+                             .top_k = filters[kind].above < 0 ? filters[kind].top_k : above < most ? above : most,
+                             .seed = rng_next(r),
+                             .position = rng_below(r, 9999),
+                             .likely = (int32_t)rng_below(r, IV_GPU_LIKELY_MAX + 1),
+                             .share = rng_below(r, 3) > 0};
+}
+
+/* One row under all those filters, in another order of rows each time. */
+static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
+    float *x = malloc(filters * vocab * sizeof *x);
+    iv_gpu_sampling p[HARD_FILTERS];
+    size_t first = rng_below(r, HARD_FILTERS);
+    hard_row(r, kind, x, vocab);
+    for (size_t i = 0; i < filters; i++) {
+        if (i) memcpy(x + i * vocab, x, vocab * sizeof *x);
+        p[i] = hard_filter(r, (first + i) % HARD_FILTERS, vocab);
+        aim(r, x, vocab, &p[i]);
+    }
+    compare_rows(x, vocab, filters, p);
+    free(x);
 }
 
 static void report(void) {
     printf("%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
-           "another token in %zu\n",
-           compared, many, shares, likely, moved);
+           "another token in %zu; %zu aimed at a cut\n",
+           compared, many, shares, likely, moved, aimed);
     assert_true(moved > 0 && shares > 0 && likely > 0);
 }
 
@@ -141,7 +260,21 @@ static void samples(void **state) {
     assert_true(compared > 100 && many > 0);
 }
 
+static void hard_rows(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("hard rows");
+    many = compared = moved = shares = likely = 0;
+    for (size_t kind = 0; kind < HARD_ROWS; kind++) {
+        hard_trial(&r, kind, 5000 + rng_below(&r, 5000), HARD_FILTERS);
+        hard_trial(&r, kind, 32768, HARD_FILTERS);
+        hard_trial(&r, kind, VOCAB, HARD_FILTERS);
+    }
+    report();
+    assert_true(compared == 3 * HARD_ROWS * HARD_FILTERS && many > compared / 8);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(hard_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
