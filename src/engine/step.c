@@ -144,6 +144,8 @@ static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
            p->frequency_penalty == 0.0f;
 }
 
+_Static_assert((int)IV_LOGPROBS_MAX <= (int)IV_GPU_LIKELY_MAX, "a GPU tells as many as a request may want");
+
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
     const iv_sampling *p = &s->sampling;
     e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;

@@ -3,7 +3,7 @@
  *
  * - Top-k: a row is cut into groups whose largest logits are known, and the k-th of those is a floor for the k-th of
  *   all, hardly below it. Where there are too few groups for that: as top-p.
- * - Top-p: by a histogram of distances from the maximum, as deep as the share can reach. */
+ * - Top-p: by a histogram of distances from the maximum, as deep as the share can reach, and a list not quite so deep. */
 #ifndef IV_KERNELS_CUDA_SAMPLE_FILTER_CUH
 #define IV_KERNELS_CUDA_SAMPLE_FILTER_CUH
 
@@ -27,12 +27,13 @@ template <int THREADS> DEVICE uint32_t floor_of_first(const row_scratch &s, size
 }
 
 /* Does top-k have a floor by groups that is worth while? */
-template <int THREADS> DEVICE bool by_groups(const row_view &r) {
-    size_t groups = chunks_of(r.vocab) * GROUPS;
-    return r.k < r.vocab && (size_t)r.k * 4 <= (groups < THREADS ? groups : THREADS) * 3;
+template <int THREADS> DEVICE uint32_t slots_of(size_t vocab) {
+    uint32_t groups = (uint32_t)chunks_of(vocab) * GROUPS;
+    return groups < THREADS ? groups : THREADS;
 }
+DEVICE bool by_groups(const row_view &r) { return r.k < r.vocab && r.k <= slots_of<WEIGH_THREADS>(r.vocab) * 3 / 4; }
 
-/* Otherwise: below it the filters hardly reach. (If they do, that is found out.) */
+/* Below it the filters hardly reach. (If they do, that is found out.) */
 DEVICE float floor_of_share(const row_view &r) {
     float rest = 1.0f - r.top_p, depth = WEIGHTLESS;
     if (r.k == r.vocab && rest > 2e-4f) depth = fminf(depth, v_log((float)r.vocab / (0.5f * rest)));
@@ -66,30 +67,29 @@ DEVICE void collect_one(uint64_t *room, uint32_t capacity, volatile uint32_t *co
     if (at < capacity) room[at] = entry;
 }
 
-/* Of tokens [from, to), those that the filters may keep. room: [CANDIDATES]. */
+/* Of tokens [from, to), those that the filters may keep. room: [CANDIDATES]. Without a floor for top-k, the histogram has
+ * all that the filters can reach, and the list what they usually do: where a group has three such tokens. */
 template <int THREADS> DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t to, uint64_t *room) {
     __shared__ uint32_t own[BINS];
     __shared__ uint32_t count;
-    bool groups = by_groups<THREADS>(r), share = !groups && r.k == r.vocab;
-    float floor = floor_of_share(r);
-    if (groups) {
-        uint32_t order = floor_of_first<THREADS>(s, r.vocab, r.k);
-        if (order > order_of(MINUS_INFINITY)) floor = fmaxf(floor, divided(r, value_of(order)));
-    }
-    float cut = cut_of(r, floor);
+    bool exact = by_groups(r);
+    uint32_t order = floor_of_first<THREADS>(s, r.vocab, exact ? r.k : slots_of<THREADS>(r.vocab) * 15 / 16);
+    float lowest = floor_of_share(r), floor = lowest;
+    if (order > order_of(MINUS_INFINITY)) floor = fmaxf(floor, divided(r, value_of(order)));
+    float cut = cut_of(r, exact ? floor : lowest);
     for (int i = threadIdx.x; i < BINS; i += THREADS) own[i] = 0;
     if (threadIdx.x == 0) count = 0;
+    if (threadIdx.x == 0 && from == 0) *s.floor = floor;
     __syncthreads();
     each_token<THREADS>(
         r, from, to, [&](const float4 &q) { return fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) < cut; },
         [&](float x, uint32_t id) {
             float y = divided(r, x);
-            if (!(y >= floor)) return;
-            if (groups || share) collect_one(room, CANDIDATES, &count, entry_of(y, id));
-            if (!groups) atomicAdd(&own[bin_of(r, y)], 1u);
+            if (y >= floor) collect_one(room, CANDIDATES, &count, entry_of(y, id));
+            if (!exact && y >= lowest) atomicAdd(&own[bin_of(r, y)], 1u);
         });
     append(room, &count, s.kept, CANDIDATES, &s.counts[0]);
-    if (groups) return;
+    if (exact) return;
     for (int i = threadIdx.x; i < BINS; i += THREADS)
         if (own[i]) atomicAdd(&s.bins[i], own[i]);
 }
@@ -129,29 +129,32 @@ DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, double target,
     return top_k || fitting == 0 ? BINS : fitting - 1;
 }
 
-/* Tokens of bins [0, last] from `floor` up, in any order: from the list, if it has all of them. */
-DEVICE void gather(const row_view &r, const row_scratch &s, float floor, uint32_t last, filter *f) {
-    uint32_t listed = r.k == r.vocab ? s.counts[0] : CANDIDATES + 1;
+DEVICE void add_if_within(const row_view &r, uint64_t entry, uint32_t last, filter *f) {
+    if (bin_of(r, logit_of(entry)) > (int)last) return;
+    uint32_t at = atomicAdd(&f->count, 1u);
+    if (at < CANDIDATES) f->entry[at] = entry;
+}
+
+static __device__ __noinline__ void gather_from_row(const row_view &r, float lowest, uint32_t last, filter *f) {
+    float end = r.reduced - (float)(last + 1) * 0.0625f - fabsf(r.reduced) * 0x1p-20f; /* of the bins */
+    float cut = cut_of(r, last == BINS - 1 ? lowest : fmaxf(lowest, end));
+    each_token<CHOOSE_THREADS>(
+        r, 0, r.vocab, [&](const float4 &q) { return fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) < cut; },
+        [&](float x, uint32_t id) {
+            float y = divided(r, x);
+            if (y >= lowest) add_if_within(r, entry_of(y, id), last, f);
+        });
+}
+
+/* Tokens of bins [0, last] from `lowest` up, in any order: from the list, if it has all of them. */
+DEVICE void gather(const row_view &r, const row_scratch &s, float lowest, uint32_t last, filter *f) {
+    float floor = *s.floor;
+    bool listed = (floor == lowest || bin_of(r, floor) > (int)last) && s.counts[0] <= CANDIDATES;
     if (threadIdx.x == 0) f->count = 0;
     __syncthreads();
-    auto add = [&](uint64_t entry) {
-        if (bin_of(r, logit_of(entry)) > (int)last) return;
-        uint32_t at = atomicAdd(&f->count, 1u);
-        if (at < CANDIDATES) f->entry[at] = entry;
-    };
-    if (listed <= CANDIDATES) {
+    if (!listed) gather_from_row(r, lowest, last, f);
 #pragma unroll 1
-        for (uint32_t i = threadIdx.x; i < listed; i += CHOOSE_THREADS) add(s.kept[i]);
-    } else {
-        float cut = cut_of(r, fmaxf(floor, r.reduced - (float)(last + 1) * 0.0625f - fabsf(r.reduced) * 0x1p-20f));
-        if (last == BINS - 1) cut = cut_of(r, floor);
-        each_token<CHOOSE_THREADS>(
-            r, 0, r.vocab, [&](const float4 &q) { return fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) < cut; },
-            [&](float x, uint32_t id) {
-                float y = divided(r, x);
-                if (y >= floor) add(entry_of(y, id));
-            });
-    }
+    for (uint32_t i = threadIdx.x; listed && i < s.counts[0]; i += CHOOSE_THREADS) add_if_within(r, s.kept[i], last, f);
     __syncthreads();
 }
 
@@ -231,7 +234,7 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
 
 /* The candidates of a row, sorted, and how many; 0: they are too many. *all: the filters keep no token but these. */
 DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float total, filter *f, bool *all) {
-    if (by_groups<WEIGH_THREADS>(r)) {
+    if (by_groups(r)) {
         uint32_t n = s.counts[0];
         if (n > CANDIDATES) return 0;
         for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) f->entry[i] = s.kept[i];
@@ -239,14 +242,14 @@ DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float
         *all = true;
         return n < r.k ? n : r.k;
     }
-    float floor = floor_of_share(r);
+    float lowest = floor_of_share(r);
     uint32_t last = depth_of(r, s, (double)r.top_p * (double)total, f);
     if (last == BINS) return 0;
-    gather(r, s, floor, last, f);
+    gather(r, s, lowest, last, f);
     uint32_t n = f->count;
     if (n > CANDIDATES) return 0; /* never, as the bins counted them */
     sort_entries(f->entry, n);
-    *all = r.k < r.vocab || (last == BINS - 1 && floor <= r.reduced - WEIGHTLESS);
+    *all = r.k < r.vocab || (last == BINS - 1 && lowest <= r.reduced - WEIGHTLESS);
     return n < r.k ? n : r.k;
 }
 

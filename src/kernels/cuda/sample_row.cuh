@@ -80,11 +80,12 @@ typedef struct row_scratch {
     uint32_t *groups;         /* [chunks][GROUPS]: the largest logit of each group, in order_of */
     uint32_t *bins;           /* [BINS] */
     uint32_t *counts;         /* [2]: of kept and of likely; more than there is room for: not all are there */
+    float *floor;             /* [2]: the lowest divided logit of the kept, the second of no meaning */
 } row_scratch;
 
 static __host__ __device__ inline size_t row_bytes(size_t vocab) {
     return (2 * chunks_of(vocab) + CANDIDATES + LIKELY) * sizeof(uint64_t) + 2 * LANES * sizeof(float) +
-           (chunks_of(vocab) * GROUPS + BINS + 2) * sizeof(uint32_t);
+           (chunks_of(vocab) * GROUPS + BINS + 4) * sizeof(uint32_t);
 }
 
 DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
@@ -97,6 +98,7 @@ DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
     s.groups = (uint32_t *)(s.lanes + 2 * LANES);
     s.bins = s.groups + chunks_of(vocab) * GROUPS;
     s.counts = s.bins + BINS;
+    s.floor = (float *)(s.counts + 2);
     return s;
 }
 

@@ -22,7 +22,7 @@ typedef struct filter {
 } filter;
 
 enum { DIGIT_BITS = 12, DIGITS = 1 << DIGIT_BITS, NO_DIGIT = DIGITS };
-static_assert(DIGITS == CANDIDATES, "bins and entries share their memory");
+static_assert((int)DIGITS == (int)CANDIDATES, "bins and entries share their memory");
 
 /* ---- sorting --------------------------------------------------------------------------------------------- */
 
