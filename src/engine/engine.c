@@ -156,8 +156,7 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->sampled = calloc(e->logit_rows_max, sizeof *e->sampled);
     e->likely = calloc(e->logit_rows_max, IV_GPU_LIKELY_MAX * sizeof *e->likely);
     if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled &&
-        e->likely)
+        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled && e->likely)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }

@@ -312,7 +312,8 @@ static void compare_sampled(const answer *want, const answer *got) {
 static void filters_and_log_probabilities(void **state) {
     (void)state;
     static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, true, 1, 64}};
-    static const way gpu[] = {{"cuda", false, false, 1, 512}, {"cuda", true, true, 1, 64}, {"cuda", false, false, 2, 100}};
+    static const way gpu[] = {
+        {"cuda", false, false, 1, 512}, {"cuda", true, true, 1, 64}, {"cuda", false, false, 2, 100}};
     bool has_gpu = wanted("cuda") && have_gpu();
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
     answer *want = sampled_by(&cpu[0]);

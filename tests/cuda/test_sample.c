@@ -206,17 +206,19 @@ static iv_gpu_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
         int above; /* top_k is so much more than what is sorted at once, as far as the vocabulary has them; -1: as is */
         int32_t top_k;
     } filters[HARD_FILTERS] = {
-        {1.0f, 0.95f, 0.0f, -1, 0},        {1.0f, 0.9f, 0.0f, -1, 20},     {0.6f, 0.95f, 0.0f, -1, 20},
+        {1.0f, 0.95f, 0.0f, -1, 0},        {1.0f, 0.9f, 0.0f, -1, 20},      {0.6f, 0.95f, 0.0f, -1, 20},
         {0.6f, 0.99999f, 0.0f, -1, 0},     {1.3f, 0.9999999f, 0.0f, -1, 0}, {1.0f, 1.0f, 0.0f, 1, 0},
-        {0.9f, 1.0f, 0.3f, 3000, 0},       {1.0f, 0.5f, 0.0f, 2000, 0},    {1.0f, 0.9999999f, 0.0f, 4000, 0},
-        {1.0f, 1e-6f, 0.0f, -1, 0},        {1.0f, 0.7f, 0.5f, -1, 0},      {0.3f, 0.95f, 0.1f, -1, 300},
-        {100.0f, 0.9999999f, 0.0f, -1, 0}, {0.05f, 1.0f, 0.2f, -1, 0},     {1.0f, 1.0f, 0.0f, -1, 1},
+        {0.9f, 1.0f, 0.3f, 3000, 0},       {1.0f, 0.5f, 0.0f, 2000, 0},     {1.0f, 0.9999999f, 0.0f, 4000, 0},
+        {1.0f, 1e-6f, 0.0f, -1, 0},        {1.0f, 0.7f, 0.5f, -1, 0},       {0.3f, 0.95f, 0.1f, -1, 300},
+        {100.0f, 0.9999999f, 0.0f, -1, 0}, {0.05f, 1.0f, 0.2f, -1, 0},      {1.0f, 1.0f, 0.0f, -1, 1},
     };
     int32_t most = (int32_t)vocab - 1, above = (int32_t)SORTED + filters[kind].above;
     return (iv_gpu_sampling){.temperature = filters[kind].temperature,
                              .top_p = filters[kind].top_p,
                              .min_p = filters[kind].min_p,
-                             .top_k = filters[kind].above < 0 ? filters[kind].top_k : above < most ? above : most,
+                             .top_k = filters[kind].above < 0 ? filters[kind].top_k
+                                      : above < most          ? above
+                                                              : most,
                              .seed = rng_next(r),
                              .position = rng_below(r, 9999),
                              .likely = (int32_t)rng_below(r, IV_GPU_LIKELY_MAX + 1),
@@ -239,9 +241,10 @@ static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
 }
 
 static void report(void) {
-    printf("%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
-           "another token in %zu; %zu aimed at a cut\n",
-           compared, many, shares, likely, moved, aimed);
+    printf(
+        "%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
+        "another token in %zu; %zu aimed at a cut\n",
+        compared, many, shares, likely, moved, aimed);
     assert_true(moved > 0 && shares > 0 && likely > 0);
 }
 

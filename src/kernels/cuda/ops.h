@@ -249,8 +249,8 @@ typedef struct iv_gpu_likely {
 } iv_gpu_likely;
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. likely [rows][IV_GPU_LIKELY_MAX]: of a row
- * that wants n of them, min(n, vocab) are written; may be NULL where no row wants any. */
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. likely [rows][IV_GPU_LIKELY_MAX]: of a
+ * row that wants n of them, min(n, vocab) are written; may be NULL where no row wants any. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
                   iv_gpu_sampled *out, iv_gpu_likely *likely, iv_gpu_stream stream);
 

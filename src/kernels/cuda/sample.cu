@@ -1,4 +1,5 @@
-/* sample.cu: a row of logits to one token, its log-probabilities, and the likeliest tokens. Law: NUMERICS.md section 10.
+/* sample.cu: a row of logits to one token, its log-probabilities, and the likeliest tokens. Law: NUMERICS.md
+ * section 10.
  *
  * Three kernels: the largest logit by chunks and groups of the row; the lane sums of exp, and beside them each chunk's
  * best token under Gumbel noise, or the tokens that filters may keep (sample_filter.cuh), and those that may be among
@@ -18,7 +19,8 @@ size_t iv_gpu_sample_scratch(size_t rows, size_t vocab) { return rows * row_byte
 
 /* ---- the first kernel: the largest logit ----------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(LARGEST_THREADS) find_largest(const float *logits, size_t vocab, void *scratch) {
+static __global__ void __launch_bounds__(LARGEST_THREADS)
+    find_largest(const float *logits, size_t vocab, void *scratch) {
     __shared__ uint64_t entries[LARGEST_THREADS / 32];
     iv_let_next();
     iv_wait();
@@ -28,7 +30,7 @@ static __global__ void __launch_bounds__(LARGEST_THREADS) find_largest(const flo
     enum { COUNT = CHUNK / (4 * LARGEST_THREADS) };
     uint32_t order = 0, at = 0;
     float4 q[COUNT];
-    fours<COUNT, LARGEST_THREADS>(x, from, vocab, q);
+    fours<COUNT, LARGEST_THREADS>(x, from, vocab, vocab, q);
 #pragma unroll
     for (int j = 0; j < COUNT; j++) {
         size_t i = from + 4 * (threadIdx.x + j * LARGEST_THREADS);
@@ -116,9 +118,10 @@ DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, size_
 }
 
 /* Does the row need what a block of the second kernel does? Before anything else of the row is read. */
-DEVICE bool is_idle(const iv_gpu_sampling &p, bool sums, bool divide) {
+DEVICE bool is_idle(const iv_gpu_sampling &p, size_t vocab, bool sums, bool divide) {
     if (!sums) return p.temperature == 0.0f && p.likely <= 0;
-    return divide && (p.temperature == 0.0f || (p.top_p >= 1.0f && !p.share));
+    bool top_k = p.top_k > 0 && (size_t)p.top_k < vocab;
+    return divide && (p.temperature == 0.0f || top_k || (p.top_p >= 1.0f && !p.share));
 }
 
 DEVICE uint32_t likely_wanted(const iv_gpu_sampling &p, size_t vocab) {
@@ -137,7 +140,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     row_scratch s = scratch_of(scratch, row, vocab);
     const iv_gpu_sampling p = sampling[row];
     bool sums = blockIdx.x < 2 * LANE_BLOCKS, divide = sums && blockIdx.x >= LANE_BLOCKS;
-    if (is_idle(p, sums, divide)) return;
+    if (is_idle(p, vocab, sums, divide)) return;
     row_view r = view_of(logits, row, vocab, p, first_of_list(s.largest, chunks_of(vocab)));
     if (sums && !divide) sum_lanes<false>(r, blockIdx.x, s.lanes, exps);
     if (divide && r.own_lanes) sum_lanes<true>(r, blockIdx.x - LANE_BLOCKS, s.lanes + LANES, exps);
@@ -214,6 +217,7 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_s
         error = iv_launch(weigh, dim3(2 * LANE_BLOCKS + parts, y), WEIGH_THREADS, stream, logits, vocab, share,
                           sampling, scratch);
     if (!error)
-        error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out, likely);
+        error =
+            iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out, likely);
     return error;
 }

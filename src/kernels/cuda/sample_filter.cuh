@@ -3,7 +3,8 @@
  *
  * - Top-k: a row is cut into groups whose largest logits are known, and the k-th of those is a floor for the k-th of
  *   all, hardly below it. Where there are too few groups for that: as top-p.
- * - Top-p: by a histogram of distances from the maximum, as deep as the share can reach, and a list not quite so deep. */
+ * - Top-p: by a histogram of distances from the maximum, as deep as the share can reach, and a list not quite so deep.
+ */
 #ifndef IV_KERNELS_CUDA_SAMPLE_FILTER_CUH
 #define IV_KERNELS_CUDA_SAMPLE_FILTER_CUH
 
@@ -50,13 +51,14 @@ DEVICE float cut_of(const row_view &r, float floor) {
 DEVICE int bin_of(const row_view &r, float x) { return (int)fminf((r.reduced - x) * 16.0f, (float)(BINS - 1)); }
 
 /* What a block has collected goes to the row's list, if there is still room for all of it. */
-DEVICE void append(const uint64_t *entry, const uint32_t *count, uint64_t *list, uint32_t capacity, uint32_t *list_count) {
+DEVICE void append(const uint64_t *entry, const uint32_t *count, uint64_t *list, uint32_t capacity,
+                   uint32_t *list_count) {
     __shared__ uint32_t at;
     __syncthreads();
     uint32_t n = *count;
     if (threadIdx.x == 0) at = n ? atomicAdd(list_count, n) : 0;
     __syncthreads();
-    if (n <= capacity && at + n <= capacity)
+    if (n <= capacity && at <= capacity - n)
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) list[at + i] = entry[i];
     __syncthreads();
 }
@@ -67,9 +69,10 @@ DEVICE void collect_one(uint64_t *room, uint32_t capacity, volatile uint32_t *co
     if (at < capacity) room[at] = entry;
 }
 
-/* Of tokens [from, to), those that the filters may keep. room: [CANDIDATES]. Without a floor for top-k, the histogram has
- * all that the filters can reach, and the list what they usually do: where a group has three such tokens. */
-template <int THREADS> DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t to, uint64_t *room) {
+/* Of tokens [from, to), those that the filters may keep. room: [CANDIDATES]. Without a floor for top-k, the histogram
+ * has all that the filters can reach, and the list what they usually do: where a group has three such tokens. */
+template <int THREADS>
+DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t to, uint64_t *room) {
     __shared__ uint32_t own[BINS];
     __shared__ uint32_t count;
     bool exact = by_groups(r);
@@ -96,7 +99,8 @@ template <int THREADS> DEVICE void collect(const row_view &r, const row_scratch 
 
 /* Of tokens [from, to), those that may be among the n likeliest. room: [LIKELY]. */
 template <int THREADS>
-DEVICE void collect_likely(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to, uint64_t *room) {
+DEVICE void collect_likely(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
+                           uint64_t *room) {
     __shared__ uint32_t count;
     uint32_t floor = floor_of_first<THREADS>(s, r.vocab, n);
     float cut = floor > order_of(MINUS_INFINITY) ? value_of(floor) : MINUS_INFINITY;
@@ -158,17 +162,17 @@ DEVICE void gather(const row_view &r, const row_scratch &s, float lowest, uint32
     __syncthreads();
 }
 
-/* The total of those of n candidates that pass min-p, if that is to be looked at: sorted by lane, then id, each lane adds
- * its own. Leaves them in order again. */
+/* The total of those of n candidates that pass min-p, if that is to be looked at: sorted by lane, then id, each lane
+ * adds its own. Leaves them in order again. */
 static __device__ __noinline__ float total_of(const row_view &r, uint32_t n, float min_p, filter *f) {
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
         uint32_t id = id_of(f->entry[i]), order = (uint32_t)(f->entry[i] >> 32);
-        f->entry[i] = (uint64_t)~((id % LANES) << 24 | id / LANES) << 32 | order;
+        f->entry[i] = (uint64_t) ~((id % LANES) << 24 | id / LANES) << 32 | order;
     }
     sort_entries(f->entry, n);
     if (threadIdx.x < LANES) {
-        uint64_t after = (uint64_t)~(threadIdx.x << 24) << 32 | UINT32_MAX; /* larger ones belong to lanes before */
+        uint64_t after = (uint64_t) ~(threadIdx.x << 24) << 32 | UINT32_MAX; /* larger ones belong to lanes before */
         uint32_t low = 0, high = n;
 #pragma unroll 1
         while (low < high) {
@@ -196,9 +200,9 @@ static __device__ __noinline__ float total_of(const row_view &r, uint32_t n, flo
     return fold_lanes(f->lane);
 }
 
-/* How many of n sorted candidates make up the target; n + 1 if they do not. What is at most NEAR below the maximum weighs
- * 2^-17 or more; doubles add that without rounding (17 + 23 bits below one, 12 above), so in any order. The rest is
- * added one after another. */
+/* How many of n sorted candidates make up the target; n + 1 if they do not. What is at most NEAR below the maximum
+ * weighs 2^-17 or more; doubles add that without rounding (17 + 23 bits below one, 12 above), so in any order. The rest
+ * is added one after another. */
 #define NEAR 11.75f
 DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter *f) {
     double own = 0.0;

@@ -139,7 +139,8 @@ DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_
     r.top_p = r.draws && p.top_p < 1.0f ? p.top_p : 1.0f;
     r.filtered = r.k < vocab || r.top_p < 1.0f;
     r.lanes_min_p = r.filtered ? 0.0f : p.min_p;
-    r.own_lanes = r.draws && r.k == vocab && (r.top_p < 1.0f || p.share) && (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
+    r.own_lanes =
+        r.draws && r.k == vocab && (r.top_p < 1.0f || p.share) && (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
     return r;
 }
 
@@ -150,19 +151,19 @@ DEVICE float4 four(const float *x, size_t i, size_t n) {
     return make_float4(x[i], i + 1 < n ? x[i + 1] : none, i + 2 < n ? x[i + 2] : none, i + 3 < n ? x[i + 3] : none);
 }
 
-/* COUNT of those a thread, THREADS * 4 apart, from `from` on: all asked for before any is used. Beyond the row:
- * anything. */
-template <int COUNT, int THREADS> DEVICE void fours(const float *x, size_t from, size_t n, float4 q[COUNT]) {
+/* COUNT of those a thread, THREADS * 4 apart, of [from, to): all asked for before any is used. Beyond: anything. */
+template <int COUNT, int THREADS>
+DEVICE void fours(const float *x, size_t from, size_t to, size_t n, float4 q[COUNT]) {
     size_t first = from + 4 * threadIdx.x;
     if (n % 4 != 0) {
         for (int j = 0; j < COUNT; j++)
-            if (first + j * 4 * THREADS < n) q[j] = four(x, first + j * 4 * THREADS, n);
+            if (first + j * 4 * THREADS < to) q[j] = four(x, first + j * 4 * THREADS, n);
         return;
     }
 #pragma unroll
     for (int j = 0; j < COUNT; j++) {
         size_t i = first + j * 4 * THREADS;
-        const float *p = x + (i < n ? i : 0);
+        const float *p = x + (i < to ? i : 0);
         asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(q[j].x), "=f"(q[j].y), "=f"(q[j].z), "=f"(q[j].w)
                      : "l"(p));
@@ -177,7 +178,7 @@ DEVICE void each_token(const row_view &r, size_t from, size_t to, all_of none, t
 #pragma unroll 1
     for (; from < to; from += AHEAD * 4 * THREADS) {
         float4 q[AHEAD];
-        fours<AHEAD, THREADS>(r.logits, from, r.vocab, q);
+        fours<AHEAD, THREADS>(r.logits, from, to, r.vocab, q);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             size_t i = from + 4 * (threadIdx.x + j * THREADS);
@@ -216,7 +217,8 @@ DEVICE float noise_bound(uint32_t bits) { return (float)(__clz(bits) + 1 + (bits
 /* Nor is any smaller than this. */
 #define NOISE_LEAST (-0x1.67e092p+1f)
 
-/* One token with its noise against the best so far. What cannot reach the maximum with the least noise is passed over. */
+/* One token with its noise against the best so far. What cannot reach the maximum with the least noise is passed over.
+ */
 static __device__ __noinline__ uint64_t compete(float max, float min_p, float x, uint32_t bits, uint32_t id,
                                                 uint64_t best) {
     if (!(fabsf(max) < __uint_as_float(INFINITE))) { /* a division overflowed: no noise */

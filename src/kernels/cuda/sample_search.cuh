@@ -142,10 +142,11 @@ DEVICE void clear_bins(filter *f) {
     __syncthreads();
 }
 
-/* The logit, as order_of has it, at which the sum of weights over the order reaches `need`; *passed is the sum before it.
- * False: it does not. */
+/* The logit, as order_of has it, at which the sum of weights over the order reaches `need`; *passed is the sum before
+ * it. False: it does not. */
 template <class weight_of>
-DEVICE bool find_order(const row_view &r, uint64_t need, weight_of weight, filter *f, uint32_t *order, uint64_t *passed) {
+DEVICE bool find_order(const row_view &r, uint64_t need, weight_of weight, filter *f, uint32_t *order,
+                       uint64_t *passed) {
     uint32_t prefix = 0;
     uint64_t sum = 0;
 #pragma unroll 1
@@ -188,12 +189,13 @@ static __device__ __noinline__ uint64_t entry_at(const row_view &r, uint32_t n, 
     uint32_t order = 0;
     uint64_t passed = 0;
     if (n >= r.vocab) return 0;
-    find_order(r, n, [](float, uint32_t) { return (uint64_t)1; }, f, &order, &passed);
+    find_order(
+        r, n, [](float, uint32_t) { return (uint64_t)1; }, f, &order, &passed);
     return (uint64_t)order << 32 | (uint32_t)~find_tie(r, order, n - passed, f);
 }
 
-/* Where all sums of weights are below 2^m, doubles add those of at least 2^(m - 30) without rounding: their last bits are
- * worth 2^(m - 53) or more. */
+/* Where all sums of weights are below 2^m, doubles add those of at least 2^(m - 30) without rounding: their last bits
+ * are worth 2^(m - 53) or more. */
 typedef struct weigher {
     double scale; /* 2^(53 - m) */
     float depth;
@@ -213,7 +215,8 @@ DEVICE uint64_t units_of(const row_view &r, const weigher &w, float y) {
 }
 
 /* Adds n sorted entries to *sum, one after another; returns after how many it reached the target, n + 1 if never. */
-static __device__ __noinline__ uint32_t add_in_order(const row_view &r, uint32_t n, double target, double *sum, filter *f) {
+static __device__ __noinline__ uint32_t add_in_order(const row_view &r, uint32_t n, double target, double *sum,
+                                                     filter *f) {
     __syncthreads();
     if (threadIdx.x < 32) {
         double s = *sum;
@@ -238,8 +241,8 @@ static __device__ __noinline__ uint32_t add_in_order(const row_view &r, uint32_t
 
 /* The last token of the nucleus of those up to `last`, the r.k-th, by bands: when the sum of what doubles add exactly
  * does not reach the target. */
-static __device__ __noinline__ uint64_t nucleus_in_bands(const row_view &r, const weigher &w, uint64_t last, double target,
-                                                         filter *f) {
+static __device__ __noinline__ uint64_t nucleus_in_bands(const row_view &r, const weigher &w, uint64_t last,
+                                                         double target, filter *f) {
     uint64_t units = 0, near = 0;
     every_token(r, [&](float y, uint32_t id) {
         if (!is_near(r, w, y) || entry_of(y, id) < last) return;
@@ -285,10 +288,10 @@ DEVICE uint64_t nucleus_up_to(const row_view &r, uint64_t last, float total, fil
     return (uint64_t)order << 32 | (uint32_t)~find_tie(r, order, (need - passed + each - 1) / each, f);
 }
 
-/* The token, in warp 0, and in all threads the total of the kept ones if *share_total is asked for. `total`: that of the
- * row, where top-k is off. */
-static __device__ __noinline__ uint32_t search_choice(const row_view &r, const iv_gpu_sampling &p, float total, filter *f,
-                                                      float *share_total) {
+/* The token, in warp 0, and in all threads the total of the kept ones if *share_total is asked for. `total`: that of
+ * the row, where top-k is off. */
+static __device__ __noinline__ uint32_t search_choice(const row_view &r, const iv_gpu_sampling &p, float total,
+                                                      filter *f, float *share_total) {
     uint64_t last = entry_at(r, r.k, f), best = 0;
     if (r.top_p < 1.0f) {
         if (r.k < r.vocab) total = total_up_to(r, last, 0.0f, f);
@@ -296,7 +299,8 @@ static __device__ __noinline__ uint32_t search_choice(const row_view &r, const i
     }
     if (share_total) *share_total = total_up_to(r, last, r.min_p, f);
     every_token(r, [&](float y, uint32_t id) { /* from so far below no noise reaches the largest */
-        if (y >= r.reduced - 32.0f && entry_of(y, id) >= last) best = consider(r, y, noise_bits(p, id), id, best);
+                                               if (y >= r.reduced - 32.0f && entry_of(y, id) >= last)
+                                                   best = consider(r, y, noise_bits(p, id), id, best);
     });
     __syncthreads();
     return id_of(first_of_block(best, f->entries));
