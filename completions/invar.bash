@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat serve batch bench inspect tokenize render logits verify eval replay completion help --help --version'
+        _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -30,6 +30,8 @@ _invar() {
         generate:--max-tokens) _invar_words ''; return ;;
         generate:--stop) _invar_words ''; return ;;
         generate:--stop-id) _invar_words ''; return ;;
+        generate:--json-schema) _invar_files; return ;;
+        generate:--regex) _invar_words ''; return ;;
         generate:--logprobs) _invar_words ''; return ;;
         generate:--receipt) _invar_files; return ;;
         generate:--load-format) _invar_words 'auto dummy'; return ;;
@@ -81,6 +83,7 @@ _invar() {
         serve:--host) _invar_words ''; return ;;
         serve:--port) _invar_words ''; return ;;
         serve:--served-model-name) _invar_words ''; return ;;
+        serve:--proof-urls) _invar_words ''; return ;;
         serve:--max-queued-requests) _invar_words ''; return ;;
         serve:--drain-timeout) _invar_words ''; return ;;
         serve:--api-key) _invar_words ''; return ;;
@@ -143,6 +146,55 @@ _invar() {
         bench:--kv-cache-memory) _invar_words ''; return ;;
         bench:--speculative) _invar_words 'off ngram'; return ;;
         bench:--num-speculative-tokens) _invar_words ''; return ;;
+        bench-serve:--num-prompts) _invar_words ''; return ;;
+        bench-serve:--request-rate) _invar_words ''; return ;;
+        bench-serve:--max-concurrency) _invar_words ''; return ;;
+        bench-serve:--dataset-name) _invar_words 'random'; return ;;
+        bench-serve:--random-input-len) _invar_words ''; return ;;
+        bench-serve:--random-output-len) _invar_words ''; return ;;
+        bench-serve:--random-range-ratio) _invar_words ''; return ;;
+        bench-serve:--random-prefix-len) _invar_words ''; return ;;
+        bench-serve:--temperature) _invar_words ''; return ;;
+        bench-serve:--seed) _invar_words ''; return ;;
+        bench-serve:--check-prompts) _invar_words ''; return ;;
+        bench-serve:--api-key) _invar_words ''; return ;;
+        bench-serve:--load-format) _invar_words 'auto dummy'; return ;;
+        bench-serve:--dummy-seed) _invar_words ''; return ;;
+        bench-serve:--device) _invar_words 'auto cpu cuda'; return ;;
+        bench-serve:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        bench-serve:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        bench-serve:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        bench-serve:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        bench-serve:--threads) _invar_words ''; return ;;
+        bench-serve:--tensor-parallel-size) _invar_words ''; return ;;
+        bench-serve:--rank-timeout) _invar_words ''; return ;;
+        bench-serve:--max-model-len) _invar_words ''; return ;;
+        bench-serve:--max-num-seqs) _invar_words ''; return ;;
+        bench-serve:--max-num-batched-tokens) _invar_words ''; return ;;
+        bench-serve:--kv-cache-memory) _invar_words ''; return ;;
+        bench-serve:--speculative) _invar_words 'off ngram'; return ;;
+        bench-serve:--num-speculative-tokens) _invar_words ''; return ;;
+        bench-latency:--batch-size) _invar_words ''; return ;;
+        bench-latency:--input-len) _invar_words ''; return ;;
+        bench-latency:--output-len) _invar_words ''; return ;;
+        bench-latency:--num-iters-warmup) _invar_words ''; return ;;
+        bench-latency:--num-iters) _invar_words ''; return ;;
+        bench-latency:--load-format) _invar_words 'auto dummy'; return ;;
+        bench-latency:--dummy-seed) _invar_words ''; return ;;
+        bench-latency:--device) _invar_words 'auto cpu cuda'; return ;;
+        bench-latency:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        bench-latency:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        bench-latency:--numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        bench-latency:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        bench-latency:--threads) _invar_words ''; return ;;
+        bench-latency:--tensor-parallel-size) _invar_words ''; return ;;
+        bench-latency:--rank-timeout) _invar_words ''; return ;;
+        bench-latency:--max-model-len) _invar_words ''; return ;;
+        bench-latency:--max-num-seqs) _invar_words ''; return ;;
+        bench-latency:--max-num-batched-tokens) _invar_words ''; return ;;
+        bench-latency:--kv-cache-memory) _invar_words ''; return ;;
+        bench-latency:--speculative) _invar_words 'off ngram'; return ;;
+        bench-latency:--num-speculative-tokens) _invar_words ''; return ;;
         inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         tokenize:--text) _invar_words ''; return ;;
         tokenize:--text-file) _invar_files; return ;;
@@ -238,11 +290,13 @@ _invar() {
         replay:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
-        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --json-schema --regex --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        serve:-*) _invar_words '--help --host --port --served-model-name --max-queued-requests --drain-timeout --api-key --admin-api-key --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        serve:-*) _invar_words '--help --host --port --served-model-name --proof-urls --max-queued-requests --drain-timeout --api-key --admin-api-key --allow-flush --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         batch:-*) _invar_words '--help -i --input -o --output --served-model-name --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
@@ -253,7 +307,7 @@ _invar() {
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat serve batch bench inspect tokenize render logits verify eval replay completion help' ;;
+        help:*) _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

@@ -3,6 +3,7 @@
  * command. */
 #include "../apps/invar/engine_flags.c"
 #include "../apps/invar/batch_syntax.c"
+#include "../apps/invar/bench_syntax.c"
 #include "../apps/invar/eval_syntax.c"
 #include "../apps/invar/flags.c"
 #include "../apps/invar/serve_syntax.c"

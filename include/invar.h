@@ -150,7 +150,8 @@ IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats)
  * part of the model (norms' epsilon, rotary settings, end-of-sequence ids); what sizes memory or says which tensors
  * there are must be what it was, or IV_INVALID names it. Tokenizer, chat template, generation defaults and dtype stay.
  * Fingerprint and digests of iv_engine_get_info are new afterwards, in the same strings. IV_BUSY while requests wait or
- * run. IV_UNSUPPORTED on GPUs and under mpirun. */
+ * run. IV_UNSUPPORTED under mpirun. On GPUs the new weights wait in this process's memory and are then copied over the
+ * old ones; should a GPU be lost in that, no further step runs. */
 IV_API iv_status iv_engine_update_weights(iv_engine *engine, const char *dir, iv_error *err);
 
 /* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once; it computes its share of every
@@ -163,6 +164,27 @@ typedef struct iv_logit_bias {
     int32_t id;
     float bias; /* added to the logit before temperature */
 } iv_logit_bias;
+
+/* What an answer may be (docs/STRUCTURED.md). Tokens that cannot continue it are never drawn (NUMERICS.md, 10.2). */
+typedef enum iv_constraint_kind {
+    IV_CONSTRAINT_NONE,
+    IV_CONSTRAINT_JSON_OBJECT, /* any JSON object; no text */
+    IV_CONSTRAINT_JSON_SCHEMA, /* text: the schema, JSON */
+    IV_CONSTRAINT_REGEX,       /* text: the expression that the whole answer matches */
+    IV_CONSTRAINT_CHOICE,      /* text: a JSON array of strings, one of which the answer is */
+    IV_CONSTRAINT_TOOL_CALL,   /* text: a JSON array of {"name", "parameters": schema}: the answer calls one of them */
+    IV_CONSTRAINT_TOOL_CALLS   /* the same, one or more calls */
+} iv_constraint_kind;
+
+/* "none", "json_object", "json_schema", "regex", "choice", "tool_call", "tool_calls". Static string. */
+IV_API const char *iv_constraint_name(iv_constraint_kind kind);
+
+/* What comes before the constrained part of the answer of a reasoning model. */
+typedef enum iv_reasoning {
+    IV_REASONING_NONE,    /* nothing: the constraint holds from the first token */
+    IV_REASONING_OPEN,    /* the prompt has opened <think>: free text up to </think> */
+    IV_REASONING_OPTIONAL /* the answer may begin with <think>, free text and </think> */
+} iv_reasoning;
 
 /* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
@@ -193,6 +215,9 @@ typedef struct iv_request {
     size_t stop_count;
     const int32_t *stop_ids;
     size_t stop_id_count;
+    iv_constraint_kind constraint;
+    const char *constraint_text; /* as the kind wants it; at most 4 MiB */
+    iv_reasoning reasoning;      /* beside a constraint */
     bool ignore_eos;
     bool keep_special; /* special tokens appear in the text */
     bool keep_logits;  /* token events carry the whole row of logits */
@@ -329,6 +354,10 @@ IV_API iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t c
                                iv_error *err);
 /* The token's own string as the vocabulary spells it. Lives as long as t; NULL outside the vocabulary. */
 IV_API const char *iv_token_string(const iv_textual *t, int32_t id, size_t *bytes);
+
+/* What iv_request.reasoning is for a prompt that iv_render_chat has rendered: OPEN where it ends with <think>, NONE
+ * where it ends with </think>, else OPTIONAL for a model whose vocabulary has <think> and </think> as tokens. */
+IV_API iv_reasoning iv_reasoning_after(const iv_textual *t, const char *prompt, size_t bytes);
 
 /* Renders the model's chat template. variables_json: an object whose members are the template's variables
  * ("messages", "tools", "add_generation_prompt", ...). strftime_now: what strftime_now() returns, NULL: the clock. */

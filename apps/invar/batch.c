@@ -52,7 +52,7 @@ int cli_batch(const cli_args *args, iv_error *err) {
     cli_interrupt_unwatch(&before);
     cli_progress_end(&progress);
     if (counts.other_rank) return status == IV_OK ? CLI_SERVED : CLI_FAILED;
-    if (status != IV_OK) return CLI_FAILED;
+    if (status != IV_OK) return caught ? 128 + caught : CLI_FAILED; /* perhaps while standard input was read */
     if (!cli_is_other_rank()) say_counts(&counts);
     return counts.stopped ? 128 + caught : CLI_OK;
 }

@@ -1,6 +1,7 @@
 /* bench.c: invar bench. Prompts are pseudo-random token ids from the run's number alone, so that figures and
  * digests can be compared across machines; each run and each request has its own, so that no cache of prefixes can
  * help. */
+#include "bench_stats.h"
 #include "commands.h"
 #include "json_out.h"
 #include "model.h"
@@ -16,22 +17,10 @@ typedef struct figures {
     char digest[96];                  /* of the first run's first request */
 } figures;
 
-/* splitmix64 */
-static uint64_t next_random(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, size_t n) {
-    qsort(values, n, sizeof *values, by_size);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+    cli_sample s = {.values = values, .count = n, .room = n};
+    cli_sample_sort(&s);
+    return cli_sample_percentile(&s, 50);
 }
 
 typedef struct load { /* of one run: `requests` at once, all alike but for their prompts */
@@ -51,7 +40,7 @@ static int submit_all(iv_engine *engine, size_t run, load *l, iv_error *err) {
     iv_engine_get_info(engine, &info);
     for (size_t i = 0; i < l->requests; i++) {
         uint64_t state = run + (uint64_t)i * 1000003u;
-        for (size_t t = 0; t < l->prompt; t++) l->ids[t] = (int32_t)(next_random(&state) % info.vocab_size);
+        for (size_t t = 0; t < l->prompt; t++) l->ids[t] = (int32_t)(cli_random(&state) % info.vocab_size);
         iv_request r;
         iv_request_init(engine, &r);
         r.ids = l->ids;

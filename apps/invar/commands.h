@@ -14,6 +14,8 @@ int cli_tokenize(const cli_args *args, iv_error *err);
 int cli_render(const cli_args *args, iv_error *err);
 int cli_logits(const cli_args *args, iv_error *err);
 int cli_bench(const cli_args *args, iv_error *err);
+int cli_bench_serve(const cli_args *args, iv_error *err);
+int cli_bench_latency(const cli_args *args, iv_error *err);
 int cli_verify(const cli_args *args, iv_error *err);
 int cli_eval(const cli_args *args, iv_error *err);
 int cli_replay(const cli_args *args, iv_error *err);

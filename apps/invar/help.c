@@ -13,7 +13,7 @@ static void print_general(FILE *out, cli_style s) {
     for (const cli_syntax *const *c = cli_syntaxes; *c; c++) {
         if (strcmp(group, (*c)->group) != 0) fprintf(out, "\n%s%s%s\n", s.bold, (*c)->group, s.plain);
         group = (*c)->group;
-        fprintf(out, "  %-12s %s\n", (*c)->name, (*c)->summary);
+        fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
     }
     fprintf(out,
             "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also looked for in\n"

@@ -13,14 +13,31 @@ static const struct {
     const cli_syntax *syntax;
     int (*run)(const cli_args *args, iv_error *err);
 } commands[] = {
-    {&cli_generate_syntax, cli_generate}, {&cli_chat_syntax, cli_chat},
-    {&cli_bench_syntax, cli_bench},       {&cli_inspect_syntax, cli_inspect},
-    {&cli_tokenize_syntax, cli_tokenize}, {&cli_render_syntax, cli_render},
-    {&cli_logits_syntax, cli_logits},     {&cli_verify_syntax, cli_verify},
-    {&cli_help_syntax, cli_help},         {&cli_eval_syntax, cli_eval},
-    {&cli_replay_syntax, cli_replay},     {&cli_completion_syntax, cli_completion},
-    {&cli_serve_syntax, cli_serve},       {&cli_batch_syntax, cli_batch},
+    {&cli_generate_syntax, cli_generate},
+    {&cli_chat_syntax, cli_chat},
+    {&cli_bench_syntax, cli_bench},
+    {&cli_inspect_syntax, cli_inspect},
+    {&cli_tokenize_syntax, cli_tokenize},
+    {&cli_render_syntax, cli_render},
+    {&cli_logits_syntax, cli_logits},
+    {&cli_verify_syntax, cli_verify},
+    {&cli_help_syntax, cli_help},
+    {&cli_eval_syntax, cli_eval},
+    {&cli_replay_syntax, cli_replay},
+    {&cli_completion_syntax, cli_completion},
+    {&cli_serve_syntax, cli_serve},
+    {&cli_batch_syntax, cli_batch},
+    {&cli_bench_serve_syntax, cli_bench_serve},
+    {&cli_bench_latency_syntax, cli_bench_latency},
 };
+
+/* The forms of a command in two words: "bench serve" is the command "bench-serve". */
+static const struct {
+    const char *first, *second;
+    const cli_syntax *syntax;
+} pairs[] = {{"bench", "serve", &cli_bench_serve_syntax},
+             {"bench", "latency", &cli_bench_latency_syntax},
+             {"bench", "throughput", &cli_bench_syntax}};
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
     static cli_args args; /* large, and there is one command line */
@@ -47,6 +64,9 @@ static int run(int count, char *const *words, iv_error *err) {
         snprintf(line, sizeof line, "invar %s\n", iv_version());
         return cli_out(line, strlen(line), err);
     }
+    for (size_t i = 0; count > 1 && i < sizeof pairs / sizeof *pairs; i++)
+        if (strcmp(word, pairs[i].first) == 0 && strcmp(words[1], pairs[i].second) == 0)
+            return run_command(pairs[i].syntax, count - 2, words + 2, err);
     const cli_syntax *syntax = cli_syntax_find(word);
     if (syntax) return run_command(syntax, count - 1, words + 1, err);
     char shown[CLI_SHOWN_BYTES];

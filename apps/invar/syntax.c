@@ -116,6 +116,15 @@ static const cli_flag prompt_flags[] = {
     {0}};
 static const cli_section prompt = {"Prompt (one of -p, --prompt-file, --ids)", prompt_flags};
 
+static const cli_flag constraint_flags[] = {
+    {.name = "json-schema",
+     .kind = CLI_FILE,
+     .metavar = "FILE|JSON",
+     .help = "answer with JSON that satisfies this schema"},
+    {.name = "regex", .kind = CLI_TEXT, .metavar = "REGEX", .help = "answer with a text that this matches as a whole"},
+    {0}};
+static const cli_section constraint = {"Constraint (docs/STRUCTURED.md)", constraint_flags};
+
 static const cli_flag generate_output_flags[] = {
     {.name = "logprobs",
      .kind = CLI_COUNT,
@@ -136,6 +145,7 @@ static const cli_example generate_examples[] = {
     {"invar generate tiny-math --prompt-file - --max-tokens 20 < notes.txt", "continue a text"},
     {"invar generate tiny-math -p '2 + 2 =' --temperature 0 --logprobs 3 --json",
      "greedy, with log-probabilities, for a program"},
+    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --regex '[0-9]+'", "nothing but a number"},
     {0}};
 
 const cli_syntax cli_generate_syntax = {
@@ -149,7 +159,8 @@ const cli_syntax cli_generate_syntax = {
             "are the fingerprint (everything that may change a bit) and the digest (every token id and "
             "log-probability\n"
             "bit of the answer).",
-    .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &generate_output, &cli_engine_section},
+    .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &constraint, &generate_output,
+                 &cli_engine_section},
     .examples = generate_examples};
 
 /* ---- chat ---------------------------------------------------------------------------------------------- */
@@ -271,54 +282,6 @@ const cli_syntax cli_logits_syntax = {
     .sections = {&logits_section, &cli_engine_section},
     .examples = logits_examples};
 
-/* ---- bench --------------------------------------------------------------------------------------------- */
-
-static const cli_flag bench_flags[] = {{.name = "concurrency",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 1,
-                                        .greatest = 1024,
-                                        .unset = "1",
-                                        .help = "requests at once"},
-                                       {.name = "prompt-tokens",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 1,
-                                        .greatest = CLI_IDS_MAX,
-                                        .unset = "512",
-                                        .help = "tokens to read"},
-                                       {.name = "decode-tokens",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 2,
-                                        .greatest = CLI_TOKENS_MAX,
-                                        .unset = "64",
-                                        .help = "tokens to generate"},
-                                       {.name = "repeat",
-                                        .kind = CLI_COUNT,
-                                        .metavar = "N",
-                                        .least = 1,
-                                        .greatest = 1000,
-                                        .unset = "3",
-                                        .help = "runs; medians are reported"},
-                                       {.name = "json", .help = "one JSON object"},
-                                       {0}};
-static const cli_section bench_section = {"Flags", bench_flags};
-static const cli_example bench_examples[] = {
-    {"invar bench tiny-math --prompt-tokens 256 --threads 2", "tokens a second, reading and writing"}, {0}};
-
-const cli_syntax cli_bench_syntax = {
-    .name = "bench",
-    .group = "Run a model",
-    .summary = "time prefill and decode",
-    .operand = "MODEL",
-    .usage = "MODEL [flags]",
-    .text = "Prompts are fixed pseudo-random token ids, another for each run and request; decoding is greedy and\n"
-            "goes past any end of sequence. Reading lasts until every request has its first token. The digest is\n"
-            "the first request's: it must not change with threads, instructions or the company it runs in.",
-    .sections = {&bench_section, &cli_engine_section},
-    .examples = bench_examples};
-
 /* ---- completion, help ---------------------------------------------------------------------------------- */
 
 static const cli_example completion_examples[] = {
@@ -350,10 +313,23 @@ const cli_syntax cli_help_syntax = {.name = "help",
                                     .sections = {NULL},
                                     .examples = help_examples};
 
-const cli_syntax *const cli_syntaxes[] = {
-    &cli_generate_syntax, &cli_chat_syntax,     &cli_serve_syntax,      &cli_batch_syntax,  &cli_bench_syntax,
-    &cli_inspect_syntax,  &cli_tokenize_syntax, &cli_render_syntax,     &cli_logits_syntax, &cli_verify_syntax,
-    &cli_eval_syntax,     &cli_replay_syntax,   &cli_completion_syntax, &cli_help_syntax,   NULL};
+const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
+                                          &cli_chat_syntax,
+                                          &cli_serve_syntax,
+                                          &cli_batch_syntax,
+                                          &cli_bench_syntax,
+                                          &cli_bench_serve_syntax,
+                                          &cli_bench_latency_syntax,
+                                          &cli_inspect_syntax,
+                                          &cli_tokenize_syntax,
+                                          &cli_render_syntax,
+                                          &cli_logits_syntax,
+                                          &cli_verify_syntax,
+                                          &cli_eval_syntax,
+                                          &cli_replay_syntax,
+                                          &cli_completion_syntax,
+                                          &cli_help_syntax,
+                                          NULL};
 
 const cli_syntax *cli_syntax_find(const char *name) {
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++)

@@ -6,7 +6,8 @@
 
 extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax, cli_tokenize_syntax,
     cli_render_syntax, cli_logits_syntax, cli_bench_syntax, cli_verify_syntax, cli_completion_syntax, cli_help_syntax,
-    cli_eval_syntax, cli_replay_syntax, cli_serve_syntax, cli_batch_syntax;
+    cli_eval_syntax, cli_replay_syntax, cli_serve_syntax, cli_batch_syntax, cli_bench_serve_syntax,
+    cli_bench_latency_syntax;
 
 /* Sections that several commands share. */
 extern const cli_section cli_sampling_section, cli_stopping_section;

@@ -33,13 +33,16 @@ part() { # part NAME SECONDS COMMAND...
     part steps 60 "$steps" "$here/configs/qwen3-8b" --device cuda --numerics invar,vanilla-blas \
         --cases decode:1:1024,decode:64:1024,decode:256:1024,prefill:8192 --json "$out/steps.jsonl"
     part components 40 python3 "$here/components.py" --ops "$ops" --json "$out/components.jsonl"
+    part latency 60 "$steps" "$here/configs/qwen3-8b" --device cuda --numerics invar,bio,vanilla-blas --json "$out/latency.jsonl" \
+        --cases latency:64:128:128,latency:64:1024:128,latency:64:128:512,latency:64:1024:512
+    part same 40 "$steps" "$here/configs/qwen3-8b" --device cuda --numerics invar,vanilla-blas --cases same:1000:100:100
     part moe 60 "$steps" "$here/configs/qwen3-30b-a3b" --device cuda \
         --cases decode:1:1024,decode:64:1024,prefill:8192 --json "$out/steps.jsonl"
     ranks=2
     while [ "$ranks" -le "$gpus" ]; do
         part "steps of $ranks" 60 "$steps" "$here/configs/qwen3-8b" --device cuda --tp "$ranks" \
-            --cases decode:1:1024,decode:64:1024,prefill:8192 --json "$out/steps.jsonl"
-        part "join of $ranks" 60 python3 "$here/join_peers.py" "$ranks" "$build/bench/gpu/bench_join"
+            --numerics invar,vanilla-blas --cases decode:1:1024,decode:64:1024,prefill:8192 --json "$out/steps.jsonl"
+        part "join of $ranks" 60 python3 "$here/join_peers.py" "$ranks" "$build/bench/gpu/bench_join" 4096 "$out/join_$ranks.jsonl"
         ranks=$((ranks * 2))
     done
 } | tee "$out/log"

@@ -27,6 +27,7 @@ from svg import Chart, Panel
 
 # In the order they are drawn; those of one colour never meet in one picture.
 METHODS = {"cublas": ("cuBLAS", 1), "nccl": ("NCCL", 1), "cudnn": ("cuDNN", 1), "vanilla": ("vanilla", 1),
+           "vanilla-blas": ("vanilla (cuBLAS)", 1),
            "bio": ("BIO", 4), "tbik": ("TBIK", 3), "flash": ("flash", 4), "torch plain": ("PyTorch", 5),
            "torch compiled": ("PyTorch, compiled", 3), "invar": ("invar", 0)}
 NAMES = {method: name for method, (name, _) in METHODS.items()}

@@ -1,6 +1,6 @@
 """join_peers.py: the join of the ranks beside NCCL's all-reduce.
 
-    python3 bench/gpu/join_peers.py RANKS BENCH_JOIN [HIDDEN]
+    python3 bench/gpu/join_peers.py RANKS BENCH_JOIN [HIDDEN [JSON]]
 
 NCCL sums bf16 activations of M x HIDDEN, one process a GPU, in CUDA graphs; BENCH_JOIN (bench/gpu/join.c) joins fp32
 nodes of as many rows, adds the residual and norms, which with NCCL are kernels of their own. They take turns; medians.
@@ -14,6 +14,8 @@ import sys
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+import measure
 
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 SHORT, LONG, TURNS, ROUNDS = 10, 70, 7, 2
@@ -56,16 +58,19 @@ def ours(ranks, program, hidden):
     return {int(rows): (float(one), float(two), way) for rows, one, two, way in lines}
 
 
-def table(theirs, mine):
+def table(theirs, mine, records, ranks, hidden):
     print(f"{'rows':>5} {'NCCL':>8} {'one-shot':>9} {'two-shot':>9} {'chosen':>8}  ratio   (us, medians of turns)")
     for rows in ROWS:
         n = statistics.median(turn[rows] for turn in theirs)
         one, two = (statistics.median(turn[rows][i] for turn in mine) for i in (0, 1))
         chosen = one if mine[0][rows][2] == "one" else two
         print(f"{rows:5} {n:8.2f} {one:9.2f} {two:9.2f} {chosen:8.2f} {chosen / n:6.2f}")
+        for method, us in (("nccl", n), ("invar", chosen)):
+            records.add({"bench": "allreduce", "method": method, "gpus": ranks, "m": rows, "hidden": hidden,
+                         "us": round(us, 2)})
 
 
-def worker(rank, ranks, program, hidden):
+def worker(rank, ranks, program, hidden, path):
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29577", rank=rank, world_size=ranks,
                             device_id=torch.device("cuda", rank))
@@ -85,7 +90,7 @@ def worker(rank, ranks, program, hidden):
         dist.barrier(group=waiting)
     if rank == 0:
         print(f"{ranks} x {torch.cuda.get_device_name()}, hidden {hidden}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
-        table(theirs, mine)
+        table(theirs, mine, measure.Records(path), ranks, hidden)
         sys.stdout.flush()
     dist.barrier(group=waiting)
     dist.destroy_process_group()
@@ -95,4 +100,5 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     count = int(sys.argv[1])
-    mp.spawn(worker, (count, sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 4096), nprocs=count)
+    size, path = int(sys.argv[3]) if len(sys.argv) > 3 else 4096, sys.argv[4] if len(sys.argv) > 4 else None
+    mp.spawn(worker, (count, sys.argv[2], size, path), nprocs=count)

@@ -162,7 +162,7 @@ class Chart:
 
     def document(self):
         across = min(ACROSS, len(self.panels))
-        width = LEFT + RIGHT + across * self.width + (across - 1) * GAP
+        width = max(LEFT + RIGHT + across * self.width + (across - 1) * GAP, 640)  # the subtitle's room
         height = TOP + -(-len(self.panels) // ACROSS) * (ABOVE + self.height + BELOW) + BOTTOM
         self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
                       f'height="{height}" role="img" aria-labelledby="title desc">',

@@ -18,4 +18,7 @@ struct iv_place {
     void (*unstage)(iv_place *p, void *memory);
 };
 
+/* This process's memory as a place: what lies there is laid out as on a GPU, and waits to be copied to one. */
+iv_place *iv_place_waiting(void);
+
 #endif

@@ -80,6 +80,63 @@ static bool is_end(const iv_engine *e, const iv_sequence *s, int32_t token) {
     return false;
 }
 
+/* ---- constraints --------------------------------------------------------------------------------------- */
+
+static bool set_bit(const iv_engine *e, uint64_t *mask, int64_t id, bool value) {
+    if (id < 0 || id >= e->model->config.vocab_size) return false;
+    mask[id / 64] = (mask[id / 64] & ~((uint64_t)1 << (id % 64))) | (uint64_t)value << (id % 64);
+    return true;
+}
+
+/* Allows or forbids the tokens that end the answer. False: there are none. */
+static bool set_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, bool value) {
+    const iv_model_config *c = &e->model->config;
+    bool some = false;
+    for (size_t i = 0; i < s->stop_id_count; i++) some |= set_bit(e, mask, s->stop_ids[i], value);
+    if (s->ignore_eos) return some;
+    for (size_t i = 0; i < c->eos_count; i++) some |= set_bit(e, mask, c->eos_ids[i], value);
+    for (size_t i = 0; e->generation.has_eos && i < e->generation.eos_count; i++)
+        some |= set_bit(e, mask, e->generation.eos_ids[i], value);
+    return some;
+}
+
+/* The tokens that may come next; those that end the answer are among them exactly where it may end. *over: it may, and
+ * there is no token that could come. */
+static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool *over, iv_error *err) {
+    size_t words = ((size_t)e->model->config.vocab_size + 63) / 64, answered = s->tokens.count - s->prompt_tokens;
+    bool may_end, any = false;
+    IV_TRY(iv_grammar_mask(s->constraint->grammar, &s->matcher, s->tokens.data + s->prompt_tokens, answered, mask,
+                           &may_end, err));
+    set_ends(e, s, mask, false);
+    for (size_t i = 0; i < words; i++) any |= mask[i] != 0;
+    any |= may_end && set_ends(e, s, mask, true);
+    *over = !any && may_end;
+    if (any || may_end) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "constraint: no token of this vocabulary continues the answer at token %zu",
+                   answered);
+}
+
+/* An answer that no token can end is over where nothing may follow. */
+static iv_status check_over(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, bool *over, iv_error *err) {
+    *over = false;
+    if (!s->constraint || set_ends(e, s, sampler->mask, false)) return IV_OK;
+    return allow(e, s, sampler->mask, over, err);
+}
+
+/* The next token, drawn here. */
+static iv_status draw(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, const float *logits, float *logprob,
+                      int32_t *token, iv_error *err) {
+    iv_sampling p = s->sampling;
+    bool over = false;
+    if (s->constraint) {
+        IV_TRY(allow(e, s, sampler->mask, &over, err));
+        p.allowed = sampler->mask;
+    }
+    if (over) return iv_fail(err, IV_UNSUPPORTED, "constraint: it allows an empty answer only");
+    *token = iv_sample_with_logprob(sampler, e->kernels, &p, logits, s->seen, s->seen_count, s->tokens.count, logprob);
+    return IV_OK;
+}
+
 static void note_seen(iv_sequence *s, int32_t token) {
     size_t at = 0; /* seen stays sorted: binary insertion */
     for (size_t high = s->seen_count; at < high;) {
@@ -168,13 +225,14 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     v->event =
         (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed, .position = s->tokens.count};
     if (!measure(e, &r)) return not_finite(s->tokens.count, err);
+    int32_t token = r.sampled ? r.sampled->token : 0;
     float *share = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
-    int32_t token = r.sampled ? r.sampled->token
-                              : iv_sample_with_logprob(sampler, e->kernels, &s->sampling, r.logits, s->seen,
-                                                       s->seen_count, s->tokens.count, share);
+    if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, share, &token, err));
     if (r.sampled && share) *share = r.sampled->share_logprob;
     note_token(e, s, v, token, &r);
-    bool end = is_end(e, s, token), full = s->tokens.count >= s->tokens_max;
+    bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;
+    if (!end) IV_TRY(check_over(e, sampler, s, &over, err));
+    end |= over;
     IV_TRY(advance_text(s, v, token, end || full, &item->stop, err));
     item->event_count++;
     item->finish = end || item->stop ? IV_FINISH_STOP : full ? IV_FINISH_LENGTH : IV_FINISH_NONE;

@@ -232,6 +232,7 @@ void iv_engine_close(iv_engine *e) {
     for (size_t i = 0; i < e->running.count; i++) iv_sequence_free(e, e->running.at[i]);
     for (size_t i = 0; i < e->waiting.count; i++) iv_sequence_free(e, e->waiting.at[i]);
     iv_line_close(&e->running), iv_line_close(&e->waiting);
+    iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
     free(e->ids), free(e->logit_rows), free(e->logits);

@@ -4,6 +4,7 @@
 #define IV_ENGINE_ENGINE_H
 
 #include "base/digest.h"
+#include "engine/constraint.h"
 #include "engine/draft.h"
 #include "engine/line.h"
 #include "engine/ranks.h"
@@ -44,6 +45,8 @@ typedef struct iv_sequence {
     uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
     char *receipt;          /* once the sequence has ended */
     bool ignore_eos, keep_special, cancelled;
+    iv_constraint *constraint; /* NULL: none */
+    iv_matcher matcher;        /* in the constraint's grammar */
     char *stop[IV_STOPS_MAX];
     size_t stop_count;
     int32_t *stop_ids;
@@ -111,6 +114,7 @@ struct iv_engine {
     iv_ranks *ranks;
     iv_kv_pool kv;
     iv_sampler *samplers; /* one for each thread */
+    iv_constraints constraints;
     iv_arithmetic arithmetic;
     iv_numerics numerics;
     iv_blas *blas; /* NULL but for vanilla-blas */

@@ -352,16 +352,16 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
 /* ---- other weights ------------------------------------------------------------------------------------- */
 
 iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err) {
-    if (r->gpus) return iv_fail(err, IV_UNSUPPORTED, "update_weights: not on GPUs yet");
     if (r->processes) return iv_fail(err, IV_UNSUPPORTED, "update_weights: not under mpirun: use ranks of one process");
     if (!r->lost) return IV_OK;
     *err = r->why;
     return r->why.status;
 }
 
-/* Helpers wait in a broadcast, and the next one shows them what is written here. */
+/* Helpers wait in a broadcast, and the next one shows them what is written here. GPUs know already. */
 void iv_ranks_use_model(iv_engine *e) {
     const iv_model *m = e->model;
+    if (e->ranks->gpus) return;
     e->forward->model = m;
     for (size_t i = 0; i < e->ranks->helper_count; i++) e->ranks->helpers[i].forward->model = m = m->next;
 }

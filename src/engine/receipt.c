@@ -65,26 +65,39 @@ static json_t *seed_string(uint64_t seed) {
     return json_string(digits);
 }
 
+/* Only where the request had one: so receipts without are as they were before there were constraints. */
+static bool add_constraint(json_t *request, const iv_constraint *c) {
+    static const char *const reasoning[] = {"none", "open", "optional"};
+    if (!c) return true;
+    json_t *object = json_pack("{s:i, s:s, s:s, s:s}", "version", IV_GRAMMAR_VERSION, "kind",
+                               iv_constraint_name(c->kind), "text", c->text, "reasoning", reasoning[c->reasoning]);
+    return json_object_set_new(request, "constraint", object) == 0;
+}
+
 static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
-    return json_pack("{s:o, s:I, s:f, s:f, s:f, s:i, s:f, s:f, s:f, s:o, s:o, s:i, s:o, s:o, s:o, s:b, s:b}", //
-                     "prompt_ids", id_array(s->tokens.data, s->prompt_tokens),                                //
-                     "max_tokens", (json_int_t)(s->tokens_max - s->prompt_tokens),                            //
-                     "temperature", (double)p->temperature,                                                   //
-                     "top_p", (double)p->top_p,                                                               //
-                     "min_p", (double)p->min_p,                                                               //
-                     "top_k", (int)p->top_k,                                                                  //
-                     "repetition_penalty", (double)p->repetition_penalty,                                     //
-                     "presence_penalty", (double)p->presence_penalty,                                         //
-                     "frequency_penalty", (double)p->frequency_penalty,                                       //
-                     "logit_bias", bias_array(s),                                                             //
-                     "seed", seed_string(p->seed),                                                            //
-                     "logprobs", s->logprobs,                                                                 //
-                     "stop", stop_array(s),                                                                   //
-                     "stop_ids", id_array(s->stop_ids, s->stop_id_count),                                     //
-                     "eos_ids", eos_array(e, s),                                                              //
-                     "ignore_eos", (int)s->ignore_eos,                                                        //
-                     "keep_special", (int)s->keep_special);
+    json_t *request =
+        json_pack("{s:o, s:I, s:f, s:f, s:f, s:i, s:f, s:f, s:f, s:o, s:o, s:i, s:o, s:o, s:o, s:b, s:b}", //
+                  "prompt_ids", id_array(s->tokens.data, s->prompt_tokens),                                //
+                  "max_tokens", (json_int_t)(s->tokens_max - s->prompt_tokens),                            //
+                  "temperature", (double)p->temperature,                                                   //
+                  "top_p", (double)p->top_p,                                                               //
+                  "min_p", (double)p->min_p,                                                               //
+                  "top_k", (int)p->top_k,                                                                  //
+                  "repetition_penalty", (double)p->repetition_penalty,                                     //
+                  "presence_penalty", (double)p->presence_penalty,                                         //
+                  "frequency_penalty", (double)p->frequency_penalty,                                       //
+                  "logit_bias", bias_array(s),                                                             //
+                  "seed", seed_string(p->seed),                                                            //
+                  "logprobs", s->logprobs,                                                                 //
+                  "stop", stop_array(s),                                                                   //
+                  "stop_ids", id_array(s->stop_ids, s->stop_id_count),                                     //
+                  "eos_ids", eos_array(e, s),                                                              //
+                  "ignore_eos", (int)s->ignore_eos,                                                        //
+                  "keep_special", (int)s->keep_special);
+    if (!request || add_constraint(request, s->constraint)) return request;
+    json_decref(request);
+    return NULL;
 }
 
 static json_t *outcome_object(const iv_sequence *s, const iv_event *done) {

@@ -233,6 +233,36 @@ static iv_status read_sampling(iv_request *q, const iv_json_object *o, iv_error 
     return IV_OK;
 }
 
+static iv_status read_constraint(iv_request *q, const iv_json_object *all, iv_error *err) {
+    static const char *const names[] = {"version", "kind", "text", "reasoning", NULL};
+    static const char *const reasoning[] = {"none", "open", "optional"};
+    iv_json_object o;
+    int64_t version = 0;
+    const char *kind, *before;
+    if (!iv_json_object_has(all, "constraint")) return IV_OK;
+    IV_TRY(need_object(all, "constraint", "request.constraint.", &o, err));
+    IV_TRY(only(&o, names, err));
+    IV_TRY(need_int(&o, "version", 1, INT32_MAX, &version, err));
+    if (version != IV_GRAMMAR_VERSION)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: %sversion: this program knows constraints of version %d, found %" PRId64, o.file, o.path,
+                       IV_GRAMMAR_VERSION, version);
+    IV_TRY(need_word(&o, "kind", &kind, err));
+    IV_TRY(need_string(&o, "text", &q->constraint_text, err));
+    IV_TRY(need_word(&o, "reasoning", &before, err));
+    for (int k = IV_CONSTRAINT_JSON_OBJECT; k <= IV_CONSTRAINT_TOOL_CALLS; k++)
+        if (strcmp(kind, iv_constraint_name((iv_constraint_kind)k)) == 0) q->constraint = (iv_constraint_kind)k;
+    if (q->constraint == IV_CONSTRAINT_NONE)
+        return iv_fail(err, IV_FORMAT, "%s: %skind: '%s' is no kind of constraint", o.file, o.path, kind);
+    for (int k = 0; k < 3; k++)
+        if (strcmp(before, reasoning[k]) == 0) {
+            q->reasoning = (iv_reasoning)k;
+            return IV_OK;
+        }
+    return iv_fail(err, IV_FORMAT, "%s: %sreasoning: wanted none, open or optional, found '%s'", o.file, o.path,
+                   before);
+}
+
 static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error *err) {
     static const char *const names[] = {"prompt_ids",
                                         "max_tokens",
@@ -251,6 +281,7 @@ static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error
                                         "logit_bias",
                                         "ignore_eos",
                                         "keep_special",
+                                        "constraint",
                                         NULL};
     iv_json_object o;
     iv_request *q = &r->request;
@@ -269,6 +300,7 @@ static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error
     IV_TRY(read_stops(r, &o, err));
     IV_TRY(read_stop_ids(r, &o, err));
     IV_TRY(need_bool(&o, "ignore_eos", &ignored, err));
+    IV_TRY(read_constraint(q, &o, err));
     q->ignore_eos = true; /* what the model ended by is in stop_ids */
     return need_bool(&o, "keep_special", &q->keep_special, err);
 }

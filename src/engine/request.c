@@ -40,6 +40,8 @@ static iv_status check_score_only(const iv_request *r, iv_error *err) {
     if (!r->score_only) return IV_OK;
     if (r->max_tokens)
         return iv_fail(err, IV_INVALID, "max_tokens: wanted 0 beside score_only, found %zu", r->max_tokens);
+    if (r->constraint != IV_CONSTRAINT_NONE)
+        return iv_fail(err, IV_INVALID, "constraint: a request with score_only has no answer to constrain");
     if (r->keep_receipt)
         return iv_fail(err, IV_INVALID, "keep_receipt: a request with score_only has no answer to keep one of");
     return IV_OK;
@@ -59,6 +61,7 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     IV_TRY(check_logprobs("logprobs", r->logprobs, vocab, err));
     IV_TRY(check_logprobs("prompt_logprobs", r->prompt_logprobs, vocab, err));
     IV_TRY(check_score_only(r, err));
+    if (r->constraint != IV_CONSTRAINT_NONE) IV_TRY(iv_textual_need_tokenizer(e->textual, err));
     if (r->stop_count > IV_STOPS_MAX)
         return iv_fail(err, IV_INVALID, "stop: wanted at most %d strings, found %zu", IV_STOPS_MAX, r->stop_count);
     for (size_t i = 0; i < r->stop_count; i++) {
@@ -204,6 +207,9 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_e
     iv_status status = read_prompt(e, r, s, err);
     if (status == IV_OK) status = copy_fields(e, r, s, err);
     if (status == IV_OK) status = make_room(e, r, s, err);
+    if (status == IV_OK && r->constraint != IV_CONSTRAINT_NONE)
+        status = iv_constraint_take(&e->constraints, e->textual->tokenizer, (size_t)e->model->config.vocab_size, r,
+                                    &s->constraint, err);
     if (status != IV_OK) {
         iv_sequence_free(e, s);
         return status;
@@ -240,6 +246,7 @@ void iv_sequence_free(iv_engine *e, iv_sequence *s) {
     free(s->bias), free(s->stop_ids), free(s->seen);
     free(s->receipt_bits), free(s->receipt);
     iv_draft_index_close(&s->draft);
+    iv_constraint_release(&e->constraints, s->constraint);
     free(s->kept_logits);
     iv_token_stream_close(s->stream);
     iv_buf_free(&s->text);

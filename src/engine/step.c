@@ -137,11 +137,11 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
     return count;
 }
 
-/* Does the device sample this sequence's rows? What needs the history is done here. */
+/* Does the device sample this sequence's rows? What needs the history or a constraint is done here. */
 static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
-    return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
-           p->frequency_penalty == 0.0f;
+    return e->gpu_model && !s->constraint && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
+           p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f;
 }
 
 _Static_assert((int)IV_LOGPROBS_MAX <= (int)IV_GPU_LIKELY_MAX, "a GPU tells as many as a request may want");

@@ -1,5 +1,5 @@
 /* update.c: other weights for an open engine. Invariant: until everything of the new model is there, checked and
- * hashed, nothing of the engine has changed; what follows cannot fail. */
+ * hashed, nothing of the engine has changed; what follows cannot fail, unless a GPU is lost, and then no step runs. */
 #include "engine/engine.h"
 #include "engine/float_mode.h"
 #include "model/widen.h"
@@ -81,20 +81,12 @@ static iv_status check_directory(const iv_engine *e, const char *dir, iv_error *
 static iv_status load(const iv_engine *e, const char *dir, iv_pool *pool, iv_model **out, iv_error *err) {
     iv_model_options m = e->model_options;
     m.has_dtype = true, m.dtype = e->model->dtype, m.dummy = false, m.progress = NULL;
+    if (e->gpu_model) /* GPUs have no room for both */
+        for (size_t r = 0; r < IV_RANKS_MAX; r++) m.place[r] = iv_place_waiting();
     IV_TRY(iv_model_open(dir, &m, pool, out, err));
     iv_status status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
     if (status == IV_OK && e->blas) status = iv_model_widen(*out, pool, err);
-    if (status != IV_OK) iv_model_close(*out);
-    return status;
-}
-
-/* With the threads of all ranks, as they have nothing else to do. */
-static iv_status load_with_all(const iv_engine *e, const char *dir, iv_model **out, iv_error *err) {
-    iv_pool *pool;
-    IV_TRY(check_directory(e, dir, err));
-    IV_TRY(iv_pool_open(iv_ranks_threads(e->ranks), &pool, err));
-    iv_status status = load(e, dir, pool, out, err);
-    iv_pool_close(pool);
+    if (status != IV_OK) iv_model_close(*out), *out = NULL;
     return status;
 }
 
@@ -113,21 +105,46 @@ static iv_status rename_engine(iv_engine *e, iv_model *new, iv_error *err) {
     return status;
 }
 
+/* The new model is the engine's; *out is the one to close: the old one, or after an error the new one. */
+static iv_status swap(iv_engine *e, iv_model *new, iv_pool *pool, iv_model **out, iv_error *err) {
+    iv_model *old = e->model;
+    iv_identity_parts identity = e->identity;
+    char fingerprint[IV_FINGERPRINT_BYTES];
+    memcpy(fingerprint, e->fingerprint, sizeof fingerprint);
+    *out = new;
+    IV_TRY(rename_engine(e, new, err));
+    iv_status status = e->gpu_model ? iv_gpu_model_replace(e->gpu_model, new, pool, err) : IV_OK;
+    if (status == IV_OK)
+        *out = old;
+    else
+        e->model = old, e->identity = identity, memcpy(e->fingerprint, fingerprint, sizeof fingerprint);
+    return status;
+}
+
+/* With the threads of all ranks, as they have nothing else to do. */
+static iv_status load_and_swap(iv_engine *e, const char *dir, iv_error *err) {
+    iv_pool *pool;
+    iv_model *model = NULL;
+    IV_TRY(check_directory(e, dir, err));
+    IV_TRY(iv_pool_open(iv_ranks_threads(e->ranks), &pool, err));
+    iv_status status = load(e, dir, pool, &model, err);
+    if (status == IV_OK) status = swap(e, model, pool, &model, err);
+    if (status == IV_OK) iv_ranks_use_model(e);
+    iv_pool_close(pool);
+    iv_model_close(model);
+    return status;
+}
+
 static iv_status update(iv_engine *e, const char *dir, iv_error *err) {
-    iv_model *new, *old = e->model;
     char *name = strdup(dir);
-    iv_status status =
-        name ? load_with_all(e, dir, &new, err) : iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
-    if (status == IV_OK && (status = rename_engine(e, new, err)) != IV_OK) iv_model_close(new);
+    iv_status status = name ? load_and_swap(e, dir, err) : iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
     if (status != IV_OK) {
         free(name);
         return status;
     }
     free(e->updated_from);
     e->updated_from = name;
-    iv_ranks_use_model(e);
     iv_kv_forget(&e->kv); /* nobody runs: that is all of it */
-    iv_model_close(old);
     return IV_OK;
 }
 

@@ -29,6 +29,12 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
                             iv_error *err);
 void iv_gpu_model_close(iv_gpu_model *g); /* NULL is fine */
 
+/* Puts the weights of `first`, a model of the same shape whose ranks lie in iv_place_waiting, over those in use,
+ * between steps. The two models change places: afterwards `first` is in use, and the old one, whose memory is now that
+ * of the new one's waiting, is the caller's to close. After an error the old one is still the one in use; IV_LIMIT says
+ * that the new one is not of its shape, any other error that a GPU is lost and no step can run. */
+iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err);
+
 /* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled on the GPU. An error that is not IV_FORMAT means
  * that a GPU is lost and no further step can run. */
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);

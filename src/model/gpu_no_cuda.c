@@ -14,6 +14,11 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
 
 void iv_gpu_model_close(iv_gpu_model *g) { IV_ASSERT(!g); }
 
+iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err) {
+    (void)g, (void)first, (void)pool;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     (void)g, (void)b;
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");

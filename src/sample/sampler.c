@@ -9,8 +9,11 @@
 #include <string.h>
 
 iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err) {
-    *s = (iv_sampler){.vocab = vocab, .work = malloc(vocab * sizeof(float)), .order = malloc(vocab * sizeof(int32_t))};
-    if (s->work && s->order) return IV_OK;
+    *s = (iv_sampler){.vocab = vocab,
+                      .work = malloc(vocab * sizeof(float)),
+                      .order = malloc(vocab * sizeof(int32_t)),
+                      .mask = calloc(vocab / 64 + 1, sizeof(uint64_t))};
+    if (s->work && s->order && s->mask) return IV_OK;
     iv_sampler_close(s);
     return iv_fail(err, IV_NO_MEMORY, "sampler: no memory for a vocabulary of %zu", vocab);
 }
@@ -18,6 +21,7 @@ iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err) {
 void iv_sampler_close(iv_sampler *s) {
     free(s->work);
     free(s->order);
+    free(s->mask);
     *s = (iv_sampler){0};
 }
 
@@ -67,6 +71,24 @@ static void adjust(const iv_sampling *p, float *x, size_t vocab, const iv_seen *
         *y = *y - p->frequency_penalty * (float)seen[i].generated;
         *y = *y - p->presence_penalty;
     }
+}
+
+/* Forbidden tokens become -infinity. */
+static void forbid(float *x, size_t vocab, const uint64_t *allowed) {
+    for (size_t from = 0; from < vocab; from += 64) {
+        size_t n = vocab - from < 64 ? vocab - from : 64;
+        uint64_t zeros = ~allowed[from / 64] & (n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1);
+        if (zeros == ~(uint64_t)0)
+            for (size_t i = 0; i < 64; i++) x[from + i] = -INFINITY;
+        else
+            for (; zeros; zeros &= zeros - 1) x[from + (size_t)__builtin_ctzll(zeros)] = -INFINITY;
+    }
+}
+
+static int32_t first_allowed(const uint64_t *allowed) {
+    size_t word = 0;
+    while (allowed[word] == 0) word++;
+    return (int32_t)(64 * word) + __builtin_ctzll(allowed[word]);
 }
 
 static int by_id(const void *a, const void *b) {
@@ -203,9 +225,10 @@ static bool adjusts(const iv_sampling *p) {
 static const float *prepare(iv_sampler *s, const iv_sampling *p, const float *logits, const iv_seen *seen,
                             size_t seen_count) {
     const float *x = logits;
-    if (adjusts(p)) {
+    if (adjusts(p) || p->allowed) {
         memcpy(s->work, logits, s->vocab * sizeof *x);
-        adjust(p, s->work, s->vocab, seen, seen_count);
+        if (adjusts(p)) adjust(p, s->work, s->vocab, seen, seen_count);
+        if (p->allowed) forbid(s->work, s->vocab, p->allowed);
         x = s->work;
     }
     if (p->temperature == 0.0f || p->temperature == 1.0f) return x;
@@ -249,6 +272,7 @@ int32_t iv_sample_with_logprob(iv_sampler *s, const iv_kernels *kernels, const i
     int32_t first = (int32_t)kernels->largest(row, s->vocab);
     float max = row[first];
     if (logprob) *logprob = 0.0f;
+    if (max == -INFINITY && p->allowed) return first_allowed(p->allowed);
     if (p->temperature == 0.0f) return first;
     if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
     bool cut = (p->top_k > 0 && (size_t)p->top_k < s->vocab) || p->top_p < 1.0f; /* to the first in order */

@@ -1,7 +1,7 @@
 /* sampler.h: logits -> token. Pure: the same logits, parameters, history, seed and position give the same token.
  *
- * Order (law, section 10): logit bias, repetition, frequency and presence penalties; temperature (0: the
- * largest logit); top-k, top-p, min-p on the total order (larger logit, then smaller id); then Gumbel-max with
+ * Order (law, section 10): logit bias, repetition, frequency and presence penalties; forbidden tokens; temperature (0:
+ * the largest logit); top-k, top-p, min-p on the total order (larger logit, then smaller id); then Gumbel-max with
  * noise that depends on (seed, position, id) alone, never on a batch slot, a rank or the clock. */
 #ifndef IV_SAMPLE_SAMPLER_H
 #define IV_SAMPLE_SAMPLER_H
@@ -18,6 +18,7 @@ typedef struct iv_sampling {
     const iv_logit_bias *bias;
     size_t bias_count;
     uint64_t seed;
+    const uint64_t *allowed; /* a bit for each id: 0 forbids the token; some are 1. NULL: all are allowed */
 } iv_sampling;
 
 /* What a sequence has seen, for the penalties: an entry per distinct token. */
@@ -31,6 +32,7 @@ typedef struct iv_sampler {
     size_t vocab;
     float *work;    /* [vocab] */
     int32_t *order; /* [vocab] */
+    uint64_t *mask; /* [(vocab + 63) / 64], for the caller to make iv_sampling.allowed in */
 } iv_sampler;
 
 iv_status iv_sampler_open(iv_sampler *s, size_t vocab, iv_error *err);

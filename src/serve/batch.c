@@ -126,10 +126,11 @@ static void ask(slot *s, const iv_batch_request *r) {
         return;
     }
     s->state = RUNNING;
-    if (r->chat)
-        iv_handle_chat(&s->b->server, s->x);
-    else
-        iv_handle_completions(&s->b->server, s->x);
+    switch (r->api) {
+    case IV_BATCH_COMPLETIONS: iv_handle_completions(&s->b->server, s->x); break;
+    case IV_BATCH_CHAT: iv_handle_chat(&s->b->server, s->x); break;
+    case IV_BATCH_RESPONSES: iv_handle_responses(&s->b->server, s->x); break;
+    }
 }
 
 static void start(batch *b, size_t place) {
@@ -154,8 +155,15 @@ static void write_line(batch *b, const slot *s) {
     for (size_t at = 0; at < s->answer.len;) {
         ssize_t n = write(b->fd, s->answer.data + at, s->answer.len - at);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            if (b->failed == IV_OK) b->failed = iv_fail(&b->why, IV_IO, "%s: %s", b->o->output, strerror(errno));
+        if (n < 0 && errno == EAGAIN) { /* somebody has made standard output so */
+            poll(&(struct pollfd){.fd = b->fd, .events = POLLOUT}, 1, WAIT_MS);
+            continue;
+        }
+        if (n < 0) { /* a reader that has gone is no news */
+            bool gone = errno == EPIPE && iv_batch_is_standard(b->o->output);
+            if (b->failed == IV_OK)
+                b->failed = gone ? iv_fail(&b->why, IV_IO, "%s", "")
+                                 : iv_fail(&b->why, IV_IO, "%s: %s", b->o->output, strerror(errno));
             return;
         }
         at += (size_t)n;
@@ -210,11 +218,13 @@ static iv_status open_batch(batch *b, iv_error *err) {
     iv_server_default_name(bridge->engine.model, b->model_name, sizeof b->model_name);
     b->server.o = &b->server_options;
     b->server.model_name = b->o->served_model_name ? b->o->served_model_name : b->model_name;
-    IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
-    b->counts->lines = b->lines.count;
+    bool standard = iv_batch_is_standard(b->o->input); /* which is rank 0's alone */
+    if (!standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));
     b->counts->other_rank = !b->server.bridge;
     if (!b->server.bridge) return IV_OK;
+    if (standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
+    b->counts->lines = b->lines.count;
     IV_TRY(iv_batch_output_open(b->o->output, &b->lines, &b->fd, &b->counts->kept, err));
     b->next = b->counts->kept;
     b->window = 4 * iv_bridge_info(b->server.bridge)->max_num_seqs;
@@ -233,7 +243,8 @@ static iv_status close_batch(batch *b, iv_error *err) {
     iv_bridge_close(b->server.bridge);
     iv_batch_lines_free(&b->lines);
     if (b->fd < 0) return IV_OK;
-    if (fsync(b->fd) != 0) status = iv_fail(err, IV_IO, "%s: %s", b->o->output, strerror(errno));
+    if (!iv_batch_is_standard(b->o->output) && fsync(b->fd) != 0)
+        status = iv_fail(err, IV_IO, "%s: %s", b->o->output, strerror(errno));
     close(b->fd);
     return status;
 }

@@ -10,7 +10,8 @@
 typedef struct iv_batch_options {
     iv_bridge_options bridge;
     const char *served_model_name; /* NULL: the model's directory name */
-    const char *input, *output;    /* paths of regular files; the output is made if it is not there */
+    const char *input,
+        *output; /* paths of regular files; the output is made if it is not there. "-": the standard ones */
     /* Both may be NULL. Called often, on the calling thread. */
     void (*progress)(void *user, size_t done, size_t total); /* lines with an answer */
     bool (*stop)(void *user);                                /* true: end now; what is written stays */

@@ -34,9 +34,24 @@ static bool add_line(iv_batch_lines *l, const iv_batch_line *line) {
     return true;
 }
 
+bool iv_batch_is_standard(const char *path) { return strcmp(path, "-") == 0; }
+
+static iv_status read_standard(iv_buf *out, iv_error *err) {
+    char piece[1 << 16];
+    out->limit = INPUT_BYTES_MAX;
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
+        if (n == 0) return IV_OK;
+        if (n < 0) return iv_fail(err, IV_IO, "standard input: %s", strerror(errno));
+        if (!iv_buf_append(out, piece, (size_t)n))
+            return iv_fail(err, IV_LIMIT, "standard input: more than %zu bytes, or no memory", INPUT_BYTES_MAX);
+    }
+}
+
 iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err) {
-    IV_TRY(iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
-    return iv_batch_lines_split(path, out, err);
+    bool standard = iv_batch_is_standard(path);
+    IV_TRY(standard ? read_standard(&out->file, err) : iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
+    return iv_batch_lines_split(standard ? "standard input" : path, out, err);
 }
 
 iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *err) {
@@ -104,9 +119,13 @@ iv_status iv_batch_line_read(iv_batch_lines *l, size_t place, iv_batch_request *
     const char *method = json_string_value(json_object_get(out->root, "method"));
     const char *url = json_string_value(json_object_get(out->root, "url"));
     if (!method || strcmp(method, "POST") != 0) return iv_fail(err, IV_INVALID, "method: wanted \"POST\"");
-    out->chat = url && strcmp(url, "/v1/chat/completions") == 0;
-    if (!url || (!out->chat && strcmp(url, "/v1/completions") != 0))
-        return iv_fail(err, IV_INVALID, "url: wanted \"/v1/chat/completions\" or \"/v1/completions\"");
+    if (url && strcmp(url, "/v1/chat/completions") == 0)
+        out->api = IV_BATCH_CHAT;
+    else if (url && strcmp(url, "/v1/responses") == 0)
+        out->api = IV_BATCH_RESPONSES;
+    else if (!url || strcmp(url, "/v1/completions") != 0)
+        return iv_fail(err, IV_INVALID,
+                       "url: wanted \"/v1/chat/completions\", \"/v1/completions\" or \"/v1/responses\"");
     out->body = json_object_get(out->root, "body");
     if (!json_is_object(out->body)) return iv_fail(err, IV_INVALID, "body: wanted a JSON object");
     if (json_is_true(json_object_get(out->body, "stream")))
@@ -172,6 +191,11 @@ static iv_status prepare(const char *path, iv_batch_lines *l, int fd, size_t *ke
 }
 
 iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err) {
+    *kept = 0;
+    if (iv_batch_is_standard(path)) {
+        *fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+        return *fd >= 0 ? IV_OK : iv_fail(err, IV_IO, "standard output: %s", strerror(errno));
+    }
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0) return iv_fail(err, IV_IO, "%s: %s", path, strerror(errno));
     iv_status status = prepare(path, l, *fd, kept, err);

@@ -19,7 +19,10 @@ typedef struct iv_batch_lines {
     json_t *places; /* custom_id -> the place of the first line that has it, from 0 */
 } iv_batch_lines;
 
-/* The lines that are not blank. Zeroed before. */
+/* "-": standard input, or output. */
+bool iv_batch_is_standard(const char *path);
+
+/* The lines that are not blank; of standard input up to its end. Zeroed before. */
 iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err);
 /* The same once `file` holds the bytes. */
 iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *err);
@@ -28,14 +31,14 @@ void iv_batch_lines_free(iv_batch_lines *l);
 /* One line as it should be; all borrowed from `root`. */
 typedef struct iv_batch_request {
     json_t *root, *id, *body; /* id: NULL where there is no usable one */
-    bool chat;                /* else a completion */
+    enum { IV_BATCH_COMPLETIONS, IV_BATCH_CHAT, IV_BATCH_RESPONSES } api;
 } iv_batch_request;
 
 /* root and id are good also where it fails; the caller lets go of root (json_decref, NULL is fine). */
 iv_status iv_batch_line_read(iv_batch_lines *l, size_t place, iv_batch_request *out, iv_error *err);
 
 /* Opens the output, alone, behind its last whole line: *kept lines that answer the first of the input. Another file is
- * refused and stays as it is. */
+ * refused and stays as it is. Standard output is taken as it is: nothing is kept. */
 iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err);
 
 #endif

@@ -205,6 +205,7 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner,
     if (t) t->request = iv_bridge_copy_request(request);
     if (t && t->request) {
         t->bytes = request->text_bytes + request->id_count * sizeof *request->ids; /* as copied: no overflow */
+        if (request->constraint_text) t->bytes += strlen(request->constraint_text);
         return enter(b, t, id, err);
     }
     free_new_ticket(t);

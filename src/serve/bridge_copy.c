@@ -35,7 +35,7 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     bool good = measure(&total, r->stop_count, sizeof *r->stop) && measure(&total, r->id_count, sizeof *r->ids) &&
                 measure(&total, r->logit_bias_count, sizeof *r->logit_bias) &&
                 measure(&total, r->stop_id_count, sizeof *r->stop_ids) && measure(&total, r->text_bytes, 1) &&
-                measure(&total, 1, 1);
+                measure(&total, 1, 1) && measure(&total, text_room(r->constraint_text), 1);
     for (size_t i = 0; good && i < r->stop_count; i++) good = measure(&total, text_room(r->stop[i]), 1);
     iv_request *copy = good ? malloc(total) : NULL;
     if (!copy) return NULL;
@@ -47,6 +47,7 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     copy->logit_bias = put(&at, r->logit_bias, r->logit_bias_count * sizeof *r->logit_bias);
     copy->stop_ids = put(&at, r->stop_ids, r->stop_id_count * sizeof *r->stop_ids);
     copy->text = put_text(&at, r->text, r->text_bytes);
+    copy->constraint_text = put_text(&at, r->constraint_text, r->constraint_text ? strlen(r->constraint_text) : 0);
     for (size_t i = 0; i < r->stop_count; i++) stop[i] = put_text(&at, r->stop[i], strlen(r->stop[i]));
     copy->stop = stop;
     return copy;

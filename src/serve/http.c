@@ -1,11 +1,7 @@
-/* http.c: the server's loop: listening, accepting, watching, draining. */
+/* http.c: the server's loop: its work, watching, draining. */
 #include "serve/http_connection.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ACCEPTS_AT_ONCE = 64, FILES_BESIDES = 128 };
+enum { FILES_BESIDES = 128 };
 
 uint64_t iv_http_now_us(void) {
     struct timespec t;
@@ -81,69 +77,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg) {
     if (read(fd, &count, sizeof count) == sizeof count) event_base_loopbreak(h->base);
 }
 
-/* ---- accepting */
-
-static void on_accept_again(evutil_socket_t fd, short what, void *arg) {
-    (void)fd, (void)what;
-    iv_http *h = arg;
-    if (h->listener >= 0) event_add(h->accepting, NULL);
-}
-
-static void on_accept(evutil_socket_t fd, short what, void *arg) {
-    (void)what;
-    iv_http *h = arg;
-    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-            struct timeval soon = {.tv_usec = IV_HTTP_ACCEPT_RETRY_MS * 1000};
-            event_del(h->accepting); /* it would fire at once, and again */
-            event_add(h->accept_again, &soon);
-            return;
-        }
-        if (client < 0) return;
-        if (h->connection_count >= h->o.connections_max + IV_HTTP_REFUSALS_MAX)
-            close(client);
-        else
-            iv_connection_open(h, client);
-    }
-}
-
 /* ---- opening */
-
-/* Options that accepted sockets inherit: no delay; a dead peer found within two minutes; and what a peer does not take
- * waits with us, who see it, rather than with the kernel. */
-static void set_options(int fd) {
-    const int on = 1, idle_s = 60, between_s = 15, probes = 4, unsent = IV_HTTP_UNSENT_BYTES;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
-}
-
-static iv_status listen_at(const char *host, uint16_t port, int *out, iv_error *err) {
-    char service[8];
-    snprintf(service, sizeof service, "%u", (unsigned)port);
-    struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
-    int code = getaddrinfo(host, service, &want, &found);
-    if (code) return iv_fail(err, IV_IO, "%s: %s", host, gai_strerror(code));
-    int fd = -1, why = 0;
-    for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd >= 0) set_options(fd);
-        if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, IV_HTTP_BACKLOG)) {
-            why = errno;
-            if (fd >= 0) close(fd);
-            fd = -1;
-        }
-    }
-    freeaddrinfo(found);
-    if (fd < 0) return iv_fail(err, IV_IO, "cannot listen on %s port %u: %s", host, (unsigned)port, strerror(why));
-    *out = fd;
-    return IV_OK;
-}
 
 /* Each connection is a file; the usual limit of 1,024 is for programs that have few. */
 static void allow_files(size_t connections) {
@@ -181,10 +115,7 @@ static iv_status make_events(iv_http *h, iv_error *err) {
     if (!h->base || h->waker < 0) return iv_fail(err, IV_IO, "cannot make an event loop: %s", strerror(errno));
     h->working = event_new(h->base, -1, 0, on_work, h);
     h->waking = event_new(h->base, h->waker, EV_READ | EV_PERSIST, on_wake, h);
-    h->accepting = event_new(h->base, h->listener, EV_READ | EV_PERSIST, on_accept, h);
-    h->accept_again = event_new(h->base, -1, 0, on_accept_again, h);
-    if (!h->working || !h->waking || !h->accepting || !h->accept_again || event_add(h->waking, NULL) ||
-        event_add(h->accepting, NULL))
+    if (!h->working || !h->waking || event_add(h->waking, NULL) || !iv_http_accept(h))
         return iv_fail(err, IV_NO_MEMORY, "no memory for the events of a server");
     return IV_OK;
 }
@@ -195,7 +126,7 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     IV_TRY(check_options(o, err));
     iv_http *h = calloc(1, sizeof *h);
     if (!h) return iv_fail(err, IV_NO_MEMORY, "no memory for a server");
-    *h = (iv_http){.o = *o, .routes = routes, .route_count = count, .user = user, .listener = -1, .waker = -1};
+    *h = (iv_http){.o = *o, .routes = routes, .route_count = count, .user = user, .waker = -1};
     h->o.host = h->o.api_key = h->o.admin_key = h->o.allowed_origins = NULL;
     h->has_api_key = o->api_key, h->has_admin_key = o->admin_key;
     if (o->api_key) iv_http_key_digest(o->api_key, h->api_key);
@@ -207,7 +138,7 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     iv_status status = IV_OK;
     if (!h->scratch || (o->allowed_origins && !h->allowed_origins))
         status = iv_fail(err, IV_NO_MEMORY, "no memory for a server");
-    if (status == IV_OK) status = listen_at(o->host, o->port, &h->listener, err);
+    if (status == IV_OK) status = iv_http_listen(h, o->host, o->port, err);
     if (status == IV_OK) status = make_events(h, err);
     if (status != IV_OK) {
         iv_http_close(h);
@@ -215,14 +146,6 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     }
     *out = h;
     return IV_OK;
-}
-
-uint16_t iv_http_port(const iv_http *h) {
-    struct sockaddr_storage a = {0};
-    socklen_t n = sizeof a;
-    if (h->listener < 0 || getsockname(h->listener, (struct sockaddr *)&a, &n)) return 0;
-    if (a.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)(const void *)&a)->sin_port);
 }
 
 size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
@@ -241,15 +164,6 @@ void iv_http_stop(iv_http *h) {
     (void)wrote; /* full means that it is awake */
 }
 
-/* Sockets in the backlog that were not accepted are reset by this: they were never promised anything. */
-static void stop_listening(iv_http *h) {
-    if (h->accepting) event_free(h->accepting);
-    if (h->accept_again) event_free(h->accept_again);
-    h->accepting = h->accept_again = NULL;
-    if (h->listener >= 0) close(h->listener);
-    h->listener = -1;
-}
-
 static void on_drain_end(evutil_socket_t fd, short what, void *arg) {
     (void)fd, (void)what;
     iv_http *h = arg;
@@ -260,7 +174,7 @@ static void on_drain_end(evutil_socket_t fd, short what, void *arg) {
 void iv_http_drain(iv_http *h, uint32_t deadline_ms) {
     if (h->draining) return;
     h->draining = true;
-    stop_listening(h);
+    iv_http_stop_listening(h);
     struct timeval t = {.tv_sec = deadline_ms / 1000, .tv_usec = deadline_ms % 1000 * 1000};
     h->drain_end = event_new(h->base, -1, 0, on_drain_end, h);
     if (!h->drain_end || event_add(h->drain_end, &t)) h->drain_passed = true;
@@ -305,7 +219,7 @@ iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), voi
 /* Everybody who still waits for an answer is told that it will not come. */
 void iv_http_close(iv_http *h) {
     if (!h) return;
-    stop_listening(h);
+    iv_http_stop_listening(h);
     while (h->connections) iv_connection_lose(h->connections, false);
     while (h->work || h->gone) serve_work(h);
     while (h->exchanges) iv_exchange_call_gone(h->exchanges); /* those that nobody wanted to hear of */

@@ -16,6 +16,7 @@ typedef enum iv_http_access {
     IV_HTTP_OPEN,  /* anybody: health */
     IV_HTTP_KEY,   /* the API key, if there is one */
     IV_HTTP_ADMIN, /* the admin key; without one the route is off (403) */
+    IV_HTTP_CACHE, /* like ADMIN; with options.open_cache like KEY */
 } iv_http_access;
 
 typedef struct iv_http_route {
@@ -26,9 +27,10 @@ typedef struct iv_http_route {
 } iv_http_route;
 
 typedef struct iv_http_options {
-    const char *host;                   /* "127.0.0.1" */
+    const char *host;                   /* "127.0.0.1"; of a name all addresses */
     uint16_t port;                      /* 0: any free one, see iv_http_port */
     const char *api_key, *admin_key;    /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    bool open_cache;                    /* routes that can only make others wait, not change what they get */
     const char *allowed_origins;        /* for browsers: "*", or origins with commas; NULL: none */
     size_t connections_max;             /* 4096; more are refused with 503 */
     size_t head_bytes_max;              /* 16 KiB */
@@ -41,10 +43,14 @@ typedef struct iv_http_options {
 
 void iv_http_options_init(iv_http_options *o);
 
-/* Binds and listens (backlog 4096). IV_IO names address and reason. */
+/* Binds and listens (backlog 4096) on every address that the host has, on one port. An address that this machine does
+ * not have is passed over while there is another; one that is taken is an error. IV_IO names address and reason. */
 iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, size_t count, void *user, iv_http **out,
                        iv_error *err);
 uint16_t iv_http_port(const iv_http *h);
+/* The i-th address it listens on, as digits; false: there are no more. */
+enum { IV_HTTP_LISTENERS_MAX = 16, IV_HTTP_ADDRESS_BYTES = 80 };
+bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]);
 /* Runs the loop until iv_http_stop. */
 iv_status iv_http_run(iv_http *h, iv_error *err);
 /* From the loop's thread: takes no more connections, answers new requests with 503, ends when the open exchanges have

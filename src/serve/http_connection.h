@@ -102,8 +102,13 @@ struct iv_http {
     size_t route_count;
     void *user;
     struct event_base *base;
-    int listener, waker;
-    struct event *accepting, *accept_again, *waking, *working, *drain_end;
+    struct {
+        int fd;
+        struct event *accepting;
+    } listeners[IV_HTTP_LISTENERS_MAX];
+    size_t listener_count;
+    int waker;
+    struct event *accept_again, *waking, *working, *drain_end;
     iv_http_watcher *watchers;
     iv_connection *connections, *work;
     iv_exchange *exchanges, *gone;
@@ -119,6 +124,11 @@ struct iv_http {
 uint64_t iv_http_now_us(void);
 static inline uint64_t iv_http_now_ms(void) { return iv_http_now_us() / 1000; }
 void iv_http_wake_work(iv_http *h); /* iv_http_serve_work soon, from the loop */
+
+/* ---- http_listen.c */
+iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *err);
+bool iv_http_accept(iv_http *h);         /* on all listeners, once there is a loop; false: no memory */
+void iv_http_stop_listening(iv_http *h); /* sockets in the backlogs are reset: they were never promised anything */
 
 /* ---- http_connection.c */
 bool iv_connection_open(iv_http *h, int fd); /* takes the socket, also when it fails */

@@ -66,6 +66,7 @@ static bool same_key(const uint8_t key[32], const char *given) {
 
 /* 0, or the status to refuse with and *why. */
 static int check_key(const iv_http *h, const iv_exchange *x, iv_http_access access, const char **why) {
+    if (access == IV_HTTP_CACHE) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
     if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && !h->has_api_key)) return 0;
     if (access == IV_HTTP_ADMIN && !h->has_admin_key) {
         *why = "this route is off: the server was started without an admin key";

@@ -1,8 +1,10 @@
 /* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal when what was accepted is
  * answered, or when the engine is lost. All of it on one thread but the engine. */
 #include "serve/server.h"
+#include "serve/api/admin.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
+#include "serve/page/page.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +14,7 @@
 enum {
     PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
     TICK_MS = 1000,
+    WORK_THREADS = 4,     /* for chat templates: mostly idle */
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
     QUEUED_REQUESTS = 1024
 };
@@ -45,6 +48,8 @@ static void on_reports(void *user) {
     for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++)
         iv_server_take_report(&l->server, &report);
 }
+
+static void on_work(void *user) { iv_work_take(((loop *)user)->server.work); }
 
 static void on_signal(void *user) {
     loop *l = user;
@@ -134,6 +139,17 @@ static void say_defaults(const loop *l) {
     if (n) iv_log(l->server.o, "info", "defaults", "generation_config.json sets %s, where a request does not", line);
 }
 
+/* What a name stood for: " (127.0.0.1, ::1)". */
+static void list_addresses(const loop *l, char *out, size_t room) {
+    char address[IV_HTTP_ADDRESS_BYTES];
+    size_t n = 0;
+    *out = 0;
+    for (size_t i = 0; n < room && iv_http_address(l->server.http, i, address); i++)
+        if (i || strcmp(address, l->server.o->http.host) != 0)
+            n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : " (", address);
+    if (n && n + 1 < room) snprintf(out + n, room - n, ")");
+}
+
 static void say_hello(const loop *l) {
     const iv_server_options *o = l->server.o;
     const iv_engine_info *i = iv_bridge_info(l->server.bridge);
@@ -147,19 +163,24 @@ static void say_hello(const loop *l) {
     if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&
         strcmp(o->http.host, "localhost") != 0)
         iv_log(o, "warning", "open", "no API key: whoever reaches this address may use it");
-    iv_log(o, "info", "listening", "listening on http://%s%s%s:%u", bare ? "" : "[", o->http.host, bare ? "" : "]",
-           (unsigned)iv_http_port(l->server.http));
+    char list[400];
+    list_addresses(l, list, sizeof list);
+    iv_log(o, "info", "listening", "listening on http://%s%s%s:%u%s", bare ? "" : "[", o->http.host, bare ? "" : "]",
+           (unsigned)iv_http_port(l->server.http), list);
 }
 
 static iv_status open_loop(loop *l, iv_error *err) {
     const iv_server_options *o = l->server.o;
     iv_http_options http = o->http;
     if (o->log_requests) http.log = on_exchange;
+    IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
+    IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
     IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_work_fd(l->server.work), on_work, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
@@ -182,7 +203,9 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
         status = iv_fail(err, IV_IO, "the engine is lost: %.900s", stats.why);
     }
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
+    iv_work_close(l.server.work); /* what it still does uses the bridge's words */
     iv_bridge_close(l.server.bridge);
+    iv_admin_close(&l.server); /* no report comes any more */
     iv_metrics_close(l.server.metrics);
     if (status == IV_OK && l.server.draining) iv_log(o, "info", "end", "drained");
     return status;

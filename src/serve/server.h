@@ -4,6 +4,7 @@
 
 #include "serve/bridge.h"
 #include "serve/http.h"
+#include "serve/work.h"
 
 typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
 
@@ -11,6 +12,7 @@ typedef struct iv_server_options {
     iv_http_options http;
     iv_bridge_options bridge;
     const char *served_model_name; /* what /v1/models says; NULL: the model's directory name */
+    const char *proof_urls;        /* servers that the page compares with: origins with commas; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
     uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
@@ -35,9 +37,11 @@ typedef struct iv_server {
     iv_http *http;
     iv_bridge *bridge;
     iv_metrics *metrics;
+    iv_work *work; /* what may take long; NULL: at once, on this thread */
     const char *model_name;
     bool draining;
-    struct iv_task *tasks; /* api/task.c: those that wait for the engine; NULL at first */
+    struct iv_task *tasks;         /* api/task.c: those that wait for the engine; NULL at first */
+    struct iv_admin_order *orders; /* api/admin.c: those whose report has not come; NULL at first */
 } iv_server;
 
 /* api/routes.c: every route of the server. */

@@ -172,6 +172,25 @@ static iv_status byte_level_token(iv_decode_run *run, size_t step) {
     return st->bytes.len ? settle_bytes(run, step, false) : IV_OK;
 }
 
+bool iv_decode_spelled(const iv_decoder *d, iv_str token, iv_buf *out, bool *told) {
+    size_t before = out->len;
+    bool mapped = d->count == 1 && d->steps[0].kind == IV_DECODE_BYTE_LEVEL, fallback = false;
+    for (size_t i = 0; i < d->count; i++) fallback |= d->steps[i].kind == IV_DECODE_BYTE_FALLBACK;
+    int byte = fallback ? byte_token(token.data, token.len) : -1;
+    *told = mapped || byte >= 0;
+    if (byte >= 0) return iv_buf_putc(out, (char)byte);
+    for (size_t i = 0; mapped && i < token.len;) {
+        uint32_t cp;
+        i += iv_utf8_decode((const uint8_t *)token.data + i, token.len - i, &cp);
+        int one = iv_byte_level_decode(cp);
+        mapped = one >= 0;
+        if (mapped && !iv_buf_putc(out, (char)one)) return false;
+    }
+    if (mapped || !*told) return true;
+    out->len = before; /* an added token: its text as it is */
+    return iv_buf_append(out, token.data, token.len);
+}
+
 /* ---- Strip ---- */
 
 /* Characters equal to content are dropped at the left, at most start of them, and held back, in case they end

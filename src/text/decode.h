@@ -46,6 +46,9 @@ void iv_decode_end(iv_decode_run *run);
 /* Makes room for tokens of so many bytes. */
 bool iv_decode_reserve(iv_decode_run *run, size_t bytes);
 
+/* Appends the bytes of a token whose text alone says them: *told. False: no memory. */
+bool iv_decode_spelled(const iv_decoder *d, iv_str token, iv_buf *out, bool *told);
+
 /* Each appends to out. After a flush the run may only be ended. */
 iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_error *err);
 iv_status iv_decode_flush(iv_decode_run *run, iv_buf *out, iv_error *err);

@@ -324,4 +324,12 @@ bool iv_tokenizer_is_special(const iv_tokenizer *t, int32_t id) {
     return id >= 0 && (size_t)id < t->spec.id_count && (t->special[id / 8] >> (id % 8) & 1);
 }
 
+bool iv_tokenizer_spelled_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *told) {
+    *told = false;
+    if (id < 0 || (size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return true;
+    const normal_form key = {.id = id}, *form = NULL;
+    if (t->form_count) form = bsearch(&key, t->forms, t->form_count, sizeof key, compare_forms);
+    return iv_decode_spelled(&t->decoder, form ? form->text : t->spec.by_id[id], out, told);
+}
+
 void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]) { memcpy(out, t->digest, 32); }

@@ -279,6 +279,111 @@ static void more_than_fit(void **state) {
     expect_counts("5 answered now, 0 refused");
 }
 
+#define RESPONSE_BODY "{\"input\":\"What is 2 + 3?\",\"max_output_tokens\":30,\"seed\":4}"
+#define RESPONSE_LINE \
+    "{\"custom_id\":\"three\",\"method\":\"POST\",\"url\":\"/v1/responses\",\"body\":" RESPONSE_BODY "}\n"
+
+static void copy_digest(json_t *body, char out[80]) {
+    const char *digest = text_of(json_object_get(body, "invar"), "digest");
+    assert_true(digest && strlen(digest) < 80);
+    memcpy(out, digest, strlen(digest) + 1);
+}
+
+/* /v1/responses: the server's own bits. */
+static void responses(void **state) {
+    (void)state;
+    char wanted[80], found[80];
+    uint16_t port = 0;
+    pid_t pid = serve(&port);
+    json_t *whole = ask(port, "/v1/responses", RESPONSE_BODY);
+    kill(pid, SIGTERM);
+    finish(pid);
+    forget();
+    write_file("in.jsonl", RESPONSE_LINE, strlen(RESPONSE_LINE));
+    BATCH();
+    expect_counts("1 lines: 0 answered before, 1 answered now, 0 refused");
+    read_back("out.jsonl", first);
+    json_t *answer = answer_of(first, 0), *body = body_of(answer, 200);
+    assert_string_equal(text_of(body, "object"), "response");
+    copy_digest(whole, wanted), copy_digest(body, found);
+    assert_string_equal(wanted, found);
+    json_t *a = json_object_get(whole, "output"), *b = json_object_get(body, "output");
+    assert_int_equal(json_array_size(a), json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++)
+        assert_true(json_equal(json_object_get(json_array_get(a, i), "content"),
+                               json_object_get(json_array_get(b, i), "content")));
+    json_decref(whole), json_decref(answer);
+}
+
+/* In a pipe: what a file would hold comes out, but for ids and times; nothing is kept, so that again it is all anew. */
+static void standard_input_and_output(void **state) {
+    (void)state;
+    static const char in[] = CHAT_LINE("one") "\n" TEXT_LINE("two") RESPONSE_LINE;
+    char digests[3][80], found[80];
+    forget();
+    write_file("in.jsonl", in, strlen(in));
+    BATCH();
+    expect_counts("3 answered now, 0 refused");
+    read_back("out.jsonl", first);
+    for (size_t i = 0; i < 3; i++) {
+        json_t *answer = answer_of(first, i);
+        copy_digest(body_of(answer, 200), digests[i]);
+        json_decref(answer);
+    }
+    for (int run = 0; run < 2; run++) {
+        RUN_WITH(in, "batch", "tiny-math", "-i", "-", "-o", "-", "--max-model-len", "256");
+        expect_counts("3 lines: 0 answered before, 3 answered now, 0 refused");
+        for (size_t i = 0; i < 3; i++) {
+            json_t *answer = answer_of(came.out, i);
+            copy_digest(body_of(answer, 200), found);
+            assert_string_equal(found, digests[i]);
+            json_decref(answer);
+        }
+    }
+    forget();
+    RUN_WITH(in, "batch", "tiny-math", "-i", "-", "-o", in_folder("out.jsonl"), "--max-model-len", "256");
+    expect_counts("0 answered before, 3 answered now");
+    RUN_WITH(in, "batch", "tiny-math", "-i", "-", "-o", in_folder("out.jsonl"), "--max-model-len", "256");
+    expect_counts("3 answered before, 0 answered now");
+    RUN_WITH("\n", "batch", "tiny-math", "-i", "-", "-o", "-");
+    expect_error(1, "standard input: wanted lines with requests");
+}
+
+/* A reader that has gone ends it, without a word. */
+static void reader_that_leaves(void **state) {
+    (void)state;
+    int ends[2];
+    static const char in[] = CHAT_LINE("one") TEXT_LINE("two");
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    finish(start(in, ends[1], (const char *const[]){"batch", "tiny-math", "-i", "-", "-o", "-", NULL}));
+    close(ends[1]);
+    assert_int_equal(came.code, 1);
+    assert_string_equal(came.err, "");
+}
+
+/* Also while it waits for requests that do not come. */
+static void interrupted_while_it_reads(void **state) {
+    (void)state;
+    int status, ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[0], 0);
+        close(ends[1]);
+        send_to(2, in_folder("err"), O_WRONLY | O_CREAT | O_TRUNC);
+        execl(INVAR_BINARY, INVAR_BINARY, "batch", "tiny-math", "-i", "-", "-o", "-", (char *)NULL);
+        _exit(99);
+    }
+    usleep(500000); /* the model takes some milliseconds */
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    close(ends[0]), close(ends[1]);
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"));
@@ -297,10 +402,16 @@ static void what_cannot_start(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_as_the_server), cmocka_unit_test(goes_on_after_a_cut),
-        cmocka_unit_test(other_files_stay),      cmocka_unit_test(wrong_lines_are_answered),
-        cmocka_unit_test(order_and_interrupt),   cmocka_unit_test(more_than_fit),
-        cmocka_unit_test(what_cannot_start)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(answers_as_the_server),
+                                       cmocka_unit_test(goes_on_after_a_cut),
+                                       cmocka_unit_test(other_files_stay),
+                                       cmocka_unit_test(wrong_lines_are_answered),
+                                       cmocka_unit_test(order_and_interrupt),
+                                       cmocka_unit_test(more_than_fit),
+                                       cmocka_unit_test(responses),
+                                       cmocka_unit_test(standard_input_and_output),
+                                       cmocka_unit_test(reader_that_leaves),
+                                       cmocka_unit_test(interrupted_while_it_reads),
+                                       cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

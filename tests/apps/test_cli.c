@@ -376,6 +376,41 @@ static void stops_where_told(void **state) {
     assert_non_null(strstr(came.err, "finish length"));
 }
 
+static void answers_are_held_to_a_schema(void **state) {
+    (void)state;
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"maximum\":99}},"
+                                 "\"required\":[\"n\"]}";
+    static const char broken[] = "{\"not\":{}}";
+    char path[200], receipt[200];
+    snprintf(path, sizeof path, "%s", in_folder("schema.json"));
+    snprintf(receipt, sizeof receipt, "%s", in_folder("receipt.json"));
+    write_file("schema.json", schema, strlen(schema));
+    RUN("generate", "tiny-math", "-p", "2 + 2", "--json-schema", path, "--seed", "3", "--max-tokens", "60", "--quiet");
+    expect_ok();
+    json_t *v = expect_json();
+    assert_true(json_is_integer(json_object_get(v, "n")) && json_object_size(v) == 1);
+    json_decref(v);
+    char *first = strdup(came.out);
+    RUN("generate", "tiny-math", "-p", "2 + 2", "--json-schema", schema, "--seed", "3", "--max-tokens", "60", "--quiet",
+        "--receipt", receipt);
+    expect_ok();
+    assert_string_equal(came.out, first);
+    free(first);
+    RUN("replay", receipt);
+    expect_ok();
+    RUN("generate", "tiny-math", "-p", "2 + 2", "--regex", "(yes|no)!{2}", "--seed", "1", "--quiet");
+    expect_ok();
+    assert_true(strcmp(came.out, "yes!!") == 0 || strcmp(came.out, "no!!") == 0);
+    RUN("generate", "tiny-math", "-p", "2", "--regex", "a", "--json-schema", "{}");
+    expect_error(2, "--regex: not beside --json-schema");
+    RUN("generate", "tiny-math", "-p", "2", "--json-schema", "nowhere.json");
+    expect_error(1, "nowhere.json");
+    RUN("generate", "tiny-math", "-p", "2", "--json-schema", broken);
+    expect_error(1, "json_schema: #/not: this keyword is not supported");
+    RUN("generate", "tiny-math", "-p", "2", "--regex", "a(");
+    expect_error(1, "regex: at byte 1");
+}
+
 static void logprobs_as_a_table(void **state) {
     (void)state;
     RUN("generate", "tiny-math", "-p", "2 + 2 =", "--temperature", "0", "--max-tokens", "2", "--logprobs", "1");
@@ -571,6 +606,7 @@ int main(void) {
         cmocka_unit_test(json_says_it_all),
         cmocka_unit_test(prompts_come_from_anywhere),
         cmocka_unit_test(stops_where_told),
+        cmocka_unit_test(answers_are_held_to_a_schema),
         cmocka_unit_test(logprobs_as_a_table),
         cmocka_unit_test(a_reader_that_left),
         cmocka_unit_test(a_full_disk),

@@ -231,6 +231,8 @@ static void what_cannot_start(void **state) {
     expect_error(2, "--admin-api-key: wanted visible ASCII");
     RUN("serve", "tiny-math", "--max-queued-requests", "0");
     expect_error(2, "--max-queued-requests: wanted a whole number from 1");
+    RUN("serve", "tiny-math", "--port", "0", "--proof-urls", "http://a:1,http://b/path");
+    expect_error(1, "proof-urls: wanted http://HOST[:PORT] or https, without a path, found \"http://b/path\"");
     RUN("serve", "tiny-math", "--metrics-compat", "other");
     expect_error(2, "--metrics-compat: wanted one of: vllm sglang, found 'other'");
 }

@@ -1,5 +1,5 @@
 /* Real clients against `invar serve`: the programs of tests/clients, each told where the server is. One whose package
- * is not here says so and is skipped. */
+ * is not here says so and is skipped; $INVAR_PYTHON is the Python that has them. */
 #include "program.h"
 
 enum { START_MS = 20000, STEP_MS = 10, SKIPPED_CODE = 77 };
@@ -34,6 +34,11 @@ static int stop_server(void **state) {
     return remove_folder(state) || came.code;
 }
 
+static const char *python(void) {
+    const char *named = getenv("INVAR_PYTHON");
+    return named && *named ? named : "python3";
+}
+
 static void run_client(const char *name) {
     char relative[64];
     snprintf(relative, sizeof relative, "tests/clients/%.40s", name);
@@ -45,8 +50,9 @@ static void run_client(const char *name) {
         putenv(url);
         putenv((char[]){"INVAR_ADMIN_KEY=admin"});
         putenv((char[]){"PYTHONDONTWRITEBYTECODE=1"});
+        putenv((char[]){"INVAR_BINARY=" INVAR_BINARY});
         dup2(1, 2);
-        execlp("python3", "python3", path, (char *)NULL);
+        execlp(python(), python(), path, (char *)NULL);
         _exit(SKIPPED_CODE);
     }
     int status;
@@ -73,6 +79,17 @@ static void lm_eval(void **state) {
     run_client("lm_eval_style.py");
 }
 
+/* These two are other projects' own programs, and start servers of their own. */
+static void sglang_script(void **state) {
+    (void)state;
+    run_client("sglang_script.py");
+}
+
+static void lm_eval_harness(void **state) {
+    (void)state;
+    run_client("lm_eval_harness.py");
+}
+
 static void disconnects(void **state) {
     (void)state;
     run_client("disconnects.py");
@@ -88,7 +105,7 @@ static void failure_is_seen(void **state) {
     if (pid == 0) {
         putenv(url);
         close(1), close(2);
-        execlp("python3", "python3", source_path("tests/clients/lm_eval_style.py"), (char *)NULL);
+        execlp(python(), python(), source_path("tests/clients/lm_eval_style.py"), (char *)NULL);
         _exit(1);
     }
     int status;
@@ -99,8 +116,9 @@ static void failure_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lm_eval),     cmocka_unit_test(sglang_modes),    cmocka_unit_test(openai_package),
-        cmocka_unit_test(disconnects), cmocka_unit_test(failure_is_seen),
+        cmocka_unit_test(lm_eval),         cmocka_unit_test(sglang_modes),  cmocka_unit_test(openai_package),
+        cmocka_unit_test(disconnects),     cmocka_unit_test(sglang_script), cmocka_unit_test(lm_eval_harness),
+        cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }

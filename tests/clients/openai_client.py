@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
+from typing import Literal, Optional
 
-from support import ADMIN_KEY, API_KEY, URL, call, check, main, skip
+from support import ADMIN_KEY, API_KEY, URL, call, check, main, post, skip
 
 try:
     import openai
@@ -178,6 +180,85 @@ def test_stop():
     check(r.choices[0].text.startswith(cut.choices[0].text) and stop not in cut.choices[0].text)
 
 
+def post_text(path, body):
+    status, answer = call("POST", path, body)
+    check(status == 200, answer)
+    return answer["prompt"]
+
+
+def test_response_format():
+    try:
+        import pydantic
+    except ImportError:
+        print("SKIPPED: no package pydantic")
+        return
+
+    class Part(pydantic.BaseModel):
+        name: str = pydantic.Field(max_length=8)
+        count: int = pydantic.Field(ge=1, le=99)
+
+    class Plan(pydantic.BaseModel):
+        parts: list[Part] = pydantic.Field(min_length=1, max_length=3)
+        state: Literal["open", "closed"]
+        note: Optional[str] = pydantic.Field(max_length=10)
+
+    for seed in range(6):
+        arguments = dict(model=MODEL, messages=QUESTION, max_tokens=500, seed=seed, temperature=1.3)
+        r = client.chat.completions.parse(response_format=Plan, **arguments)
+        c = r.choices[0]
+        check(c.finish_reason == "stop" and isinstance(c.message.parsed, Plan), c)
+        again = client.chat.completions.parse(response_format=Plan, **arguments)
+        check(again.invar["digest"] == r.invar["digest"] and again.choices[0].message.content == c.message.content)
+        with client.chat.completions.stream(response_format=Plan, **arguments) as stream:
+            check(stream.get_final_completion().choices[0].message.parsed == c.message.parsed)
+        free = client.chat.completions.create(**arguments)
+        check(free.invar["digest"] != r.invar["digest"], "the constraint changed nothing")
+    r = client.responses.parse(model=MODEL, input="What is 2 + 3?", text_format=Part, max_output_tokens=300)
+    check(r.status == "completed" and isinstance(r.output_parsed, Part), r)
+    r = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, response_format={"type": "json_object"}, max_tokens=400, seed=5
+    )
+    if r.choices[0].finish_reason == "stop":
+        check(isinstance(json.loads(r.choices[0].message.content), dict))
+
+
+def test_guided_names():
+    r = client.completions.create(model=MODEL, prompt="2 + 2 =", extra_body={"guided_choice": ["blue", "red"]})
+    check(r.choices[0].text in ("blue", "red") and r.choices[0].finish_reason == "stop")
+    r = client.completions.create(model=MODEL, prompt="2 +", extra_body={"structured_outputs": {"regex": "[a-c]{3}-\\d\\d"}})
+    check(re.fullmatch("[a-c]{3}-[0-9]{2}", r.choices[0].text), r.choices[0].text)
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}
+    r = client.completions.create(model=MODEL, prompt="2 +", max_tokens=40, extra_body={"guided_json": schema})
+    check(len(json.loads(r.choices[0].text)) == 2)
+    params = {"json_schema": json.dumps(schema), "max_new_tokens": 40}
+    r = post("/generate", {"text": ["2 +", "3 +"], "sampling_params": [params, {"regex": "z{2}", "max_new_tokens": 9}]})
+    check(len(json.loads(r[0]["text"])) == 2 and r[1]["text"] == "zz", r)
+
+
+def test_forced_calls():
+    def tool(name, **properties):
+        parameters = {"type": "object", "properties": properties, "required": list(properties)}
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+    tools = [tool("add", a={"type": "integer"}, b={"type": "integer"}), tool("half", x={"type": "number", "maximum": 9})]
+    for seed in range(4):
+        arguments = dict(model=MODEL, messages=QUESTION, tools=tools, seed=seed, max_tokens=400, temperature=1.2)
+        r = client.chat.completions.create(tool_choice="required", parallel_tool_calls=False, **arguments)
+        c = r.choices[0]
+        check(c.finish_reason == "tool_calls" and len(c.message.tool_calls) == 1 and c.message.content is None, c)
+        f = c.message.tool_calls[0].function
+        check(f.name in ("add", "half") and set(json.loads(f.arguments)) == ({"a", "b"} if f.name == "add" else {"x"}))
+        named = {"type": "function", "function": {"name": "half"}}
+        r = client.chat.completions.create(tool_choice=named, **arguments)
+        f = r.choices[0].message.tool_calls[0].function
+        check(f.name == "half" and json.loads(f.arguments)["x"] <= 9, f)
+    flat = [{"type": "function"} | t["function"] for t in tools]
+    named = {"type": "function", "name": "half"}
+    r = client.responses.create(model=MODEL, input="What is 2 + 3?", tools=flat, tool_choice=named, max_output_tokens=400)
+    calls = [item for item in r.output if item.type == "function_call"]
+    check(len(calls) == 1 and calls[0].name == "half" and json.loads(calls[0].arguments)["x"] <= 9, r.output)
+
+
 def refused(wanted, **arguments):
     arguments = dict(model=MODEL, messages=QUESTION, max_tokens=2) | arguments
     try:
@@ -194,10 +275,15 @@ def test_refusals():
     refused("n", n=0)
     refused("top_logprobs", top_logprobs=3)
     refused("nonsense", extra_body={"nonsense": 1})
-    refused("response_format", response_format={"type": "json_object"})
+    refused("response_format.type", response_format={"type": "yaml"})
+    unsupported = {"name": "x", "schema": {"properties": {"a": {"multipleOf": 3}}}}
+    refused("json_schema", response_format={"type": "json_schema", "json_schema": unsupported})
+    refused("guided_choice", extra_body={"guided_choice": ["a"], "guided_regex": "a"})
     refused("messages[0].content[0].type", messages=[{"role": "user", "content": [{"type": "image_url"}]}])
     refused("messages[0].role", messages=[{"role": "nobody", "content": "x"}])
-    refused("tool_choice", tool_choice="required", tools=[{"type": "function", "function": {"name": "f"}}])
+    refused("tool_choice", tool_choice="required")
+    named = {"type": "function", "function": {"name": "g"}}
+    refused("tool_choice", tool_choice=named, tools=[{"type": "function", "function": {"name": "f"}}])
     refused("max_tokens", max_tokens=0)
     try:
         client.chat.completions.create(model="another", messages=QUESTION)
@@ -233,6 +319,60 @@ def test_responses_stream():
     check(last.output[0].type == "reasoning" and last.output[0].content[0].text == reasoning)
     with client.responses.stream(**arguments) as stream:
         check(stream.get_final_response().output_text == text)
+
+
+TOOL = {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+
+
+def test_responses_tools():
+    """Items of calls and their outputs are the messages of a chat: the same prompt, the same bits."""
+    call_item = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 12}'}
+    items = [QUESTION[0], call_item, {"type": "function_call_output", "call_id": "call_1", "output": "42"}]
+    asked_call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 12}'}}
+    messages = [QUESTION[0], {"role": "assistant", "content": "", "tool_calls": [asked_call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "42"}]
+    r = client.responses.create(model=MODEL, input=items, max_output_tokens=20, temperature=0, tools=[{"type": "function"} | TOOL])
+    chat = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0,
+                                          tools=[{"type": "function", "function": TOOL}])
+    check(r.usage.input_tokens == chat.usage.prompt_tokens and r.invar["digest"] == chat.invar["digest"])
+    check(r.tools[0].name == "add" and r.tool_choice == "auto")
+    again = client.responses.create(model=MODEL, input=[QUESTION[0], *[o.model_dump(exclude_none=True) for o in r.output],
+                                                        {"role": "user", "content": "And?"}], max_output_tokens=5)
+    check(again.usage.input_tokens > r.usage.output_tokens, "what came out goes in")
+
+
+def test_continue_final_message():
+    """A message that is continued: the prompt ends with its text, and the answer goes on as it did."""
+    whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=60, temperature=0,
+                                           extra_body={"return_token_ids": True})
+    text = whole.choices[0].message.content
+    begun = [QUESTION[0], {"role": "assistant", "content": text[: len(text) // 2]}]
+    go_on = {"continue_final_message": True, "add_generation_prompt": False, "return_token_ids": True}
+    r = client.chat.completions.create(model=MODEL, messages=begun, max_tokens=60, temperature=0, extra_body=go_on)
+    prompt = post_text("/detokenize", {"tokens": r.prompt_token_ids})
+    check(prompt.endswith("assistant\n" + text[: len(text) // 2]), prompt)
+    status, tokens = call("POST", "/tokenize", {"messages": begun, "continue_final_message": True})
+    check(status == 200 and tokens["tokens"] == r.prompt_token_ids, "without add_generation_prompt it is off")
+    again = client.completions.create(model=MODEL, prompt=r.prompt_token_ids, max_tokens=60, temperature=0)
+    check(again.invar["digest"] == r.invar["digest"])
+    refused("continue_final_message", extra_body={"continue_final_message": True, "add_generation_prompt": True})
+    refused("messages[1].content", messages=[QUESTION[0], {"role": "assistant", "content": None}],
+            extra_body={"continue_final_message": True})
+    thinking = [QUESTION[0], {"role": "assistant", "content": "<think>12 + "}]
+    r = client.chat.completions.create(model=MODEL, messages=thinking, max_tokens=60, temperature=0, extra_body=go_on)
+    check(r.choices[0].message.reasoning_content, "the text goes on inside of what reasons")
+
+
+def test_prompt_logprobs_of_streams():
+    """In the first event of each choice, and nowhere else."""
+    for create, more in ((client.completions.create, {"prompt": "2 + 2 = 4"}),
+                         (client.chat.completions.create, {"messages": QUESTION})):
+        arguments = dict(model=MODEL, max_tokens=4, temperature=0, extra_body={"prompt_logprobs": 2}, **more)
+        whole = create(**arguments)
+        place = (lambda r: r) if "messages" in more else (lambda r: r.choices[0])
+        events = [place(e) for e in create(**arguments, stream=True)]
+        check(events[0].prompt_logprobs == place(whole).prompt_logprobs and len(events[0].prompt_logprobs) > 3)
+        check(not any(hasattr(e, "prompt_logprobs") for e in events[1:]))
 
 
 def test_tokenizer_routes():

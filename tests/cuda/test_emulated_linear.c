@@ -65,6 +65,32 @@ static void family_has_the_laws_bits(const char *name, iv_gpu_family family, dou
     printf("%s: %zu runs, all the law's bits\n", name, family_runs[family]);
 }
 
+/* Large tiles that are all there, several to a CTA, with leaves long enough that the outputs of one are made while the
+ * next is multiplied. */
+static void wide_tiles_have_the_laws_bits(void **state) {
+    (void)state;
+    static iv_gpu_linear_config c[CONFIGS_MAX];
+    size_t runs = 0;
+    rng r = rng_start("emulated wide");
+    for (budget b = budget_of(6); has_time(&b) || runs < 2;) {
+        shape s = random_shape(&r, true);
+        s.arithmetic = IV_TC16, s.experts = 0, s.weighted = false;
+        s.leaves = 1 << rng_below(&r, 4), s.k = 320 * (size_t)s.leaves + 64 * rng_below(&r, 3);
+        s.rows = 256 + rng_below(&r, 20), s.n = 256 + 16 * rng_below(&r, 4);
+        if (s.k % (16 * (size_t)s.leaves)) s.k = 320 * (size_t)s.leaves;
+        problem p;
+        make_problem(&r, &s, &p);
+        size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), wide = 0;
+        for (size_t i = 0; i < n; i++)
+            if (c[i].tile_m == 128 && c[i].tile_n == 128 && c[i].variant >= 2) c[wide++] = c[i];
+        assert_int_not_equal(wide, 0);
+        try_config(&r, &p, &c[rng_below(&r, wide)]);
+        runs++;
+        free_problem(&p);
+    }
+    printf("emulated wide: %zu runs, all the law's bits\n", runs);
+}
+
 static void stream_has_the_laws_bits(void **state) {
     (void)state;
     family_has_the_laws_bits("emulated stream", IV_GPU_STREAM, 5);
@@ -222,8 +248,8 @@ int main(void) {
     is_hopper = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(stream_has_the_laws_bits),
-        cmocka_unit_test(wgmma_has_the_laws_bits), cmocka_unit_test(generic_has_the_laws_bits),
-        cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+        cmocka_unit_test(wgmma_has_the_laws_bits),     cmocka_unit_test(wide_tiles_have_the_laws_bits),
+        cmocka_unit_test(generic_has_the_laws_bits),   cmocka_unit_test(overlapping_layers_have_the_same_bits)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

@@ -22,7 +22,7 @@ static void few_rows_stream(void **state) {
     } row[] = {
         {1, 4096, 4096, 8, IV_GPU_STREAM},  {4, 4096, 12288, 8, IV_GPU_STREAM},  {1, 768, 4096, 8, IV_GPU_STREAM},
         {1, 4096, 1536, 1, IV_GPU_STREAM},  {1, 4096, 6144, 4, IV_GPU_STREAM},   {8, 4096, 4096, 8, IV_GPU_WGMMA},
-        {1, 6144, 4096, 8, IV_GPU_WGMMA},   {16, 24576, 4096, 8, IV_GPU_WGMMA},  {1, 151936, 4096, 8, IV_GPU_WGMMA},
+        {1, 6144, 4096, 8, IV_GPU_STREAM},  {16, 24576, 4096, 8, IV_GPU_WGMMA},  {1, 151936, 4096, 8, IV_GPU_WGMMA},
         {64, 4096, 12288, 8, IV_GPU_WGMMA}, {8192, 6144, 4096, 8, IV_GPU_WGMMA},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

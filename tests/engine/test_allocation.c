@@ -102,7 +102,38 @@ static void a_warm_step_takes_no_memory(void **state) {
     steps("ngram", 1, 9);
 }
 
+/* A constraint's states and masks are made when they are first met; the same answers again meet no new one. */
+static void a_known_constraint_takes_no_memory(void **state) {
+    (void)state;
+    iv_engine_options o = small_options();
+    o.max_num_seqs = SEQS, o.speculative = "ngram";
+    iv_engine *e = open_with(&o);
+    iv_error err;
+    uint64_t id;
+    size_t first = 0;
+    for (int again = 0; again < 2; again++) {
+        for (size_t i = 0; i < SEQS; i++) {
+            iv_request r = ask(e, "What is 2 + 3?", TOKENS);
+            r.constraint = i % 2 ? IV_CONSTRAINT_JSON_OBJECT : IV_CONSTRAINT_REGEX;
+            r.constraint_text = "([a-z]{2,9} [0-9]+, )*end", r.temperature = 1, r.seed = i;
+            ASSERT_OK(iv_engine_submit(e, &r, &id, &err), &err);
+        }
+        taken = 0, counting = true;
+        for (bool busy = true; busy;) {
+            ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+            for (iv_event v; iv_engine_next_event(e, &v);) {}
+        }
+        counting = false;
+        if (again == 0) first = taken;
+    }
+    printf("constraints: %zu allocations at first, %zu again\n", first, (size_t)taken);
+    assert_true(!COUNTS || first > 0);
+    assert_int_equal(taken, 0);
+    iv_engine_close(e);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_warm_step_takes_no_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_warm_step_takes_no_memory),
+                                       cmocka_unit_test(a_known_constraint_takes_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

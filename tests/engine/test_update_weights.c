@@ -41,6 +41,36 @@ static void note_name(const iv_engine *e, char name[400]) {
 }
 
 /* Old, new, old, new, with prefixes in the cache: each time the answers and the name of a fresh engine. */
+static void go_there_and_back(made_model models[2], iv_engine_options o) {
+    answer *want[2];
+    char names[2][400], name[400];
+    for (size_t m = 0; m < 2; m++) {
+        o.model = models[m].s.dir;
+        iv_engine *fresh = open_with(&o);
+        want[m] = answers_of(fresh);
+        note_name(fresh, names[m]);
+        iv_engine_close(fresh);
+    }
+    assert_string_not_equal(want[0][0].digest, want[1][0].digest); /* or nothing would be shown */
+    assert_string_not_equal(names[0], names[1]);
+    o.model = models[0].s.dir;
+    iv_engine *e = open_with(&o);
+    iv_engine_stats stats;
+    iv_error err;
+    for (size_t m = 0; m < 5; m++) {
+        if (m) ASSERT_OK(iv_engine_update_weights(e, models[m % 2].s.dir, &err), &err);
+        iv_engine_get_stats(e, &stats);
+        assert_true(stats.kv_pages_free == stats.kv_pages);
+        answer *a = answers_of(e);
+        assert_same_answers("after an update", want[m % 2], a);
+        note_name(e, name);
+        assert_string_equal(name, names[m % 2]);
+        answers_free(a, REQUESTS);
+    }
+    iv_engine_close(e);
+    for (size_t m = 0; m < 2; m++) answers_free(want[m], REQUESTS);
+}
+
 static void there_and_back(void **state) {
     (void)state;
     static const char *const numerics[] = {"invar", "bio", "vanilla"};
@@ -49,35 +79,32 @@ static void there_and_back(void **state) {
     for (size_t k = 0; k < 3 * RANK_COUNTS; k++) {
         iv_engine_options o = made_options(models[0].s.dir);
         o.tensor_parallel_size = rank_counts[k / 3], o.numerics = numerics[k % 3];
-        answer *want[2];
-        char names[2][400], name[400];
-        for (size_t m = 0; m < 2; m++) {
-            o.model = models[m].s.dir;
-            iv_engine *fresh = open_with(&o);
-            want[m] = answers_of(fresh);
-            note_name(fresh, names[m]);
-            iv_engine_close(fresh);
-        }
-        assert_string_not_equal(want[0][0].digest, want[1][0].digest); /* or nothing would be shown */
-        assert_string_not_equal(names[0], names[1]);
-        o.model = models[0].s.dir;
-        iv_engine *e = open_with(&o);
-        iv_engine_stats stats;
-        iv_error err;
-        for (size_t m = 0; m < 5; m++) {
-            if (m) ASSERT_OK(iv_engine_update_weights(e, models[m % 2].s.dir, &err), &err);
-            iv_engine_get_stats(e, &stats);
-            assert_true(stats.kv_pages_free == stats.kv_pages);
-            answer *a = answers_of(e);
-            assert_same_answers("after an update", want[m % 2], a);
-            note_name(e, name);
-            assert_string_equal(name, names[m % 2]);
-            answers_free(a, REQUESTS);
-        }
-        iv_engine_close(e);
-        for (size_t m = 0; m < 2; m++) answers_free(want[m], REQUESTS);
+        go_there_and_back(models, o);
     }
     made_close(&models[0]), made_close(&models[1]);
+}
+
+/* The same where the weights are copied over the old ones. */
+static void on_gpus(void **state) {
+    (void)state;
+    made_model models[2];
+    size_t met = 0;
+    make_two(&models[0], &models[1]);
+    for (size_t k = 0; k < RANK_COUNTS; k++) {
+        iv_engine_options o = made_options(models[0].s.dir);
+        iv_engine *e;
+        iv_error err;
+        o.device = "cuda", o.tensor_parallel_size = rank_counts[k];
+        if (iv_engine_open(&o, &e, &err) != IV_OK) {
+            printf("SKIPPED: %s\n", err.message);
+            break;
+        }
+        iv_engine_close(e);
+        go_there_and_back(models, o);
+        met++;
+    }
+    made_close(&models[0]), made_close(&models[1]);
+    if (met == 0) skip();
 }
 
 static iv_status update(iv_engine *e, const char *dir, iv_error *err) { return iv_engine_update_weights(e, dir, err); }
@@ -198,7 +225,7 @@ static void busy_while_requests_run(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back), cmocka_unit_test(on_gpus),
                                        cmocka_unit_test(what_is_wrong_changes_nothing),
                                        cmocka_unit_test(busy_while_requests_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);

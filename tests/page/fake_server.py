@@ -106,6 +106,7 @@ class Model:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     model, api_key, admin_key = None, None, None
+    fingerprint, cors = FINGERPRINT, False
 
     def log_message(self, *_):
         pass
@@ -135,6 +136,15 @@ class Handler(BaseHTTPRequestHandler):
         self.error(401, "the API key is missing or wrong")
         return False
 
+    def end_headers(self):
+        if self.cors:
+            for name, value in (("Origin", "*"), ("Headers", "content-type"), ("Methods", "GET, POST")):
+                self.send_header("Access-Control-Allow-" + name, value)
+        super().end_headers()
+
+    def do_OPTIONS(self):
+        self.reply(204, b"")
+
     def do_GET(self):
         path = self.path.split("?")[0]
         if path == "/":
@@ -147,7 +157,8 @@ class Handler(BaseHTTPRequestHandler):
                 200, {"object": "list", "data": [{"id": "tiny-fake", "object": "model", "max_model_len": 2048}]}
             )
         if path == "/server_info":
-            return self.reply(200, {"version": "0.1.0", "fingerprint": FINGERPRINT, "max_running_requests": 16})
+            info = {"version": "0.1.0", "fingerprint": self.fingerprint, "max_running_requests": 16}
+            return self.reply(200, info | {"tp_size": 8, "device": "cpu", "threads": 8, "isa": "none"})
         if path == "/metrics":
             return self.reply(200, self.metrics(), "text/plain")
         return self.error(404, "no such route")
@@ -413,9 +424,12 @@ class Server(ThreadingHTTPServer):
         """Browsers leave as they please."""
 
 
-def start(port=0, vanilla=False, api_key=None, admin_key=None, token_seconds=0.003):
+def start(
+    port=0, vanilla=False, api_key=None, admin_key=None, token_seconds=0.003, fingerprint=FINGERPRINT, cors=False
+):
     model = Model(vanilla, token_seconds)
-    handler = type("Bound", (Handler,), {"model": model, "api_key": api_key, "admin_key": admin_key})
+    bound = {"model": model, "api_key": api_key, "admin_key": admin_key, "fingerprint": fingerprint, "cors": cors}
+    handler = type("Bound", (Handler,), bound)
     server = Server(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server, model

@@ -403,28 +403,31 @@ class Phone(Case):
 class Real(Case):
     """The page that the program itself serves. numerics vanilla is the control: its bits depend on the batch."""
 
-    def serve(self, *flags):
-        self.process = subprocess.Popen(
-            [BINARY, "serve", str(MODEL), "--port", "0", "--admin-api-key", "admin", *flags],
-            stderr=subprocess.PIPE,
-            text=True,
+    def start(self, *flags):
+        """A server; its origin."""
+        process = subprocess.Popen(
+            [BINARY, "serve", str(MODEL), "--port", "0", *flags], stderr=subprocess.PIPE, text=True
         )
-        self.addCleanup(self.end)
-        for line in self.process.stderr:
+        self.addCleanup(self.end, process)
+        for line in process.stderr:
             found = re.search(r"listening on (http://\S+)", line)
             if found:
-                threading.Thread(target=self.process.stderr.read, daemon=True).start()
-                self.url = found.group(1).rstrip("/") + "/"
-                break
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                return found.group(1).rstrip("/")
+        self.fail("the server did not start")
+
+    def serve(self, *flags):
+        self.url = self.start("--admin-api-key", "admin", *flags) + "/"
         try:
             urllib.request.urlopen(self.url).close()
         except (OSError, ValueError):
             self.skipTest("this build does not serve the page")
         self.page.add_init_script("sessionStorage.setItem('invar-admin', 'admin')")
 
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
+    def end(self, process):
+        process.terminate()
+        process.wait()
+        process.stderr.close()
 
     def setUp(self):
         if not BINARY:
@@ -451,6 +454,55 @@ class Real(Case):
         expect(page.locator("#model")).to_have_text("tiny-math")
         self.prove()
         self.assertGreater(page.locator(".run.different").count(), 0)
+        expect(page.locator("#verdict")).to_have_class(re.compile("different"))
+
+    def test_peers_with_other_ranks(self):
+        """Other servers, asked by the browser: equal with any number of ranks; what computes something else is not counted;
+        one that does not allow the page, or wants a key, fails and says so. Keys stay at home."""
+        peers = [
+            self.start("--tp", "2", "--allowed-origins", "*", "--served-model-name", "another-name"),
+            self.start("--tp", "4", "--threads", "1", "--allowed-origins", "*"),
+            self.start("--numerics", "vanilla", "--allowed-origins", "*"),
+            self.start(),
+            self.start("--api-key", "secret", "--allowed-origins", "*"),
+        ]
+        self.allowed += ["CORS policy", "Failed to load resource"]
+        self.serve("--proof-urls", ",".join(peers))
+        sent = []
+        self.page.on("request", lambda r: sent.append(r) if not r.url.startswith(self.url) else None)
+        page = self.open("proof")
+        expect(page.locator("#model")).to_have_text("tiny-math")
+        page.wait_for_function("() => server.peers.length === 5")
+        self.prove()
+        rows = [page.locator(".run", has_text=peer.removeprefix("http://")) for peer in peers]
+        words = [row.locator(".word").inner_text() for row in rows]
+        self.assertEqual(words, ["equal", "equal", "skipped", "failed", "failed"])
+        self.assertIn("2 ranks", rows[0].inner_text())
+        self.assertIn("4 ranks", rows[1].inner_text())
+        self.assertIn("computes something else: vanilla1-", rows[2].inner_text())
+        self.assertIn("--allowed-origins", rows[3].inner_text())
+        self.assertIn("Authorization", rows[4].inner_text())
+        digests = {row.locator(".result code").inner_text() for row in rows[:2]}
+        self.assertEqual(digests, {page.locator(".run").first.locator(".result code").inner_text()})
+        self.assertTrue(sent and all("authorization" not in r.headers for r in sent))
+        expect(page.locator("#verdict")).to_contain_text("1 unique answer in 14 runs")
+
+    def test_a_peer_that_lies_is_found_out(self):
+        """A control: a peer of the same fingerprint with other bits."""
+        self.serve()
+        page = self.open("proof")
+        expect(page.locator("#model")).to_have_text("tiny-math")
+        page.wait_for_function("() => server.fingerprint")
+        fingerprint = page.evaluate("() => server.fingerprint")
+        peer, _ = fake_server.start(fingerprint=fingerprint, cors=True)
+        self.addCleanup(peer.server_close)
+        self.addCleanup(peer.shutdown)
+        self.url = None
+        self.serve("--proof-urls", f"http://127.0.0.1:{peer.server_address[1]}")
+        self.open("proof")
+        page.wait_for_function("() => server.peers.length === 1")
+        self.prove()
+        self.assertEqual(self.words("Peer"), "different")
         expect(page.locator("#verdict")).to_have_class(re.compile("different"))
 
     def test_chat_and_fork(self):

@@ -57,7 +57,7 @@ static void policy_names_the_parts(void **state) {
     char policy[IV_PAGE_POLICY_MAX];
     uint8_t wanted[32], found[33];
     iv_error err;
-    assert_int_equal(iv_page_policy(policy, &err), IV_OK);
+    assert_int_equal(iv_page_policy(NULL, policy, &err), IV_OK);
     assert_non_null(strstr(policy, "default-src 'none'"));
     assert_non_null(strstr(policy, "connect-src 'self'"));
     assert_null(strstr(policy, "unsafe"));
@@ -73,11 +73,46 @@ static void policy_names_the_parts(void **state) {
     assert_memory_equal(wanted, found, 32);
 }
 
+static void peers(void **state) {
+    (void)state;
+    static const char *const bad[] = {"a",
+                                      "http://",
+                                      "http://a/b",
+                                      "http://a;script-src *",
+                                      "http://a'",
+                                      "ftp://a",
+                                      "http://*",
+                                      "http://a:",
+                                      "http://a\tb",
+                                      "http://ok,javascript:x",
+                                      "http://a http://b 'unsafe-inline'"};
+    char policy[IV_PAGE_POLICY_MAX], many[IV_PAGE_POLICY_MAX] = "";
+    iv_error err;
+    assert_int_equal(iv_page_policy("http://a:8001, https://b.c ,http://[::1]:9", policy, &err), IV_OK);
+    assert_non_null(strstr(policy, "; connect-src 'self' http://a:8001 https://b.c http://[::1]:9; img-src"));
+    assert_int_equal(iv_page_policy("", policy, &err), IV_OK);
+    assert_non_null(strstr(policy, "; connect-src 'self'; img-src"));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(iv_page_check_peers(bad[i], &err), IV_INVALID);
+        assert_int_equal(iv_page_policy(bad[i], policy, &err), IV_INVALID);
+    }
+    /* As long as it may be, it fits; one more does not. */
+    for (size_t i = 0; i < IV_PAGE_PEERS_MAX; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "%shttp://%080zu", i ? "," : "", i);
+    assert_int_equal(iv_page_policy(many, policy, &err), IV_OK);
+    assert_non_null(strstr(policy, "frame-ancestors 'none'"));
+    strcat(many, ",http://a");
+    assert_int_equal(iv_page_check_peers(many, &err), IV_INVALID);
+    memset(many, 'a', IV_PAGE_PEERS_BYTES_MAX + 1), memcpy(many, "http://", 7), many[IV_PAGE_PEERS_BYTES_MAX + 1] = 0;
+    assert_int_equal(iv_page_check_peers(many, &err), IV_INVALID);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_whole_document),
         cmocka_unit_test(nothing_from_outside),
         cmocka_unit_test(policy_names_the_parts),
+        cmocka_unit_test(peers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

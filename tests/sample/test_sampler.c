@@ -36,6 +36,10 @@ static void naive_penalties(const iv_sampling *p, float *x, const iv_seen *seen,
     }
 }
 
+static bool is_allowed(const iv_sampling *p, size_t id) {
+    return !p->allowed || (p->allowed[id / 64] >> (id % 64) & 1);
+}
+
 static float naive_noise(uint64_t seed, uint64_t position, int32_t id) {
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, out[4];
     uint32_t counter[4] = {(uint32_t)id / 4, (uint32_t)position, (uint32_t)(position >> 32), 0};
@@ -74,11 +78,18 @@ static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vo
     int32_t *order = malloc(vocab * sizeof *order), best = -1;
     memcpy(x, logits, vocab * sizeof *x);
     naive_penalties(p, x, seen, seen_count);
+    for (size_t i = 0; i < vocab; i++)
+        if (!is_allowed(p, i)) x[i] = -INFINITY;
     for (size_t i = 0; p->temperature > 0.0f && i < vocab; i++) x[i] = x[i] / p->temperature;
     for (size_t i = 0; i < vocab; i++) order[i] = (int32_t)i;
     sorted_by = x;
     qsort(order, vocab, sizeof *order, in_order);
     float max = x[order[0]];
+    for (size_t i = 0; max == -INFINITY && i < vocab; i++)
+        if (is_allowed(p, i)) { /* none of those allowed has a share */
+            order[0] = (int32_t)i;
+            break;
+        }
     size_t n = p->temperature == 0.0f || isinf(max) ? 1 : vocab;
     if (p->top_k > 0 && (size_t)p->top_k < n) n = (size_t)p->top_k;
     if (p->top_p < 1.0f && n > 1) n = naive_top_p(x, order, n, p->top_p, vocab);
@@ -125,6 +136,21 @@ static void random_logits(rng *r, float *x, size_t n) {
 static float one_of(rng *r, const float *values, size_t n) { return values[rng_below(r, n)]; }
 #define ONE_OF(r, ...) one_of(r, (const float[]){__VA_ARGS__}, sizeof(float[]){__VA_ARGS__} / sizeof(float))
 
+/* Few, most or all; sometimes only such as were forbidden by their logits already. */
+static const uint64_t *random_allowed(rng *r, size_t vocab) {
+    static uint64_t mask[VOCAB_MAX / 64 + 1];
+    size_t kind = rng_below(r, 8);
+    if (kind > 3) return NULL;
+    for (size_t i = 0; i <= vocab / 64; i++) {
+        mask[i] = kind == 0 ? 0 : rng_next(r);
+        if (kind == 1) mask[i] |= rng_next(r) | rng_next(r);
+        if (kind == 2 && rng_below(r, 2)) mask[i] = rng_below(r, 2) ? ~(uint64_t)0 : 0;
+    }
+    size_t id = rng_below(r, vocab);
+    mask[id / 64] |= (uint64_t)1 << (id % 64);
+    return mask;
+}
+
 static iv_sampling random_sampling(rng *r, size_t vocab, iv_logit_bias *bias) {
     iv_sampling p = {.seed = rng_next(r), .bias = bias};
     p.temperature = ONE_OF(r, 0.0f, 1.0f, 1.0f, 0.6f, 0.01f, 1e-4f, 2.5f, 100.0f);
@@ -155,13 +181,15 @@ static void same_as_the_naive_sampler(void **state) {
     iv_seen seen[SEEN_MAX];
     iv_logit_bias bias[BIAS_MAX];
     iv_error err;
-    size_t drawn = 0;
+    size_t drawn = 0, masked = 0;
     for (size_t trial = 0; trial < trials(20000, 400000); trial++) {
         size_t vocab = random_vocab(&r);
         iv_sampler s;
         ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
         random_logits(&r, logits, vocab);
         iv_sampling p = random_sampling(&r, vocab, bias);
+        p.allowed = random_allowed(&r, vocab);
+        masked += p.allowed != NULL;
         size_t seen_count = random_seen(&r, seen, vocab);
         uint64_t position = rng_below(&r, 3) ? rng_below(&r, 5000) : rng_next(&r);
         float share, got_share;
@@ -170,6 +198,7 @@ static void same_as_the_naive_sampler(void **state) {
         const iv_kernels *k = iv_kernels_select((iv_isa)rng_below(&r, (size_t)iv_isa_detect() + 1));
         for (int again = 0; again < 2; again++) { /* the second time on what the first left behind */
             int32_t got = iv_sample(&s, k, &p, logits, seen, seen_count, position);
+            assert_true(is_allowed(&p, (size_t)got));
             if (got != want)
                 fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d", trial, vocab,
                          (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, seen_count,
@@ -183,7 +212,7 @@ static void same_as_the_naive_sampler(void **state) {
         }
         iv_sampler_close(&s);
     }
-    assert_true(drawn > 1000); /* of tokens that were not the only ones */
+    assert_true(masked > 1000 && drawn > 1000); /* of tokens that were not the only ones */
     free(logits);
 }
 

@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "serve/server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,9 @@ typedef struct fake_child {
     bool open;
     int32_t first_id; /* of ids; -1: text */
     size_t max_tokens;
+    iv_constraint_kind constraint;
+    iv_reasoning reasoning;
+    char constraint_text[400]; /* its beginning */
 } fake_child;
 
 struct iv_bridge {
@@ -112,6 +116,8 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *r, void *owner, uint6
     fake_child *c = &b->children[b->count];
     *id = b->count + 1;
     *c = (fake_child){.owner = owner, .id = *id, .seed = r->seed, .open = true, .max_tokens = r->max_tokens};
+    c->constraint = r->constraint, c->reasoning = r->reasoning;
+    snprintf(c->constraint_text, sizeof c->constraint_text, "%s", r->constraint_text ? r->constraint_text : "-");
     c->first_id = r->ids && r->id_count ? r->ids[0] : -1;
     b->count++;
     return IV_OK;

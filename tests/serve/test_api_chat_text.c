@@ -103,11 +103,28 @@ static void too_many_calls_stay_text(void **state) {
     iv_chat_text_free(&c);
 }
 
+/* Where an answer is held to something, line ends behind the reasoning are not part of it. */
+static void line_ends_behind_reasoning(void **state) {
+    (void)state;
+    static const char *const texts[] = {"<think>a</think>\n\n{}\n", "<think>a</think>{}\n", "{}\n"};
+    for (size_t i = 0; i < 3; i++)
+        for (int trim = 0; trim < 2; trim++) {
+            iv_chat_text c;
+            iv_chat_text_init(&c, true, false, false, false);
+            c.trim = trim;
+            for (const char *t = texts[i]; *t; t++) iv_chat_text_push(&c, t, 1);
+            iv_chat_text_end(&c);
+            assert_string_equal(view(&c.content), i == 0 && !trim ? "\n\n{}\n" : "{}\n");
+            iv_chat_text_free(&c);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole),
         cmocka_unit_test(cut),
         cmocka_unit_test(too_many_calls_stay_text),
+        cmocka_unit_test(line_ends_behind_reasoning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,10 +99,11 @@ static void refusals_name_the_field(void **state) {
         {IV_API_COMPLETIONS, "{\"logit_bias\":{\"x\":1}}", "logit_bias: wanted token ids as keys"},
         {IV_API_COMPLETIONS, "{\"logit_bias\":{\"-1\":1}}", "logit_bias: "},
         {IV_API_COMPLETIONS, "{\"logit_bias\":{\"1\":101}}", "logit_bias: "},
-        {IV_API_COMPLETIONS, "{\"response_format\":{\"type\":\"json_object\"}}", "response_format: "},
+        {IV_API_COMPLETIONS, "{\"response_format\":\"json\"}", "response_format: wanted object"},
         {IV_API_COMPLETIONS, "{\"model\":5}", "model: "},
         {IV_API_SAMPLING, "{\"seed\":5}", "seed: "},
-        {IV_API_SAMPLING, "{\"regex\":\"a\"}", "regex: wanted null"},
+        {IV_API_SAMPLING, "{\"regex\":5}", "regex: wanted string"},
+        {IV_API_SAMPLING, "{\"ebnf\":\"a\"}", "ebnf: wanted null"},
         {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

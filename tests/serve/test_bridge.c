@@ -332,6 +332,14 @@ static void the_queues_prompts_are_bounded(void **state) {
     for (size_t i = 1; i <= N; i++) ASSERT_OK(iv_bridge_submit(b, &r, &l[i], &l[i].id, &err), &err);
     assert_int_equal(iv_bridge_submit(b, &r, l, &l[N + 1].id, &err), IV_BUSY);
     assert_non_null(strstr(err.message, "bytes wait already"));
+    char *schema = calloc(EACH + 1, 1); /* a constraint's text counts too */
+    assert_non_null(schema);
+    memset(schema, ' ', EACH);
+    iv_request small = r;
+    small.id_count = 1;
+    small.constraint = IV_CONSTRAINT_JSON_SCHEMA, small.constraint_text = schema;
+    assert_int_equal(iv_bridge_submit(b, &small, l, &l[N + 1].id, &err), IV_BUSY);
+    free(schema);
     iv_bridge_cancel(b, l[1].id); /* which makes room */
     l[1].silent = true;
     ASSERT_OK(iv_bridge_submit(b, &r, &l[N + 1], &l[N + 1].id, &err), &err);

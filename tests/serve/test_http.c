@@ -432,6 +432,7 @@ static void test_keys(void **state) {
     assert_int_equal(status_with(s.port, "GET /keyed", NULL), 200);
     assert_int_equal(status_with(s.port, "POST /admin", NULL), 403);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer "), 403);
+    assert_int_equal(status_with(s.port, "POST /cache", NULL), 403);
     finish(&s);
     o.api_key = "sesame", o.admin_key = "root";
     start(&s, &o);
@@ -446,7 +447,19 @@ static void test_keys(void **state) {
     assert_int_equal(status_with(s.port, "POST /admin", NULL), 401);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer sesame"), 403);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer root"), 200);
+    assert_int_equal(status_with(s.port, "POST /cache", "Bearer sesame"), 403);
+    assert_int_equal(status_with(s.port, "POST /cache", "Bearer root"), 200);
     assert_int_equal(status_with(s.port, "GET /keyed", "Bearer sesame\r\nAuthorization: Bearer sesame"), 400);
+    finish(&s);
+    o.open_cache = true;
+    start(&s, &o);
+    assert_int_equal(status_with(s.port, "POST /cache", NULL), 401);
+    assert_int_equal(status_with(s.port, "POST /cache", "Bearer sesame"), 200);
+    assert_int_equal(status_with(s.port, "POST /admin", "Bearer sesame"), 403);
+    finish(&s);
+    o.api_key = NULL;
+    start(&s, &o);
+    assert_int_equal(status_with(s.port, "GET /cache", NULL), 200);
     finish(&s);
 }
 

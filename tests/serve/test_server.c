@@ -1,5 +1,5 @@
 /* The server as a whole, inside this process, where things can be made to go wrong: the queue is full, the engine is
- * lost while requests run. */
+ * lost while requests run, a template takes long. */
 #include "../engine/client.h"
 #include "model/forward.h"
 #include "serve/server.h"
@@ -22,6 +22,41 @@ iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err
 
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
     return atomic_load(&lost) ? iv_fail(err, IV_IO, "rank 1 is gone") : __real_iv_ranks_forward(e, b, err);
+}
+
+/* ---- a template that takes a second -------------------------------------------------------------------- */
+
+static atomic_bool slow, held; /* a second; and then until it is let go */
+static atomic_int rendering;
+
+iv_status __real_iv_render_chat(const iv_textual *t, const char *variables, size_t bytes, const char *now, iv_text *out,
+                                iv_error *err);
+iv_status __wrap_iv_render_chat(const iv_textual *t, const char *variables, size_t bytes, const char *now, iv_text *out,
+                                iv_error *err);
+
+iv_status __wrap_iv_render_chat(const iv_textual *t, const char *variables, size_t bytes, const char *now, iv_text *out,
+                                iv_error *err) {
+    atomic_fetch_add(&rendering, 1);
+    if (atomic_load(&slow)) nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    while (atomic_load(&held)) usleep(1000);
+    iv_status status = __real_iv_render_chat(t, variables, bytes, now, out, err);
+    atomic_fetch_sub(&rendering, 1);
+    return status;
+}
+
+/* ---- weights that take long ---------------------------------------------------------------------------- */
+
+static atomic_int loading;
+
+iv_status __real_iv_engine_update_weights(iv_engine *e, const char *directory, iv_error *err);
+iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *directory, iv_error *err);
+
+iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *directory, iv_error *err) {
+    atomic_fetch_add(&loading, 1);
+    nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+    iv_status status = __real_iv_engine_update_weights(e, directory, err);
+    atomic_fetch_sub(&loading, 1);
+    return status;
 }
 
 /* ---- a server on a thread, clients on this one --------------------------------------------------------- */
@@ -187,8 +222,142 @@ static void status_lines(void **state) {
     free_server(r);
 }
 
+#define CHAT "/v1/chat/completions"
+#define HELLO                                                                                \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"2 + 2\"}],\"max_tokens\":4,\"seed\":1," \
+    "\"return_token_ids\":true}"
+#define TOKENS "{\"messages\":[{\"role\":\"user\",\"content\":\"2 + 2\"}]}"
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void wait_for_renderings(int count) {
+    while (atomic_load(&rendering) != count) usleep(1000);
+}
+
+static void copy_digest(const char *reply, char digest[80]) {
+    const char *at = strstr(reply, "sha256:");
+    assert_non_null(at);
+    snprintf(digest, 80, "%.71s", at);
+}
+
+static int fds[MANY];
+
+/* Others are answered while templates are rendered, however many; the slow ones get what they get otherwise. */
+static void slow_templates_stall_nobody(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX], tokens[REPLY_MAX];
+    char quick[80], digest[80];
+    running *r = start_server(0);
+    assert_int_equal(read_reply(post(r, CHAT, "", HELLO), reply), 200);
+    copy_digest(reply, quick);
+    assert_int_equal(read_reply(post(r, "/tokenize", "", TOKENS), tokens), 200);
+    atomic_store(&slow, true), atomic_store(&held, true);
+    double begin = seconds();
+    for (size_t i = 0; i < MANY; i++) fds[i] = post(r, i % 2 ? CHAT : "/tokenize", "", i % 2 ? HELLO : TOKENS);
+    wait_for_renderings(4);
+    for (size_t i = 0; i < 5; i++) { /* would wait for ever */
+        assert_int_equal(read_reply(post(r, COMPLETIONS, "", "{\"prompt\":[1,2],\"max_tokens\":2}"), reply), 200);
+        assert_int_equal(read_reply(post(r, "/detokenize", "", "{\"tokens\":[17]}"), reply), 200);
+    }
+    assert_int_equal(atomic_load(&rendering), 4);
+    atomic_store(&held, false);
+    for (size_t i = 0; i < MANY; i++) {
+        assert_int_equal(read_reply(fds[i], reply), 200);
+        if (i % 2) copy_digest(reply, digest), assert_string_equal(digest, quick);
+        if (i % 2 == 0) assert_string_equal(strstr(reply, "\r\n\r\n"), strstr(tokens, "\r\n\r\n"));
+    }
+    assert_true(seconds() - begin > 1.9); /* eight of a second each, on four threads */
+    atomic_store(&slow, false);
+    kill(getpid(), SIGTERM);
+    pthread_join(r->thread, NULL);
+    assert_int_equal(r->status, IV_OK);
+    free_server(r);
+}
+
+/* Clients that leave, aborts and the end of the server, while templates are rendered. */
+static void ends_of_renderings(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX];
+    running *r = start_server(0);
+    atomic_store(&held, true);
+    for (size_t i = 0; i < 3; i++) {
+        int fd = post(r, i == 2 ? "/tokenize" : CHAT, "", i == 2 ? TOKENS : HELLO);
+        wait_for_renderings((int)i + 1);
+        close(fd);
+    }
+    atomic_store(&held, false);
+    wait_for_renderings(0);
+    atomic_store(&held, true);
+    int fd = post(r, CHAT, "", HELLO);
+    wait_for_renderings(1);
+    assert_int_equal(read_reply(post(r, "/abort_request", ADMIN, "{\"abort_all\":true}"), reply), 200);
+    atomic_store(&held, false);
+    assert_int_equal(read_reply(fd, reply), 200);
+    assert_non_null(strstr(reply, "\"finish_reason\":\"abort\""));
+    atomic_store(&held, true);
+    fd = post(r, CHAT, "", HELLO);
+    wait_for_renderings(1);
+    kill(getpid(), SIGTERM); /* it was accepted: it is answered */
+    usleep(50000);
+    atomic_store(&held, false);
+    assert_int_equal(read_reply(fd, reply), 200);
+    pthread_join(r->thread, NULL);
+    assert_int_equal(r->status, IV_OK);
+    free_server(r);
+}
+
+/* At once: four are being rendered, four had no turn, and nobody is answered. */
+static void two_signals_during_renderings(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX];
+    running *r = start_server(0);
+    atomic_store(&held, true);
+    for (size_t i = 0; i < MANY; i++) fds[i] = post(r, CHAT, "", HELLO);
+    wait_for_renderings(4);
+    kill(getpid(), SIGTERM), usleep(50000), kill(getpid(), SIGTERM);
+    for (size_t i = 0; i < MANY; i++) assert_int_not_equal(read_reply(fds[i], reply), 200);
+    atomic_store(&held, false);
+    pthread_join(r->thread, NULL);
+    assert_int_equal(r->status, IV_OK);
+    free_server(r);
+}
+
+/* While new weights are read: one signal lets them come and answers; two end it at once. Either way nothing is left
+ * (what a leak checker sees), also of orders that had no turn. */
+static void signals_during_an_update(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX];
+    static const char body[] = "{\"model_path\":\"" INVAR_SOURCE_DIR "/models/tiny-math\"}";
+    for (int signals = 1; signals <= 2; signals++) {
+        running *r = start_server(0);
+        int answered = 0;
+        for (size_t i = 0; i < 3; i++)
+            fds[i] = post(r, i == 2 ? "/flush_cache" : "/update_weights", ADMIN, i == 2 ? "" : body);
+        while (!atomic_load(&loading)) usleep(1000);
+        /* Who came later is answered: so these three have been taken in. */
+        assert_int_equal(read_reply(post(r, "/detokenize", "", "{\"tokens\":[17]}"), reply), 200);
+        kill(getpid(), SIGTERM);
+        if (signals == 2) usleep(50000), kill(getpid(), SIGTERM);
+        for (size_t i = 0; i < 3; i++) answered += read_reply(fds[i], reply) == 200;
+        pthread_join(r->thread, NULL);
+        assert_int_equal(r->status, IV_OK);
+        assert_int_equal(answered, signals == 1 ? 3 : 0);
+        assert_int_equal(atomic_load(&loading), 0);
+        free_server(r);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_full_queue), cmocka_unit_test(the_engine_is_lost),
-                                       cmocka_unit_test(status_lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_full_queue),
+                                       cmocka_unit_test(the_engine_is_lost),
+                                       cmocka_unit_test(status_lines),
+                                       cmocka_unit_test(slow_templates_stall_nobody),
+                                       cmocka_unit_test(ends_of_renderings),
+                                       cmocka_unit_test(two_signals_during_renderings),
+                                       cmocka_unit_test(signals_during_an_update)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

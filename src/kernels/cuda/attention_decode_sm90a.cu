@@ -28,9 +28,9 @@ typedef struct shared_state {
             float p[ROWS * P_STRIDE];
             uint16_t w[ROWS * W_STRIDE];
         };
-        struct { /* of a state and a row: how it joins, and its sum */
-            iv_attention_join join[JOIN_SLOTS][ROWS];
-            float sum[JOIN_SLOTS][ROWS];
+        struct { /* of a row and a state: how it joins, before that its maximum; its sum */
+            iv_attention_join join[ROWS][JOIN_SLOTS];
+            float sum[ROWS][JOIN_SLOTS];
         };
     };
 } shared_state;
@@ -67,6 +67,22 @@ IV_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
                  : "memory");
 }
 
+/* The address of 8 elements: row of a block, eighth of head_dim. A block lies as eights of rows, an eight of rows as
+ * chunks: one after the other in memory, too, which streams faster than chunks of all the block's rows. */
+template <int DIM> IV_DEVICE uint32_t block_address(uint32_t block, int row, int eighth) {
+    return block + (uint32_t)(row / 8 * (DIM * 16) + eighth / 8 * 1024 + row % 8 * 128 + ((eighth ^ row) % 8 << 4));
+}
+
+/* All pages as chunks of head_dim by eights of rows; a box is one block's keys or values. */
+static int make_map(CUtensorMap *map, const iv_gpu_kv *kv) {
+    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type), chunks = kv->head_dim / IV_CHUNK_ELEMENTS;
+    uint64_t eights = (uint64_t)kv->page_count * kv->heads * 2 * BLOCK / 8;
+    uint64_t size[4] = {IV_CHUNK_ELEMENTS, 8, chunks, eights}, stride[3] = {row, 128, 8 * row};
+    uint32_t box[4] = {IV_CHUNK_ELEMENTS, 8, (uint32_t)chunks, BLOCK / 8};
+    if (eights > INT32_MAX / 8) return cudaErrorInvalidValue;
+    return iv_map_make(map, kv->type, kv->pages, 4, size, stride, box);
+}
+
 /* A place in the ring: fills and uses follow one order. */
 typedef struct ring_place {
     int stage;
@@ -95,9 +111,7 @@ template <int DIM> struct producer {
         uint32_t full = iv_shared(&s->full[at.stage]), to = ring + at.stage * z::STAGE;
         iv_mbar_wait(iv_shared(&s->empty[at.stage]), at.phase ^ 1);
         iv_mbar_expect(full, z::STAGE);
-#pragma unroll
-        for (int c = 0; c < DIM / IV_CHUNK_ELEMENTS; c++)
-            iv_tma_load_2d(to + c * IV_CHUNK_BYTES, map, full, c * IV_CHUNK_ELEMENTS, row, IV_L2_FIRST);
+        iv_tma_load_4d(to, map, full, 0, 0, 0, row / 8, IV_L2_FIRST);
         at = ahead<z::STAGES>(at, 1);
     }
 
@@ -151,56 +165,38 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
 
 IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
 
-typedef struct merge_state { /* of a row, from one stretch of states to the next */
-    float max, sum;
-    bool any;
-} merge_state;
-
 IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, int split0, int position, int i) {
     int split = r.first_split + (i ? split0 + i - 1 : 0), count = i ? 1 : split0;
     return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
 }
 
-/* How states [from, from + n) join, row by row: a warp takes a row, 32 states at a time, their maxima by a scan. Of
- * what joins nothing: an absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first one with
- * 0 and 1 to a total of -0: no bit changes. */
+/* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
+ * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first
+ * one with 0 and 1 to a total of -0: no bit changes. */
 IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
-                          const iv_attention_share &share, int rows, int from, int n, merge_state (&c)[2]) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+                          const iv_attention_share &share, int rows, int from, int n, float (&max)[2]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = min(lane * each, n);
+    int end = min(begin + each, n);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int row = warp + 8 * h;
+        int row = warp + 8 * h, position = position_of(r, row);
         if (row >= rows) continue;
-        int position = position_of(r, row);
-        for (int base = 0; base < n; base += 32) {
-            int i = base + lane;
-            bool seen = i < n && part_seen(p, r, share.split, position, from + i);
-            float2 e = make_float2(-INFINITY, 0.0f);
-            if (i < n)
-                e = __ldcg((const float2 *)(p.partial + (size_t)(share.partial + (from + i) * rows + row) * p.stride +
-                                            p.stride - 2));
-            float m = seen ? e.x : -INFINITY;
-            if (lane == 0) m = iv_max(m, c[h].max);
+        float m = -INFINITY;
+        for (int i = begin; i < end; i++)
+            if (part_seen(p, r, share.split, position, from + i)) m = iv_max(m, s->join[row][i].keep);
 #pragma unroll
-            for (int k = 1; k < 32; k *= 2) {
-                float other = __shfl_up_sync(~0u, m, k);
-                m = lane >= k ? iv_max(m, other) : m;
-            }
-            uint32_t seers = __ballot_sync(~0u, seen);
-            bool before = c[h].any || (seers & ((1u << lane) - 1));
-            float last = __shfl_up_sync(~0u, m, 1);
-            if (lane == 0) last = c[h].max;
-            iv_attention_join j = {v_exp2(v_sub(last, m)), v_exp2(v_sub(e.x, m))};
-            if (seen && !before) j.keep = 0.0f, j.add = 1.0f;
-            if (!seen) j.keep = 1.0f, j.add = -0.0f;
-            if (i < n) s->join[i][row] = j, s->sum[i][row] = e.y;
-            c[h].max = __shfl_sync(~0u, m, 31), c[h].any |= seers != 0;
+        for (int k = 1; k < 32; k *= 2) {
+            float other = __shfl_up_sync(~0u, m, k);
+            m = lane >= k ? iv_max(m, other) : m;
         }
-        __syncwarp();
-        if (lane == 0)
-#pragma unroll 8
-            for (int i = 0; i < n; i++) c[h].sum = iv_attention_joined(c[h].sum, s->sum[i][row], s->join[i][row]);
-        if (lane == 0) s->total_sum[row] = c[h].sum;
+        float before = __shfl_up_sync(~0u, m, 1), all = __shfl_sync(~0u, m, 31);
+        m = lane ? iv_max(max[h], before) : max[h];
+        for (int i = begin; i < end; i++) {
+            bool seen = part_seen(p, r, share.split, position, from + i);
+            iv_attention_join j = iv_attention_merge(&m, seen ? s->join[row][i].keep : -INFINITY);
+            s->join[row][i] = seen ? j : iv_attention_join{1.0f, -0.0f};
+        }
+        max[h] = iv_max(max[h], all);
     }
 }
 
@@ -216,7 +212,7 @@ IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *stat
             bool there = i + u < n;
             const float4 *at = states + (size_t)(there ? i + u : n - 1) * step;
             o[u] = FAR ? __ldcg(at) : *at;
-            j[u] = join[(i + u) * ROWS];
+            j[u] = join[there ? i + u : n - 1];
             if (!there) j[u] = {1.0f, -0.0f}, o[u] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); /* joins nothing */
         }
 #pragma unroll
@@ -239,7 +235,8 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
     if (fours == 0) return;
     int stretch = stage ? min((int)JOIN_SLOTS, RING_BYTES / 16 / fours) : JOIN_SLOTS;
     float4 result[EACH_THREAD];
-    merge_state c[2] = {{-INFINITY, -0.0f, false}, {-INFINITY, -0.0f, false}};
+    float max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
+    int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row: of a warp that has little else to do */
 #pragma unroll
     for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
     for (int from = 0; from < count; from += stretch) {
@@ -251,7 +248,13 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
                 iv_copy16(iv_shared(stage + i),
                           states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
             }
-        make_joins(p, s, r, share, rows, from, n, c);
+#pragma unroll 2
+        for (int i = threadIdx.x; i < n * rows; i += CONSUMERS) {
+            float2 e = __ldcg((const float2 *)(states + (size_t)(i + 1) * p.stride - 2));
+            s->join[i % rows][i / rows].keep = e.x, s->sum[i % rows][i / rows] = e.y;
+        }
+        meet();
+        make_joins(p, s, r, share, rows, from, n, max);
         asm volatile("cp.async.wait_all;" ::: "memory");
         meet();
 #pragma unroll
@@ -259,11 +262,16 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
             int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
             if (four >= fours) continue;
             if (stage)
-                fold<false>(result[k], &s->join[0][row], stage + four, fours, n);
+                fold<false>(result[k], s->join[row], stage + four, fours, n);
             else
-                fold<true>(result[k], &s->join[0][row],
+                fold<true>(result[k], s->join[row],
                            (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
                            (size_t)rows * p.stride / 4, n);
+        }
+        if (sum_row < rows) {
+#pragma unroll 8
+            for (int i = 0; i < n; i++) sum = iv_attention_joined(sum, s->sum[sum_row][i], s->join[sum_row][i]);
+            s->total_sum[sum_row] = sum;
         }
         meet();
     }
@@ -279,11 +287,15 @@ static __device__ __noinline__ void merge_parts(const iv_attention_params &p, sh
     meet();
 }
 
-/* One of the share's parts is in the scratch (of all threads, once they met). */
+/* One of the share's parts is in the scratch (of all threads, once they met). Where CTAs wait for one another, each
+ * counts a second time once it has seen that all are there, and the counter is 0 again after the last. */
 IV_DEVICE int count_part(const iv_attention_params &p, int share) {
     int before;
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
     return before;
+}
+IV_DEVICE void count_part_around(const iv_attention_params &p, int share, int parts) {
+    asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(p.counters + share), "r"(2 * parts - 1) : "memory");
 }
 
 /* May CTAs wait for one another: do they all run at once, one worker each? */
@@ -302,10 +314,10 @@ IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float
             int there;
             do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
             while (there < share.parts);
+            count_part_around(p, r.share, share.parts);
         }
         meet();
         merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
-        if (threadIdx.x == 0 && count_part(p, r.share) == 2 * share.parts - 1) p.counters[r.share] = 0;
         return;
     }
     if (threadIdx.x == 0) {
@@ -367,13 +379,13 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int i = 0; i < 4; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
         int row = warp % 2 * 32 + lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
         uint32_t b[2][2][4];
-        load_matrices(b[0][0], iv_block_address(block, row, half));
-        load_matrices(b[0][1], iv_block_address(block, row + 16, half));
+        load_matrices(b[0][0], block_address<DIM>(block, row, half));
+        load_matrices(b[0][1], block_address<DIM>(block, row + 16, half));
 #pragma unroll
         for (int k = 0; k < z::STEPS; k++) {
             if (k + 1 < z::STEPS) {
-                load_matrices(b[(k + 1) % 2][0], iv_block_address(block, row, k * 2 + 2 + half));
-                load_matrices(b[(k + 1) % 2][1], iv_block_address(block, row + 16, k * 2 + 2 + half));
+                load_matrices(b[(k + 1) % 2][0], block_address<DIM>(block, row, k * 2 + 2 + half));
+                load_matrices(b[(k + 1) % 2][1], block_address<DIM>(block, row + 16, k * 2 + 2 + half));
             }
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -451,9 +463,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int k = 0; k < BLOCK / 16; k++) {
             load_matrices(a[k], weights + k * 32);
             if constexpr (z::TILES == 2)
-                load_matrices_turned(b[k], iv_block_address(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+                load_matrices_turned(b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
             else if (k % 2 == 0)
-                load_matrices_turned(b[k / 2], iv_block_address(block, k * 16 + lane, warp));
+                load_matrices_turned(b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
         }
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
@@ -614,7 +626,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             if (!wait)
                 finish_share<DIM, TYPE>(p, s, stage, r, share, false);
             else if (threadIdx.x == 0)
-                asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.counters + r.share) : "memory");
+                count_part_around(p, r.share, share.parts);
             if (!have_first) first = r, first_share = share, have_first = true;
         }
         if (!wait || !have_first) return;
@@ -665,7 +677,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     CUtensorMap map;
-    int failed = iv_map_pages(&map, &a->kv), device, sms;
+    int failed = make_map(&map, &a->kv), device, sms;
     if (failed) return failed;
     if ((failed = cudaGetDevice(&device))) return failed;
     if ((failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))) return failed;

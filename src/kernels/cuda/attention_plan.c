@@ -12,7 +12,8 @@ enum {
     GENERIC_ROWS = 8,
     HOPPER_ROWS = 16,
     SPLIT_COST = 1, /* of a split beside its blocks, in blocks */
-    SLICE_COST = 1
+    SLICE_COST = 1,
+    MERGE_COST = 5 /* of a worker's part in a share */
 };
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
@@ -123,6 +124,7 @@ typedef struct cutter {
     iv_attention_share *shares;
     int worker_count, share_count;
     int share_tile, share_slice; /* of the last share */
+    int64_t last, longest;       /* where the last worker begins; the largest cost of those before it */
     int64_t partial_rows;
 } cutter;
 
@@ -138,42 +140,91 @@ static bool open_share(cutter *c, int tile, int slice, int split) {
     return true;
 }
 
-/* The next worker begins where the cost within `tile` is nearest to `cost`; none if the one before begins there. */
-static void cut(cutter *c, int tile, int64_t cost) {
+/* The last worker's work ends at `end`, a cost from the first tile on. */
+static void close_worker(cutter *c, int64_t end) {
+    const iv_attention_worker *w = &c->workers[c->worker_count - 1];
+    int64_t cost = end - c->last + MERGE_COST * ((w->share_first >= 0) + (w->share_last >= 0));
+    if (cost > c->longest) c->longest = cost;
+    c->last = end;
+}
+
+/* The next worker begins where the cost within `tile`, before which there is a cost of `before`, is nearest to `cost`;
+ * none if the one before begins there. */
+static void cut(cutter *c, int tile, int64_t before, int64_t cost) {
     const iv_attention_tile *t = &c->tiles[tile];
     int n = tile_splits(t);
-    int64_t whole = cost_before(t, n);
-    int slice = (int)(cost / whole), split = cut_near(t, cost % whole), share = -1, part = 0;
+    int64_t each = cost_before(t, n);
+    int slice = (int)(cost / each), split = cut_near(t, cost % each);
+    int share = -1, part = 0;
     if (split == n) slice++, split = 0;
+    int64_t at = before + slice * each + cost_before(t, split);
     if (slice == c->g->slices) tile++, slice = 0, n = 0;
     iv_attention_worker *last = &c->workers[c->worker_count - 1];
     if (tile == c->tile_count || (last->tile == tile && last->unit >= slice * n + split)) return;
     if (split && open_share(c, tile, slice, split))
         share = c->share_count - 1, part = c->shares[share].parts++;
     else if (split) {
-        split = 0;
+        at -= cost_before(t, split), split = 0;
         if (last->tile == tile && last->unit >= slice * n) return;
     }
     last->share_last = share, last->part_last = part - 1;
+    close_worker(c, at);
     c->workers[c->worker_count++] = (iv_attention_worker){
         .tile = tile, .unit = slice * n + split, .share_first = share, .part_first = part, .share_last = -1};
 }
 
-static void make_cuts(cutter *c, int workers) {
-    int64_t total = 0, before = 0;
-    for (int i = 0; i < c->tile_count; i++)
-        total += c->g->slices * cost_before(&c->tiles[i], tile_splits(&c->tiles[i]));
-    c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
-    c->worker_count = 1;
+/* The cost of a tile. */
+static int64_t tile_cost(const cutter *c, int tile) {
+    return c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
+}
+
+/* Cuts that give every worker the same, wherever they fall. */
+static void cut_evenly(cutter *c, int workers, int64_t total) {
+    int64_t before = 0;
     for (int w = 1, tile = 0; w < workers; w++) {
         int64_t target = total * w / workers;
-        for (;; tile++) {
-            int64_t here = c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
-            if (target < before + here) break;
-            before += here;
-        }
-        cut(c, tile, target - before);
+        for (; target >= before + tile_cost(c, tile); tile++) before += tile_cost(c, tile);
+        cut(c, tile, before, target - before);
     }
+}
+
+/* Cuts at the beginnings of slices that are nearest to even ones, and within slices that have several workers: a worker
+ * has a part in one share at most. */
+static void cut_slices(cutter *c, int workers, int64_t total) {
+    int64_t before = 0;
+    int begun = 0;
+    for (int tile = 0; tile < c->tile_count; before += tile_cost(c, tile++)) {
+        int64_t each = tile_cost(c, tile) / c->g->slices;
+        for (int slice = 0; slice < c->g->slices; slice++) {
+            int64_t end = before + (slice + 1) * each;
+            int64_t half = each * workers < total ? each * workers : total; /* of a slice or of a worker's work */
+            int parts = (int)((2 * end * workers - half) / (2 * total)) + 1 - begun;
+            if (parts < 0) parts = 0;
+            for (int k = 0; k < parts; k++) cut(c, tile, before, slice * each + each * k / parts);
+            begun += parts;
+        }
+    }
+}
+
+static void make_cuts(cutter *c, int workers, bool slices) {
+    int64_t total = 0;
+    for (int i = 0; i < c->tile_count; i++) total += tile_cost(c, i);
+    c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
+    c->worker_count = 1, c->share_count = 0, c->partial_rows = 0, c->last = c->longest = 0;
+    if (slices)
+        cut_slices(c, workers, total);
+    else
+        cut_evenly(c, workers, total);
+    close_worker(c, total);
+}
+
+/* Cuts where slices begin mean fewer merges, or none: they are made unless that takes a twentieth longer. That much
+ * costs nothing where memory is what limits: fewer workers than there are stream as fast as it can. */
+static void share_out(cutter *c, int workers) {
+    make_cuts(c, workers, true);
+    int64_t longest = c->longest;
+    make_cuts(c, workers, false);
+    if (longest <= c->longest + c->longest / 20) make_cuts(c, workers, true);
     for (int w = 0; w < c->worker_count; w++) {
         iv_attention_worker *here = &c->workers[w], *next = here + 1;
         bool last = w + 1 == c->worker_count;
@@ -212,7 +263,7 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     *p = (iv_attention_plan){.short_tiles = (int32_t)few, .tall_tiles = (int32_t)tall};
     p->shares_at = (uint32_t)shares_at, p->short_at = (uint32_t)short_at;
     p->tall_at = (uint32_t)(short_at + few * sizeof *tiles);
-    if (few) make_cuts(&c, workers);
+    if (few) share_out(&c, workers);
     p->workers = c.worker_count, p->shares = c.share_count;
     return short_at + (few + tall) * sizeof *tiles;
 }

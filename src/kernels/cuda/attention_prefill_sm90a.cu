@@ -79,7 +79,7 @@ template <int DIM> struct producer {
     template <int STAGES>
     __device__ __forceinline__ void fill(uint32_t to, uint64_t *full, uint64_t *empty, stage<STAGES> &n, int row) {
         uint32_t bar = iv_shared(full + n.at);
-        iv_mbar_wait(iv_shared(empty + n.at), n.phase ^ 1);
+        iv_mbar_wait_idle(iv_shared(empty + n.at), n.phase ^ 1);
         iv_mbar_expect(bar, z::STAGE);
 #pragma unroll
         for (int c = 0; c < z::CHUNKS; c++)
@@ -91,7 +91,7 @@ template <int DIM> struct producer {
     __device__ __forceinline__ void load_queries(const item &i, int j) {
         int buffer = j % z::QUERIES;
         uint32_t bar = iv_shared(&at.s->q_full[buffer]);
-        iv_mbar_wait(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
+        iv_mbar_wait_idle(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
         iv_mbar_expect(bar, query_bytes);
         for (int c = 0; c < z::CHUNKS; c++)
             iv_tma_load_3d(at.q + buffer * z::QUERY + c * QUERY_CHUNK_BYTES, queries, bar, c * IV_CHUNK_ELEMENTS,
@@ -124,8 +124,9 @@ template <int DIM> struct producer {
 /* exp2(-y) of the law for y in [0, 126], and +0 for 127: with y = n + a fraction, 2^(2 - fraction) by the law's
  * polynomial times 4 (its roundings are the same), and an exponent less by 2 + n. */
 #define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
-IV_DEVICE float near_weight(float y) {
-    float sum = v_add(y, WEIGHT_MAGIC), f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
+#define WEIGHT_NEAR 0x4b40003fu /* what is no more than this, of the bits of sums together, is all of y below 62 */
+IV_DEVICE float near_weight(float y, float sum) {
+    float f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
     w = __fmaf_rn(w, f, 4 * 0x1.3cbf6p-7f);
     w = __fmaf_rn(w, f, 4 * 0x1.c6afeep-5f);
     w = __fmaf_rn(w, f, 4 * 0x1.ebfa4cp-3f);
@@ -139,12 +140,6 @@ IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32
 IV_DEVICE uint32_t keys_word(uint32_t address) { return (address >> 4) + (1 << 16); }
 IV_DEVICE uint32_t values_word(uint32_t address) { return (address >> 4) + (IV_CHUNK_BYTES >> 4 << 16); }
 
-IV_DEVICE float min_or_nan(float a, float b) {
-    float m;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
-    return m;
-}
-
 template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
     static constexpr int OUT = DIM / 2; /* a thread's elements of the output */
@@ -152,7 +147,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     places at;
     int group, warp, g, t; /* of the warpgroups; of the group; of the warp */
 
-    float score[32], out[OUT], total[z::TOTAL_SHARED ? 4 : OUT];
+    float score[32], out[OUT], total[z::TOTAL_SHARED ? 1 : OUT];
     uint32_t weights[4][4];
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
     float max[2], lanes[2][2];
@@ -186,12 +181,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
-     * of the block stays as it is. */
-    __device__ __forceinline__ void weigh(int b, bool masked, float (&alpha)[2]) {
+     * of the block stays as it is. Not MASKED: every row sees every key. */
+    template <bool MASKED> __device__ __forceinline__ void weigh_block(int b, float (&alpha)[2]) {
         bool see[2] = {true, true};
 #pragma unroll
         for (int i = 0; i < 32; i++) score[i] = __fmul_rn(score[i], p.scale);
-        if (__builtin_expect(masked, 0)) {
+        if (MASKED) {
             int key = b * BLOCK + 2 * t;
 #pragma unroll
             for (int h = 0; h < 2; h++) see[h] = high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK;
@@ -201,22 +196,17 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float high_of[4], low_of[4], m[2],
-            far[2]; /* of a row's even and odd keys; a NaN is passed over by the first alone */
+        float high_of[4], m[2]; /* of a row's even and odd keys; a NaN is passed over */
 #pragma unroll
-        for (int i = 0; i < 4; i++) high_of[i] = low_of[i] = score[i];
+        for (int i = 0; i < 4; i++) high_of[i] = score[i];
 #pragma unroll
-        for (int i = 4; i < 32; i++) {
-            high_of[i % 4] = fmaxf(high_of[i % 4], score[i]);
-            low_of[i % 4] = min_or_nan(low_of[i % 4], score[i]);
-        }
+        for (int i = 4; i < 32; i++) high_of[i % 4] = fmaxf(high_of[i % 4], score[i]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             m[h] = fmaxf(max[h], fmaxf(high_of[2 * h], high_of[2 * h + 1]));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 1));
             m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 2));
             m[h] = __fadd_rn(m[h], 0.0f);
-            far[h] = v_sub(m[h], min_or_nan(low_of[2 * h], low_of[2 * h + 1]));
         }
         float mine =
             iv_attention_weight(t % 2 ? v_sub(max[1], m[1]) : v_sub(max[0], m[0])); /* each thread one row's alpha */
@@ -228,19 +218,32 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             m[h] = see[h] ? m[h] : 0.0f; /* -inf less 0, not less -inf */
             lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
         }
+        weigh_some<0>(m), weigh_some<1>(m), weigh_some<2>(m), weigh_some<3>(m);
+    }
+
+    /* The weights of a thread's K-th eight scores, and their sums. */
+    template <int K> __device__ __forceinline__ void weigh_some(const float (&m)[2]) {
+        float sum[8];
+        uint32_t bits = 0;
 #pragma unroll
-        for (int i = 0; i < 32; i++) score[i] = v_sub(m[i / 2 % 2], score[i]);
-        if (!__all_sync(~0u, far[0] <= 126.0f && far[1] <= 126.0f)) {
+        for (int i = 0; i < 8; i++) {
+            float &y = score[8 * K + i];
+            y = v_sub(m[i / 2 % 2], y);
+            sum[i] = v_add(y, WEIGHT_MAGIC), bits |= __float_as_uint(sum[i]);
+        }
+        if (__any_sync(~0u, bits > WEIGHT_NEAR)) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) score[i] = score[i] > 126.0f ? 127.0f : score[i];
-#pragma unroll
-            for (int h = 0; h < 2; h++) /* some difference is NaN, and so is the row */
-                if (see[h] && (far[h] != far[h] || m[h] == INFINITY)) lanes[h][0] = __uint_as_float(IV_NAN_F32_BITS);
+            for (int i = 0; i < 8; i++) {
+                float &y = score[8 * K + i];
+                if (y != y) lanes[i / 2 % 2][0] = __uint_as_float(IV_NAN_F32_BITS); /* and so is the row */
+                y = y > 126.0f ? 127.0f : y;
+                sum[i] = v_add(y, WEIGHT_MAGIC);
+            }
         }
 #pragma unroll
-        for (int i = 0; i < 32; i++) score[i] = near_weight(score[i]);
+        for (int i = 0; i < 8; i++) score[8 * K + i] = near_weight(score[8 * K + i], sum[i]);
 #pragma unroll
-        for (int i = 0; i < 32; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[i]);
+        for (int i = 0; i < 8; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[8 * K + i]);
     }
 
     __device__ __forceinline__ void round_weights(void) {
@@ -291,12 +294,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
 #pragma unroll
         for (int k = 0; k < OUT; k += 4) {
-            float4 *there = at.total + k / 4 * 128 * GROUPS;
-            float *to = z::TOTAL_SHARED ? total : total + k % OUT;
-            if (z::TOTAL_SHARED) *(float4 *)to = *there;
+            float4 *there = at.total + k / 4 * 128 * GROUPS, four;
+            if (z::TOTAL_SHARED) four = *there;
+            float *to = z::TOTAL_SHARED ? &four.x : total + (z::TOTAL_SHARED ? 0 : k);
 #pragma unroll
             for (int i = 0; i < 4; i++) to[i] = iv_attention_joined(to[i], out[k + i], j[i / 2]);
-            if (z::TOTAL_SHARED) *there = *(float4 *)to;
+            if (z::TOTAL_SHARED) *there = four;
         }
     }
 
@@ -310,7 +313,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++) {
                 float2 o = z::TOTAL_SHARED ? ((float2 *)(at.total + i * 128 * GROUPS))[h]
-                                           : make_float2(total[4 * i % OUT + 2 * h], total[4 * i % OUT + 2 * h + 1]);
+                                           : make_float2(total[z::TOTAL_SHARED ? 0 : 4 * i + 2 * h], total[z::TOTAL_SHARED ? 0 : 4 * i + 2 * h + 1]);
                 o.x = iv_canon(__fdiv_rn(o.x, total_sum[h])), o.y = iv_canon(__fdiv_rn(o.y, total_sum[h]));
                 *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, o.x, o.y);
             }
@@ -329,7 +332,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < OUT; i++) {
             if (!z::TOTAL_SHARED)
-                total[i % (z::TOTAL_SHARED ? 4 : OUT)] = -0.0f;
+                total[z::TOTAL_SHARED ? 0 : i] = -0.0f;
             else if (i % 4 == 0)
                 at.total[i / 4 * 128 * GROUPS] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
         }
@@ -357,7 +360,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         give(&at.s->k_empty[k.at]), k.next();
         float alpha[2];
         bool fresh = true;
-        weigh(first, first >= hidden_from || first < seen_from, alpha);
+        weigh_block<true>(first, alpha);
         wait_values();
         round_weights();
         for (int b = first + 1; b <= last; b++) {
@@ -370,7 +373,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             give(&at.s->k_empty[k.at]), k.next();
             split_end e;
             if (end) e = end_split();
-            weigh(b, b >= hidden_from || b < seen_from, alpha);
+            if (b >= hidden_from || b < seen_from)
+                weigh_block<true>(b, alpha);
+            else
+                weigh_block<false>(b, alpha);
             iv_wgmma_hold(score); /* weighed before the wait, not after */
             uint64_t *values_given = &at.s->v_empty[v.at];
             v.next();
@@ -437,9 +443,18 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+/* All pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
+static int map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
+    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type);
+    uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK};
+    uint32_t box[2] = {IV_CHUNK_ELEMENTS, IV_ATTENTION_BLOCK};
+    if (size[1] > INT32_MAX) return cudaErrorInvalidValue;
+    return iv_map_make(map, kv->type, kv->pages, 2, size, &row, box);
+}
+
 template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, cudaStream_t stream) {
     CUtensorMap pages, queries;
-    int failed = iv_map_pages(&pages, &a->kv), tokens = ROWS / (int)a->shape.group;
+    int failed = map_pages(&pages, &a->kv), tokens = ROWS / (int)a->shape.group;
     if (failed) return failed;
     uint64_t head = DIM * 2, size[3] = {DIM, a->shape.heads, a->rows}, stride[2] = {head, head * a->shape.heads};
     uint32_t box[3] = {IV_CHUNK_ELEMENTS, (uint32_t)a->shape.group, (uint32_t)tokens};

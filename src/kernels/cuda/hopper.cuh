@@ -47,9 +47,20 @@ IV_DEVICE float2 iv_load2(const float *p) {
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
     return v;
 }
+IV_DEVICE float4 iv_load4(const float *p) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
 IV_DEVICE void iv_store(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
 IV_DEVICE void iv_store2(float *p, float2 v) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
+}
+IV_DEVICE void iv_store4(float *p, float4 v) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 /* The same without a branch: nothing is touched unless `there`. */
 IV_DEVICE float iv_load_if(const float *p, bool there) {
@@ -257,6 +268,13 @@ template <int PENDING> IV_DEVICE void iv_wgmma_wait(void) {
 template <int COUNT> IV_DEVICE void iv_wgmma_hold(float (&d)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* The thread, computed where it is used: what follows from it is not kept in registers that accumulators need. */
+IV_DEVICE int iv_thread_here(void) {
+    int thread = (int)threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
 }
 
 #define IV_WG_T0 "%0, %1, %2, %3, %4, %5, %6, %7"

@@ -33,7 +33,7 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
  * too little to do; and experts that few rows chose. */
 static bool are_few(const iv_gpu_linear_args *a) {
     if (a->groups) return a->rows * a->groups->experts_per_token <= 8 * a->groups->experts;
-    return a->rows <= 4 && a->w.n <= 5120;
+    return a->rows <= 4 && a->w.n <= 8192;
 }
 
 /* A family that declines leaves the problem to the others; the generic kernels take everything. */

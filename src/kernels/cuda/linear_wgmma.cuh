@@ -27,7 +27,7 @@ template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_park(float4 *place, co
 template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_join_parked(const float4 *place, float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++) {
-        float4 v = place[j * THREADS];
+        float4 v = iv_load_shared4(iv_shared(place) + j * THREADS * 16);
         d[4 * j] = __fadd_rn(v.x, d[4 * j]), d[4 * j + 1] = __fadd_rn(v.y, d[4 * j + 1]);
         d[4 * j + 2] = __fadd_rn(v.z, d[4 * j + 2]), d[4 * j + 3] = __fadd_rn(v.w, d[4 * j + 3]);
     }
@@ -89,103 +89,157 @@ template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int
     if constexpr (S::MATES == 1) {
         if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, m.mate));
+        uint32_t mate = S::WIDE && S::PMATES == 1 ? (uint32_t)lane : m.mate;
+        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, mate));
     }
 }
 
-/* The rest of a leaf; the block before is in flight, and the last one stays so. */
-template <class S>
-IV_DEVICE void iv_wgmma_leaf(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r, int &last,
+/* Where a consumer is. Blocks are issued one ahead of those that are waited for. */
+struct iv_wgmma_flow {
+    iv_wgmma_ring next; /* the stage that is issued next */
+    int last;           /* the stage of the block that was issued last; its stage is not free yet */
+    int block;          /* of the leaf, the one that is issued next */
+};
+
+/* Issues the next block of a leaf, if it has one; `last` becomes its stage, and that of the block before is returned. */
+template <class S, bool FIRST>
+IV_DEVICE int iv_wgmma_go_on(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
                              float (&d)[S::COUNT]) {
-    for (int block = 1; block < plan.blocks; block++) {
-        iv_wgmma_issue<S, false>(m, r, d);
-        iv_wgmma_wait<1>();
-        iv_wgmma_release<S>(m, last);
-        last = r.stage;
-        r.next(plan.stages);
-    }
+    int before = f.last;
+    iv_wgmma_issue<S, FIRST>(m, f.next, d);
+    f.last = f.next.stage, f.block = FIRST ? 1 : f.block + 1;
+    f.next.next(plan.stages);
+    return before;
+}
+
+/* The block before the one under way has ended; it had this stage. */
+template <class S> IV_DEVICE void iv_wgmma_settle(const iv_wgmma_shared &m, int before) {
+    iv_wgmma_wait<1>();
+    iv_wgmma_release<S>(m, before);
+}
+
+/* The rest of a leaf; its last block stays in flight. */
+template <class S>
+IV_DEVICE void iv_wgmma_run(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                            float (&d)[S::COUNT]) {
+    while (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
+}
+
+/* Leaf after leaf: the first block of the one in d is under way, and the one before, in `done`, is complete. */
+template <class S>
+IV_DEVICE void iv_wgmma_begin(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                              float (&d)[S::COUNT], float (&done)[S::COUNT]) {
+    iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, true>(plan, m, f, d));
+    iv_wgmma_hold(done);
+}
+
+/* Nothing is under way any more. */
+template <class S>
+IV_DEVICE void iv_wgmma_drain(const iv_wgmma_shared &m, const iv_wgmma_flow &f, float (&done)[S::COUNT]) {
+    iv_wgmma_wait<0>();
+    iv_wgmma_hold(done);
+    iv_wgmma_release<S>(m, f.last);
 }
 
 template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in registers of its own */
-    float a[S::COUNT], b[S::COUNT], c[S::COUNT], two[S::KEEP2 ? S::COUNT : 1];
+    float a[S::COUNT], b[S::COUNT], c[S::COUNT], aside[S::KEEP2 ? S::COUNT : 1];
 };
 
-/* The first block of a pair of leaves is under way; returns its stage. */
+/* A node that waits beside the accumulators: in registers or in shared memory. */
 template <class S>
-IV_DEVICE int iv_wgmma_start(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                             iv_wgmma_nodes<S> &v) {
-    int stage = r.stage;
-    iv_wgmma_issue<S, true>(m, r, S::LEAVES == 1 ? v.b : v.a);
-    r.next(plan.stages);
-    return stage;
-}
-
-/* The rest of a pair of leaves (or of the only one): their sum in `sum`. */
-template <class S>
-IV_DEVICE void iv_wgmma_pair(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                             float (&a)[S::COUNT], float (&sum)[S::COUNT], int last) {
-    iv_wgmma_leaf<S>(plan, m, r, last, S::LEAVES == 1 ? sum : a);
-    if constexpr (S::LEAVES > 1) {
-        iv_wgmma_issue<S, true>(m, r, sum);
-        iv_wgmma_wait<1>();
-        iv_wgmma_release<S>(m, last);
-        last = r.stage;
-        r.next(plan.stages);
-        iv_wgmma_leaf<S>(plan, m, r, last, sum);
-    }
-    iv_wgmma_wait<0>();
-    iv_wgmma_hold(a);
-    iv_wgmma_hold(sum);
-    iv_wgmma_release<S>(m, last);
-    if constexpr (S::LEAVES > 1) iv_wgmma_add(sum, a);
-}
-
-/* The CTA's leaves of one tile, of which the first block has the stage `last`. What is left to add is for
- * iv_wgmma_finish. While a pair begins, the node of the one before goes up. `phase` of the tile's turn to use `park`.
- */
-template <class S>
-IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                iv_wgmma_nodes<S> &v, int phase, int last) {
-    iv_wgmma_pair<S>(plan, m, r, v.a, v.b, last);
-    if constexpr (S::LEAVES >= 4) {
-        last = iv_wgmma_start<S>(plan, m, r, v);
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, last);
-    }
-    if constexpr (S::LEAVES == 8) {
-        last = iv_wgmma_start<S>(plan, m, r, v);
-        iv_wgmma_add(v.c, v.b);
-        if constexpr (S::KEEP2) {
+IV_DEVICE void iv_wgmma_put_aside(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, const float (&d)[S::COUNT]) {
+    if constexpr (S::KEEP2) {
 #pragma unroll
-            for (int i = 0; i < S::COUNT; i++) v.two[i] = v.c[i];
-        } else {
-            if constexpr (S::WIDE) iv_mbar_wait(m.taken + threadIdx.x / 128 * 8, phase ^ 1);
-            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, v.c);
-        }
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.b, last);
-        last = iv_wgmma_start<S>(plan, m, r, v);
-        iv_wgmma_pair<S>(plan, m, r, v.a, v.c, last);
+        for (int i = 0; i < S::COUNT; i++) v.aside[i] = d[i];
+    } else {
+        iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
     }
 }
+template <class S>
+IV_DEVICE void iv_wgmma_join_aside(const iv_wgmma_shared &m, const iv_wgmma_nodes<S> &v, float (&d)[S::COUNT]) {
+    if constexpr (S::KEEP2)
+        iv_wgmma_add(d, v.aside);
+    else
+        iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
+}
 
-/* The root: in c, of fewer than four leaves in b. */
-template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
-    if constexpr (S::LEAVES >= 4) iv_wgmma_add(v.c, v.b);
+/* The CTA's leaves of one tile, of which the first block is under way in a. Three accumulators let a leaf begin while
+ * the one before it ends, so that the tensor cores rest at the end of a tile alone. What is left to add is for
+ * iv_wgmma_finish; a is free. */
+template <class S>
+IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                                iv_wgmma_nodes<S> &v) {
+    iv_wgmma_run<S>(plan, m, f, v.a);
+    if constexpr (S::LEAVES >= 2) {
+        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
+        iv_wgmma_run<S>(plan, m, f, v.b);
+    }
+    if constexpr (S::LEAVES >= 4) {
+        iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
+        iv_wgmma_add(v.b, v.a); /* leaves 0, 1 */
+        if constexpr (S::LEAVES == 8) iv_wgmma_put_aside<S>(m, v, v.b);
+        iv_wgmma_run<S>(plan, m, f, v.c);
+        iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
+        iv_wgmma_run<S>(plan, m, f, v.a);
+    }
     if constexpr (S::LEAVES == 8) {
-        if constexpr (S::KEEP2)
-            iv_wgmma_add(v.c, v.two);
-        else
-            iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, v.c);
+        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
+        iv_wgmma_add(v.c, v.a); /* 2, 3 */
+        iv_wgmma_join_aside<S>(m, v, v.c);
+        iv_wgmma_put_aside<S>(m, v, v.c); /* 0 to 3 */
+        iv_wgmma_run<S>(plan, m, f, v.b);
+        iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
+        iv_wgmma_run<S>(plan, m, f, v.c);
+        iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
+        iv_wgmma_add(v.b, v.c); /* 4, 5 */
+        iv_wgmma_run<S>(plan, m, f, v.a);
+        iv_wgmma_begin<S>(plan, m, f, v.c, v.a);
+        iv_wgmma_run<S>(plan, m, f, v.c);
+    }
+    if constexpr (S::LEAVES == 1) {
+        iv_wgmma_drain<S>(m, f, v.a);
+#pragma unroll
+        for (int i = 0; i < S::COUNT; i++) v.c[i] = v.a[i];
+    } else if constexpr (S::LEAVES == 2) {
+        iv_wgmma_drain<S>(m, f, v.b);
+        iv_wgmma_add(v.b, v.a);
+    } else if constexpr (S::LEAVES == 4) {
+        iv_wgmma_drain<S>(m, f, v.a);
+        iv_wgmma_add(v.c, v.a);
+    } else {
+        iv_wgmma_drain<S>(m, f, v.c);
+        iv_wgmma_add(v.c, v.a);
+        iv_wgmma_add(v.c, v.b);
     }
 }
 
-/* ... which is given to the emitters. */
-template <class S> IV_DEVICE void iv_wgmma_hand_over(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, int phase) {
-    int w = threadIdx.x / 128;
+/* The root: in c, of two leaves in b. The other of the two is free then. */
+template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
+    if constexpr (S::LEAVES == 4) iv_wgmma_add(v.c, v.b);
+    if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
+}
+
+/* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each. */
+template <class S, bool FLOWING, int FIRST>
+IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                                   int made, const iv_wgmma_spot &s, float (&a)[S::COUNT],
+                                   const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
+    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root, old);
+    if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
+    if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
+        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root, old);
+}
+
+template <class S, bool FLOWING>
+IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                  iv_wgmma_nodes<S> &v) {
+    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c, (&old)[S::COUNT] = S::LEAVES == 2 ? v.c : v.b;
     iv_wgmma_finish<S>(m, v);
-    if constexpr (S::LEAVES < 8) iv_mbar_wait(m.taken + 8 * w, phase ^ 1);
-    iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, S::LEAVES < 4 ? v.b : v.c);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.ready + 8 * w);
+    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
+    iv_wgmma_ask<S>(plan, s, old);
+    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, v.a, root, old);
 }
 
 /* A swapped tile, by its own consumers. */
@@ -204,36 +258,42 @@ IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile
     }
 }
 
+/* Tile after tile. Where leaves have blocks enough, the outputs of a tile are made while the next begins. */
+template <class S>
+IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
+    iv_wgmma_nodes<S> v;
+    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    bool flows = plan.blocks > S::COUNT / 4 / IV_PART;
+    if (threadIdx.x >= 128 && flows && tiles > 0)
+        iv_mbar_wait(m.full + 8, 0); /* so that one warpgroup rests while the other multiplies */
+    for (int at = 0; at < tiles; at++) {
+        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_subtree<S>(plan, m, f, v);
+        for (; flows && at + 1 < tiles; at++) {
+            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+            iv_wgmma_emit_wide<S, true>(plan, m, f, at, v);
+            iv_wgmma_subtree<S>(plan, m, f, v);
+        }
+        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v);
+    }
+}
+
 template <class S>
 IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
                                 int rank) {
     iv_wgmma_nodes<S> v;
-    float(&root)[S::COUNT] = S::LEAVES < 4 ? v.b : v.c;
-    iv_wgmma_ring r = {0, 0};
-    if constexpr (S::WIDE) {
-        if (first >= tiles) return;
-        int last = iv_wgmma_start<S>(plan, m, r, v);
-        for (int at = first + step, phase = 0;; at += step, phase ^= 1) {
-            iv_wgmma_subtree<S>(plan, m, r, v, phase, last);
-            if (at >= tiles) {
-                iv_wgmma_hand_over<S>(m, v, phase);
-                break;
-            }
-            if constexpr (S::LEAVES == 1) iv_wgmma_hand_over<S>(m, v, phase);
-            last = iv_wgmma_start<S>(plan, m, r, v); /* of the next tile */
-            if constexpr (S::LEAVES > 1) iv_wgmma_hand_over<S>(m, v, phase);
+    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
+    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    for (int at = first; at < tiles; at += step) {
+        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_subtree<S>(plan, m, f, v);
+        iv_wgmma_finish<S>(m, v);
+        if (plan.split > 1) { /* one tile; the ring is free when all consumers are here */
+            iv_named_sync(1, S::CONSUMERS);
+            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
+            return;
         }
-    } else {
-        for (int at = first; at < tiles; at += step) {
-            iv_wgmma_subtree<S>(plan, m, r, v, 0, iv_wgmma_start<S>(plan, m, r, v));
-            iv_wgmma_finish<S>(m, v);
-            if (plan.split > 1) { /* one tile; the ring is free when all consumers are here */
-                iv_named_sync(1, S::CONSUMERS);
-                iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
-                return;
-            }
-            iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, at, rank), root);
-        }
+        iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, at, rank), root);
     }
 }
 
@@ -245,23 +305,17 @@ template <class S> IV_DEVICE uint32_t iv_wgmma_mate(int rank) {
 }
 
 /* Sets up shared memory's parts and barriers. */
-template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_begin(const iv_wgmma_plan &plan, char *shared, bool gathered) {
-    const char *asked = shared + plan.stages * S::STAGE + S::PARK;
-    char *bars = (char *)asked + plan.asked_bytes;
+template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared, bool gathered) {
+    char *bars = shared + plan.stages * S::STAGE + S::PARK;
     iv_wgmma_shared m;
-    m.asked = iv_shared(asked), m.asked_place = asked;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
-    m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages, m.ready = m.empty + 8 * plan.stages;
-    m.taken = m.ready + 8 * (S::BARS / 2);
-    m.rows = (int *)(bars + 16 * plan.stages + 8 * S::BARS), m.prefix = m.rows + S::TOKENS;
+    m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
+    m.rows = (int *)(bars + 16 * plan.stages), m.tiles = (iv_wgmma_tile *)(m.rows + S::TOKENS);
+    m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
             iv_mbar_init(m.full + 8 * s, gathered ? 2 : 1);
             iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::MATES);
-        }
-        for (int w = 0; w < S::BARS / 2; w++) {
-            iv_mbar_init(m.ready + 8 * w, 4);
-            iv_mbar_init(m.taken + 8 * w, S::EMITTERS / 32);
         }
         iv_mbar_init_fence();
     }
@@ -274,7 +328,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
     bool clustered = S::QMATES * S::PMATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
-    iv_wgmma_shared m = iv_wgmma_begin<S>(plan, shared, gathered);
+    iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared, gathered);
     int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
     int ctas = S::QMATES * S::PMATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
     int first_leaf = plan.split > 1 ? rank / S::QMATES * S::LEAVES : 0;
@@ -290,10 +344,9 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         __syncthreads();
     if (plan.groups.count) tiles = m.prefix[plan.groups.count];
     if (threadIdx.x >= S::CONSUMERS) {
-        if constexpr (S::MOVED) iv_registers_give<56>();
+        if constexpr (S::MOVED) iv_registers_give<40>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
-            if constexpr (S::WIDE) iv_wgmma_emit_tiles<S>(plan, m, tiles, first, step, rank);
         } else if (gathered) {
             iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
         } else if (iv_elect()) {
@@ -301,14 +354,17 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         }
         __syncwarp();
     } else {
-        if constexpr (S::MOVED) iv_registers_take<224>();
+        if constexpr (S::MOVED) iv_registers_take<232>();
         iv_dependency_wait();
-        iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
+        if constexpr (S::WIDE)
+            iv_wgmma_consume_wide<S>(plan, m, first < tiles ? (tiles - first + step - 1) / step : 0);
+        else
+            iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
     }
     if (!clustered) return;
     iv_cluster_sync(); /* the roots of all are there; or nobody copies into this CTA any more */
     if constexpr (S::SWAP) {
-        if (threadIdx.x < S::CONSUMERS) {
+        if (threadIdx.x < S::CONSUMERS && plan.split > 1) {
             iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
             if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
             if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
@@ -328,8 +384,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             iv_wgmma_kernel<S>,
             S::STAGE,
             S::THREADS,
-            S::PARK + 8 * S::BARS + 4 * S::TOKENS,
-            S::EMITTERS / 32 * IV_ASKED * IV_PART_BYTES,
+            S::PARK + 4 * S::TOKENS + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES,
             S::CTAS};
 }

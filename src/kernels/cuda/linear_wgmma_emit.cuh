@@ -1,6 +1,6 @@
-/* linear_wgmma_emit.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh): outputs of a tile's roots. Swapped tiles
- * are emitted by the warps that computed them, wide ones by warps of their own from shared memory. What is slow is the
- * latency of few warps, so everything is asked for before any of it is used, and nothing branches in the usual case. */
+/* linear_wgmma_emit.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh): outputs of a tile's roots, by the warps
+ * that computed them. What is slow is latency, so everything is asked for before any of it is used, and nothing
+ * branches in the usual case. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_EMIT_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_EMIT_CUH
 
@@ -132,212 +132,167 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
     }
 }
 
-/* Tokens on P: the outputs of some warp's fragments, which lie in shared memory as iv_wgmma_park left them: chunk j has
- * (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) of 8 outputs. Four chunks at once: two of gates, two
- * of their ups. */
+/* ---- tokens on P ------------------------------------------------------------------------------------------- */
+
+/* A thread's roots there: chunk j has (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) with n 8 j on. Its
+ * warpgroup emits them in parts of four chunks, between the blocks of the next tile.
+ *
+ * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
+ * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
+ * eight pieces of a row are rotated, so that neither meets a bank twice. */
+enum { IV_PART = 4 };
+
+/* How a tile's outputs are made: a tile that is all there by rows, anything else one by one. */
+typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_ANY } iv_wgmma_way;
+
+/* Where a lane's first piece of a row goes; not set for any way. */
+struct iv_wgmma_spot {
+    iv_wgmma_way way;
+    char *out;
+    const float *bias;
+};
+
+template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
+    bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
+    bool rows = !plan.weighted && plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
+                (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias);
+    iv_wgmma_spot s = {IV_WAY_ANY, NULL, NULL};
+    if (!rows || t.q + S::QN > plan.n || t.p + S::PN > t.rows) return s;
+    int thread = iv_thread_here(), token = thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
+    size_t row = (size_t)(t.first + t.p + token) * plan.out_stride;
+    s.way = swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
+    if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
+    return s;
+}
+
+/* Asks for what the roots are added to. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, const float4 (&v)[4], int token,
-                                    int n) {
-    uint16_t *act = (uint16_t *)plan.out + n / 16 * 8 + n % 8;
+IV_DEVICE void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_spot &s, float (&old)[S::COUNT]) {
+    if (s.way != IV_WAY_RESIDUAL) return;
 #pragma unroll
-    for (int pair = 0; pair < 2; pair++) {
-        const float4 &g = v[2 * pair], &u = v[2 * pair + 1];
-        int at = n + 16 * pair;
-        if (at >= plan.n) return;
-        float gate[4] = {iv_canon(g.x), iv_canon(g.y), iv_canon(g.z), iv_canon(g.w)};
-        float up[4] = {iv_canon(u.x), iv_canon(u.y), iv_canon(u.z), iv_canon(u.w)};
-        if (plan.bias) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                gate[i] = iv_wgmma_y(plan, gate[i], at + i % 2), up[i] = iv_wgmma_y(plan, up[i], at + 8 + i % 2);
+    for (int j = 0; j < S::COUNT / 4; j++) {
+        float4 v = iv_load4((const float *)s.out + j / IV_PART * IV_PART * 8 + j % IV_PART * 4 * plan.out_stride);
+        old[4 * j] = v.x, old[4 * j + 1] = v.y, old[4 * j + 2] = v.z, old[4 * j + 3] = v.w;
+    }
+}
+
+/* The warp's rows: where this lane's fragments go (its own row, and 8 rows on), and where it reads. */
+template <class S> IV_DEVICE char *iv_wgmma_row_to(const iv_wgmma_shared &m, int thread) {
+    return (char *)(m.park + thread / 32 * 32 + thread % 32 / 16 * S::CONSUMERS) + thread % 16 / 4 * 128;
+}
+template <class S> IV_DEVICE const char *iv_wgmma_row_from(const iv_wgmma_shared &m, int thread) {
+    return (const char *)(m.park + thread / 32 * 32) + thread % 32 / 8 * 128;
+}
+
+/* Any tile: four chunks from `first` on, which lie at the thread's own place. */
+template <class S>
+IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, int first) {
+    iv_wgmma_tile t = m.tiles[made % IV_TILES];
+    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 4,
+        n = t.q + thread % 4 * 2 + 8 * first;
+    const float4 *place = m.park + thread;
+    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, token), iv_wgmma_place_of(plan, t, token + 8)};
+    if (plan.epilogue != IV_GPU_SWIGLU) {
+#pragma unroll 1
+        for (int j = 0; j < IV_PART; j++, n += 8) {
+            float4 v = place[j * S::CONSUMERS];
+            iv_wgmma_put(plan, p[0], n, v.x), iv_wgmma_put(plan, p[0], n + 1, v.y);
+            iv_wgmma_put(plan, p[1], n, v.z), iv_wgmma_put(plan, p[1], n + 1, v.w);
         }
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < IV_PART && n < plan.n; j += 2, n += 16) {
+        float4 g = place[j * S::CONSUMERS], u = place[(j + 1) * S::CONSUMERS];
+        float gate[4] = {iv_wgmma_y(plan, g.x, n), iv_wgmma_y(plan, g.y, n + 1), iv_wgmma_y(plan, g.z, n),
+                         iv_wgmma_y(plan, g.w, n + 1)};
+        float up[4] = {iv_wgmma_y(plan, u.x, n + 8), iv_wgmma_y(plan, u.y, n + 9), iv_wgmma_y(plan, u.z, n + 8),
+                       iv_wgmma_y(plan, u.w, n + 9)};
         uint16_t y[4];
         iv_swiglu_many<S::TYPE>(gate, up, y);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + 8 * half);
-            if (!p.there) continue;
-            uint16_t *to = act + p.row * plan.out_stride + 8 * pair;
-            if (plan.out_stride % 2 == 0 && (uintptr_t)plan.out % 4 == 0)
-                *(uint32_t *)to = (uint32_t)y[2 * half + 1] << 16 | y[2 * half];
-            else
-                to[0] = y[2 * half], to[1] = y[2 * half + 1];
-        }
-    }
-}
-
-/* A warp's part of a tile: fragments of 16 tokens by 32 outputs. */
-struct iv_wgmma_part {
-    int token, n, place; /* of the thread; where its fragments lie */
-};
-template <class S> IV_DEVICE iv_wgmma_part iv_wgmma_part_of(const iv_wgmma_tile &t, int warpgroup, int item) {
-    int lane = threadIdx.x % 32, from = warpgroup * 4 + item % 4, j = item / 4 * 4;
-    return {t.p + from * 16 + lane / 4, t.q + 8 * j + lane % 4 * 2, j * S::CONSUMERS + from * 32 + lane};
-}
-
-/* Any tile. */
-template <class S>
-IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
-                                 const iv_wgmma_part &part) {
-    float4 v[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = m.park[part.place + i * S::CONSUMERS];
-    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_emit_swiglu<S>(plan, t, v, part.token, part.n);
-    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, part.token), iv_wgmma_place_of(plan, t, part.token + 8)};
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        iv_wgmma_put(plan, p[0], part.n + 8 * j, v[j].x), iv_wgmma_put(plan, p[0], part.n + 8 * j + 1, v[j].y);
-        iv_wgmma_put(plan, p[1], part.n + 8 * j, v[j].z), iv_wgmma_put(plan, p[1], part.n + 8 * j + 1, v[j].w);
-    }
-}
-
-/* What a warp adds to lies in a ring of its own: of each part 16 rows of 32 outputs, pieces of 16 bytes swizzled. */
-enum { IV_ASKED = 4, IV_PART_BYTES = 2048 }; /* parts under way */
-
-template <class S>
-IV_DEVICE void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t, int warp,
-                            int lane, int index) {
-    constexpr int STEP = S::EMITTERS / 32;
-    int each = (S::COUNT / 4 - warp + STEP - 1) / STEP, w = index >= each,
-        item = warp + (index - (w ? each : 0)) * STEP;
-    if (index < each * S::WARPGROUPS) {
-        size_t stride = plan.out_stride;
-        const float *out = (const float *)plan.out +
-                           (size_t)(t.first + t.p + w * 64 + item % 4 * 16 + lane / 8) * stride + t.q + item / 4 * 32 +
-                           lane % 8 * 4;
-        uint32_t to = m.asked + (warp * IV_ASKED + index % IV_ASKED) * IV_PART_BYTES + lane / 8 * 128;
-#pragma unroll
         for (int i = 0; i < 4; i++)
-            iv_copy16(to + i * 512 + ((lane % 8 ^ (lane / 8 + 4 * i % 8)) << 4), out + 4 * i * stride, true);
-    }
-    iv_copies_commit();
-}
-
-/* A tile that is all there, in pairs of float32. A sum that is NaN is the canonical one on this machine. */
-template <class S, bool RESIDUAL, bool BIAS>
-IV_DEVICE void iv_wgmma_emit_whole(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t, int w,
-                                   int warp, int lane, int &index) {
-    constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
-    size_t stride = plan.out_stride;
-    float *corner = (float *)plan.out + (size_t)(t.first + t.p + w * 64 + lane / 4) * stride + t.q + lane % 4 * 2;
-    const float *bias = plan.bias + t.q + lane % 4 * 2;
-    uint32_t park = iv_shared(m.park) + (w * 128 + lane) * 16;
-    uint32_t asked = m.asked + warp * IV_ASKED * IV_PART_BYTES + lane / 4 * 128 + lane % 2 * 8;
-#pragma unroll 1
-    for (int item = warp; item < ITEMS; item += STEP, index++) {
-        uint32_t from = park + (item / 4 * 4 * S::CONSUMERS + item % 4 * 32) * 16;
-        float *out = corner + item % 4 * 16 * stride + item / 4 * 32;
-        if constexpr (RESIDUAL) {
-            iv_copies_wait<IV_ASKED - 1>();
-            __syncwarp();
-        }
-        float4 v[4];
-        float2 old[8];
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = iv_load_shared4(from + i * S::CONSUMERS * 16);
-        if constexpr (RESIDUAL) {
-            uint32_t base = asked + index % IV_ASKED * IV_PART_BYTES;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t place = base + ((2 * i + lane % 4 / 2) ^ lane / 4) * 16;
-                old[i] = iv_load_shared2(place), old[4 + i] = iv_load_shared2(place + 8 * 128);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if constexpr (BIAS) {
-                float2 b = iv_load2(bias + item / 4 * 32 + 8 * i);
-                v[i].x = __fadd_rn(v[i].x, b.x), v[i].y = __fadd_rn(v[i].y, b.y);
-                v[i].z = __fadd_rn(v[i].z, b.x), v[i].w = __fadd_rn(v[i].w, b.y);
-            }
-            if constexpr (RESIDUAL) {
-                v[i].x = __fadd_rn(old[i].x, v[i].x), v[i].y = __fadd_rn(old[i].y, v[i].y);
-                v[i].z = __fadd_rn(old[4 + i].x, v[i].z), v[i].w = __fadd_rn(old[4 + i].y, v[i].w);
-            }
-        }
-        float *below = out + 8 * stride;
-#pragma unroll
-        for (int i = 0; i < 4; i++) iv_store2(out + 8 * i, make_float2(v[i].x, v[i].y));
-#pragma unroll
-        for (int i = 0; i < 4; i++) iv_store2(below + 8 * i, make_float2(v[i].z, v[i].w));
-        if constexpr (RESIDUAL) {
-            __syncwarp();
-            iv_wgmma_ask<S>(plan, m, t, warp, lane, index + IV_ASKED);
-        }
+            if (p[i / 2].there)
+                ((uint16_t *)plan.out)[p[i / 2].row * plan.out_stride + n / 16 * 8 + n % 8 + i % 2] = y[i];
     }
 }
 
-/* The same for SWIGLU without a bias: of each part 16 tokens by 16 activations. */
-template <class S>
-IV_DEVICE void iv_wgmma_emit_whole_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
-                                          int w, int warp, int lane) {
-    constexpr int ITEMS = S::COUNT / 4, STEP = S::EMITTERS / 32;
-    size_t stride = plan.out_stride;
-    uint16_t *corner =
-        (uint16_t *)plan.out + (size_t)(t.first + t.p + w * 64 + lane / 4) * stride + t.q / 2 + lane % 4 * 2;
-    uint32_t park = iv_shared(m.park) + (w * 128 + lane) * 16;
-#pragma unroll 1
-    for (int item = warp; item < ITEMS; item += STEP) {
-        uint32_t from = park + (item / 4 * 4 * S::CONSUMERS + item % 4 * 32) * 16;
-        uint16_t *act = corner + item % 4 * 16 * stride + item / 4 * 16;
-#pragma unroll 1
-        for (int pair = 0; pair < 2; pair++, from += 2 * S::CONSUMERS * 16, act += 8) {
-            float4 g = iv_load_shared4(from), u = iv_load_shared4(from + S::CONSUMERS * 16);
-            float gate[4] = {g.x, g.y, g.z, g.w}, up[4] = {u.x, u.y, u.z, u.w};
-            uint16_t y[4];
-            iv_swiglu_many<S::TYPE>(gate, up, y);
-            *(uint32_t *)act = (uint32_t)y[1] << 16 | y[0];
-            *(uint32_t *)(act + 8 * stride) = (uint32_t)y[3] << 16 | y[2];
-        }
+/* A sum that is NaN is the canonical one on this machine. */
+template <class S, int FIRST>
+IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * FIRST;
+    int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
+    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < IV_PART; j++) {
+        char *p = to + ((piece + 2 * j) & 7) * 16;
+        *(float2 *)p = make_float2(root[AT + 4 * j], root[AT + 4 * j + 1]);
+        *(float2 *)(p + BELOW) = make_float2(root[AT + 4 * j + 2], root[AT + 4 * j + 3]);
     }
+    __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread) + ((thread % 8 + thread % 32 / 8 * 2) & 7) * 16;
+    float4 b = s.bias ? iv_load4(s.bias + 8 * FIRST) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < IV_PART; i++) {
+        float4 v = *(const float4 *)(from + i * S::CONSUMERS * 16);
+        if (s.bias)
+            v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
+        if (s.way == IV_WAY_RESIDUAL) {
+            v.x = __fadd_rn(old[AT + 4 * i], v.x), v.y = __fadd_rn(old[AT + 4 * i + 1], v.y);
+            v.z = __fadd_rn(old[AT + 4 * i + 2], v.z), v.w = __fadd_rn(old[AT + 4 * i + 3], v.w);
+        }
+        iv_store4((float *)s.out + 8 * FIRST + 4 * i * plan.out_stride, v);
+    }
+    __syncwarp();
 }
 
-/* Brings the part of the residual stream that a tile adds to into L2. */
-template <class S>
-IV_DEVICE void iv_wgmma_expect_residual(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int thread) {
-    for (int i = thread; i < S::PN * (S::QN / 32); i += S::EMITTERS) {
-        int token = t.p + i / (S::QN / 32), n = t.q + i % (S::QN / 32) * 32;
-        if (token < t.rows && n < plan.n)
-            iv_prefetch_l2((const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n);
+/* Of each two chunks of 8 gates and 8 ups, 8 activations; a row is that of all parts. */
+template <class S, int FIRST>
+IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+                                         const float (&root)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = 16; /* chunks of a row */
+    uint16_t y[2 * IV_PART];
+    float gate[2 * IV_PART], up[2 * IV_PART];
+    int thread = iv_thread_here(), piece = thread % 32 / 4 + FIRST % ROW / 2;
+    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 2 * IV_PART; i++)
+        gate[i] = root[4 * FIRST + i / 4 * 8 + i % 4], up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
+    iv_swiglu_many<S::TYPE>(gate, up, y);
+#pragma unroll
+    for (int i = 0; i < IV_PART / 2; i++) {
+        char *p = to + ((piece + i) & 7) * 16;
+        *(uint32_t *)p = (uint32_t)y[4 * i + 1] << 16 | y[4 * i];
+        *(uint32_t *)(p + BELOW) = (uint32_t)y[4 * i + 3] << 16 | y[4 * i + 2];
     }
+    if (FIRST % ROW != ROW - IV_PART) return;
+    __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread);
+    uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        iv_store4((float *)(out + 4 * i * plan.out_stride),
+                  *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16));
+    __syncwarp();
 }
 
-/* The warps that make outputs of a wide CTA's roots. */
-template <class S>
-IV_DEVICE void iv_wgmma_emit_tiles(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
-                                   int rank) {
-    int thread = threadIdx.x - S::CONSUMERS - 32, lane = thread % 32, warp = __shfl_sync(~0u, thread / 32, 0),
-        phase = 0;
-    bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    bool fast = !plan.weighted && plan.out_stride % (add ? 4 : 2) == 0 && (uintptr_t)plan.out % (add ? 16 : 8) == 0;
-    fast = fast && (swiglu ? !plan.bias : (uintptr_t)plan.bias % 8 == 0);
-    for (int at = first; at < tiles; at += step, phase ^= 1) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
-        bool whole = fast && t.q + S::QN <= plan.n && t.p + S::PN <= t.rows;
-        int index = 0; /* of the warp's parts of this tile */
-        if (add) iv_wgmma_expect_residual<S>(plan, t, thread);
-        for (int i = 0; add && whole && i < IV_ASKED; i++) iv_wgmma_ask<S>(plan, m, t, warp, lane, i);
-#pragma unroll 1
-        for (int w = 0; w < S::WARPGROUPS; w++) {
-            iv_mbar_wait(m.ready + 8 * w, phase);
-            if (!whole) {
-#pragma unroll 1
-                for (int item = warp; item < S::COUNT / 4; item += S::EMITTERS / 32)
-                    iv_wgmma_emit_any<S>(plan, m, t, iv_wgmma_part_of<S>(t, w, item));
-            } else if (swiglu) {
-                iv_wgmma_emit_whole_swiglu<S>(plan, m, t, w, warp, lane);
-            } else if (add && plan.bias) {
-                iv_wgmma_emit_whole<S, true, true>(plan, m, t, w, warp, lane, index);
-            } else if (add) {
-                iv_wgmma_emit_whole<S, true, false>(plan, m, t, w, warp, lane, index);
-            } else if (plan.bias) {
-                iv_wgmma_emit_whole<S, false, true>(plan, m, t, w, warp, lane, index);
-            } else {
-                iv_wgmma_emit_whole<S, false, false>(plan, m, t, w, warp, lane, index);
-            }
-            __syncwarp();
-            if (lane == 0) iv_mbar_arrive(m.taken + 8 * w);
-        }
+/* Chunks FIRST to FIRST + 3. The warp's places in `park` are free. */
+template <class S, int FIRST>
+IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
+                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+    if (s.way == IV_WAY_SWIGLU) {
+        iv_wgmma_emit_activations<S, FIRST>(plan, m, s, root);
+    } else if (s.way != IV_WAY_ANY) {
+        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root, old);
+    } else {
+        float4 *place = m.park + iv_thread_here();
+#pragma unroll
+        for (int j = 0; j < IV_PART; j++)
+            place[j * S::CONSUMERS] = make_float4(root[4 * (FIRST + j)], root[4 * (FIRST + j) + 1],
+                                                  root[4 * (FIRST + j) + 2], root[4 * (FIRST + j) + 3]);
+        iv_wgmma_emit_any<S>(plan, m, made, FIRST);
     }
 }
 

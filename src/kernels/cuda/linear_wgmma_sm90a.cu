@@ -16,12 +16,8 @@ enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back,
 
 /* ---- which configurations there are ------------------------------------------------------------------------- */
 
-static int asked_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) {
-    return a->epilogue == IV_GPU_RESIDUAL ? w->asked : 0;
-}
-
 static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int stages) {
-    return stages * (w->stage + 16) + w->fixed + asked_bytes(a, w) + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
+    return stages * (w->stage + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
 }
 
 /* The deepest ring with which `ctas` CTAs fit on an SM; no deeper than a tile's blocks. */
@@ -184,7 +180,7 @@ static int multiprocessors(void) {
 static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
                       iv_wgmma_plan *p) {
     memset(p, 0, sizeof *p);
-    p->split = c->split, p->stages = c->stages, p->asked_bytes = asked_bytes(a, w);
+    p->split = c->split, p->stages = c->stages;
     p->leaf_length = (int)(a->w.k_padded / (size_t)a->w.leaves), p->blocks = leaf_blocks(a);
     p->weight_tiles = ceil_div(a->w.n, w->tile_n), p->token_tiles = ceil_div(a->rows, w->tile_m);
     p->raster = w->wide ? IV_RASTER : 1;

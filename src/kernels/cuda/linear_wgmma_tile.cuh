@@ -13,7 +13,7 @@ enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
 struct iv_wgmma_plan {
     int leaf_length, blocks;       /* of k, and blocks of 64 */
     int split;                     /* CTAs that share a tile's leaves */
-    int stages, asked_bytes;       /* of shared memory: the ring's, and for what emitters add to */
+    int stages;                    /* of the ring in shared memory */
     int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
     int raster;                    /* P tiles (of a cluster) walked before the next Q tile */
     int tiles;                     /* of clusters; with groups found on the device */
@@ -37,7 +37,7 @@ struct iv_wgmma_shape {
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
     static constexpr int QMATES = QMATES_, PMATES = PMATES_, MATES = QMATES_ + PMATES_ - 1;
-    static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_, EMITTERS = WIDE ? 96 : 0;
+    static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
     static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
@@ -54,7 +54,6 @@ struct iv_wgmma_shape {
     static constexpr int NODE_BYTES = PN * QN * 4;
     static constexpr int PARK = WIDE || (LEAVES == 8 && !KEEP2) ? NODE_BYTES : 0;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
-    static constexpr int BARS = WIDE ? 2 * GROUPS_ : 0; /* beside the ring's */
 };
 
 typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
@@ -64,7 +63,7 @@ struct iv_wgmma_instance {
     int tile_n, tile_m, leaves, qmates, pmates;
     bool wide;
     iv_wgmma_function kernel;
-    int stage, threads, fixed, asked, node, ctas; /* bytes of a stage, beside the ring, with a residual, of a root */
+    int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
 };
 const iv_wgmma_instance *iv_wgmma_bf16(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16(size_t *count);
@@ -137,14 +136,13 @@ struct iv_wgmma_ring {
 
 struct iv_wgmma_shared { /* addresses */
     uint32_t ring, full, empty;
-    uint32_t mate;         /* whom this lane tells of a stage that is free */
-    uint32_t ready, taken; /* of each warpgroup's root in `park` */
+    uint32_t mate; /* whom this lane tells of a stage that is free */
     float4 *root, *park;
-    uint32_t asked; /* what emitters add to */
-    const char *asked_place;
     int *rows; /* of gathered tokens */
     const int *prefix;
+    iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
 };
+enum { IV_TILES = 32 }; /* more than there are stages, each of another tile, and two */
 
 /* What one block of one tile is: the operands of a stage. */
 struct iv_wgmma_block {
@@ -198,13 +196,17 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
                                 const iv_wgmma_shared &m, int tiles, int first, int step, int rank, int first_leaf) {
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
+    int made = 0;
     iv_wgmma_ring r = {0, 0};
-    if (!plan.groups.count && first < tiles)
-        early = iv_wgmma_produce_early<S>(weights, plan, m, iv_wgmma_tile_at<S>(plan, m.prefix, first, rank), rank,
-                                          first_leaf);
+    if (!plan.groups.count && first < tiles) {
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
+        m.tiles[0] = t;
+        early = iv_wgmma_produce_early<S>(weights, plan, m, t, rank, first_leaf);
+    }
     iv_dependency_wait();
-    for (int at = first; at < tiles; at += step) {
+    for (int at = first; at < tiles; at += step, made++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        if (!early || made) m.tiles[made % IV_TILES] = t;
         for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
                 iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
@@ -246,9 +248,11 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
                                          const iv_wgmma_shared &m, int tiles, int first, int step, int rank) {
     int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
+    int made = 0;
     iv_wgmma_ring r = {0, 0};
-    for (int at = first; at < tiles; at += step) {
+    for (int at = first; at < tiles; at += step, made++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        if (lane == 0) m.tiles[made % IV_TILES] = t;
         iv_wgmma_find_rows<S>(plan, m, t);
         for (int leaf = 0; leaf < S::LEAVES; leaf++)
             for (int block = 0; block < plan.blocks; block++, round++) {

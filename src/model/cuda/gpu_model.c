@@ -86,16 +86,16 @@ static iv_status no_memory(const gpu_rank *r, const char *what, size_t bytes, iv
                    what, bytes, iv_gpu_memory_available(r->gpu));
 }
 
-static iv_status open_vectors(gpu_rank *r, iv_error *err) {
-    iv_place *place = iv_gpu_place(r->gpu);
+size_t iv_gpu_vector_bytes(gpu_rank *r) {
     gathering v = {0};
-    r->layers = calloc((size_t)r->m->config.layers, sizeof *r->layers);
-    if (!r->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     gather_all(r, &v);
-    size_t bytes = v.count * sizeof(float);
-    r->vectors = place->alloc(place, bytes);
-    if (!r->vectors) return no_memory(r, "norms, biases and rope tables", bytes, err);
-    v = (gathering){.host = calloc(1, bytes), .device = (float *)(void *)r->vectors};
+    return v.count * sizeof(float);
+}
+
+iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err) {
+    iv_place *place = iv_gpu_place(r->gpu);
+    size_t bytes = r->vector_bytes;
+    gathering v = {.host = calloc(1, bytes), .device = (float *)(void *)r->vectors};
     if (!v.host) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its vectors");
     gather_all(r, &v);
     iv_status status = place->write(place, r->vectors, bytes, v.host, bytes, bytes, 1, err);
@@ -103,13 +103,24 @@ static iv_status open_vectors(gpu_rank *r, iv_error *err) {
     return status;
 }
 
+static iv_status open_vectors(gpu_rank *r, iv_error *err) {
+    iv_place *place = iv_gpu_place(r->gpu);
+    r->layers = calloc((size_t)r->m->config.layers, sizeof *r->layers);
+    if (!r->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    r->vector_bytes = iv_gpu_vector_bytes(r);
+    r->vectors = place->alloc(place, r->vector_bytes);
+    if (!r->vectors) return no_memory(r, "norms, biases and rope tables", r->vector_bytes, err);
+    return iv_gpu_write_vectors(r, err);
+}
+
 /* ---- what the first rank has for all ------------------------------------------------------------------------ */
 
 static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, iv_error *err) {
+    unsigned char *own = to->data;
     *to = *from;
     size_t bytes = iv_matrix_bytes(from);
     if (r->rank == 0 || bytes == 0) return IV_OK;
-    to->data = iv_gpu_place(r->gpu)->alloc(iv_gpu_place(r->gpu), bytes);
+    to->data = own ? own : iv_gpu_place(r->gpu)->alloc(iv_gpu_place(r->gpu), bytes);
     if (!to->data) return no_memory(r, "the embedding", bytes, err);
     const gpu_rank *first = &r->g->rank[0];
     return iv_gpu_check(r->gpu,
@@ -118,13 +129,13 @@ static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, 
                         "copy of the embedding", err);
 }
 
-static iv_status copy_shared(gpu_rank *r, iv_error *err) {
+iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
     const iv_model *first = r->g->rank[0].m;
     iv_model *m = r->m;
     IV_TRY(copy_matrix(r, &first->embedding, &r->embedding, err));
     if (m->config.tie_embeddings)
         m->head.data = r->embedding.data + m->split.share[m->rank].vocab_first * r->embedding.panel_bytes;
-    r->routers = calloc((size_t)m->config.layers, sizeof *r->routers);
+    if (!r->routers) r->routers = calloc((size_t)m->config.layers, sizeof *r->routers);
     if (!r->routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     for (size_t i = 0; i < (size_t)m->config.layers; i++)
         if (m->layers[i].moe) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->routers[i], err));
@@ -142,7 +153,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
-    IV_TRY(copy_shared(r, err));
+    IV_TRY(iv_gpu_copy_shared(r, err));
     r->work = work == SIZE_MAX ? NULL : place->alloc(place, work);
     if (!r->work) return no_memory(r, "a step", work, err);
     iv_gpu_carve(r, r->work);
@@ -214,11 +225,16 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
     return IV_OK;
 }
 
+void iv_gpu_forget_graphs(gpu_rank *r) {
+    for (size_t i = 0; i < r->graph_count; i++) cudaGraphExecDestroy(r->graph[i].exec);
+    r->graph_count = 0;
+}
+
 static void close_rank(gpu_rank *r) {
     iv_error unused;
     iv_place *place = iv_gpu_place(r->gpu);
     if (iv_gpu_use(r->gpu, &unused) != IV_OK) return;
-    for (size_t i = 0; i < r->graph_count; i++) cudaGraphExecDestroy(r->graph[i].exec);
+    iv_gpu_forget_graphs(r);
     if (r->rank > 0) {
         place->free(place, r->embedding.data);
         for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);

@@ -1,7 +1,7 @@
 /* gpu_model.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
  *
- * gpu_model.c opens and closes; layout.c says where everything lies; inputs.c writes down a step; layers.c launches it;
- * run.c has the threads, the graphs and the results. */
+ * gpu_model.c opens and closes; replace.c brings other weights; layout.c says where everything lies; inputs.c writes
+ * down a step; layers.c launches it; run.c has the threads, the graphs and the results. */
 #ifndef IV_MODEL_CUDA_GPU_MODEL_H
 #define IV_MODEL_CUDA_GPU_MODEL_H
 
@@ -39,7 +39,7 @@ typedef struct gpu_rank {
     cudaEvent_t done;
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
-    size_t kv_layer_bytes;
+    size_t kv_layer_bytes, vector_bytes;
     layer_vectors *layers; /* host array of device pointers */
     const float *final_norm, *cosine, *sine;
     iv_matrix embedding, *routers; /* [layers]: the own copies; data NULL where a layer has none */
@@ -103,6 +103,15 @@ struct iv_gpu_model {
     atomic_size_t finished;
     atomic_bool stop;
 };
+
+/* ---- gpu_model.c */
+/* Bytes of the model's norms, biases and rope tables on a GPU. */
+size_t iv_gpu_vector_bytes(gpu_rank *r);
+/* Writes them to r->vectors. */
+iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err);
+/* The own copies of what rank 0 has for all: memory for them at the first call. */
+iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err);
+void iv_gpu_forget_graphs(gpu_rank *r);
 
 /* ---- layout.c */
 /* Strides in elements. */

@@ -9,10 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct iv_admin_order {
-    iv_exchange *x; /* NULL: the client has left */
+typedef struct iv_admin_order iv_admin_order;
+struct iv_admin_order {
+    iv_admin_order *next, **link; /* in server->orders */
+    iv_exchange *x;               /* NULL: the client has left */
     iv_order order;
-} iv_admin_order;
+};
+
+static void free_order(iv_admin_order *a) {
+    *a->link = a->next;
+    if (a->next) a->next->link = a->link;
+    free(a);
+}
 
 static void left(void *user) { ((iv_admin_order *)user)->x = NULL; }
 
@@ -42,10 +50,14 @@ static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char 
     iv_error err = {0};
     iv_admin_order *a = calloc(1, sizeof *a);
     iv_status status = a ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "order: no memory");
-    if (a) *a = (iv_admin_order){.x = x, .order = order};
-    if (status == IV_OK) status = iv_bridge_order(s->bridge, order, text, a, &err);
+    if (a) {
+        *a = (iv_admin_order){.next = s->orders, .link = &s->orders, .x = x, .order = order};
+        if (a->next) a->next->link = &a->next;
+        s->orders = a;
+        status = iv_bridge_order(s->bridge, order, text, a, &err);
+    }
     if (status != IV_OK) {
-        free(a);
+        if (a) free_order(a);
         reply_order(s, x, order, status, err.message);
         return;
     }
@@ -56,7 +68,11 @@ void iv_admin_take_report(iv_server *s, const iv_report *r) {
     iv_admin_order *a = r->owner;
     if (!a) return;
     if (a->x) reply_order(s, a->x, a->order, r->status, r->message);
-    free(a);
+    free_order(a);
+}
+
+void iv_admin_close(iv_server *s) {
+    while (s->orders) free_order(s->orders);
 }
 
 /* Reads a body that may be empty; on an error it is answered. */

@@ -7,4 +7,7 @@
 /* A report of kind IV_REPORT_ORDER. */
 void iv_admin_take_report(iv_server *s, const iv_report *report);
 
+/* When no report can come any more: forgets the orders that still waited for one. Their exchanges are gone. */
+void iv_admin_close(iv_server *s);
+
 #endif

@@ -57,7 +57,9 @@ static void out_parameters(const iv_request *r, iv_json_out *o) {
         snprintf(id, sizeof id, "%d", (int)r->logit_bias[i].id);
         kv_setting(o, id, r->logit_bias[i].bias);
     }
-    iv_out_close(o, '}'), iv_out_close(o, '}');
+    iv_out_close(o, '}');
+    if (r->constraint != IV_CONSTRAINT_NONE) iv_out_kv_text(o, "constraint", iv_constraint_name(r->constraint));
+    iv_out_close(o, '}');
 }
 
 static void out_outcome(const iv_child *c, iv_json_out *o) {

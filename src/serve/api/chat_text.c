@@ -33,10 +33,13 @@ static void drop(iv_buf *b, size_t n) {
 
 /* With tools, white space around calls is no content: it waits for what follows. */
 static void add_content(iv_chat_text *c, const char *s, size_t n) {
-    size_t solid = n;
+    while (c->trimming && n && *s == '\n') s++, n--;
     if (n == 0) return;
+    size_t solid = n;
+    c->trimming = false;
     while (c->tools && solid && is_space(s[solid - 1])) solid--;
     if (solid) {
+        if (!c->content.len) c->calls_before = c->call_count;
         add(c, &c->content, c->space.data, c->space.len);
         iv_buf_clear(&c->space);
         add(c, &c->content, s, solid);
@@ -141,6 +144,7 @@ static bool turn(iv_chat_text *c, bool last) {
     else
         add_content(c, p->data, n);
     drop(p, n + (at ? strlen(tag) : 0));
+    if (at) c->trimming = c->trim && c->state == IV_CHAT_REASONING;
     if (at) c->state = c->state == IV_CHAT_REASONING ? IV_CHAT_CONTENT : IV_CHAT_CALL;
     return at != NULL;
 }

@@ -16,6 +16,8 @@ typedef struct iv_chat_call {
 
 typedef struct iv_chat_text {
     bool tools, one_call; /* one_call: further calls are left out */
+    bool trim;            /* line ends between reasoning and content are no content; set after init */
+    bool trimming;
     enum { IV_CHAT_START, IV_CHAT_REASONING, IV_CHAT_CONTENT, IV_CHAT_CALL } state;
     iv_buf pending;  /* not decided yet */
     size_t searched; /* so much of a call's text has no end tag */
@@ -23,7 +25,8 @@ typedef struct iv_chat_text {
     iv_buf reasoning, content;
     iv_chat_call calls[IV_CHAT_CALLS_MAX];
     size_t call_count;
-    bool failed; /* memory ran out */
+    size_t calls_before; /* the content began */
+    bool failed;         /* memory ran out */
 } iv_chat_text;
 
 /* split: look for reasoning at all; inside: the prompt has opened it already. */

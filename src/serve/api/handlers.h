@@ -34,10 +34,10 @@ void iv_handle_abort(void *user, iv_exchange *x);
 /* A prompt that is text or a list of token ids; `name` heads errors. */
 iv_status iv_api_read_prompt(const char *name, json_t *v, iv_api_prompt *p, iv_error *err);
 
-/* messages.c: a conversation as clients send it -> the rendered prompt. */
-iv_status iv_api_render(const iv_server *s, json_t *messages, json_t *tools, json_t *kwargs, bool generation_prompt,
-                        iv_text *out, iv_error *err);
-/* Templates of some reasoning models open <think> themselves. */
-bool iv_api_opens_reasoning(const iv_text *prompt);
+/* openai_chat.c: checks tools and tool_choice; tools is NULL behind it where none may be called. */
+iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err);
+
+/* messages.c: appends the messages, checked and as templates expect them, to `out`. */
+iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* messages.c: a conversation as clients send it -> the variables of a chat template -> the prompt.
+/* messages.c: a conversation as clients send it -> as chat templates expect it.
  *
  * Text parts are joined with a newline; arguments of earlier tool calls become objects, as templates expect; the role
  * "developer" is "system" to every template. What a template could not see is refused by name. */
@@ -122,7 +122,7 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
     return calls && !json_is_null(calls) ? set_calls(at, calls, out, err) : IV_OK;
 }
 
-static iv_status read_messages(json_t *messages, json_t *out, iv_error *err) {
+iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err) {
     size_t count = json_array_size(messages);
     if (count == 0 || count > MESSAGES_MAX)
         return iv_fail(err, IV_INVALID, "messages: wanted a list of 1 to %d, found %zu", MESSAGES_MAX, count);
@@ -132,43 +132,4 @@ static iv_status read_messages(json_t *messages, json_t *out, iv_error *err) {
         IV_TRY(read_message(i, json_array_get(messages, i), one, err));
     }
     return IV_OK;
-}
-
-static iv_status merge_kwargs(json_t *variables, json_t *kwargs, iv_error *err) {
-    const char *key;
-    json_t *value;
-    json_object_foreach(kwargs, key, value) {
-        if (json_object_get(variables, key))
-            return iv_fail(err, IV_INVALID, "chat_template_kwargs.%.60s: wanted as a field of the request", key);
-        if (json_object_set(variables, key, value) != 0) return no_memory(err);
-    }
-    return IV_OK;
-}
-
-iv_status iv_api_render(const iv_server *s, json_t *messages, json_t *tools, json_t *kwargs, bool generation_prompt,
-                        iv_text *out, iv_error *err) {
-    json_t *list = json_array();
-    json_t *variables = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", (int)generation_prompt);
-    if (!variables) return no_memory(err);
-    char *text = NULL;
-    iv_status status = read_messages(messages, list, err);
-    if (status == IV_OK && tools && json_object_set(variables, "tools", tools) != 0) status = no_memory(err);
-    if (status == IV_OK) status = merge_kwargs(variables, kwargs, err);
-    if (status == IV_OK && !(text = json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17))))
-        status = no_memory(err);
-    if (status == IV_OK) {
-        status = iv_render_chat(iv_bridge_textual(s->bridge), text, strlen(text), NULL, out, err);
-        /* What a template raises is about the messages; that there is no template, about the route. */
-        if (status == IV_NOT_FOUND) status = err->status = IV_UNSUPPORTED;
-    }
-    free(text);
-    json_decref(variables);
-    return status;
-}
-
-bool iv_api_opens_reasoning(const iv_text *prompt) {
-    static const char tag[] = "<think>";
-    size_t n = prompt->bytes;
-    while (n && strchr(" \n\t\r", prompt->data[n - 1])) n--;
-    return n >= strlen(tag) && memcmp(prompt->data + n - strlen(tag), tag, strlen(tag)) == 0;
 }

@@ -1,6 +1,7 @@
 /* openai_chat.c: POST /v1/chat/completions: messages -> template -> one prompt; answers with reasoning, tool calls and
  * log-probabilities, whole or streamed. */
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "format/json.h"
 
@@ -8,12 +9,20 @@
 
 /* ---- the body ------------------------------------------------------------------------------------------ */
 
-static iv_status read_tools(iv_api_params *p, iv_error *err) {
-    const char *choice = json_string_value(p->tool_choice);
-    if (p->tool_choice && !(choice && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
-        return iv_fail(err, IV_UNSUPPORTED, "tool_choice: wanted \"auto\" or \"none\" (nothing forces a call yet)");
-    if (choice && strcmp(choice, "auto") == 0 && !p->tools)
-        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"auto\"");
+iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err) {
+    const char *choice = json_string_value(p->tool_choice), *name = NULL;
+    if (json_is_object(p->tool_choice)) {
+        json_t *named = json_object_get(p->tool_choice, "function"); /* a chat has the name in there */
+        name = json_string_value(json_object_get(named ? named : p->tool_choice, "name"));
+        choice = name ? json_string_value(json_object_get(p->tool_choice, "type")) : NULL;
+    }
+    bool forced = choice && strcmp(choice, name ? "function" : "required") == 0;
+    if (p->tool_choice && !forced && !(choice && !name && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "tool_choice: wanted \"auto\", \"none\", \"required\" or a function's name in "
+                       "{\"type\": \"function\", ...}");
+    if (choice && strcmp(choice, "none") != 0 && json_array_size(p->tools) == 0)
+        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\"", choice);
     if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
     if (json_array_size(p->tools) == 0) p->tools = NULL;
     for (size_t i = 0; i < json_array_size(p->tools); i++) {
@@ -21,7 +30,7 @@ static iv_status read_tools(iv_api_params *p, iv_error *err) {
         if (!type || strcmp(type, "function") != 0)
             return iv_fail(err, IV_INVALID, "tools[%zu].type: wanted \"function\"", i);
     }
-    return IV_OK;
+    return forced ? iv_api_constraint_force(p, p->tools, name, p->one_tool_call, &p->request, err) : IV_OK;
 }
 
 static iv_status read_body(iv_task *t, iv_error *err) {
@@ -31,15 +40,14 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_read(p, IV_API_CHAT, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
-    IV_TRY(read_tools(p, err));
+    IV_TRY(iv_api_constraint_read(p, "", r, err));
+    IV_TRY(iv_api_params_continue(p, t->body, err));
+    IV_TRY(iv_api_settle_tools(p, err));
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
     IV_TRY(iv_task_make_prompts(t, 1, err));
-    IV_TRY(iv_api_render(t->server, p->messages, p->tools, p->template_kwargs, p->add_generation_prompt,
-                         &t->prompts[0].text, err));
-    p->reasoning_open = iv_api_opens_reasoning(&t->prompts[0].text);
-    return p->return_token_ids ? iv_task_need_ids(t, &t->prompts[0], err) : IV_OK;
+    return iv_task_render(t, p->messages, p->tools, p->template_kwargs, err);
 }
 
 /* ---- the answer ---------------------------------------------------------------------------------------- */
@@ -169,6 +177,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     out_choice_tail(t, c, done, &o);
     iv_out_close(&o, '}'), iv_out_close(&o, ']');
     iv_out_kv_text(&o, "system_fingerprint", t->fingerprint);
+    if (first && t->params.prompt_logprobs >= 0) iv_out_key(&o, "prompt_logprobs"), iv_out_prompt_logprobs(t, c, &o);
     if (first && t->params.return_token_ids) iv_out_prompt_ids(t, c, &o);
     if (t->params.usage_always)
         iv_out_usage(t, &o);
@@ -200,7 +209,5 @@ void iv_handle_chat(void *user, iv_exchange *x) {
     iv_error err = {0};
     iv_task *t = iv_task_open(user, x, &format);
     if (!t) return;
-    iv_status status = read_body(t, &err);
-    if (status == IV_OK) status = iv_task_submit(t, &err);
-    if (status != IV_OK) iv_task_fail(t, &err);
+    if (read_body(t, &err) != IV_OK) iv_task_fail(t, &err);
 }

@@ -1,5 +1,6 @@
 /* openai_completions.c: POST /v1/completions: prompts as text or tokens, echo, scores of prompts, streams. */
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "format/json.h"
 
@@ -50,6 +51,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_read(p, IV_API_COMPLETIONS, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_COMPLETIONS, err));
+    IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_seed(r, err));
     if (p->max_tokens == 0 && !p->echo && p->prompt_logprobs < 0)
         return iv_fail(err, IV_INVALID, "max_tokens: wanted 1 or more, or \"echo\" or \"prompt_logprobs\" beside 0");
@@ -99,7 +101,7 @@ static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
         iv_out_null(o);
     iv_out_kv_text(o, "finish_reason", done ? iv_answer_finish(c->finish) : NULL);
     iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
-    if (t->params.prompt_logprobs >= 0) iv_out_key(o, "prompt_logprobs"), iv_out_prompt_logprobs(t, c, o);
+    if (first && t->params.prompt_logprobs >= 0) iv_out_key(o, "prompt_logprobs"), iv_out_prompt_logprobs(t, c, o);
     if (t->params.return_token_ids) {
         if (first) iv_out_prompt_ids(t, c, o);
         size_t from = c->sent_tokens;

@@ -1,62 +1,56 @@
 /* openai_responses.c: POST /v1/responses, stateless: nothing is stored, nothing is remembered. Whole, or as the events
- * of this API: what reasons is output item 0 if there is any, the message the last one. */
-#include "format/json.h"
+ * of this API.
+ *
+ * Invariant: the output is what reasons, then the message and the calls in the order in which they began; what calls
+ * and says nothing has no message. An item's place does not depend on how the text came. */
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
+#include "serve/api/responses_input.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the body ------------------------------------------------------------------------------------------ */
 
-static iv_status add_message(json_t *list, const char *role, json_t *content, iv_error *err) {
-    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
-    if (json_array_append_new(list, message) == 0) return IV_OK;
-    return iv_fail(err, IV_NO_MEMORY, "input: no memory");
-}
-
-/* Items of the list are messages; their labels (id, status, type) say nothing to a template. */
-static iv_status read_item(size_t at, json_t *item, json_t *list, iv_error *err) {
-    static const char *const known[] = {"type", "role", "content", "id", "status"};
-    const char *key, *type = json_string_value(json_object_get(item, "type"));
-    json_t *value, *content = json_object_get(item, "content");
-    const char *role = json_string_value(json_object_get(item, "role"));
-    if (!json_is_object(item) || (type && strcmp(type, "message") != 0))
-        return iv_fail(err, IV_UNSUPPORTED, "input[%zu].type: wanted \"message\", found \"%.40s\"", at,
-                       type ? type : iv_json_type_name(item));
-    json_object_foreach(item, key, value) {
-        bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= strcmp(key, known[i]) == 0;
-        if (!found) return iv_fail(err, IV_INVALID, "input[%zu].%.60s: this field is not known here", at, key);
+/* What the answer repeats of the body, and what the template gets for it. */
+static iv_status read_tools(iv_api_params *p, json_t **tools, iv_error *err) {
+    if (json_array_size(p->tools) == 0) p->tools = NULL;
+    if (!p->tools) { /* then "auto" says nothing */
+        const char *choice = json_string_value(p->tool_choice);
+        if (choice && strcmp(choice, "auto") == 0) p->tool_choice = NULL;
+        return iv_api_settle_tools(p, err);
     }
-    if (!role || !content)
-        return iv_fail(err, IV_INVALID, "input[%zu].%s: wanted, found nothing", at, role ? "content" : "role");
-    return add_message(list, role, content, err);
-}
-
-static iv_status read_input(iv_task *t, json_t *list, iv_error *err) {
-    iv_api_params *p = &t->params;
-    if (!p->prompt) return iv_fail(err, IV_INVALID, "input: wanted a string or a list, found nothing");
-    if (p->instructions) IV_TRY(add_message(list, "system", p->instructions, err));
-    if (json_is_string(p->prompt)) return add_message(list, "user", p->prompt, err);
-    for (size_t i = 0; i < json_array_size(p->prompt); i++)
-        IV_TRY(read_item(i, json_array_get(p->prompt, i), list, err));
-    return IV_OK;
+    char *text = json_dumps(p->tools, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    p->tools_text = text ? iv_arena_strndup(&p->arena, text, strlen(text)) : NULL;
+    free(text);
+    if (!p->tools_text) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    IV_TRY(iv_responses_tools(p->tools, tools, err));
+    iv_status status = iv_api_settle_tools(p, err);
+    if (status == IV_OK && p->tools) return IV_OK;
+    json_decref(*tools);
+    *tools = NULL;
+    return status;
 }
 
 static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
+    json_t *tools = NULL;
     p->add_special = false;
     IV_TRY(iv_api_params_read(p, IV_API_RESPONSES, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_RESPONSES, err));
+    IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
-    IV_TRY(iv_task_make_prompts(t, 1, err));
+    IV_TRY(read_tools(p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
     json_t *list = json_array();
-    iv_status status = list ? read_input(t, list, err) : iv_fail(err, IV_NO_MEMORY, "input: no memory");
-    if (status == IV_OK) status = iv_api_render(t->server, list, NULL, NULL, true, &t->prompts[0].text, err);
-    json_decref(list);
-    if (status == IV_OK) p->reasoning_open = iv_api_opens_reasoning(&t->prompts[0].text);
+    iv_status status = iv_task_make_prompts(t, 1, err);
+    if (status == IV_OK)
+        status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
+                      : iv_fail(err, IV_NO_MEMORY, "input: no memory");
+    if (status == IV_OK) status = iv_task_render(t, list, tools, NULL, err);
+    json_decref(list), json_decref(tools);
     return status;
 }
 
@@ -103,6 +97,46 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
     iv_out_close(o, ']'), iv_out_close(o, '}');
 }
 
+static void out_call_id(const iv_task *t, const char *key, const char *prefix, size_t i, iv_json_out *o) {
+    char id[80];
+    snprintf(id, sizeof id, "%s_%.40s_0_%zu", prefix, iv_exchange_id(t->x), i);
+    iv_out_kv_text(o, key, id);
+}
+
+static void out_call_item(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
+    const iv_chat_call *call = &c->chat->calls[i];
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "type", "function_call");
+    out_call_id(t, "id", "fc", i, o);
+    out_call_id(t, "call_id", "call", i, o);
+    iv_out_kv_text(o, "name", call->name);
+    iv_out_kv_text(o, "arguments", filled ? call->arguments : "");
+    iv_out_kv_text(o, "status", filled ? "completed" : "in_progress");
+    iv_out_close(o, '}');
+}
+
+/* Places in the output. */
+static bool has_message(const iv_child *c) { return c->chat->content.len || !c->chat->call_count; }
+static size_t message_index(const iv_child *c) {
+    const iv_chat_text *chat = c->chat;
+    return (chat->reasoning.len > 0) + (chat->content.len ? chat->calls_before : chat->call_count);
+}
+static size_t call_index(const iv_child *c, size_t i) {
+    const iv_chat_text *chat = c->chat;
+    return (chat->reasoning.len > 0) + (chat->content.len && chat->calls_before <= i) + i;
+}
+
+static void out_output(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    const iv_chat_text *chat = c->chat;
+    size_t before = chat->content.len ? chat->calls_before : chat->call_count;
+    iv_out_key(o, "output"), iv_out_open(o, '[');
+    if (chat->reasoning.len) out_reasoning_item(t, c, true, o);
+    for (size_t i = 0; i < before; i++) out_call_item(t, c, i, true, o);
+    if (has_message(c)) out_message_item(t, c, true, o);
+    for (size_t i = before; i < chat->call_count; i++) out_call_item(t, c, i, true, o);
+    iv_out_close(o, ']');
+}
+
 static void out_response_usage(const iv_child *c, iv_json_out *o) {
     iv_out_key(o, "usage"), iv_out_open(o, '{');
     iv_out_kv_uint(o, "input_tokens", c->prompt_tokens);
@@ -139,17 +173,19 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_kv_null(o, "error");
     out_incomplete(c, o);
     iv_out_kv_text(o, "model", t->server->model_name);
-    iv_out_key(o, "output"), iv_out_open(o, '[');
-    if (done && c->chat->reasoning.len) out_reasoning_item(t, c, true, o);
-    if (done) out_message_item(t, c, true, o);
-    iv_out_close(o, ']');
-    iv_out_kv_bool(o, "parallel_tool_calls", true);
+    if (done)
+        out_output(t, c, o);
+    else
+        iv_out_key(o, "output"), iv_out_open(o, '['), iv_out_close(o, ']');
+    iv_out_kv_bool(o, "parallel_tool_calls", !t->params.one_tool_call);
     iv_out_kv_null(o, "previous_response_id");
     iv_out_kv_bool(o, "store", false);
     iv_out_key(o, "temperature"), iv_out_setting(o, r->temperature);
     iv_out_key(o, "top_p"), iv_out_setting(o, r->top_p);
-    iv_out_kv_text(o, "tool_choice", "auto");
-    iv_out_key(o, "tools"), iv_out_open(o, '['), iv_out_close(o, ']');
+    const char *tools = t->params.tools_text ? t->params.tools_text : "[]";
+    bool forced = r->constraint == IV_CONSTRAINT_TOOL_CALL || r->constraint == IV_CONSTRAINT_TOOL_CALLS;
+    iv_out_kv_text(o, "tool_choice", forced ? "required" : t->params.tools_text && !c->chat->tools ? "none" : "auto");
+    iv_out_key(o, "tools"), iv_out_raw(o, tools, strlen(tools));
     iv_out_kv_text(o, "truncation", "disabled");
     if (done)
         out_response_usage(c, o);
@@ -184,9 +220,6 @@ static void response_event(iv_task *t, const char *name, bool done, iv_buf *out)
     iv_out_key(&o, "response"), out_response(t, done, &o);
     end_event(t, &o);
 }
-
-/* The message's place in the output: after the reasoning. */
-static size_t message_index(const iv_child *c) { return c->chat->reasoning.len > 0; }
 
 static void item_event(iv_task *t, const iv_child *c, const char *name, bool message, bool filled, iv_buf *out) {
     iv_json_out o = begin_event(t, name, out);
@@ -225,17 +258,57 @@ static void reasoning_events(iv_task *t, iv_child *c, iv_buf *out) {
     c->sent_reasoning = r->len;
 }
 
-/* The reasoning ends where the message begins. */
-static void begin_message(iv_task *t, iv_child *c, iv_buf *out) {
+/* It ends where something else begins. */
+static void end_reasoning(iv_task *t, iv_child *c, iv_buf *out) {
     const iv_buf *r = &c->chat->reasoning;
+    if (!r->len || c->reasoning_ended) return;
+    c->reasoning_ended = true;
+    part_event(t, c, "response.reasoning_text.done", false, "text", r->data, r->len, out);
+    item_event(t, c, "response.output_item.done", false, true, out);
+}
+
+static void begin_message(iv_task *t, iv_child *c, iv_buf *out) {
+    end_reasoning(t, c, out);
     if (c->message_began) return;
     c->message_began = true;
-    if (r->len) {
-        part_event(t, c, "response.reasoning_text.done", false, "text", r->data, r->len, out);
-        item_event(t, c, "response.output_item.done", false, true, out);
-    }
     item_event(t, c, "response.output_item.added", true, false, out);
     part_event(t, c, "response.content_part.added", true, "part", "", 0, out);
+}
+
+static void end_message(iv_task *t, const iv_child *c, iv_buf *out) {
+    const iv_buf *text = &c->chat->content;
+    part_event(t, c, "response.output_text.done", true, "text", text->data, text->len, out);
+    part_event(t, c, "response.content_part.done", true, "part", text->data, text->len, out);
+    item_event(t, c, "response.output_item.done", true, true, out);
+}
+
+static void call_item_event(iv_task *t, const iv_child *c, const char *name, size_t i, bool filled, iv_buf *out) {
+    iv_json_out o = begin_event(t, name, out);
+    iv_out_kv_uint(&o, "output_index", call_index(c, i));
+    iv_out_key(&o, "item"), out_call_item(t, c, i, filled, &o);
+    end_event(t, &o);
+}
+
+static void call_arguments_event(iv_task *t, const iv_child *c, const char *name, size_t i, const char *key,
+                                 iv_buf *out) {
+    iv_json_out o = begin_event(t, name, out);
+    out_call_id(t, "item_id", "fc", i, &o);
+    iv_out_kv_uint(&o, "output_index", call_index(c, i));
+    if (strcmp(key, "arguments") == 0) iv_out_kv_text(&o, "name", c->chat->calls[i].name); /* the last one */
+    iv_out_kv_text(&o, key, c->chat->calls[i].arguments);
+    end_event(t, &o);
+}
+
+/* Calls up to `end`, each whole: only then it is known to be one. */
+static void call_events(iv_task *t, iv_child *c, size_t end, iv_buf *out) {
+    for (; c->sent_calls < end; c->sent_calls++) {
+        size_t i = c->sent_calls;
+        end_reasoning(t, c, out);
+        call_item_event(t, c, "response.output_item.added", i, false, out);
+        call_arguments_event(t, c, "response.function_call_arguments.delta", i, "delta", out);
+        call_arguments_event(t, c, "response.function_call_arguments.done", i, "arguments", out);
+        call_item_event(t, c, "response.output_item.done", i, true, out);
+    }
 }
 
 static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
@@ -249,16 +322,18 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     }
     reasoning_events(t, c, out);
     if (text->len > c->sent_content) {
+        call_events(t, c, c->chat->calls_before, out);
         begin_message(t, c, out);
         part_event(t, c, "response.output_text.delta", true, "delta", text->data + c->sent_content,
                    text->len - c->sent_content, out);
         c->sent_content = text->len;
     }
+    call_events(t, c, c->chat->call_count, out);
     if (!done) return;
+    end_reasoning(t, c, out);
+    if (!has_message(c)) return;
     begin_message(t, c, out);
-    part_event(t, c, "response.output_text.done", true, "text", text->data, text->len, out);
-    part_event(t, c, "response.content_part.done", true, "part", text->data, text->len, out);
-    item_event(t, c, "response.output_item.done", true, true, out);
+    end_message(t, c, out);
 }
 
 static void close_stream(iv_task *t, iv_buf *out) {
@@ -273,7 +348,5 @@ void iv_handle_responses(void *user, iv_exchange *x) {
     iv_error err = {0};
     iv_task *t = iv_task_open(user, x, &format);
     if (!t) return;
-    iv_status status = read_body(t, &err);
-    if (status == IV_OK) status = iv_task_submit(t, &err);
-    if (status != IV_OK) iv_task_fail(t, &err);
+    if (read_body(t, &err) != IV_OK) iv_task_fail(t, &err);
 }

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "serve/api/handlers.h"
+#include "serve/api/render.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
 #include "serve/metrics.h"
@@ -63,20 +64,6 @@ static iv_status read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_p
     return iv_api_check_model(s, p->model, err);
 }
 
-static iv_status tokenize(iv_server *s, const iv_api_params *p, const json_t *body, iv_ids *ids, iv_error *err) {
-    const iv_textual *words = iv_bridge_textual(s->bridge);
-    if (!p->prompt == !p->messages) return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\"");
-    if (p->prompt)
-        return iv_tokenize(words, json_string_value(p->prompt), json_string_length(p->prompt), p->add_special, ids,
-                           err);
-    iv_text text = {0};
-    bool special = json_is_true(json_object_get(body, "add_special_tokens")); /* off unless asked for: see chat */
-    IV_TRY(iv_api_render(s, p->messages, p->tools, p->template_kwargs, p->add_generation_prompt, &text, err));
-    iv_status status = iv_tokenize(words, text.data, text.bytes, special, ids, err);
-    iv_text_free(&text);
-    return status;
-}
-
 static iv_status out_token_strings(iv_server *s, const iv_ids *ids, iv_json_out *o, iv_error *err) {
     iv_buf bytes = {0}, name = {0};
     iv_status status = IV_OK;
@@ -91,33 +78,79 @@ static iv_status out_token_strings(iv_server *s, const iv_ids *ids, iv_json_out 
     return status;
 }
 
+/* A text on its way to its tokens. */
+typedef struct tokenizing {
+    iv_server *server;
+    iv_exchange *x;
+    iv_render *render; /* NULL: not begun, or over */
+    bool strings;
+} tokenizing;
+
+static void tokenizing_left(void *user) {
+    tokenizing *t = user;
+    iv_render_leave(t->render);
+    free(t);
+}
+
+static void tokenized(void *owner, iv_render *r) {
+    tokenizing *t = owner;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    if (r->status == IV_OK) {
+        iv_out_open(&o, '{');
+        iv_out_key(&o, "tokens"), iv_out_ids(&o, r->ids.data, r->ids.count);
+        iv_out_kv_uint(&o, "count", r->ids.count);
+        iv_out_kv_uint(&o, "max_model_len", iv_bridge_info(t->server->bridge)->max_model_len);
+        if (t->strings) r->status = out_token_strings(t->server, &r->ids, &o, &r->err);
+        iv_out_close(&o, '}');
+    }
+    if (r->status == IV_OK) {
+        iv_api_reply_json(t->x, 200, &o);
+    } else {
+        iv_buf_free(&out);
+        iv_api_reply_error(t->server, t->x, &r->err);
+    }
+    free(t);
+}
+
+static iv_status start_tokenizing(tokenizing *t, iv_api_params *p, const json_t *body, iv_error *err) {
+    if (!p->prompt == !p->messages) return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\"");
+    IV_TRY(iv_api_params_continue(p, body, err));
+    iv_render_input in = {.text = p->prompt,
+                          .messages = p->messages,
+                          .tools = p->tools,
+                          .kwargs = p->template_kwargs,
+                          .generation_prompt = p->add_generation_prompt,
+                          .continue_final = p->continue_final,
+                          .want_ids = true,
+                          .special_tokens = p->add_special,
+                          .owner = t,
+                          .finished = tokenized};
+    iv_render *r;
+    /* Off for messages unless asked for: the template has them. */
+    if (p->messages) in.special_tokens = json_is_true(json_object_get(body, "add_special_tokens"));
+    t->strings = p->return_token_strings;
+    iv_exchange_on_gone(t->x, tokenizing_left, t);
+    IV_TRY(iv_render_start(t->server, &in, &r, err));
+    if (r) t->render = r;
+    return IV_OK;
+}
+
 void iv_handle_tokenize(void *user, iv_exchange *x) {
     iv_server *s = user;
     iv_api_params p;
     json_t *body = NULL;
-    iv_ids ids = {0};
     iv_error err = {0};
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
+    tokenizing *t = calloc(1, sizeof *t);
     iv_status status = read_body(s, x, IV_API_TOKENIZE, &p, &body, &err);
-    if (status == IV_OK) status = tokenize(s, &p, body, &ids, &err);
-    if (status == IV_OK) {
-        iv_out_open(&o, '{');
-        iv_out_key(&o, "tokens"), iv_out_ids(&o, ids.data, ids.count);
-        iv_out_kv_uint(&o, "count", ids.count);
-        iv_out_kv_uint(&o, "max_model_len", iv_bridge_info(s->bridge)->max_model_len);
-        if (p.return_token_strings) status = out_token_strings(s, &ids, &o, &err);
-        iv_out_close(&o, '}');
-    }
-    iv_ids_free(&ids);
+    if (!t) status = iv_fail(&err, IV_NO_MEMORY, "prompt: no memory");
+    if (t) *t = (tokenizing){.server = s, .x = x};
+    if (status == IV_OK) status = start_tokenizing(t, &p, body, &err);
     json_decref(body);
     iv_api_params_free(&p);
-    if (status == IV_OK) {
-        iv_api_reply_json(x, 200, &o);
-    } else {
-        iv_buf_free(&out);
-        iv_api_reply_error(s, x, &err);
-    }
+    if (status == IV_OK) return;
+    free(t);
+    iv_api_reply_error(s, x, &err);
 }
 
 void iv_handle_detokenize(void *user, iv_exchange *x) {

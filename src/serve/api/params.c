@@ -77,14 +77,14 @@ static const field fields[] = {
     {OPENAI, "allowed_token_ids", ONLY, 0, 0, 0, "|null|"},
     {OPENAI, "bad_words", ONLY, 0, 0, 0, "|[]|"},
     {OPENAI, "truncate_prompt_tokens", ONLY, 0, 0, 0, "|null|"},
-    {OPENAI, "response_format", ONLY, 0, 0, 0, "|{\"type\":\"text\"}|"},
-    {OPENAI, "structured_outputs", ONLY, 0, 0, 0, "|null|"},
-    {OPENAI, "guided_json", ONLY, 0, 0, 0, "|null|"},
-    {OPENAI, "guided_regex", ONLY, 0, 0, 0, "|null|"},
-    {OPENAI, "guided_choice", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "response_format", JSON, AT(response_format), 0, 0, "|object|"},
+    {OPENAI, "structured_outputs", JSON, AT(structured_outputs), 0, 0, "|object|"},
+    {OPENAI, "guided_json", JSON, AT(guided_json), 0, 0, "|object|string|"},
+    {OPENAI, "guided_regex", JSON, AT(guided_regex), 0, 0, "|string|"},
+    {OPENAI, "guided_choice", JSON, AT(guided_choice), 0, 0, "|array|"},
     {OPENAI, "guided_grammar", ONLY, 0, 0, 0, "|null|"},
-    {IV_API_SAMPLING, "json_schema", ONLY, 0, 0, 0, "|null|"},
-    {IV_API_SAMPLING, "regex", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_SAMPLING, "json_schema", JSON, AT(json_schema), 0, 0, "|string|object|"},
+    {IV_API_SAMPLING, "regex", JSON, AT(regex), 0, 0, "|string|"},
     {IV_API_SAMPLING, "ebnf", ONLY, 0, 0, 0, "|null|"},
     {IV_API_SAMPLING, "structural_tag", ONLY, 0, 0, 0, "|null|"},
     {IV_API_SAMPLING, "stop_regex", ONLY, 0, 0, 0, "|null|[]|"},
@@ -128,14 +128,12 @@ static const field fields[] = {
     {OPENAI | IV_API_TOKENIZE, "add_special_tokens", BOOL, AT(add_special), 0, 0, NULL},
     {IV_API_CHAT | IV_API_TOKENIZE, "messages", JSON, AT(messages), 0, 0, "|array|"},
     {IV_API_CHAT | IV_API_TOKENIZE, "tools", JSON, AT(tools), 0, 0, "|array|"},
-    {IV_API_CHAT, "tool_choice", JSON, AT(tool_choice), 0, 0, "|string|object|"},
-    {IV_API_RESPONSES, "tools", ONLY, 0, 0, 0, "|[]|"},
-    {IV_API_RESPONSES, "tool_choice", ONLY, 0, 0, 0, "|\"auto\"|\"none\"|"},
-    {IV_API_CHAT, "parallel_tool_calls", NOT_BOOL, AT(one_tool_call), 0, 0, NULL},
-    {IV_API_RESPONSES, "parallel_tool_calls", ACCEPT, 0, 0, 0, NULL}, /* there are no tools */
+    {IV_API_RESPONSES, "tools", JSON, AT(tools), 0, 0, "|array|"},
+    {CHATS, "tool_choice", JSON, AT(tool_choice), 0, 0, "|string|object|"},
+    {CHATS, "parallel_tool_calls", NOT_BOOL, AT(one_tool_call), 0, 0, NULL},
     {IV_API_CHAT | IV_API_TOKENIZE, "chat_template_kwargs", JSON, AT(template_kwargs), 0, 0, "|object|"},
     {IV_API_CHAT | IV_API_TOKENIZE, "add_generation_prompt", BOOL, AT(add_generation_prompt), 0, 0, NULL},
-    {IV_API_CHAT | IV_API_TOKENIZE, "continue_final_message", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_CHAT | IV_API_TOKENIZE, "continue_final_message", BOOL, AT(continue_final), 0, 0, NULL},
     {IV_API_CHAT, "chat_template", ONLY, 0, 0, 0, "|null|"},
     {IV_API_CHAT, "documents", ONLY, 0, 0, 0, "|[]|"},
     {IV_API_CHAT, "functions", ONLY, 0, 0, 0, "|[]|"},
@@ -149,7 +147,7 @@ static const field fields[] = {
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
     {IV_API_RESPONSES, "truncation", ONLY, 0, 0, 0, "|\"disabled\"|"},
     {IV_API_RESPONSES, "include", ONLY, 0, 0, 0, "|[]|"},
-    {IV_API_RESPONSES, "text", ONLY, 0, 0, 0, "|{\"format\":{\"type\":\"text\"}}|{}|"},
+    {IV_API_RESPONSES, "text", JSON, AT(text_options), 0, 0, "|object|"},
     {IV_API_RESPONSES, "top_logprobs", ONLY, 0, 0, 0, "|0|"},
     {OPENAI, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
     {OPENAI, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
@@ -386,11 +384,17 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
         IV_TRY(read_int("logprobs", p->logprobs, 0, 20, &n, err));
         p->want_logprobs = true, p->request.logprobs = (int)n;
     }
-    if (p->prompt_logprobs >= 0 && p->stream)
-        return iv_fail(err, IV_INVALID, "prompt_logprobs: wanted no \"stream\" beside it");
     p->request.priority = (int32_t)p->priority;
     p->request.keep_receipt = p->return_receipt;
     p->request.add_special = p->add_special;
+    return IV_OK;
+}
+
+iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err) {
+    if (!p->continue_final) return IV_OK;
+    if (json_is_true(json_object_get(body, "add_generation_prompt")))
+        return iv_fail(err, IV_INVALID, "continue_final_message: wanted no \"add_generation_prompt\": true beside it");
+    p->add_generation_prompt = false;
     return IV_OK;
 }
 

@@ -40,12 +40,15 @@ typedef struct iv_api_params {
     bool echo, stream, include_usage, usage_always;
     bool return_token_ids, tokens_as_ids, return_receipt, sampling_logprobs, return_token_strings;
     bool separate_reasoning, one_tool_call, no_stop_trim, text_in_logprobs;
-    bool add_generation_prompt, abort_all;
+    bool add_generation_prompt, continue_final, abort_all;
     bool reasoning_open; /* by the rendered prompt */
     bool add_special;
     const char *model, *weights;
+    const char *tools_text; /* of a response: the tools as JSON, as they were given */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;
     json_t *return_logprob, *instructions, *logprobs;
+    json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice;
+    json_t *json_schema, *regex; /* of sampling_params */
 } iv_api_params;
 
 /* Everything absent; `defaults` is what the request's sampling fields start from. */
@@ -57,6 +60,9 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 
 /* What OpenAI's two bodies have in common after reading: logprobs, max_tokens and prompt_logprobs into the request. */
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
+
+/* A message that is continued has no prompt for another one: off unless the body asks for both, which is refused. */
+iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err);
 
 /* Draws a seed if none was given: 53 bits, so that every reader of JSON can hold it. */
 iv_status iv_api_params_seed(iv_request *r, iv_error *err);

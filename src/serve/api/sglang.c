@@ -3,9 +3,11 @@
 #include "base/utf8.h"
 #include "format/json.h"
 #include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
+#include "serve/page/page.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -59,11 +61,12 @@ static iv_status read_sampling(iv_task *t, size_t at, iv_request *out, iv_error 
     int64_t n = p->n;
     bool no_stop_trim = p->no_stop_trim;
     iv_request start = p->request;
-    p->max_tokens = -1;
+    p->max_tokens = -1, p->json_schema = p->regex = NULL;
     if (v) IV_TRY(iv_api_params_read(p, IV_API_SAMPLING, prefix, json_is_array(v) ? json_array_get(v, at) : v, err));
     if (at > 0 && p->n != n) return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
     if (at > 0 && p->no_stop_trim != no_stop_trim)
         return iv_fail(err, IV_UNSUPPORTED, "%sno_stop_trim: wanted the same for all prompts", prefix);
+    IV_TRY(iv_api_constraint_read(p, prefix, &p->request, err));
     *out = p->request;
     if (json_is_array(v)) p->request = start;
     return settle(p, out, err);
@@ -347,6 +350,13 @@ static void out_identity(const iv_engine_info *i, iv_json_out *o) {
     iv_out_kv_uint(o, "weight_bytes", i->weight_bytes);
 }
 
+static void out_peers(const char *peers, iv_json_out *o) {
+    const char *origin;
+    iv_out_key(o, "proof_urls"), iv_out_open(o, '[');
+    for (size_t n; (n = iv_page_next_peer(&peers, &origin)) != 0;) iv_out_string(o, origin, n);
+    iv_out_close(o, ']');
+}
+
 void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
@@ -366,6 +376,7 @@ void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
     iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
     iv_out_kv_bool(&o, "admin", s->o->http.admin_key != NULL);
+    out_peers(s->o->proof_urls, &o);
     iv_out_kv_bool(&o, "paused", stats.paused);
     iv_out_kv_uint(&o, "running", stats.engine.running);
     iv_out_kv_uint(&o, "waiting", stats.engine.waiting + stats.queued);

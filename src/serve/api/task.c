@@ -40,6 +40,7 @@ static void free_child(iv_child *c) {
 
 /* Cancels what is open and forgets the task; the exchange is the caller's business. */
 static void close_task(iv_task *t) {
+    iv_render_leave(t->rendering);
     for (size_t i = 0; i < t->child_count; i++) {
         if (t->children[i].open) iv_bridge_cancel(t->server->bridge, t->children[i].id);
         free_child(&t->children[i]);
@@ -149,12 +150,58 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
             bool inside = t->params.reasoning_open;
             iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
                               t->params.one_tool_call);
+            c->chat->trim = t->params.request.constraint != IV_CONSTRAINT_NONE;
         }
         IV_TRY(start_child(t, c, i, err));
     }
     json_decref(t->body); /* nothing borrows from it any more */
     t->body = NULL;
     iv_exchange_on_gone(t->x, gone, t);
+    return IV_OK;
+}
+
+/* A constraint holds from where the model has thought. A message that is continued has begun already. */
+static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
+    if (p->request.constraint == IV_CONSTRAINT_NONE) return IV_REASONING_NONE;
+    if (t->params.reasoning_open) return IV_REASONING_OPEN;
+    if (t->params.continue_final) return IV_REASONING_NONE;
+    return iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
+}
+
+/* The template has been rendered: now the task can go on. */
+static void rendered(void *owner, iv_render *r) {
+    iv_task *t = owner;
+    iv_api_prompt *p = &t->prompts[0];
+    t->rendering = NULL;
+    if (r->status == IV_OK) {
+        t->params.reasoning_open = iv_render_opens_reasoning(r);
+        p->text = r->text, p->ids = r->ids, p->as_ids = r->in.want_ids;
+        r->text = (iv_text){0}, r->ids = (iv_ids){0};
+        p->request.reasoning = reasoning_of(t, p);
+        r->status = iv_task_submit(t, &r->err);
+    }
+    if (r->status != IV_OK)
+        iv_task_fail(t, &r->err);
+    else if (t->aborted)
+        iv_task_abort(t);
+}
+
+iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kwargs, iv_error *err) {
+    const iv_api_params *p = &t->params;
+    iv_render_input in = {.messages = messages,
+                          .tools = tools,
+                          .kwargs = kwargs,
+                          .generation_prompt = p->add_generation_prompt,
+                          .continue_final = p->continue_final,
+                          .want_ids = p->return_token_ids,
+                          .special_tokens = p->request.add_special,
+                          .owner = t,
+                          .finished = rendered};
+    iv_render *r;
+    iv_exchange_on_gone(t->x, gone, t);
+    IV_TRY(iv_render_start(t->server, &in, &r, err));
+    /* Without threads the task may have ended by now. */
+    if (r) t->rendering = r;
     return IV_OK;
 }
 
@@ -314,7 +361,8 @@ void iv_task_abort(iv_task *t) {
     iv_buf out = {0};
     iv_exchange *x = t->x;
     iv_bridge_stats stats;
-    if (t->done_count == t->child_count) return; /* its client is leaving */
+    if (t->rendering) t->aborted = true;
+    if (t->done_count == t->child_count) return; /* its client is leaving, or it has not begun */
     iv_bridge_get_stats(t->server->bridge, &stats);
     begin_response(t, stats.fingerprint, stats.weight_version);
     if (t->params.stream && !t->began) iv_exchange_stream(x, "text/event-stream");

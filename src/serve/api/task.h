@@ -10,6 +10,7 @@
 #include "serve/api/chat_text.h"
 #include "serve/api/json_out.h"
 #include "serve/api/params.h"
+#include "serve/api/render.h"
 #include "serve/server.h"
 
 /* Tokens with what is known of each. */
@@ -41,8 +42,8 @@ typedef struct iv_child {
     double first, last; /* when tokens came; 0: none yet */
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
-    bool began;         /* something of it was sent */
-    bool message_began; /* responses: the item after the reasoning */
+    bool began;                          /* something of it was sent */
+    bool reasoning_ended, message_began; /* responses: its items */
 } iv_child;
 
 /* One prompt: text, or ids, or both once text was tokenized here. */
@@ -78,10 +79,12 @@ struct iv_task {
     size_t prompt_count;
     iv_child *children;
     size_t child_count, done_count;
-    bool began;      /* the stream has */
-    bool lost;       /* no memory for an event: the stream must end */
-    bool list;       /* the answer is a list (SGLang) */
-    uint64_t events; /* sent so far (responses) */
+    iv_render *rendering; /* under way: there are no children yet */
+    bool aborted;         /* meanwhile */
+    bool began;           /* the stream has */
+    bool lost;            /* no memory for an event: the stream must end */
+    bool list;            /* the answer is a list (SGLang) */
+    uint64_t events;      /* sent so far (responses) */
     char fingerprint[128];
     uint64_t weight_version;
 };
@@ -91,6 +94,9 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
 iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
 /* An array of `count` prompts, zeroed, each with the task's request. */
 iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err);
+/* Renders the only prompt of the task, and then submits it. Reports do the rest. IV_OK: the task looks after itself
+ * from here on, and may have ended already. */
+iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kwargs, iv_error *err);
 /* Makes the children and gives them to the engine. Reports do the rest. */
 iv_status iv_task_submit(iv_task *t, iv_error *err);
 /* Answers with an error (a stream that began gets it as an event) and ends the task. */

@@ -1,4 +1,4 @@
-/* api.js: requests to this server and nobody else; an answer as it grows. */
+/* api.js: requests to this server, which alone gets the keys, and to the peers that it names; an answer as it grows. */
 
 const keys = {
   api: sessionStorage.getItem('invar-key') || '',
@@ -25,17 +25,20 @@ const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(\d{16,})/g, '"see
 
 async function send(path, body, {signal, admin, method} = {}) {
   const headers = {};
-  const key = admin ? keys.admin : keys.api;
+  const own = path.startsWith('/');
+  const key = !own ? '' : admin ? keys.admin : keys.api;
   if (key) headers.Authorization = 'Bearer ' + key;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   const init = {method: method || (body === undefined ? 'GET' : 'POST'), headers, signal, cache: 'no-store'};
+  if (!own) init.credentials = 'omit';
   if (body !== undefined) init.body = writeJson(body);
   let response;
   try {
     response = await fetch(path, init);
   } catch (e) {
     if (e.name === 'AbortError') throw e;
-    throw new ApiError(0, 'The server does not answer');
+    throw new ApiError(
+        0, own ? 'The server does not answer' : 'does not answer, or does not allow this page (--allowed-origins)');
   }
   if (response.ok) return response;
   let error = {};

@@ -4,7 +4,8 @@ const server = {
   model: '',
   fingerprint: '',
   maxLength: 0,
-  together: 16
+  together: 16,
+  peers: []
 };
 const panes = ['chat', 'tokens', 'proof', 'live'];
 let current = '';
@@ -73,6 +74,7 @@ async function learnServer() {
     const info = await getJson('/server_info');
     const fingerprint = info.fingerprint || info.system_fingerprint;
     if (fingerprint) showFingerprint(fingerprint);
+    server.peers = info.proof_urls || [];
     server.maxLength ||= info.max_model_len || info.max_total_num_tokens || 0;
     if (info.max_running_requests > 1) server.together = info.max_running_requests;
     if (!$('proof-decoys').value) $('proof-decoys').value = Math.min(24, server.together - 1);

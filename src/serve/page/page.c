@@ -62,13 +62,51 @@ static bool hash_of_part(const char *open, const char *close, char out[BASE64_BY
     return true;
 }
 
-iv_status iv_page_policy(char out[IV_PAGE_POLICY_MAX], iv_error *err) {
-    char script[BASE64_BYTES + 1], style[BASE64_BYTES + 1];
+/* ---- peers --------------------------------------------------------------------------------------------- */
+
+size_t iv_page_next_peer(const char **list, const char **origin) {
+    if (!*list) return 0;
+    *list += strspn(*list, " ,");
+    size_t n = strcspn(*list, " ,");
+    *origin = *list;
+    *list += n;
+    return n;
+}
+
+/* Nothing that could be another word of the policy: no quotes, semicolons, stars or paths. */
+static bool is_origin(const char *s, size_t n) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]";
+    size_t scheme = strncmp(s, "http://", 7) == 0 ? 7 : strncmp(s, "https://", 8) == 0 ? 8 : 0;
+    return scheme && n > scheme && strspn(s + scheme, letters) >= n - scheme && s[n - 1] != ':';
+}
+
+iv_status iv_page_check_peers(const char *peers, iv_error *err) {
+    const char *origin;
+    size_t count = 0;
+    if (peers && strlen(peers) > IV_PAGE_PEERS_BYTES_MAX)
+        return iv_fail(err, IV_INVALID, "proof-urls: wanted at most %d bytes", IV_PAGE_PEERS_BYTES_MAX);
+    for (size_t n; (n = iv_page_next_peer(&peers, &origin)) != 0;) {
+        if (!is_origin(origin, n))
+            return iv_fail(err, IV_INVALID,
+                           "proof-urls: wanted http://HOST[:PORT] or https, without a path, found \"%.*s\"",
+                           (int)(n < 100 ? n : 100), origin);
+        if (++count > IV_PAGE_PEERS_MAX)
+            return iv_fail(err, IV_INVALID, "proof-urls: wanted at most %d, found more", IV_PAGE_PEERS_MAX);
+    }
+    return IV_OK;
+}
+
+iv_status iv_page_policy(const char *peers, char out[IV_PAGE_POLICY_MAX], iv_error *err) {
+    char script[BASE64_BYTES + 1], style[BASE64_BYTES + 1], more[IV_PAGE_PEERS_BYTES_MAX + 2] = "";
+    const char *origin;
+    IV_TRY(iv_page_check_peers(peers, err));
+    for (size_t n, at = 0; (n = iv_page_next_peer(&peers, &origin)) != 0;)
+        at += (size_t)snprintf(more + at, sizeof more - at, " %.*s", (int)n, origin);
     if (!hash_of_part("<script>", "</script>", script) || !hash_of_part("<style>", "</style>", style))
         return iv_fail(err, IV_FORMAT, "page: wanted one script and one style, found none");
     snprintf(out, IV_PAGE_POLICY_MAX,
-             "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'; img-src data:; "
+             "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'%s; img-src data:; "
              "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-             script, style);
+             script, style, more);
     return IV_OK;
 }

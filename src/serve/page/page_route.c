@@ -1,13 +1,14 @@
 /* page_route.c: the page over HTTP. Apart from page.c, so that the page can be had without a server. */
 #include "serve/page/page.h"
+#include "serve/server.h"
 
 #include <string.h>
 
 void iv_page_handle(void *user, iv_exchange *x) {
     char policy[IV_PAGE_POLICY_MAX];
     iv_error err;
-    (void)user;
-    if (iv_page_policy(policy, &err) != IV_OK) {
+    const iv_server *s = user;
+    if (iv_page_policy(s->o->proof_urls, policy, &err) != IV_OK) {
         iv_exchange_reply(x, 500, "text/plain", err.message, strlen(err.message));
         return;
     }

@@ -187,6 +187,28 @@ const ways = [
   },
 ];
 
+/* Another server of the model, asked by this browser, without keys. What it says of itself is its word; the bits are
+ * compared here. */
+class Skipped extends Error {}
+function peerWay(url) {
+  const way = {
+    name: 'Peer',
+    said: '',
+    what: () => url.replace(/^https?:\/\//, '') + (way.said && ': ' + way.said),
+    run: async (row) => {
+      const info = await getJson(url + '/server_info');
+      const ranks = plural(info.tp_size, 'rank');
+      way.said = info.device === 'cpu' ? `${ranks}, ${plural(info.threads, 'thread')}, ${info.isa}` :
+                                         `${ranks}, ${info.gpu}`;
+      if (info.fingerprint !== proof.quiet.fingerprint) throw new Skipped('computes something else: ' + info.fingerprint);
+      const {model, ...body} = proof.body; /* it may be called otherwise there */
+      row.answer = newAnswer(url + '/v1/chat/completions', body);
+      return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
+    }
+  };
+  return way;
+}
+
 async function shuffled(row) {
   const jobs = [];
   for (let i = 0; i < 4; i++)
@@ -271,7 +293,8 @@ async function runProof() {
   proof.span = Math.max(32, Math.min(768, (server.maxLength || 1024) - 128)); /* cancelled when the row ends */
   proof.quiet = null;
   proof.abort = new AbortController();
-  proof.rows = ways.map((way) => ({way, state: 'waiting', answer: null, note: '', peak: 0}));
+  const all = [...ways.slice(0, -1), ...server.peers.map(peerWay), ways.at(-1)];
+  proof.rows = all.map((way) => ({way, state: 'waiting', answer: null, note: '', peak: 0}));
   $('proof-run').textContent = 'Stop';
   $('save-receipt').disabled = $('save-proof').disabled = true;
   fill($('replay'));
@@ -315,7 +338,7 @@ async function runRow(row) {
     await row.way.run(row);
     judge(row);
   } catch (e) {
-    row.state = 'failed';
+    row.state = e instanceof Skipped ? 'skipped' : 'failed';
     row.note = e.message;
   }
   watching = false;

@@ -56,6 +56,9 @@ static inline void ld_global_v4_f32(float &x, float &y, float &z, float &w, cons
 }
 static inline void st_global_f32(float *p, float v) { *p = v; }
 static inline void st_global_v2_f32(float *p, float x, float y) { p[0] = x, p[1] = y; }
+static inline void st_global_v4_f32(float *p, float x, float y, float z, float w) {
+    p[0] = x, p[1] = y, p[2] = z, p[3] = w;
+}
 template <class T> static inline void ld_acquire_gpu_global_s32(int &v, const T *p) {
     spin();
     v = *p;
@@ -64,10 +67,13 @@ template <class T> static inline void atom_add_acq_rel_gpu_global_s32(int &befor
     before = *p, *p += v;
 }
 
-template <class T> static inline void red_release_gpu_global_add_s32(T *p, int v) { *p += v; }
+template <class T> static inline void red_release_gpu_global_inc_u32(T *p, int last) {
+    *p = (uint32_t)*p >= (uint32_t)last ? 0 : *p + 1;
+}
 
 // ---- barriers ----
 
+static inline void nanosleep_u32(uint32_t) {}
 static inline void griddepcontrol_wait() { wait_for_last(); }
 static inline void griddepcontrol_launch_dependents() { release_next(); }
 

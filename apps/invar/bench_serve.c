@@ -1,0 +1,338 @@
+/* bench_serve.c: invar bench serve: requests at random moments, what their clients saw, and whether each got what it
+ * gets when it is alone. */
+#include "bench_server.h"
+#include "bench_stats.h"
+#include "commands.h"
+#include "engine_flags.h"
+#include "interrupt.h"
+#include "output.h"
+#include "rank.h"
+#include "serve/load.h"
+#include "text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TIMEOUT_S = 600, KINDS = 4 };
+
+typedef struct plan {
+    size_t count, input, output, prefix, checked;
+    double rate, ratio; /* rate: INFINITY for all at once */
+    float temperature;
+    uint64_t seed;
+    size_t vocabulary, longest; /* of the server */
+    int32_t *ids;
+    iv_load_request *requests; /* [count] */
+} plan;
+
+typedef struct outcome {
+    iv_load_result *load, *quiet; /* [count], [checked] */
+    double seconds, quiet_seconds;
+    cli_sample samples[KINDS]; /* seconds: first token, per token after it, between tokens, whole answer */
+    size_t completed, input, output, cached, compared, differing;
+    size_t first_failed, first_differing;
+    char fingerprint[128];
+} outcome;
+
+static const struct {
+    const char *name, *key;
+} kinds[KINDS] = {{"TTFT", "ttft"}, {"TPOT", "tpot"}, {"ITL", "itl"}, {"E2E", "e2el"}};
+
+/* ---- what to ask --------------------------------------------------------------------------------------- */
+
+static int read_rate(const cli_args *args, double *out, iv_error *err) {
+    const char *text = cli_text(args, "request-rate", "inf");
+    char *end, found[CLI_SHOWN_BYTES];
+    *out = INFINITY;
+    if (strcmp(text, "inf") == 0) return CLI_OK;
+    *out = strspn(text, "0123456789.eE+-") == strlen(text) ? strtod(text, &end) : 0;
+    if (*out > 0 && *out <= 1e6 && *end == 0) return CLI_OK;
+    return cli_fail(err, CLI_USAGE, "--request-rate: wanted inf, or a number above 0 and at most 1e6, found '%s'",
+                    cli_shown(text, found));
+}
+
+static int read_plan(const cli_args *args, plan *p, iv_error *err) {
+    const cli_value *ratio = cli_find(args, "random-range-ratio"), *heat = cli_find(args, "temperature");
+    p->count = cli_count(args, "num-prompts", 100);
+    p->input = cli_count(args, "random-input-len", 512);
+    p->output = cli_count(args, "random-output-len", 64);
+    p->prefix = cli_count(args, "random-prefix-len", 0);
+    p->checked = cli_count(args, "check-prompts", p->count);
+    if (p->checked > p->count) p->checked = p->count;
+    p->ratio = ratio ? (double)ratio->real : 0;
+    p->temperature = heat ? heat->real : 0;
+    p->seed = cli_count(args, "seed", 0);
+    return read_rate(args, &p->rate, err);
+}
+
+/* A length near the middle; at least 1. */
+static size_t draw_length(size_t middle, double ratio, uint64_t *state) {
+    double low = floor((double)middle * (1 - ratio)), high = ceil((double)middle * (1 + ratio));
+    double length = low + floor(cli_random_share(state) * (high - low + 1) * (1 - 0x1p-52));
+    return length < 1 ? 1 : (size_t)(length > high ? high : length);
+}
+
+static int make_requests(plan *p, iv_error *err) {
+    uint64_t state = p->seed;
+    size_t most_input = (size_t)ceil((double)p->input * (1 + p->ratio)), total, bytes;
+    size_t most_output = (size_t)ceil((double)p->output * (1 + p->ratio));
+    if (p->prefix + most_input + most_output > p->longest)
+        return cli_fail(err, CLI_FAILED,
+                        "--random-input-len: prompts and answers of %zu tokens, and the server has %zu",
+                        p->prefix + most_input + most_output, p->longest);
+    p->requests = calloc(p->count, sizeof *p->requests);
+    bool fits = !__builtin_mul_overflow(p->count, p->prefix + most_input, &total) &&
+                !__builtin_mul_overflow(total, sizeof *p->ids, &bytes);
+    p->ids = fits && p->requests ? malloc(bytes) : NULL;
+    if (!p->ids) return cli_fail(err, CLI_FAILED, "out of memory");
+    int32_t *at = p->ids;
+    double when = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        iv_load_request *r = &p->requests[i];
+        size_t input = draw_length(p->input, p->ratio, &state);
+        r->ids = at, r->id_count = p->prefix + input;
+        for (size_t k = 0; k < p->prefix; k++) at[k] = i ? p->ids[k] : (int32_t)(cli_random(&state) % p->vocabulary);
+        at += p->prefix;
+        for (size_t k = 0; k < input; k++) *at++ = (int32_t)(cli_random(&state) % p->vocabulary);
+        r->max_tokens = draw_length(p->output, p->ratio, &state);
+        r->temperature = p->temperature;
+        r->seed = cli_random(&state) >> 11; /* every reader of JSON holds it */
+        r->at = when;
+        if (isfinite(p->rate)) when -= log(cli_random_share(&state)) / p->rate;
+    }
+    return CLI_OK;
+}
+
+/* ---- the server ---------------------------------------------------------------------------------------- */
+
+static int engine_flag_without_model(const cli_args *args, iv_error *err) {
+    for (size_t i = 0; i < args->value_count; i++)
+        for (const cli_flag *f = cli_engine_section.flags; f->name; f++)
+            if (args->values[i].flag == f)
+                return cli_fail(err, CLI_USAGE, "--%s: wanted a MODEL with it: a server that runs has its own flags",
+                                f->name);
+    return CLI_OK;
+}
+
+static int ask_server(const iv_load_options *o, plan *p, outcome *r, iv_error *err) {
+    json_t *tokenizer = NULL, *version = NULL;
+    iv_status status = iv_load_get(o, "/tokenizer_info", &tokenizer, err);
+    if (status == IV_OK) status = iv_load_get(o, "/version", &version, err);
+    json_int_t vocabulary = json_integer_value(json_object_get(tokenizer, "vocab_size"));
+    json_int_t longest = json_integer_value(json_object_get(tokenizer, "model_max_length"));
+    const char *fingerprint = json_string_value(json_object_get(version, "fingerprint"));
+    int code = status == IV_OK ? CLI_OK : CLI_FAILED;
+    if (status == IV_OK && (vocabulary < 1 || vocabulary > INT32_MAX || longest < 1 || !fingerprint))
+        code =
+            cli_fail(err, CLI_FAILED, "%s, port %u: wanted an invar server, found another", o->host, (unsigned)o->port);
+    p->vocabulary = (size_t)vocabulary, p->longest = (size_t)longest;
+    snprintf(r->fingerprint, sizeof r->fingerprint, "%s", fingerprint ? fingerprint : "");
+    json_decref(tokenizer), json_decref(version);
+    return code;
+}
+
+static bool interrupted(void *user) {
+    (void)user;
+    return cli_interrupt_caught() != 0;
+}
+
+typedef struct bar {
+    cli_progress progress;
+    const char *what;
+} bar;
+
+static void show(void *user, size_t done, size_t total) {
+    bar *b = user;
+    cli_progress_count(&b->progress, done, total, b->what);
+}
+
+/* Loads it, then asks again in quiet. Interrupted: 128 + n. */
+static int drive(const iv_load_options *given, const plan *p, outcome *r, iv_error *err) {
+    iv_load_options o = *given;
+    bar b = {.what = "requests"};
+    iv_status status;
+    o.progress = show, o.stop = interrupted, o.user = &b;
+    r->load = calloc(p->count, sizeof *r->load), r->quiet = calloc(p->checked ? p->checked : 1, sizeof *r->quiet);
+    iv_load_request *again = calloc(p->count, sizeof *again);
+    if (!r->load || !r->quiet || !again) {
+        free(again);
+        return cli_fail(err, CLI_FAILED, "out of memory");
+    }
+    cli_progress_start(&b.progress, "load");
+    status = iv_load_run(&o, p->requests, p->count, r->load, &r->seconds, err);
+    cli_progress_end(&b.progress);
+    for (size_t i = 0; i < p->count; i++) again[i] = p->requests[i], again[i].at = 0;
+    o.concurrency = 1;
+    b.what = "requests again, in quiet";
+    cli_progress_start(&b.progress, "check");
+    if (status == IV_OK && !interrupted(NULL))
+        status = iv_load_run(&o, again, p->checked, r->quiet, &r->quiet_seconds, err);
+    cli_progress_end(&b.progress);
+    free(again);
+    if (interrupted(NULL)) return 128 + cli_interrupt_caught();
+    return status == IV_OK ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- what came ----------------------------------------------------------------------------------------- */
+
+static bool add_times(outcome *r, const iv_load_result *one) {
+    bool ok = cli_sample_add(&r->samples[0], one->first) && cli_sample_add(&r->samples[3], one->end);
+    if (one->generated > 1)
+        ok = ok && cli_sample_add(&r->samples[1], (one->end - one->first) / (double)(one->generated - 1));
+    for (size_t i = 0; ok && i < one->gap_count; i++) ok = cli_sample_add(&r->samples[2], one->gaps[i]);
+    return ok;
+}
+
+static int judge(const plan *p, outcome *r, iv_error *err) {
+    bool ok = true;
+    r->first_failed = r->first_differing = SIZE_MAX;
+    for (size_t i = 0; i < p->count; i++) {
+        const iv_load_result *one = &r->load[i];
+        if (one->done) {
+            r->completed++;
+            r->input += one->prompt_tokens, r->output += one->generated, r->cached += one->cached_tokens;
+            ok = ok && add_times(r, one);
+        } else if (r->first_failed == SIZE_MAX) {
+            r->first_failed = i;
+        }
+        if (i >= p->checked || !one->done || !r->quiet[i].done) continue;
+        r->compared++;
+        if (strcmp(one->digest, r->quiet[i].digest) == 0) continue;
+        if (r->differing++ == 0) r->first_differing = i;
+    }
+    for (size_t k = 0; k < KINDS; k++) cli_sample_sort(&r->samples[k]);
+    return ok ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
+}
+
+/* The exit code, with one line for what is wrong. */
+static int verdict(const plan *p, const outcome *r, iv_error *err) {
+    if (r->differing)
+        return cli_fail(err, CLI_FAILED,
+                        "%zu of %zu answers differ from those of a quiet run; the first: request %zu, %s "
+                        "under load, %s alone",
+                        r->differing, r->compared, r->first_differing + 1, r->load[r->first_differing].digest,
+                        r->quiet[r->first_differing].digest);
+    if (r->first_failed != SIZE_MAX)
+        return cli_fail(err, CLI_FAILED, "%zu of %zu requests failed; the first: request %zu: %s",
+                        p->count - r->completed, p->count, r->first_failed + 1, r->load[r->first_failed].error);
+    for (size_t i = 0; i < p->checked; i++)
+        if (!r->quiet[i].done)
+            return cli_fail(err, CLI_FAILED, "the quiet run failed at request %zu: %s", i + 1, r->quiet[i].error);
+    return CLI_OK;
+}
+
+static double rate(size_t count, const outcome *r) { return r->seconds > 0 ? (double)count / r->seconds : 0; }
+
+static void write_text(const cli_args *args, const plan *p, const outcome *r, FILE *out) {
+    fprintf(out, "%s: %zu requests, %zu failed, in %.3f s (%s)\n", args->operands[0], p->count, p->count - r->completed,
+            r->seconds, r->fingerprint);
+    fprintf(out, "tokens %zu in (%zu from the cache), %zu out\n", r->input, r->cached, r->output);
+    fprintf(out, "requests %10.3f /s\noutput   %10.1f tokens/s\ntotal    %10.1f tokens/s\n\n", rate(r->completed, r),
+            rate(r->output, r), rate(r->input + r->output, r));
+    fprintf(out, "ms           mean     median        p90        p99\n");
+    for (size_t k = 0; k < KINDS; k++) {
+        const cli_sample *s = &r->samples[k];
+        fprintf(out, "%-6s %10.3f %10.3f %10.3f %10.3f\n", kinds[k].name, 1e3 * cli_sample_mean(s),
+                1e3 * cli_sample_percentile(s, 50), 1e3 * cli_sample_percentile(s, 90),
+                1e3 * cli_sample_percentile(s, 99));
+    }
+    cli_sample_picture(&r->samples[0], "until the first token (TTFT)", out);
+    cli_sample_picture(&r->samples[2], "between tokens (ITL)", out);
+    if (p->checked)
+        fprintf(out, "\nchecked  %zu of %zu digests are those of a quiet run (%.3f s)\n", r->compared - r->differing,
+                p->checked, r->quiet_seconds);
+    else
+        fprintf(out, "\nchecked  nothing\n");
+}
+
+static void write_json(const cli_args *args, const plan *p, const outcome *r, FILE *out) {
+    static const double percents[] = {50, 90, 99};
+    static const char *const names[] = {"median", "p90", "p99"};
+    char key[32];
+    cli_json json = {.file = out};
+    cli_json_begin(&json, NULL, '{');
+    cli_json_word(&json, "target", args->operands[0]);
+    cli_json_word(&json, "fingerprint", r->fingerprint);
+    cli_json_count(&json, "num_prompts", p->count);
+    cli_json_count(&json, "completed", r->completed);
+    cli_json_count(&json, "failed", p->count - r->completed);
+    cli_json_double(&json, "duration", r->seconds);
+    cli_json_count(&json, "total_input_tokens", r->input);
+    cli_json_count(&json, "cached_input_tokens", r->cached);
+    cli_json_count(&json, "total_output_tokens", r->output);
+    cli_json_double(&json, "request_throughput", rate(r->completed, r));
+    cli_json_double(&json, "output_throughput", rate(r->output, r));
+    cli_json_double(&json, "total_token_throughput", rate(r->input + r->output, r));
+    for (size_t k = 0; k < KINDS; k++) {
+        snprintf(key, sizeof key, "mean_%s_ms", kinds[k].key);
+        cli_json_double(&json, key, 1e3 * cli_sample_mean(&r->samples[k]));
+        for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
+            snprintf(key, sizeof key, "%s_%s_ms", names[i], kinds[k].key);
+            cli_json_double(&json, key, 1e3 * cli_sample_percentile(&r->samples[k], percents[i]));
+        }
+    }
+    cli_json_count(&json, "checked", r->compared);
+    cli_json_count(&json, "differing", r->differing);
+    cli_json_end(&json, '}');
+    fputc('\n', out);
+}
+
+static int report(const cli_args *args, const plan *p, const outcome *r, iv_error *err) {
+    cli_page page;
+    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (cli_has(args, "json"))
+        write_json(args, p, r, page.file);
+    else
+        write_text(args, p, r, page.file);
+    return cli_page_out(&page, err);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+static int run(const cli_args *args, const iv_load_options *o, plan *p, outcome *r, iv_error *err) {
+    int code = ask_server(o, p, r, err);
+    if (code == CLI_OK) code = make_requests(p, err);
+    if (code == CLI_OK) code = drive(o, p, r, err);
+    if (code == CLI_OK) code = judge(p, r, err);
+    if (code == CLI_OK) code = report(args, p, r, err);
+    return code == CLI_OK ? verdict(p, r, err) : code;
+}
+
+static void free_all(plan *p, outcome *r) {
+    iv_load_results_free(r->load, p->count), iv_load_results_free(r->quiet, p->checked);
+    free(r->load), free(r->quiet), free(p->ids), free(p->requests);
+    for (size_t k = 0; k < KINDS; k++) cli_sample_free(&r->samples[k]);
+}
+
+int cli_bench_serve(const cli_args *args, iv_error *err) {
+    const char *target = args->operands[0], *key = getenv("INVAR_API_KEY");
+    bool running = strncmp(target, "http://", 7) == 0;
+    plan p = {0};
+    outcome r = {0};
+    iv_load_url url = {.host = "127.0.0.1"};
+    cli_own_server server = {0};
+    cli_interrupt before;
+    iv_error closing = {0};
+    int code = read_plan(args, &p, err);
+    if (code == CLI_OK && cli_has_other_ranks())
+        code = cli_fail(err, CLI_USAGE,
+                        "is a client, of which one is enough: not under mpirun (--tp makes ranks of a server)");
+    if (code == CLI_OK && running) code = engine_flag_without_model(args, err);
+    if (code == CLI_OK && running && iv_load_url_parse(target, &url, err) != IV_OK) code = CLI_USAGE;
+    if (code != CLI_OK) return code;
+    cli_interrupt_watch(&before);
+    if (!running) code = cli_own_server_start(args, &server, err);
+    iv_load_options o = {.host = url.host, .path = url.path, .timeout_s = TIMEOUT_S};
+    o.port = running ? url.port : server.port;
+    o.api_key = running ? cli_text(args, "api-key", key && *key ? key : NULL) : NULL;
+    o.concurrency = cli_count(args, "max-concurrency", 0);
+    if (code == CLI_OK) code = run(args, &o, &p, &r, err);
+    int stopped = cli_own_server_stop(&server, &closing);
+    int caught = cli_interrupt_caught();
+    cli_interrupt_unwatch(&before);
+    free_all(&p, &r);
+    if (caught) return 128 + caught;
+    if (code == CLI_OK && stopped != CLI_OK) *err = closing, code = stopped;
+    return code;
+}

@@ -1,0 +1,60 @@
+/* automaton.h: a grammar as a network of states over bytes: rules that call one another, as in a pushdown machine.
+ *
+ * Built once, then never changed. Building calls do not report errors one by one: the first that goes wrong is kept and
+ * iv_automaton_finish tells of it; until then they return state 0, so that a builder's loops must look at `failed`. */
+#ifndef IV_GRAMMAR_AUTOMATON_H
+#define IV_GRAMMAR_AUTOMATON_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    IV_AUTOMATON_STATES_MAX = 1 << 19,
+    IV_AUTOMATON_EDGES_MAX = 1 << 21,
+    IV_AUTOMATON_RULES_MAX = 1 << 14,
+    IV_NO_RULE = -1
+};
+
+/* From its state: over a byte in [low, high]; over nothing; or through a whole rule. */
+typedef struct iv_edge {
+    uint32_t to, next; /* next: of the same state; 0: none */
+    int32_t rule;      /* IV_NO_RULE but for a call */
+    uint8_t low, high; /* of a byte; low > high: the edge takes nothing */
+    bool tail;         /* a call after which its own rule ends: nothing need be remembered */
+} iv_edge;
+
+typedef struct iv_rule {
+    uint32_t start;
+    const char *where; /* for errors; borrowed */
+} iv_rule;
+
+typedef struct iv_automaton {
+    uint32_t *first; /* [state_count]: a state's first edge; 0: none */
+    bool *ends;      /* [state_count]: its rule may end here */
+    bool *alive;     /* [state_count], from iv_automaton_finish: the end can be reached from here */
+    iv_edge *edges;  /* [0] is not used */
+    iv_rule *rules;
+    size_t state_count, state_capacity, edge_count, edge_capacity, rule_count, rule_capacity;
+    iv_status failed; /* IV_OK, IV_NO_MEMORY or IV_LIMIT */
+} iv_automaton;
+
+uint32_t iv_automaton_state(iv_automaton *a);
+/* A rule with a start state of its own; IV_NO_RULE after a failure. */
+int32_t iv_automaton_rule(iv_automaton *a, const char *where);
+void iv_automaton_bytes(iv_automaton *a, uint32_t from, uint8_t low, uint8_t high, uint32_t to);
+void iv_automaton_skip(iv_automaton *a, uint32_t from, uint32_t to);
+void iv_automaton_call(iv_automaton *a, uint32_t from, int32_t rule, uint32_t to);
+void iv_automaton_end(iv_automaton *a, uint32_t state);
+/* A path over n bytes; the second returns the state behind them. */
+void iv_automaton_text_to(iv_automaton *a, uint32_t from, const char *s, size_t n, uint32_t to);
+uint32_t iv_automaton_text(iv_automaton *a, uint32_t from, const char *s);
+
+/* Marks what is alive and checks that no rule calls itself before it takes a byte. IV_INVALID where rule 0 matches no
+ * text at all; IV_LIMIT, IV_NO_MEMORY. */
+iv_status iv_automaton_finish(iv_automaton *a, iv_error *err);
+void iv_automaton_free(iv_automaton *a);
+
+#endif

@@ -1,0 +1,204 @@
+/* grammar.c: walks of the vocabulary's tree through a grammar's machine, and what is kept of them. */
+#include "grammar/grammar.h"
+#include "base/arena.h"
+#include "base/size.h"
+#include "grammar/kinds.h"
+#include "grammar/machine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_BYTES_MAX = 64 << 20 };
+
+struct iv_grammar {
+    iv_arena arena;
+    iv_automaton automaton;
+    iv_machine machine;
+    const iv_vocabulary *vocabulary;
+    pthread_mutex_t lock; /* of everything below, and the machine */
+    uint64_t generation;  /* one more each time the machine is emptied */
+    size_t states_bytes;  /* more are not kept */
+    size_t words;         /* of a mask */
+    uint64_t *masks;      /* [mask_capacity][words] */
+    int32_t *mask_states; /* [mask_capacity]: whose they are */
+    size_t mask_count, mask_capacity, mask_next, mask_most;
+    int32_t *path; /* [longest + 1]: states along a branch of the tree */
+};
+
+iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
+                          iv_grammar **out, iv_error *err) {
+    const char *name = iv_constraint_name(kind);
+    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_TOOL_CALLS || reasoning > IV_REASONING_OPTIONAL)
+        return iv_fail(err, IV_INVALID, "constraint: wanted a kind of constraint, found %d", (int)kind);
+    if (!text && kind != IV_CONSTRAINT_JSON_OBJECT) return iv_fail(err, IV_INVALID, "%s: wanted a text", name);
+    if (text && strlen(text) > IV_GRAMMAR_TEXT_BYTES_MAX)
+        return iv_fail(err, IV_LIMIT, "%s: %zu bytes, at most %d are read", name, strlen(text),
+                       IV_GRAMMAR_TEXT_BYTES_MAX);
+    iv_grammar *g = calloc(1, sizeof *g);
+    if (!g) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
+    *g = (iv_grammar){
+        .vocabulary = v, .generation = 1, .states_bytes = IV_GRAMMAR_STATES_BYTES, .words = (v->size + 63) / 64};
+    pthread_mutex_init(&g->lock, NULL);
+    iv_arena_init(&g->arena, ARENA_BYTES_MAX);
+    g->mask_most = iv_size_max(IV_GRAMMAR_MASKS_BYTES / (8 * iv_size_max(g->words, 1)), 1);
+    g->path = calloc(v->longest + 1, sizeof *g->path);
+    iv_status status = g->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
+    if (status == IV_OK) status = iv_kind_compile(kind, text, reasoning, &g->arena, &g->automaton, err);
+    if (status == IV_OK) status = iv_machine_open(&g->machine, &g->automaton, err);
+    if (status == IV_OK)
+        *out = g;
+    else
+        iv_grammar_close(g);
+    return status;
+}
+
+void iv_grammar_close(iv_grammar *g) {
+    if (!g) return;
+    iv_machine_close(&g->machine);
+    iv_automaton_free(&g->automaton);
+    iv_arena_free(&g->arena);
+    pthread_mutex_destroy(&g->lock);
+    free(g->masks), free(g->mask_states), free(g->path);
+    free(g);
+}
+
+/* ---- masks --------------------------------------------------------------------------------------------- */
+
+/* One more place for a mask while there may be more, then the oldest one's. -1: no memory. */
+static int32_t mask_place(iv_grammar *g) {
+    if (g->mask_count == g->mask_capacity && g->mask_capacity < g->mask_most) {
+        size_t n = iv_size_min(iv_size_max(2 * g->mask_capacity, 8), g->mask_most);
+        uint64_t *masks = realloc(g->masks, n * g->words * sizeof *masks);
+        if (masks) g->masks = masks;
+        int32_t *states = masks ? realloc(g->mask_states, n * sizeof *states) : NULL;
+        if (states) g->mask_states = states, g->mask_capacity = n;
+    }
+    if (g->mask_count < g->mask_capacity) return (int32_t)g->mask_count++;
+    if (g->mask_capacity == 0) return -1;
+    size_t at = g->mask_next++ % g->mask_capacity;
+    if (g->mask_states[at] >= 0) g->machine.states[g->mask_states[at]].mask = -1;
+    return (int32_t)at;
+}
+
+/* Walks the tree: below a byte that nothing follows there is nothing. */
+static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
+    const iv_vocabulary *v = g->vocabulary;
+    const iv_vocabulary_node *nodes = v->nodes;
+    size_t steps = 0;
+    uint64_t effort = g->machine.effort + IV_GRAMMAR_WALK_EFFORT_MAX;
+    memset(mask, 0, g->words * sizeof *mask);
+    g->path[0] = state;
+    for (size_t i = 0; i < v->node_count;) {
+        const iv_vocabulary_node *n = &nodes[i];
+        int32_t next;
+        if (++steps % 64 == 0 &&
+            (iv_machine_bytes(&g->machine) > IV_GRAMMAR_WALK_BYTES_MAX || g->machine.effort > effort))
+            return iv_fail(err, IV_LIMIT, "constraint: there are too many ways to go on from one place of it");
+        IV_TRY(iv_machine_step(&g->machine, g->path[n->depth - 1], n->byte, &next, err));
+        if (next == IV_MACHINE_DEAD) {
+            i = n->skip;
+            continue;
+        }
+        g->path[n->depth] = next;
+        for (uint32_t t = n->token; t < nodes[i + 1].token; t++)
+            mask[v->token_ids[t] / 64] |= (uint64_t)1 << (v->token_ids[t] % 64);
+        i++;
+    }
+    return IV_OK;
+}
+
+static iv_status find_mask(iv_grammar *g, int32_t state, const uint64_t **out, iv_error *err) {
+    int32_t at = g->machine.states[state].mask;
+    if (at < 0) {
+        if ((at = mask_place(g)) < 0) return iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
+        g->mask_states[at] = -1; /* nobody's, should the walk fail */
+        IV_TRY(walk(g, state, g->masks + (size_t)at * g->words, err));
+        g->mask_states[at] = state, g->machine.states[state].mask = at;
+    }
+    *out = g->masks + (size_t)at * g->words;
+    return IV_OK;
+}
+
+/* ---- matching ------------------------------------------------------------------------------------------ */
+
+static iv_status take_bytes(iv_grammar *g, int32_t *state, const char *s, size_t n, iv_error *err) {
+    for (size_t i = 0; i < n && *state != IV_MACHINE_DEAD; i++)
+        IV_TRY(iv_machine_step(&g->machine, *state, (uint8_t)s[i], state, err));
+    return IV_OK;
+}
+
+/* Forgets all states but one where too many are kept. Masks belong to states. */
+static iv_status forget_if_full(iv_grammar *g, int32_t *keep, iv_error *err) {
+    if (iv_machine_bytes(&g->machine) <= g->states_bytes) return IV_OK;
+    g->generation++;
+    g->mask_count = g->mask_next = 0;
+    g->states_bytes = iv_size_min(2 * g->states_bytes, IV_GRAMMAR_STATES_BYTES_MAX);
+    return iv_machine_empty(&g->machine, keep, err);
+}
+
+/* Memory may have run out while the states were forgotten. */
+static iv_status have_start(iv_grammar *g, iv_error *err) {
+    if (g->machine.state_count > IV_MACHINE_START) return IV_OK;
+    g->generation++;
+    return iv_machine_empty(&g->machine, NULL, err);
+}
+
+static iv_status catch_up(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, iv_error *err) {
+    const iv_vocabulary *v = g->vocabulary;
+    if (m->generation != g->generation) *m = (iv_matcher){.state = IV_MACHINE_START};
+    for (; m->tokens < count; m->tokens++) {
+        int32_t id = ids[m->tokens];
+        bool known = id >= 0 && (size_t)id < v->size && v->offsets[id + 1] > v->offsets[id];
+        if (known)
+            IV_TRY(take_bytes(g, &m->state, v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id], err));
+        if (!known || m->state == IV_MACHINE_DEAD)
+            return iv_fail(err, IV_INVALID, "constraint: token %zu of the answer, id %d, does not continue it",
+                           m->tokens, (int)id);
+        IV_TRY(forget_if_full(g, &m->state, err));
+    }
+    IV_TRY(forget_if_full(g, &m->state, err));
+    m->generation = g->generation;
+    return IV_OK;
+}
+
+static iv_status mask_locked(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask,
+                             bool *may_end, iv_error *err) {
+    const uint64_t *found = NULL;
+    IV_TRY(have_start(g, err));
+    IV_TRY(catch_up(g, m, ids, count, err));
+    IV_TRY(find_mask(g, m->state, &found, err));
+    memcpy(mask, found, g->words * sizeof *mask);
+    *may_end = g->machine.states[m->state].ends;
+    return IV_OK;
+}
+
+iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask, bool *may_end,
+                          iv_error *err) {
+    pthread_mutex_lock(&g->lock);
+    iv_status status = mask_locked(g, m, ids, count, mask, may_end, err);
+    if (status != IV_OK) m->generation = 0; /* it starts anew, should it be asked again */
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+void iv_grammar_rest(iv_grammar *g) {
+    iv_error unused;
+    pthread_mutex_lock(&g->lock);
+    g->states_bytes = IV_GRAMMAR_STATES_BYTES;
+    (void)forget_if_full(g, NULL, &unused); /* without memory it stays as it was, or fails the next request */
+    pthread_mutex_unlock(&g->lock);
+}
+
+iv_status iv_grammar_matches(iv_grammar *g, const char *text, size_t bytes, bool *matches, bool *prefix,
+                             iv_error *err) {
+    int32_t state = IV_MACHINE_START;
+    pthread_mutex_lock(&g->lock);
+    iv_status status = have_start(g, err);
+    if (status == IV_OK) status = forget_if_full(g, NULL, err);
+    if (status == IV_OK) status = take_bytes(g, &state, text, bytes, err);
+    if (status == IV_OK) *matches = g->machine.states[state].ends;
+    if (status == IV_OK && prefix) *prefix = state != IV_MACHINE_DEAD;
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* kinds.h: each kind of constraint as an automaton. */
+#ifndef IV_GRAMMAR_KINDS_H
+#define IV_GRAMMAR_KINDS_H
+
+#include "base/arena.h"
+#include "grammar/automaton.h"
+
+/* Rule 0 is the whole answer. Errors name the kind and the place in its text. The arena must live as long as the
+ * automaton; on failure both are the caller's to free, all the same. */
+iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_arena *arena,
+                          iv_automaton *a, iv_error *err);
+
+#endif

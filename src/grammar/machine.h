@@ -1,0 +1,75 @@
+/* machine.h: an automaton run deterministically: its states are sets of places in the network, each with the calls it
+ * is inside of, and are made when they are first met. Equal sets are one state, so what was computed for one is kept.
+ *
+ * Not for several threads at once. States are numbers that hold until the machine is emptied. */
+#ifndef IV_GRAMMAR_MACHINE_H
+#define IV_GRAMMAR_MACHINE_H
+
+#include "grammar/automaton.h"
+
+enum {
+    IV_MACHINE_DEAD = 0, /* nothing follows */
+    IV_MACHINE_START = 1,
+    IV_MACHINE_UNKNOWN = -1,
+    IV_MACHINE_BLOCK = 64 /* states whose tables are allocated together */
+};
+
+/* A place: a state of the automaton, and the stack of calls it is inside of. */
+typedef struct iv_place {
+    uint32_t state, stack;
+} iv_place;
+
+/* Where a call returns to, and what is below it. Stack 0 is empty. */
+typedef struct iv_frame {
+    uint32_t back, below;
+} iv_frame;
+
+typedef struct iv_machine_state {
+    uint32_t first, count; /* places */
+    int32_t mask;          /* for the owner's use; -1 */
+    bool ends;             /* the text may end here */
+} iv_machine_state;
+
+typedef struct iv_table {
+    int32_t *slots; /* index + 1, open addressing */
+    size_t capacity;
+} iv_table;
+
+typedef struct iv_machine {
+    const iv_automaton *a;
+    iv_place *places;
+    iv_frame *frames;
+    iv_machine_state *states;
+    int32_t (**next)[256]; /* blocks of IV_MACHINE_BLOCK tables: the state behind each byte */
+    size_t place_count, place_capacity, frame_count, frame_capacity, state_count, state_capacity, block_count,
+        block_capacity;
+    iv_table state_table, frame_table;
+    iv_place *work, *set; /* of the step that is being computed: places to follow, places reached */
+    size_t work_count, work_capacity, set_count, set_capacity;
+    iv_table seen;
+    uint32_t *stamps, stamp; /* of seen */
+    bool ends;
+    uint64_t effort; /* places looked at so far */
+} iv_machine;
+
+iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err);
+void iv_machine_close(iv_machine *m);
+
+/* Forgets all states but the first two and *keep, which gets a new number. NULL: no other. */
+iv_status iv_machine_empty(iv_machine *m, int32_t *keep, iv_error *err);
+/* Memory taken by states. */
+size_t iv_machine_bytes(const iv_machine *m);
+
+/* The state behind a byte. IV_LIMIT: too many places at once. */
+iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err);
+
+static inline int32_t *iv_machine_slot(const iv_machine *m, int32_t state, uint8_t byte) {
+    return &m->next[(uint32_t)state / IV_MACHINE_BLOCK][(uint32_t)state % IV_MACHINE_BLOCK][byte];
+}
+
+static inline iv_status iv_machine_step(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err) {
+    *out = *iv_machine_slot(m, state, byte);
+    return *out != IV_MACHINE_UNKNOWN ? IV_OK : iv_machine_step_slow(m, state, byte, out, err);
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* schema_parts.h: what the files of the schema compiler share. Internal to src/grammar. */
+#ifndef IV_GRAMMAR_SCHEMA_PARTS_H
+#define IV_GRAMMAR_SCHEMA_PARTS_H
+
+#include "grammar/schema.h"
+
+/* "where/key" in the set's arena; "" when memory is out, which a later allocation will tell. */
+const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key);
+/* The same for an element of an array. */
+const char *iv_schema_at_index(iv_schema_set *s, const char *where, const char *key, size_t index);
+iv_status iv_schema_no_memory(const iv_schema_set *s, iv_error *err);
+/* "NAME: WHERE: TEXT" */
+iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *where, const char *text, iv_error *err);
+
+/* Adds the keywords of b to a, so that a says what both say. New schemas stay in s->made. */
+iv_status iv_schema_merge(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err);
+/* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */
+json_t *iv_schema_both(iv_schema_set *s, json_t *x, json_t *y);
+
+/* The kinds of values, as bits. */
+enum {
+    IV_KIND_NULL = 1,
+    IV_KIND_BOOLEAN = 2,
+    IV_KIND_INTEGER = 4,
+    IV_KIND_NUMBER = 8,
+    IV_KIND_STRING = 16,
+    IV_KIND_ARRAY = 32,
+    IV_KIND_OBJECT = 64
+};
+/* The bits of a "type" keyword. */
+iv_status iv_schema_kinds(const iv_schema_set *s, const json_t *type, const char *where, unsigned *out, iv_error *err);
+
+/* A schema of plain keywords, without references and combinations. */
+iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                          iv_error *err);
+iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                           iv_error *err);
+iv_status iv_schema_array(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                          iv_error *err);
+iv_status iv_schema_object(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                           iv_error *err);
+/* enum and const: the values that the other keywords allow. */
+iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                             iv_error *err);
+/* A count of at least 0 and at most IV_SCHEMA_COUNT_MAX; *out stays where the keyword is absent. */
+iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
+                          iv_error *err);
+/* The regular expression of a format; NULL: not known. */
+const char *iv_schema_format(const char *name);
+
+int32_t iv_schema_any_string(iv_schema_set *s);
+int32_t iv_schema_any_array(iv_schema_set *s);
+int32_t iv_schema_any_number(iv_schema_set *s);
+
+#endif

@@ -1,0 +1,107 @@
+/* replace.c: other weights where a model's weights are. They were read, checked and hashed in this process's memory;
+ * what is left is to copy, and it is done between steps. Addresses on the GPUs stay; graphs go, as numbers of the
+ * configuration are in them. */
+#include "base/size.h"
+#include "model/cuda/gpu_model.h"
+#include "model/tensors.h"
+
+#include <stdlib.h>
+
+enum { PIECE_BYTES = 32 * 1024 * 1024 };
+
+/* One copy: pieces of all ranks, numbered through. */
+typedef struct copying {
+    const iv_gpu_model *g;
+    const iv_model *first;
+    pthread_mutex_t lock; /* of the error */
+    iv_error error;
+    iv_status status;
+} copying;
+
+static size_t pieces_of(const iv_model *m) { return (m->data_bytes + PIECE_BYTES - 1) / PIECE_BYTES; }
+
+static void copy_task(void *context, size_t index, size_t worker) {
+    (void)worker;
+    copying *c = context;
+    const iv_model *m = c->first;
+    size_t rank = 0;
+    for (; index >= pieces_of(m); m = m->next, rank++) index -= pieces_of(m);
+    const gpu_rank *r = &c->g->rank[rank];
+    iv_place *place = r->m->place;
+    iv_error err;
+    size_t at = index * PIECE_BYTES, bytes = iv_size_min(PIECE_BYTES, m->data_bytes - at);
+    iv_status status = place->write(place, r->m->data + at, bytes, m->data + at, bytes, bytes, 1, &err);
+    if (status == IV_OK) return;
+    pthread_mutex_lock(&c->lock);
+    c->status = status, c->error = err;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static iv_status copy_all(const iv_gpu_model *g, const iv_model *first, iv_pool *pool, iv_error *err) {
+    copying c = {.g = g, .first = first};
+    size_t pieces = 0;
+    for (const iv_model *m = first; m; m = m->next) pieces += pieces_of(m);
+    pthread_mutex_init(&c.lock, NULL);
+    iv_pool_run(pool, pieces, copy_task, &c);
+    pthread_mutex_destroy(&c.lock);
+    if (c.status != IV_OK) *err = c.error;
+    return c.status;
+}
+
+static iv_status check_shape(iv_gpu_model *g, iv_model *first, iv_error *err) {
+    iv_model *m = first;
+    for (size_t r = 0; r < g->ranks; r++, m = m->next) {
+        gpu_rank like = g->rank[r], *rank = &g->rank[r];
+        like.m = m;
+        like.layers = calloc((size_t)m->config.layers, sizeof *like.layers);
+        size_t vectors = like.layers ? iv_gpu_vector_bytes(&like) : 0;
+        free(like.layers);
+        if (m->data_bytes != rank->m->data_bytes || vectors != rank->vector_bytes)
+            return iv_fail(err, IV_LIMIT, "weights of rank %zu: wanted %zu and %zu bytes as in use, found %zu and %zu",
+                           r, rank->m->data_bytes, rank->vector_bytes, m->data_bytes, vectors);
+    }
+    IV_ASSERT(!m);
+    return IV_OK;
+}
+
+/* Each rank's two models change places; `first` becomes the one in use. Returns the one that was. */
+static iv_model *change_places(iv_gpu_model *g, iv_model *first) {
+    iv_model *old = g->rank[0].m, *m = first;
+    for (size_t r = 0; r < g->ranks; r++, m = m->next) {
+        iv_model *was = g->rank[r].m;
+        unsigned char *data = was->data;
+        iv_place *place = was->place;
+        was->data = m->data, was->place = m->place;
+        m->data = data, m->place = place;
+        iv_weight_plan_place(was, old), iv_weight_plan_place(m, first);
+        g->rank[r].m = m;
+    }
+    return old;
+}
+
+static iv_status write_rest(iv_gpu_model *g, iv_error *err) {
+    for (size_t i = 0; i < g->ranks; i++) {
+        gpu_rank *r = &g->rank[i];
+        IV_TRY(iv_gpu_use(r->gpu, err));
+        iv_gpu_forget_graphs(r);
+        IV_TRY(iv_gpu_write_vectors(r, err));
+        IV_TRY(iv_gpu_copy_shared(r, err));
+    }
+    return IV_OK;
+}
+
+iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err) {
+    if (g->lost) {
+        *err = g->why;
+        return g->why.status;
+    }
+    IV_TRY(check_shape(g, first, err));
+    iv_status status = copy_all(g, first, pool, err);
+    if (status == IV_OK) {
+        iv_model *old = change_places(g, first);
+        status = write_rest(g, err);
+        if (status != IV_OK) change_places(g, old);
+    }
+    if (status != IV_OK) g->lost = true, g->why = *err;
+    return status;
+}

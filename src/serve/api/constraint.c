@@ -1,0 +1,169 @@
+/* constraint.c: the fields that constrain an answer, each checked member by member. */
+#include "serve/api/constraint.h"
+#include "format/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reader {
+    iv_api_params *p;
+    iv_request *r;
+    const char *prefix;
+    const char *by; /* the field that has set a constraint; NULL: none yet */
+    iv_error *err;
+} reader;
+
+static iv_status wanted(const reader *w, const char *field, const char *what) {
+    return iv_fail(w->err, IV_INVALID, "%s%s: wanted %s", w->prefix, field, what);
+}
+
+static iv_status set(reader *w, const char *field, iv_constraint_kind kind, const char *text, size_t n) {
+    if (w->by)
+        return iv_fail(w->err, IV_INVALID, "%s%s: wanted one constraint, found \"%s\" too", w->prefix, field, w->by);
+    char *copy = iv_arena_strndup(&w->p->arena, text, n);
+    if (!copy) return iv_fail(w->err, IV_NO_MEMORY, "%s%s: no memory", w->prefix, field);
+    if (strlen(copy) != n) return wanted(w, field, "a text without NUL");
+    w->by = field, w->r->constraint = kind, w->r->constraint_text = copy;
+    return IV_OK;
+}
+
+static iv_status set_json(reader *w, const char *field, iv_constraint_kind kind, const json_t *v) {
+    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    if (!text) return iv_fail(w->err, IV_NO_MEMORY, "%s%s: no memory", w->prefix, field);
+    iv_status status = set(w, field, kind, text, strlen(text));
+    free(text);
+    return status;
+}
+
+/* A schema as JSON, or as its text. */
+static iv_status set_schema(reader *w, const char *field, const json_t *v) {
+    if (json_is_string(v)) return set(w, field, IV_CONSTRAINT_JSON_SCHEMA, json_string_value(v), json_string_length(v));
+    if (json_is_object(v) || json_is_boolean(v)) return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, v);
+    return wanted(w, field, "a JSON schema");
+}
+
+static iv_status set_regex(reader *w, const char *field, const json_t *v) {
+    if (!json_is_string(v)) return wanted(w, field, "a regular expression");
+    return set(w, field, IV_CONSTRAINT_REGEX, json_string_value(v), json_string_length(v));
+}
+
+static iv_status set_choice(reader *w, const char *field, const json_t *v) {
+    if (!json_is_array(v)) return wanted(w, field, "a list of strings");
+    return set_json(w, field, IV_CONSTRAINT_CHOICE, v);
+}
+
+/* Refuses members that are not in the list. */
+static iv_status only(const reader *w, const char *field, json_t *object, const char *const *names) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value) {
+        const char *const *name = names;
+        while (*name && strcmp(*name, key) != 0) name++;
+        if (!*name)
+            return iv_fail(w->err, IV_INVALID, "%s%s.%.60s: this field is not known here", w->prefix, field, key);
+    }
+    return IV_OK;
+}
+
+/* {"type": "json_schema", ...}: the schema's own members are in `inner`. strict says what happens anyway. */
+static iv_status read_named_schema(reader *w, const char *field, json_t *inner) {
+    const json_t *schema = json_object_get(inner, "schema"), *name = json_object_get(inner, "name");
+    const json_t *strict = json_object_get(inner, "strict");
+    if (name && !json_is_string(name)) return wanted(w, field, "\"name\" to be a string");
+    if (strict && !json_is_boolean(strict) && !json_is_null(strict))
+        return wanted(w, field, "\"strict\" to be true or false");
+    if (!json_is_object(schema) && !json_is_boolean(schema)) return wanted(w, field, "\"schema\", a JSON schema");
+    return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, schema);
+}
+
+static iv_status read_format(reader *w, const char *field, json_t *v, bool flat) {
+    static const char *const plain[] = {"type", NULL}, *const nested[] = {"type", "json_schema", NULL};
+    static const char *const flat_names[] = {"type", "name", "description", "strict", "schema", NULL};
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (type && (strcmp(type, "text") == 0 || strcmp(type, "json_object") == 0)) {
+        IV_TRY(only(w, field, v, plain));
+        return type[0] == 't' ? IV_OK : set(w, field, IV_CONSTRAINT_JSON_OBJECT, "", 0);
+    }
+    if (!type || strcmp(type, "json_schema") != 0)
+        return iv_fail(w->err, IV_INVALID,
+                       "%s%s.type: wanted \"text\", \"json_object\" or \"json_schema\", found \"%.40s\"", w->prefix,
+                       field, type ? type : iv_json_type_name(json_object_get(v, "type")));
+    IV_TRY(only(w, field, v, flat ? flat_names : nested));
+    if (flat) return read_named_schema(w, field, v);
+    json_t *inner = json_object_get(v, "json_schema");
+    if (!json_is_object(inner)) return wanted(w, field, "\"json_schema\", an object, beside its type");
+    IV_TRY(only(w, field, inner, flat_names + 1));
+    return read_named_schema(w, field, inner);
+}
+
+/* The Responses API's "text". */
+static iv_status read_text(reader *w, json_t *v) {
+    static const char *const names[] = {"format", NULL};
+    IV_TRY(only(w, "text", v, names));
+    json_t *format = json_object_get(v, "format");
+    return format && !json_is_null(format) ? read_format(w, "text.format", format, true) : IV_OK;
+}
+
+/* vLLM's structured_outputs. */
+static iv_status read_structured(reader *w, json_t *v) {
+    static const char *const names[] = {"json", "regex", "choice", "json_object", "disable_any_whitespace", NULL};
+    IV_TRY(only(w, "structured_outputs", v, names));
+    const char *key;
+    json_t *value;
+    json_object_foreach(v, key, value) {
+        if (json_is_null(value)) continue;
+        if (strcmp(key, "json") == 0) IV_TRY(set_schema(w, "structured_outputs.json", value));
+        if (strcmp(key, "regex") == 0) IV_TRY(set_regex(w, "structured_outputs.regex", value));
+        if (strcmp(key, "choice") == 0) IV_TRY(set_choice(w, "structured_outputs.choice", value));
+        bool flag = strcmp(key, "json_object") == 0 || strcmp(key, "disable_any_whitespace") == 0;
+        if (flag && !json_is_boolean(value)) return wanted(w, "structured_outputs", "true or false for its flags");
+        if (strcmp(key, "json_object") == 0 && json_is_true(value))
+            IV_TRY(set(w, "structured_outputs.json_object", IV_CONSTRAINT_JSON_OBJECT, "", 0));
+        if (strcmp(key, "disable_any_whitespace") == 0 && json_is_false(value))
+            return wanted(w, "structured_outputs.disable_any_whitespace", "true: white space is never free here");
+    }
+    return w->by ? IV_OK
+                 : wanted(w, "structured_outputs", "one of \"json\", \"regex\", \"choice\" and \"json_object\"");
+}
+
+iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err) {
+    reader w = {.p = p, .r = r, .prefix = prefix, .err = err};
+    if (p->response_format) IV_TRY(read_format(&w, "response_format", p->response_format, false));
+    if (p->text_options) IV_TRY(read_text(&w, p->text_options));
+    if (p->structured_outputs) IV_TRY(read_structured(&w, p->structured_outputs));
+    if (p->guided_json) IV_TRY(set_schema(&w, "guided_json", p->guided_json));
+    if (p->guided_regex) IV_TRY(set_regex(&w, "guided_regex", p->guided_regex));
+    if (p->guided_choice) IV_TRY(set_choice(&w, "guided_choice", p->guided_choice));
+    if (p->json_schema) IV_TRY(set_schema(&w, "json_schema", p->json_schema));
+    return p->regex ? set_regex(&w, "regex", p->regex) : IV_OK;
+}
+
+iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, bool one, iv_request *r,
+                                  iv_error *err) {
+    reader w = {.p = p, .r = r, .prefix = "", .err = err};
+    json_t *list = json_array(), *tool;
+    size_t i;
+    bool ok = list != NULL;
+    if (r->constraint != IV_CONSTRAINT_NONE) w.by = "response_format";
+    json_array_foreach(tools, i, tool) {
+        json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
+        const char *own = json_string_value(json_object_get(function, "name"));
+        if (!own) {
+            json_decref(list);
+            return iv_fail(err, IV_INVALID, "tools[%zu].function.name: wanted a string", i);
+        }
+        if (name && strcmp(name, own) != 0) continue;
+        ok = ok && json_array_append_new(list, json_pack("{s:s, s:O?}", "name", own, "parameters",
+                                                         json_object_get(function, "parameters"))) == 0;
+    }
+    iv_status status = IV_OK;
+    if (!ok)
+        status = iv_fail(err, IV_NO_MEMORY, "tool_choice: no memory");
+    else if (json_array_size(list) == 0)
+        status =
+            iv_fail(err, IV_INVALID, "tool_choice: wanted one of \"tools\", found \"%.60s\"", name ? name : "none");
+    else
+        status = set_json(&w, "tool_choice", one || name ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, list);
+    json_decref(list);
+    return status;
+}

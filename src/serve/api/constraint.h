@@ -1,0 +1,17 @@
+/* constraint.h: what the APIs call structured outputs -> the constraint of a request. */
+#ifndef IV_SERVE_API_CONSTRAINT_H
+#define IV_SERVE_API_CONSTRAINT_H
+
+#include "serve/api/params.h"
+
+/* From response_format, text.format, structured_outputs and its older names, or SGLang's json_schema and regex, into r;
+ * the text stays in the parameters' arena. `prefix` heads errors, as for iv_api_params_read. One constraint at most.
+ * The schema itself is looked at when the request is submitted. */
+iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err);
+
+/* A call of one of `tools` (as Chat Completions or Responses have them), or of the one that is named, is all that the
+ * answer may be; `one`: a single call. No other constraint may be there. */
+iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, bool one, iv_request *r,
+                                  iv_error *err);
+
+#endif

@@ -1,0 +1,171 @@
+/* responses_input.c: items of a list, one after another. Labels (id, status) say nothing to a template; what a template
+ * could not see is refused by name. */
+#include "serve/api/responses_input.h"
+#include "base/buf.h"
+#include "format/json.h"
+
+#include <string.h>
+
+static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "input: no memory"); }
+
+static iv_status add_message(json_t *list, const char *role, json_t *content, iv_error *err) {
+    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
+    return json_array_append_new(list, message) == 0 ? IV_OK : no_memory(err);
+}
+
+/* ---- items --------------------------------------------------------------------------------------------- */
+
+static iv_status check_keys(const char *what, size_t at, json_t *object, const char *known, iv_error *err) {
+    const char *key;
+    json_t *value;
+    char bars[64];
+    json_object_foreach(object, key, value) {
+        snprintf(bars, sizeof bars, "|%.60s|", key);
+        if (!strstr(known, bars))
+            return iv_fail(err, IV_INVALID, "%s[%zu].%.60s: this field is not known here", what, at, key);
+    }
+    return IV_OK;
+}
+
+static iv_status need_string(size_t at, json_t *item, const char *key, json_t **out, iv_error *err) {
+    *out = json_object_get(item, key);
+    if (json_is_string(*out)) return IV_OK;
+    return iv_fail(err, IV_INVALID, "input[%zu].%s: wanted a string, found %s", at, key,
+                   *out ? iv_json_type_name(*out) : "nothing");
+}
+
+/* The message of the assistant that is being put together: the last of the list; else a new one. */
+static json_t *open_message(json_t *list, const char *closed_by) {
+    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role && strcmp(role, "assistant") == 0 && !json_object_get(last, closed_by)) return last;
+    last = json_pack("{s:s}", "role", "assistant");
+    return json_array_append_new(list, last) == 0 ? last : NULL;
+}
+
+static iv_status read_message(size_t at, json_t *item, json_t *list, iv_error *err) {
+    json_t *content = json_object_get(item, "content"), *role;
+    IV_TRY(check_keys("input", at, item, "|type|role|content|id|status|", err));
+    IV_TRY(need_string(at, item, "role", &role, err));
+    if (!content) return iv_fail(err, IV_INVALID, "input[%zu].content: wanted, found nothing", at);
+    if (strcmp(json_string_value(role), "assistant") != 0)
+        return add_message(list, json_string_value(role), content, err);
+    json_t *message = open_message(list, "content");
+    return message && json_object_set(message, "content", content) == 0 ? IV_OK : no_memory(err);
+}
+
+static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err) {
+    json_t *id, *name, *arguments, *calls;
+    IV_TRY(check_keys("input", at, item, "|type|call_id|name|arguments|id|status|", err));
+    IV_TRY(need_string(at, item, "call_id", &id, err));
+    IV_TRY(need_string(at, item, "name", &name, err));
+    IV_TRY(need_string(at, item, "arguments", &arguments, err));
+    json_t *message = open_message(list, "");
+    if (!message) return no_memory(err);
+    if (!(calls = json_object_get(message, "tool_calls"))) {
+        calls = json_array();
+        if (json_object_set_new(message, "tool_calls", calls) != 0) return no_memory(err);
+    }
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name,
+                             "arguments", arguments);
+    return json_array_append_new(calls, call) == 0 ? IV_OK : no_memory(err);
+}
+
+static iv_status read_call_output(size_t at, json_t *item, json_t *list, iv_error *err) {
+    json_t *id, *output = json_object_get(item, "output");
+    IV_TRY(check_keys("input", at, item, "|type|call_id|output|id|status|", err));
+    IV_TRY(need_string(at, item, "call_id", &id, err));
+    if (!json_is_string(output) && !json_is_array(output))
+        return iv_fail(err, IV_INVALID, "input[%zu].output: wanted a string or a list of parts, found %s", at,
+                       output ? iv_json_type_name(output) : "nothing");
+    json_t *message = json_pack("{s:s, s:O, s:O}", "role", "tool", "content", output, "tool_call_id", id);
+    return json_array_append_new(list, message) == 0 ? IV_OK : no_memory(err);
+}
+
+/* The texts of parts, one after another. */
+static iv_status join_texts(size_t at, json_t *parts, iv_buf *out, iv_error *err) {
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *text = json_object_get(json_array_get(parts, i), "text");
+        if (!json_is_string(text))
+            return iv_fail(err, IV_INVALID, "input[%zu].content[%zu].text: wanted a string, found %s", at, i,
+                           text ? iv_json_type_name(text) : "nothing");
+        if ((i && !iv_buf_putc(out, '\n')) || !iv_buf_append(out, json_string_value(text), json_string_length(text)))
+            return no_memory(err);
+    }
+    return IV_OK;
+}
+
+/* Its content, or where there is none its summary. */
+static iv_status read_reasoning(size_t at, json_t *item, json_t *list, iv_error *err) {
+    IV_TRY(check_keys("input", at, item, "|type|id|status|summary|content|encrypted_content|", err));
+    json_t *hidden = json_object_get(item, "encrypted_content"), *parts = json_object_get(item, "content");
+    if (hidden && !json_is_null(hidden))
+        return iv_fail(err, IV_UNSUPPORTED, "input[%zu].encrypted_content: wanted null", at);
+    if (json_array_size(parts) == 0) parts = json_object_get(item, "summary");
+    iv_buf text = {0};
+    iv_status status = join_texts(at, parts, &text, err);
+    if (status == IV_OK) {
+        json_t *string = json_stringn(text.data ? text.data : "", text.len);
+        json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "reasoning_content", string);
+        if (json_array_append_new(list, message) != 0) status = no_memory(err);
+    }
+    iv_buf_free(&text);
+    return status;
+}
+
+static iv_status read_item(size_t at, json_t *item, json_t *list, iv_error *err) {
+    static const struct {
+        const char *type;
+        iv_status (*read)(size_t at, json_t *item, json_t *list, iv_error *err);
+    } types[] = {{"message", read_message},
+                 {"function_call", read_call},
+                 {"function_call_output", read_call_output},
+                 {"reasoning", read_reasoning}};
+    json_t *named = json_object_get(item, "type");
+    const char *type = named ? json_string_value(named) : "message";
+    for (size_t i = 0; json_is_object(item) && type && i < sizeof types / sizeof *types; i++)
+        if (strcmp(type, types[i].type) == 0) return types[i].read(at, item, list, err);
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "input[%zu].type: wanted message, function_call, function_call_output or reasoning, found \"%.40s\"",
+                   at, json_is_object(item) && type ? type : iv_json_type_name(named ? named : item));
+}
+
+iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_error *err) {
+    if (!input) return iv_fail(err, IV_INVALID, "input: wanted a string or a list, found nothing");
+    if (instructions) IV_TRY(add_message(list, "system", instructions, err));
+    if (json_is_string(input)) return add_message(list, "user", input, err);
+    for (size_t i = 0; i < json_array_size(input); i++) IV_TRY(read_item(i, json_array_get(input, i), list, err));
+    return IV_OK;
+}
+
+/* ---- tools --------------------------------------------------------------------------------------------- */
+
+iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err) {
+    static const char *const copied[] = {"name", "description", "parameters"};
+    json_t *list = json_array();
+    iv_status status = list ? IV_OK : no_memory(err);
+    for (size_t i = 0; status == IV_OK && i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i), *function = json_object();
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        json_t *made = json_pack("{s:s, s:o}", "type", "function", "function", function);
+        if (json_array_append_new(list, made) != 0)
+            status = no_memory(err);
+        else if (!type || strcmp(type, "function") != 0)
+            status = iv_fail(err, IV_UNSUPPORTED, "tools[%zu].type: wanted \"function\", found \"%.40s\"", i,
+                             type ? type : "nothing");
+        else if (!json_is_string(json_object_get(tool, "name")))
+            status = iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string", i);
+        else
+            status = check_keys("tools", i, tool, "|type|name|description|parameters|strict|", err);
+        for (size_t k = 0; status == IV_OK && k < sizeof copied / sizeof *copied; k++) {
+            json_t *value = json_object_get(tool, copied[k]);
+            if (value && !json_is_null(value) && json_object_set(function, copied[k], value) != 0)
+                status = no_memory(err);
+        }
+    }
+    if (status == IV_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return status;
+}

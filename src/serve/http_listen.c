@@ -1,0 +1,164 @@
+/* http_listen.c: the sockets of a server: one for each address of its host, all on one port. */
+#include "serve/http_connection.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ACCEPTS_AT_ONCE = 64, PORT_TRIES = 16 };
+
+/* ---- accepting */
+
+static void on_accept_again(evutil_socket_t fd, short what, void *arg) {
+    (void)fd, (void)what;
+    iv_http *h = arg;
+    for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
+}
+
+static void on_accept(evutil_socket_t fd, short what, void *arg) {
+    (void)what;
+    iv_http *h = arg;
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            struct timeval soon = {.tv_usec = IV_HTTP_ACCEPT_RETRY_MS * 1000};
+            /* They would fire at once, and again. */
+            for (size_t k = 0; k < h->listener_count; k++) event_del(h->listeners[k].accepting);
+            event_add(h->accept_again, &soon);
+            return;
+        }
+        if (client < 0) return;
+        if (h->connection_count >= h->o.connections_max + IV_HTTP_REFUSALS_MAX)
+            close(client);
+        else
+            iv_connection_open(h, client);
+    }
+}
+
+bool iv_http_accept(iv_http *h) {
+    h->accept_again = event_new(h->base, -1, 0, on_accept_again, h);
+    for (size_t i = 0; i < h->listener_count; i++) {
+        struct event *e = event_new(h->base, h->listeners[i].fd, EV_READ | EV_PERSIST, on_accept, h);
+        h->listeners[i].accepting = e;
+        if (!e || event_add(e, NULL)) return false;
+    }
+    return h->accept_again != NULL;
+}
+
+void iv_http_stop_listening(iv_http *h) {
+    for (size_t i = 0; i < h->listener_count; i++) {
+        if (h->listeners[i].accepting) event_free(h->listeners[i].accepting);
+        close(h->listeners[i].fd);
+    }
+    h->listener_count = 0;
+    if (h->accept_again) event_free(h->accept_again);
+    h->accept_again = NULL;
+}
+
+/* ---- listening */
+
+/* Options that accepted sockets inherit: no delay; a dead peer found within two minutes; and what a peer does not take
+ * waits with us, who see it, rather than with the kernel. */
+static void set_options(int fd) {
+    const int on = 1, idle_s = 60, between_s = 15, probes = 4, unsent = IV_HTTP_UNSENT_BYTES;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+}
+
+static uint16_t *port_of(struct sockaddr *a) {
+    return a->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)(void *)a)->sin6_port
+                                    : &((struct sockaddr_in *)(void *)a)->sin_port;
+}
+
+/* 0 and one listener more, or why not. */
+static int listen_at(iv_http *h, const struct addrinfo *a, uint16_t port, bool alone) {
+    struct sockaddr_storage to = {0};
+    const int on = 1;
+    if (h->listener_count == IV_HTTP_LISTENERS_MAX) return ENOBUFS;
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), why = 0;
+    if (fd < 0) return errno;
+    set_options(fd);
+    /* "::" alone takes IPv4 too; beside 0.0.0.0 it must not. */
+    if (a->ai_family == AF_INET6 && !alone) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    memcpy(&to, a->ai_addr, a->ai_addrlen);
+    *port_of((struct sockaddr *)&to) = htons(port);
+    if (bind(fd, (struct sockaddr *)&to, a->ai_addrlen) || listen(fd, IV_HTTP_BACKLOG)) why = errno;
+    if (why)
+        close(fd);
+    else
+        h->listeners[h->listener_count++].fd = fd;
+    return why;
+}
+
+/* A list may name an address twice. */
+static bool is_repeated(const struct addrinfo *list, const struct addrinfo *a) {
+    for (; list != a; list = list->ai_next)
+        if (list->ai_addrlen == a->ai_addrlen && memcmp(list->ai_addr, a->ai_addr, a->ai_addrlen) == 0) return true;
+    return false;
+}
+
+static bool is_absent(int why) { return why == EADDRNOTAVAIL || why == EAFNOSUPPORT || why == EPROTONOSUPPORT; }
+
+/* All addresses on one port; 0, or what failed at *where. Port 0: the first address chooses. */
+static int listen_at_all(iv_http *h, const struct addrinfo *list, uint16_t port, const struct addrinfo **where) {
+    int why = 0;
+    *where = list;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        if (is_repeated(list, a)) continue;
+        int failed = listen_at(h, a, h->listener_count ? iv_http_port(h) : port, list->ai_next == NULL);
+        if (failed) why = failed, *where = a;
+        if (failed && !is_absent(failed)) break;
+    }
+    return h->listener_count && (why == 0 || is_absent(why)) ? 0 : why;
+}
+
+iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *err) {
+    char service[8], address[IV_HTTP_ADDRESS_BYTES] = "";
+    snprintf(service, sizeof service, "%u", (unsigned)port);
+    struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+    const struct addrinfo *where = NULL;
+    int code = getaddrinfo(host, service, &want, &found), why = EADDRINUSE;
+    if (code) return iv_fail(err, IV_IO, "%s: %s", host, gai_strerror(code));
+    /* A port that one address had free may be taken on another. */
+    for (int i = 0; why == EADDRINUSE && i < (port ? 1 : PORT_TRIES); i++) {
+        iv_http_stop_listening(h);
+        why = listen_at_all(h, found, port, &where);
+    }
+    if (why) getnameinfo(where->ai_addr, where->ai_addrlen, address, sizeof address, NULL, 0, NI_NUMERICHOST);
+    freeaddrinfo(found);
+    if (why == 0) return IV_OK;
+    iv_http_stop_listening(h);
+    bool named = address[0] && strcmp(address, host) != 0;
+    return iv_fail(err, IV_IO, "cannot listen on %s%s%s%s port %u: %s", host, named ? " (" : "", named ? address : "",
+                   named ? ")" : "", (unsigned)port, strerror(why));
+}
+
+/* ---- where */
+
+static bool own_address(const iv_http *h, size_t i, struct sockaddr_storage *out, socklen_t *n) {
+    *n = sizeof *out;
+    return i < h->listener_count && getsockname(h->listeners[i].fd, (struct sockaddr *)out, n) == 0;
+}
+
+uint16_t iv_http_port(const iv_http *h) {
+    struct sockaddr_storage a;
+    socklen_t n;
+    return own_address(h, 0, &a, &n) ? ntohs(*port_of((struct sockaddr *)&a)) : 0;
+}
+
+bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]) {
+    struct sockaddr_storage a;
+    socklen_t n;
+    return own_address(h, i, &a, &n) &&
+           getnameinfo((struct sockaddr *)&a, n, out, IV_HTTP_ADDRESS_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
+}

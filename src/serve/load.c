@@ -1,0 +1,392 @@
+/* load.c: libevent's HTTP client and a pool of connections to one server.
+ *
+ * Invariant: a flight is idle or has one request under way; every request ends in exactly one call of `landed`. */
+#include "serve/load.h"
+#include "format/json.h"
+#include "serve/api/json_out.h"
+#include "serve/load_events.h"
+
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <event2/http_struct.h>
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TICK_MS = 100, EVENT_BYTES_MAX = 64 << 20, PROBE_S = 10 };
+
+#define ALPHANUMERIC "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+typedef struct load load;
+typedef struct flight { /* a connection and the request on it */
+    load *l;
+    struct flight *next; /* of all */
+    struct evhttp_connection *connection;
+    iv_load_result *result; /* NULL: idle */
+    iv_load_events events;  /* of an answer that is no stream: all its bytes */
+    int status;
+} flight;
+
+struct load {
+    const iv_load_options *o;
+    const iv_load_request *requests;
+    iv_load_result *results;
+    size_t count, next, in_flight, ended;
+    struct event_base *base;
+    struct event *tick, *due;
+    flight *flights;
+    double begin, end;
+    bool stopped, no_memory, sending;
+    char address[INET6_ADDRSTRLEN + 32]; /* of host: the first that takes connections, as digits */
+};
+
+static double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- where --------------------------------------------------------------------------------------------- */
+
+static bool url_port(const char *text, size_t n, uint16_t *out) {
+    unsigned value = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] < '0' || text[i] > '9' || value > 65535) return false;
+        value = value * 10 + (unsigned)(text[i] - '0');
+    }
+    *out = (uint16_t)value;
+    return n > 0 && value > 0 && value <= 65535;
+}
+
+iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err) {
+    static const char scheme[] = "http://";
+    iv_status bad = iv_fail(err, IV_INVALID, "%.200s: wanted http://HOST[:PORT][/BASE]", url);
+    if (strncmp(url, scheme, strlen(scheme)) != 0) return bad;
+    const char *host = url + strlen(scheme);
+    bool bracket = *host == '[';
+    host += bracket;
+    size_t n = strcspn(host, bracket ? "]" : ":/?#");
+    const char *rest = host + n;
+    if (bracket && *rest++ != ']') return bad;
+    if (n == 0 || n >= sizeof out->host) return bad;
+    if (strspn(host, bracket ? ALPHANUMERIC ":.%" : ALPHANUMERIC "-._") < n) return bad;
+    snprintf(out->host, sizeof out->host, "%.*s", (int)n, host);
+    out->port = 80;
+    if (*rest == ':') {
+        n = strcspn(++rest, "/?#");
+        if (!url_port(rest, n, &out->port)) return bad;
+        rest += n;
+    }
+    n = strlen(rest);
+    while (n && rest[n - 1] == '/') n--;
+    if (n >= sizeof out->path || strcspn(rest, "?# \r\n") < n || (*rest && *rest != '/')) return bad;
+    snprintf(out->path, sizeof out->path, "%.*s", (int)n, rest);
+    *err = (iv_error){0};
+    return IV_OK;
+}
+
+/* ---- what comes back ----------------------------------------------------------------------------------- */
+
+static void fail(iv_load_result *r, const char *what, const char *more) {
+    if (!r->error[0]) snprintf(r->error, sizeof r->error, "%s%s%.150s", what, more ? ": " : "", more ? more : "");
+}
+
+/* The message of an error's body, else the body. */
+static void fail_with_body(flight *f) {
+    json_t *body = NULL;
+    iv_error ignored;
+    char what[40];
+    snprintf(what, sizeof what, "HTTP status %d", f->status);
+    const iv_buf *bytes = &f->events.bytes;
+    const char *message = bytes->data ? bytes->data : "";
+    if (bytes->len && iv_json_parse("body", bytes->data, bytes->len, &body, &ignored) == IV_OK) {
+        const char *said = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
+        if (said) message = said;
+    }
+    fail(f->result, what, message);
+    json_decref(body);
+}
+
+static void take_bytes(flight *f, struct evhttp_request *q) {
+    struct evbuffer *in = evhttp_request_get_input_buffer(q);
+    size_t n = evbuffer_get_length(in);
+    f->status = evhttp_request_get_response_code(q);
+    if (n == 0) return;
+    const unsigned char *data = evbuffer_pullup(in, -1);
+    if (data && f->status == 200)
+        iv_load_events_feed(&f->events, f->result, data, n, now_seconds() - f->l->begin - f->result->sent);
+    else if (!data || !iv_buf_append(&f->events.bytes, data, n))
+        fail(f->result, "no memory, or an answer that is too long", NULL);
+    evbuffer_drain(in, n);
+}
+
+static void on_bytes(struct evhttp_request *q, void *user) {
+    flight *f = user;
+    if (f->result) take_bytes(f, q);
+}
+
+/* ---- what goes out ------------------------------------------------------------------------------------- */
+
+static void send_due(load *l);
+
+/* Also from inside evhttp_make_request, where a connection is refused at once. */
+static void landed(struct evhttp_request *q, void *user) {
+    flight *f = user;
+    load *l = f->l;
+    iv_load_result *r = f->result;
+    if (!r) return;
+    if (!q || evhttp_request_get_response_code(q) == 0) {
+        fail(r, "the connection failed", NULL);
+    } else {
+        take_bytes(f, q);
+        if (f->status != 200)
+            fail_with_body(f);
+        else if (!f->events.finished)
+            fail(r, "the stream was cut", NULL);
+        else if (!r->digest[0])
+            fail(r, "the answer has no digest: this is another server", NULL);
+    }
+    r->done = !r->error[0];
+    f->result = NULL;
+    l->in_flight--, l->ended++;
+    l->end = now_seconds();
+    send_due(l);
+}
+
+/* An idle flight, or a new one; NULL: no memory. */
+static flight *take_flight(load *l) {
+    for (flight *f = l->flights; f; f = f->next)
+        if (!f->result) return f;
+    flight *f = calloc(1, sizeof *f);
+    if (!f) return NULL;
+    f->l = l, f->events.bytes.limit = EVENT_BYTES_MAX;
+    f->connection = evhttp_connection_base_new(l->base, NULL, l->address, l->o->port);
+    if (!f->connection) {
+        free(f);
+        return NULL;
+    }
+    evhttp_connection_set_timeout(f->connection, (int)l->o->timeout_s);
+    f->next = l->flights, l->flights = f;
+    return f;
+}
+
+static bool write_body(const iv_load_request *r, struct evbuffer *out) {
+    iv_buf body = {0};
+    iv_json_out o = {.buf = &body};
+    iv_out_open(&o, '{');
+    iv_out_key(&o, "prompt"), iv_out_ids(&o, r->ids, r->id_count);
+    iv_out_kv_uint(&o, "max_tokens", r->max_tokens);
+    iv_out_kv_uint(&o, "seed", r->seed);
+    iv_out_key(&o, "temperature"), iv_out_setting(&o, r->temperature);
+    iv_out_kv_bool(&o, "ignore_eos", true);
+    iv_out_kv_bool(&o, "stream", true);
+    iv_out_key(&o, "stream_options"), iv_out_open(&o, '{');
+    iv_out_kv_bool(&o, "include_usage", true);
+    iv_out_close(&o, '}'), iv_out_close(&o, '}');
+    bool ok = !o.failed && evbuffer_add(out, body.data, body.len) == 0;
+    iv_buf_free(&body);
+    return ok;
+}
+
+/* Gives the connection a request: a POST of `r`, or with NULL a GET. False: `done` was not and will not be called. */
+static bool ask(const load *l, struct evhttp_connection *connection, const char *route, const iv_load_request *r,
+                void (*done)(struct evhttp_request *q, void *user), void *user) {
+    const iv_load_options *o = l->o;
+    iv_buf text = {0};
+    struct evhttp_request *q = evhttp_request_new(done, user);
+    if (!q) return false;
+    struct evkeyvalq *head = evhttp_request_get_output_headers(q);
+    bool ok = iv_buf_printf(&text, strchr(o->host, ':') ? "[%s]:%u" : "%s:%u", o->host, (unsigned)o->port) &&
+              evhttp_add_header(head, "Host", text.data) == 0;
+    iv_buf_clear(&text);
+    if (o->api_key)
+        ok = ok && iv_buf_printf(&text, "Bearer %s", o->api_key) &&
+             evhttp_add_header(head, "Authorization", text.data) == 0;
+    iv_buf_clear(&text);
+    ok = ok && iv_buf_printf(&text, "%s%s", o->path ? o->path : "", route);
+    if (r) {
+        evhttp_request_set_chunked_cb(q, on_bytes);
+        ok = ok && evhttp_add_header(head, "Content-Type", "application/json") == 0 &&
+             write_body(r, evhttp_request_get_output_buffer(q));
+    }
+    if (!ok)
+        evhttp_request_free(q);
+    else /* from here on the connection owns it */
+        ok = evhttp_make_request(connection, q, r ? EVHTTP_REQ_POST : EVHTTP_REQ_GET, text.data) == 0;
+    iv_buf_free(&text);
+    return ok;
+}
+
+static void send_next(load *l) {
+    iv_load_result *r = &l->results[l->next];
+    flight *f = take_flight(l);
+    if (!f) {
+        l->no_memory = true;
+        event_base_loopbreak(l->base);
+        return;
+    }
+    iv_load_events_begin(&f->events);
+    f->result = r, f->status = 0;
+    r->sent = now_seconds() - l->begin;
+    l->in_flight++;
+    if (!ask(l, f->connection, "/v1/completions", &l->requests[l->next++], landed, f)) landed(NULL, f);
+}
+
+/* Everything whose time has come and that has room; then sets the alarm for the next. */
+static void send_due(load *l) {
+    if (l->sending) return; /* the loop below sees to it */
+    l->sending = true;
+    while (l->next < l->count && !l->no_memory && !(l->o->concurrency && l->in_flight >= l->o->concurrency)) {
+        double wait = l->requests[l->next].at - (now_seconds() - l->begin);
+        if (wait > 0) {
+            struct timeval t = {(time_t)wait, (suseconds_t)((wait - floor(wait)) * 1e6)};
+            event_add(l->due, &t);
+            break;
+        }
+        send_next(l);
+    }
+    l->sending = false;
+    if (l->ended == l->count) event_base_loopbreak(l->base);
+}
+
+static void on_due(evutil_socket_t fd, short what, void *user) {
+    (void)fd, (void)what;
+    send_due(user);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *user) {
+    (void)fd, (void)what;
+    load *l = user;
+    if (l->o->progress) l->o->progress(l->o->user, l->ended, l->count);
+    if (!l->o->stop || !l->o->stop(l->o->user)) return;
+    l->stopped = true;
+    event_base_loopbreak(l->base);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+static int try_address(const struct addrinfo *a) {
+    static const struct timeval patience = {PROBE_S, 0};
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0) return errno;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    int why = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+    close(fd);
+    return why;
+}
+
+/* A name may have several addresses, and the server may listen on one of them. */
+static iv_status find_address(load *l, iv_error *err) {
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char port[8];
+    int why = 0;
+    snprintf(port, sizeof port, "%u", (unsigned)l->o->port);
+    int unknown = getaddrinfo(l->o->host, port, &hints, &list);
+    if (unknown) return iv_fail(err, IV_IO, "%s: %s", l->o->host, gai_strerror(unknown));
+    for (struct addrinfo *a = list; a && !l->address[0]; a = a->ai_next) {
+        why = try_address(a);
+        if (why == 0 &&
+            getnameinfo(a->ai_addr, a->ai_addrlen, l->address, sizeof l->address, NULL, 0, NI_NUMERICHOST) != 0)
+            why = EAFNOSUPPORT, l->address[0] = 0;
+    }
+    freeaddrinfo(list);
+    if (l->address[0]) return IV_OK;
+    return iv_fail(err, IV_IO, "%s, port %u: %s", l->o->host, (unsigned)l->o->port, strerror(why));
+}
+
+static iv_status open_load(load *l, iv_error *err) {
+    IV_TRY(find_address(l, err));
+    l->base = event_base_new();
+    if (!l->base) return iv_fail(err, IV_NO_MEMORY, "load: no memory");
+    l->tick = event_new(l->base, -1, EV_PERSIST, on_tick, l);
+    l->due = event_new(l->base, -1, 0, on_due, l);
+    if (!l->tick || !l->due || event_add(l->tick, &(struct timeval){0, TICK_MS * 1000}) != 0)
+        return iv_fail(err, IV_NO_MEMORY, "load: no memory");
+    return IV_OK;
+}
+
+static void close_load(load *l) {
+    for (flight *f = l->flights, *next; f; f = next) {
+        next = f->next;
+        f->result = NULL; /* what is cut now is nobody's result */
+        evhttp_connection_free(f->connection);
+        iv_buf_free(&f->events.bytes);
+        free(f);
+    }
+    if (l->tick) event_free(l->tick);
+    if (l->due) event_free(l->due);
+    if (l->base) event_base_free(l->base);
+}
+
+iv_status iv_load_run(const iv_load_options *o, const iv_load_request *requests, size_t count, iv_load_result *results,
+                      double *seconds, iv_error *err) {
+    load l = {.o = o, .requests = requests, .results = results, .count = count};
+    for (size_t i = 0; i < count; i++) results[i] = (iv_load_result){0};
+    iv_status status = open_load(&l, err);
+    l.begin = l.end = now_seconds();
+    if (status == IV_OK && count) {
+        send_due(&l);
+        /* All may have failed at once, before there was a loop to break. */
+        if (l.ended < count && !l.no_memory) event_base_dispatch(l.base);
+        if (l.no_memory) status = iv_fail(err, IV_NO_MEMORY, "load: no memory");
+    }
+    *seconds = l.end - l.begin;
+    close_load(&l);
+    return status;
+}
+
+void iv_load_results_free(iv_load_result *results, size_t count) {
+    for (size_t i = 0; results && i < count; i++) free(results[i].gaps), results[i].gaps = NULL;
+}
+
+/* ---- one answer ---------------------------------------------------------------------------------------- */
+
+typedef struct getting {
+    load l;
+    json_t *answer;
+    iv_status status;
+    iv_error *err;
+} getting;
+
+static void got(struct evhttp_request *q, void *user) {
+    getting *g = user;
+    struct evbuffer *in = q ? evhttp_request_get_input_buffer(q) : NULL;
+    int status = q ? evhttp_request_get_response_code(q) : 0;
+    size_t n = in ? evbuffer_get_length(in) : 0;
+    const char *body = n ? (const char *)evbuffer_pullup(in, -1) : NULL;
+    const char *host = g->l.o->host;
+    unsigned port = g->l.o->port;
+    if (status == 0)
+        g->status = iv_fail(g->err, IV_IO, "%s, port %u: no answer", host, port);
+    else if (status != 200)
+        g->status = iv_fail(g->err, IV_IO, "%s, port %u: wanted HTTP status 200, found %d%s", host, port, status,
+                            status == 401 ? ": an API key is wanted" : "");
+    else
+        g->status = iv_json_parse(host, body ? body : "", n, &g->answer, g->err);
+    event_base_loopbreak(g->l.base);
+}
+
+iv_status iv_load_get(const iv_load_options *o, const char *route, json_t **out, iv_error *err) {
+    getting g = {.l = {.o = o}, .err = err};
+    struct evhttp_connection *connection = NULL;
+    *out = NULL;
+    g.status = open_load(&g.l, err);
+    if (g.status == IV_OK) {
+        g.status = iv_fail(err, IV_IO, "%s, port %u: no answer", o->host, (unsigned)o->port);
+        connection = evhttp_connection_base_new(g.l.base, NULL, g.l.address, o->port);
+        if (connection) evhttp_connection_set_timeout(connection, (int)o->timeout_s);
+        if (connection && ask(&g.l, connection, route, NULL, got, &g)) event_base_dispatch(g.l.base);
+        if (connection) evhttp_connection_free(connection);
+    }
+    close_load(&g.l);
+    *out = g.answer;
+    return g.status;
+}

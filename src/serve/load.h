@@ -1,0 +1,58 @@
+/* load.h: many requests to a server that runs, from one thread, each timed: what `invar bench serve` measures with.
+ *
+ * Every request is a POST to /v1/completions of token ids, greedy or seeded, past any end of sequence, streamed. */
+#ifndef IV_SERVE_LOAD_H
+#define IV_SERVE_LOAD_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+
+typedef struct iv_load_request {
+    const int32_t *ids; /* [id_count] */
+    size_t id_count, max_tokens;
+    uint64_t seed;
+    float temperature;
+    double at; /* seconds after the beginning before which it is not sent */
+} iv_load_request;
+
+typedef struct iv_load_result {
+    bool done;         /* a whole answer came; else `error` */
+    char error[200];   /* "" where nothing was tried: stopped before */
+    double sent;       /* seconds after the beginning */
+    double first, end; /* seconds after `sent`: the first token, the last event */
+    double *gaps;      /* [gap_count] seconds between events that brought tokens */
+    size_t gap_count;
+    size_t prompt_tokens, generated, cached_tokens; /* as the server counts them */
+    char digest[80];
+} iv_load_result;
+
+typedef struct iv_load_options {
+    const char *host; /* a name or an address, IPv6 without brackets */
+    uint16_t port;
+    const char *path;                                        /* before the routes: "" or "/base" */
+    const char *api_key;                                     /* NULL: none */
+    size_t concurrency;                                      /* requests at once; 0: no limit */
+    uint32_t timeout_s;                                      /* without a byte */
+    void (*progress)(void *user, size_t done, size_t total); /* often; may be NULL */
+    bool (*stop)(void *user);                                /* true: end now; may be NULL */
+    void *user;
+} iv_load_options;
+
+/* "http://HOST[:PORT][/BASE]" -> host (at most 255 bytes), port and path of a copy in `room`. */
+typedef struct iv_load_url {
+    char host[256], path[256];
+    uint16_t port;
+} iv_load_url;
+iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err);
+
+/* Sends all, in order, each at its time or as soon as there is room after it. What goes wrong with a request is its
+ * result's error; IV_OK all the same. `seconds`: from the beginning to the last end. */
+iv_status iv_load_run(const iv_load_options *o, const iv_load_request *requests, size_t count, iv_load_result *results,
+                      double *seconds, iv_error *err);
+void iv_load_results_free(iv_load_result *results, size_t count); /* their gaps */
+
+/* GET of a small JSON object; *out is the caller's (json_decref). */
+iv_status iv_load_get(const iv_load_options *o, const char *route, json_t **out, iv_error *err);
+
+#endif

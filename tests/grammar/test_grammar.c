@@ -1,0 +1,521 @@
+/* What each kind of constraint matches and what it does not; what is refused, and where; and the sets of allowed tokens
+ * against a plain look at every token. */
+#include "with_vocabulary.h"
+
+static iv_vocabulary bytes;
+
+static int open_all(void **state) {
+    (void)state;
+    open_bytes(&bytes);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    iv_vocabulary_close(&bytes);
+    return 0;
+}
+
+static void expect(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const char *answer, bool wanted) {
+    iv_grammar *g = open_grammar(kind, text, reasoning, &bytes);
+    iv_error err;
+    bool matches, prefix;
+    ASSERT_OK(iv_grammar_matches(g, answer, strlen(answer), &matches, &prefix, &err), &err);
+    if (matches != wanted) fail_msg("%s: '%s' %s", text, answer, wanted ? "does not match" : "matches");
+    assert_true(!wanted || prefix);
+    iv_grammar_close(g);
+}
+
+typedef struct example {
+    const char *grammar, *yes[10], *no[10]; /* each ends with NULL */
+} example;
+
+static void expect_all(iv_constraint_kind kind, const example *examples, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; examples[i].yes[k]; k++)
+            expect(kind, examples[i].grammar, IV_REASONING_NONE, examples[i].yes[k], true);
+        for (size_t k = 0; examples[i].no[k]; k++)
+            expect(kind, examples[i].grammar, IV_REASONING_NONE, examples[i].no[k], false);
+    }
+}
+
+#define EXPECT_ALL(kind, examples) expect_all((kind), (examples), sizeof(examples) / sizeof *(examples))
+
+static void types(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"true", {"1", "\"a\"", "null", "[]", "{}", "[1, {\"a\": [true]}]"}, {"", "a", "[1,]", "{1: 2}", "[ 1]", " 1"}},
+        {"{\"type\":\"null\"}", {"null"}, {"nul", "nullx", "0", "Null"}},
+        {"{\"type\":\"boolean\"}", {"true", "false"}, {"True", "1"}},
+        {"{\"type\":\"integer\"}",
+         {"0", "-0", "12", "-7", "9999999999999999"},
+         {"01", "1.0", "1e3", "--1", "+1", "99999999999999999", "-"}},
+        {"{\"type\":\"number\"}", {"0", "0.5", "-1.25e-3", "1E+10", "12e9"}, {".5", "1.", "1e", "1e100", "0x1"}},
+        {"{\"type\":[\"string\",\"null\"]}",
+         {"null", "\"\"", "\"\\u00e9\\n\\\"\"", "\"\xc3\xa9\"", "\"\\ud83d\\ude00\""},
+         {"\"", "\"\n\"", "\"\\x\"", "\"\xc3\"", "\"\xff\"", "\"\\ud83d\"", "\"\\ude00\""}},
+        {"{}", {"1", "{\"a\": {}}"}, {"{\"a\"}"}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
+}
+
+static void strings(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+         {"\"ab\"", "\"\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\"", "\"\\n\\ud83d\\ude00\""},
+         {"\"a\"", "\"abcd\"", "\"\""}},
+        {"{\"type\":\"string\",\"maxLength\":0}", {"\"\""}, {"\"a\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^a+$\"}", {"\"a\"", "\"aaa\""}, {"\"\"", "\"ab\"", "\"\\u0061\""}},
+        {"{\"type\":\"string\",\"pattern\":\"a\"}", {"\"a\"", "\"xay\""}, {"\"xy\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^a|b$\"}", {"\"ax\"", "\"xb\""}, {"\"xa\"", "\"bx\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^[\\\"\\\\\\\\\\\\n]{2}$\"}",
+         {"\"\\\"\\\\\"", "\"\\n\\n\""},
+         {"\"\\n\"", "\"\\u000a\\n\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^(ab)*$\",\"minLength\":3,\"maxLength\":6}",
+         {"\"abab\"", "\"ababab\""},
+         {"\"ab\"", "\"abababab\"", "\"aba\""}},
+        {"{\"type\":\"string\",\"format\":\"date\"}",
+         {"\"2024-02-29\"", "\"1999-12-31\"", "\"2000-02-29\""},
+         {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-13-01\"", "\"2024-04-31\"", "\"24-01-01\""}},
+        {"{\"type\":\"string\",\"format\":\"time\"}",
+         {"\"23:59:59Z\"", "\"00:00:00.25+01:00\""},
+         {"\"24:00:00Z\"", "\"12:00\""}},
+        {"{\"type\":\"string\",\"format\":\"date-time\"}", {"\"2024-02-29T01:02:03Z\""}, {"\"2024-02-29 01:02:03Z\""}},
+        {"{\"type\":\"string\",\"format\":\"uuid\"}", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123e4567\""}},
+        {"{\"type\":\"string\",\"format\":\"ipv4\"}",
+         {"\"0.0.0.0\"", "\"255.249.10.1\""},
+         {"\"256.1.1.1\"", "\"01.1.1.1\"", "\"1.1.1\""}},
+        {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.de\""}, {"\"a@b\"", "\"@c.de\"", "\"a..b@c.de\""}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
+}
+
+static void numbers(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"{\"type\":\"integer\",\"minimum\":-5,\"maximum\":120}",
+         {"-5", "0", "7", "99", "100", "120"},
+         {"-6", "121", "130", "1000", "007", "1.0"}},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":0}", {"1", "10", "123456"}, {"0", "-0", "-1"}},
+        {"{\"type\":\"integer\",\"exclusiveMaximum\":0}", {"-1", "-10"}, {"0", "-0", "1"}},
+        {"{\"type\":\"integer\",\"minimum\":3,\"exclusiveMinimum\":3,\"maximum\":5}", {"4", "5"}, {"3", "6"}},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5}", {"1", "2"}, {"0", "3"}},
+        {"{\"type\":\"number\",\"minimum\":-1.5,\"maximum\":2.25}",
+         {"-1.5", "-1.49", "0.001", "2.25", "2.2499", "-0"},
+         {"-1.51", "2.26", "2.251", "3", "1e0", "-2", "12"}},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}",
+         {"0.5", "0.0001", "0.99"},
+         {"0", "0.0", "1", "1.0", "-0.1"}},
+        {"{\"type\":\"number\",\"minimum\":100}", {"100", "100.5", "1000", "9999.1"}, {"99", "99.99", "-100"}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
+}
+
+static void arrays(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}",
+         {"[]", "[1]", "[1,2]", "[1, 2,3]"},
+         {"[1 ,2]", "[\"a\"]", "[1,  2]"}},
+        {"{\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}",
+         {"[1,2]", "[1,2,3]"},
+         {"[]", "[1]", "[1,2,3,4]"}},
+        {"{\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}",
+         {"[]", "[1]", "[1, \"a\"]"},
+         {"[2]", "[1,\"a\",3]"}},
+        {"{\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2},\"minItems\":1}",
+         {"[1]", "[1,2,2]"},
+         {"[]", "[1,3]"}},
+        {"{\"type\":\"array\",\"maxItems\":0}", {"[]"}, {"[1]"}},
+        {"{\"type\":\"array\",\"minItems\":1}", {"[null]", "[1,\"a\"]"}, {"[]"}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
+}
+
+static void objects(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]}",
+         {"{\"a\":1,\"b\":null}", "{\"b\": null}", "{\"a\": 1, \"b\": null}"},
+         {"{\"a\":1}", "{}", "{\"b\":null,\"a\":1}", "{\"b\":null,\"c\":1}", "{ \"b\":null}"}},
+        {"{\"properties\":{\"a\":true,\"ab\":true},\"additionalProperties\":{\"type\":\"integer\"}}",
+         {"{}", "{\"a\":\"x\",\"b\":1}", "{\"abc\":1}", "{\"\":1,\"z\":2}", "{\"ab\":[],\"\xc3\xa9\":3}"},
+         {"{\"b\":\"x\"}", "{\"a\":1,\"a\":2}", "{\"b\":1,\"a\":1}", "{\"\\u0061\":1}", "{\"b\":1,\"ab\":1}"}},
+        {"{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}", {"{}"}, {"{\"a\":1}"}},
+        {"{\"type\":\"object\"}", {"{}", "{\"a\": {\"b\": [1]}}"}, {"[]", "{\"a\":}"}},
+        {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1,\"maxProperties\":"
+         "2}",
+         {"{\"a\":1}", "{\"a\":1,\"b\":2}"},
+         {"{}", "{\"a\":1,\"b\":2,\"c\":3}"}},
+        {"{\"type\":\"object\",\"required\":[\"x\"]}", {"{\"x\":1}", "{\"x\":1, \"y\":2}"}, {"{}", "{\"y\":2}"}},
+        {"{\"properties\":{\"a\":false,\"b\":{\"const\":1}}}", {"{}", "{\"b\":1}"}, {"{\"a\":1}"}},
+        {"{\"properties\":{\"q\\\"\\n\":{\"const\":1}},\"required\":[\"q\\\"\\n\"]}",
+         {"{\"q\\\"\\n\":1}"},
+         {"{\"q\":1}"}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
+}
+
+static void combinations(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"{\"enum\":[1,\"a\",null,[1,2],{\"b\":true},2.5]}",
+         {"1", "\"a\"", "null", "[1, 2]", "{\"b\": true}", "2.5"},
+         {"2", "[1]"}},
+        {"{\"enum\":[1,\"a\",\"abc\"],\"type\":\"string\",\"maxLength\":2}", {"\"a\""}, {"1", "\"abc\""}},
+        {"{\"const\":{\"x\":[1e3,-0.1]}}", {"{\"x\": [1000.0,-0.1]}"}, {"{\"x\":[1000,-0.1]}"}},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"const\":\"x\"}]}", {"5", "\"x\""}, {"\"y\""}},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", {"5", "5.5"}, {"null"}},
+        {"{\"allOf\":[{\"minimum\":3},{\"maximum\":5}],\"type\":\"integer\"}", {"3", "5"}, {"2", "6", "3.5"}},
+        {"{\"anyOf\":[{\"minimum\":10},{\"maximum\":-10}],\"type\":\"integer\",\"maximum\":20}",
+         {"10", "20", "-10", "-11"},
+         {"0", "21", "-9"}},
+        {"{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"null\"}},\"description\":\"x\"}", {"null"}, {"1"}},
+        {"{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#\"},{"
+         "\"type\":\"null\"}]}},"
+         "\"required\":[\"v\",\"next\"]}",
+         {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}"},
+         {"{\"v\":1}", "{\"v\":1,\"next\":{\"v\":2}}"}},
+        {"{\"allOf\":[{\"properties\":{\"a\":{\"minimum\":1}}},{\"properties\":{\"a\":{\"type\":\"integer\","
+         "\"maximum\":3},\"b\":{\"const\":0}},"
+         "\"required\":[\"a\"]}]}",
+         {"{\"a\":1}", "{\"a\":3,\"b\":0}"},
+         {"{\"a\":0}", "{\"a\":4}", "{}"}},
+        {"{\"allOf\":[{\"properties\":{\"a\":true},\"additionalProperties\":false},{\"properties\":{\"a\":{\"const\":1}"
+         ",\"b\":{\"const\":2}}}]}",
+         {"{}", "{\"a\":1}"},
+         {"{\"b\":2}", "{\"a\":2}"}},
+        {"{\"anyOf\":[false,{\"type\":\"null\"}]}", {"null"}, {"1"}},
+        {"{\"allOf\":[{\"type\":[\"string\",\"integer\"]},{\"type\":[\"number\",\"null\"]}]}",
+         {"1"},
+         {"1.5", "null", "\"a\""}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
+    expect(IV_CONSTRAINT_JSON_OBJECT, NULL, IV_REASONING_NONE, "{\"a\": [1, {}]}", true);
+    expect(IV_CONSTRAINT_JSON_OBJECT, "", IV_REASONING_NONE, "[]", false);
+}
+
+static void expressions(void **state) {
+    (void)state;
+    static const example examples[] = {
+        {"a|bc*", {"a", "b", "bcc"}, {"", "ab", "c"}},
+        {"^(?:ab){2,3}$", {"abab", "ababab"}, {"ab", "abababab"}},
+        {"[a-c\\d_-]{2}", {"a1", "_-", "cc"}, {"d1", "a", "aaa"}},
+        {"[^a\\d]", {"b", "\xc3\xa9", "\n", "\xf0\x9f\x98\x80"}, {"a", "5", "", "\x80"}},
+        {".", {"x", "\xe2\x82\xac"}, {"\n", "xx", "\r", "\xe2\x80\xa8"}},
+        {"\\w+\\s\\W\\D\\S", {"ab1 -xx", "_\t.a\xc3\xa9"}, {"ab1 a5x", "ab"}},
+        {"a{2}b{,2}c{1,}", {"aac", "aabbcc"}, {"aabbbc", "aabb", "abc"}},
+        {"x{a}", {"x{a}"}, {"x"}},
+        {"(?P<year>\\d{4})-(?<m>\\d\\d)", {"2024-10"}, {"2024-1"}},
+        {"\\x41\\u00e9\\u{1F600}\\ud83d\\ude00\\.", {"A\xc3\xa9\xf0\x9f\x98\x80\xf0\x9f\x98\x80."}, {"A"}},
+        {"(a*)*b", {"b", "aaab"}, {"a"}},
+        {"a??b+?", {"b", "abb"}, {"aab"}},
+        {"[\xd0\xb0-\xd1\x8f]+", {"\xd0\xb6", "\xd1\x8f\xd0\xb0"}, {"z", "\xd0"}},
+        {"()", {""}, {"a"}},
+        {"[\\u0000-\\uffff]", {"\xef\xbf\xbf", "\xed\x9f\xbf", "\xee\x80\x80"}, {"\xed\xa0\x80", "\xf0\x90\x80\x80"}},
+    };
+    EXPECT_ALL(IV_CONSTRAINT_REGEX, examples);
+    expect(IV_CONSTRAINT_CHOICE, "[\"yes\",\"no\",\"\\u00e9\"]", IV_REASONING_NONE, "\xc3\xa9", true);
+    expect(IV_CONSTRAINT_CHOICE, "[\"yes\",\"no\"]", IV_REASONING_NONE, "ye", false);
+}
+
+static void tool_calls(void **state) {
+    (void)state;
+    static const char tools[] =
+        "[{\"name\":\"add\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
+        "\"required\":[\"a\"]}},{\"name\":\"now\"}]";
+#define ADD "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>"
+#define NOW "<tool_call>\n{\"name\":\"now\",\"arguments\":{}}\n</tool_call>"
+    expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_NONE, ADD, true);
+    expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_NONE, NOW, true);
+    expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_NONE, ADD "\n" NOW, false);
+    expect(IV_CONSTRAINT_TOOL_CALLS, tools, IV_REASONING_NONE, ADD "\n" NOW "\n" ADD, true);
+    expect(IV_CONSTRAINT_TOOL_CALLS, tools, IV_REASONING_NONE, ADD NOW, false);
+    expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_NONE,
+           "<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>", false);
+    expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_NONE,
+           "<tool_call>\n{\"name\": \"sub\", \"arguments\": {}}\n</tool_call>", false);
+    expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_OPEN, "well </thin</think>\n\n" ADD, true);
+}
+
+static void reasoning(void **state) {
+    (void)state;
+    static const struct {
+        iv_reasoning reasoning;
+        const char *text;
+        bool matches;
+    } cases[] = {
+        {IV_REASONING_NONE, "7", true},
+        {IV_REASONING_NONE, "a</think>7", false},
+        {IV_REASONING_OPEN, "7", false},
+        {IV_REASONING_OPEN, "a <</think> b</thinker </think>7", false},
+        {IV_REASONING_OPEN, "a <b </ </think </</think>7", true},
+        {IV_REASONING_OPEN, "\xff</think>\n\n7", true},
+        {IV_REASONING_OPEN, "</think>\n\n\n7", false},
+        {IV_REASONING_OPTIONAL, "7", true},
+        {IV_REASONING_OPTIONAL, "<think>a</think>7", true},
+        {IV_REASONING_OPTIONAL, "<think>a</think>\n7", true},
+        {IV_REASONING_OPTIONAL, "a</think>7", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect(IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"integer\"}", cases[i].reasoning, cases[i].text,
+               cases[i].matches);
+        expect(IV_CONSTRAINT_REGEX, "\\d", cases[i].reasoning, cases[i].text, cases[i].matches);
+    }
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------ */
+
+static void refusals(void **state) {
+    (void)state;
+    static const struct {
+        iv_constraint_kind kind;
+        const char *text;
+        iv_status status;
+        const char *part;
+    } cases[] = {
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"properties\":{\"a/b\":{\"multipleOf\":2}}}", IV_UNSUPPORTED,
+         "json_schema: #/properties/a~1b/multipleOf: this keyword is not supported"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"anyOf\":[{},{\"not\":{}}]}", IV_UNSUPPORTED, "#/anyOf/1/not: "},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"int\"}", IV_INVALID, "#: type: wanted null"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"items\":5}", IV_INVALID, "#/items: wanted a schema"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"items\":[true]}", IV_UNSUPPORTED, "#: items: "},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"uniqueItems\":true}", IV_UNSUPPORTED, "#: uniqueItems: "},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"http://a/b\"}", IV_UNSUPPORTED, "#: $ref: "},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"#/$defs/x\"}", IV_INVALID, "\"#/$defs/x\" is not there"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"#\"}", IV_UNSUPPORTED, "refers to itself"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", IV_UNSUPPORTED,
+         "refers to itself"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"allOf\":[{\"$ref\":\"#\"}],\"type\":\"null\"}", IV_UNSUPPORTED,
+         "refers to itself"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", IV_INVALID,
+         "nothing that ends"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "false", IV_INVALID, "nothing that ends"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", IV_INVALID,
+         "nothing that ends"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":-1}", IV_INVALID,
+         "maxLength: wanted an integer"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":99999}", IV_LIMIT, "maxLength: wanted at most"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"format\":\"iri\"}", IV_UNSUPPORTED, "format: \"iri\""},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"(\"}", IV_INVALID, "#/pattern: at byte 0"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"minimum\":1e20}", IV_LIMIT, "minimum: wanted less than 10^15"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"required\":5}", IV_INVALID, "required: wanted a list"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[\"a\"],\"pattern\":\"a\"}", IV_UNSUPPORTED,
+         "pattern: not supported beside"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", IV_UNSUPPORTED,
+         "two different \"pattern\""},
+        {IV_CONSTRAINT_JSON_SCHEMA, "[1]", IV_INVALID, "wanted a schema"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"a\":1", IV_INVALID, "json_schema:1:"},
+        {IV_CONSTRAINT_JSON_SCHEMA, NULL, IV_INVALID, "json_schema: wanted a text"},
+        {IV_CONSTRAINT_REGEX, "a(?=b)", IV_UNSUPPORTED, "regex: at byte 1"},
+        {IV_CONSTRAINT_REGEX, "a(?i)b", IV_UNSUPPORTED, "this kind of group"},
+        {IV_CONSTRAINT_REGEX, "(a)\\1", IV_UNSUPPORTED, "references back"},
+        {IV_CONSTRAINT_REGEX, "\\ba", IV_UNSUPPORTED, "word boundaries"},
+        {IV_CONSTRAINT_REGEX, "\\p{L}", IV_UNSUPPORTED, "properties of Unicode"},
+        {IV_CONSTRAINT_REGEX, "a$b", IV_UNSUPPORTED, "^ and $"},
+        {IV_CONSTRAINT_REGEX, "a++", IV_UNSUPPORTED, "possessive"},
+        {IV_CONSTRAINT_REGEX, "*a", IV_INVALID, "nothing to repeat"},
+        {IV_CONSTRAINT_REGEX, "a**", IV_INVALID, "nothing to repeat"},
+        {IV_CONSTRAINT_REGEX, "a)", IV_INVALID, "a ) without its ("},
+        {IV_CONSTRAINT_REGEX, "[a", IV_INVALID, "a class without its ]"},
+        {IV_CONSTRAINT_REGEX, "[b-a]", IV_INVALID, "not a range"},
+        {IV_CONSTRAINT_REGEX, "[\\d-z]", IV_INVALID, "begins with a set"},
+        {IV_CONSTRAINT_REGEX, "a{3,2}", IV_INVALID, "the least is more"},
+        {IV_CONSTRAINT_REGEX, "a{200000}", IV_LIMIT, "repetitions"},
+        {IV_CONSTRAINT_REGEX, "((a{1000}){1000}){1000}", IV_LIMIT, "states"},
+        {IV_CONSTRAINT_REGEX, "\\", IV_INVALID, "a backslash at the end"},
+        {IV_CONSTRAINT_REGEX, "\\ud800", IV_INVALID, "not the code"},
+        {IV_CONSTRAINT_REGEX, "\xff", IV_INVALID, "not UTF-8"},
+        {IV_CONSTRAINT_CHOICE, "[]", IV_INVALID, "choice: wanted a list of 1"},
+        {IV_CONSTRAINT_CHOICE, "[\"a\",1]", IV_INVALID, "choice[1]"},
+        {IV_CONSTRAINT_CHOICE, "[\"\"]", IV_INVALID, "choice[0]"},
+        {IV_CONSTRAINT_TOOL_CALLS, "[{\"parameters\":{}}]", IV_INVALID, "tools[0].name"},
+        {IV_CONSTRAINT_TOOL_CALLS, "[{\"name\":\"f\",\"parameters\":{\"if\":{}}}]", IV_UNSUPPORTED,
+         "parameters of tool \"f\": #/if"},
+        {IV_CONSTRAINT_NONE, "", IV_INVALID, "constraint: wanted a kind"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_grammar *g = NULL;
+        iv_error err = {0};
+        iv_status status = iv_grammar_open(cases[i].kind, cases[i].text, IV_REASONING_NONE, &bytes, &g, &err);
+        if (status != cases[i].status || !strstr(err.message, cases[i].part))
+            fail_msg("%s: %s: %s", cases[i].text, iv_status_name(status), err.message);
+        assert_true(err.message[0] && !g);
+    }
+}
+
+/* ---- allowed tokens ------------------------------------------------------------------------------------ */
+
+/* Every token by itself, from the text so far. */
+static void check_mask(iv_grammar *g, const iv_vocabulary *v, const char *text, size_t n, const uint64_t *mask,
+                       bool may_end) {
+    iv_error err;
+    bool matches, prefix;
+    char *longer = malloc(n + v->longest + 1);
+    assert_non_null(longer);
+    memcpy(longer, text, n);
+    ASSERT_OK(iv_grammar_matches(g, text, n, &matches, NULL, &err), &err);
+    assert_int_equal(matches, may_end);
+    for (size_t i = 0; i < v->size; i++) {
+        size_t bytes_here = v->offsets[i + 1] - v->offsets[i];
+        memcpy(longer + n, v->bytes + v->offsets[i], bytes_here);
+        ASSERT_OK(iv_grammar_matches(g, longer, n + bytes_here, &matches, &prefix, &err), &err);
+        if (has_bit(mask, i) != (bytes_here > 0 && prefix)) fail_msg("token %zu after '%.*s'", i, (int)n, text);
+    }
+    free(longer);
+}
+
+static const char *const schemas[] = {
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":9},\"n\":{\"type\":\"integer\","
+    "\"minimum\":-3,"
+    "\"maximum\":250},\"l\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\"]}}},\"required\":[\"name\"]}",
+    "true",
+    "{\"type\":\"object\",\"properties\":{\"a\":true},\"additionalProperties\":{\"type\":\"number\"}}",
+};
+
+static void masks_are_what_single_tokens_say(void **state) {
+    (void)state;
+    rng r = rng_start("masks");
+    iv_vocabulary v;
+    iv_error err;
+    int32_t ids[60];
+    iv_tokenizer *t = open_tokenizer(source_path("models/tiny-math"), &v);
+    uint64_t *mask = calloc(v.size / 64 + 1, sizeof *mask);
+    for (size_t k = 0; k < sizeof schemas / sizeof *schemas; k++) {
+        iv_grammar *g = open_grammar(IV_CONSTRAINT_JSON_SCHEMA, schemas[k], IV_REASONING_NONE, &v);
+        for (size_t walk = 0; walk < trials(SANITIZED ? 1 : 4, 40); walk++) {
+            bool ended, may_end;
+            iv_matcher m = {0};
+            size_t n = random_walk(g, &v, &r, 3, ids, 60, &ended);
+            for (size_t i = 0; i <= n; i++) {
+                size_t length;
+                char *text = bytes_of(&v, ids, i, &length);
+                ASSERT_OK(iv_grammar_mask(g, &m, ids, i, mask, &may_end, &err), &err);
+                check_mask(g, &v, text, length, mask, may_end);
+                free(text);
+            }
+        }
+        iv_grammar_close(g);
+    }
+    free(mask);
+    iv_vocabulary_close(&v);
+    iv_tokenizer_close(t);
+}
+
+/* A matcher may be copied and the copy go another way; and a state that was forgotten is found again. */
+static void matchers_are_numbers(void **state) {
+    (void)state;
+    iv_grammar *g = open_grammar(IV_CONSTRAINT_REGEX, "ab*c|ad", IV_REASONING_NONE, &bytes);
+    static const int32_t one[] = {'a', 'b', 'b'}, other[] = {'a', 'd'}, wrong[] = {'a', 'x'};
+    uint64_t mask[4];
+    bool end;
+    iv_error err;
+    iv_matcher m = {0}, copy, none = {0};
+    ASSERT_OK(iv_grammar_mask(g, &m, one, 1, mask, &end, &err), &err);
+    assert_true(has_bit(mask, 'b') && has_bit(mask, 'c') && has_bit(mask, 'd') && !has_bit(mask, 'a') && !end);
+    copy = m;
+    ASSERT_OK(iv_grammar_mask(g, &m, one, 3, mask, &end, &err), &err);
+    assert_true(has_bit(mask, 'b') && !has_bit(mask, 'd') && !end);
+    ASSERT_OK(iv_grammar_mask(g, &copy, other, 2, mask, &end, &err), &err);
+    assert_true(end && !has_bit(mask, 'b') && !has_bit(mask, 'd'));
+    copy = none;
+    assert_int_equal(iv_grammar_mask(g, &copy, wrong, 2, mask, &end, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "token 1"));
+    m.generation += 7; /* as if its states had been forgotten */
+    ASSERT_OK(iv_grammar_mask(g, &m, one, 3, mask, &end, &err), &err);
+    assert_true(has_bit(mask, 'b') && !has_bit(mask, 'd') && !end);
+    iv_grammar_close(g);
+}
+
+/* A string that counts its characters has a state for each of them: more than are kept. */
+static void forgotten_states_change_nothing(void **state) {
+    (void)state;
+    enum { LENGTH = SANITIZED ? 500 : 40000 };
+    char text[100];
+    snprintf(text, sizeof text, "{\"type\":\"string\",\"maxLength\":%d}", LENGTH);
+    iv_grammar *g = open_grammar(IV_CONSTRAINT_JSON_SCHEMA, text, IV_REASONING_NONE, &bytes);
+    int32_t *ids = calloc(LENGTH + 2, sizeof *ids);
+    uint64_t mask[4], first[4];
+    bool end;
+    iv_error err;
+    iv_matcher m = {0}, fresh;
+    ids[0] = '"';
+    for (size_t i = 1; i <= LENGTH; i++) ids[i] = 'x';
+    uint64_t generation = 0;
+    for (size_t n = 1; n <= LENGTH + 1; n++) {
+        ASSERT_OK(iv_grammar_mask(g, &m, ids, n, mask, &end, &err), &err);
+        assert_true(has_bit(mask, 'x') == (n <= LENGTH) && has_bit(mask, '"') && !end);
+        if (n == 1) memcpy(first, mask, sizeof mask), generation = m.generation;
+    }
+    assert_true(SANITIZED || m.generation > generation); /* it did forget */
+    fresh = (iv_matcher){0};
+    ASSERT_OK(iv_grammar_mask(g, &fresh, ids, 1, mask, &end, &err), &err);
+    assert_memory_equal(mask, first, sizeof mask);
+    free(ids);
+    iv_grammar_close(g);
+}
+
+/* ---- the vocabulary ------------------------------------------------------------------------------------ */
+
+/* Each token's bytes, checked by decoding it in the middle of a text. */
+static void check_bytes(const char *dir) {
+    iv_vocabulary v;
+    iv_error err;
+    iv_tokenizer *t = open_tokenizer(dir, &v);
+    iv_buf one = {0}, two = {0};
+    size_t checked = 0, parts = 0;
+    int32_t pair[2] = {0, 0};
+    for (size_t i = 0; i < v.size; i++) {
+        size_t n = v.offsets[i + 1] - v.offsets[i];
+        const char *s = v.bytes + v.offsets[i];
+        if (iv_tokenizer_is_special(t, (int32_t)i)) {
+            assert_int_equal(n, 0);
+            continue;
+        }
+        if (!iv_utf8_valid((const uint8_t *)s, n, NULL)) {
+            parts++;
+            continue;
+        }
+        pair[0] = pair[1] = (int32_t)i;
+        iv_buf_clear(&one), iv_buf_clear(&two);
+        ASSERT_OK(iv_tokenizer_decode(t, pair, 1, true, &one, &err), &err);
+        ASSERT_OK(iv_tokenizer_decode(t, pair, 2, true, &two, &err), &err);
+        assert_int_equal(two.len - one.len, n);
+        assert_memory_equal(two.data + one.len, s, n);
+        checked++;
+    }
+    printf("%s: %zu tokens checked, %zu parts of characters, longest %zu\n", dir, checked, parts, v.longest);
+    assert_true(checked > 500);
+    iv_buf_free(&one), iv_buf_free(&two);
+    iv_vocabulary_close(&v);
+    iv_tokenizer_close(t);
+}
+
+static void bytes_of_tokens(void **state) {
+    (void)state;
+    check_bytes(source_path("models/tiny-math"));
+    if (shared_path("tokenizers/qwen3")) check_bytes(shared_path("tokenizers/qwen3"));
+    if (shared_path("models/stories15m")) check_bytes(shared_path("models/stories15m"));
+    SKIP_WITHOUT(shared_path("tokenizers/qwen3"), "shared/tokenizers");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(types),
+        cmocka_unit_test(strings),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(arrays),
+        cmocka_unit_test(objects),
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(expressions),
+        cmocka_unit_test(tool_calls),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(masks_are_what_single_tokens_say),
+        cmocka_unit_test(matchers_are_numbers),
+        cmocka_unit_test(forgotten_states_change_nothing),
+        cmocka_unit_test(bytes_of_tokens),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

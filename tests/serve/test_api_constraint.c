@@ -1,0 +1,179 @@
+/* Structured outputs of the APIs: every way to ask becomes the constraint it means; every wrong way is refused by its
+ * field. */
+#include "support.h"
+#include "api_fake.h"
+#include "format/json.h"
+
+static iv_bridge bridge;
+static iv_server_options options;
+static iv_server server;
+
+static int open_words(void **state) {
+    (void)state;
+    iv_error err;
+    iv_textual *words = NULL;
+    if (iv_textual_open(source_path("models/tiny-math"), &words, &err) != IV_OK) return -1;
+    bridge = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
+    bridge.info.max_model_len = 2048;
+    options.bridge.engine.model = "tiny-math";
+    server = (iv_server){.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
+    return 0;
+}
+
+static int close_words(void **state) {
+    (void)state;
+    iv_textual_close(bridge.words);
+    return 0;
+}
+
+#define COMPLETIONS "/v1/completions"
+#define CHAT "/v1/chat/completions"
+#define RESPONSES "/v1/responses"
+#define GENERATE "/generate"
+#define PROMPT "{\"prompt\":\"x\","
+#define HI "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+#define TOOLS                                                                                                \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}," \
+    "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],"
+#define F "{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"
+
+static void every_way_to_ask(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body;
+        iv_constraint_kind kind;
+        const char *text; /* "-": none */
+    } cases[] = {
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\"}}", IV_CONSTRAINT_NONE, "-"},
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_JSON_OBJECT, ""},
+        {COMPLETIONS,
+         PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"b\":1,\"a\":2}}}}",
+         IV_CONSTRAINT_JSON_SCHEMA, "{\"b\":1,\"a\":2}"},
+        {CHAT,
+         HI "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":"
+            "true}}}",
+         IV_CONSTRAINT_JSON_SCHEMA, "true"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\\\\d\"}}", IV_CONSTRAINT_REGEX, "a\\d"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\",\"b\"],\"json\":null}}", IV_CONSTRAINT_CHOICE,
+         "[\"a\",\"b\"]"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json\":\"{ }\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{ }"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json_object\":true}}", IV_CONSTRAINT_JSON_OBJECT, ""},
+        {CHAT, HI "\"guided_json\":{\"type\":\"null\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"null\"}"},
+        {CHAT, HI "\"guided_regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
+        {CHAT, HI "\"guided_choice\":[\"z\"],\"guided_json\":null}", IV_CONSTRAINT_CHOICE, "[\"z\"]"},
+        {RESPONSES, "{\"input\":\"x\",\"text\":{}}", IV_CONSTRAINT_NONE, "-"},
+        {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"text\"}}}", IV_CONSTRAINT_NONE, "-"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{\"enum\":[1]}}}}",
+         IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[1]}"},
+        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
+        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"regex\":\"q\"}}", IV_CONSTRAINT_REGEX, "q"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+         "\"tool_choice\":\"required\",\"parallel_tool_calls\":true}",
+         IV_CONSTRAINT_TOOL_CALLS, "[" F "]"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+         "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}}",
+         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS,
+         "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", IV_CONSTRAINT_TOOL_CALL,
+         "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
+        {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
+         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        bridge.count = 0;
+        fake_call(&server, &x, x.path, x.body, strlen(x.body));
+        if (bridge.count != 1) fail_msg("%s: %s", cases[i].body, x.out.data);
+        assert_int_equal(bridge.children[0].constraint, cases[i].kind);
+        assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
+        /* tiny-math's vocabulary has both tags, and its template opens neither: a chat may reason first. */
+        bool chat = strcmp(cases[i].path, CHAT) == 0 || strcmp(cases[i].path, RESPONSES) == 0;
+        bool free = chat && cases[i].kind != IV_CONSTRAINT_NONE;
+        assert_int_equal(bridge.children[0].reasoning, free ? IV_REASONING_OPTIONAL : IV_REASONING_NONE);
+        fake_token(&server, 0, 9, "x");
+        fake_done(&server, 0, IV_FINISH_STOP);
+        assert_int_equal(x.status, 200);
+        const char *named = strstr(x.out.data, "\"constraint\":");
+        assert_true((named != NULL) == (cases[i].kind != IV_CONSTRAINT_NONE && strcmp(cases[i].path, RESPONSES)) ||
+                    strcmp(cases[i].path, RESPONSES) == 0);
+        fake_close(&x);
+    }
+}
+
+/* Each prompt of a batch has its own parameters. */
+static void constraints_of_a_batch(void **state) {
+    (void)state;
+    iv_exchange x = {
+        .writes_left = 1000,
+        .path = GENERATE,
+        .body = "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"regex\":\"q\"},{},{\"json_schema\":\"{}\"}]}"};
+    bridge.count = 0;
+    fake_call(&server, &x, x.path, x.body, strlen(x.body));
+    assert_int_equal(bridge.count, 3);
+    assert_int_equal(bridge.children[0].constraint, IV_CONSTRAINT_REGEX);
+    assert_int_equal(bridge.children[1].constraint, IV_CONSTRAINT_NONE);
+    assert_int_equal(bridge.children[2].constraint, IV_CONSTRAINT_JSON_SCHEMA);
+    for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
+    fake_close(&x);
+}
+
+static void wrong_ways_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *param;
+    } cases[] = {
+        {COMPLETIONS, PROMPT "\"response_format\":{}}", "response_format.type"},
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type"},
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\"}}", "response_format"},
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":5}}}",
+         "response_format"},
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"x\":1}}}",
+         "response_format.x"},
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\",\"schema\":{}}}", "response_format.schema"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{}}", "structured_outputs"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"grammar\":\"x\"}}", "structured_outputs.grammar"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}", NULL},
+        {COMPLETIONS, PROMPT "\"guided_choice\":\"a\"}", "guided_choice"},
+        {COMPLETIONS, PROMPT "\"guided_regex\":\"a\\u0000\"}", "guided_regex"},
+        {COMPLETIONS, PROMPT "\"guided_grammar\":\"x\"}", "guided_grammar"},
+        {COMPLETIONS, PROMPT "\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "guided_regex"},
+        {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity"},
+        {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format"},
+        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\",\"regex\":\"a\"}}",
+         "sampling_params.regex"},
+        {CHAT, HI "\"tool_choice\":\"required\"}", "tool_choice"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"any\"}", "tool_choice"},
+        {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\"}}", "tool_choice"},
+        {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}", "tool_choice"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}", "tool_choice"},
+        {CHAT, HI "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"required\"}", "tools[0].function.name"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        iv_error err;
+        json_t *v = NULL;
+        bridge.count = 0;
+        fake_call(&server, &x, x.path, x.body, strlen(x.body));
+        assert_true(x.ended && bridge.count == 0);
+        ASSERT_OK(iv_json_parse("answer", x.out.data, x.out.len, &v, &err), &err);
+        const char *param = json_string_value(json_object_get(json_object_get(v, "error"), "param"));
+        if (x.status != 400 || (cases[i].param && (!param || strcmp(param, cases[i].param) != 0)))
+            fail_msg("%s: %d %s", cases[i].body, x.status, x.out.data);
+        json_decref(v);
+        fake_close(&x);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_way_to_ask),
+        cmocka_unit_test(constraints_of_a_batch),
+        cmocka_unit_test(wrong_ways_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_words, close_words);
+}

@@ -1,0 +1,254 @@
+/* /v1/responses with tools: its items whole and as events, however the text was cut; items of the input as messages. */
+#include "support.h"
+#include "api_fake.h"
+#include "format/json.h"
+#include "serve/api/responses_input.h"
+
+static iv_bridge bridge;
+static iv_server_options options;
+static iv_server server;
+
+static int begin(void **state) {
+    (void)state;
+    iv_error err;
+    iv_textual *words = bridge.words;
+    if (!words && iv_textual_open(source_path("models/tiny-math"), &words, &err) != IV_OK) return -1;
+    bridge = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
+    bridge.info.max_model_len = 2048;
+    snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
+    options.bridge.engine.model = "tiny-math";
+    server = (iv_server){.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
+    return 0;
+}
+
+static int close_words(void **state) {
+    (void)state;
+    iv_textual_close(bridge.words);
+    return 0;
+}
+
+static json_t *parse(const char *text, size_t n) {
+    iv_error err;
+    json_t *v = NULL;
+    ASSERT_OK(iv_json_parse("answer", text, n, &v, &err), &err);
+    return v;
+}
+
+static const char *word(const json_t *object, const char *key) {
+    const char *text = json_string_value(json_object_get(object, key));
+    if (!text) fail_msg("no string \"%s\"", key);
+    return text;
+}
+
+#define TOOL "{\"type\":\"function\",\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}"
+#define CALL(x) "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": " #x "}}</tool_call>"
+
+/* Lets a model answer with `text`, in pieces. */
+static iv_exchange respond(const char *text, size_t piece, bool stream, const char *more) {
+    static char body[1000];
+    assert_true(strlen(text) < 200);
+    snprintf(body, sizeof body, "{\"input\":\"x\",\"tools\":[" TOOL "]%s%s}", stream ? ",\"stream\":true" : "", more);
+    iv_exchange x = {.writes_left = 100000, .path = "/v1/responses", .body = body};
+    begin(NULL);
+    fake_call(&server, &x, x.path, body, strlen(body));
+    for (size_t at = 0, n = strlen(text); at < n && !x.ended; at += piece) {
+        char part[200] = "";
+        memcpy(part, text + at, n - at < piece ? n - at : piece);
+        fake_token(&server, 0, 17, part);
+    }
+    if (!x.ended) fake_done(&server, 0, IV_FINISH_STOP);
+    assert_true(x.ended && !server.tasks);
+    return x;
+}
+
+/* ---- what comes back ----------------------------------------------------------------------------------- */
+
+/* An item without what differs from run to run and from place to place. */
+static void describe(const json_t *item, iv_buf *out) {
+    const char *type = word(item, "type");
+    json_t *part = json_array_get(json_object_get(item, "content"), 0);
+    if (strcmp(type, "function_call") == 0)
+        iv_buf_printf(out, "[call %s %s %s]", word(item, "name"), word(item, "arguments"), word(item, "status"));
+    else
+        iv_buf_printf(out, "[%s %s]", type, part ? word(part, "text") : "");
+}
+
+static void describe_output(const json_t *response, iv_buf *out) {
+    size_t i;
+    json_t *item;
+    json_array_foreach(json_object_get(response, "output"), i, item) describe(item, out);
+}
+
+/* The events of a stream put together again: each item from its deltas, at its place. */
+typedef struct rebuilt {
+    char texts[16][400];
+    size_t count;
+    iv_buf items, response;
+} rebuilt;
+
+static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
+    const char *type = word(e, "type");
+    size_t at = (size_t)json_integer_value(json_object_get(e, "output_index"));
+    json_t *item = json_object_get(e, "item");
+    assert_int_equal(json_integer_value(json_object_get(e, "sequence_number")), sequence);
+    assert_true(at < 16);
+    size_t n = strlen(b->texts[at]);
+    if (strcmp(type, "response.output_item.added") == 0) {
+        assert_int_equal(at, b->count); /* items begin in their order */
+        b->count++;
+    } else if (strstr(type, ".delta")) {
+        assert_true(at < b->count);
+        snprintf(b->texts[at] + n, sizeof b->texts[at] - n, "%s", word(e, "delta"));
+    } else if (strcmp(type, "response.function_call_arguments.done") == 0) {
+        assert_string_equal(word(e, "arguments"), b->texts[at]);
+        assert_string_equal(word(e, "name"), "f");
+    } else if (strcmp(type, "response.output_text.done") == 0 || strcmp(type, "response.reasoning_text.done") == 0) {
+        assert_string_equal(word(e, "text"), b->texts[at]);
+    } else if (strcmp(type, "response.output_item.done") == 0) {
+        json_t *part = json_array_get(json_object_get(item, "content"), 0);
+        assert_string_equal(part ? word(part, "text") : word(item, "arguments"), b->texts[at]);
+    } else if (strcmp(type, "response.completed") == 0) {
+        describe_output(json_object_get(e, "response"), &b->response);
+    }
+}
+
+static void expect_stream(const char *text, size_t piece, const char *wanted) {
+    iv_exchange x = respond(text, piece, true, "");
+    rebuilt b = {0};
+    size_t sequence = 0;
+    for (char *at = x.out.data; (at = strstr(at, "data: ")) != NULL;) {
+        at += 6;
+        size_t n = strcspn(at, "\n");
+        json_t *e = parse(at, n);
+        take_event(&b, e, sequence++);
+        json_decref(e);
+        at += n;
+    }
+    assert_string_equal(b.response.data, wanted);
+    iv_buf_free(&b.response), iv_buf_free(&b.items);
+    fake_close(&x);
+}
+
+static void items(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *wanted;
+    } cases[] = {
+        {"hello", "[message hello]"},
+        {"", "[message ]"},
+        {CALL(1), "[call f {\"x\": 1} completed]"},
+        {"<think>hm</think>\n\n" CALL(1) "\n" CALL(2),
+         "[reasoning hm][call f {\"x\": 1} completed][call f {\"x\": 2} completed]"},
+        {"<think>hm</think>\n\nI ask. " CALL(1), "[reasoning hm][message \n\nI ask.][call f {\"x\": 1} completed]"},
+        {CALL(1) " and " CALL(2), "[call f {\"x\": 1} completed][message  and][call f {\"x\": 2} completed]"},
+        {"<tool_call>{\"name\": 7}</tool_call>", "[message <tool_call>{\"name\": 7}</tool_call>]"},
+        {"<tool_call>{\"name\": \"f\"", "[message <tool_call>{\"name\": \"f\"]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = respond(cases[i].text, 1000, false, "");
+        iv_buf found = {0};
+        json_t *answer = parse(x.out.data, x.out.len);
+        describe_output(answer, &found);
+        assert_string_equal(found.data, cases[i].wanted);
+        assert_string_equal(word(answer, "tool_choice"), "auto");
+        json_t *tool = json_array_get(json_object_get(answer, "tools"), 0);
+        assert_string_equal(word(tool, "name"), "f");
+        json_decref(answer);
+        iv_buf_free(&found);
+        fake_close(&x);
+        for (size_t piece = 1; piece < 40; piece += 1 + piece / 5) expect_stream(cases[i].text, piece, cases[i].wanted);
+    }
+}
+
+static void choices_of_tools(void **state) {
+    (void)state;
+    iv_buf found = {0};
+    iv_exchange x = respond(CALL(1), 1000, false, ",\"tool_choice\":\"none\"");
+    json_t *answer = parse(x.out.data, x.out.len);
+    describe_output(answer, &found);
+    assert_string_equal(found.data, "[message " CALL(1) "]");
+    assert_string_equal(word(answer, "tool_choice"), "none");
+    json_decref(answer);
+    fake_close(&x);
+    iv_buf_clear(&found);
+    x = respond(CALL(1) CALL(2), 1000, false, ",\"parallel_tool_calls\":false");
+    answer = parse(x.out.data, x.out.len);
+    describe_output(answer, &found);
+    assert_string_equal(found.data, "[call f {\"x\": 1} completed]");
+    assert_true(json_is_false(json_object_get(answer, "parallel_tool_calls")));
+    json_decref(answer);
+    fake_close(&x);
+    iv_buf_free(&found);
+}
+
+/* ---- what goes in -------------------------------------------------------------------------------------- */
+
+static void input_becomes_messages(void **state) {
+    (void)state;
+    static const char input[] =
+        "[{\"role\":\"user\",\"content\":\"a\"},"
+        "{\"type\":\"reasoning\",\"id\":\"rs\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":\"r\"}"
+        "]},"
+        "{\"type\":\"message\",\"role\":\"assistant\",\"id\":\"m\",\"status\":\"completed\","
+        "\"content\":[{\"type\":\"output_text\",\"text\":\"b\"}]},"
+        "{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},"
+        "{\"type\":\"function_call\",\"call_id\":\"2\",\"name\":\"g\",\"arguments\":\"{}\",\"status\":\"completed\"},"
+        "{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"},"
+        "{\"type\":\"function_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":\"input_text\",\"text\":\"y\"}]},"
+        "{\"type\":\"function_call\",\"call_id\":\"3\",\"name\":\"f\",\"arguments\":\"{}\"}]";
+    static const char wanted[] =
+        "[{\"content\":\"i\",\"role\":\"system\"},{\"content\":\"a\",\"role\":\"user\"},"
+        "{\"content\":[{\"text\":\"b\",\"type\":\"output_text\"}],\"reasoning_content\":\"r\",\"role\":\"assistant\","
+        "\"tool_calls\":[{\"function\":{\"arguments\":\"{}\",\"name\":\"f\"},\"id\":\"1\",\"type\":\"function\"},"
+        "{\"function\":{\"arguments\":\"{}\",\"name\":\"g\"},\"id\":\"2\",\"type\":\"function\"}]},"
+        "{\"content\":\"x\",\"role\":\"tool\",\"tool_call_id\":\"1\"},"
+        "{\"content\":[{\"text\":\"y\",\"type\":\"input_text\"}],\"role\":\"tool\",\"tool_call_id\":\"2\"},"
+        "{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{}\",\"name\":\"f\"},\"id\":\"3\","
+        "\"type\":\"function\"}]}]";
+    json_t *items = parse(input, strlen(input)), *list = json_array(), *instructions = json_string("i");
+    iv_error err;
+    ASSERT_OK(iv_responses_messages(items, instructions, list, &err), &err);
+    char *found = json_dumps(list, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(found, wanted);
+    free(found);
+    json_decref(items), json_decref(list), json_decref(instructions);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *param;
+        int status;
+    } cases[] = {
+        {"{\"input\":[{\"type\":\"web_search_call\"}]}", "input[0].type", 400},
+        {"{\"input\":[7]}", "input[0].type", 400},
+        {"{\"input\":[{\"type\":null,\"role\":\"user\",\"content\":\"a\"}]}", "input[0].type", 400},
+        {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\"}]}", "input[0].arguments", 400},
+        {"{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"\"}]}", "input[0].call_id", 400},
+        {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\"}]}", "input[0].output", 400},
+        {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"\",\"a\":1}]}", "input[0].a",
+         400},
+        {"{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}", "input[0].encrypted_content", 400},
+        {"{\"input\":[{\"type\":\"reasoning\",\"content\":[{}]}]}", "input[0].content[0].text", 400},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type", 400},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\"}]}", "tools[0].name", 400},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"function\":{}}]}", "tools[0].function",
+         400},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = {.writes_left = 10};
+        begin(NULL);
+        fake_call(&server, &x, "/v1/responses", cases[i].body, strlen(cases[i].body));
+        json_t *answer = parse(x.out.data, x.out.len);
+        assert_int_equal(x.status, cases[i].status);
+        assert_string_equal(word(json_object_get(answer, "error"), "param"), cases[i].param);
+        json_decref(answer);
+        fake_close(&x);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(items), cmocka_unit_test(choices_of_tools),
+                                       cmocka_unit_test(input_becomes_messages), cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests(tests, begin, close_words);
+}
