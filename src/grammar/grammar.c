@@ -45,6 +45,8 @@ iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasonin
     g->path = calloc(v->longest + 1, sizeof *g->path);
     iv_status status = g->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     if (status == IV_OK) status = iv_kind_compile(kind, text, reasoning, &g->arena, &g->automaton, err);
+    if (status == IV_NO_MEMORY && g->arena.full) /* trying again would not help */
+        status = iv_fail(err, IV_LIMIT, "%s: compiling it takes more than %d bytes", name, ARENA_BYTES_MAX);
     if (status == IV_OK) status = iv_machine_open(&g->machine, &g->automaton, err);
     if (status == IV_OK)
         *out = g;

@@ -372,6 +372,7 @@ static bool settle(const parser *p, iv_regular *out) {
                         .firsts = IV_ARENA_NEW(p->arena, p->state_count + 2, uint32_t),
                         .edge_count = p->edge_count,
                         .state_count = p->state_count,
+                        .bytes_read = p->n + p->read_again,
                         .end = 1};
     if (!out->edges || !out->firsts) return false;
     for (size_t i = 0; i < p->edge_count; i++) out->firsts[p->edges[i].from + 2]++;

@@ -12,6 +12,11 @@ iv_status iv_schema_no_memory(const iv_schema_set *s, iv_error *err);
 /* "NAME: WHERE: TEXT" */
 iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *where, const char *text, iv_error *err);
 
+/* What things take, in the units of iv_automaton.effort. */
+enum { IV_EFFORT_LOOK = 1, IV_EFFORT_COMPARE = 4, IV_EFFORT_VALUE = 16, IV_EFFORT_MEMBER = 64, IV_EFFORT_SCHEMA = 512 };
+/* Called before something is done so many times, or about then. IV_LIMIT: all together is too much. */
+iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err);
+
 /* Adds the keywords of b to a, so that a says what both say. New schemas stay in s->made. */
 iv_status iv_schema_merge(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err);
 /* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */

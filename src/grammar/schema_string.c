@@ -117,6 +117,7 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
     if (free && !iv_regular_anything(s->arena, &m)) return iv_schema_no_memory(s, err);
     if (name) pattern = iv_schema_format(name);
     if (!free) IV_TRY(iv_regular_parse(place, pattern, strlen(pattern), name != NULL, s->arena, &m, err));
+    IV_TRY(iv_schema_spend(s, m.bytes_read, IV_EFFORT_COMPARE / 2, where, err));
     uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, end, '"', '"', to);
     iv_writing how = {IV_SPELL_JSON, free ? any_character(s) : IV_NO_RULE};
