@@ -50,8 +50,6 @@ iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where
 /* A count of at least 0 and at most IV_SCHEMA_COUNT_MAX; *out stays where the keyword is absent. */
 iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
                           iv_error *err);
-/* The regular expression of a format; NULL: not known. */
-const char *iv_schema_format(const char *name);
 
 int32_t iv_schema_any_string(iv_schema_set *s);
 int32_t iv_schema_any_array(iv_schema_set *s);

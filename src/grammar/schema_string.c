@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct format {
-    const char *name, *pattern;
+    const char *name, *pattern; /* NULL: it says what the text is for, and any text will do */
 } format;
 
 #define DATE                                                                                             \
@@ -18,6 +18,9 @@ typedef struct format {
 #define GROUP "[0-9a-fA-F]{1,4}"
 
 static const format formats[] = {
+    {"binary", NULL},
+    {"password", NULL},
+    {"path", NULL},
     {"date", DATE},
     {"time", TIME},
     {"date-time", DATE "T" TIME},
@@ -34,9 +37,9 @@ static const format formats[] = {
             "(?:#[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"},
 };
 
-const char *iv_schema_format(const char *name) {
+static const format *find_format(const char *name) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(name, formats[i].name) == 0) return formats[i].pattern;
+        if (strcmp(name, formats[i].name) == 0) return &formats[i];
     return NULL;
 }
 
@@ -101,10 +104,12 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
     IV_TRY(iv_schema_count(s, schema, "maxLength", where, &max, err));
     IV_TRY(read_text(s, schema, "pattern", where, &pattern, err));
     IV_TRY(read_text(s, schema, "format", where, &name, err));
+    const format *known = name ? find_format(name) : NULL;
+    if (name && !known)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
+    if (known && !known->pattern) name = NULL;
     if (pattern && name)
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported beside \"format\"", err);
-    if (name && !iv_schema_format(name))
-        return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
     if (!pattern && !name && min == 0 && max == SIZE_MAX) {
         iv_automaton_call(s->a, from, iv_schema_any_string(s), to);
         return IV_OK;
@@ -115,7 +120,7 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
                      : "length");
     bool free = !pattern && !name;
     if (free && !iv_regular_anything(s->arena, &m)) return iv_schema_no_memory(s, err);
-    if (name) pattern = iv_schema_format(name);
+    if (name) pattern = known->pattern;
     if (!free) IV_TRY(iv_regular_parse(place, pattern, strlen(pattern), name != NULL, s->arena, &m, err));
     IV_TRY(iv_schema_spend(s, m.bytes_read, IV_EFFORT_COMPARE / 2, where, err));
     uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);

@@ -87,6 +87,10 @@ static void strings(void **state) {
         {"{\"type\":\"string\",\"format\":\"ipv4\"}",
          {"\"0.0.0.0\"", "\"255.249.10.1\""},
          {"\"256.1.1.1\"", "\"01.1.1.1\"", "\"1.1.1\""}},
+        {"{\"type\":\"string\",\"format\":\"password\"}", {"\"\"", "\"x \\u0000\""}, {"x"}},
+        {"{\"type\":\"string\",\"format\":\"path\",\"pattern\":\"^/\",\"maxLength\":3}",
+         {"\"/\"", "\"/ab\""},
+         {"\"a\"", "\"/abc\""}},
         {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.de\""}, {"\"a@b\"", "\"@c.de\"", "\"a..b@c.de\""}},
     };
     EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
