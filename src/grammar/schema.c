@@ -174,7 +174,7 @@ static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, i
 
 /* ---- any value ----------------------------------------------------------------------------------------- */
 
-static int32_t fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
+int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
     int32_t rule = iv_automaton_rule(s->a, s->name);
     *slot = rule + 1;
     *from = rule >= 0 ? s->a->rules[rule].start : 0, *to = iv_automaton_state(s->a);
@@ -186,7 +186,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
     uint32_t from, to;
     const iv_bound none = {0};
     if (s->any_number) return s->any_number - 1;
-    int32_t rule = fresh(s, &s->any_number, &from, &to);
+    int32_t rule = iv_schema_fresh(s, &s->any_number, &from, &to);
     if (rule >= 0) iv_number_spell(s->a, false, &none, &none, from, to);
     return rule;
 }
@@ -194,7 +194,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
 int32_t iv_schema_any_array(iv_schema_set *s) {
     uint32_t from, to;
     if (s->any_array) return s->any_array - 1;
-    int32_t rule = fresh(s, &s->any_array, &from, &to), any = iv_schema_any(s);
+    int32_t rule = iv_schema_fresh(s, &s->any_array, &from, &to), any = iv_schema_any(s);
     if (rule < 0 || any < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "["), more = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, begin, ']', ']', to), iv_automaton_bytes(s->a, more, ']', ']', to);
@@ -206,7 +206,8 @@ int32_t iv_schema_any_array(iv_schema_set *s) {
 int32_t iv_schema_any_object(iv_schema_set *s) {
     uint32_t from, to;
     if (s->any_object) return s->any_object - 1;
-    int32_t rule = fresh(s, &s->any_object, &from, &to), any = iv_schema_any(s), string = iv_schema_any_string(s);
+    int32_t rule = iv_schema_fresh(s, &s->any_object, &from, &to), any = iv_schema_any(s),
+            string = iv_schema_any_string(s);
     if (rule < 0 || any < 0 || string < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "{"), key = iv_automaton_state(s->a),
              more = iv_automaton_state(s->a);
@@ -221,7 +222,7 @@ int32_t iv_schema_any(iv_schema_set *s) {
     static const char *const words[] = {"true", "false", "null"};
     uint32_t from, to;
     if (s->any) return s->any - 1;
-    int32_t rule = fresh(s, &s->any, &from, &to);
+    int32_t rule = iv_schema_fresh(s, &s->any, &from, &to);
     int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), iv_schema_any_array(s),
                        iv_schema_any_object(s)};
     for (size_t i = 0; i < 3; i++) iv_automaton_text_to(s->a, from, words[i], strlen(words[i]), to);

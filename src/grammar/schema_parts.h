@@ -51,6 +51,8 @@ iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where
 iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
                           iv_error *err);
 
+/* A new rule from *from to *to, where it ends; *slot is its number plus one. */
+int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to);
 int32_t iv_schema_any_string(iv_schema_set *s);
 int32_t iv_schema_any_array(iv_schema_set *s);
 int32_t iv_schema_any_number(iv_schema_set *s);

@@ -59,29 +59,23 @@ void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint3
 }
 
 static int32_t any_character(iv_schema_set *s) {
-    iv_automaton *a = s->a;
-    if (s->any_character) return s->any_character - 1;
-    int32_t rule = iv_automaton_rule(a, s->name);
-    s->any_character = rule + 1;
-    if (rule < 0) return rule;
+    uint32_t from, to;
     iv_spell_tails tails = {0};
-    uint32_t end = iv_automaton_state(a);
-    iv_codepoints_spell(NULL, a, IV_SPELL_JSON_FREELY, a->rules[rule].start, end, &tails);
-    iv_automaton_end(a, end);
+    if (s->any_character) return s->any_character - 1;
+    int32_t rule = iv_schema_fresh(s, &s->any_character, &from, &to);
+    if (rule >= 0) iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, from, to, &tails);
     return rule;
 }
 
 int32_t iv_schema_any_string(iv_schema_set *s) {
-    iv_automaton *a = s->a;
-    if (s->any_string) return s->any_string - 1;
-    int32_t rule = iv_automaton_rule(a, s->name);
-    s->any_string = rule + 1;
-    if (rule < 0) return rule;
+    uint32_t from, to;
     iv_spell_tails tails = {0};
-    uint32_t body = iv_automaton_text(a, a->rules[rule].start, "\""), end = iv_automaton_state(a);
-    iv_codepoints_spell(NULL, a, IV_SPELL_JSON_FREELY, body, body, &tails);
-    iv_automaton_bytes(a, body, '"', '"', end);
-    iv_automaton_end(a, end);
+    if (s->any_string) return s->any_string - 1;
+    int32_t rule = iv_schema_fresh(s, &s->any_string, &from, &to);
+    if (rule < 0) return rule;
+    uint32_t body = iv_automaton_text(s->a, from, "\"");
+    iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, body, body, &tails);
+    iv_automaton_bytes(s->a, body, '"', '"', to);
     return rule;
 }
 

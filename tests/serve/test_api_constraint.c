@@ -130,7 +130,7 @@ static void constraints_of_a_batch(void **state) {
 static void wrong_ways_are_refused(void **state) {
     (void)state;
     static const struct {
-        const char *path, *body, *param;
+        const char *path, *body, *param, *says; /* says: NULL: whatever */
     } cases[] = {
         {COMPLETIONS, PROMPT "\"response_format\":{}}", "response_format.type"},
         {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type"},
@@ -162,6 +162,8 @@ static void wrong_ways_are_refused(void **state) {
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\"}}", "tool_choice"},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}", "tool_choice"},
         {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}", "tool_choice"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"guided_regex\":\"a\"}", "tool_choice",
+         "found \\\"regex\\\" too"},
         {CHAT, HI "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"required\"}", "tools[0].function.name"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -175,6 +177,7 @@ static void wrong_ways_are_refused(void **state) {
         const char *param = json_string_value(json_object_get(json_object_get(v, "error"), "param"));
         if (x.status != 400 || (cases[i].param && (!param || strcmp(param, cases[i].param) != 0)))
             fail_msg("%s: %d %s", cases[i].body, x.status, x.out.data);
+        if (cases[i].says && !strstr(x.out.data, cases[i].says)) fail_msg("%s: %s", cases[i].body, x.out.data);
         json_decref(v);
         fake_close(&x);
     }

@@ -159,7 +159,7 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     json_t *list = json_array(), *tool;
     size_t i;
     bool ok = list != NULL;
-    if (r->constraint != IV_CONSTRAINT_NONE) w.by = "response_format";
+    if (r->constraint != IV_CONSTRAINT_NONE) w.by = iv_constraint_name(r->constraint);
     json_array_foreach(tools, i, tool) {
         json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
         const char *own = json_string_value(json_object_get(function, "name"));
