@@ -29,7 +29,7 @@ typedef struct iv_edge {
 
 typedef struct iv_rule {
     uint32_t start;
-    const char *where; /* for errors; borrowed */
+    const char *where; /* for the errors of iv_automaton_finish, and NULL after it; borrowed */
 } iv_rule;
 
 typedef struct iv_automaton {

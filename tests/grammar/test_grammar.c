@@ -339,6 +339,7 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_REGEX, "a{3,2}", IV_INVALID, "the least is more"},
         {IV_CONSTRAINT_REGEX, "a{200000}", IV_LIMIT, "repetitions"},
         {IV_CONSTRAINT_REGEX, "((a{1000}){1000}){1000}", IV_LIMIT, "states"},
+        {IV_CONSTRAINT_REGEX, "(.?){28000}", IV_LIMIT, "ways to read the same text"},
         {IV_CONSTRAINT_REGEX, "\\", IV_INVALID, "a backslash at the end"},
         {IV_CONSTRAINT_REGEX, "\\ud800", IV_INVALID, "not the code"},
         {IV_CONSTRAINT_REGEX, "\xff", IV_INVALID, "not UTF-8"},
@@ -466,6 +467,26 @@ static void masks_are_what_single_tokens_say(void **state) {
 }
 
 /* A matcher may be copied and the copy go another way; and a state that was forgotten is found again. */
+/* One place from which each byte leads to thousands: looked at as long as it is cheap. */
+static void masks_have_an_end(void **state) {
+    (void)state;
+    iv_vocabulary v;
+    iv_error err = {0};
+    bool may_end;
+    iv_tokenizer *t = open_tokenizer(source_path("models/tiny-math"), &v);
+    uint64_t *mask = calloc(v.size / 64 + 1, sizeof *mask);
+    iv_grammar *few = open_grammar(IV_CONSTRAINT_REGEX, "((a.|e.|i.|o.|t.)?.?){40}", IV_REASONING_NONE, &v),
+               *many = open_grammar(IV_CONSTRAINT_REGEX, "((a.|e.|i.|o.|t.)?.?){4000}", IV_REASONING_NONE, &v);
+    assert_non_null(mask);
+    ASSERT_OK(iv_grammar_mask(few, &(iv_matcher){0}, NULL, 0, mask, &may_end, &err), &err);
+    assert_true(may_end);
+    assert_int_equal(iv_grammar_mask(many, &(iv_matcher){0}, NULL, 0, mask, &may_end, &err), IV_LIMIT);
+    assert_non_null(strstr(err.message, "too many ways to go on"));
+    iv_grammar_close(few), iv_grammar_close(many);
+    free(mask);
+    iv_vocabulary_close(&v), iv_tokenizer_close(t);
+}
+
 static void matchers_are_numbers(void **state) {
     (void)state;
     iv_grammar *g = open_grammar(IV_CONSTRAINT_REGEX, "ab*c|ad", IV_REASONING_NONE, &bytes);
@@ -576,6 +597,7 @@ int main(void) {
         cmocka_unit_test(refusals),
         cmocka_unit_test(work_has_an_end),
         cmocka_unit_test(masks_are_what_single_tokens_say),
+        cmocka_unit_test(masks_have_an_end),
         cmocka_unit_test(matchers_are_numbers),
         cmocka_unit_test(forgotten_states_change_nothing),
         cmocka_unit_test(bytes_of_tokens),
