@@ -36,6 +36,7 @@ part() { # part NAME SECONDS COMMAND...
     part latency 60 "$steps" "$here/configs/qwen3-8b" --device cuda --numerics invar,bio,vanilla-blas --json "$out/latency.jsonl" \
         --cases latency:64:128:128,latency:64:1024:128,latency:64:128:512,latency:64:1024:512
     part same 40 "$steps" "$here/configs/qwen3-8b" --device cuda --numerics invar,vanilla-blas --cases same:1000:100:100
+    part serve 90 python3 "$here/serve.py" "$build/invar" --turns 1
     part moe 60 "$steps" "$here/configs/qwen3-30b-a3b" --device cuda \
         --cases decode:1:1024,decode:64:1024,prefill:8192 --json "$out/steps.jsonl"
     ranks=2
