@@ -32,7 +32,10 @@ void *iv_arena_alloc(iv_arena *arena, size_t count, size_t size) {
     if (!iv_size_mul(count, size, &bytes) || !iv_size_round_up(bytes, ALIGN, &bytes)) return NULL;
     if (bytes == 0) bytes = ALIGN;
     if (!iv_size_add(arena->used_bytes, bytes, &after)) return NULL;
-    if (arena->limit_bytes && after > arena->limit_bytes) return NULL;
+    if (arena->limit_bytes && after > arena->limit_bytes) {
+        arena->full = true;
+        return NULL;
+    }
     iv_arena_block *block = arena->head;
     if (!block || block->capacity - block->used < bytes) {
         block = add_block(arena, bytes > BLOCK_BYTES / 4 ? bytes : BLOCK_BYTES);

@@ -2,6 +2,7 @@
 #ifndef IV_BASE_ARENA_H
 #define IV_BASE_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct iv_arena_block iv_arena_block;
@@ -10,6 +11,7 @@ typedef struct iv_arena_block iv_arena_block;
 typedef struct iv_arena {
     iv_arena_block *head;
     size_t used_bytes, limit_bytes;
+    bool full; /* the limit has refused something */
 } iv_arena;
 
 void iv_arena_init(iv_arena *arena, size_t limit_bytes);

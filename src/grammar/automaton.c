@@ -224,6 +224,7 @@ iv_status iv_automaton_finish(iv_automaton *a, iv_error *err) {
         iv_edge *e = &a->edges[i];
         e->tail = e->rule >= 0 && a->ends[e->to] && a->first[e->to] == 0;
     }
+    for (size_t i = 0; i < a->rule_count; i++) a->rules[i].where = NULL;
     return IV_OK;
 }
 

@@ -15,6 +15,7 @@ enum {
     IV_AUTOMATON_STATES_MAX = 1 << 19,
     IV_AUTOMATON_EDGES_MAX = 1 << 21,
     IV_AUTOMATON_RULES_MAX = 1 << 14,
+    IV_AUTOMATON_EFFORT_MAX = 1 << 26,
     IV_NO_RULE = -1
 };
 
@@ -28,7 +29,7 @@ typedef struct iv_edge {
 
 typedef struct iv_rule {
     uint32_t start;
-    const char *where; /* for errors; borrowed */
+    const char *where; /* for the errors of iv_automaton_finish, and NULL after it; borrowed */
 } iv_rule;
 
 typedef struct iv_automaton {
@@ -38,6 +39,7 @@ typedef struct iv_automaton {
     iv_edge *edges;  /* [0] is not used */
     iv_rule *rules;
     size_t state_count, state_capacity, edge_count, edge_capacity, rule_count, rule_capacity;
+    size_t effort;    /* what its builders have done so far, in nanoseconds or so: a few words can ask for a lot */
     iv_status failed; /* IV_OK, IV_NO_MEMORY or IV_LIMIT */
 } iv_automaton;
 

@@ -12,7 +12,6 @@
 enum { ARENA_BYTES_MAX = 64 << 20 };
 
 struct iv_grammar {
-    iv_arena arena;
     iv_automaton automaton;
     iv_machine machine;
     const iv_vocabulary *vocabulary;
@@ -25,6 +24,18 @@ struct iv_grammar {
     size_t mask_count, mask_capacity, mask_next, mask_most;
     int32_t *path; /* [longest + 1]: states along a branch of the tree */
 };
+
+static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_automaton *a,
+                         iv_error *err) {
+    iv_arena arena;
+    iv_arena_init(&arena, ARENA_BYTES_MAX);
+    iv_status status = iv_kind_compile(kind, text, reasoning, &arena, a, err);
+    if (status == IV_NO_MEMORY && arena.full) /* trying again would not help */
+        status = iv_fail(err, IV_LIMIT, "%s: compiling it takes more than %d bytes", iv_constraint_name(kind),
+                         ARENA_BYTES_MAX);
+    iv_arena_free(&arena);
+    return status;
+}
 
 iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
                           iv_grammar **out, iv_error *err) {
@@ -40,11 +51,10 @@ iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasonin
     *g = (iv_grammar){
         .vocabulary = v, .generation = 1, .states_bytes = IV_GRAMMAR_STATES_BYTES, .words = (v->size + 63) / 64};
     pthread_mutex_init(&g->lock, NULL);
-    iv_arena_init(&g->arena, ARENA_BYTES_MAX);
     g->mask_most = iv_size_max(IV_GRAMMAR_MASKS_BYTES / (8 * iv_size_max(g->words, 1)), 1);
     g->path = calloc(v->longest + 1, sizeof *g->path);
     iv_status status = g->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
-    if (status == IV_OK) status = iv_kind_compile(kind, text, reasoning, &g->arena, &g->automaton, err);
+    if (status == IV_OK) status = compile(kind, text, reasoning, &g->automaton, err);
     if (status == IV_OK) status = iv_machine_open(&g->machine, &g->automaton, err);
     if (status == IV_OK)
         *out = g;
@@ -57,7 +67,6 @@ void iv_grammar_close(iv_grammar *g) {
     if (!g) return;
     iv_machine_close(&g->machine);
     iv_automaton_free(&g->automaton);
-    iv_arena_free(&g->arena);
     pthread_mutex_destroy(&g->lock);
     free(g->masks), free(g->mask_states), free(g->path);
     free(g);

@@ -16,7 +16,7 @@ enum {
     IV_GRAMMAR_STATES_BYTES = 32 << 20,
     IV_GRAMMAR_STATES_BYTES_MAX = 256 << 20,
     IV_GRAMMAR_WALK_BYTES_MAX = 512 << 20, /* of states while one mask is made; more is IV_LIMIT */
-    IV_GRAMMAR_WALK_EFFORT_MAX = 1 << 26,  /* places looked at meanwhile; the same */
+    IV_GRAMMAR_WALK_EFFORT_MAX = 1 << 24,  /* places looked at meanwhile, up to 50 ns each; the same */
     IV_GRAMMAR_MASKS_BYTES = 16 << 20
 };
 

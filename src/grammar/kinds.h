@@ -5,8 +5,8 @@
 #include "base/arena.h"
 #include "grammar/automaton.h"
 
-/* Rule 0 is the whole answer. Errors name the kind and the place in its text. The arena must live as long as the
- * automaton; on failure both are the caller's to free, all the same. */
+/* Rule 0 is the whole answer. Errors name the kind and the place in its text. The arena is for the compiling alone; it
+ * and the automaton are the caller's to free, on failure all the same. */
 iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_arena *arena,
                           iv_automaton *a, iv_error *err);
 

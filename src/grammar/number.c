@@ -8,12 +8,17 @@
 
 enum { FINEST = 15, ALL = 2 * IV_NUMBER_DIGITS };
 
-bool iv_bound_read(const json_t *number, bool exclusive, iv_bound *out) {
+bool iv_bound_read(const json_t *number, bool least, bool exclusive, iv_bound *out) {
     char text[64];
     double x = json_number_value(number);
     int precision = 0;
     *out = (iv_bound){.given = true, .exclusive = exclusive, .negative = x < 0};
-    if (!(fabs(x) < 1e15)) return false;
+    if (isfinite(x) && (least ? x <= -1e16 : x >= 1e16)) { /* beyond all that can be written */
+        *out = (iv_bound){.given = true, .negative = least};
+        memset(out->whole, '9', IV_NUMBER_DIGITS), memset(out->fraction, '9', IV_NUMBER_DIGITS);
+        return true;
+    }
+    if (!(fabs(x) < 1e16)) return false;
     if (json_is_integer(number))
         snprintf(text, sizeof text, "%lld", llabs((long long)json_integer_value(number)));
     else

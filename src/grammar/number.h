@@ -17,8 +17,9 @@ typedef struct iv_bound {
     char fraction[IV_NUMBER_DIGITS + 1]; /* filled up with zeros */
 } iv_bound;
 
-/* False where the number is too large or too fine: 10^15 or more, or over 15 digits behind the point. */
-bool iv_bound_read(const json_t *number, bool exclusive, iv_bound *out);
+/* False where the number is too large or too fine: 10^16 or more on the side of zero of what it bounds, or over 15
+ * digits behind the point. least: it bounds from below. */
+bool iv_bound_read(const json_t *number, bool least, bool exclusive, iv_bound *out);
 
 /* The numbers from low to high. whole: without point and exponent. */
 void iv_number_spell(iv_automaton *a, bool whole, const iv_bound *low, const iv_bound *high, uint32_t from,

@@ -181,15 +181,21 @@ static iv_status read_class(parser *p, iv_codepoints *out) {
 
 static iv_status read_alternatives(parser *p, uint32_t from, uint32_t to);
 
+/* ?<name> or ?P<name>: nothing can refer to it. */
+static bool read_group_name(parser *p) {
+    size_t i = p->i + (at(p, "?<") ? 2 : at(p, "?P<") ? 3 : 0), begin = i;
+    if (i == p->i || (i < p->n && isdigit((unsigned char)p->s[i]))) return false;
+    while (i < p->n && (isalnum((unsigned char)p->s[i]) || p->s[i] == '_' || p->s[i] == '$' || p->s[i] & 0x80)) i++;
+    if (i == begin || i == p->n || p->s[i] != '>') return false;
+    p->i = i + 1;
+    return true;
+}
+
 static iv_status read_group(parser *p, uint32_t from, uint32_t to) {
     size_t start = p->i++;
-    if (at(p, "?")) {
-        const char *close;
+    if (at(p, "?") && !read_group_name(p)) {
         if (at(p, "?:"))
             p->i += 2;
-        else if ((at(p, "?<") || at(p, "?P<")) && !at(p, "?<=") && !at(p, "?<!") &&
-                 (close = memchr(p->s + p->i, '>', p->n - p->i)) != NULL)
-            p->i = (size_t)(close - p->s) + 1; /* a name that nothing refers to */
         else if (at(p, "?=") || at(p, "?!") || at(p, "?<=") || at(p, "?<!"))
             return refuse(p, start, IV_UNSUPPORTED, "looking ahead or behind is not supported");
         else
@@ -372,6 +378,7 @@ static bool settle(const parser *p, iv_regular *out) {
                         .firsts = IV_ARENA_NEW(p->arena, p->state_count + 2, uint32_t),
                         .edge_count = p->edge_count,
                         .state_count = p->state_count,
+                        .bytes_read = p->n + p->read_again,
                         .end = 1};
     if (!out->edges || !out->firsts) return false;
     for (size_t i = 0; i < p->edge_count; i++) out->firsts[p->edges[i].from + 2]++;

@@ -17,6 +17,7 @@ typedef struct iv_regular {
     iv_regular_edge *edges; /* grouped by `from`: state s has [firsts[s], firsts[s + 1]) */
     uint32_t *firsts;
     size_t edge_count, state_count;
+    size_t bytes_read; /* of the expression, with those of repetitions as often as they were read */
     uint32_t start, end;
 } iv_regular;
 

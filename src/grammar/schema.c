@@ -57,6 +57,16 @@ iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *w
     return iv_fail(err, status, "%s: %.300s: %s", s->name, where, text);
 }
 
+iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err) {
+    size_t all;
+    if (iv_size_mul(times, each, &all) && all <= IV_AUTOMATON_EFFORT_MAX - s->a->effort) {
+        s->a->effort += all;
+        return IV_OK;
+    }
+    return iv_schema_fail(s, IV_LIMIT, where,
+                          "too much work: too many schemas, names, values or repetitions are combined", err);
+}
+
 /* As RFC 6901 has it: ~ and / are escaped. A place is for people: it is cut where it becomes long. */
 const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key) {
     char text[400];
@@ -117,9 +127,19 @@ static char *leaf_key(json_t *schema) {
     return text;
 }
 
+/* A schema's address as a key, and its rule if it has one. */
+static bool known_at(const iv_schema_set *s, const json_t *schema, char key[32], int32_t *rule) {
+    snprintf(key, 32, "%" PRIxPTR, (uintptr_t)schema);
+    const json_t *known = json_object_get(s->known, key);
+    if (known) *rule = (int32_t)json_integer_value(known);
+    return known != NULL;
+}
+
 static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err);
 
 iv_status iv_schema_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err) {
+    char address[32];
+    if (known_at(s, schema, address, rule)) return IV_OK;
     char *key = leaf_key(schema);
     const json_t *known = key ? json_object_get(s->known, key) : NULL;
     iv_status status = IV_OK;
@@ -127,19 +147,14 @@ iv_status iv_schema_rule(iv_schema_set *s, json_t *schema, const char *where, in
         *rule = (int32_t)json_integer_value(known);
     else
         status = add_rule(s, schema, where, rule, err);
-    if (status == IV_OK && key && !known && json_object_set_new(s->known, key, json_integer(*rule)) != 0)
-        status = iv_schema_no_memory(s, err);
+    bool ok = json_is_boolean(schema) || json_object_set_new(s->known, address, json_integer(*rule)) == 0;
+    if (ok && key && !known) ok = json_object_set_new(s->known, key, json_integer(*rule)) == 0;
     free(key);
-    return status;
+    return status != IV_OK || ok ? status : iv_schema_no_memory(s, err);
 }
 
 static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err) {
-    char key[32];
-    snprintf(key, sizeof key, "%" PRIxPTR, (uintptr_t)schema);
-    const json_t *known = json_object_get(s->known, key);
-    *rule = IV_NO_RULE;
-    if (json_is_true(schema)) *rule = iv_schema_any(s);
-    if (known) *rule = (int32_t)json_integer_value(known);
+    *rule = json_is_true(schema) ? iv_schema_any(s) : IV_NO_RULE;
     if (*rule >= 0) return IV_OK;
     if (s->job_count == s->job_capacity) {
         size_t n = s->job_capacity ? 2 * s->job_capacity : 32;
@@ -153,15 +168,13 @@ static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, i
     snprintf(full, bytes, "%s: %s", s->name, where);
     *rule = iv_automaton_rule(s->a, full);
     if (*rule < 0) return iv_automaton_finish(s->a, err); /* says what is full */
-    if (!json_is_boolean(schema) && json_object_set_new(s->known, key, json_integer(*rule)) != 0)
-        return iv_schema_no_memory(s, err);
     s->jobs[s->job_count++] = (struct iv_schema_job){schema, full + strlen(s->name) + 2, *rule};
     return IV_OK;
 }
 
 /* ---- any value ----------------------------------------------------------------------------------------- */
 
-static int32_t fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
+int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
     int32_t rule = iv_automaton_rule(s->a, s->name);
     *slot = rule + 1;
     *from = rule >= 0 ? s->a->rules[rule].start : 0, *to = iv_automaton_state(s->a);
@@ -173,7 +186,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
     uint32_t from, to;
     const iv_bound none = {0};
     if (s->any_number) return s->any_number - 1;
-    int32_t rule = fresh(s, &s->any_number, &from, &to);
+    int32_t rule = iv_schema_fresh(s, &s->any_number, &from, &to);
     if (rule >= 0) iv_number_spell(s->a, false, &none, &none, from, to);
     return rule;
 }
@@ -181,7 +194,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
 int32_t iv_schema_any_array(iv_schema_set *s) {
     uint32_t from, to;
     if (s->any_array) return s->any_array - 1;
-    int32_t rule = fresh(s, &s->any_array, &from, &to), any = iv_schema_any(s);
+    int32_t rule = iv_schema_fresh(s, &s->any_array, &from, &to), any = iv_schema_any(s);
     if (rule < 0 || any < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "["), more = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, begin, ']', ']', to), iv_automaton_bytes(s->a, more, ']', ']', to);
@@ -193,7 +206,8 @@ int32_t iv_schema_any_array(iv_schema_set *s) {
 int32_t iv_schema_any_object(iv_schema_set *s) {
     uint32_t from, to;
     if (s->any_object) return s->any_object - 1;
-    int32_t rule = fresh(s, &s->any_object, &from, &to), any = iv_schema_any(s), string = iv_schema_any_string(s);
+    int32_t rule = iv_schema_fresh(s, &s->any_object, &from, &to), any = iv_schema_any(s),
+            string = iv_schema_any_string(s);
     if (rule < 0 || any < 0 || string < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "{"), key = iv_automaton_state(s->a),
              more = iv_automaton_state(s->a);
@@ -208,7 +222,7 @@ int32_t iv_schema_any(iv_schema_set *s) {
     static const char *const words[] = {"true", "false", "null"};
     uint32_t from, to;
     if (s->any) return s->any - 1;
-    int32_t rule = fresh(s, &s->any, &from, &to);
+    int32_t rule = iv_schema_fresh(s, &s->any, &from, &to);
     int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), iv_schema_any_array(s),
                        iv_schema_any_object(s)};
     for (size_t i = 0; i < 3; i++) iv_automaton_text_to(s->a, from, words[i], strlen(words[i]), to);
@@ -296,6 +310,7 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "refers to itself with nothing in between", err);
     out->nothing |= json_is_false(schema);
     if (json_is_boolean(schema)) return IV_OK;
+    IV_TRY(iv_schema_spend(s, 1 + json_object_size(schema), IV_EFFORT_SCHEMA, where, err));
     IV_TRY(check_keywords(s, schema, where, err));
     if (!(plain = json_object())) return iv_schema_no_memory(s, err);
     bool ok = true;
@@ -347,6 +362,7 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
         int32_t rule;
         char index[24];
         snprintf(index, sizeof index, "%zu", i);
+        IV_TRY(iv_schema_spend(s, json_array_size(p->choices), IV_EFFORT_MEMBER, where, err));
         json_t *one = alone ? branch : with_branch(s, p, branch);
         if (!one) return iv_schema_no_memory(s, err);
         IV_TRY(iv_schema_rule(s, one, alone ? iv_schema_at(s, place, index) : where, &rule, err));

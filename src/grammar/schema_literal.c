@@ -190,6 +190,7 @@ iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where
         IV_TRY(allows(s, schema, only, where, &good, err));
         return good ? write_value(s, only, where, 0, from, to, err) : IV_OK;
     }
+    IV_TRY(iv_schema_spend(s, json_array_size(list), IV_EFFORT_VALUE, where, err));
     json_array_foreach(list, i, v) {
         IV_TRY(allows(s, schema, v, where, &good, err));
         if (good) IV_TRY(write_value(s, v, where, 0, from, to, err));

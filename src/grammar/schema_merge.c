@@ -30,6 +30,7 @@ static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const 
     const char *key;
     if ((pa && !json_is_object(pa)) || (pb && !json_is_object(pb)))
         return iv_schema_fail(s, IV_INVALID, where, "properties: wanted an object", err);
+    IV_TRY(iv_schema_spend(s, json_object_size(pa) + json_object_size(pb), IV_EFFORT_MEMBER, where, err));
     json_t *all = json_object();
     if (!all) return iv_schema_no_memory(s, err);
     bool ok = true;
@@ -50,7 +51,13 @@ static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const 
     return ok ? IV_OK : iv_schema_no_memory(s, err);
 }
 
-static iv_status merge_required(const iv_schema_set *s, json_t *a, json_t *list, const char *where, iv_error *err) {
+/* Each of y is compared with each of x. */
+static iv_status spend_on_pairs(iv_schema_set *s, const json_t *x, const json_t *y, const char *where, iv_error *err) {
+    return iv_schema_spend(s, json_array_size(y), IV_EFFORT_COMPARE * (1 + json_array_size(x)), where, err);
+}
+
+static iv_status merge_required(iv_schema_set *s, json_t *a, json_t *list, const char *where, iv_error *err) {
+    IV_TRY(spend_on_pairs(s, json_object_get(a, "required"), list, where, err));
     json_t *all = json_copy(json_object_get(a, "required")), *name, *known;
     size_t i, k;
     bool ok = all && json_is_array(all) && json_is_array(list);
@@ -80,9 +87,10 @@ static json_t *common(json_t *x, json_t *y) {
     return out;
 }
 
-static iv_status merge_enum(const iv_schema_set *s, json_t *a, json_t *y, const char *where, iv_error *err) {
+static iv_status merge_enum(iv_schema_set *s, json_t *a, json_t *y, const char *where, iv_error *err) {
     json_t *x = json_object_get(a, "enum");
     if (!json_is_array(x) || !json_is_array(y)) return iv_schema_fail(s, IV_INVALID, where, "enum: wanted a list", err);
+    IV_TRY(spend_on_pairs(s, x, y, where, err));
     return set_new(s, a, "enum", common(x, y), err);
 }
 

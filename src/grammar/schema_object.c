@@ -118,6 +118,7 @@ static iv_status read_required(iv_schema_set *s, json_t *schema, const char *whe
     if (list && !json_is_array(list)) return iv_schema_fail(s, IV_INVALID, where, "required: wanted a list", err);
     json_array_foreach(list, i, one) {
         const char *text = json_string_value(one);
+        IV_TRY(iv_schema_spend(s, 1 + w->count, IV_EFFORT_LOOK, where, err));
         if (!text) return iv_schema_fail(s, IV_INVALID, where, "required: wanted strings", err);
         property *p = find(w, text);
         if (!p) {
@@ -144,6 +145,7 @@ static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where
     size_t most = json_object_size(listed) + json_array_size(json_object_get(schema, "required"));
     w->properties = IV_ARENA_NEW(s->arena, most + 1, property);
     if (!w->properties) return iv_schema_no_memory(s, err);
+    IV_TRY(iv_schema_spend(s, most, IV_EFFORT_MEMBER, where, err));
     const char *place = iv_schema_at(s, where, "properties");
     json_object_foreach(listed, key, value) {
         property *p = &w->properties[w->count++];

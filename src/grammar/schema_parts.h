@@ -12,6 +12,11 @@ iv_status iv_schema_no_memory(const iv_schema_set *s, iv_error *err);
 /* "NAME: WHERE: TEXT" */
 iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *where, const char *text, iv_error *err);
 
+/* What things take, in the units of iv_automaton.effort. */
+enum { IV_EFFORT_LOOK = 1, IV_EFFORT_COMPARE = 4, IV_EFFORT_VALUE = 16, IV_EFFORT_MEMBER = 64, IV_EFFORT_SCHEMA = 512 };
+/* Called before something is done so many times, or about then. IV_LIMIT: all together is too much. */
+iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err);
+
 /* Adds the keywords of b to a, so that a says what both say. New schemas stay in s->made. */
 iv_status iv_schema_merge(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err);
 /* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */
@@ -45,9 +50,9 @@ iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where
 /* A count of at least 0 and at most IV_SCHEMA_COUNT_MAX; *out stays where the keyword is absent. */
 iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
                           iv_error *err);
-/* The regular expression of a format; NULL: not known. */
-const char *iv_schema_format(const char *name);
 
+/* A new rule from *from to *to, where it ends; *slot is its number plus one. */
+int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to);
 int32_t iv_schema_any_string(iv_schema_set *s);
 int32_t iv_schema_any_array(iv_schema_set *s);
 int32_t iv_schema_any_number(iv_schema_set *s);

@@ -94,8 +94,8 @@ static iv_status read_bound(const iv_schema_set *s, const json_t *schema, const 
         double x = json_number_value(plain), y = json_number_value(open);
         use_open = least ? y >= x : y <= x;
     }
-    if (iv_bound_read(use_open ? open : plain, use_open, out)) return IV_OK;
-    return iv_fail(err, IV_LIMIT, "%s: %.300s: %s: wanted less than 10^15 and at most 15 digits behind the point",
+    if (iv_bound_read(use_open ? open : plain, least, use_open, out)) return IV_OK;
+    return iv_fail(err, IV_LIMIT, "%s: %.300s: %s: wanted less than 10^16 and at most 15 digits behind the point",
                    s->name, where, use_open ? exclusive_key : key);
 }
 
@@ -134,6 +134,7 @@ static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where,
     IV_TRY(iv_schema_count(s, schema, "minItems", where, &w->min, err));
     IV_TRY(iv_schema_count(s, schema, "maxItems", where, &w->max, err));
     w->prefix_count = json_array_size(w->prefix);
+    IV_TRY(iv_schema_spend(s, w->prefix_count, IV_EFFORT_MEMBER, where, err));
     w->rules = IV_ARENA_NEW(s->arena, w->prefix_count + 1, int32_t);
     if (!w->rules) return iv_schema_no_memory(s, err);
     json_array_foreach(w->prefix, i, one)

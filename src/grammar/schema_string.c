@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct format {
-    const char *name, *pattern;
+    const char *name, *pattern; /* NULL: it says what the text is for, and any text will do */
 } format;
 
 #define DATE                                                                                             \
@@ -18,6 +18,9 @@ typedef struct format {
 #define GROUP "[0-9a-fA-F]{1,4}"
 
 static const format formats[] = {
+    {"binary", NULL},
+    {"password", NULL},
+    {"path", NULL},
     {"date", DATE},
     {"time", TIME},
     {"date-time", DATE "T" TIME},
@@ -34,9 +37,9 @@ static const format formats[] = {
             "(?:#[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"},
 };
 
-const char *iv_schema_format(const char *name) {
+static const format *find_format(const char *name) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(name, formats[i].name) == 0) return formats[i].pattern;
+        if (strcmp(name, formats[i].name) == 0) return &formats[i];
     return NULL;
 }
 
@@ -56,29 +59,23 @@ void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint3
 }
 
 static int32_t any_character(iv_schema_set *s) {
-    iv_automaton *a = s->a;
-    if (s->any_character) return s->any_character - 1;
-    int32_t rule = iv_automaton_rule(a, s->name);
-    s->any_character = rule + 1;
-    if (rule < 0) return rule;
+    uint32_t from, to;
     iv_spell_tails tails = {0};
-    uint32_t end = iv_automaton_state(a);
-    iv_codepoints_spell(NULL, a, IV_SPELL_JSON_FREELY, a->rules[rule].start, end, &tails);
-    iv_automaton_end(a, end);
+    if (s->any_character) return s->any_character - 1;
+    int32_t rule = iv_schema_fresh(s, &s->any_character, &from, &to);
+    if (rule >= 0) iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, from, to, &tails);
     return rule;
 }
 
 int32_t iv_schema_any_string(iv_schema_set *s) {
-    iv_automaton *a = s->a;
-    if (s->any_string) return s->any_string - 1;
-    int32_t rule = iv_automaton_rule(a, s->name);
-    s->any_string = rule + 1;
-    if (rule < 0) return rule;
+    uint32_t from, to;
     iv_spell_tails tails = {0};
-    uint32_t body = iv_automaton_text(a, a->rules[rule].start, "\""), end = iv_automaton_state(a);
-    iv_codepoints_spell(NULL, a, IV_SPELL_JSON_FREELY, body, body, &tails);
-    iv_automaton_bytes(a, body, '"', '"', end);
-    iv_automaton_end(a, end);
+    if (s->any_string) return s->any_string - 1;
+    int32_t rule = iv_schema_fresh(s, &s->any_string, &from, &to);
+    if (rule < 0) return rule;
+    uint32_t body = iv_automaton_text(s->a, from, "\"");
+    iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, body, body, &tails);
+    iv_automaton_bytes(s->a, body, '"', '"', to);
     return rule;
 }
 
@@ -101,10 +98,12 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
     IV_TRY(iv_schema_count(s, schema, "maxLength", where, &max, err));
     IV_TRY(read_text(s, schema, "pattern", where, &pattern, err));
     IV_TRY(read_text(s, schema, "format", where, &name, err));
+    const format *known = name ? find_format(name) : NULL;
+    if (name && !known)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
+    if (known && !known->pattern) name = NULL;
     if (pattern && name)
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported beside \"format\"", err);
-    if (name && !iv_schema_format(name))
-        return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
     if (!pattern && !name && min == 0 && max == SIZE_MAX) {
         iv_automaton_call(s->a, from, iv_schema_any_string(s), to);
         return IV_OK;
@@ -115,8 +114,9 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
                      : "length");
     bool free = !pattern && !name;
     if (free && !iv_regular_anything(s->arena, &m)) return iv_schema_no_memory(s, err);
-    if (name) pattern = iv_schema_format(name);
+    if (name) pattern = known->pattern;
     if (!free) IV_TRY(iv_regular_parse(place, pattern, strlen(pattern), name != NULL, s->arena, &m, err));
+    IV_TRY(iv_schema_spend(s, m.bytes_read, IV_EFFORT_COMPARE / 2, where, err));
     uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, end, '"', '"', to);
     iv_writing how = {IV_SPELL_JSON, free ? any_character(s) : IV_NO_RULE};

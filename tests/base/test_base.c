@@ -30,8 +30,11 @@ static void sizes_do_not_wrap(void **state) {
     iv_arena_free(&arena);
     iv_arena_init(&arena, 128);
     assert_non_null(iv_arena_alloc(&arena, 1, 128));
+    assert_false(arena.full);
     assert_null(iv_arena_alloc(&arena, 1, 1));
+    assert_true(arena.full);
     iv_arena_free(&arena);
+    assert_false(arena.full);
     iv_buf buf = {.limit = 3};
     assert_true(iv_buf_puts(&buf, "abc"));
     assert_false(iv_buf_putc(&buf, 'd'));

@@ -1,5 +1,6 @@
 /* What each kind of constraint matches and what it does not; what is refused, and where; and the sets of allowed tokens
  * against a plain look at every token. */
+#include "base/buf.h"
 #include "with_vocabulary.h"
 
 static iv_vocabulary bytes;
@@ -86,6 +87,10 @@ static void strings(void **state) {
         {"{\"type\":\"string\",\"format\":\"ipv4\"}",
          {"\"0.0.0.0\"", "\"255.249.10.1\""},
          {"\"256.1.1.1\"", "\"01.1.1.1\"", "\"1.1.1\""}},
+        {"{\"type\":\"string\",\"format\":\"password\"}", {"\"\"", "\"x \\u0000\""}, {"x"}},
+        {"{\"type\":\"string\",\"format\":\"path\",\"pattern\":\"^/\",\"maxLength\":3}",
+         {"\"/\"", "\"/ab\""},
+         {"\"a\"", "\"/abc\""}},
         {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.de\""}, {"\"a@b\"", "\"@c.de\"", "\"a..b@c.de\""}},
     };
     EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
@@ -107,6 +112,15 @@ static void numbers(void **state) {
         {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}",
          {"0.5", "0.0001", "0.99"},
          {"0", "0.0", "1", "1.0", "-0.1"}},
+        {"{\"type\":\"integer\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
+         {"9007199254740991", "-9007199254740991", "0"},
+         {"9007199254740992", "-9007199254740992", "90071992547409910"}},
+        {"{\"type\":\"integer\",\"minimum\":0,\"maximum\":18446744073709551615}",
+         {"9999999999999999", "0"},
+         {"-1", "10000000000000000"}},
+        {"{\"type\":\"number\",\"minimum\":-1e300,\"exclusiveMaximum\":9223372036854775807}",
+         {"-9999999999999999.9999999999999999", "9999999999999999.5", "0"},
+         {"1e1", "99999999999999999"}},
         {"{\"type\":\"number\",\"minimum\":100}", {"100", "100.5", "1000", "9999.1"}, {"99", "99.99", "-100"}},
     };
     EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
@@ -299,7 +313,8 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":99999}", IV_LIMIT, "maxLength: wanted at most"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"format\":\"iri\"}", IV_UNSUPPORTED, "format: \"iri\""},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"(\"}", IV_INVALID, "#/pattern: at byte 0"},
-        {IV_CONSTRAINT_JSON_SCHEMA, "{\"minimum\":1e20}", IV_LIMIT, "minimum: wanted less than 10^15"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"minimum\":1e20}", IV_LIMIT, "minimum: wanted less than 10^16"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"maximum\":-1e16}", IV_LIMIT, "maximum: wanted less than 10^16"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"required\":5}", IV_INVALID, "required: wanted a list"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[\"a\"],\"pattern\":\"a\"}", IV_UNSUPPORTED,
          "pattern: not supported beside"},
@@ -310,6 +325,11 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_JSON_SCHEMA, NULL, IV_INVALID, "json_schema: wanted a text"},
         {IV_CONSTRAINT_REGEX, "a(?=b)", IV_UNSUPPORTED, "regex: at byte 1"},
         {IV_CONSTRAINT_REGEX, "a(?i)b", IV_UNSUPPORTED, "this kind of group"},
+        {IV_CONSTRAINT_REGEX, "(?<>a)", IV_UNSUPPORTED, "this kind of group"},
+        {IV_CONSTRAINT_REGEX, "(?<n(b>c)", IV_UNSUPPORTED, "this kind of group"},
+        {IV_CONSTRAINT_REGEX, "(?P<1n>c)", IV_UNSUPPORTED, "this kind of group"},
+        {IV_CONSTRAINT_REGEX, "(?<n", IV_UNSUPPORTED, "this kind of group"},
+        {IV_CONSTRAINT_REGEX, "a(?<!b)c", IV_UNSUPPORTED, "looking ahead or behind"},
         {IV_CONSTRAINT_REGEX, "(a)\\1", IV_UNSUPPORTED, "references back"},
         {IV_CONSTRAINT_REGEX, "\\ba", IV_UNSUPPORTED, "word boundaries"},
         {IV_CONSTRAINT_REGEX, "\\p{L}", IV_UNSUPPORTED, "properties of Unicode"},
@@ -324,6 +344,7 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_REGEX, "a{3,2}", IV_INVALID, "the least is more"},
         {IV_CONSTRAINT_REGEX, "a{200000}", IV_LIMIT, "repetitions"},
         {IV_CONSTRAINT_REGEX, "((a{1000}){1000}){1000}", IV_LIMIT, "states"},
+        {IV_CONSTRAINT_REGEX, "(.?){28000}", IV_LIMIT, "ways to read the same text"},
         {IV_CONSTRAINT_REGEX, "\\", IV_INVALID, "a backslash at the end"},
         {IV_CONSTRAINT_REGEX, "\\ud800", IV_INVALID, "not the code"},
         {IV_CONSTRAINT_REGEX, "\xff", IV_INVALID, "not UTF-8"},
@@ -343,6 +364,53 @@ static void refusals(void **state) {
             fail_msg("%s: %s: %s", cases[i].text, iv_status_name(status), err.message);
         assert_true(err.message[0] && !g);
     }
+}
+
+/* Texts of a few bytes or kilobytes that ask for hours of work, or for all memory: refused before it is done. */
+static void expect_limit(iv_constraint_kind kind, iv_buf *text, const char *part) {
+    iv_grammar *g = NULL;
+    iv_error err = {0};
+    assert_true(iv_buf_putc(text, 0));
+    assert_int_equal(iv_grammar_open(kind, text->data, IV_REASONING_NONE, &bytes, &g, &err), IV_LIMIT);
+    if (!strstr(err.message, part)) fail_msg("%s", err.message);
+    assert_null(g);
+    iv_buf_clear(text);
+}
+
+/* A schema that is read twice for each level above it. */
+static void append_doubling(iv_buf *text, int levels) {
+    iv_buf_printf(text, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"d%d\":{\"type\":\"null\"}", levels);
+    for (int i = 0; i < levels; i++)
+        iv_buf_printf(text, ",\"d%d\":{\"allOf\":[{\"$ref\":\"#/$defs/d%d\"},{\"$ref\":\"#/$defs/d%d\"}]}", i, i + 1,
+                      i + 1);
+    iv_buf_append(text, "}}", 2);
+}
+
+static void work_has_an_end(void **state) {
+    (void)state;
+    iv_buf text = {0};
+    append_doubling(&text, 4);
+    assert_true(iv_buf_putc(&text, 0));
+    iv_grammar_close(open_grammar(IV_CONSTRAINT_JSON_SCHEMA, text.data, IV_REASONING_NONE, &bytes));
+    iv_buf_clear(&text);
+    append_doubling(&text, 30);
+    expect_limit(IV_CONSTRAINT_JSON_SCHEMA, &text, "too much work");
+    static const char *const lists[] = {"enum", "required"};
+    for (size_t k = 0; k < 2; k++) { /* each of one list with each of the other */
+        iv_buf_append(&text, "{\"allOf\":[", 10);
+        for (int part = 0; part < 2; part++) {
+            iv_buf_printf(&text, "%s{\"%s\":[\"\"", part ? "," : "", lists[k]);
+            for (int i = 0; i < 40000; i++) iv_buf_printf(&text, ",\"%c%d\"", 'a' + part, i);
+            iv_buf_append(&text, "]}", 2);
+        }
+        iv_buf_append(&text, "]}", 2);
+        expect_limit(IV_CONSTRAINT_JSON_SCHEMA, &text, "#/allOf/1: too much work");
+    }
+    iv_buf_putc(&text, '[');
+    for (int i = 0; i < 30000; i++) iv_buf_append(&text, "\\D", 2);
+    iv_buf_append(&text, "]{255}", 6);
+    expect_limit(IV_CONSTRAINT_REGEX, &text, "takes more than");
+    iv_buf_free(&text);
 }
 
 /* ---- allowed tokens ------------------------------------------------------------------------------------ */
@@ -404,6 +472,26 @@ static void masks_are_what_single_tokens_say(void **state) {
 }
 
 /* A matcher may be copied and the copy go another way; and a state that was forgotten is found again. */
+/* One place from which each byte leads to thousands: looked at as long as it is cheap. */
+static void masks_have_an_end(void **state) {
+    (void)state;
+    iv_vocabulary v;
+    iv_error err = {0};
+    bool may_end;
+    iv_tokenizer *t = open_tokenizer(source_path("models/tiny-math"), &v);
+    uint64_t *mask = calloc(v.size / 64 + 1, sizeof *mask);
+    iv_grammar *few = open_grammar(IV_CONSTRAINT_REGEX, "((a.|e.|i.|o.|t.)?.?){40}", IV_REASONING_NONE, &v),
+               *many = open_grammar(IV_CONSTRAINT_REGEX, "((a.|e.|i.|o.|t.)?.?){4000}", IV_REASONING_NONE, &v);
+    assert_non_null(mask);
+    ASSERT_OK(iv_grammar_mask(few, &(iv_matcher){0}, NULL, 0, mask, &may_end, &err), &err);
+    assert_true(may_end);
+    assert_int_equal(iv_grammar_mask(many, &(iv_matcher){0}, NULL, 0, mask, &may_end, &err), IV_LIMIT);
+    assert_non_null(strstr(err.message, "too many ways to go on"));
+    iv_grammar_close(few), iv_grammar_close(many);
+    free(mask);
+    iv_vocabulary_close(&v), iv_tokenizer_close(t);
+}
+
 static void matchers_are_numbers(void **state) {
     (void)state;
     iv_grammar *g = open_grammar(IV_CONSTRAINT_REGEX, "ab*c|ad", IV_REASONING_NONE, &bytes);
@@ -512,7 +600,9 @@ int main(void) {
         cmocka_unit_test(tool_calls),
         cmocka_unit_test(reasoning),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(work_has_an_end),
         cmocka_unit_test(masks_are_what_single_tokens_say),
+        cmocka_unit_test(masks_have_an_end),
         cmocka_unit_test(matchers_are_numbers),
         cmocka_unit_test(forgotten_states_change_nothing),
         cmocka_unit_test(bytes_of_tokens),

@@ -56,6 +56,11 @@ static void every_way_to_ask(void **state) {
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\\\\d\"}}", IV_CONSTRAINT_REGEX, "a\\d"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\",\"b\"],\"json\":null}}", IV_CONSTRAINT_CHOICE,
          "[\"a\",\"b\"]"},
+        {COMPLETIONS,
+         PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"json\":null,\"regex\":null,\"json_object\":null,"
+                "\"grammar\":null,\"structural_tag\":null,\"whitespace_pattern\":null,"
+                "\"disable_additional_properties\":null,\"disable_fallback\":false}}",
+         IV_CONSTRAINT_CHOICE, "[\"a\"]"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json\":\"{ }\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{ }"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json_object\":true}}", IV_CONSTRAINT_JSON_OBJECT, ""},
         {CHAT, HI "\"guided_json\":{\"type\":\"null\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"null\"}"},
@@ -125,7 +130,7 @@ static void constraints_of_a_batch(void **state) {
 static void wrong_ways_are_refused(void **state) {
     (void)state;
     static const struct {
-        const char *path, *body, *param;
+        const char *path, *body, *param, *says; /* says: NULL: whatever */
     } cases[] = {
         {COMPLETIONS, PROMPT "\"response_format\":{}}", "response_format.type"},
         {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type"},
@@ -137,6 +142,12 @@ static void wrong_ways_are_refused(void **state) {
         {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\",\"schema\":{}}}", "response_format.schema"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{}}", "structured_outputs"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"grammar\":\"x\"}}", "structured_outputs.grammar"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"whitespace_pattern\":\"x\"}}",
+         "structured_outputs.whitespace_pattern"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_fallback\":1}}",
+         "structured_outputs"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"backend\":null}}",
+         "structured_outputs.backend"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}", NULL},
         {COMPLETIONS, PROMPT "\"guided_choice\":\"a\"}", "guided_choice"},
         {COMPLETIONS, PROMPT "\"guided_regex\":\"a\\u0000\"}", "guided_regex"},
@@ -151,6 +162,8 @@ static void wrong_ways_are_refused(void **state) {
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\"}}", "tool_choice"},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}", "tool_choice"},
         {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}", "tool_choice"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"guided_regex\":\"a\"}", "tool_choice",
+         "found \\\"regex\\\" too"},
         {CHAT, HI "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"required\"}", "tools[0].function.name"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -164,6 +177,7 @@ static void wrong_ways_are_refused(void **state) {
         const char *param = json_string_value(json_object_get(json_object_get(v, "error"), "param"));
         if (x.status != 400 || (cases[i].param && (!param || strcmp(param, cases[i].param) != 0)))
             fail_msg("%s: %d %s", cases[i].body, x.status, x.out.data);
+        if (cases[i].says && !strstr(x.out.data, cases[i].says)) fail_msg("%s: %s", cases[i].body, x.out.data);
         json_decref(v);
         fake_close(&x);
     }

@@ -106,16 +106,31 @@ static iv_status read_text(reader *w, json_t *v) {
 
 /* vLLM's structured_outputs. */
 static iv_status read_structured(reader *w, json_t *v) {
-    static const char *const names[] = {"json", "regex", "choice", "json_object", "disable_any_whitespace", NULL};
+    enum { FIRST_UNSUPPORTED = 6 };
+    static const char *const names[] = {"json",
+                                        "regex",
+                                        "choice",
+                                        "json_object",
+                                        "disable_any_whitespace",
+                                        "disable_fallback",
+                                        "grammar",
+                                        "structural_tag",
+                                        "whitespace_pattern",
+                                        "disable_additional_properties",
+                                        NULL};
     IV_TRY(only(w, "structured_outputs", v, names));
     const char *key;
     json_t *value;
     json_object_foreach(v, key, value) {
         if (json_is_null(value)) continue;
+        for (size_t i = FIRST_UNSUPPORTED; names[i]; i++)
+            if (strcmp(key, names[i]) == 0)
+                return iv_fail(w->err, IV_UNSUPPORTED,
+                               "%sstructured_outputs.%s: wanted null (nothing else is supported)", w->prefix, key);
         if (strcmp(key, "json") == 0) IV_TRY(set_schema(w, "structured_outputs.json", value));
         if (strcmp(key, "regex") == 0) IV_TRY(set_regex(w, "structured_outputs.regex", value));
         if (strcmp(key, "choice") == 0) IV_TRY(set_choice(w, "structured_outputs.choice", value));
-        bool flag = strcmp(key, "json_object") == 0 || strcmp(key, "disable_any_whitespace") == 0;
+        bool flag = strcmp(key, "json_object") == 0 || strncmp(key, "disable_", 8) == 0;
         if (flag && !json_is_boolean(value)) return wanted(w, "structured_outputs", "true or false for its flags");
         if (strcmp(key, "json_object") == 0 && json_is_true(value))
             IV_TRY(set(w, "structured_outputs.json_object", IV_CONSTRAINT_JSON_OBJECT, "", 0));
@@ -144,7 +159,7 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     json_t *list = json_array(), *tool;
     size_t i;
     bool ok = list != NULL;
-    if (r->constraint != IV_CONSTRAINT_NONE) w.by = "response_format";
+    if (r->constraint != IV_CONSTRAINT_NONE) w.by = iv_constraint_name(r->constraint);
     json_array_foreach(tools, i, tool) {
         json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
         const char *own = json_string_value(json_object_get(function, "name"));
