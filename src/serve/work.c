@@ -123,9 +123,9 @@ void iv_work_give(iv_work *w, iv_work_job *job) {
 /* A job may give others while it is being done. */
 void iv_work_take(iv_work *w) {
     uint64_t count;
-    ssize_t ignored = read(w->fd, &count, sizeof count);
-    (void)ignored;
     pthread_mutex_lock(&w->mutex);
+    ssize_t ignored = read(w->fd, &count, sizeof count); /* with the lock: it stays readable for none that is taken */
+    (void)ignored;
     list ended = w->ended;
     w->ended = (list){.first = NULL, .end = &w->ended.first};
     pthread_mutex_unlock(&w->mutex);
