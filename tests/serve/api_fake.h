@@ -192,4 +192,19 @@ static inline void fake_call(iv_server *s, iv_exchange *x, const char *path, con
     IV_ASSERT(!"a route");
 }
 
+/* ---- a server of tiny-math's words ---- */
+
+/* As new, but with the words that it has already. */
+static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge *b) {
+    iv_error err;
+    iv_textual *words = b->words;
+    if (!words) IV_TRY(iv_textual_open(source_path("models/tiny-math"), &words, &err));
+    *b = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
+    b->info.max_model_len = 2048;
+    snprintf(b->stats.fingerprint, sizeof b->stats.fingerprint, "iv1-test");
+    o->bridge.engine.model = "tiny-math";
+    *s = (iv_server){.o = o, .bridge = b, .model_name = "tiny-math"};
+    return IV_OK;
+}
+
 #endif

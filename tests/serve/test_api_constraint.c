@@ -10,14 +10,7 @@ static iv_server server;
 
 static int open_words(void **state) {
     (void)state;
-    iv_error err;
-    iv_textual *words = NULL;
-    if (iv_textual_open(source_path("models/tiny-math"), &words, &err) != IV_OK) return -1;
-    bridge = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
-    bridge.info.max_model_len = 2048;
-    options.bridge.engine.model = "tiny-math";
-    server = (iv_server){.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
-    return 0;
+    return fake_begin(&server, &options, &bridge) == IV_OK ? 0 : -1;
 }
 
 static int close_words(void **state) {

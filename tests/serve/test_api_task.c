@@ -9,15 +9,7 @@ static iv_server server;
 
 static int begin(void **state) {
     (void)state;
-    iv_error err;
-    iv_textual *words = bridge.words;
-    if (!words && iv_textual_open(source_path("models/tiny-math"), &words, &err) != IV_OK) return -1;
-    bridge = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
-    bridge.info.max_model_len = 2048;
-    snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
-    options.bridge.engine.model = "tiny-math";
-    server = (iv_server){.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
-    return 0;
+    return fake_begin(&server, &options, &bridge) == IV_OK ? 0 : -1;
 }
 
 static int end(void **state) {
