@@ -69,7 +69,7 @@ def main():
                     print("WRONG:", reason, json.dumps(case)[:600])
     print(f"{counts['schema']} texts of schemas, {counts['regex']} of expressions ({counts['matches']} match), {wrong} wrong, "
           f"{counts['unjudged']} not judged")
-    sys.exit(1 if wrong or counts["unjudged"] > 10 else 0)
+    sys.exit(1 if wrong or 100 * counts["unjudged"] > counts["schema"] + counts["regex"] else 0)
 
 
 main()
