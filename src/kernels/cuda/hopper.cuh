@@ -37,16 +37,6 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
 }
 
 /* Loads and stores that stay in the order they are written in, so that many loads are under way at once. */
-IV_DEVICE float iv_load(const float *p) {
-    float v;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
-    return v;
-}
-IV_DEVICE float2 iv_load2(const float *p) {
-    float2 v;
-    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
-    return v;
-}
 IV_DEVICE float4 iv_load4(const float *p) {
     float4 v;
     asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -54,10 +44,6 @@ IV_DEVICE float4 iv_load4(const float *p) {
                  : "l"(p)
                  : "memory");
     return v;
-}
-IV_DEVICE void iv_store(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
-IV_DEVICE void iv_store2(float *p, float2 v) {
-    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
 }
 IV_DEVICE void iv_store4(float *p, float4 v) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
@@ -85,12 +71,6 @@ IV_DEVICE float4 iv_load_shared4(uint32_t p) {
                  : "memory");
     return v;
 }
-IV_DEVICE float2 iv_load_shared2(uint32_t p) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(p) : "memory");
-    return v;
-}
-IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 /* ---- mbarriers ---------------------------------------------------------------------------------------------- */
 
@@ -174,27 +154,12 @@ IV_DEVICE void iv_tma_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar,
                  : "memory");
 }
 /* To the same place, and the same barrier, in every CTA of the mask. */
-IV_DEVICE void iv_tma_load_3d_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z,
-                                        uint16_t mask, uint64_t l2) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
-                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask), "l"(l2)
-                 : "memory");
-}
 IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w,
                                         uint16_t mask, uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(mask), "l"(l2)
                  : "memory");
-}
-/* A contiguous stretch: 16-byte aligned, a multiple of 16 bytes. */
-IV_DEVICE void iv_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint64_t l2) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(bar), "l"(l2)
-        : "memory");
 }
 IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros where it is not there */
     uint32_t bytes = there ? 16 : 0;
@@ -241,9 +206,6 @@ template <int COUNT> IV_DEVICE void iv_registers_give(void) {
 /* A barrier of some of the CTA's threads; 0 is __syncthreads's. */
 IV_DEVICE void iv_named_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-IV_DEVICE void iv_named_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* ---- wgmma -------------------------------------------------------------------------------------------------- */

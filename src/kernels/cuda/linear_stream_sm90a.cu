@@ -83,14 +83,6 @@ IV_DEVICE void store_cluster4(uint32_t address, const float *v) {
                  "f"(v[3])
                  : "memory");
 }
-IV_DEVICE float4 load_shared4(uint32_t address) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
 
 /* ---- a walk over a cluster's tiles -------------------------------------------------------------------------- */
 
@@ -274,7 +266,7 @@ IV_DEVICE float4 root_of(uint32_t nodes, int stride, int leaves) {
     float4 v[IV_LEAVES_MAX];
 #pragma unroll
     for (int i = 0; i < IV_LEAVES_MAX; i++)
-        v[i] = i < leaves ? load_shared4(nodes + i * stride) : make_float4(0, 0, 0, 0);
+        v[i] = i < leaves ? iv_load_shared4(nodes + i * stride) : make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int width = 1; width < IV_LEAVES_MAX; width *= 2)
 #pragma unroll

@@ -6,8 +6,8 @@
  * computed in order, in pairs: the even one into `a`, the odd one into `b`, b += a is a node of level 1; nodes wait for
  * their siblings in registers, the last level in shared memory where registers do not suffice. Where CTAs of a cluster
  * share the leaves of a tile, each has a subtree, and the roots are joined through the cluster's shared memory.
- * A wide CTA computes tile after tile; its roots go through shared memory to warps that make outputs of them while the
- * next tile is multiplied.
+ * A wide CTA computes tile after tile; the warps that have a root make its outputs themselves, between the first blocks
+ * of the next tile.
  *
  * A leaf that is no multiple of 64 long ends in zeros (its own dimension of the tensor maps): a step of zeros changes
  * no accumulator. */

@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/linear_wgmma_tile.cuh"
 
-template <iv_dtype TYPE> IV_DEVICE uint16_t iv_swiglu16(float gate, float up) {
-    return iv_round16(TYPE, iv_canon(__fmul_rn(v_silu(gate), up)));
-}
-
 /* x / d, rounded to nearest, where nothing on the way overflows or is subnormal: an approximate reciprocal, improved,
  * and two corrections by exact remainders. No branch, so that many are under way at once. */
 IV_DEVICE float iv_divide_plain(float x, float d) {
