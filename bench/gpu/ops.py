@@ -70,11 +70,12 @@ class RotateArgs(ctypes.Structure):
 
 class Sampling(ctypes.Structure):
     _fields_ = [("temperature", c_float), ("top_p", c_float), ("min_p", c_float), ("top_k", c_int32),
-                ("seed", c_uint64), ("position", c_uint64)]
+                ("seed", c_uint64), ("position", c_uint64), ("likely", c_int32), ("share", ctypes.c_bool)]
 
 
 class Sampled(ctypes.Structure):
-    _fields_ = [("token", c_int32), ("logprob", c_float), ("max", c_float), ("log_sum", c_float)]
+    _fields_ = [("token", c_int32), ("logprob", c_float), ("max", c_float), ("log_sum", c_float),
+                ("share_logprob", c_float)]
 
 
 MIRRORS = {"matrix": Matrix, "groups": Groups, "linear_args": LinearArgs, "linear_config": LinearConfig, "kv": KV,
@@ -95,7 +96,7 @@ SIGNATURES = {
     "attention_scratch": (c_size_t, P(AttentionShape), c_size_t, c_size_t, c_size_t),
     "rmsnorm": (c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_float, c_size_t, c_int, c_void_p, c_size_t, c_void_p),
     "rotate": (c_int, P(RotateArgs), c_void_p),
-    "sample": (c_int, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p),
+    "sample": (c_int, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "sample_scratch": (c_size_t, c_size_t, c_size_t),
 }
 
@@ -279,6 +280,6 @@ class Ops:
 
         def call(keep=(logits, sampling, out, scratch)):
             check(launch(logits.data_ptr(), rows, vocab, sampling.data_ptr(), scratch.data_ptr(), out.data_ptr(),
-                         stream()), "iv_gpu_sample")
+                         None, stream()), "iv_gpu_sample")
 
         return call, out[:, 0]

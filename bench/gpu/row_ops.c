@@ -22,7 +22,21 @@ enum {
     TURNS = 9,
     ROWS_MAX = 8192,
     SAMPLED_MAX = 256,
-    POSITIONS = 4096
+    POSITIONS = 4096,
+    SAMPLINGS = 9
+};
+
+/* Seed and position are each row's own. */
+static const iv_gpu_sampling samplings[SAMPLINGS] = {
+    {.temperature = 0.0f, .top_p = 1.0f},
+    {.temperature = 0.7f, .top_p = 1.0f},
+    {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}, /* Qwen3's own */
+    {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .share = true, .likely = 20},
+    {.temperature = 0.7f, .top_p = 1.0f, .share = true, .likely = 5},
+    {.temperature = 0.6f, .top_p = 0.95f},
+    {.temperature = 1.0f, .top_p = 0.95f}, /* of such logits: more than are sorted at once */
+    {.temperature = 0.7f, .top_p = 0.95f, .top_k = 1000},
+    {.temperature = 1.0f, .top_p = 1.0f, .top_k = 20000},
 };
 
 static void check(int code, const char *what) {
@@ -63,8 +77,9 @@ static struct {
     int32_t *ids, *positions, *expert_ids, *offsets, *slots;
     int64_t *kv_slots;
     uint64_t *bad;
-    iv_gpu_sampling *sampling[3];
+    iv_gpu_sampling *sampling[SAMPLINGS];
     iv_gpu_sampled *sampled;
+    iv_gpu_likely *likely;
 } at;
 
 static void prepare(size_t rows) {
@@ -78,6 +93,7 @@ static void prepare(size_t rows) {
     at.scratch = room(iv_gpu_sample_scratch(SAMPLED_MAX, VOCAB)), at.expert_ids = room(rows * K * 4);
     at.offsets = room((EXPERTS + 1) * 4), at.slots = room(rows * K * 4), at.bad = room(8);
     at.sampled = room(SAMPLED_MAX * sizeof *at.sampled);
+    at.likely = room(SAMPLED_MAX * IV_GPU_LIKELY_MAX * sizeof *at.likely);
     int32_t *ids = malloc(rows * 4), *positions = malloc(rows * 4);
     int64_t *slots = malloc(rows * 8);
     for (size_t i = 0; i < rows; i++)
@@ -87,11 +103,9 @@ static void prepare(size_t rows) {
     check(cudaMemcpy(at.ids, ids, rows * 4, cudaMemcpyHostToDevice), "copy");
     check(cudaMemcpy(at.positions, positions, rows * 4, cudaMemcpyHostToDevice), "copy");
     check(cudaMemcpy(at.kv_slots, slots, rows * 8, cudaMemcpyHostToDevice), "copy");
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < SAMPLINGS; kind++) {
         iv_gpu_sampling s[SAMPLED_MAX];
-        for (size_t i = 0; i < SAMPLED_MAX; i++)
-            s[i] =
-                (iv_gpu_sampling){kind ? 0.7f : 0.0f, kind == 2 ? 0.95f : 1.0f, 0.0f, kind == 2 ? 50 : 0, i, 1000 + i};
+        for (size_t i = 0; i < SAMPLED_MAX; i++) s[i] = samplings[kind], s[i].seed = i, s[i].position = 1000 + i;
         at.sampling[kind] = room(sizeof s);
         check(cudaMemcpy(at.sampling[kind], s, sizeof s, cudaMemcpyHostToDevice), "copy");
     }
@@ -133,11 +147,17 @@ static int combine(size_t rows, iv_gpu_stream s) {
     return iv_gpu_combine(&terms, first, 1, at.expert_ids, rows, K, MOE_HIDDEN, at.x, s);
 }
 static int sample_of(int kind, size_t rows, iv_gpu_stream s) {
-    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, s);
+    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, at.likely, s);
 }
 static int greedy(size_t rows, iv_gpu_stream s) { return sample_of(0, rows, s); }
 static int warm(size_t rows, iv_gpu_stream s) { return sample_of(1, rows, s); }
-static int filtered(size_t rows, iv_gpu_stream s) { return sample_of(2, rows, s); }
+static int qwen3(size_t rows, iv_gpu_stream s) { return sample_of(2, rows, s); }
+static int qwen3_told(size_t rows, iv_gpu_stream s) { return sample_of(3, rows, s); }
+static int warm_told(size_t rows, iv_gpu_stream s) { return sample_of(4, rows, s); }
+static int nucleus(size_t rows, iv_gpu_stream s) { return sample_of(5, rows, s); }
+static int wide_nucleus(size_t rows, iv_gpu_stream s) { return sample_of(6, rows, s); }
+static int thousand(size_t rows, iv_gpu_stream s) { return sample_of(7, rows, s); }
+static int many(size_t rows, iv_gpu_stream s) { return sample_of(8, rows, s); }
 
 static int by_value(const void *a, const void *b) {
     return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
@@ -178,7 +198,13 @@ int main(int argc, char **argv) {
                {"combine 8x2048", combine, (K + 2) * MOE_HIDDEN * 4},
                {"sample greedy", greedy, 0},
                {"sample t 0.7", warm, 0},
-               {"sample k50 p.95", filtered, 0}};
+               {"k20 p.95", qwen3, 0},
+               {"k20 p.95, told", qwen3_told, 0}, /* sampling log-probability, and the 20 likeliest */
+               {"t 0.7, told", warm_told, 0},
+               {"p.95 t 0.6", nucleus, 0},
+               {"p.95 t 1, wide", wide_nucleus, 0},
+               {"k1000 p.95", thousand, 0},
+               {"k20000", many, 0}};
     static const size_t sizes[] = {1, 8, 16, 64, 256, 1024, 8192};
     size_t most = argc > 1 ? strtoul(argv[1], NULL, 10) : ROWS_MAX;
     cudaStream_t s;

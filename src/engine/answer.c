@@ -158,6 +158,7 @@ static void note_seen(iv_sequence *s, int32_t token) {
 typedef struct measured_row {
     const float *logits;
     const iv_gpu_sampled *sampled; /* NULL, or sampled already */
+    const iv_gpu_likely *likely;   /* with `sampled` */
     size_t index;
     float max, log_sum; /* log softmax is (x - max) - log_sum */
 } measured_row;
@@ -180,6 +181,11 @@ static iv_status not_finite(size_t position, iv_error *err) {
 
 static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v, int wanted) {
     v->event.top_count = wanted > 0 ? (size_t)wanted : 0;
+    if (r->sampled) {
+        for (size_t i = 0; i < v->event.top_count; i++)
+            v->top[i] = (iv_logprob){.id = r->likely[i].id, .logprob = r->likely[i].logprob};
+        return;
+    }
     iv_top_logprobs(e->kernels, r->logits, (size_t)e->model->config.vocab_size, r->max, r->log_sum, v->top,
                     v->event.top_count);
 }
@@ -213,15 +219,16 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
 static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_item *item, size_t row, iv_error *err) {
     iv_sequence *s = item->sequence;
     measured_row r = {.logits = item->logits + row * (size_t)e->model->config.vocab_size, .index = row};
-    if (item->sampled) r.sampled = item->sampled + row;
+    if (item->sampled) r.sampled = item->sampled + row, r.likely = item->likely + row * IV_GPU_LIKELY_MAX;
     iv_event_slot *v = &item->events[item->event_count];
     v->sequence = s;
     v->event =
         (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed, .position = s->tokens.count};
     if (!measure(e, &r)) return not_finite(s->tokens.count, err);
     int32_t token = r.sampled ? r.sampled->token : 0;
-    float *logprob = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
-    if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, logprob, &token, err));
+    float *share = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
+    if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, share, &token, err));
+    if (r.sampled && share) *share = r.sampled->share_logprob;
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;
     if (!end) IV_TRY(check_over(e, sampler, s, &over, err));

@@ -88,6 +88,7 @@ typedef struct iv_step_item {
     bool samples;                  /* the last known token is computed: an answer begins or goes on */
     const float *logits;           /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
     const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
+    const iv_gpu_likely *likely;   /* [1 + draft][IV_GPU_LIKELY_MAX], with `sampled` */
     iv_event_slot *events;         /* [scored + rows_max]: those of the prompt first */
     size_t event_count;
     iv_finish finish;
@@ -144,6 +145,7 @@ struct iv_engine {
     bool *sample_here, *logits_too;                /* [logit_rows_max], as iv_batch */
     iv_gpu_sampling *row_sampling;                 /* [logit_rows_max] */
     iv_gpu_sampled *sampled;                       /* [logit_rows_max] */
+    iv_gpu_likely *likely;                         /* [logit_rows_max][IV_GPU_LIKELY_MAX] */
     size_t logit_rows_max;
 
     iv_event_slot *events; /* a ring: event_count from event_first on */

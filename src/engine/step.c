@@ -137,26 +137,28 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
     return count;
 }
 
-/* Does the device sample this sequence's rows? What needs the history is done here. */
+/* Does the device sample this sequence's rows? What needs the history or a constraint is done here. */
 static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
-    iv_gpu_sampling row = {.temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
-    if ((s->sampling_logprobs && p->temperature > 0.0f) || s->constraint) return false;
-    return e->gpu_model && p->bias_count == 0 && p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
-           p->frequency_penalty == 0.0f && iv_gpu_model_samples(&row);
+    return e->gpu_model && !s->constraint && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
+           p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f;
 }
+
+_Static_assert((int)IV_LOGPROBS_MAX <= (int)IV_GPU_LIKELY_MAX, "a GPU tells as many as a request may want");
 
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
     const iv_sampling *p = &s->sampling;
     e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;
-    e->logits_too[at] = s->kept_logits || s->logprobs > 0;
+    e->logits_too[at] = s->kept_logits;
     if (here)
         e->row_sampling[at] = (iv_gpu_sampling){.temperature = p->temperature,
                                                 .top_p = p->top_p,
                                                 .min_p = p->min_p,
                                                 .top_k = p->top_k,
                                                 .seed = p->seed,
-                                                .position = position};
+                                                .position = position,
+                                                .likely = s->logprobs > 0 ? s->logprobs : 0,
+                                                .share = s->sampling_logprobs};
 }
 
 /* The rows of a chunk, which begins with batch row `first`, that predict a prompt token whose log-probability is to be
@@ -199,6 +201,7 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
         size_t first = row - items[i].draft - 1;
         items[i].logits = e->logits + wanted * vocab;
         items[i].sampled = here ? e->sampled + wanted : NULL;
+        items[i].likely = e->likely + wanted * IV_GPU_LIKELY_MAX;
         for (size_t r = first; r < row; r++) want_row(e, s, wanted++, r, s->tokens.count + (r - first), here);
     }
     *b = (iv_batch){.ids = e->ids,
@@ -213,7 +216,8 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .sample_here = e->sample_here,
                     .logits_too = e->logits_too,
                     .sampling = e->row_sampling,
-                    .sampled = e->sampled};
+                    .sampled = e->sampled,
+                    .likely = e->likely};
 }
 
 typedef struct answering {

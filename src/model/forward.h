@@ -51,6 +51,7 @@ typedef struct iv_batch {
     const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
     const iv_gpu_sampling *sampling;      /* [logit_count] */
     iv_gpu_sampled *sampled;              /* [logit_count] */
+    iv_gpu_likely *likely; /* [logit_count][IV_GPU_LIKELY_MAX]: as many of the likeliest as `sampling` wants */
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */

@@ -39,7 +39,4 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
  * that a GPU is lost and no further step can run. */
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 
-/* Can the GPU sample a row with these parameters? */
-bool iv_gpu_model_samples(const iv_gpu_sampling *s);
-
 #endif

@@ -23,8 +23,3 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
     (void)g, (void)b;
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
-
-bool iv_gpu_model_samples(const iv_gpu_sampling *s) {
-    (void)s;
-    return false;
-}

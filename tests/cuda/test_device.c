@@ -238,6 +238,104 @@ static void all_positions(void **state) {
     free(rows[0]), free(rows[1]);
 }
 
+/* ---- what a GPU samples and tells itself --------------------------------------------------------------------- */
+
+enum { SAMPLED = 12 };
+
+/* Every filter, alone and together, log-probabilities of both kinds, and what the host does among them. */
+static void shape_sampled(const iv_engine *e, size_t i, size_t vocab, int32_t ids[64], iv_request *r) {
+    static const struct {
+        float temperature, top_p, min_p, penalty;
+        int32_t top_k;
+        int logprobs;
+        bool sampling_logprobs;
+    } shapes[SAMPLED] = {
+        {0.6f, 0.95f, 0.0f, 1.0f, 20, -1, false}, {0.6f, 0.95f, 0.0f, 1.0f, 20, 20, true},
+        {1.0f, 0.95f, 0.0f, 1.0f, 0, 5, true},    {1.0f, 1.0f, 0.1f, 1.0f, 0, 0, true},
+        {1.5f, 1.0f, 0.0f, 1.0f, 0, 1, true},     {0.0f, 1.0f, 0.0f, 1.0f, 0, 20, true},
+        {1.0f, 1.0f, 0.0f, 1.0f, 40, -1, true},   {5.0f, 0.999f, 0.001f, 1.0f, 500, 3, true},
+        {0.9f, 0.5f, 0.2f, 1.0f, 3, -1, true},    {0.6f, 0.95f, 0.0f, 1.2f, 20, 4, true},
+        {1.0f, 1.0f, 0.0f, 1.0f, 0, -1, true},    {9.0f, 0.9999999f, 0.0f, 1.0f, 0, 20, true},
+    };
+    rng g = {4000 + i};
+    for (size_t t = 0; t < 64; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+    iv_request_init(e, r);
+    r->ids = ids, r->id_count = 3 + 5 * i, r->max_tokens = 12, r->ignore_eos = true;
+    r->has_seed = true, r->seed = 99 + i, r->repetition_penalty = shapes[i].penalty;
+    r->temperature = shapes[i].temperature, r->top_p = shapes[i].top_p, r->min_p = shapes[i].min_p;
+    r->top_k = shapes[i].top_k, r->logprobs = shapes[i].logprobs, r->sampling_logprobs = shapes[i].sampling_logprobs;
+}
+
+static answer *sampled_by(const way *w) {
+    char dir[4200];
+    int32_t ids[SAMPLED][64];
+    iv_engine_info info;
+    iv_engine_options o = options_of(&cases[0], w, dir, sizeof dir);
+    o.max_num_seqs = SAMPLED;
+    iv_engine *e = open_with(&o);
+    iv_engine_get_info(e, &info);
+    answer *a = answers_new(SAMPLED);
+    for (size_t i = 0; i < SAMPLED; i++) {
+        iv_request r;
+        shape_sampled(e, i, info.vocab_size, ids[i], &r);
+        a[i].top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].top);
+        submit(e, &r, &a[i]);
+        if (w->alone) run_all(e, &a[i], 1);
+    }
+    if (!w->alone) run_all(e, a, SAMPLED);
+    iv_engine_close(e);
+    return a;
+}
+
+static void free_sampled(answer *a) {
+    for (size_t i = 0; i < SAMPLED; i++) free(a[i].top);
+    answers_free(a, SAMPLED);
+}
+
+static void compare_sampled(const answer *want, const answer *got) {
+    size_t shares = 0;
+    for (size_t i = 0; i < SAMPLED; i++) {
+        assert_same_answer("sampled", &want[i], &got[i]);
+        assert_int_equal(want[i].top_count, got[i].top_count);
+        for (size_t t = 0; t < want[i].count; t++) {
+            assert_memory_equal(want[i].top[t], got[i].top[t], want[i].top_count * sizeof(iv_logprob));
+            if (iv_bits(want[i].sampling_logprobs[t]) != iv_bits(got[i].sampling_logprobs[t]))
+                fail_msg("request %zu, token %zu: sampling log-probability: wanted %a, got %a", i, t,
+                         (double)want[i].sampling_logprobs[t], (double)got[i].sampling_logprobs[t]);
+            shares += want[i].sampling_logprobs[t] < 0.0f;
+        }
+    }
+    assert_true(shares > 20);
+}
+
+/* With a GPU against the CPU; without, the CPU's ways against each other. */
+static void filters_and_log_probabilities(void **state) {
+    (void)state;
+    static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, true, 1, 64}};
+    static const way gpu[] = {
+        {"cuda", false, false, 1, 512}, {"cuda", true, true, 1, 64}, {"cuda", false, false, 2, 100}};
+    bool has_gpu = wanted("cuda") && have_gpu();
+    if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
+    answer *want = sampled_by(&cpu[0]);
+    for (size_t k = 0; k < (has_gpu ? sizeof gpu / sizeof *gpu : 1); k++) {
+        if (has_gpu && gpu[k].ranks > 1) {
+            iv_engine *e = NULL;
+            iv_error err;
+            char dir[4200];
+            iv_engine_options o = options_of(&cases[0], &gpu[k], dir, sizeof dir);
+            if (iv_engine_open(&o, &e, &err) != IV_OK) {
+                printf("SKIPPED: %s\n", err.message);
+                continue;
+            }
+            iv_engine_close(e);
+        }
+        answer *got = sampled_by(has_gpu ? &gpu[k] : &cpu[1]);
+        compare_sampled(want, got);
+        free_sampled(got);
+    }
+    free_sampled(want);
+}
+
 /* What cannot be had is refused with a reason. */
 static void refusals(void **state) {
     (void)state;
@@ -269,6 +367,6 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_meet_the_h200s_digests),
                                        cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(all_positions),
-                                       cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(filters_and_log_probabilities), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,15 +8,67 @@ static void emulated_samples(void **state) {
     (void)state;
     rng r = rng_start("samples");
     static const size_t around[] = {1, 120, 255, 4096, 5000, 9000};
+    another_machine(&r, 20);
+    sample_trial(&r, 20000, 17, false); /* many rows: larger parts of each for a block */
     for (budget b = budget_of(5); has_time(&b);) {
         another_machine(&r, 20);
         sample_trial(&r, 1 + rng_below(&r, around[rng_below(&r, 6)]), 1 + rng_below(&r, 5), rng_below(&r, 10) == 0);
     }
-    printf("%zu rows compared, %zu left to the host\n", compared, left);
-    assert_true(compared > 0 && moved > 0);
+    report();
+}
+
+static void emulated_hard_rows(void **state) {
+    (void)state;
+    rng r = rng_start("hard rows");
+    many = compared = moved = shares = likely = 0;
+    for (size_t kind = 0; kind < HARD_ROWS; kind++) {
+        another_machine(&r, 20);
+        hard_trial(&r, kind, kind == HARD_ROWS - 1 ? 12000 : 4200 + rng_below(&r, 8000), HARD_FILTERS);
+    }
+    report();
+    assert_true(compared == HARD_ROWS * HARD_FILTERS && many > compared / 8);
+}
+
+/* Barriers that do not wait are seen in what a filtered row comes to. */
+static void planted_mistakes_are_caught(void **state) {
+    (void)state;
+    enum { N = 9000, RUNS = 12 };
+    rng r = rng_start("emulated control");
+    float *x = malloc(N * sizeof *x);
+    iv_gpu_sampling p = {
+        .temperature = 0.7f, .top_p = 0.9f, .top_k = 12, .seed = 5, .position = 9, .likely = 20, .share = true};
+    struct {
+        iv_gpu_sampled sampled;
+        iv_gpu_likely likely[IV_GPU_LIKELY_MAX];
+    } want, got;
+    hard_row(&r, 4, x, N);
+    float *gpu_x = gpu_copy(x, N * sizeof *x);
+    iv_gpu_sampling *gpu_p = gpu_copy(&p, sizeof p);
+    void *scratch = gpu_room(iv_gpu_sample_scratch(1, N));
+    iv_gpu_sampled *out = gpu_room(sizeof *out);
+    iv_gpu_likely *top = gpu_room(sizeof want.likely);
+    for (int planted = 0; planted < 2; planted++) {
+        size_t caught = 0;
+        for (int i = 0; i < RUNS; i++) {
+            another_machine(&r, 4);
+            emu_plant(planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT);
+            int e = iv_gpu_sample(gpu_x, 1, N, gpu_p, scratch, out, top, NULL);
+            if (!e) e = cudaDeviceSynchronize();
+            emu_plant(EMU_NO_FAULT);
+            GPU_OK(cudaMemcpy(&got.sampled, out, sizeof got.sampled, cudaMemcpyDeviceToHost));
+            GPU_OK(cudaMemcpy(got.likely, top, sizeof got.likely, cudaMemcpyDeviceToHost));
+            if (!planted && i == 0) want = got;
+            caught += e || memcmp(&want.sampled, &got.sampled, sizeof got.sampled) != 0 ||
+                      memcmp(want.likely, got.likely, sizeof got.likely) != 0;
+        }
+        printf("%s: %zu of %d runs differ\n", fault_names[planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT], caught, RUNS);
+        assert_true(planted ? caught > 0 : caught == 0);
+    }
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(out), cudaFree(top), free(x);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_samples), cmocka_unit_test(emulated_hard_rows),
+                                       cmocka_unit_test(planted_mistakes_are_caught)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
-/* Sampling on a GPU against the host's sampler: tokens, and the bits of their log-probabilities. */
+/* Sampling on a GPU against the host's sampler: tokens, the bits of their log-probabilities, and the likeliest. */
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
 #include "numerics/rows.h"
+#include "numerics/vec_scalar.h"
+#include "numerics/elementary.h"
 #include "sample/sampler.h"
 
 enum { VOCAB = 151936, ROWS = 70, SORTED = 4096 };
@@ -12,9 +14,11 @@ static float one_of(rng *r, const float *values, size_t n) { return values[rng_b
 static iv_gpu_sampling random_sampling(rng *r, size_t vocab) {
     iv_gpu_sampling p = {.seed = rng_next(r), .position = rng_below(r, 2) ? rng_below(r, 5000) : rng_next(r)};
     p.temperature = ONE_OF(r, 0.0f, 1.0f, 1.0f, 0.6f, 0.01f, 1e-4f, 2.5f, 100.0f);
-    p.top_p = ONE_OF(r, 1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.9999999f);
+    p.top_p = ONE_OF(r, 1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.9999999f, 0.99999f, 0.999f);
     p.min_p = ONE_OF(r, 0.0f, 0.0f, 0.05f, 0.5f, 1.0f, 1e-6f);
     p.top_k = (int32_t)(rng_below(r, 2) ? 0 : 1 + rng_below(r, rng_below(r, 2) ? 20 : 2 * vocab));
+    p.likely = rng_below(r, 3) ? 0 : (int32_t)(1 + rng_below(r, vocab < 20 ? vocab : 20));
+    p.share = rng_below(r, 2);
     return p;
 }
 
@@ -36,28 +40,23 @@ static void random_row(rng *r, float *x, size_t n) {
     if (kind == 7) x[rng_below(r, n)] = 30.0f;
 }
 
-/* More tokens might be kept than the GPU sorts: no promise then. */
-static bool may_be_left(const float *x, size_t vocab, const iv_gpu_sampling *p) {
+/* May more tokens be kept than the GPU sorts at once? By an estimate; such rows take another way there. */
+static bool keeps_many(const float *x, size_t vocab, const iv_gpu_sampling *p) {
     float max = x[0];
     for (size_t i = 1; i < vocab; i++) max = x[i] > max ? x[i] : max;
     bool top_k = p->top_k > 0 && (size_t)p->top_k < vocab;
     if (vocab <= SORTED || p->temperature == 0.0f || (!top_k && p->top_p >= 1.0f)) return false;
-    double total = 0;
+    double total = 0, depth = top_k ? 88.0 : -log(1.0 - p->top_p + 1e-9);
     for (size_t i = 0; i < vocab; i++) total += exp(((double)x[i] - max) / p->temperature);
-    for (double depth = 0.0625;; depth += 0.0625) { /* what lies in whole sixteenths */
-        size_t n = 0;
-        double sum = 0;
-        for (size_t i = 0; i < vocab; i++)
-            if (((double)x[i] - max) / p->temperature > -depth) n++, sum += exp(((double)x[i] - max) / p->temperature);
-        if (top_k ? n >= (size_t)p->top_k : sum >= p->top_p * total * 1.1) return n > SORTED;
-        if (n > SORTED || depth > 31.0) return true;
-    }
+    size_t n = 0;
+    for (size_t i = 0; i < vocab; i++) n += ((double)x[i] - max) / p->temperature > -depth;
+    return n > SORTED && (!top_k || p->top_k > SORTED) && total > SORTED / 4.0;
 }
 
-static size_t left, compared, moved;
+static size_t many, compared, moved, shares, likely;
 
 static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const iv_gpu_sampling *p,
-                        const iv_gpu_sampled *got) {
+                        const iv_gpu_sampled *got, const iv_gpu_likely *got_likely) {
     float max, log_sum;
     iv_ref_log_sum_exp(x, vocab, &max, &log_sum);
     assert_same_bits("max", &max, &got->max, 1, 4, true);
@@ -69,53 +68,191 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                      .top_k = p->top_k,
                      .repetition_penalty = 1.0f,
                      .seed = p->seed};
-    if (got->token < 0) {
-        if (!may_be_left(x, vocab, p))
-            fail_msg("left to the host: vocabulary %zu, temperature %g, top_p %g, top_k %d", vocab, p->temperature,
-                     p->top_p, p->top_k);
-        left++;
-        return;
-    }
-    int32_t token = iv_sample(s, k, &q, x, NULL, 0, p->position);
+    float share, *share_wanted = p->share ? &share : NULL;
+    int32_t token = iv_sample_with_logprob(s, k, &q, x, NULL, 0, p->position, share_wanted);
     if (token != got->token)
         fail_msg("token: wanted %d, got %d: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d, logits %g %g",
-                 token, got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token], x[got->token]);
+                 token, got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token],
+                 got->token < 0 ? NAN : x[got->token]);
     float logprob = (x[token] - max) - log_sum;
     assert_same_bits("logprob", &logprob, &got->logprob, 1, 4, false);
+    if (!p->share) share = 0.0f;
+    if (iv_bits(share) != iv_bits(got->share_logprob))
+        fail_msg("share: wanted %a, got %a: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d", share,
+                 got->share_logprob, vocab, p->temperature, p->top_p, p->min_p, p->top_k);
+    iv_logprob top[IV_GPU_LIKELY_MAX];
+    iv_top_logprobs(k, x, vocab, max, log_sum, top, (size_t)p->likely);
+    for (int i = 0; i < p->likely; i++) {
+        if (top[i].id != got_likely[i].id)
+            fail_msg("likeliest %d of %d: wanted %d, got %d: vocabulary %zu", i, p->likely, top[i].id, got_likely[i].id,
+                     vocab);
+        assert_same_bits("likeliest", &top[i].logprob, &got_likely[i].logprob, 1, 4, false);
+    }
     moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != token;
-    compared++;
+    compared++, many += keeps_many(x, vocab, p), shares += share != 0.0f, likely += p->likely > 0;
+}
+
+/* Samples rows that are there on the GPU, and compares. */
+static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p) {
+    iv_sampler s;
+    iv_error err;
+    ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
+    float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x);
+    iv_gpu_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
+    void *scratch = gpu_room(iv_gpu_sample_scratch(rows, vocab));
+    iv_gpu_sampled *gpu_out = gpu_room(rows * sizeof *gpu_out);
+    iv_gpu_likely *gpu_likely = gpu_room(rows * IV_GPU_LIKELY_MAX * sizeof *gpu_likely);
+    GPU_OK(iv_gpu_sample(gpu_x, rows, vocab, gpu_p, scratch, gpu_out, gpu_likely, NULL));
+    iv_gpu_sampled *out = host_copy(gpu_out, rows * sizeof *out);
+    iv_gpu_likely *top = host_copy(gpu_likely, rows * IV_GPU_LIKELY_MAX * sizeof *top);
+    for (size_t i = 0; i < rows; i++)
+        compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
+                    top + i * IV_GPU_LIKELY_MAX);
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out), cudaFree(gpu_likely);
+    iv_sampler_close(&s), free(out), free(top);
+}
+
+/* ---- where exactly a filter cuts --------------------------------------------------------------------------------- */
+
+typedef struct token_at {
+    float x;
+    int32_t id;
+} token_at;
+
+static int in_order(const void *a, const void *b) {
+    const token_at *p = a, *q = b;
+    return p->x != q->x ? (p->x < q->x) - (p->x > q->x) : (p->id > q->id) - (p->id < q->id);
+}
+
+/* Sorts a row and cuts it by the words of the law; returns how many top-k and top-p keep, *total of all they see. */
+static size_t cut_row(const float *x, size_t vocab, const iv_gpu_sampling *p, token_at *t, float *total) {
+    size_t k = p->top_k > 0 && (size_t)p->top_k < vocab ? (size_t)p->top_k : vocab;
+    float lanes[IV_ROW_LANES] = {0}, *e = calloc(vocab, sizeof *e);
+    for (size_t i = 0; i < vocab; i++) t[i] = (token_at){x[i] / p->temperature, (int32_t)i};
+    qsort(t, vocab, sizeof *t, in_order);
+    for (size_t i = 0; i < k; i++) e[t[i].id] = v_exp(t[i].x - t[0].x);
+    for (size_t i = 0; i < vocab; i++) lanes[i % IV_ROW_LANES] += e[i];
+    *total = iv_ref_fold_lanes(lanes);
+    double target = (double)p->top_p * (double)*total, sum = 0.0;
+    size_t kept = p->top_p < 1.0f ? 0 : k;
+    while (kept < k && sum < target) sum += (double)e[t[kept++].id];
+    free(e);
+    return kept > 0 ? kept : 1;
+}
+
+static size_t aimed;
+
+/* Finds a seed whose noise is so kind to the last token kept, or to the first dropped, that it wins if only it is
+ * kept: so the answer tells where the row was cut. */
+static void aim(rng *r, const float *x, size_t vocab, iv_gpu_sampling *p) {
+    token_at *t = malloc(vocab * sizeof *t);
+    float total, best = -INFINITY;
+    if (p->temperature > 0.0f && (p->top_p < 1.0f || (p->top_k > 0 && (size_t)p->top_k < vocab))) {
+        size_t kept = cut_row(x, vocab, p, t, &total);
+        if (kept < vocab && rng_below(r, 2)) kept++;
+        const token_at *c = &t[kept - 1];
+        float wanted = t[0].x - c->x + logf(total) + 2.0f;
+        for (size_t tries = 0; tries < 300000 && best < wanted && wanted < 23.0f; tries++) {
+            uint64_t seed = rng_next(r);
+            float g = iv_gumbel(seed, p->position, c->id);
+            if (g > best) best = g, p->seed = seed;
+        }
+        aimed += best >= wanted;
+    }
+    free(t);
 }
 
 static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
     float *x = malloc(rows * vocab * sizeof *x);
     iv_gpu_sampling p[ROWS];
-    iv_sampler s;
-    iv_error err;
-    ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
     for (size_t i = 0; i < rows; i++) {
         random_row(r, x + i * vocab, vocab);
         if (spoil) x[i * vocab + rng_below(r, vocab)] = ONE_OF(r, NAN, INFINITY, -INFINITY);
         if (spoil && i == 1)
             for (size_t j = 0; j < vocab; j++) x[i * vocab + j] = -INFINITY;
         p[i] = random_sampling(r, vocab);
+        if (!spoil && rng_below(r, 2)) aim(r, x + i * vocab, vocab, &p[i]);
     }
-    float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x);
-    iv_gpu_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
-    void *scratch = gpu_room(iv_gpu_sample_scratch(rows, vocab));
-    iv_gpu_sampled *gpu_out = gpu_room(rows * sizeof *gpu_out);
-    GPU_OK(iv_gpu_sample(gpu_x, rows, vocab, gpu_p, scratch, gpu_out, NULL));
-    iv_gpu_sampled *out = host_copy(gpu_out, rows * sizeof *out);
-    for (size_t i = 0; i < rows; i++)
-        compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i]);
-    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out);
-    iv_sampler_close(&s), free(out), free(x);
+    compare_rows(x, vocab, rows, p);
+    free(x);
+}
+
+/* ---- rows and parameters that are hard to filter -------------------------------------------------------------- */
+
+enum { HARD_ROWS = 10, HARD_FILTERS = 15 };
+
+static void hard_row(rng *r, size_t kind, float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float u = random_float(r, NORMAL) + random_float(r, NORMAL), way = (float)i / (float)n;
+        switch (kind) {
+        case 0: x[i] = 1.5f; break;                                        /* all tie */
+        case 1: x[i] = -10.0f * way; break;                                /* falling: all of the first in one group */
+        case 2: x[i] = 10.0f * way; break;                                 /* rising */
+        case 3: x[i] = u * 0.25f; break;                                   /* flat */
+        case 4: x[i] = u * 2.0f; break;                                    /* broad */
+        case 5: x[i] = (float)(i % 3 == 0) - (float)(i % 7 == 0); break;   /* a few values */
+        case 6: x[i] = i % 5 == 0 ? -30.0f * way * way : -INFINITY; break; /* most are forbidden */
+        case 7: x[i] = -14.0f - 0.5f * way; break;                         /* one above a wide tail */
+        case 8: x[i] = -19.0f - 30.0f * way + u * 0.01f; break;            /* so deep that doubles round its sum */
+        default: x[i] = -20.2f + u * 0.002f; break;                        /* the same, and of many */
+        }
+    }
+    if (kind >= 7) x[n / 3] = 0.0f;
+}
+
+static iv_gpu_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
+    static const struct {
+        float temperature, top_p, min_p;
+        int above; /* top_k is so much more than what is sorted at once, as far as the vocabulary has them; -1: as is */
+        int32_t top_k;
+    } filters[HARD_FILTERS] = {
+        {1.0f, 0.95f, 0.0f, -1, 0},        {1.0f, 0.9f, 0.0f, -1, 20},      {0.6f, 0.95f, 0.0f, -1, 20},
+        {0.6f, 0.99999f, 0.0f, -1, 0},     {1.3f, 0.9999999f, 0.0f, -1, 0}, {1.0f, 1.0f, 0.0f, 1, 0},
+        {0.9f, 1.0f, 0.3f, 3000, 0},       {1.0f, 0.5f, 0.0f, 2000, 0},     {1.0f, 0.9999999f, 0.0f, 4000, 0},
+        {1.0f, 1e-6f, 0.0f, -1, 0},        {1.0f, 0.7f, 0.5f, -1, 0},       {0.3f, 0.95f, 0.1f, -1, 300},
+        {100.0f, 0.9999999f, 0.0f, -1, 0}, {0.05f, 1.0f, 0.2f, -1, 0},      {1.0f, 1.0f, 0.0f, -1, 1},
+    };
+    int32_t most = (int32_t)vocab - 1, above = (int32_t)SORTED + filters[kind].above;
+    return (iv_gpu_sampling){.temperature = filters[kind].temperature,
+                             .top_p = filters[kind].top_p,
+                             .min_p = filters[kind].min_p,
+                             .top_k = filters[kind].above < 0 ? filters[kind].top_k
+                                      : above < most          ? above
+                                                              : most,
+                             .seed = rng_next(r),
+                             .position = rng_below(r, 9999),
+                             .likely = (int32_t)rng_below(r, IV_GPU_LIKELY_MAX + 1),
+                             .share = rng_below(r, 3) > 0};
+}
+
+/* One row under all those filters, in another order of rows each time. */
+static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
+    float *x = malloc(filters * vocab * sizeof *x);
+    iv_gpu_sampling p[HARD_FILTERS];
+    size_t first = rng_below(r, HARD_FILTERS);
+    hard_row(r, kind, x, vocab);
+    for (size_t i = 0; i < filters; i++) {
+        if (i) memcpy(x + i * vocab, x, vocab * sizeof *x);
+        p[i] = hard_filter(r, (first + i) % HARD_FILTERS, vocab);
+        aim(r, x, vocab, &p[i]);
+    }
+    compare_rows(x, vocab, filters, p);
+    free(x);
+}
+
+static void report(void) {
+    printf(
+        "%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
+        "another token in %zu; %zu aimed at a cut\n",
+        compared, many, shares, likely, moved, aimed);
+    assert_true(moved > 0 && shares > 0 && likely > 0);
 }
 
 static void samples(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("samples");
-    left = compared = moved = 0;
+    many = compared = moved = shares = likely = 0;
     for (size_t trial = 0; trial < trials(250, 5000); trial++) {
         static const size_t around[] = {1, 120, 255, 4096, 5000, 9000, 32000};
         size_t vocab = 1 + rng_below(&r, around[rng_below(&r, 7)]);
@@ -123,12 +260,25 @@ static void samples(void **state) {
     }
     sample_trial(&r, VOCAB, ROWS, false);
     sample_trial(&r, 262144, 5, false);
-    printf("%zu rows compared, %zu left to the host; the next position has another token in %zu\n", compared, left,
-           moved);
-    assert_true(compared > 100 && moved > 0);
+    report();
+    assert_true(compared > 100 && many > 0);
+}
+
+static void hard_rows(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("hard rows");
+    many = compared = moved = shares = likely = 0;
+    for (size_t kind = 0; kind < HARD_ROWS; kind++) {
+        hard_trial(&r, kind, 5000 + rng_below(&r, 5000), HARD_FILTERS);
+        hard_trial(&r, kind, 32768, HARD_FILTERS);
+        hard_trial(&r, kind, VOCAB, HARD_FILTERS);
+    }
+    report();
+    assert_true(compared == 3 * HARD_ROWS * HARD_FILTERS && many > compared / 8);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(hard_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,25 +224,35 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 
 /* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
 
+enum { IV_GPU_LIKELY_MAX = 20 };
+
 /* One row's parameters: those requests whose sampling the GPU does: no bias, no penalties. */
 typedef struct iv_gpu_sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint64_t seed, position;
+    int32_t likely; /* how many of the likeliest tokens are wanted: at most IV_GPU_LIKELY_MAX */
+    bool share;     /* share_logprob is wanted */
 } iv_gpu_sampling;
 
-/* A row that top_k or top_p filter to more tokens than the GPU sorts (4096, by an estimate from above that depends on
- * the row alone) has token -1 and logprob 0: the host samples it. */
 typedef struct iv_gpu_sampled {
     int32_t token;
-    float logprob;      /* of the token */
-    float max, log_sum; /* log softmax is (x - max) - log_sum; a log_sum outside [0, 1e30) fails the request */
+    float logprob;       /* of the token */
+    float max, log_sum;  /* log softmax is (x - max) - log_sum; a log_sum outside [0, 1e30) fails the request */
+    float share_logprob; /* of the token among the kept ones (10.7); 0 where none is wanted */
 } iv_gpu_sampled;
 
+/* One of the likeliest tokens of a row's logits (10.7). */
+typedef struct iv_gpu_likely {
+    int32_t id;
+    float logprob;
+} iv_gpu_likely;
+
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. */
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. likely [rows][IV_GPU_LIKELY_MAX]: of a
+ * row that wants n of them, min(n, vocab) are written; may be NULL where no row wants any. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
-                  iv_gpu_sampled *out, iv_gpu_stream stream);
+                  iv_gpu_sampled *out, iv_gpu_likely *likely, iv_gpu_stream stream);
 
 /* ---- ranks (join.cu) ------------------------------------------------------------------------------------- */
 

@@ -172,6 +172,7 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
     if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
     if (!code) code = cudaHostAlloc((void **)&g->sampled, logits * sizeof *g->sampled, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->likely, logits * IV_GPU_LIKELY_MAX * sizeof *g->likely, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
     if (!code) code = cudaHostAlloc((void **)&g->failed, 64, flags);
     IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
@@ -250,6 +251,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     iv_gpu_stop_threads(g);
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
+    cudaFreeHost(g->likely);
     cudaFreeHost(g->failed);
     cudaGetLastError();
     free(g->spans);

@@ -49,6 +49,7 @@ typedef struct gpu_rank {
     int32_t *expert_ids, *offsets, *expert_slots;
     unsigned char *linear_scratch, *attention_scratch, *sample_scratch;
     iv_gpu_sampled *sampled;
+    iv_gpu_likely *likely; /* [][IV_GPU_LIKELY_MAX] */
     uint64_t *bad;
     uint32_t *flags;
     unsigned char *inputs; /* [inputs_bytes] */
@@ -71,7 +72,7 @@ typedef struct gpu_rank {
 typedef struct gpu_step {
     size_t rows, picks; /* launched: with padding */
     size_t true_rows, true_picks, spans;
-    bool decode, graph;
+    bool decode, graph, likely; /* likely: some row wants its likeliest tokens */
     input_offsets at;
     size_t input_bytes, table_count;
 } gpu_step;
@@ -88,6 +89,7 @@ struct iv_gpu_model {
     unsigned char *inputs;
     uint32_t *tables;
     iv_gpu_sampled *sampled;
+    iv_gpu_likely *likely;
     uint64_t *bad;
     uint32_t *failed;
     iv_gpu_span *spans; /* ordinary memory: what the plan is made of */

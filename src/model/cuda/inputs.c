@@ -67,6 +67,7 @@ static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
         bool here = i < b->logit_count && b->sample_here && b->sample_here[i];
         pick[i] = i < b->logit_count ? (int32_t)b->logit_rows[i] : 0;
         sampling[i] = here ? b->sampling[i] : (iv_gpu_sampling){.top_p = 1.0f};
+        g->step.likely = g->step.likely || sampling[i].likely > 0;
     }
 }
 

@@ -302,7 +302,7 @@ static int logits_block(const step *t, bool normed) {
     if (r->rank == 0)
         TRY("sampling",
             iv_gpu_sample(r->logits, picks, vocab, (const iv_gpu_sampling *)(void *)(r->inputs + t->s->at.sampling),
-                          r->sample_scratch, r->sampled, r->stream));
+                          r->sample_scratch, r->sampled, r->likely, r->stream));
     return 0;
 }
 

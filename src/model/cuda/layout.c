@@ -82,6 +82,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
         carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), share->heads ? 1 : 0);
     r->sample_scratch = carve(&v, r->rank == 0 ? iv_gpu_sample_scratch(logits, vocab) : 0, 1);
     r->sampled = carve(&v, logits, sizeof *r->sampled);
+    r->likely = carve(&v, logits * IV_GPU_LIKELY_MAX, sizeof *r->likely);
     r->bad = carve(&v, 1, sizeof *r->bad);
     r->flags = carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
     r->inputs = carve(&v, g->inputs_capacity, 1);

@@ -21,8 +21,11 @@ static int copy_inputs(gpu_rank *r) {
 static int copy_results(gpu_rank *r) {
     iv_gpu_model *g = r->g;
     int code = cudaMemcpyAsync(&g->bad[r->rank], r->bad, sizeof *r->bad, cudaMemcpyDeviceToHost, r->stream);
-    if (code || r->rank != 0 || g->step.true_picks == 0) return code;
-    return cudaMemcpyAsync(g->sampled, r->sampled, g->step.true_picks * sizeof *r->sampled, cudaMemcpyDeviceToHost,
+    size_t picks = g->step.true_picks;
+    if (code || r->rank != 0 || picks == 0) return code;
+    code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
+    if (code || !g->step.likely) return code;
+    return cudaMemcpyAsync(g->likely, r->likely, picks * IV_GPU_LIKELY_MAX * sizeof *r->likely, cudaMemcpyDeviceToHost,
                            r->stream);
 }
 
@@ -165,6 +168,9 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     for (size_t i = 0; i < b->logit_count; i++) {
         bool here = b->sample_here && b->sample_here[i];
         if (here) b->sampled[i] = g->sampled[i];
+        if (here && b->sampling[i].likely > 0)
+            memcpy(b->likely + i * IV_GPU_LIKELY_MAX, g->likely + i * IV_GPU_LIKELY_MAX,
+                   (size_t)b->sampling[i].likely * sizeof *b->likely);
         if (here && !(b->logits_too && b->logits_too[i])) continue;
         any = true;
         IV_TRY(iv_gpu_check(r->gpu,
@@ -206,8 +212,4 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
     if (status == IV_OK) status = take_logits(g, b, err);
     if (status != IV_OK) g->lost = true, g->why = *err;
     return status;
-}
-
-bool iv_gpu_model_samples(const iv_gpu_sampling *s) {
-    return s->top_k == 0 && !(s->top_p < 1.0f); /* the filters that sort are the host's */
 }
