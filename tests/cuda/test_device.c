@@ -368,7 +368,7 @@ static void shape_scored(const iv_engine *e, size_t i, size_t vocab, int32_t ids
     r->logprobs = scored[i].logprobs;
 }
 
-/* Every prompt once without scores, and the page that the prefix cache has then; then all that is asked for. */
+/* Every prompt once without scores, so that the prefix cache has its pages; then all that is asked for. */
 static answer *scored_by(const iv_engine_options *o, bool alone) {
     static int32_t ids[SCORED][SCORED_PROMPT];
     iv_engine_info info;
