@@ -177,7 +177,8 @@ class Queue:
         lines = [f"{len(self.options.gpu_ids)} {self.options.device}, {self.now():.0f} s"]
         for run in self.runs.values():
             took = f"{run.seconds:6.0f} s" if run.seconds else "        "
-            why = f": {run.text}" if run.state == "not run" else ""
+            skips = run.text.count("SKIPPED")
+            why = f": {run.text}" if run.state == "not run" else f" ({skips} skips inside)" if skips else ""
             lines.append(f"{took} (of {run.part.limit:3d})  {run.part.name:28} {run.state}{why}")
         return "\n".join(lines)
 
@@ -250,7 +251,7 @@ def arguments():
     parser.add_argument("out", help="folder for records.jsonl and log")
     parser.add_argument("--peers", default="none", help="folder of the peers' sources (README.md)")
     parser.add_argument("--shared", default=os.environ.get("INVAR_SHARED"), help="material not in the repository")
-    parser.add_argument("--only", metavar="REGEX", help="parts whose name has this; sanitizers run only if it is given")
+    parser.add_argument("--only", metavar="REGEX", help="parts whose name has this; sanitizers run only if it says sanitize")
     parser.add_argument("--skip", metavar="REGEX", help="but not these")
     parser.add_argument("--gpus", type=int, help="how many; else all")
     parser.add_argument("--seconds", type=int, default=570, help="of the whole run (570)")
@@ -263,10 +264,11 @@ def choose_parts(options):
     setting = Setting(build=os.path.abspath(options.build), peers=os.path.abspath(options.peers),
                       shared=options.shared and os.path.abspath(options.shared), gpus=len(options.gpu_ids),
                       cpu=options.device == "cpu", assume_all=options.dry_run and not nvidia_smi("name"))
-    parts = [p for p in table(setting) if (re.search(options.only, p.name) if options.only else p.group != "sanitize")]
+    only = options.only or ""
+    parts = [p for p in table(setting) if re.search(only, p.name) and (p.group != "sanitize" or p.group in only)]
     parts = [p for p in parts if not (options.skip and re.search(options.skip, p.name))]
     if not parts:
-        sys.exit(f"all.py: no part's name has '{options.only}'")
+        sys.exit(f"all.py: no part has a name with '{only}'")
     return parts
 
 

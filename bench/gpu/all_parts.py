@@ -100,7 +100,7 @@ def verify(s, add):
         more = {"missing": f"{path} is not here (--shared)" if absent else "", "excused": absent}
         command = [s.program("invar"), "verify", path, "--device", s.device]
         few = ["--axes", "batch,chunk", "--combinations", "1"] if s.cpu else []
-        add(f"verify {name}", 1, 15, 60, command + few, **more)
+        add(f"verify {name}", 1, 15, 90, command + few, **more)
         if sizes:  # graphs and none, batches and chunks on several GPUs
             axes = ["--axes", "tp,device,batch,chunk", "--tp-sizes", sizes, "--batch-sizes", "5", "--chunk-sizes", "61"]
             axes += ["--combinations", "1" if s.cpu else "4"]
@@ -135,10 +135,10 @@ def figures(s):
             part.missing, part.excused = "PyTorch is not here", True
         parts.append(part)
 
-    linear = script("linear.py") + ["--ops", s.ops, "--peers", s.peers]
-    add("linear", 1, 90, 150, linear + ["--compile"], linear + ["--json", "{records}"], torch=True)
-    linear.append("--figure8")
-    add("figure8", 1, 90, 170, linear + ["--compile"], linear + ["--turns", "5", "--json", "{records}"], torch=True)
+    for title, more in (("linear", []), ("figure8", ["--figure8", "--turns", "5"])):
+        command = script("linear.py") + ["--ops", s.ops, "--peers", s.peers] + more
+        compiling = [command + ["--compile"]] if s.assume_all or os.path.isdir(s.peers) else []
+        add(title, 1, 90, 170, *compiling, command + ["--json", "{records}"], torch=True)
     add("components", 1, 50, 110, script("components.py") +
         ["--ops", s.ops, "--peers", s.peers, "--json", "{records}"], torch=True)
     add("attention", 1, 25, 60, script("attention_peers.py") + [s.ops, "decode", "prefill", "--json", "{records}"],
