@@ -22,16 +22,24 @@ static inline uint64_t rng_next(rng *r) { /* splitmix64 (Steele, Lea, Flood 2014
 
 static inline size_t rng_below(rng *r, size_t n) { return (size_t)(rng_next(r) % n); }
 
-/* INVAR_TEST_SEED repeats a run; otherwise the clock. Printed either way. */
+/* INVAR_TEST_SHORT=1: a tenth of the shapes, the smaller ones, for tools that slow a GPU down a hundredfold. */
+static inline bool short_run(void) { return getenv("INVAR_TEST_SHORT") != NULL; }
+
+/* INVAR_TEST_SEED repeats a run; otherwise the clock. Printed either way, and that the run is a short one. */
 static inline rng rng_start(const char *test) {
     const char *text = getenv("INVAR_TEST_SEED");
     rng r = {text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid()};
-    printf("%s: INVAR_TEST_SEED=%llu\n", test, (unsigned long long)r.s);
+    printf("%s: INVAR_TEST_SEED=%llu%s\n", test, (unsigned long long)r.s,
+           short_run() ? ", INVAR_TEST_SHORT: a tenth of the shapes" : "");
     return r;
 }
 
 /* How many random shapes a test tries: ./run test, and ./run test --long. */
-static inline size_t trials(size_t usual, size_t longest) { return getenv("INVAR_TEST_LONG") ? longest : usual; }
+static inline size_t trials(size_t usual, size_t longest) {
+    size_t few = usual < 30 ? 3 : usual / 10;
+    if (short_run()) return few < usual ? few : usual;
+    return getenv("INVAR_TEST_LONG") ? longest : usual;
+}
 
 typedef enum family { NORMAL, WIDE, SUBNORMAL, CANCEL, SPARSE, SPECIAL, FAMILIES } family;
 

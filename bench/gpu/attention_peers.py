@@ -2,8 +2,8 @@
 and what it makes of the machine. Launches stand in CUDA graphs, over enough sets of inputs that keys come from memory;
 medians; the two alternate. "alone": with a node between launches, so that none begins under the one before.
 
-Usage: attention_peers.py LIBRARY [decode] [prefill] [quick]
-LIBRARY: attention_shim.c and the objects of src/kernels/cuda/attention*, as a shared object."""
+Usage: attention_peers.py LIBRARY [decode] [prefill] [quick] [--json FILE]
+LIBRARY: libinvar_gpu_ops.so, or attention_shim.c and the objects of src/kernels/cuda/attention*, as a shared object."""
 import ctypes
 import math
 import statistics
@@ -11,6 +11,8 @@ import sys
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import measure
 
 HEADS, KV_HEADS, BLOCK = 32, 8, 64
 
@@ -86,7 +88,7 @@ def time_graphs(graphs, launches, repeats):
     return [statistics.median(t) for t in times]
 
 
-def case(lib, batch, rows, context, dim):
+def case(lib, records, batch, rows, context, dim):
     bytes_each = 2 * batch * KV_HEADS * context * dim * 2
     sets = max(1, min(16, math.ceil(200e6 / bytes_each))) if rows == 1 else 1
     data, check = [], None
@@ -135,6 +137,9 @@ def case(lib, batch, rows, context, dim):
     more = f"   alone {t[2] - t[4]:.1f} [{t[3] - t[4]:.1f}]" if len(t) > 2 else ""
     print(f"batch {batch:3d} rows {rows:5d} context {context:6d} dim {dim:3d}: {t[0]:9.1f} us [{t[1]:9.1f}] "
           f"{rate[0]:7.2f} [{rate[1]:7.2f}] {unit}  x{t[1] / t[0]:.3f}  off by {check:.1e}{more}", flush=True)
+    for method, us in (("invar", t[0]), ("cudnn", t[1])):
+        records.add({"bench": "attention", "method": method, "what": "decode" if rows == 1 else "prefill",
+                     "batch": batch, "context": context, "dim": dim, "us": round(us, 2)})
 
 
 def main():
@@ -142,6 +147,7 @@ def main():
     for f in (lib.shim_scratch, lib.shim_plan_bytes, lib.shim_plan):
         f.restype = ctypes.c_size_t
     what, quick = sys.argv[2:], "quick" in sys.argv
+    records = measure.Records(what[what.index("--json") + 1] if "--json" in what else None)
     peer = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {peer}; cuDNN in []")
     decode = [(1, 1024, 128), (1, 8192, 128), (1, 32768, 128), (16, 2048, 128), (64, 1024, 128), (64, 8192, 128),
@@ -151,10 +157,10 @@ def main():
         decode, prefill = [decode[i] for i in (0, 1, 5)], prefill[:2]
     if "decode" in what:
         for batch, context, dim in decode:
-            case(lib, batch, 1, context, dim)
+            case(lib, records, batch, 1, context, dim)
     if "prefill" in what:
         for rows, dim in prefill:
-            case(lib, 1, rows, rows, dim)
+            case(lib, records, 1, rows, rows, dim)
 
 
 if __name__ == "__main__":

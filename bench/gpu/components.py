@@ -5,7 +5,9 @@
 
 Each op runs alone, many times over in one CUDA graph on rotating inputs; a part's figure is the sum of its ops times how
 often a step has them. Results are compared first, so that no op is timed that does something else. PyTorch's linear
-layers are cuBLAS, its attention cuDNN (else flash); it keeps the residual in 16 bits, we in 32.
+layers are cuBLAS, its attention cuDNN (else flash); it keeps the residual in 16 bits, we in 32. With --peers DIR
+(linear.py says what is in it) linear layers are also BIO's, and as the paper has them: BIO's, but TBIK's where ranks
+would share K (out, down).
 """
 
 import argparse
@@ -16,12 +18,14 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import sdpa_kernel
 
+import linear as linear_bench
 import measure
 import ops as gpu_ops
 import torch_loop
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = gpu_ops.ATTENTION_BLOCK
+METHODS = {"invar": "invar", "torch plain": "PyTorch", "bio": "BIO", "tbik": "TBIK"}
 
 
 def random(*shape, dtype=torch.bfloat16, scale=1.0):
@@ -38,8 +42,9 @@ def same(what, ours, theirs, limit=0.03):
 class Step:
     """`batch` sequences of `rows` rows each that end at `context`."""
 
-    def __init__(self, name, shape, ops, batch, rows, context):
-        self.name, self.shape, self.ops, self.batch, self.rows, self.context = name, shape, ops, batch, rows, context
+    def __init__(self, name, shape, ops, peers, batch, rows, context):
+        self.name, self.shape, self.ops, self.peers = name, shape, ops, peers
+        self.batch, self.rows, self.context = batch, rows, context
         self.count = batch * rows  # rows of all
 
     def times(self, sets_bytes):
@@ -47,8 +52,19 @@ class Step:
 
     # Each part: {method: [calls]}. Calls of one method over sets of inputs.
 
+    def peers_of(self, epilogue):
+        """{method: y = f(x, w)} of a layer."""
+        found = {"torch plain": functional.linear}
+        if "bio" in self.peers:
+            found["bio"] = lambda x, w, f=self.peers["bio"]: f(x, w.t())
+        if "tbik" in self.peers and (epilogue == "residual" or "bio" in found):
+            f = self.peers["tbik" if epilogue == "residual" else "bio"]
+            found["tbik"] = lambda x, w, f=f: f(x, w.t())
+        return found
+
     def linear(self, k, n, epilogue, rows=None):
-        ours, theirs, rows = [], [], rows or self.count
+        ours, rows, peers = [], rows or self.count, self.peers_of(epilogue)
+        theirs = {method: [] for method in peers}
         for i in range(self.times((n + rows) * k * 2)):
             x, w = random(rows, k), random(n, k, scale=0.02)
             swiglu = epilogue == "swiglu"
@@ -57,18 +73,20 @@ class Step:
             if i == 0 and not swiglu:
                 ours[0]()
                 same("linear", out[:64], functional.linear(x[:64].float(), w.float()))
-            if swiglu:
-                def call(x=x, w=w):
-                    gate, up = functional.linear(x, w).chunk(2, -1)
-                    return functional.silu(gate) * up
-            elif epilogue == "residual":
-                def call(x=x, w=w, residual=random(rows, n)):
-                    return residual.add_(functional.linear(x, w))
-            else:
-                def call(x=x, w=w):
-                    return functional.linear(x, w)
-            theirs.append(call)
-        return {"invar": ours, "torch plain": theirs}
+            residual = random(rows, n) if epilogue == "residual" else None
+            for method, f in peers.items():
+                if swiglu:
+                    def call(x=x, w=w, f=f):
+                        gate, up = f(x, w).chunk(2, -1)
+                        return functional.silu(gate) * up
+                elif residual is not None:
+                    def call(x=x, w=w, f=f, residual=residual):
+                        return residual.add_(f(x, w))
+                else:
+                    def call(x=x, w=w, f=f):
+                        return f(x, w)
+                theirs[method].append(call)
+        return {"invar": ours, **theirs}
 
     def norm(self):
         ours, theirs, s = [], [], self.shape
@@ -170,6 +188,10 @@ class Step:
                 "sampling": [(self.sample, 1)]}
 
 
+def shown(ms):
+    return "-" if ms is None or math.isnan(ms) else f"{ms:.3f}"
+
+
 def measure_step(step, records, turns):
     rows, sums = [], {}
     for part, listed in step.parts().items():
@@ -181,7 +203,7 @@ def measure_step(step, records, turns):
             except Exception as problem:
                 measure.missing(f"{step.name}: {part}", problem)
                 taken = {}
-            for method in ("invar", "torch plain"):
+            for method in METHODS:
                 us = taken.get(method)
                 total[method] = math.nan if us is None else total.get(method, 0.0) + us * often / 1e3
             torch.cuda.empty_cache()
@@ -190,14 +212,15 @@ def measure_step(step, records, turns):
             if not math.isnan(ms):
                 records.add({"bench": "component", "method": method, "step": step.name, "component": part,
                              "ms": round(ms, 4)})
-        rows.append([step.name, part] + [f"{total.get(m, math.nan):.3f}" for m in ("invar", "torch plain")])
-    rows.append([step.name, "all"] + [f"{sums.get(m, math.nan):.3f}" for m in ("invar", "torch plain")])
+        rows.append([step.name, part] + [shown(total.get(m)) for m in METHODS])
+    rows.append([step.name, "all"] + [shown(sums.get(m)) for m in METHODS])
     return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", required=True, help="libinvar_gpu_ops.so")
+    parser.add_argument("--peers", help="folder of the peers' sources")
     parser.add_argument("--model", default=os.path.join(HERE, "configs", "qwen3-8b"))
     parser.add_argument("--decode", type=lambda s: [int(b) for b in s.split(",") if b], default=[1, 64, 256])
     parser.add_argument("--context", type=int, default=1024)
@@ -206,17 +229,18 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     records = measure.Records(options.json)
-    shape, ops = torch_loop.Shape(options.model), gpu_ops.Ops(options.ops)
-    steps = [Step(f"decode, batch {b}", shape, ops, b, 1, options.context) for b in options.decode]
+    shape = torch_loop.Shape(options.model)
+    ops, peers = linear_bench.load(options)
+    steps = [Step(f"decode, batch {b}", shape, ops, peers, b, 1, options.context) for b in options.decode]
     if options.prefill:
-        steps.append(Step(f"prefill of {options.prefill}", shape, ops, 1, options.prefill, options.prefill))
+        steps.append(Step(f"prefill of {options.prefill}", shape, ops, peers, 1, options.prefill, options.prefill))
     measure.warm_up()
     rows = []
     with torch.no_grad():
         for step in steps:
             rows += measure_step(step, records, options.turns)
     print(f"\nms a step, {options.context} tokens of context\n")
-    measure.table(["step", "part", "invar", "PyTorch"], rows)
+    measure.table(["step", "part"] + list(METHODS.values()), rows)
 
 
 if __name__ == "__main__":

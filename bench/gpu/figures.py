@@ -8,12 +8,15 @@ ones of the same point, so the files of several runs may be given together. A pi
 for it, and what it lacks is said:
 
     gpu_linear.svg     the paper's Figure 8: {"bench": "linear", "shape": "figure8", "type", "m", "tflops"}
-    gpu_latency.svg    Figure 9: {"bench": "latency", "input", "output", "batch", "gpus", "seconds"}
+    gpu_latency.svg    Figure 9: {"bench": "latency", "model", "input", "output", "batch", "gpus", "seconds"}, of the most
+                       GPUs there are records of
     gpu_allreduce.svg  Figure 11: {"bench": "allreduce", "gpus", "m", "hidden", "us"}
     gpu_components.svg Figure 12: {"bench": "component", "component", "ms"}
     gpu_layers.svg     layers of Qwen3-8B: {"bench": "linear", "shape", "m", "us"}
-    gpu_attention.svg  {"bench": "attention", "what": "prefill" or "decode", "batch", "context", "us"}
-    gpu_model.svg      steps of a model: {"bench": "model", "what", "batch", "rows", "context", "gpus", "ms"}
+    gpu_attention.svg  {"bench": "attention", "what": "prefill" or "decode", "batch", "context", "dim", "us"}
+    gpu_model.svg      steps of Qwen3-8B: {"bench": "model", "model", "what", "batch", "rows", "context", "gpus", "ms"}
+    gpu_models.svg     the same of all other models
+    gpu_serve.svg      what comes through HTTP: {"bench": "serve", "model", "gpus", "streams", "tokens_per_s"}
 
 Plain Python: it needs nothing but this folder.
 """
@@ -29,7 +32,8 @@ from svg import Chart, Panel
 METHODS = {"cublas": ("cuBLAS", 1), "nccl": ("NCCL", 1), "cudnn": ("cuDNN", 1), "vanilla": ("vanilla", 1),
            "vanilla-blas": ("vanilla (cuBLAS)", 1),
            "bio": ("BIO", 4), "tbik": ("TBIK", 3), "flash": ("flash", 4), "torch plain": ("PyTorch", 5),
-           "torch compiled": ("PyTorch, compiled", 3), "invar": ("invar", 0)}
+           "torch compiled": ("PyTorch, compiled", 3), "engine alone": ("engine alone", 5),
+           "over HTTP": ("over HTTP", 0), "invar": ("invar", 0)}
 NAMES = {method: name for method, (name, _) in METHODS.items()}
 COLOURS = {method: colour for method, (_, colour) in METHODS.items()}
 TYPE_NOTES = {"float32": "float32 (BIO, TBIK: TF32)"}
@@ -65,6 +69,10 @@ def lines(records, x, y):
     return {method: sorted(points.items()) for method, points in gather(records, lambda r: r[x], y).items()}
 
 
+def gpus_of(count):
+    return f"{count} GPU" + "s" * (count != 1)
+
+
 def distinct(records, field):
     return list(dict.fromkeys(r[field] for r in records))
 
@@ -88,14 +96,16 @@ def layers(records):
 
 def latency(records):
     chosen = [r for r in records if r["bench"] == "latency"]
+    if chosen:  # one model, one number of GPUs, one batch: the largest
+        most = max((r["gpus"], r["batch"], r["model"]) for r in chosen)
+        chosen = [r for r in chosen if (r["gpus"], r["batch"], r["model"]) == most]
     panels = []
     for output in sorted(set(distinct(chosen, "output"))):
         of_output = sorted((r for r in chosen if r["output"] == output), key=lambda r: r["input"])
         panels.append(Panel(f"{output} tokens written", "s", gather(of_output, lambda r: str(r["input"]), "seconds"),
                             kind="bars", x_name="tokens read"))
     first = chosen[0] if chosen else {}
-    return (f"Latency of {first.get('model', 'Qwen3-8B')}, {first.get('gpus', '?')} GPUs, "
-            f"{first.get('batch', '?')} sequences"), panels
+    return f"Latency of {first.get('model')}, {gpus_of(first.get('gpus'))}, {first.get('batch')} sequences at once", panels
 
 
 def allreduce(records):
@@ -110,36 +120,59 @@ def components(records):
     panels = []
     for step in dict.fromkeys(r.get("step", "") for r in chosen):
         of_step = [r for r in chosen if r.get("step", "") == step]
-        panels.append(Panel(step, "ms", gather(of_step, lambda r: r["component"].replace(" ", "\n"), "ms"),
-                            kind="bars"))
+        for r in of_step:
+            r["group"] = r["component"].replace(" ", "\n")
+        panels.append(Panel(step, "ms", gather(of_step, lambda r: r["group"], "ms"), kind="bars",
+                            groups=distinct(of_step, "group")))
     return "What the parts of a step cost", panels
 
 
 def attention(records):
-    chosen = [r for r in records if r["bench"] == "attention"]
+    chosen = [r for r in records if r["bench"] == "attention" and r.get("dim", 128) == 128]
     panels = []
     for what, batch in dict.fromkeys((r["what"], r["batch"]) for r in chosen):
         of_panel = [r for r in chosen if (r["what"], r["batch"]) == (what, batch)]
+        if len(set(distinct(of_panel, "context"))) == 1:
+            continue  # no line
         panels.append(Panel(f"{what}, batch {batch}", "us", lines(of_panel, "context", "us"), x_name="context",
                             log_y=True))
     return "Attention, 32 query and 8 KV heads of 128", panels
 
 
 def model(records):
-    chosen = [r for r in records if r["bench"] == "model"]
-    panels = []
-    for name, gpus in dict.fromkeys((r["model"], r["gpus"]) for r in chosen):
+    return "Steps of Qwen3-8B", step_panels(records, lambda name: name == "qwen3-8b")
+
+
+def models(records):
+    return "Steps of other models", step_panels(records, lambda name: name != "qwen3-8b")
+
+
+def step_panels(records, wanted):
+    chosen, panels = [r for r in records if r["bench"] == "model" and wanted(r["model"])], []
+    for name, gpus in sorted(set((r["model"], r["gpus"]) for r in chosen)):
         for what in ("decode", "prefill"):
             of_panel = [r for r in chosen if (r["model"], r["gpus"], r["what"]) == (name, gpus, what)]
             if of_panel:
-                title = f"{name}, {gpus} GPU{'s' if gpus > 1 else ''}, {what}"
+                title = f"{name}, {gpus_of(gpus)}, {what}"
                 key = (lambda r: f"batch {r['batch']}") if what == "decode" else (lambda r: f"{r['rows']} tokens")
                 panels.append(Panel(title, "ms a step", gather(of_panel, key, "ms"), kind="bars"))
-    return "Steps of a model", panels
+    return panels
+
+
+def serve(records):
+    chosen = [r for r in records if r["bench"] == "serve"]
+    panels = []
+    for name in distinct(chosen, "model"):
+        of_name = sorted((r for r in chosen if r["model"] == name), key=lambda r: r["gpus"])
+        panels.append(Panel(f"{name}, {of_name[0]['streams']} streams", "tokens/s",
+                            gather(of_name, lambda r: gpus_of(r["gpus"]), "tokens_per_s"), kind="bars"))
+    return "Throughput of the engine, and through its server", panels
 
 
 PICTURES = {"gpu_linear": linear, "gpu_latency": latency, "gpu_allreduce": allreduce, "gpu_components": components,
-            "gpu_layers": layers, "gpu_attention": attention, "gpu_model": model}
+            "gpu_layers": layers, "gpu_attention": attention, "gpu_model": model, "gpu_models": models,
+            "gpu_serve": serve}
+NOT_OURS = {"gpu_serve"}  # pictures without a method called invar
 
 
 def subtitle_of(machines):
@@ -163,12 +196,12 @@ def main():
         if not panels:
             print(f"{name}: no records")
             continue
-        wanted = {"invar"} - {series for panel in panels for series in panel.series}
+        lacks = name not in NOT_OURS and not any("invar" in panel.series for panel in panels)
         chart = Chart(title, subtitle_of(machines), panels, COLOURS, NAMES)
         path = os.path.join(options.out, name + ".svg")
         with open(path, "w", encoding="utf-8") as file:
             file.write(chart.document())
-        print(path + (" (without invar: no record)" if wanted else ""))
+        print(path + (" (without invar: no record)" if lacks else ""))
 
 
 if __name__ == "__main__":

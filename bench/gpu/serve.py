@@ -3,6 +3,7 @@
 throughput comes through.
 
     python3 bench/gpu/serve.py build/invar                       a GPU, and every number of them there is
+    python3 bench/gpu/serve.py build/invar --ranks 4 --tp 4      digests and throughput on four GPUs
     python3 bench/gpu/serve.py build/invar --devices cpu         to try the script
 
 First a server of a small model on each device and number of ranks gets the same requests, all at once, some sampled;
@@ -65,12 +66,13 @@ def compare_digests(options):
     want = digests(options.program, ["--device", "cpu", "--arithmetic", "tc16"], 1)
     differing = 0
     for device in options.devices:
-        for ranks in (1, 2, 4, 8):
+        for ranks in options.ranks:
             flags = ["--device", device, "--arithmetic", "tc16", "--tp", str(ranks)]
             try:
                 got = digests(options.program, flags, REQUESTS)
             except RuntimeError as problem:
                 print(f"{device}, {ranks} ranks: not run: {problem}")
+                differing += ranks in options.needed
                 break
             wrong = sum(a != b for a, b in zip(want, got))
             print(f"{device}, {ranks} ranks: {REQUESTS - wrong} of {REQUESTS} digests are the CPU's", flush=True)
@@ -86,8 +88,8 @@ def run(command):
 
 
 def compare_throughput(options):
-    flags = [options.model, "--load-format", "dummy", "--device", options.devices[0], "--max-num-seqs",
-             str(options.streams), "--max-model-len", str(options.input + options.output + 8), "--json"]
+    flags = [options.model, "--load-format", "dummy", "--device", options.devices[0], "--tp", str(options.tp),
+             "--max-num-seqs", str(options.streams), "--max-model-len", str(options.input + options.output + 8), "--json"]
     offline, served = [], []
     for _ in range(options.turns):
         offline.append(run([options.program, "bench", *flags, "--concurrency", str(options.streams), "--prompt-tokens",
@@ -97,20 +99,34 @@ def compare_throughput(options):
                            "--random-input-len", str(options.input), "--random-output-len", str(options.output),
                            "--check-prompts", "0"])["total_token_throughput"])
     a, b = statistics.median(offline), statistics.median(served)
-    print(f"{os.path.basename(options.model)}, {options.streams} streams, {options.input} tokens read and "
-          f"{options.output} written: offline {a:.0f} tokens/s, over HTTP {b:.0f}, ratio {b / a:.3f}")
+    name = os.path.basename(options.model)
+    print(f"{name}, {options.tp} {options.devices[0]} ranks, {options.streams} streams, {options.input} tokens read "
+          f"and {options.output} written: offline {a:.0f} tokens/s, over HTTP {b:.0f}, ratio {b / a:.3f}")
+    if not options.json:
+        return
+    with open(options.json, "a", encoding="utf-8") as file:
+        for method, rate in (("engine alone", a), ("over HTTP", b)):
+            print(json.dumps({"bench": "serve", "method": method, "model": name, "gpus": options.tp,
+                              "streams": options.streams, "input": options.input, "output": options.output,
+                              "tokens_per_s": round(rate, 1)}), file=file)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="invar")
     parser.add_argument("--devices", type=lambda s: s.split(","), default=["cuda"])
+    parser.add_argument("--ranks", type=lambda s: [int(n) for n in s.split(",")], default=None,
+                        help="of the digests: these must run; else 1, 2, 4 and 8 as far as there are GPUs")
+    parser.add_argument("--tp", type=int, default=1, help="ranks of the throughput")
+    parser.add_argument("--json", help="records, one a line, appended")
     parser.add_argument("--model", default=os.path.join(HERE, "configs", "qwen3-8b"), help="of the throughput")
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--input", type=int, default=256)
     parser.add_argument("--output", type=int, default=256)
     parser.add_argument("--turns", type=int, default=2)
     options = parser.parse_args()
+    options.needed = options.ranks or []
+    options.ranks = options.ranks or [1, 2, 4, 8]
     differing = compare_digests(options)
     compare_throughput(options)
     sys.exit(1 if differing else 0)

@@ -25,6 +25,7 @@ text{font:12px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fil
 </style>
 """
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 66, 34  # margins of the page
+LEVEL, UPRIGHT = 22, 10  # widths of bars whose labels lie, stand
 ACROSS, ABOVE, BELOW, GAP = 3, 26, 52, 56  # panels in a row; room above and below each, and for the next one's axis
 
 
@@ -34,7 +35,9 @@ def number(x):
 
 
 def short(x):
-    """What fits over a bar: 174, 5.2, .07."""
+    """What fits over a bar: 53k, 174, 5.2, .07."""
+    if x >= 9999.5:
+        return f"{x / 1e3:.0f}k"
     return f"{x:.0f}" if x >= 99.5 else f"{x:.1f}" if x >= 0.995 else f"{x:.2f}".lstrip("0")
 
 
@@ -56,11 +59,13 @@ def log_ticks(least, most):
 
 
 class Panel:
-    """title; unit: what the y axis counts; series: {name: [(x, y)]} for lines, {name: {group: y}} for bars."""
+    """title; unit: what the y axis counts; series: {name: [(x, y)]} for lines, {name: {group: y}} for bars; groups: their
+    order, else that of the series."""
 
-    def __init__(self, title, unit, series, kind="lines", x_name="", log_y=False):
+    def __init__(self, title, unit, series, kind="lines", x_name="", log_y=False, groups=()):
         self.title, self.unit, self.series, self.kind = title, unit, series, kind
         self.x_name, self.log_y = x_name, log_y
+        self.groups = list(groups or dict.fromkeys(g for v in series.values() for g in v)) if kind == "bars" else []
 
     def values(self):
         for points in self.series.values():
@@ -99,7 +104,10 @@ class Chart:
 
     def y_scale(self, panel):
         values = [v for v in panel.values() if v > 0] or [1]
-        marks = log_ticks(min(values), max(values)) if panel.log_y else ticks(max(values))
+        most = max(values)
+        if panel.kind == "bars" and UPRIGHT <= self.bar_width(panel) < LEVEL:
+            most *= 1.12  # room for the highest bar's label
+        marks = log_ticks(min(values), most) if panel.log_y else ticks(most)
         low, high = marks[0], marks[-1]
         base = self.top + self.height
 
@@ -131,12 +139,15 @@ class Chart:
                 self.tip(f'circle class="shape fill {self.colour(series)}" cx="{at(x):.6g}" cy="{scale(y):.6g}" r="3"',
                          f"{self.name(series)}, {panel.x_name} {number(x)}: {number(y)} {panel.unit}")
 
+    def bar_width(self, panel):
+        return min(26.0, 0.8 * self.width / max(1, len(panel.groups)) / max(1, len(panel.series)))
+
     def bars(self, panel, left, scale):
-        groups = list(dict.fromkeys(g for values in panel.series.values() for g in values))
+        groups = panel.groups
         if not groups:
             return
         room = self.width / len(groups)
-        wide = min(26.0, 0.8 * room / len(panel.series))
+        wide = self.bar_width(panel)
         for i, group in enumerate(groups):
             first = left + room * (i + 0.5) - wide * len(panel.series) / 2
             for j, (series, values) in enumerate(panel.series.items()):
@@ -146,11 +157,17 @@ class Chart:
                 self.tip(f'rect class="shape fill {self.colour(series)}" x="{first + wide * j + 1:.6g}" y="{y:.6g}" '
                          f'width="{wide - 2:.6g}" height="{self.top + self.height - y:.6g}"',
                          f"{self.name(series)}, {group}: {number(values[group])} {panel.unit}")
-                if wide >= 22:
-                    self.text(first + wide * (j + 0.5), y - 4, short(values[group]), "soft small middle")
+                self.bar_label(first + wide * (j + 0.5), y - 4, wide, short(values[group]))
             for k, words in enumerate(str(group).split("\n")):
                 self.text(left + room * (i + 0.5), self.top + self.height + 16 + 13 * k, words, "soft small middle")
         self.text(left + self.width / 2, self.top + self.height + 42, panel.x_name, "soft small middle")
+
+    def bar_label(self, x, y, wide, words):
+        """Upright over a narrow bar, nothing over a narrower one."""
+        if wide >= LEVEL:
+            self.text(x, y, words, "soft small middle")
+        elif wide >= UPRIGHT:
+            self.put(f'<text class="soft small" transform="translate({x + 3.5:.6g} {y:.6g}) rotate(-90)">{words}</text>')
 
     def legend(self, width, height):
         x, seen = LEFT, dict.fromkeys(s for panel in self.panels for s in panel.series)

@@ -1,7 +1,11 @@
 /* Two thousand requests through engines that are short of everything: pages, places, tokens in a step. Requests arrive
  * at random, begin alike, are cancelled and preempted, in company and from cached prefixes, with and without
- * speculation. Each that survives must have the bits of its quiet run: alone, whole, from nothing. */
+ * speculation. Each that survives must have the bits of its quiet run: alone, whole, from nothing.
+ *
+ * INVAR_DEVICE=cuda: on GPUs, with as many ranks as there are GPUs; INVAR_SOAK_REQUESTS=N: that many requests, in fewer
+ * engines where they are fewer. */
 #include "client.h"
+#include "device/gpu.h"
 #include "engine/engine.h"
 
 enum { VOCAB = 1024, MODEL_LEN = 256, PROMPT_MAX = 170, TEXTS = 4, PAGE_BYTES = 64 * 3072 };
@@ -48,8 +52,19 @@ static void make_spec(soak *k, spec *s) {
     s->keeps_logits = q->keep_logits = rng_below(r, 10) == 0;
 }
 
-static iv_engine_options quiet_options(void) {
+static bool on_gpus(void) {
+    const char *device = getenv("INVAR_DEVICE");
+    return device && strcmp(device, "cuda") == 0;
+}
+
+static iv_engine_options device_options(void) {
     iv_engine_options o = small_options();
+    o.device = on_gpus() ? "cuda" : "cpu";
+    return o;
+}
+
+static iv_engine_options quiet_options(void) {
+    iv_engine_options o = device_options();
     o.max_model_len = MODEL_LEN, o.max_num_seqs = 1, o.prefix_caching = false;
     return o;
 }
@@ -127,9 +142,18 @@ typedef struct shape {
 
 static const size_t tp_sizes[] = {1, 2, 1, 4, 1, 8};
 
+/* A rank is a thread or a GPU; of these there may be fewer than a shape asks for. */
+static size_t ranks_here(size_t wanted) {
+    iv_error err;
+    size_t gpus;
+    if (!on_gpus()) return wanted;
+    ASSERT_OK(iv_gpu_count(&gpus, &err), &err);
+    return wanted < gpus ? wanted : gpus;
+}
+
 static shape make_shape(rng *r, size_t i) {
     static const size_t budgets[] = {16, 32, 64, 128, 256, 512}, seqs[] = {2, 4, 8, 16, 32};
-    return (shape){.tp = tp_sizes[(i + i / 6) % (sizeof tp_sizes / sizeof *tp_sizes)],
+    return (shape){.tp = ranks_here(tp_sizes[(i + i / 6) % (sizeof tp_sizes / sizeof *tp_sizes)]),
                    .threads = 1 + rng_below(r, 2),
                    .budget = budgets[i % 6],
                    .seqs = seqs[rng_below(r, 5)],
@@ -139,7 +163,7 @@ static shape make_shape(rng *r, size_t i) {
 }
 
 static iv_engine_options shape_options(const shape *s) {
-    iv_engine_options o = small_options();
+    iv_engine_options o = device_options();
     o.max_model_len = MODEL_LEN, o.tensor_parallel_size = s->tp, o.threads = s->threads;
     o.max_num_batched_tokens = s->budget, o.max_num_seqs = s->seqs, o.prefix_caching = s->caching;
     o.kv_bytes = (MODEL_LEN / 64 + s->spare_pages) * PAGE_BYTES;
@@ -195,9 +219,23 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
     free_answers(a, k->count);
 }
 
+/* How many requests, and through how many engines. */
+static size_t requests_wanted(size_t *engines) {
+    const char *text = getenv("INVAR_SOAK_REQUESTS");
+    size_t usual = SANITIZED ? 120 : trials(2000, 20000);
+    *engines = SANITIZED ? 4 : trials(12, 96);
+    if (!text) return usual;
+    char *end;
+    unsigned long count = strtoul(text, &end, 10);
+    if (*end || count < 300 || count > 1000000)
+        fail_msg("INVAR_SOAK_REQUESTS: wanted 300 to 1000000, found '%s'", text);
+    if (count < usual) *engines = 6; /* enough for every number of ranks */
+    return count;
+}
+
 static void every_survivor_has_its_quiet_bits(void **state) {
     (void)state;
-    size_t count = SANITIZED ? 120 : trials(2000, 20000), engines = SANITIZED ? 4 : trials(12, 96);
+    size_t engines, count = requests_wanted(&engines);
     double start = iv_now();
     soak *k = open_soak("soak", count);
     double middle = iv_now();
@@ -205,7 +243,8 @@ static void every_survivor_has_its_quiet_bits(void **state) {
         shape s = make_shape(&k->r, i);
         soak_engine(k, &s, count * i / engines, count * (i + 1) / engines);
     }
-    printf("quiet runs: %.1f s, the others %.1f s\n", middle - start, iv_now() - middle);
+    printf("on %s, up to %zu ranks; quiet runs: %.1f s, the others %.1f s\n", on_gpus() ? "cuda" : "cpu", ranks_here(8),
+           middle - start, iv_now() - middle);
     printf("%zu requests, %zu cancelled, %zu preemptions (%zu asked for), %zu prompt tokens from the cache, %zu of %zu "
            "drafted tokens accepted, %zu rows of logits compared, %zu tokens of prompts scored\n",
            count, k->cancelled, k->preemptions, k->forced, k->cached, k->accepted, k->drafted, k->compared_rows,
@@ -227,6 +266,7 @@ static void control_a_wrong_page_is_seen(void **state) {
     soak *k = open_soak("control", N);
     shape s = {1, 1, 512, 1, 40, true, 0};
     iv_engine_options o = shape_options(&s);
+    o.device = "cpu"; /* whose pages can be written here */
     iv_engine *e = open_with(&o);
     for (int pass = 0; pass < 3; pass++) {
         answer *a = answers_new(N);
