@@ -3,11 +3,13 @@
  * 64-row side times Q rows on its other side: weights are P where tokens are few (swapped), else tokens are.
  *
  * Law (NUMERICS.md, 3.3): a leaf is a chain from +0 in ascending k; leaves are added in the fixed tree. Leaves are
- * computed in order, in pairs: the even one into `a`, the odd one into `b`, b += a is a node of level 1; nodes wait for
- * their siblings in registers, the last level in shared memory where registers do not suffice. Where CTAs of a cluster
- * share the leaves of a tile, each has a subtree, and the roots are joined through the cluster's shared memory.
- * A wide CTA computes tile after tile; the warps that have a root make its outputs themselves, between the first blocks
- * of the next tile.
+ * computed in order, four at a time: into a, b, c and a again, with b += a and c += a the nodes of level 1. Three
+ * accumulators let a leaf begin while the one before it ends. A node of level 2 waits in registers, or in shared memory
+ * where registers do not suffice. Where CTAs of a cluster share the leaves of a tile, each has a subtree, and the roots
+ * are joined through the cluster's shared memory.
+ * A wide CTA computes tile after tile; its consumers make the outputs of one between the first blocks of the next,
+ * which they have issued before. Registers are all taken: what spills here costs more than it looks, since beside a
+ * full shared memory hardly any L1 is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
  *
  * A leaf that is no multiple of 64 long ends in zeros (its own dimension of the tensor maps): a step of zeros changes
  * no accumulator. */
@@ -45,7 +47,7 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
-        int item = rank / S::QMATES * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS,
+        int item = rank / S::MATES * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS,
             j = item / S::CONSUMERS;
         float4 v[BATCH][SPLIT], sum[BATCH];
 #pragma unroll
@@ -53,7 +55,7 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
 #pragma unroll
             for (int c = 0; c < SPLIT; c++)
                 v[b][c] = iv_load_cluster4(
-                    iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c * S::QMATES + rank % S::QMATES));
+                    iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c * S::MATES + rank % S::MATES));
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
 #pragma unroll
@@ -89,8 +91,8 @@ template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int
     if constexpr (S::MATES == 1) {
         if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        uint32_t mate = S::WIDE && S::PMATES == 1 ? (uint32_t)lane : m.mate;
-        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, mate));
+        int mates = S::WIDE ? 0 : m.mates;
+        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, (uint32_t)(mates + lane)));
     }
 }
 
@@ -101,7 +103,7 @@ struct iv_wgmma_flow {
     int block;          /* of the leaf, the one that is issued next */
 };
 
-/* Issues the next block of a leaf, if it has one; `last` becomes its stage, and that of the block before is returned. */
+/* Issues the next block of a leaf; `last` becomes its stage, and that of the block before is returned. */
 template <class S, bool FIRST>
 IV_DEVICE int iv_wgmma_go_on(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
                              float (&d)[S::COUNT]) {
@@ -163,83 +165,77 @@ IV_DEVICE void iv_wgmma_join_aside(const iv_wgmma_shared &m, const iv_wgmma_node
         iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
 }
 
-/* The CTA's leaves of one tile, of which the first block is under way in a. Three accumulators let a leaf begin while
- * the one before it ends, so that the tensor cores rest at the end of a tile alone. What is left to add is for
+/* Four leaves, of which the first block is under way in a: their nodes of level 1, in b and c. Three accumulators let
+ * a leaf begin while the one before it ends, so that the tensor cores rest after four leaves alone. */
+template <class S>
+IV_DEVICE void iv_wgmma_four(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                             iv_wgmma_nodes<S> &v) {
+    iv_wgmma_run<S>(plan, m, f, v.a);
+    iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
+    iv_wgmma_run<S>(plan, m, f, v.b);
+    iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
+    iv_wgmma_add(v.b, v.a);
+    iv_wgmma_run<S>(plan, m, f, v.c);
+    iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
+    iv_wgmma_run<S>(plan, m, f, v.a);
+    iv_wgmma_drain<S>(m, f, v.a);
+    iv_wgmma_add(v.c, v.a);
+}
+
+/* The CTA's leaves of one tile, of which the first block is under way in a. What is left to add is for
  * iv_wgmma_finish; a is free. */
 template <class S>
 IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
                                 iv_wgmma_nodes<S> &v) {
-    iv_wgmma_run<S>(plan, m, f, v.a);
-    if constexpr (S::LEAVES >= 2) {
-        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
-        iv_wgmma_run<S>(plan, m, f, v.b);
-    }
-    if constexpr (S::LEAVES >= 4) {
-        iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
-        iv_wgmma_add(v.b, v.a); /* leaves 0, 1 */
-        if constexpr (S::LEAVES == 8) iv_wgmma_put_aside<S>(m, v, v.b);
-        iv_wgmma_run<S>(plan, m, f, v.c);
-        iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
-        iv_wgmma_run<S>(plan, m, f, v.a);
-    }
-    if constexpr (S::LEAVES == 8) {
-        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
-        iv_wgmma_add(v.c, v.a); /* 2, 3 */
-        iv_wgmma_join_aside<S>(m, v, v.c);
-        iv_wgmma_put_aside<S>(m, v, v.c); /* 0 to 3 */
-        iv_wgmma_run<S>(plan, m, f, v.b);
-        iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
-        iv_wgmma_run<S>(plan, m, f, v.c);
-        iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
-        iv_wgmma_add(v.b, v.c); /* 4, 5 */
-        iv_wgmma_run<S>(plan, m, f, v.a);
-        iv_wgmma_begin<S>(plan, m, f, v.c, v.a);
-        iv_wgmma_run<S>(plan, m, f, v.c);
-    }
     if constexpr (S::LEAVES == 1) {
+        iv_wgmma_run<S>(plan, m, f, v.a);
         iv_wgmma_drain<S>(m, f, v.a);
-#pragma unroll
-        for (int i = 0; i < S::COUNT; i++) v.c[i] = v.a[i];
     } else if constexpr (S::LEAVES == 2) {
+        iv_wgmma_run<S>(plan, m, f, v.a);
+        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
+        iv_wgmma_run<S>(plan, m, f, v.b);
         iv_wgmma_drain<S>(m, f, v.b);
         iv_wgmma_add(v.b, v.a);
-    } else if constexpr (S::LEAVES == 4) {
-        iv_wgmma_drain<S>(m, f, v.a);
-        iv_wgmma_add(v.c, v.a);
     } else {
-        iv_wgmma_drain<S>(m, f, v.c);
-        iv_wgmma_add(v.c, v.a);
-        iv_wgmma_add(v.c, v.b);
+        iv_wgmma_four<S>(plan, m, f, v);
+        if constexpr (S::LEAVES == 8) {
+            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+            iv_wgmma_add(v.c, v.b);
+            iv_wgmma_put_aside<S>(m, v, v.c);
+            iv_wgmma_four<S>(plan, m, f, v);
+        }
     }
 }
 
-/* The root: in c, of two leaves in b. The other of the two is free then. */
+/* The root: in c, of two leaves in b, of one in a. */
 template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
-    if constexpr (S::LEAVES == 4) iv_wgmma_add(v.c, v.b);
+    if constexpr (S::LEAVES >= 4) iv_wgmma_add(v.c, v.b);
     if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
 }
 
 /* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each. */
 template <class S, bool FLOWING, int FIRST>
-IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
-                                   int made, const iv_wgmma_spot &s, float (&a)[S::COUNT],
-                                   const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                   const iv_wgmma_spot &s, float (&a)[S::COUNT], const float (&root)[S::COUNT]) {
     int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
-    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root, old);
+    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root);
     if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
     if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
-        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root, old);
+        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root);
 }
 
 template <class S, bool FLOWING>
 IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
-                                  iv_wgmma_nodes<S> &v) {
-    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c, (&old)[S::COUNT] = S::LEAVES == 2 ? v.c : v.b;
+                                  iv_wgmma_nodes<S> &v, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
+    int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, next) : 0;
     iv_wgmma_finish<S>(m, v);
     __syncwarp();
     iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
-    iv_wgmma_ask<S>(plan, s, old);
-    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, v.a, root, old);
+    if constexpr (FLOWING) {
+        iv_wgmma_expect<S>(plan, m.tiles[(made + 1) % IV_TILES]);
+        iv_wgmma_settle<S>(m, before);
+    }
+    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, next, root);
 }
 
 /* A swapped tile, by its own consumers. */
@@ -263,18 +259,31 @@ template <class S>
 IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
-    bool flows = plan.blocks > S::COUNT / 4 / IV_PART;
+    bool flows = plan.blocks >= S::COUNT / 4 / IV_PART + 2;
     if (threadIdx.x >= 128 && flows && tiles > 0)
         iv_mbar_wait(m.full + 8, 0); /* so that one warpgroup rests while the other multiplies */
+    float(&root)[S::COUNT] = S::LEAVES == 1 ? v.a : S::LEAVES == 2 ? v.b : v.c;
     for (int at = 0; at < tiles; at++) {
         iv_wgmma_go_on<S, true>(plan, m, f, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
-        for (; flows && at + 1 < tiles; at++) {
-            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-            iv_wgmma_emit_wide<S, true>(plan, m, f, at, v);
-            iv_wgmma_subtree<S>(plan, m, f, v);
+        if constexpr (S::LEAVES == 1) { /* by turns in a and in c */
+            for (; flows && at + 2 < tiles; at += 2) {
+                iv_wgmma_go_on<S, true>(plan, m, f, v.c);
+                iv_wgmma_emit_wide<S, true>(plan, m, f, at, v, v.c, v.a);
+                iv_wgmma_run<S>(plan, m, f, v.c);
+                iv_wgmma_drain<S>(m, f, v.c);
+                iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+                iv_wgmma_emit_wide<S, true>(plan, m, f, at + 1, v, v.a, v.c);
+                iv_wgmma_subtree<S>(plan, m, f, v);
+            }
+        } else {
+            for (; flows && at + 1 < tiles; at++) {
+                iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+                iv_wgmma_emit_wide<S, true>(plan, m, f, at, v, v.a, root);
+                iv_wgmma_subtree<S>(plan, m, f, v);
+            }
         }
-        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v);
+        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, root);
     }
 }
 
@@ -282,7 +291,7 @@ template <class S>
 IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
                                 int rank) {
     iv_wgmma_nodes<S> v;
-    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
+    float(&root)[S::COUNT] = S::LEAVES == 1 ? v.a : S::LEAVES == 2 ? v.b : v.c;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
     for (int at = first; at < tiles; at += step) {
         iv_wgmma_go_on<S, true>(plan, m, f, v.a);
@@ -295,13 +304,6 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
         }
         iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, at, rank), root);
     }
-}
-
-/* The CTA of a lane among those that share an operand with this one, itself first among the sharers of Q. */
-template <class S> IV_DEVICE uint32_t iv_wgmma_mate(int rank) {
-    int lane = threadIdx.x % 32, p = rank / S::QMATES, q = rank % S::QMATES, other = lane - S::QMATES;
-    if (lane < S::QMATES) return (uint32_t)(p * S::QMATES + lane);
-    return (uint32_t)((other < p ? other : other + 1) * S::QMATES + q);
 }
 
 /* Sets up shared memory's parts and barriers. */
@@ -327,12 +329,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens,
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
-    bool clustered = S::QMATES * S::PMATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
+    bool clustered = S::MATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
     iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared, gathered);
     int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
-    int ctas = S::QMATES * S::PMATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
-    int first_leaf = plan.split > 1 ? rank / S::QMATES * S::LEAVES : 0;
-    m.mate = iv_wgmma_mate<S>(rank);
+    int ctas = S::MATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
+    int first_leaf = plan.split > 1 ? rank / S::MATES * S::LEAVES : 0;
+    m.mates = rank / S::MATES * S::MATES;
     iv_dependency_release();
     if (plan.groups.count) {
         iv_dependency_wait();
@@ -344,7 +346,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         __syncthreads();
     if (plan.groups.count) tiles = m.prefix[plan.groups.count];
     if (threadIdx.x >= S::CONSUMERS) {
-        if constexpr (S::MOVED) iv_registers_give<40>();
+        if constexpr (S::MOVED) iv_registers_give<S::WIDE ? 40 : 56>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
         } else if (gathered) {
@@ -354,7 +356,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         }
         __syncwarp();
     } else {
-        if constexpr (S::MOVED) iv_registers_take<232>();
+        if constexpr (S::MOVED) iv_registers_take<S::WIDE ? 232 : 224>();
         iv_dependency_wait();
         if constexpr (S::WIDE)
             iv_wgmma_consume_wide<S>(plan, m, first < tiles ? (tiles - first + step - 1) / step : 0);
@@ -378,8 +380,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
     return {S::WEIGHTS,
             S::TOKENS,
             S::LEAVES,
-            S::QMATES,
-            S::PMATES,
+            S::MATES,
             S::WIDE,
             iv_wgmma_kernel<S>,
             S::STAGE,
@@ -389,9 +390,9 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             S::CTAS};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int QMATES, int PMATES, int LEAVES>
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int MATES, int LEAVES>
 static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, QMATES, PMATES>>();
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, MATES>>();
 }
 #define IV_WGMMA_ALL_LEAVES(...)                                                                       \
     iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(), \

@@ -6,6 +6,10 @@
 
 #include "kernels/cuda/linear_wgmma_tile.cuh"
 
+template <iv_dtype TYPE> IV_DEVICE uint16_t iv_swiglu16(float gate, float up) {
+    return iv_round16(TYPE, iv_canon(__fmul_rn(v_silu(gate), up)));
+}
+
 /* x / d, rounded to nearest, where nothing on the way overflows or is subnormal: an approximate reciprocal, improved,
  * and two corrections by exact remainders. No branch, so that many are under way at once. */
 IV_DEVICE float iv_divide_plain(float x, float d) {
@@ -162,15 +166,15 @@ template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan 
     return s;
 }
 
-/* Asks for what the roots are added to. */
-template <class S>
-IV_DEVICE void iv_wgmma_ask(const iv_wgmma_plan &plan, const iv_wgmma_spot &s, float (&old)[S::COUNT]) {
-    if (s.way != IV_WAY_RESIDUAL) return;
+/* Brings what a tile will be added to into L2: of each row four lines, by the lanes that have it. */
+template <class S> IV_DEVICE void iv_wgmma_expect(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
+    if (plan.epilogue != IV_GPU_RESIDUAL) return;
+    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, n = t.q + thread % 8 * 32;
+    const float *out = (const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n;
 #pragma unroll
-    for (int j = 0; j < S::COUNT / 4; j++) {
-        float4 v = iv_load4((const float *)s.out + j / IV_PART * IV_PART * 8 + j % IV_PART * 4 * plan.out_stride);
-        old[4 * j] = v.x, old[4 * j + 1] = v.y, old[4 * j + 2] = v.z, old[4 * j + 3] = v.w;
-    }
+    for (int i = 0; i < 4; i++)
+        if (thread % 8 < S::QN / 32 && n < plan.n && token + 4 * i < t.rows)
+            iv_prefetch_l2(out + 4 * i * plan.out_stride);
 }
 
 /* The warp's rows: where this lane's fragments go (its own row, and 8 rows on), and where it reads. */
@@ -217,10 +221,16 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_share
 /* A sum that is NaN is the canonical one on this machine. */
 template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
-                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+                                  const float (&root)[S::COUNT]) {
     constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * FIRST;
     int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
     char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
+    float *out = (float *)s.out + 8 * FIRST;
+    float4 old[IV_PART];
+    if (s.way == IV_WAY_RESIDUAL) {
+#pragma unroll
+        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4(out + 4 * i * plan.out_stride);
+    }
 #pragma unroll
     for (int j = 0; j < IV_PART; j++) {
         char *p = to + ((piece + 2 * j) & 7) * 16;
@@ -236,10 +246,10 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
         if (s.bias)
             v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
         if (s.way == IV_WAY_RESIDUAL) {
-            v.x = __fadd_rn(old[AT + 4 * i], v.x), v.y = __fadd_rn(old[AT + 4 * i + 1], v.y);
-            v.z = __fadd_rn(old[AT + 4 * i + 2], v.z), v.w = __fadd_rn(old[AT + 4 * i + 3], v.w);
+            v.x = __fadd_rn(old[i].x, v.x), v.y = __fadd_rn(old[i].y, v.y);
+            v.z = __fadd_rn(old[i].z, v.z), v.w = __fadd_rn(old[i].w, v.w);
         }
-        iv_store4((float *)s.out + 8 * FIRST + 4 * i * plan.out_stride, v);
+        iv_store4(out + 4 * i * plan.out_stride, v);
     }
     __syncwarp();
 }
@@ -277,11 +287,11 @@ IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgm
 /* Chunks FIRST to FIRST + 3. The warp's places in `park` are free. */
 template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
-                                  const float (&root)[S::COUNT], const float (&old)[S::COUNT]) {
+                                  const float (&root)[S::COUNT]) {
     if (s.way == IV_WAY_SWIGLU) {
         iv_wgmma_emit_activations<S, FIRST>(plan, m, s, root);
     } else if (s.way != IV_WAY_ANY) {
-        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root, old);
+        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root);
     } else {
         float4 *place = m.park + iv_thread_here();
 #pragma unroll

@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* Variants: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with clusters of two that
- * share weights or of four that share both. */
-enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR, IV_WGMMA_QUAD };
+ * share weights. */
+enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
 enum { CTAS_MAX = 3 };             /* of one SM: more have rings too short */
@@ -45,11 +45,9 @@ static bool possible(const iv_gpu_linear_args *a) {
     return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
 }
 
-static int mates(const iv_wgmma_instance *w) { return w->qmates * w->pmates; }
-
 static int variant_of(const iv_wgmma_instance *w) {
-    if (!w->wide) return w->qmates == 1 ? IV_WGMMA_SWAPPED : IV_WGMMA_SWAPPED_PAIR;
-    return w->pmates == 1 ? IV_WGMMA_PAIR : IV_WGMMA_QUAD;
+    if (w->wide) return IV_WGMMA_PAIR;
+    return w->mates == 1 ? IV_WGMMA_SWAPPED : IV_WGMMA_SWAPPED_PAIR;
 }
 
 static int leaf_blocks(const iv_gpu_linear_args *a) {
@@ -58,7 +56,7 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 
 /* A ring has room for a root where roots are joined through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
-    if (split * w->leaves != a->w.leaves || split * mates(w) > 8 || (split > 1 && (w->wide || a->groups))) return false;
+    if (split * w->leaves != a->w.leaves || split * w->mates > 8 || (split > 1 && (w->wide || a->groups))) return false;
     if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
     return split == 1 || stages * w->stage >= w->node;
 }
@@ -117,22 +115,23 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 
 /* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). Many rows multiply; few stream weights, in tiles no
  * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
- * split of large ones. With experts, `rows` is what one has on average. */
+ * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts, `rows`
+ * is what one has on average. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
     size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
     if (a->groups) rows = (entries(a) + experts - 1) / experts;
     int pairs =
         ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
-    if ((rows > 256 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
+    if ((rows >= (a->groups ? 257u : 1024u) && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
         return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
     bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
     int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
     int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
-    int enough = tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
+    int enough = tile_m == 64 && tile_n == 64 ? IV_SMS * 7 / 10 : tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
     while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
     for (; split > 0; split /= 2) {
-        int ctas = ceil_div((size_t)tiles * (size_t)split, IV_SMS);
+        int ctas = tile_m < 64 || a->groups ? ceil_div((size_t)tiles * (size_t)split, IV_SMS) : 1;
         for (ctas = ctas < CTAS_MAX ? ctas : CTAS_MAX; ctas > 0; ctas--)
             if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
     }
@@ -154,9 +153,10 @@ static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* Rows cut into leaves. Boxes of `box` rows by 64 of one leaf, 128-byte swizzle; zeros beyond the ends. */
+/* Rows cut into leaves. Boxes of `box` rows by 64 of one leaf, 128-byte swizzle; zeros beyond the ends. Where weights
+ * stream, L2 fetches no more than is asked for (1 to 7 % faster); wide tiles want the next 128 bytes soon. */
 static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth,
-                  size_t row_bytes, size_t depth_bytes, int box) {
+                  size_t row_bytes, size_t depth_bytes, int box, bool wide) {
     PFN_cuTensorMapEncodeTiled_v12000 f = encoder();
     size_t leaf = a->w.k_padded / (size_t)a->w.leaves;
     cuuint64_t dims[4] = {leaf, (cuuint64_t)a->w.leaves, rows, depth};
@@ -165,7 +165,8 @@ static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *dat
     if (!f) return cudaErrorNotSupported;
     CUresult r = f(map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
                    (void *)data, dims, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                   wide ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -185,7 +186,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->weight_tiles = ceil_div(a->w.n, w->tile_n), p->token_tiles = ceil_div(a->rows, w->tile_m);
     p->raster = w->wide ? IV_RASTER : 1;
     int tiles_p = w->wide ? p->token_tiles : p->weight_tiles, tiles_q = w->wide ? p->weight_tiles : p->token_tiles;
-    p->tiles = ceil_div((size_t)tiles_p, w->qmates) * ceil_div((size_t)tiles_q, w->pmates);
+    p->tiles = ceil_div((size_t)tiles_p, w->mates) * tiles_q;
     p->rows = (int)a->rows, p->n = (int)a->w.n;
     p->epilogue = a->epilogue, p->bias = a->bias, p->out = a->out, p->out_stride = a->out_stride;
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
@@ -195,26 +196,19 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
 
 /* Clusters of a launch: as many as run at once, or fewer; of a split one for each tile. With experts some may find no
  * work. */
-static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p,
-                         const cudaLaunchConfig_t *config) {
-    int resident = 0, tiles = p->tiles, cluster = mates(w);
+static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p, int shared) {
+    int tiles = p->tiles, cluster = w->mates;
     if (p->split > 1) return tiles;
     if (a->groups) {
         size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
         size_t tokens = (size_t)ceil_div(entries(a), w->tile_m) + busy;
         size_t p_tiles =
-            w->wide ? tokens / (size_t)w->qmates + busy : (size_t)ceil_div((size_t)p->weight_tiles, w->qmates);
-        size_t q_tiles =
-            w->wide ? (size_t)ceil_div((size_t)p->weight_tiles, w->pmates) : tokens / (size_t)w->pmates + busy;
+            w->wide ? tokens / (size_t)w->mates + busy : (size_t)ceil_div((size_t)p->weight_tiles, w->mates);
+        size_t q_tiles = w->wide ? (size_t)p->weight_tiles : tokens + busy;
         tiles = p_tiles * q_tiles > 1u << 20 ? 1 << 20 : (int)(p_tiles * q_tiles);
     }
-    if (cluster > 2) {
-        if (cudaOccupancyMaxActiveClusters(&resident, w->kernel, config) != cudaSuccess) resident = 0;
-    } else if (cluster == 1) {
-        int fit = (IV_SHARED_MAX + 1024) / ((int)config->dynamicSmemBytes + 1024);
-        resident = multiprocessors() * (fit < w->ctas ? fit : w->ctas);
-    }
-    if (resident <= 0) resident = multiprocessors() / cluster;
+    int fit = (IV_SHARED_MAX + 1024) / (shared + 1024);
+    int resident = cluster == 1 ? multiprocessors() * (fit < w->ctas ? fit : w->ctas) : multiprocessors() / cluster;
     return tiles < resident ? tiles : resident;
 }
 
@@ -225,12 +219,12 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     (void)scratch;
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
-    int cluster = mates(w) * c->split;
+    int cluster = w->mates * c->split;
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
-                   a->w.expert_bytes, w->tile_n / (w->wide ? w->qmates : w->pmates));
+                   a->w.expert_bytes, w->wide ? w->tile_n / w->mates : w->tile_n, w->wide);
     if (!e)
         e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0,
-                   w->tile_m / (w->wide ? w->pmates : w->qmates));
+                   w->wide ? w->tile_m : w->tile_m / w->mates, w->wide);
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;
@@ -244,6 +238,6 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     config.gridDim = dim3((unsigned)cluster), config.blockDim = dim3((unsigned)w->threads);
     config.dynamicSmemBytes = (size_t)shared_bytes(a, w, c->stages), config.stream = (cudaStream_t)s;
     config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
-    config.gridDim.x = (unsigned)(cluster_count(a, w, &plan, &config) * cluster);
+    config.gridDim.x = (unsigned)(cluster_count(a, w, &plan, (int)config.dynamicSmemBytes) * cluster);
     return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
 }

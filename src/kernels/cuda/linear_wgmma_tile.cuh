@@ -29,14 +29,14 @@ struct iv_wgmma_plan {
 };
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
- * cluster's CTAs, QMATES share their Q rows, and with other ones PMATES their P rows: each loads a part for all. Rank
- * in the cluster: (part of P, or of a split of the leaves) * QMATES + part of Q. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int QMATES_, int PMATES_ = 1>
+ * cluster's CTAs, MATES share their Q rows: each loads a part for all. Rank in the cluster: part of a split of the
+ * leaves * MATES + part of Q. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_>
 struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
-    static constexpr int QMATES = QMATES_, PMATES = PMATES_, MATES = QMATES_ + PMATES_ - 1;
+    static constexpr int MATES = MATES_;
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
     static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
@@ -60,7 +60,7 @@ typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv
 
 /* A compiled shape, for the host. */
 struct iv_wgmma_instance {
-    int tile_n, tile_m, leaves, qmates, pmates;
+    int tile_n, tile_m, leaves, mates;
     bool wide;
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
@@ -93,12 +93,12 @@ IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *p
         at -= prefix[low];
         token_tiles = (t.rows + S::TOKENS - 1) / S::TOKENS;
     }
-    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::QMATES - 1) / S::QMATES;
-    int q_tiles = ((S::SWAP ? token_tiles : plan.weight_tiles) + S::PMATES - 1) / S::PMATES;
+    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::MATES - 1) / S::MATES;
+    int q_tiles = S::SWAP ? token_tiles : plan.weight_tiles;
     int band = at / (plan.raster * q_tiles), rest = at - band * plan.raster * q_tiles;
     int height = min(plan.raster, p_tiles - band * plan.raster);
-    t.q = (rest / height * S::PMATES + (S::PMATES > 1 ? rank / S::QMATES : 0)) * S::QN;
-    t.p = ((band * plan.raster + rest % height) * S::QMATES + rank % S::QMATES) * S::PN;
+    t.q = rest / height * S::QN;
+    t.p = ((band * plan.raster + rest % height) * S::MATES + rank % S::MATES) * S::PN;
     return t;
 }
 
@@ -111,7 +111,7 @@ template <class S> IV_DEVICE void iv_wgmma_count_tiles(const iv_wgmma_plan &plan
             const int32_t *o = plan.groups.offsets + plan.groups.first + e;
             int tokens = (o[1] - o[0] + S::TOKENS - 1) / S::TOKENS;
             int p = S::SWAP ? plan.weight_tiles : tokens, q = S::SWAP ? tokens : plan.weight_tiles;
-            tiles = (p + S::QMATES - 1) / S::QMATES * ((q + S::PMATES - 1) / S::PMATES);
+            tiles = (p + S::MATES - 1) / S::MATES * q;
         }
         int inclusive = tiles;
         for (int d = 1; d < 32; d *= 2) {
@@ -136,7 +136,7 @@ struct iv_wgmma_ring {
 
 struct iv_wgmma_shared { /* addresses */
     uint32_t ring, full, empty;
-    uint32_t mate; /* whom this lane tells of a stage that is free */
+    int mates; /* the first CTA of those that share an operand with this one */
     float4 *root, *park;
     int *rows; /* of gathered tokens */
     const int *prefix;
@@ -154,16 +154,13 @@ struct iv_wgmma_block {
 template <class S, bool P>
 IV_DEVICE void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_block &b, int row, int expert, int rank,
                              uint64_t l2) {
-    constexpr int MATES = P ? S::PMATES : S::QMATES, PART = (P ? S::PN : S::QN) / MATES;
-    int part = P ? rank / S::QMATES : rank % S::QMATES;
+    constexpr int MATES = P ? 1 : S::MATES, PART = (P ? S::PN : S::QN) / MATES;
+    int part = rank % MATES;
     uint32_t to = b.stage + (P ? 0 : S::P_BYTES) + (MATES > 1 ? part * PART * IV_ROW_BYTES : 0);
     if constexpr (MATES == 1) {
         iv_tma_load_4d(to, map, b.bar, b.k, b.leaf, row, expert, l2);
     } else {
-        uint32_t mask = 0;
-#pragma unroll
-        for (int i = 0; i < MATES; i++) mask |= P ? 1u << (i * S::QMATES) : 1u << i;
-        mask <<= P ? rank % S::QMATES : rank / S::QMATES * S::QMATES;
+        uint32_t mask = ((1u << MATES) - 1) << rank / MATES * MATES;
         iv_tma_load_4d_multicast(to, map, b.bar, b.k, b.leaf, row + part * PART, expert, (uint16_t)mask, l2);
     }
 }
