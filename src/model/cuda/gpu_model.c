@@ -151,6 +151,9 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_use(r->gpu, err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
+    for (size_t i = 0; i < AHEAD; i++)
+        IV_TRY(
+            iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));
@@ -196,11 +199,24 @@ static iv_status find_window(iv_gpu_model *g, iv_error *err) {
     return IV_OK;
 }
 
+/* vanilla-blas: the ranks' sums are a library's too. */
+static iv_status open_sums(iv_gpu_model *g, iv_error *err) {
+    iv_nccl_id id;
+    iv_nccl *all[IV_RANKS_MAX];
+    int ordinals[IV_RANKS_MAX];
+    for (size_t i = 0; i < g->ranks; i++) ordinals[i] = iv_gpu_get_info(g->rank[i].gpu)->ordinal;
+    IV_TRY(iv_nccl_make_id("numerics vanilla-blas on several GPUs", &id, err));
+    IV_TRY(iv_nccl_open(&id, g->ranks, 0, g->ranks, ordinals, all, err));
+    for (size_t i = 0; i < g->ranks; i++) g->rank[i].nccl = all[i];
+    return IV_OK;
+}
+
 static iv_status open_all(iv_gpu_model *g, iv_error *err) {
     IV_TRY(find_window(g, err));
     if (!size_inputs(g)) return iv_fail(err, IV_LIMIT, "model: a step of %zu tokens is too large", g->o.tokens_max);
     IV_TRY(open_host(g, err));
     for (size_t r = 0; r < g->ranks; r++) IV_TRY(open_rank(&g->rank[r], err));
+    if (g->o.numerics == IV_VANILLA_BLAS && g->ranks > 1) IV_TRY(open_sums(g, err));
     return iv_gpu_start_threads(g, err);
 }
 
@@ -240,7 +256,10 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);
     }
     place->free(place, r->kv), place->free(place, r->work), place->free(place, r->vectors);
+    iv_nccl_close(r->nccl);
     iv_cublas_close(r->blas);
+    for (size_t i = 0; i < AHEAD; i++)
+        if (r->passed[i]) cudaEventDestroy(r->passed[i]);
     if (r->done) cudaEventDestroy(r->done);
     if (r->stream) cudaStreamDestroy(r->stream);
     free(r->layers), free(r->routers);

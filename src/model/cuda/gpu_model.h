@@ -6,6 +6,7 @@
 #define IV_MODEL_CUDA_GPU_MODEL_H
 
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/cuda/ops.h"
 #include "model/gpu.h"
 
@@ -15,7 +16,8 @@
 
 enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
-    GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8)
+    GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
+    AHEAD = 4 /* layers that are launched before the first of them has passed, where another rank may be lost */
 };
 
 /* Device copies of a layer's vectors; NULL where the family has none. */
@@ -36,7 +38,9 @@ typedef struct gpu_rank {
     size_t rank;
     cudaStream_t stream;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
+    iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
     cudaEvent_t done;
+    cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: layers on their way */
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
     size_t kv_layer_bytes, vector_bytes;
@@ -64,8 +68,6 @@ typedef struct gpu_rank {
     /* Its thread; rank 0 has none. */
     pthread_t thread;
     bool started;
-    iv_status status;
-    iv_error error;
 } gpu_rank;
 
 /* One step as all ranks see it. */
@@ -102,6 +104,8 @@ struct iv_gpu_model {
     atomic_uint_fast64_t turn;
     atomic_size_t finished;
     atomic_bool stop;
+    atomic_bool broken; /* some rank has failed in this step: nobody waits for it any more */
+    iv_error broke;     /* the first failure */
 };
 
 /* ---- gpu_model.c */

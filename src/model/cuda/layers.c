@@ -3,6 +3,7 @@
 #include "model/cuda/gpu_model.h"
 #include "base/size.h"
 #include "kernels/baseline.h"
+#include "model/cuda/run.h"
 
 typedef struct step {
     gpu_rank *r;
@@ -41,7 +42,7 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
 }
 
 static int linear(const step *t, const iv_gpu_linear_args *a) {
-    if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, t->r->stream);
+    if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, IV_F32, t->r->stream);
     return iv_gpu_linear(a, t->r->linear_scratch, SIZE_MAX, t->r->stream);
 }
 
@@ -67,10 +68,10 @@ typedef struct row_parallel {
     bool second;
 } row_parallel;
 
-static const float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden) {
+static float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden) {
     const iv_split *split = &r->m->split;
     size_t t = (r->g->o.tokens_max + 255) / 256 * 256,
-           most = iv_size_max(split->out.of[r->rank].nodes, split->down.of[r->rank].nodes);
+           most = iv_size_max(split->out.of[r->m->rank].nodes, split->down.of[r->m->rank].nodes);
     return r->nodes + ((second ? most : 0) + node) * t * hidden;
 }
 
@@ -88,12 +89,14 @@ static iv_gpu_peers peers_of(const gpu_rank *r) {
     return p;
 }
 
-static int join(const step *t, const row_parallel *l) {
+/* `sum`: as iv_gpu_join_args has it. */
+static int join(const step *t, const row_parallel *l, const void *sum) {
     const iv_gpu_model *g = t->r->g;
     iv_gpu_peers peers = peers_of(t->r);
     iv_gpu_join_args a = {.arithmetic = g->o.arithmetic,
                           .rows = t->rows,
                           .hidden = t->hidden,
+                          .sum = sum,
                           .join = l->cuts->join,
                           .bias = l->bias,
                           .x = t->r->x,
@@ -110,22 +113,51 @@ static int join(const step *t, const row_parallel *l) {
     return iv_gpu_join(&peers, &a, t->r->stream);
 }
 
+/* The arguments of one node, but for where it goes. */
+static int node_args(const step *t, const row_parallel *l, size_t i, iv_gpu_linear_args *a) {
+    const iv_row_cut *cut = &l->cuts->of[t->m->rank];
+    const void *x;
+    size_t stride;
+    TRY("inputs of a row-parallel layer",
+        inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x, &stride));
+    *a = linear_args(t, &l->nodes[i], x, stride, t->rows);
+    return 0;
+}
+
+/* The libraries' way: every rank's sum in 16 bits, added up by NCCL. A rank without inputs adds zeros. */
+static int sum_row_parallel(const step *t, const row_parallel *l) {
+    gpu_rank *r = t->r;
+    void *sum = node_at(r, l->second, 0, t->hidden);
+    size_t values = t->rows * t->hidden;
+    if (l->cuts->of[t->m->rank].nodes == 0) {
+        TRY("zeros", cudaMemsetAsync(sum, 0, values * sizeof(uint16_t), r->stream));
+    } else {
+        iv_gpu_linear_args a;
+        int code = node_args(t, l, 0, &a);
+        if (code) return code;
+        a.out = sum, a.out_stride = t->hidden;
+        TRY("row-parallel layer", iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, t->m->dtype, r->stream)
+                                                      : (int)cudaErrorInvalidValue);
+    }
+    TRY("NCCL's sum of the ranks", iv_nccl_sum(r->nccl, t->m->dtype, sum, values, r->stream));
+    TRY("residual", join(t, l, sum));
+    return 0;
+}
+
 static int run_row_parallel(const step *t, const row_parallel *l) {
-    const iv_row_cut *cut = &l->cuts->of[t->r->rank];
-    bool alone = t->r->g->ranks == 1;
+    const iv_row_cut *cut = &l->cuts->of[t->m->rank];
+    bool alone = t->m->split.ranks == 1;
+    if (t->r->blas && !alone) return sum_row_parallel(t, l);
     for (size_t i = 0; i < cut->nodes; i++) {
-        const void *x;
-        size_t stride;
-        TRY("inputs of a row-parallel layer",
-            inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x,
-                      &stride));
-        iv_gpu_linear_args a = linear_args(t, &l->nodes[i], x, stride, t->rows);
+        iv_gpu_linear_args a;
+        int code = node_args(t, l, i, &a);
+        if (code) return code;
         a.epilogue = alone ? IV_GPU_RESIDUAL : IV_GPU_STORE, a.bias = alone ? l->bias : NULL;
-        a.out = alone ? t->r->x : (float *)node_at(t->r, l->second, i, t->hidden), a.out_stride = t->hidden;
+        a.out = alone ? t->r->x : node_at(t->r, l->second, i, t->hidden), a.out_stride = t->hidden;
         TRY("row-parallel layer", linear(t, &a));
     }
     if (!alone) {
-        TRY("join of the ranks", join(t, l));
+        TRY("join of the ranks", join(t, l, NULL));
         return 0;
     }
     if (l->norm) TRY("norm", norm_rows(t, l->norm));
@@ -328,6 +360,7 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
         int code = attention_block(t, i);
         if (code == 0) code = m->layers[i].moe ? expert_block(t, i, next) : dense_block(t, i, next);
         if (code) return code;
+        TRY("wait for the other ranks", iv_gpu_pace(r, i));
     }
     return s->picks ? logits_block(t, joined) : 0;
 }

@@ -62,6 +62,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     size_t q = share->heads * dim, kv = share->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, widest = iv_size_max(q + 2 * kv, 2 * act);
     size_t nodes = iv_size_max(m->split.out.of[m->rank].nodes, m->split.down.of[m->rank].nodes);
+    nodes = iv_size_max(nodes, 1); /* NCCL's sum is there also where no node is */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t logits = (g->o.logits_max + 7) / 8 * 8, vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * (size_t)c->experts_per_token);
