@@ -1,6 +1,7 @@
 /* gpu_model.c: opening and closing: memory, vectors, what ranks share. */
 #include "model/cuda/gpu_model.h"
 #include "base/size.h"
+#include "model/cuda/processes.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -32,6 +33,7 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_o
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
     size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
+    if (o->processes > 1) rope += iv_gpu_gathered_bytes(&m);
     return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
 }
 
@@ -231,7 +233,7 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
         IV_ASSERT(m->place == iv_gpu_place(gpus[g->ranks]));
         g->rank[g->ranks] = (gpu_rank){.g = g, .m = m, .gpu = gpus[g->ranks], .rank = g->ranks};
     }
-    IV_ASSERT(g->ranks == first->split.ranks);
+    IV_ASSERT(g->ranks == (o->processes > 1 ? 1 : first->split.ranks));
     iv_status status = open_all(g, err);
     if (status != IV_OK) {
         iv_gpu_model_close(g);
@@ -266,8 +268,11 @@ static void close_rank(gpu_rank *r) {
 }
 
 void iv_gpu_model_close(iv_gpu_model *g) {
+    iv_error unused;
     if (!g) return;
     iv_gpu_stop_threads(g);
+    if (g->ranks && iv_gpu_use(g->rank[0].gpu, &unused) == IV_OK) iv_gpu_forget_graphs(&g->rank[0]);
+    iv_gpu_disconnect(g);
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
     cudaFreeHost(g->likely);

@@ -1,7 +1,8 @@
 /* gpu_model.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
  *
  * gpu_model.c opens and closes; replace.c brings other weights; layout.c says where everything lies; inputs.c writes
- * down a step; layers.c launches it; run.c has the threads, the graphs and the results. */
+ * down a step; layers.c launches it; processes.c brings what other processes have; run.c has the threads, the graphs
+ * and the results. */
 #ifndef IV_MODEL_CUDA_GPU_MODEL_H
 #define IV_MODEL_CUDA_GPU_MODEL_H
 
@@ -31,11 +32,13 @@ typedef struct input_offsets {
     size_t ids, positions, slots, pick, sampling, true_rows, spans, plan, window_plan, end; /* end: without plans */
 } input_offsets;
 
+typedef struct gpu_processes gpu_processes;
+
 typedef struct gpu_rank {
     iv_gpu_model *g;
     iv_model *m;
     iv_gpu *gpu;
-    size_t rank;
+    size_t rank; /* among those of this process; m->rank is that among all */
     cudaStream_t stream;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
@@ -56,6 +59,7 @@ typedef struct gpu_rank {
     iv_gpu_likely *likely; /* [][IV_GPU_LIKELY_MAX] */
     uint64_t *bad;
     uint32_t *flags;
+    unsigned char *gathered; /* what came from other processes */
     unsigned char *inputs; /* [inputs_bytes] */
     uint32_t *tables;
     /* Captured steps. */
@@ -81,7 +85,8 @@ typedef struct gpu_step {
 
 struct iv_gpu_model {
     iv_gpu_model_options o;
-    size_t ranks;
+    size_t ranks; /* of this process */
+    gpu_processes *processes; /* NULL: all ranks are here */
     gpu_rank rank[IV_RANKS_MAX];
     bool windowed; /* some layers have a window: a second plan */
     int64_t window;

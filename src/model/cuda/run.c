@@ -2,6 +2,7 @@
  * others wait for a turn, first awake, then asleep. */
 #include "model/cuda/run.h"
 #include "base/size.h"
+#include "model/cuda/processes.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static int copy_results(gpu_rank *r) {
     iv_gpu_model *g = r->g;
     int code = cudaMemcpyAsync(&g->bad[r->rank], r->bad, sizeof *r->bad, cudaMemcpyDeviceToHost, r->stream);
     size_t picks = g->step.true_picks;
-    if (code || r->rank != 0 || picks == 0) return code;
+    if (code || r->m->rank != 0 || picks == 0) return code;
     code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
     if (code || !g->step.likely) return code;
     return cudaMemcpyAsync(g->likely, r->likely, picks * IV_GPU_LIKELY_MAX * sizeof *r->likely, cudaMemcpyDeviceToHost,
@@ -98,6 +99,7 @@ static iv_status break_off(gpu_rank *r, int code, const char *where, iv_error *e
     iv_status status = iv_gpu_check(r->gpu, code, where, err);
     if (code == cudaErrorLaunchTimeout && r->nccl)
         status = iv_fail(err, IV_IO, "rank %zu: waited %zu ms in vain for another GPU", r->m->rank, g->o.timeout_ms);
+    if (g->processes && g->processes->status != IV_OK) *err = g->processes->error, status = err->status;
     pthread_mutex_lock(&g->lock);
     if (!atomic_exchange(&g->broken, true)) g->broke = *err;
     pthread_mutex_unlock(&g->lock);
@@ -181,6 +183,7 @@ static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
         *err = g->broke;
         status = g->broke.status;
     }
+    if (status == IV_OK && g->processes) status = iv_gpu_least(g, &g->bad[0], err);
     if (status == IV_OK && *(volatile uint32_t *)g->failed)
         status = iv_fail(err, IV_IO, "rank %u: waited %zu ms in vain for another GPU", *g->failed - 1, g->o.timeout_ms);
     return status;
@@ -191,7 +194,7 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     gpu_rank *r = &g->rank[0];
     size_t vocab = (size_t)r->m->config.vocab_size;
     bool any = false;
-    for (size_t i = 0; i < b->logit_count; i++) {
+    for (size_t i = 0; i < b->logit_count && r->m->rank == 0; i++) {
         bool here = b->sample_here && b->sample_here[i];
         if (here) b->sampled[i] = g->sampled[i];
         if (here && b->sampling[i].likely > 0)
