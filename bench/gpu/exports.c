@@ -52,8 +52,8 @@
     X(rotate_args, cosine) X(rotate_args, sine) X(rotate_args, positions) X(rotate_args, slots) \
     X(rotate_args, kv) X(rotate_args, q) X(rotate_args, bad) X(rotate_args, layer) X(sampling, temperature) \
     X(sampling, top_p) X(sampling, min_p) X(sampling, top_k) X(sampling, seed) X(sampling, position) \
-    X(sampling, likely) X(sampling, share) X(sampled, token) X(sampled, logprob) X(sampled, max) \
-    X(sampled, log_sum) X(sampled, share_logprob)
+    X(sampling, likely) X(sampling, share) X(sampling, given) X(sampling, token) X(sampled, token) \
+    X(sampled, logprob) X(sampled, max) X(sampled, log_sum) X(sampled, share_logprob)
 /* clang-format on */
 
 /* clang-format off */

@@ -70,7 +70,8 @@ class RotateArgs(ctypes.Structure):
 
 class Sampling(ctypes.Structure):
     _fields_ = [("temperature", c_float), ("top_p", c_float), ("min_p", c_float), ("top_k", c_int32),
-                ("seed", c_uint64), ("position", c_uint64), ("likely", c_int32), ("share", ctypes.c_bool)]
+                ("seed", c_uint64), ("position", c_uint64), ("likely", c_int32), ("share", ctypes.c_bool),
+                ("given", ctypes.c_bool), ("token", c_int32)]
 
 
 class Sampled(ctypes.Structure):

@@ -23,7 +23,7 @@ enum {
     ROWS_MAX = 8192,
     SAMPLED_MAX = 256,
     POSITIONS = 4096,
-    SAMPLINGS = 9
+    SAMPLINGS = 10
 };
 
 /* Seed and position are each row's own. */
@@ -37,6 +37,7 @@ static const iv_gpu_sampling samplings[SAMPLINGS] = {
     {.temperature = 1.0f, .top_p = 0.95f}, /* of such logits: more than are sorted at once */
     {.temperature = 0.7f, .top_p = 0.95f, .top_k = 1000},
     {.temperature = 1.0f, .top_p = 1.0f, .top_k = 20000},
+    {.top_p = 1.0f, .likely = 1, .given = true, .token = 1000}, /* a token of a prompt */
 };
 
 static void check(int code, const char *what) {
@@ -158,6 +159,7 @@ static int nucleus(size_t rows, iv_gpu_stream s) { return sample_of(5, rows, s);
 static int wide_nucleus(size_t rows, iv_gpu_stream s) { return sample_of(6, rows, s); }
 static int thousand(size_t rows, iv_gpu_stream s) { return sample_of(7, rows, s); }
 static int many(size_t rows, iv_gpu_stream s) { return sample_of(8, rows, s); }
+static int scored(size_t rows, iv_gpu_stream s) { return sample_of(9, rows, s); }
 
 static int by_value(const void *a, const void *b) {
     return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
@@ -204,7 +206,8 @@ int main(int argc, char **argv) {
                {"p.95 t 0.6", nucleus, 0},
                {"p.95 t 1, wide", wide_nucleus, 0},
                {"k1000 p.95", thousand, 0},
-               {"k20000", many, 0}};
+               {"k20000", many, 0},
+               {"scored, 1", scored, 0}};
     static const size_t sizes[] = {1, 8, 16, 64, 256, 1024, 8192};
     size_t most = argc > 1 ? strtoul(argv[1], NULL, 10) : ROWS_MAX;
     cudaStream_t s;

@@ -4,6 +4,9 @@
  *                                             CONTEXT others, on average over the steps measured; and how much of
  *                                             it is planning, sampling on the host and events
  *                      prefill:TOKENS         milliseconds until a prompt's first token
+ *                      score:TOKENS           milliseconds until each token of a prompt has its log-probability, and
+ *                                             the likeliest beside it; in chunks of as many tokens as the largest
+ *                                             batch of all cases has sequences, 128 at least
  *                      latency:BATCH:IN:OUT   seconds until BATCH requests are read and answered
  *                      same:COUNT:IN:OUT      seconds until COUNT requests for the same prompt are answered, in 0.9 to
  *                                             1.1 of OUT tokens, and how many different answers come: of the tokens
@@ -24,7 +27,7 @@
 enum { SEQS_MAX = 256 }; /* of `same`: more wait */
 enum { CASES_MAX = 64, TURNS_MAX = 64, NUMERICS_MAX = 4, WARM_STEPS = 8, WINDOW_STEPS = 32 };
 
-typedef enum kind { DECODE, PREFILL, LATENCY, SAME } kind;
+typedef enum kind { DECODE, PREFILL, SCORE, LATENCY, SAME } kind;
 
 typedef struct one_case {
     kind kind;
@@ -81,7 +84,7 @@ static uint64_t mixed(uint64_t x) {
     return (x ^ x >> 27) * 0x94d049bb133111ebu;
 }
 
-/* A greedy request for max_tokens behind `tokens` ids, another prompt for each number. */
+/* A greedy request for max_tokens behind `tokens` ids, another prompt for each number; 0: the prompt is scored. */
 static uint64_t submit_prompt(bench *b, uint64_t prompt, size_t tokens, size_t max_tokens) {
     int32_t *ids = room(tokens, sizeof *ids);
     uint64_t state = 0x9e3779b97f4a7c15u * prompt, id;
@@ -94,6 +97,7 @@ static uint64_t submit_prompt(bench *b, uint64_t prompt, size_t tokens, size_t m
     iv_request_init(b->engine, &r);
     r.ids = ids, r.id_count = tokens, r.max_tokens = max_tokens;
     r.temperature = 0, r.top_k = 0, r.top_p = 1, r.min_p = 0, r.repetition_penalty = 1, r.ignore_eos = true;
+    if (max_tokens == 0) r.score_only = true, r.prompt_logprobs = 1;
     need(iv_engine_submit(b->engine, &r, &id, &err), &err);
     free(ids);
     return id;
@@ -130,7 +134,7 @@ static void record_head(const bench *b, const char *what) {
 
 static void report_ms(const bench *b, const one_case *c, double ms, double host_ms) {
     size_t rows = c->kind == DECODE ? 1 : c->in;
-    const char *what = c->kind == DECODE ? "decode" : "prefill";
+    const char *what = c->kind == DECODE ? "decode" : c->kind == SCORE ? "score" : "prefill";
     printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s  %.3f ms of it outside the model\n",
            b->info.numerics, what, c->batch, c->in, ms, 1e3 * (double)(c->batch * rows) / ms, host_ms);
     if (!b->records) return;
@@ -184,6 +188,7 @@ static void run_decode(bench *b, const one_case *c) {
     report_ms(b, c, median(taken, b->turns), outside);
 }
 
+/* Until the prompt's first token; or, as c->out is 0 for a prompt that is scored, until its end. */
 static void run_prefill(bench *b, const one_case *c) {
     double taken[TURNS_MAX];
     iv_engine_stats before;
@@ -191,7 +196,7 @@ static void run_prefill(bench *b, const one_case *c) {
     for (size_t turn = 0; turn <= b->turns; turn++) { /* the first warms up */
         bool busy = true;
         double start = now();
-        submit(b, c->in, 1);
+        submit(b, c->in, c->out);
         while (busy && step(b, &busy, 0, NULL) == 0) continue;
         if (turn) taken[turn - 1] = 1e3 * (now() - start);
         if (busy) drain(b);
@@ -274,7 +279,8 @@ static void run_engine(bench *b, const char *numerics) {
            b->info.tensor_parallel_size == 1 ? "" : "s", b->info.load_seconds);
     for (size_t i = 0; i < b->case_count; i++) {
         const one_case *c = &b->cases[i];
-        static void (*const run[])(bench *, const one_case *) = {run_decode, run_prefill, run_latency, run_same};
+        static void (*const run[])(bench *, const one_case *) = {run_decode, run_prefill, run_prefill, run_latency,
+                                                                 run_same};
         run[c->kind](b, c);
         fflush(stdout);
     }
@@ -297,12 +303,15 @@ static void parse_cases(bench *b, char *list) {
             c.kind = DECODE;
         else if (sscanf(at, "prefill:%zu%c", &c.in, &end) == 1)
             c.kind = PREFILL, c.out = 1;
+        else if (sscanf(at, "score:%zu%c", &c.in, &end) == 1)
+            c.kind = SCORE;
         else if (sscanf(at, "latency:%zu:%zu:%zu%c", &c.batch, &c.in, &c.out, &end) == 3)
             c.kind = LATENCY;
         else if (sscanf(at, "same:%zu:%zu:%zu%c", &c.batch, &c.in, &c.out, &end) == 3)
             c.kind = SAME;
         else
             usage("wanted a case, found", at);
+        if (c.kind > SCORE && !c.out) usage("wanted tokens to write, found", at);
         if (!c.batch || !c.in || c.batch > 4096 || c.in > 1u << 24 || c.out > 1u << 24) usage("too large:", at);
         b->cases[b->case_count++] = c;
     }

@@ -157,7 +157,7 @@ static void note_seen(iv_sequence *s, int32_t token) {
 /* One row of logits, `index` of the step's for this sequence. */
 typedef struct measured_row {
     const float *logits;
-    const iv_gpu_sampled *sampled; /* NULL, or sampled already */
+    const iv_gpu_sampled *sampled; /* NULL, or sampled or scored already */
     const iv_gpu_likely *likely;   /* with `sampled` */
     size_t index;
     float max, log_sum; /* log softmax is (x - max) - log_sum */
@@ -179,6 +179,10 @@ static iv_status not_finite(size_t position, iv_error *err) {
     return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", position);
 }
 
+static float logprob_of(const measured_row *r, int32_t token) {
+    return r->sampled ? r->sampled->logprob : (r->logits[token] - r->max) - r->log_sum;
+}
+
 static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v, int wanted) {
     v->event.top_count = wanted > 0 ? (size_t)wanted : 0;
     if (r->sampled) {
@@ -190,18 +194,21 @@ static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v
                     v->event.top_count);
 }
 
-void iv_score_row(const iv_engine *e, iv_event_slot *v, const float *logits) {
-    measured_row r = {.logits = logits};
+void iv_score_row(const iv_engine *e, size_t row) {
+    iv_event_slot *v = &e->item_events[row];
+    measured_row r = {.logits = e->logits + row * (size_t)e->model->config.vocab_size,
+                      .sampled = e->sample_here[row] ? &e->sampled[row] : NULL,
+                      .likely = e->likely + row * IV_GPU_LIKELY_MAX};
     v->event.logprob = NAN;
     if (!measure(e, &r)) return;
-    v->event.logprob = (logits[v->event.token] - r.max) - r.log_sum;
+    v->event.logprob = logprob_of(&r, v->event.token);
     list_top(e, &r, v, v->sequence->prompt_logprobs);
 }
 
 /* The token joins its sequence and the digest. */
 static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int32_t token, const measured_row *r) {
     size_t vocab = (size_t)e->model->config.vocab_size;
-    float logprob = r->sampled ? r->sampled->logprob : (r->logits[token] - r->max) - r->log_sum;
+    float logprob = logprob_of(r, token);
     v->event.token = token, v->event.logprob = logprob;
     if (s->kept_logits)
         v->event.logits = memcpy(s->kept_logits + r->index * vocab, r->logits, vocab * sizeof *r->logits);

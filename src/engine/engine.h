@@ -164,8 +164,9 @@ iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err);
 void iv_engine_requeue(iv_engine *e, size_t running_index);
 
 /* ---- emit.c: logits -> tokens, text, stop decisions, events */
-/* Fills in the log-probabilities of an event of the prompt whose token the row predicts; NaN: the row has none. */
-void iv_score_row(const iv_engine *e, iv_event_slot *v, const float *logits);
+/* Fills in the log-probabilities of item_events[row], an event of the prompt whose token this row of the step predicts;
+ * NaN: the row has none. */
+void iv_score_row(const iv_engine *e, size_t row);
 /* Samples from the rows of an item, one after another as far as its guesses come true, and fills its events, finish
  * and stop; its rows of the prompt are scored. Touches the item and its sequence alone: items may be answered on
  * different threads. */

@@ -146,6 +146,8 @@ static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
 
 _Static_assert((int)IV_LOGPROBS_MAX <= (int)IV_GPU_LIKELY_MAX, "a GPU tells as many as a request may want");
 
+static int32_t likely_of(int logprobs) { return logprobs > 0 ? logprobs : 0; }
+
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
     const iv_sampling *p = &s->sampling;
     e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;
@@ -157,19 +159,22 @@ static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, 
                                                 .top_k = p->top_k,
                                                 .seed = p->seed,
                                                 .position = position,
-                                                .likely = s->logprobs > 0 ? s->logprobs : 0,
+                                                .likely = likely_of(s->logprobs),
                                                 .share = s->sampling_logprobs};
 }
 
 /* The rows of a chunk, which begins with batch row `first`, that predict a prompt token whose log-probability is to be
- * told. Returns how many; they have the places from `at` on. */
+ * told: a GPU does that itself whatever the request, as only the model's own distribution counts. Returns how many;
+ * they have the places from `at` on. */
 static size_t want_scores(iv_engine *e, const iv_step_item *item, size_t first, size_t at) {
     const iv_sequence *s = item->sequence;
     size_t from = iv_size_max(s->computed + 1, s->told),
            to = iv_size_min(s->computed + item->tokens + 1, s->prompt_tokens);
     for (size_t p = from; p < to; p++, at++) {
-        e->logit_rows[at] = (uint32_t)(first + (p - 1 - s->computed)), e->sample_here[at] = false,
-        e->logits_too[at] = true;
+        e->logit_rows[at] = (uint32_t)(first + (p - 1 - s->computed));
+        e->sample_here[at] = e->gpu_model != NULL, e->logits_too[at] = false;
+        e->row_sampling[at] = (iv_gpu_sampling){
+            .top_p = 1.0f, .likely = likely_of(s->prompt_logprobs), .given = true, .token = s->tokens.data[p]};
         e->item_events[at].sequence = item->sequence;
         e->item_events[at].event = (iv_event){.request = s->id,
                                               .kind = IV_EVENT_PROMPT,
@@ -228,8 +233,7 @@ typedef struct answering {
 static void score_task(void *context, size_t index, size_t worker) {
     (void)worker;
     const iv_engine *e = ((const answering *)context)->e;
-    iv_event_slot *v = &e->item_events[index];
-    if (v->event.kind == IV_EVENT_PROMPT) iv_score_row(e, v, e->logits + index * (size_t)e->model->config.vocab_size);
+    if (e->item_events[index].event.kind == IV_EVENT_PROMPT) iv_score_row(e, index);
 }
 
 static void answer_task(void *context, size_t index, size_t worker) {

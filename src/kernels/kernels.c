@@ -66,8 +66,10 @@ static void put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile)
 static iv_kernels tables[IV_ISA_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* Not beyond what the machine has: a file built for an instruction set may use it to fill its table, too. */
 static void fill(void) {
-    for (int i = 0; i < IV_ISA_COUNT; i++) {
+    iv_isa best = iv_isa_detect();
+    for (int i = 0; i <= (int)best; i++) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
         put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);

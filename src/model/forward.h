@@ -46,8 +46,8 @@ typedef struct iv_batch {
     const uint32_t *logit_rows; /* rows whose logits are wanted */
     size_t logit_count;
     float *logits; /* [logit_count][vocab_size]; filled on rank 0 */
-    /* GPUs sample rows of logits where they lie: those of sample_here get sampled[i], and logits only if they are of
-     * logits_too. A CPU gives all logits and samples none. */
+    /* GPUs sample and score rows of logits where they lie: those of sample_here get sampled[i], and logits only if they
+     * are of logits_too. A CPU gives all logits and samples none. */
     const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
     const iv_gpu_sampling *sampling;      /* [logit_count] */
     iv_gpu_sampled *sampled;              /* [logit_count] */

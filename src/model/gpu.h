@@ -44,8 +44,8 @@ const char *iv_gpu_model_transport(const iv_gpu_model *g);
  * that the new one is not of its shape, any other error that a GPU is lost and no step can run. */
 iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err);
 
-/* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled on the GPU. An error that is not IV_FORMAT means
- * that a GPU is lost and no further step can run. */
+/* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled or scored on the GPU. An error that is not
+ * IV_FORMAT means that a GPU is lost and no further step can run. */
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 
 #endif

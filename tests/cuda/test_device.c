@@ -336,6 +336,163 @@ static void filters_and_log_probabilities(void **state) {
     free_sampled(want);
 }
 
+/* ---- prompts that are scored ---------------------------------------------------------------------------------- */
+
+enum { SCORED = 11, SCORED_PROMPT = 333 };
+
+/* As many of the likeliest as may be wanted, beside every way to go on: none, drawn on a GPU or by the host, rows of
+ * logits kept. Prompts of one length are the same, so that later ones find pages in the cache. */
+static const struct {
+    size_t prompt, start;
+    int scores, logprobs;
+    bool only, keep;
+    float temperature, penalty;
+} scored[SCORED] = {
+    {70, 0, 0, -1, true, false, 0.0f, 1.0f},    {333, 0, 1, -1, true, false, 0.0f, 1.0f},
+    {300, 0, 5, 3, false, false, 0.7f, 1.0f},   {333, 0, 20, 20, false, false, 1.0f, 1.2f},
+    {300, 200, 20, -1, true, false, 0, 1.0f},   {2, 0, 5, -1, false, false, 1.0f, 1.0f},
+    {130, 0, -1, 20, false, false, 1.0f, 1.0f}, {333, 332, 1, 0, false, false, 0.0f, 1.0f},
+    {66, 0, 5, 2, false, true, 0.6f, 1.0f},     {66, 0, 20, 2, false, true, 0.6f, 1.3f},
+    {333, 65, 0, -1, true, false, 0.0f, 1.0f},
+};
+
+static void shape_scored(const iv_engine *e, size_t i, size_t vocab, int32_t ids[SCORED_PROMPT], iv_request *r) {
+    rng g = {7000 + scored[i].prompt};
+    for (size_t t = 0; t < scored[i].prompt; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+    iv_request_init(e, r);
+    r->ids = ids, r->id_count = scored[i].prompt, r->ignore_eos = true, r->keep_logits = scored[i].keep;
+    r->max_tokens = scored[i].only ? 0 : ANSWER, r->score_only = scored[i].only;
+    r->prompt_logprobs = scored[i].scores, r->prompt_logprobs_start = scored[i].start;
+    r->has_seed = true, r->seed = 5 + i, r->top_k = 0, r->top_p = 1, r->min_p = 0;
+    r->temperature = scored[i].temperature, r->repetition_penalty = scored[i].penalty;
+    r->logprobs = scored[i].logprobs;
+}
+
+/* Every prompt once without scores, so that the prefix cache has its pages; then all that is asked for. */
+static answer *scored_by(const iv_engine_options *o, bool alone) {
+    static int32_t ids[SCORED][SCORED_PROMPT];
+    iv_engine_info info;
+    iv_engine *e = open_with(o);
+    iv_engine_get_info(e, &info);
+    answer *a = answers_new(SCORED);
+    for (size_t i = 0; i < SCORED; i++) {
+        iv_request r;
+        shape_scored(e, i, info.vocab_size, ids[i], &r);
+        r.prompt_logprobs = -1, r.prompt_logprobs_start = 0, r.score_only = r.keep_logits = false, r.max_tokens = 1;
+        answers_free(answer_to(e, &r), 1);
+    }
+    for (size_t i = 0; i < SCORED; i++) {
+        iv_request r;
+        shape_scored(e, i, info.vocab_size, ids[i], &r);
+        a[i].told_events = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_events);
+        a[i].told_top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_top);
+        a[i].vocab = info.vocab_size;
+        if (r.keep_logits) a[i].logits = calloc(ANSWER * info.vocab_size, sizeof *a[i].logits);
+        submit(e, &r, &a[i]);
+        if (alone) run_all(e, &a[i], 1);
+    }
+    if (!alone) run_all(e, a, SCORED);
+    iv_engine_close(e);
+    return a;
+}
+
+static void free_scored(answer *a) {
+    for (size_t i = 0; i < SCORED; i++) free(a[i].told_events), free(a[i].told_top), free(a[i].logits);
+    answers_free(a, SCORED);
+}
+
+/* How many positions of a prompt have other bits than they should. */
+static size_t differing_scores(size_t i, const answer *want, const answer *got, bool tell) {
+    size_t differ = 0;
+    assert_int_equal(want->told, got->told);
+    for (size_t t = 0; t < want->told; t++) {
+        const iv_event *w = &want->told_events[t], *g = &got->told_events[t];
+        assert_true(w->position == g->position && w->token == g->token && w->top_count == g->top_count);
+        bool same = iv_bits(w->logprob) == iv_bits(g->logprob) &&
+                    memcmp(want->told_top[t], got->told_top[t], w->top_count * sizeof(iv_logprob)) == 0;
+        differ += !same;
+        if (!same && tell)
+            fail_msg("request %zu, position %zu: wanted %08x and %d first of the likeliest, got %08x and %d", i,
+                     w->position, iv_bits(w->logprob), (int)want->told_top[t][0].id, iv_bits(g->logprob),
+                     (int)got->told_top[t][0].id);
+    }
+    return differ;
+}
+
+static void compare_scored(const answer *want, const answer *got) {
+    size_t told = 0;
+    for (size_t i = 0; i < SCORED; i++) {
+        size_t first = scored[i].start > 1 ? scored[i].start : 1, prompt = scored[i].prompt;
+        size_t cached = (scored[i].scores < 0 ? prompt - 1 : first - 1) / 64 * 64; /* of what need not be computed */
+        assert_int_equal(got[i].told, scored[i].scores < 0 ? 0 : prompt - first);
+        assert_int_equal(got[i].cached_tokens, cached);
+        assert_int_equal(got[i].count, scored[i].only ? 0 : ANSWER);
+        differing_scores(i, &want[i], &got[i], true);
+        assert_same_answer("beside its prompt's", &want[i], &got[i]);
+        if (want[i].logits) assert_memory_equal(want[i].logits, got[i].logits, ANSWER * want[i].vocab * sizeof(float));
+        told += got[i].told;
+    }
+    assert_true(told > 1500);
+}
+
+static iv_engine_options scored_options(const way *w, char *dir, size_t bytes) {
+    iv_engine_options o = options_of(&cases[0], w, dir, bytes);
+    o.max_num_seqs = SCORED, o.prefix_caching = true;
+    return o;
+}
+
+/* With a GPU against the CPU; without, the CPU's ways against each other. In chunks that the budget makes and that the
+ * rows of logits make, and one token at a time, as captured steps are. */
+static void scores_of_prompts(void **state) {
+    (void)state;
+    static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, true, 1, 37}, {"cpu", false, false, 2, 96}};
+    static const way gpu[] = {{"cuda", false, false, 1, 512}, {"cuda", true, true, 1, 37},
+                              {"cuda", false, true, 1, 1},    {"cuda", true, false, 2, 512},
+                              {"cuda", false, false, 2, 96},  {"cuda", false, false, 4, 300}};
+    bool has_gpu = wanted("cuda") && have_gpu();
+    char dir[4200];
+    if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
+    iv_engine_options o = scored_options(&cpu[0], dir, sizeof dir);
+    answer *want = scored_by(&o, cpu[0].alone);
+    compare_scored(want, want); /* its own promises */
+    for (size_t k = has_gpu ? 0 : 1; k < (has_gpu ? sizeof gpu / sizeof *gpu : sizeof cpu / sizeof *cpu); k++) {
+        const way *w = has_gpu ? &gpu[k] : &cpu[k];
+        iv_engine *e = NULL;
+        iv_error err;
+        o = scored_options(w, dir, sizeof dir);
+        iv_status status = iv_engine_open(&o, &e, &err); /* are there so many GPUs? */
+        if (status == IV_UNSUPPORTED || status == IV_INVALID) {
+            printf("SKIPPED: %s\n", err.message);
+            continue;
+        }
+        ASSERT_OK(status, &err);
+        iv_engine_close(e);
+        answer *got = scored_by(&o, w->alone);
+        compare_scored(want, got);
+        free_scored(got);
+    }
+    free_scored(want);
+}
+
+/* The comparison can tell: sums that are cut elsewhere give prompts other scores. */
+static void control_scores_of_a_baseline_differ(void **state) {
+    (void)state;
+    const way w = {"cpu", false, false, 1, 512};
+    char dir[4200];
+    size_t differ = 0, told = 0;
+    iv_engine_options o = scored_options(&w, dir, sizeof dir);
+    answer *law = scored_by(&o, false);
+    o.numerics = "bio";
+    answer *other = scored_by(&o, false);
+    for (size_t i = 0; i < SCORED; i++) {
+        differ += differing_scores(i, &law[i], &other[i], false);
+        told += law[i].told;
+    }
+    printf("%zu of %zu scores are others with bio\n", differ, told);
+    assert_true(differ > told / 2);
+    free_scored(law), free_scored(other);
+}
+
 /* What cannot be had is refused with a reason. */
 static void refusals(void **state) {
     (void)state;
@@ -366,7 +523,11 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_meet_the_h200s_digests),
-                                       cmocka_unit_test(control_a_baseline_differs), cmocka_unit_test(all_positions),
-                                       cmocka_unit_test(filters_and_log_probabilities), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(control_a_baseline_differs),
+                                       cmocka_unit_test(all_positions),
+                                       cmocka_unit_test(filters_and_log_probabilities),
+                                       cmocka_unit_test(scores_of_prompts),
+                                       cmocka_unit_test(control_scores_of_a_baseline_differ),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

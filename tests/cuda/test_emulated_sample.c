@@ -29,6 +29,20 @@ static void emulated_hard_rows(void **state) {
     assert_true(compared == HARD_ROWS * HARD_FILTERS && many > compared / 8);
 }
 
+static void emulated_scores(void **state) {
+    (void)state;
+    rng r = rng_start("scores");
+    compared = given = 0;
+    static const size_t around[] = {2, 30, 255, 4096, 9000};
+    for (budget b = budget_of(5); has_time(&b);) {
+        another_machine(&r, 20);
+        score_trial(&r, 1 + rng_below(&r, around[rng_below(&r, 5)]));
+    }
+    report_scores();
+    another_machine(&r, 20);
+    score_control(&r, 5000);
+}
+
 /* Barriers that do not wait are seen in what a filtered row comes to. */
 static void planted_mistakes_are_caught(void **state) {
     (void)state;
@@ -69,6 +83,7 @@ static void planted_mistakes_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_samples), cmocka_unit_test(emulated_hard_rows),
+                                       cmocka_unit_test(emulated_scores),
                                        cmocka_unit_test(planted_mistakes_are_caught)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Sampling on a GPU against the host's sampler: tokens, the bits of their log-probabilities, and the likeliest. */
+/* Sampling and scoring on a GPU against the host's sampler: tokens, the bits of their log-probabilities, and the
+ * likeliest. */
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
 #include "numerics/rows.h"
@@ -19,6 +20,7 @@ static iv_gpu_sampling random_sampling(rng *r, size_t vocab) {
     p.top_k = (int32_t)(rng_below(r, 2) ? 0 : 1 + rng_below(r, rng_below(r, 2) ? 20 : 2 * vocab));
     p.likely = rng_below(r, 3) ? 0 : (int32_t)(1 + rng_below(r, vocab < 20 ? vocab : 20));
     p.share = rng_below(r, 2);
+    if (rng_below(r, 6) == 0) p.temperature = 0.0f, p.given = true, p.token = (int32_t)rng_below(r, vocab);
     return p;
 }
 
@@ -53,7 +55,7 @@ static bool keeps_many(const float *x, size_t vocab, const iv_gpu_sampling *p) {
     return n > SORTED && (!top_k || p->top_k > SORTED) && total > SORTED / 4.0;
 }
 
-static size_t many, compared, moved, shares, likely;
+static size_t many, compared, moved, shares, likely, given;
 
 static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const iv_gpu_sampling *p,
                         const iv_gpu_sampled *got, const iv_gpu_likely *got_likely) {
@@ -69,7 +71,8 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                      .repetition_penalty = 1.0f,
                      .seed = p->seed};
     float share, *share_wanted = p->share ? &share : NULL;
-    int32_t token = iv_sample_with_logprob(s, k, &q, x, NULL, 0, p->position, share_wanted);
+    int32_t drawn = iv_sample_with_logprob(s, k, &q, x, NULL, 0, p->position, share_wanted),
+            token = p->given ? p->token : drawn;
     if (token != got->token)
         fail_msg("token: wanted %d, got %d: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d, logits %g %g",
                  token, got->token, vocab, p->temperature, p->top_p, p->min_p, p->top_k, x[token],
@@ -88,8 +91,9 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                      vocab);
         assert_same_bits("likeliest", &top[i].logprob, &got_likely[i].logprob, 1, 4, false);
     }
-    moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != token;
+    moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != drawn;
     compared++, many += keeps_many(x, vocab, p), shares += share != 0.0f, likely += p->likely > 0;
+    given += p->given && token != drawn;
 }
 
 /* Samples rows that are there on the GPU, and compares. */
@@ -240,6 +244,69 @@ static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
     free(x);
 }
 
+/* ---- tokens of a prompt ------------------------------------------------------------------------------------------ */
+
+enum { SCORED_ROWS = 24 };
+
+/* Rows of all kinds whose token is given, in between those that draw; with as many of the likeliest as requests may
+ * want, and tokens at both ends of the vocabulary and of the order. */
+static void score_trial(rng *r, size_t vocab) {
+    static const int32_t wanted[] = {0, 1, 5, IV_GPU_LIKELY_MAX};
+    float *x = malloc(SCORED_ROWS * vocab * sizeof *x);
+    iv_gpu_sampling p[SCORED_ROWS];
+    for (size_t i = 0; i < SCORED_ROWS; i++) {
+        float *row = x + i * vocab;
+        size_t largest = 0, least = 0;
+        i % 2 ? random_row(r, row, vocab) : hard_row(r, rng_below(r, HARD_ROWS), row, vocab);
+        for (size_t t = 1; t < vocab; t++) {
+            if (row[t] > row[largest]) largest = t;
+            if (row[t] < row[least]) least = t;
+        }
+        const size_t tokens[] = {0, vocab - 1, largest, least, rng_below(r, vocab), rng_below(r, vocab)};
+        p[i] = (iv_gpu_sampling){.top_p = 1.0f, .likely = wanted[i % 4], .given = true};
+        p[i].token = (int32_t)tokens[rng_below(r, 6)];
+        if ((size_t)p[i].likely > vocab) p[i].likely = (int32_t)vocab;
+        if (i % 5 == 3) p[i] = random_sampling(r, vocab);
+    }
+    compare_rows(x, vocab, SCORED_ROWS, p);
+    free(x);
+}
+
+/* What a row is scored to hangs on the token that is given, and on nothing else that a request may set. */
+static void score_control(rng *r, size_t vocab) {
+    enum { N = 40 };
+    float *x = malloc(N * vocab * sizeof *x), logprob = 0.0f;
+    iv_gpu_sampling p[N];
+    size_t differ = 0;
+    hard_row(r, 4, x, vocab);
+    for (size_t i = 0; i < N; i++) {
+        if (i) memcpy(x + i * vocab, x, vocab * sizeof *x);
+        p[i] = (iv_gpu_sampling){.top_p = 1.0f, .given = true, .token = 3};
+        if (i >= N / 2) p[i].token += (int32_t)(i - N / 2) + 1;
+        if (i % 2) p[i].top_p = 0.5f, p[i].top_k = 3, p[i].min_p = 0.5f, p[i].seed = i, p[i].share = true;
+    }
+    float *gpu_x = gpu_copy(x, N * vocab * sizeof *x);
+    iv_gpu_sampling *gpu_p = gpu_copy(p, sizeof p);
+    void *scratch = gpu_room(iv_gpu_sample_scratch(N, vocab));
+    iv_gpu_sampled *gpu_out = gpu_room(N * sizeof *gpu_out);
+    GPU_OK(iv_gpu_sample(gpu_x, N, vocab, gpu_p, scratch, gpu_out, NULL, NULL));
+    iv_gpu_sampled *out = host_copy(gpu_out, N * sizeof *out);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(out[i].token, p[i].token);
+        if (i == 0) logprob = out[0].logprob;
+        if (i < N / 2) assert_memory_equal(&out[i], &out[0], sizeof *out);
+        differ += out[i].logprob != logprob;
+    }
+    printf("%zu of %d rows differ by their token\n", differ, N / 2);
+    assert_true(differ > N / 2 - 4);
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out), free(x), free(out);
+}
+
+static void report_scores(void) {
+    printf("%zu rows compared, %zu of a token that would not have been drawn\n", compared, given);
+    assert_true(given > compared / 10);
+}
+
 static void report(void) {
     printf(
         "%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
@@ -278,7 +345,22 @@ static void hard_rows(void **state) {
     assert_true(compared == 3 * HARD_ROWS * HARD_FILTERS && many > compared / 8);
 }
 
+static void scores(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("scores");
+    compared = given = 0;
+    for (size_t trial = 0; trial < trials(60, 1000); trial++) {
+        static const size_t around[] = {2, 30, 255, 4096, 9000, 32000};
+        score_trial(&r, 1 + rng_below(&r, around[rng_below(&r, 6)]));
+    }
+    score_trial(&r, VOCAB);
+    report_scores();
+    score_control(&r, 32000);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(hard_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(hard_rows),
+                                       cmocka_unit_test(scores)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

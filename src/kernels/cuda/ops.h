@@ -226,13 +226,16 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 
 enum { IV_GPU_LIKELY_MAX = 20 };
 
-/* One row's parameters: those requests whose sampling the GPU does: no bias, no penalties. */
+/* What one row of logits is for: to draw a token (of a request without bias, penalties or a constraint), or to score a
+ * given one, of a prompt. */
 typedef struct iv_gpu_sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint64_t seed, position;
     int32_t likely; /* how many of the likeliest tokens are wanted: at most IV_GPU_LIKELY_MAX */
     bool share;     /* share_logprob is wanted */
+    bool given;     /* nothing is drawn: the token is `token`. The temperature must be 0 */
+    int32_t token;
 } iv_gpu_sampling;
 
 typedef struct iv_gpu_sampled {

@@ -1,5 +1,5 @@
-/* sample.cu: a row of logits to one token, its log-probabilities, and the likeliest tokens. Law: NUMERICS.md
- * section 10.
+/* sample.cu: a row of logits to one token, drawn or given, its log-probabilities, and the likeliest tokens. Law:
+ * NUMERICS.md section 10.
  *
  * Three kernels: the largest logit by chunks and groups of the row; the lane sums of exp, and beside them each chunk's
  * best token under Gumbel noise, or the tokens that filters may keep (sample_filter.cuh), and those that may be among
@@ -198,6 +198,7 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
         if (r.draws && p.share) total = fold_lanes(s.lanes + (r.own_lanes ? LANES : 0));
     }
     if (threadIdx.x > 0) return;
+    if (p.given) token = (uint32_t)p.token;
     if (token >= vocab) token = 0; /* a row of NaN */
     float x = r.logits[token], below = divided(r, x) - r.reduced;
     out[row].token = (int32_t)token, out[row].max = r.max, out[row].log_sum = log_sum;
