@@ -123,8 +123,8 @@ typedef struct iv_engine_info {
     const char
         *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
     const char *model_type, *dtype, *arithmetic, *isa, *numerics;
-    const char *device; /* "cpu", or "cuda" */
-    const char *gpu;    /* its name, "" on a CPU */
+    const char *device;         /* "cpu", or "cuda" */
+    const char *gpu;            /* its name, "" on a CPU */
     const char *rank_transport; /* how GPUs get each other's bytes: "peer" (within a process), "nccl" (which under
                                  * vanilla-blas adds too), "host"; "" for one rank or on a CPU */
     /* What the fingerprint is made of, SHA-256 in hexadecimal each; "" for what the model does not have. */

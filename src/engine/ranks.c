@@ -106,7 +106,8 @@ size_t iv_ranks_memory_available(const iv_ranks *r) {
 
 void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m) {
     m->baseline = r->baseline && r->size > 1;
-    m->ranks = r->size, m->rank_first = r->rank, m->rank_count = r->gpus && !r->processes ? r->size : r->helper_count + 1;
+    m->ranks = r->size, m->rank_first = r->rank,
+    m->rank_count = r->gpus && !r->processes ? r->size : r->helper_count + 1;
 }
 
 iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t token_bytes, size_t *bytes,

@@ -1,8 +1,8 @@
 /* ranks.h: how the ranks of an engine start, run a step together, and end.
  *
- * Ranks are threads of one process, or processes under mpirun with one rank, and perhaps one GPU, each. Rank 0 has the engine: requests,
- * pages, sampling. The others hold a share of the weights and of the KV memory, wait for rank 0's batch, and run it:
- * page numbers are the same everywhere. */
+ * Ranks are threads of one process, or processes under mpirun with one rank, and perhaps one GPU, each. Rank 0 has the
+ * engine: requests, pages, sampling. The others hold a share of the weights and of the KV memory, wait for rank 0's
+ * batch, and run it: page numbers are the same everywhere. */
 #ifndef IV_ENGINE_RANKS_H
 #define IV_ENGINE_RANKS_H
 
@@ -45,7 +45,7 @@ void iv_ranks_use_model(iv_engine *e);
 
 size_t iv_ranks_size(const iv_ranks *r);
 size_t iv_ranks_processes(const iv_ranks *r); /* that the ranks are; 1: all are in this one */
-size_t iv_ranks_rank(const iv_ranks *r);    /* of this process */
-size_t iv_ranks_threads(const iv_ranks *r); /* of this process, all ranks together; after iv_ranks_start */
+size_t iv_ranks_rank(const iv_ranks *r);      /* of this process */
+size_t iv_ranks_threads(const iv_ranks *r);   /* of this process, all ranks together; after iv_ranks_start */
 
 #endif

@@ -1,8 +1,8 @@
 /* gpu.h: one step of a model on GPUs: forward.h's contract on other hardware, with the same bits (tc16, fma32).
  *
- * Ranks are GPUs of this process, a thread each, rank 0's the caller's; or processes with a GPU each. Each GPU holds its share of the weights
- * (iv_model, opened with a place for each rank) and of the pages, under the same page numbers. A step of few tokens is
- * a captured graph, replayed; nothing waits for the host inside a step. */
+ * Ranks are GPUs of this process, a thread each, rank 0's the caller's; or processes with a GPU each. Each GPU holds
+ * its share of the weights (iv_model, opened with a place for each rank) and of the pages, under the same page numbers.
+ * A step of few tokens is a captured graph, replayed; nothing waits for the host inside a step. */
 #ifndef IV_MODEL_GPU_H
 #define IV_MODEL_GPU_H
 

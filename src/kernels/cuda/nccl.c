@@ -79,8 +79,8 @@ iv_status iv_nccl_make_id(const char *what_for, iv_nccl_id *out, iv_error *err) 
 }
 
 /* The communicators are there when the group ends. */
-static int init_all(const calls *c, const iv_nccl_id *id, size_t ranks, size_t first, size_t count,
-                    const int *ordinals, iv_nccl **out) {
+static int init_all(const calls *c, const iv_nccl_id *id, size_t ranks, size_t first, size_t count, const int *ordinals,
+                    iv_nccl **out) {
     int code = c->group_start(), ended;
     if (code) return code;
     for (size_t i = 0; i < count && !code; i++) {
@@ -135,9 +135,8 @@ static int move_piece(iv_nccl *n, const iv_nccl_piece *p, bool to_first, iv_gpu_
     int code = 0;
     if (p->bytes == 0 || (to_first && p->owner == 0)) return 0;
     if (p->owner != n->rank)
-        return to_first && n->rank != 0
-                   ? 0
-                   : n->calls.receive(p->at, p->bytes, TYPE_BYTES, (int)p->owner, n->comm, stream);
+        return to_first && n->rank != 0 ? 0
+                                        : n->calls.receive(p->at, p->bytes, TYPE_BYTES, (int)p->owner, n->comm, stream);
     for (size_t to = 0; to < (to_first ? 1 : n->ranks) && !code; to++)
         if (to != n->rank) code = n->calls.send(p->at, p->bytes, TYPE_BYTES, (int)to, n->comm, stream);
     return code;

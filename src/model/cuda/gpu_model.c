@@ -154,8 +154,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
     for (size_t i = 0; i < AHEAD; i++)
-        IV_TRY(
-            iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));

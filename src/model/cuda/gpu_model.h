@@ -60,7 +60,7 @@ typedef struct gpu_rank {
     uint64_t *bad;
     uint32_t *flags;
     unsigned char *gathered; /* what came from other processes */
-    unsigned char *inputs; /* [inputs_bytes] */
+    unsigned char *inputs;   /* [inputs_bytes] */
     uint32_t *tables;
     /* Captured steps. */
     struct {
@@ -85,7 +85,7 @@ typedef struct gpu_step {
 
 struct iv_gpu_model {
     iv_gpu_model_options o;
-    size_t ranks; /* of this process */
+    size_t ranks;             /* of this process */
     gpu_processes *processes; /* NULL: all ranks are here */
     gpu_rank rank[IV_RANKS_MAX];
     bool windowed; /* some layers have a window: a second plan */

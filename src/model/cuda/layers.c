@@ -181,8 +181,8 @@ static int sum_row_parallel(const step *t, const row_parallel *l) {
         int code = node_args(t, l, 0, &a);
         if (code) return code;
         a.out = sum, a.out_stride = t->hidden;
-        TRY("row-parallel layer", iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, t->m->dtype, r->stream)
-                                                      : (int)cudaErrorInvalidValue);
+        TRY("row-parallel layer",
+            iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, t->m->dtype, r->stream) : (int)cudaErrorInvalidValue);
     }
     TRY("NCCL's sum of the ranks", iv_nccl_sum(r->nccl, t->m->dtype, sum, values, r->stream));
     TRY("residual", add_sum(t, l, sum));
@@ -352,8 +352,7 @@ static int combine_gathered(const step *t) {
         iv_nccl_piece pieces[IV_RANKS_MAX];
         size_t rows = iv_size_min(most, t->rows - at), used = 0;
         for (size_t i = 0; i < split->ranks; i++) {
-            float *theirs =
-                i == t->m->rank ? r->terms + at * k * t->hidden : gathered_at(r, &used, rows * row);
+            float *theirs = i == t->m->rank ? r->terms + at * k * t->hidden : gathered_at(r, &used, rows * row);
             pieces[i] = (iv_nccl_piece){theirs, split->share[i].experts ? rows * row : 0, i};
             terms[i] = theirs;
         }

@@ -141,7 +141,8 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
     size_t whose = 0;
     iv_nccl_id id, unused;
     iv_error mine;
-    bool host = strcmp(transport, "host") == 0, needed = g->o.numerics == IV_VANILLA_BLAS || strcmp(transport, "nccl") == 0;
+    bool host = strcmp(transport, "host") == 0,
+         needed = g->o.numerics == IV_VANILLA_BLAS || strcmp(transport, "nccl") == 0;
     IV_TRY(iv_gpu_use(r->gpu, err));
     g->processes = calloc(1, sizeof *g->processes);
     if (!g->processes) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory");

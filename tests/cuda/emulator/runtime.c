@@ -42,8 +42,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
     if (n) memcpy(to, from, n);
     return code;
 }
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                              size_t rows, enum cudaMemcpyKind kind, cudaStream_t s) {
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
+                              enum cudaMemcpyKind kind, cudaStream_t s) {
     (void)kind;
     cudaError_t code = before(s);
     for (size_t i = 0; i < rows; i++) memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
@@ -76,3 +76,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned lon
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) { return (void)e, (void)s, cudaErrorNotSupported; }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) { return (void)g, cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return (void)e, cudaSuccess; }
+
+/* Few rows are gathered at once, so that small steps too are gathered in pieces. */
+size_t __wrap_iv_gpu_gathered_rows(size_t row_bytes);
+size_t __wrap_iv_gpu_gathered_rows(size_t row_bytes) { return (void)row_bytes, (size_t)3; }
