@@ -53,6 +53,21 @@ int ncclGetUniqueId(id *out) {
     return 0;
 }
 
+/* Ranks are there when the group ends that made them. */
+static _Thread_local struct {
+    comm *c;
+    id name;
+} made[RANKS];
+static _Thread_local int made_count;
+
+static void meet_all(void) {
+    for (int i = 0; i < made_count; i++) {
+        while (atomic_load(&made[i].c->s->arrived) < made[i].c->ranks) sched_yield();
+        shm_unlink(made[i].name.name);
+    }
+    made_count = 0;
+}
+
 int ncclCommInitRank(comm **out, int ranks, id i, int rank) {
     int fd = shm_open(i.name, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(shared)) != 0) return 2;
@@ -60,10 +75,8 @@ int ncclCommInitRank(comm **out, int ranks, id i, int rank) {
     *c = (comm){mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), ranks, rank};
     close(fd);
     atomic_fetch_add(&c->s->arrived, 1);
-    *out = c;
-    if (depth) return 0; /* others of this process come after */
-    while (atomic_load(&c->s->arrived) < ranks) sched_yield();
-    shm_unlink(i.name);
+    *out = made[made_count].c = c, made[made_count++].name = i;
+    if (!depth) meet_all();
     return 0;
 }
 
@@ -94,6 +107,7 @@ static int is_first(int i) {
 
 int ncclGroupEnd(void) {
     if (--depth > 0) return 0;
+    meet_all();
     if (cudaDeviceSynchronize) cudaDeviceSynchronize();
     if (getenv("FAKE_NCCL_FLIP"))
         for (int i = 0; i < count; i++)
