@@ -43,6 +43,7 @@ _invar() {
         generate:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         generate:--threads) _invar_words ''; return ;;
         generate:--tensor-parallel-size) _invar_words ''; return ;;
+        generate:--rank-transport) _invar_words 'auto nccl host'; return ;;
         generate:--rank-timeout) _invar_words ''; return ;;
         generate:--max-model-len) _invar_words ''; return ;;
         generate:--max-num-seqs) _invar_words ''; return ;;
@@ -73,6 +74,7 @@ _invar() {
         chat:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         chat:--threads) _invar_words ''; return ;;
         chat:--tensor-parallel-size) _invar_words ''; return ;;
+        chat:--rank-transport) _invar_words 'auto nccl host'; return ;;
         chat:--rank-timeout) _invar_words ''; return ;;
         chat:--max-model-len) _invar_words ''; return ;;
         chat:--max-num-seqs) _invar_words ''; return ;;
@@ -100,6 +102,7 @@ _invar() {
         serve:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         serve:--threads) _invar_words ''; return ;;
         serve:--tensor-parallel-size) _invar_words ''; return ;;
+        serve:--rank-transport) _invar_words 'auto nccl host'; return ;;
         serve:--rank-timeout) _invar_words ''; return ;;
         serve:--max-model-len) _invar_words ''; return ;;
         serve:--max-num-seqs) _invar_words ''; return ;;
@@ -119,6 +122,7 @@ _invar() {
         batch:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         batch:--threads) _invar_words ''; return ;;
         batch:--tensor-parallel-size) _invar_words ''; return ;;
+        batch:--rank-transport) _invar_words 'auto nccl host'; return ;;
         batch:--rank-timeout) _invar_words ''; return ;;
         batch:--max-model-len) _invar_words ''; return ;;
         batch:--max-num-seqs) _invar_words ''; return ;;
@@ -139,6 +143,7 @@ _invar() {
         bench:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         bench:--threads) _invar_words ''; return ;;
         bench:--tensor-parallel-size) _invar_words ''; return ;;
+        bench:--rank-transport) _invar_words 'auto nccl host'; return ;;
         bench:--rank-timeout) _invar_words ''; return ;;
         bench:--max-model-len) _invar_words ''; return ;;
         bench:--max-num-seqs) _invar_words ''; return ;;
@@ -167,6 +172,7 @@ _invar() {
         bench-serve:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         bench-serve:--threads) _invar_words ''; return ;;
         bench-serve:--tensor-parallel-size) _invar_words ''; return ;;
+        bench-serve:--rank-transport) _invar_words 'auto nccl host'; return ;;
         bench-serve:--rank-timeout) _invar_words ''; return ;;
         bench-serve:--max-model-len) _invar_words ''; return ;;
         bench-serve:--max-num-seqs) _invar_words ''; return ;;
@@ -188,6 +194,7 @@ _invar() {
         bench-latency:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         bench-latency:--threads) _invar_words ''; return ;;
         bench-latency:--tensor-parallel-size) _invar_words ''; return ;;
+        bench-latency:--rank-transport) _invar_words 'auto nccl host'; return ;;
         bench-latency:--rank-timeout) _invar_words ''; return ;;
         bench-latency:--max-model-len) _invar_words ''; return ;;
         bench-latency:--max-num-seqs) _invar_words ''; return ;;
@@ -214,6 +221,7 @@ _invar() {
         logits:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         logits:--threads) _invar_words ''; return ;;
         logits:--tensor-parallel-size) _invar_words ''; return ;;
+        logits:--rank-transport) _invar_words 'auto nccl host'; return ;;
         logits:--rank-timeout) _invar_words ''; return ;;
         logits:--max-model-len) _invar_words ''; return ;;
         logits:--max-num-seqs) _invar_words ''; return ;;
@@ -265,6 +273,7 @@ _invar() {
         eval:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         eval:--threads) _invar_words ''; return ;;
         eval:--tensor-parallel-size) _invar_words ''; return ;;
+        eval:--rank-transport) _invar_words 'auto nccl host'; return ;;
         eval:--rank-timeout) _invar_words ''; return ;;
         eval:--max-model-len) _invar_words ''; return ;;
         eval:--max-num-seqs) _invar_words ''; return ;;
@@ -281,6 +290,7 @@ _invar() {
         replay:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         replay:--threads) _invar_words ''; return ;;
         replay:--tensor-parallel-size) _invar_words ''; return ;;
+        replay:--rank-transport) _invar_words 'auto nccl host'; return ;;
         replay:--rank-timeout) _invar_words ''; return ;;
         replay:--max-model-len) _invar_words ''; return ;;
         replay:--max-num-seqs) _invar_words ''; return ;;
@@ -290,20 +300,20 @@ _invar() {
         replay:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
-        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --json-schema --regex --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        serve:-*) _invar_words '--help --host --port --served-model-name --proof-urls --max-queued-requests --drain-timeout --api-key --admin-api-key --allow-flush --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        batch:-*) _invar_words '--help -i --input -o --output --served-model-name --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --json-schema --regex --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        serve:-*) _invar_words '--help --host --port --served-model-name --proof-urls --max-queued-requests --drain-timeout --api-key --admin-api-key --allow-flush --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        batch:-*) _invar_words '--help -i --input -o --output --served-model-name --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
-        logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --device --arithmetic --dtype --numerics' ;;
-        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;

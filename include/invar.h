@@ -97,6 +97,8 @@ typedef struct iv_engine_options {
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
     size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of
                                     * mpirun,   or 1 */
+    const char *rank_transport;    /* cuda under mpirun: "nccl", "host" (through this machine's memory), or "auto": nccl
+                                    * where every rank finds it; never changes a bit */
     size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
     double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
@@ -121,8 +123,10 @@ typedef struct iv_engine_info {
     const char
         *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
     const char *model_type, *dtype, *arithmetic, *isa, *numerics;
-    const char *device; /* "cpu", or "cuda" */
-    const char *gpu;    /* its name, "" on a CPU */
+    const char *device;         /* "cpu", or "cuda" */
+    const char *gpu;            /* its name, "" on a CPU */
+    const char *rank_transport; /* how GPUs get each other's bytes: "peer" (within a process), "nccl" (which under
+                                 * vanilla-blas adds too), "host"; "" for one rank or on a CPU */
     /* What the fingerprint is made of, SHA-256 in hexadecimal each; "" for what the model does not have. */
     const char *weights_digest, *configuration_digest, *tokenizer_digest, *template_digest;
     int numerics_version;

@@ -118,6 +118,7 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
         cli_json_word(&json, "isa", info.isa);
         cli_json_word(&json, "device", info.device);
         cli_json_word(&json, "gpu", info.gpu);
+        cli_json_word(&json, "rank_transport", info.rank_transport);
         cli_json_count(&json, "tensor_parallel_size", info.tensor_parallel_size);
         cli_json_word(&json, "arithmetic", info.arithmetic);
         cli_json_word(&json, "numerics", info.numerics);
@@ -143,7 +144,8 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
         fprintf(page.file, "%s: %s of %s weights, %s, ", args->operands[0],
                 cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic);
         if (*info.gpu)
-            fprintf(page.file, "%zu x %s, ", info.tensor_parallel_size, info.gpu);
+            fprintf(page.file, "%zu x %s%s%s, ", info.tensor_parallel_size, info.gpu,
+                    *info.rank_transport ? " by " : "", info.rank_transport);
         else
             fprintf(page.file, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
         fprintf(page.file, "loaded in %.2f s\n", info.load_seconds);

@@ -49,6 +49,14 @@ size_t iv_mpi_processes(void) {
     return n ? n : 1;
 }
 
+size_t iv_mpi_local_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK",
+                                        "SLURM_LOCALID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return count_of(names[i]);
+    return 0;
+}
+
 static const char file_name[] = "libinvar_mpi.so";
 
 /* The file that this code is in, "" if unknown. Of a program the linker knows only the name it was called by, perhaps

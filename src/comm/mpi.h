@@ -8,6 +8,8 @@
 
 /* How many processes mpirun says there are; 1 without it. From the environment alone. */
 size_t iv_mpi_processes(void);
+/* Which of the processes on this machine this one is; 0 where nothing says so. From the environment alone. */
+size_t iv_mpi_local_rank(void);
 
 /* Joins the other processes. IV_NOT_FOUND says what to install; once a process, so a second time is IV_UNSUPPORTED.
  * Closing an unbroken communicator ends MPI, together with all the others. */

@@ -2,8 +2,10 @@
 #include "engine/device.h"
 #include "base/size.h"
 #include "comm/mpi.h"
+#include "engine/ranks.h"
 #include "format/model_config.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *out, iv_error *err) {
@@ -23,19 +25,38 @@ static bool prefers_gpu(const iv_engine_options *o, const iv_engine *e, bool giv
     iv_error unused;
     size_t count;
     if (given && e->arithmetic == IV_FMA32) return false;
-    if (iv_mpi_processes() > 1) return false;
+    if (iv_mpi_processes() > 1) return false; /* their machines may differ: said, not guessed */
     if (iv_gpu_count(&count, &unused) != IV_OK || o->tensor_parallel_size > count) return false;
     if (iv_gpu_open(0, true, &gpu, &unused) != IV_OK) return false;
     iv_gpu_close(gpu);
     return true;
 }
 
+static iv_status check_transport(const iv_engine_options *o, iv_error *err) {
+    const char *how = o->rank_transport ? o->rank_transport : "auto";
+    if (strcmp(how, "auto") == 0 || strcmp(how, "nccl") == 0 || strcmp(how, "host") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "rank_transport: wanted auto, nccl or host, found '%s'", how);
+}
+
+/* Processes of a machine take its GPUs in turn. A launcher that shows one GPU to each means that one. */
+static iv_status open_own_gpu(iv_engine *e, iv_model_options *m, iv_error *err) {
+    size_t count, local = iv_mpi_local_rank();
+    IV_TRY(iv_gpu_count(&count, err));
+    if (count == 1 && getenv("CUDA_VISIBLE_DEVICES")) local = 0;
+    if (local >= count)
+        return iv_fail(err, IV_INVALID,
+                       "device cuda: every process of mpirun takes a GPU of its own: wanted GPU %zu for process %zu of "
+                       "this machine, the driver shows %zu",
+                       local, local, count);
+    IV_TRY(iv_gpu_open(local, e->arithmetic == IV_TC16, &e->gpus[0], err));
+    m->place[0] = iv_gpu_place(e->gpus[0]);
+    return IV_OK;
+}
+
 static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     size_t ranks = o->tensor_parallel_size ? o->tensor_parallel_size : 1, count;
-    if (iv_mpi_processes() > 1)
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "device cuda: ranks are the GPUs of one process: run it without mpirun, with "
-                       "tensor_parallel_size");
+    IV_TRY(check_transport(o, err));
+    if (iv_mpi_processes() > 1) return open_own_gpu(e, m, err);
     IV_TRY(iv_gpu_count(&count, err));
     if (ranks > IV_RANKS_MAX)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);
@@ -72,7 +93,8 @@ static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_optio
                                   .logits_max = e->logit_rows_max,
                                   .positions_max = e->max_model_len,
                                   .graphs = !o->enforce_eager,
-                                  .timeout_ms = o->rank_timeout_ms};
+                                  .timeout_ms = o->rank_timeout_ms,
+                                  .processes = iv_ranks_processes(e->ranks)};
 }
 
 /* Ranks are alike, so the GPU with the least decides. */
@@ -80,6 +102,8 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
     size_t least = SIZE_MAX, ranks = 0;
     for (; ranks < IV_RANKS_MAX && e->gpus[ranks]; ranks++)
         least = iv_size_min(least, iv_gpu_memory_available(e->gpus[ranks]));
+    if (iv_ranks_processes(e->ranks) > 1) /* also of the other processes' */
+        least = iv_ranks_memory_available(e->ranks), ranks = iv_ranks_size(e->ranks);
     iv_gpu_model_options options = options_of(e, o);
     options.positions_max = o->max_model_len ? o->max_model_len : (size_t)c->max_positions;
     size_t working = iv_gpu_model_working_bytes(c, &options);

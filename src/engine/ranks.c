@@ -38,16 +38,17 @@ struct iv_ranks {
     bool go;
     iv_buf wire;
     bool baseline;
-    bool gpus; /* ranks are GPUs, which the model on them drives: nothing to do here */
+    bool gpus; /* ranks compute on GPUs; those of one process are the model's, not told apart here */
+    const char *transport;
 };
 
 /* ---- who takes part ------------------------------------------------------------------------------------ */
 
 /* Sizes that follow from free memory must be the same everywhere, and it changes from one moment to the next. */
-static iv_status find_least_memory(iv_ranks *r, iv_error *err) {
+static iv_status find_least_memory(iv_ranks *r, const iv_gpu *gpu, iv_error *err) {
     size_t bytes[IV_COMM_RANKS_MAX];
     const void *blocks[IV_COMM_RANKS_MAX];
-    r->memory = r->least_memory = iv_memory_available();
+    r->memory = r->least_memory = gpu ? iv_gpu_memory_available(gpu) : iv_memory_available();
     for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof r->memory;
     iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS);
     IV_TRY(iv_comm_all_gather(r->comm, &r->memory, bytes, blocks, err));
@@ -59,11 +60,11 @@ static iv_status find_least_memory(iv_ranks *r, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_processes(iv_ranks *r, size_t asked, iv_error *err) {
+static iv_status open_processes(iv_ranks *r, size_t asked, const iv_gpu *gpu, iv_error *err) {
     IV_TRY(iv_comm_mpi_open(&r->comm, err));
     r->processes = true;
     r->size = r->comm->size, r->rank = r->comm->rank;
-    IV_TRY(find_least_memory(r, err));
+    IV_TRY(find_least_memory(r, gpu, err));
     if (asked && asked != r->size)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted %zu, the processes of mpirun, found %zu", r->size,
                        asked);
@@ -92,13 +93,11 @@ iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err)
     e->ranks = r;
     r->timeout_ms = o->rank_timeout_ms, r->baseline = e->numerics != IV_INVAR;
     if (r->timeout_ms == 0) return iv_fail(err, IV_INVALID, "rank_timeout_ms: wanted 1 or more, found 0");
-    r->gpus = e->gpus[0] != NULL;
-    if (r->gpus) {
-        r->size = iv_size_max(1, o->tensor_parallel_size);
-        return IV_OK;
-    }
-    return iv_mpi_processes() > 1 ? open_processes(r, o->tensor_parallel_size, err)
-                                  : open_threads(r, o->tensor_parallel_size, err);
+    r->gpus = e->gpus[0] != NULL, r->transport = o->rank_transport ? o->rank_transport : "auto";
+    if (iv_mpi_processes() > 1) return open_processes(r, o->tensor_parallel_size, e->gpus[0], err);
+    if (!r->gpus) return open_threads(r, o->tensor_parallel_size, err);
+    r->size = iv_size_max(1, o->tensor_parallel_size);
+    return IV_OK;
 }
 
 size_t iv_ranks_memory_available(const iv_ranks *r) {
@@ -107,7 +106,8 @@ size_t iv_ranks_memory_available(const iv_ranks *r) {
 
 void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m) {
     m->baseline = r->baseline && r->size > 1;
-    m->ranks = r->size, m->rank_first = r->rank, m->rank_count = r->gpus ? r->size : r->helper_count + 1;
+    m->ranks = r->size, m->rank_first = r->rank,
+    m->rank_count = r->gpus && !r->processes ? r->size : r->helper_count + 1;
 }
 
 iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t token_bytes, size_t *bytes,
@@ -271,15 +271,24 @@ static iv_status agree(iv_engine *e, iv_status status, iv_error *err) {
     return IV_OK;
 }
 
+static iv_status connect_gpus(iv_engine *e, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS); /* libraries are loaded and GPUs found */
+    IV_TRY(iv_gpu_model_connect(e->gpu_model, r->comm, r->transport, err));
+    iv_comm_mpi_timeout(r->comm, r->timeout_ms);
+    return IV_OK;
+}
+
 iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err) {
     iv_ranks *r = e->ranks;
-    if (!r || r->size == 1 || r->gpus) return status;
+    if (!r || r->size == 1 || (r->gpus && !r->processes)) return status;
     if (r->processes)
         status = agree(e, status, err);
     else if (status == IV_OK)
         status = start_helpers(e, err);
+    if (status == IV_OK && r->gpus) status = connect_gpus(e, err);
     if (status != IV_OK) return status;
-    e->forward->comm = r->comm;
+    if (!r->gpus) e->forward->comm = r->comm;
     r->running = true;
     return IV_OK;
 }
@@ -301,17 +310,22 @@ static iv_status lose(iv_ranks *r, iv_status status, const iv_error *err) {
     return status;
 }
 
+/* This process's part. */
+static iv_status forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    return e->gpu_model ? iv_gpu_model_forward(e->gpu_model, b, err) : iv_forward(e->forward, b, err);
+}
+
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
     iv_ranks *r = e->ranks;
-    if (r->gpus) return iv_gpu_model_forward(e->gpu_model, b, err);
-    if (r->size == 1) return iv_forward(e->forward, b, err);
+    if (r->gpus && !r->processes) return iv_gpu_model_forward(e->gpu_model, b, err);
+    if (r->size == 1) return forward(e, b, err);
     IV_ASSERT(r->rank == 0);
     if (r->lost) {
         *err = r->why;
         return r->why.status;
     }
     IV_TRY(lose(r, send_batch(r, b, err), err));
-    iv_status status = lose(r, iv_forward(e->forward, b, err), err);
+    iv_status status = lose(r, forward(e, b, err), err);
     iv_error unused;
     if (!r->processes) meet(r->comm, &unused);
     return status;
@@ -323,7 +337,7 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
     iv_wire_batch read = {0};
     iv_wire_limits limits = {.vocab = (size_t)e->model->config.vocab_size,
                              .tokens = e->max_num_batched_tokens,
-                             .spans = e->max_num_batched_tokens,
+                             .spans = r->gpus ? e->max_num_seqs : e->max_num_batched_tokens,
                              .positions = e->max_model_len,
                              .pages = e->kv.pages};
     iv_status status = IV_OK;
@@ -334,12 +348,15 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
         status = iv_comm_broadcast(r->comm, NULL, 0, &bytes, &n, err);
         if (status != IV_OK || n == 0) break;
         status = iv_wire_read(bytes, n, &limits, &read, err);
+        if (status == IV_OK && r->gpus && read.batch.logit_count > e->logit_rows_max)
+            status = iv_fail(err, IV_IO, "step from rank 0: rows of logits: wanted at most %zu, found %zu",
+                             e->logit_rows_max, read.batch.logit_count);
         if (status != IV_OK) { /* a plan that breaks its format is not a batch that failed */
             status = IV_IO;
             break;
         }
         read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes;
-        status = iv_forward(e->forward, &read.batch, err);
+        status = forward(e, &read.batch, err);
     }
     iv_float_mode_leave(mode);
     iv_wire_free(&read);
@@ -393,6 +410,7 @@ void iv_ranks_close(iv_ranks *r) {
 }
 
 size_t iv_ranks_size(const iv_ranks *r) { return r->size; }
+size_t iv_ranks_processes(const iv_ranks *r) { return r->processes ? r->size : 1; }
 size_t iv_ranks_rank(const iv_ranks *r) { return r->rank; }
 size_t iv_ranks_threads(const iv_ranks *r) {
     return r->helper_count ? iv_size_max(1, r->threads / r->size) * r->size : r->threads;

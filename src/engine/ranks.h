@@ -1,8 +1,8 @@
 /* ranks.h: how the ranks of an engine start, run a step together, and end.
  *
- * Ranks are threads of one process, or processes under mpirun with one rank each. Rank 0 has the engine: requests,
- * pages, sampling. The others hold a share of the weights and of the KV memory, wait for rank 0's batch, and run it:
- * page numbers are the same everywhere. */
+ * Ranks are threads of one process, or processes under mpirun with one rank, and perhaps one GPU, each. Rank 0 has the
+ * engine: requests, pages, sampling. The others hold a share of the weights and of the KV memory, wait for rank 0's
+ * batch, and run it: page numbers are the same everywhere. */
 #ifndef IV_ENGINE_RANKS_H
 #define IV_ENGINE_RANKS_H
 
@@ -16,7 +16,8 @@ typedef struct iv_ranks iv_ranks;
 iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_ranks_close(iv_ranks *r); /* tells the others to end; NULL is fine */
 
-/* iv_memory_available, but the same on all ranks: the least that a process had when they met. */
+/* iv_memory_available, or where processes have a GPU each what it has free; but the same on all ranks: the least that a
+ * process had when they met. */
 size_t iv_ranks_memory_available(const iv_ranks *r);
 
 /* What the model's options must say for the ranks of this process. */
@@ -43,7 +44,8 @@ iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err);
 void iv_ranks_use_model(iv_engine *e);
 
 size_t iv_ranks_size(const iv_ranks *r);
-size_t iv_ranks_rank(const iv_ranks *r);    /* of this process */
-size_t iv_ranks_threads(const iv_ranks *r); /* of this process, all ranks together; after iv_ranks_start */
+size_t iv_ranks_processes(const iv_ranks *r); /* that the ranks are; 1: all are in this one */
+size_t iv_ranks_rank(const iv_ranks *r);      /* of this process */
+size_t iv_ranks_threads(const iv_ranks *r);   /* of this process, all ranks together; after iv_ranks_start */
 
 #endif

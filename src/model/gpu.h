@@ -1,8 +1,8 @@
 /* gpu.h: one step of a model on GPUs: forward.h's contract on other hardware, with the same bits (tc16, fma32).
  *
- * All ranks are GPUs of this process, a thread each; rank 0's is the caller's. Each GPU holds its share of the weights
- * (iv_model, opened with a place for each rank) and of the pages, under the same page numbers. A step of few tokens is
- * a captured graph, replayed; nothing waits for the host inside a step. */
+ * Ranks are GPUs of this process, a thread each, rank 0's the caller's; or processes with a GPU each. Each GPU holds
+ * its share of the weights (iv_model, opened with a place for each rank) and of the pages, under the same page numbers.
+ * A step of few tokens is a captured graph, replayed; nothing waits for the host inside a step. */
 #ifndef IV_MODEL_GPU_H
 #define IV_MODEL_GPU_H
 
@@ -19,6 +19,7 @@ typedef struct iv_gpu_model_options {
     size_t pages;
     bool graphs;       /* capture and replay; off: launch one by one. Never changes a bit */
     size_t timeout_ms; /* how long a GPU waits for another inside a step */
+    size_t processes;  /* 1: all ranks are here; else every rank is a process, and this one has one GPU */
 } iv_gpu_model_options;
 
 /* Bytes that one GPU needs beside weights and pages, at most; for sizing before anything is loaded. */
@@ -28,6 +29,14 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_o
 iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,
                             iv_error *err);
 void iv_gpu_model_close(iv_gpu_model *g); /* NULL is fine */
+
+/* Several processes: all of them call it once, before the first step. transport: "nccl", "host" (bytes go through the
+ * host's memory and `comm`, which also lives as long as the model; no graphs), or "auto": nccl where every rank finds
+ * it. Either moves bytes alone, and never changes a bit. Ends alike on all ranks. */
+iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *transport, iv_error *err);
+
+/* "nccl" or "host" for processes, "peer" for several GPUs of this process, "" for one. */
+const char *iv_gpu_model_transport(const iv_gpu_model *g);
 
 /* Puts the weights of `first`, a model of the same shape whose ranks lie in iv_place_waiting, over those in use,
  * between steps. The two models change places: afterwards `first` is in use, and the old one, whose memory is now that

@@ -23,3 +23,13 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
     (void)g, (void)b;
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
+
+iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *transport, iv_error *err) {
+    (void)g, (void)comm, (void)transport;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
+const char *iv_gpu_model_transport(const iv_gpu_model *g) {
+    (void)g;
+    return "";
+}

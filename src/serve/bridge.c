@@ -25,6 +25,7 @@ static iv_status keep_info(iv_bridge *b, iv_error *err) {
                                   &b->info.numerics,
                                   &b->info.device,
                                   &b->info.gpu,
+                                  &b->info.rank_transport,
                                   &b->info.weights_digest,
                                   &b->info.tokenizer_digest,
                                   &b->info.configuration_digest,

@@ -71,7 +71,7 @@ bool iv_cublas_takes(const iv_gpu_linear_args *a) {
 }
 
 /* Row-major y = x W^T is column-major y = W' x: both operands are K-major as they lie. */
-int iv_cublas_linear(iv_cublas *b, const iv_gpu_linear_args *a, iv_gpu_stream stream) {
+int iv_cublas_linear(iv_cublas *b, const iv_gpu_linear_args *a, iv_dtype out_type, iv_gpu_stream stream) {
     static const float one = 1.0f, zero = 0.0f;
     int type = a->type == IV_BF16 ? R_16BF : R_16F;
     int code = b->set_stream(b->handle, stream);
@@ -79,6 +79,6 @@ int iv_cublas_linear(iv_cublas *b, const iv_gpu_linear_args *a, iv_gpu_stream st
     if (!code)
         code = b->gemm(b->handle, OP_T, OP_N, (int)a->w.n, (int)a->rows, (int)a->w.k_padded, &one, a->w.data, type,
                        (int)a->w.k_padded, a->x, type, (int)a->x_stride, a->epilogue == IV_GPU_RESIDUAL ? &one : &zero,
-                       a->out, R_32F, (int)a->out_stride, COMPUTE_32F, GEMM_DEFAULT);
+                       a->out, out_type == IV_F32 ? R_32F : type, (int)a->out_stride, COMPUTE_32F, GEMM_DEFAULT);
     return code ? cudaErrorUnknown : 0;
 }

@@ -15,7 +15,8 @@ void iv_cublas_close(iv_cublas *blas); /* NULL is fine */
 
 /* Does it take this problem: one matrix, 16-bit, no bias, no SwiGLU? */
 bool iv_cublas_takes(const iv_gpu_linear_args *a);
-/* As iv_gpu_linear; 0 or a code that is not. */
-int iv_cublas_linear(iv_cublas *blas, const iv_gpu_linear_args *a, iv_gpu_stream stream);
+/* As iv_gpu_linear, but with outputs of `out_type`: float32, or the layer's own 16 bits, which the library rounds to.
+ * 0 or a code that is not. */
+int iv_cublas_linear(iv_cublas *blas, const iv_gpu_linear_args *a, iv_dtype out_type, iv_gpu_stream stream);
 
 #endif

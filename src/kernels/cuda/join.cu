@@ -97,6 +97,7 @@ int iv_gpu_meet(const iv_gpu_peers *p, iv_gpu_stream stream) {
 typedef struct job {
     iv_gpu_peers peers;
     const float *node[IV_LEAVES_MAX];
+    const uint16_t *sum; /* N = 1: the one node, of 16 bits */
     iv_tree_join join;
     const float *bias, *weight;
     float *x;
@@ -124,6 +125,18 @@ template <int N, int V> DEVICE void add_nodes(const job &a, elements<V> *v) {
             if (i + apart < N) add_to<V>(&v[i], v[i + apart], a.flush);
 }
 
+template <int N, int V> DEVICE elements<V> load_node(const job &a, int i, size_t at) {
+    if (N != 1) return load<V>(a.node[i] + at);
+    elements<V> e;
+    if (V == 4) {
+        uint2 h = *(const uint2 *)(a.sum + at);
+#pragma unroll
+        for (int j = 0; j < V; j++) e.at[j] = iv_widen16(a.type, (uint16_t)((j < 2 ? h.x : h.y) >> (j % 2 * 16)));
+    } else
+        e.at[0] = iv_widen16(a.type, a.sum[at]);
+    return e;
+}
+
 /* x += the root, for columns from `column` on, U vectors of a thread at once; also into xs. */
 template <int N, int V, int U>
 DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, float *xs) {
@@ -135,7 +148,7 @@ DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, fl
         if (c >= a.hidden) continue;
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            if (N || i <= a.join.count) v[u][i] = load<V>(a.node[i] + row * a.hidden + c);
+            if (N || i <= a.join.count) v[u][i] = load_node<N, V>(a, i, row * a.hidden + c);
         x[u] = load<V>(staged ? xs + c : a.x + row * a.hidden + c);
     }
 #pragma unroll
@@ -278,7 +291,8 @@ static bool complete(const iv_tree_join *join, size_t nodes) {
 
 static int launch(const job *a, size_t blocks, cudaStream_t stream) {
     bool fours = a->hidden % 4 == 0 && a->stride % 4 == 0;
-    auto *kernel = !fours                                             ? join_rows<0, 1>
+    auto *kernel = a->sum                                        ? (fours ? join_rows<1, 4> : join_rows<1, 1>)
+                   : !fours                                      ? join_rows<0, 1>
                    : a->join.count == 1 && complete(&a->join, 2) ? join_rows<2, 4>
                    : a->join.count == 3 && complete(&a->join, 4) ? join_rows<4, 4>
                    : a->join.count == 7 && complete(&a->join, 8) ? join_rows<8, 4>
@@ -293,12 +307,18 @@ static int launch(const job *a, size_t blocks, cudaStream_t stream) {
 
 int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream) {
     if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks || a->rows == 0 ||
-        a->join.count >= IV_LEAVES_MAX)
+        a->join.count >= IV_LEAVES_MAX || (a->sum && a->type == IV_F32))
         return (int)cudaErrorInvalidValue;
+    if (a->sum && p->ranks > 1) {
+        iv_gpu_peers alone = {};
+        iv_gpu_join_args own = *a;
+        alone.ranks = 1, alone.flags[0] = p->flags[p->rank], own.normed[0] = a->normed[p->rank];
+        return iv_gpu_join(&alone, &own, stream);
+    }
     bool two = two_shot(a, p->ranks), fits = shared_bytes(a->hidden) <= SHARED_MAX;
     job j = {};
     j.peers = *p, j.join = a->join, j.bias = a->bias, j.x = a->x, j.hidden = a->hidden, j.stride = a->normed_stride;
-    memcpy(j.node, a->node, sizeof j.node);
+    memcpy(j.node, a->node, sizeof j.node), j.sum = (const uint16_t *)a->sum;
     j.weight = fits ? a->norm_weight : NULL, j.eps = a->eps, j.type = a->type, j.flush = a->arithmetic == IV_FMA32;
     j.first = two ? first_row(a->rows, p->ranks, p->rank) : 0;
     j.last = two ? first_row(a->rows, p->ranks, p->rank + 1) : a->rows;

@@ -284,9 +284,11 @@ typedef struct iv_gpu_join_args {
     size_t rows, hidden;
     iv_tree_join join;
     const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order, on whichever GPU computed it */
-    const float *bias;                /* [hidden] or NULL */
-    float *x;                         /* [rows][hidden] of this rank */
-    const float *norm_weight;         /* NULL: no norm */
+    const void *sum;   /* NULL; or y itself, [rows][hidden] in `type` (16 bits) on this GPU: no node is read, nobody is
+                        * waited for */
+    const float *bias; /* [hidden] or NULL */
+    float *x;          /* [rows][hidden] of this rank */
+    const float *norm_weight; /* NULL: no norm */
     float eps;
     iv_dtype type;
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */

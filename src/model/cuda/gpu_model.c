@@ -1,6 +1,7 @@
 /* gpu_model.c: opening and closing: memory, vectors, what ranks share. */
 #include "model/cuda/gpu_model.h"
 #include "base/size.h"
+#include "model/cuda/processes.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -32,6 +33,7 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_o
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
     size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
+    if (o->processes > 1) rope += iv_gpu_gathered_bytes(&m);
     return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
 }
 
@@ -151,6 +153,8 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_use(r->gpu, err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
+    for (size_t i = 0; i < AHEAD; i++)
+        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));
@@ -196,11 +200,24 @@ static iv_status find_window(iv_gpu_model *g, iv_error *err) {
     return IV_OK;
 }
 
+/* vanilla-blas: the ranks' sums are a library's too. */
+static iv_status open_sums(iv_gpu_model *g, iv_error *err) {
+    iv_nccl_id id;
+    iv_nccl *all[IV_RANKS_MAX];
+    int ordinals[IV_RANKS_MAX];
+    for (size_t i = 0; i < g->ranks; i++) ordinals[i] = iv_gpu_get_info(g->rank[i].gpu)->ordinal;
+    IV_TRY(iv_nccl_make_id("numerics vanilla-blas on several GPUs", &id, err));
+    IV_TRY(iv_nccl_open(&id, g->ranks, 0, g->ranks, ordinals, all, err));
+    for (size_t i = 0; i < g->ranks; i++) g->rank[i].nccl = all[i];
+    return IV_OK;
+}
+
 static iv_status open_all(iv_gpu_model *g, iv_error *err) {
     IV_TRY(find_window(g, err));
     if (!size_inputs(g)) return iv_fail(err, IV_LIMIT, "model: a step of %zu tokens is too large", g->o.tokens_max);
     IV_TRY(open_host(g, err));
     for (size_t r = 0; r < g->ranks; r++) IV_TRY(open_rank(&g->rank[r], err));
+    if (g->o.numerics == IV_VANILLA_BLAS && g->ranks > 1) IV_TRY(open_sums(g, err));
     return iv_gpu_start_threads(g, err);
 }
 
@@ -215,7 +232,7 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
         IV_ASSERT(m->place == iv_gpu_place(gpus[g->ranks]));
         g->rank[g->ranks] = (gpu_rank){.g = g, .m = m, .gpu = gpus[g->ranks], .rank = g->ranks};
     }
-    IV_ASSERT(g->ranks == first->split.ranks);
+    IV_ASSERT(g->ranks == (o->processes > 1 ? 1 : first->split.ranks));
     iv_status status = open_all(g, err);
     if (status != IV_OK) {
         iv_gpu_model_close(g);
@@ -240,15 +257,21 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);
     }
     place->free(place, r->kv), place->free(place, r->work), place->free(place, r->vectors);
+    iv_nccl_close(r->nccl);
     iv_cublas_close(r->blas);
+    for (size_t i = 0; i < AHEAD; i++)
+        if (r->passed[i]) cudaEventDestroy(r->passed[i]);
     if (r->done) cudaEventDestroy(r->done);
     if (r->stream) cudaStreamDestroy(r->stream);
     free(r->layers), free(r->routers);
 }
 
 void iv_gpu_model_close(iv_gpu_model *g) {
+    iv_error unused;
     if (!g) return;
     iv_gpu_stop_threads(g);
+    if (g->ranks && iv_gpu_use(g->rank[0].gpu, &unused) == IV_OK) iv_gpu_forget_graphs(&g->rank[0]);
+    iv_gpu_disconnect(g);
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
     cudaFreeHost(g->likely);

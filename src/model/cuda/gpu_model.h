@@ -1,11 +1,13 @@
 /* gpu_model.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
  *
  * gpu_model.c opens and closes; replace.c brings other weights; layout.c says where everything lies; inputs.c writes
- * down a step; layers.c launches it; run.c has the threads, the graphs and the results. */
+ * down a step; layers.c launches it; processes.c brings what other processes have; run.c has the threads, the graphs
+ * and the results. */
 #ifndef IV_MODEL_CUDA_GPU_MODEL_H
 #define IV_MODEL_CUDA_GPU_MODEL_H
 
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/cuda/ops.h"
 #include "model/gpu.h"
 
@@ -15,7 +17,8 @@
 
 enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
-    GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8)
+    GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
+    AHEAD = 4 /* layers that are launched before the first of them has passed, where another rank may be lost */
 };
 
 /* Device copies of a layer's vectors; NULL where the family has none. */
@@ -29,14 +32,18 @@ typedef struct input_offsets {
     size_t ids, positions, slots, pick, sampling, true_rows, spans, plan, window_plan, end; /* end: without plans */
 } input_offsets;
 
+typedef struct gpu_processes gpu_processes;
+
 typedef struct gpu_rank {
     iv_gpu_model *g;
     iv_model *m;
     iv_gpu *gpu;
-    size_t rank;
+    size_t rank; /* among those of this process; m->rank is that among all */
     cudaStream_t stream;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
+    iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
     cudaEvent_t done;
+    cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: layers on their way */
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
     size_t kv_layer_bytes, vector_bytes;
@@ -52,7 +59,8 @@ typedef struct gpu_rank {
     iv_gpu_likely *likely; /* [][IV_GPU_LIKELY_MAX] */
     uint64_t *bad;
     uint32_t *flags;
-    unsigned char *inputs; /* [inputs_bytes] */
+    unsigned char *gathered; /* what came from other processes */
+    unsigned char *inputs;   /* [inputs_bytes] */
     uint32_t *tables;
     /* Captured steps. */
     struct {
@@ -64,8 +72,6 @@ typedef struct gpu_rank {
     /* Its thread; rank 0 has none. */
     pthread_t thread;
     bool started;
-    iv_status status;
-    iv_error error;
 } gpu_rank;
 
 /* One step as all ranks see it. */
@@ -79,7 +85,8 @@ typedef struct gpu_step {
 
 struct iv_gpu_model {
     iv_gpu_model_options o;
-    size_t ranks;
+    size_t ranks;             /* of this process */
+    gpu_processes *processes; /* NULL: all ranks are here */
     gpu_rank rank[IV_RANKS_MAX];
     bool windowed; /* some layers have a window: a second plan */
     int64_t window;
@@ -102,6 +109,8 @@ struct iv_gpu_model {
     atomic_uint_fast64_t turn;
     atomic_size_t finished;
     atomic_bool stop;
+    atomic_bool broken; /* some rank has failed in this step: nobody waits for it any more */
+    iv_error broke;     /* the first failure */
 };
 
 /* ---- gpu_model.c */

@@ -86,6 +86,8 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
 /* The plan of all layers that see everything, then that of the layers with a window. */
 static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
     const iv_model *m = planned_for(g);
+    s->input_bytes = s->at.plan;
+    if (!m->split.share[m->rank].kv_heads) return IV_OK; /* a process that has no heads */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t room = g->inputs_capacity - s->at.plan, used;
     if (g->windowed) room /= 2;

@@ -3,6 +3,8 @@
 #include "model/cuda/gpu_model.h"
 #include "base/size.h"
 #include "kernels/baseline.h"
+#include "model/cuda/processes.h"
+#include "model/cuda/run.h"
 
 typedef struct step {
     gpu_rank *r;
@@ -41,7 +43,7 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
 }
 
 static int linear(const step *t, const iv_gpu_linear_args *a) {
-    if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, t->r->stream);
+    if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, IV_F32, t->r->stream);
     return iv_gpu_linear(a, t->r->linear_scratch, SIZE_MAX, t->r->stream);
 }
 
@@ -67,10 +69,10 @@ typedef struct row_parallel {
     bool second;
 } row_parallel;
 
-static const float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden) {
+static float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden) {
     const iv_split *split = &r->m->split;
     size_t t = (r->g->o.tokens_max + 255) / 256 * 256,
-           most = iv_size_max(split->out.of[r->rank].nodes, split->down.of[r->rank].nodes);
+           most = iv_size_max(split->out.of[r->m->rank].nodes, split->down.of[r->m->rank].nodes);
     return r->nodes + ((second ? most : 0) + node) * t * hidden;
 }
 
@@ -88,9 +90,9 @@ static iv_gpu_peers peers_of(const gpu_rank *r) {
     return p;
 }
 
-static int join(const step *t, const row_parallel *l) {
+/* All but the nodes. */
+static iv_gpu_join_args join_args(const step *t, const row_parallel *l) {
     const iv_gpu_model *g = t->r->g;
-    iv_gpu_peers peers = peers_of(t->r);
     iv_gpu_join_args a = {.arithmetic = g->o.arithmetic,
                           .rows = t->rows,
                           .hidden = t->hidden,
@@ -102,29 +104,105 @@ static int join(const step *t, const row_parallel *l) {
                           .type = t->m->dtype,
                           .normed_stride = t->stride,
                           .whole = t->m->config.experts > 0};
+    for (size_t r = 0; r < g->ranks; r++) a.normed[r] = g->rank[r].normed;
+    return a;
+}
+
+static int join(const step *t, const row_parallel *l) {
+    const iv_gpu_model *g = t->r->g;
+    iv_gpu_peers peers = peers_of(t->r);
+    iv_gpu_join_args a = join_args(t, l);
     size_t n = 0;
-    for (size_t r = 0; r < g->ranks; r++) {
-        a.normed[r] = g->rank[r].normed;
+    for (size_t r = 0; r < g->ranks; r++)
         for (size_t i = 0; i < l->cuts->of[r].nodes; i++) a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden);
-    }
     return iv_gpu_join(&peers, &a, t->r->stream);
 }
 
+/* Where a piece of another process goes: behind those before it. */
+static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
+    void *at = r->gathered + *used;
+    *used += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* As join, over copies of other processes' nodes, as many rows at a time as there is room for. */
+static int join_gathered(const step *t, const row_parallel *l) {
+    gpu_rank *r = t->r;
+    iv_gpu_peers peers = peers_of(r);
+    size_t row = t->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->join.count + 1) * row);
+    for (size_t at = 0; at < t->rows; at += most) {
+        iv_gpu_join_args a = join_args(t, l);
+        iv_nccl_piece pieces[IV_LEAVES_MAX];
+        size_t n = 0, used = 0;
+        a.rows = iv_size_min(most, t->rows - at);
+        for (size_t owner = 0; owner < t->m->split.ranks; owner++)
+            for (size_t i = 0; i < l->cuts->of[owner].nodes; i++, n++) {
+                float *node = owner == t->m->rank ? node_at(r, l->second, i, t->hidden) + at * t->hidden
+                                                  : gathered_at(r, &used, a.rows * row);
+                pieces[n] = (iv_nccl_piece){node, a.rows * row, owner};
+                a.node[n] = node;
+            }
+        TRY("nodes of the other ranks", iv_gpu_gather(r, pieces, n, false));
+        a.x += at * t->hidden;
+        a.normed[0] = r->normed + at * t->stride * iv_dtype_bytes(t->m->dtype);
+        TRY("join of the ranks", iv_gpu_join(&peers, &a, r->stream));
+    }
+    return 0;
+}
+
+/* Behind NCCL's sum. */
+static int add_sum(const step *t, const row_parallel *l, const void *sum) {
+    iv_gpu_peers peers = peers_of(t->r);
+    iv_gpu_join_args a = join_args(t, l);
+    a.sum = sum;
+    return iv_gpu_join(&peers, &a, t->r->stream);
+}
+
+/* The arguments of one node, but for where it goes. */
+static int node_args(const step *t, const row_parallel *l, size_t i, iv_gpu_linear_args *a) {
+    const iv_row_cut *cut = &l->cuts->of[t->m->rank];
+    const void *x;
+    size_t stride;
+    TRY("inputs of a row-parallel layer",
+        inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x, &stride));
+    *a = linear_args(t, &l->nodes[i], x, stride, t->rows);
+    return 0;
+}
+
+/* The libraries' way: every rank's sum in 16 bits, added up by NCCL. A rank without inputs adds zeros. */
+static int sum_row_parallel(const step *t, const row_parallel *l) {
+    gpu_rank *r = t->r;
+    void *sum = node_at(r, l->second, 0, t->hidden);
+    size_t values = t->rows * t->hidden;
+    if (l->cuts->of[t->m->rank].nodes == 0) {
+        TRY("zeros", cudaMemsetAsync(sum, 0, values * sizeof(uint16_t), r->stream));
+    } else {
+        iv_gpu_linear_args a;
+        int code = node_args(t, l, 0, &a);
+        if (code) return code;
+        a.out = sum, a.out_stride = t->hidden;
+        TRY("row-parallel layer",
+            iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, t->m->dtype, r->stream) : (int)cudaErrorInvalidValue);
+    }
+    TRY("NCCL's sum of the ranks", iv_nccl_sum(r->nccl, t->m->dtype, sum, values, r->stream));
+    TRY("residual", add_sum(t, l, sum));
+    return 0;
+}
+
 static int run_row_parallel(const step *t, const row_parallel *l) {
-    const iv_row_cut *cut = &l->cuts->of[t->r->rank];
-    bool alone = t->r->g->ranks == 1;
+    const iv_row_cut *cut = &l->cuts->of[t->m->rank];
+    bool alone = t->m->split.ranks == 1;
+    if (t->r->blas && !alone) return sum_row_parallel(t, l);
     for (size_t i = 0; i < cut->nodes; i++) {
-        const void *x;
-        size_t stride;
-        TRY("inputs of a row-parallel layer",
-            inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x,
-                      &stride));
-        iv_gpu_linear_args a = linear_args(t, &l->nodes[i], x, stride, t->rows);
+        iv_gpu_linear_args a;
+        int code = node_args(t, l, i, &a);
+        if (code) return code;
         a.epilogue = alone ? IV_GPU_RESIDUAL : IV_GPU_STORE, a.bias = alone ? l->bias : NULL;
-        a.out = alone ? t->r->x : (float *)node_at(t->r, l->second, i, t->hidden), a.out_stride = t->hidden;
+        a.out = alone ? t->r->x : node_at(t->r, l->second, i, t->hidden), a.out_stride = t->hidden;
         TRY("row-parallel layer", linear(t, &a));
     }
     if (!alone) {
+        if (t->r->g->processes) return join_gathered(t, l);
         TRY("join of the ranks", join(t, l));
         return 0;
     }
@@ -220,7 +298,7 @@ static int dense_block(const step *t, size_t layer, const float *norm) {
                                                .bias = v->down_bias,
                                                .x = t->r->act,
                                                .x_stride = stride,
-                                               .x_first = t->m->split.down.of[t->r->rank].first,
+                                               .x_first = t->m->split.down.of[t->m->rank].first,
                                                .norm = norm,
                                                .second = true});
 }
@@ -239,6 +317,49 @@ static int run_experts(const step *t, const iv_layer *l, const iv_gpu_groups *gr
     a.w.expert_bytes = apart, a.groups = groups, a.weighted = true;
     a.out = r->terms, a.out_stride = t->hidden;
     TRY("experts' down", linear(t, &a));
+    return 0;
+}
+
+static void first_experts(const step *t, int32_t firsts[IV_RANKS_MAX + 1]) {
+    const iv_split *split = &t->m->split;
+    for (size_t i = 0; i < split->ranks; i++) firsts[i] = (int32_t)split->share[i].expert_first;
+    firsts[split->ranks] = (int32_t)t->m->config.experts;
+}
+
+static int combine(const step *t) {
+    gpu_rank *r = t->r;
+    const float *terms[IV_RANKS_MAX];
+    int32_t firsts[IV_RANKS_MAX + 1];
+    iv_gpu_peers peers = peers_of(r);
+    first_experts(t, firsts);
+    for (size_t i = 0; i < r->g->ranks; i++) terms[i] = r->g->rank[i].terms;
+    if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+    TRY("combination", iv_gpu_combine(terms, firsts, r->g->ranks, r->expert_ids, t->rows,
+                                      (size_t)t->m->config.experts_per_token, t->hidden, r->x, r->stream));
+    return 0;
+}
+
+/* As combine, over copies of other processes' terms: all of a row's, though each rank has some of them alone. */
+static int combine_gathered(const step *t) {
+    gpu_rank *r = t->r;
+    const iv_split *split = &t->m->split;
+    size_t k = (size_t)t->m->config.experts_per_token, row = k * t->hidden * sizeof(float),
+           most = iv_gpu_gathered_rows(split->ranks * row);
+    int32_t firsts[IV_RANKS_MAX + 1];
+    first_experts(t, firsts);
+    for (size_t at = 0; at < t->rows; at += most) {
+        const float *terms[IV_RANKS_MAX];
+        iv_nccl_piece pieces[IV_RANKS_MAX];
+        size_t rows = iv_size_min(most, t->rows - at), used = 0;
+        for (size_t i = 0; i < split->ranks; i++) {
+            float *theirs = i == t->m->rank ? r->terms + at * k * t->hidden : gathered_at(r, &used, rows * row);
+            pieces[i] = (iv_nccl_piece){theirs, split->share[i].experts ? rows * row : 0, i};
+            terms[i] = theirs;
+        }
+        TRY("terms of the other ranks", iv_gpu_gather(r, pieces, split->ranks, false));
+        TRY("combination", iv_gpu_combine(terms, firsts, split->ranks, r->expert_ids + at * k, rows, k, t->hidden,
+                                          r->x + at * t->hidden, r->stream));
+    }
     return 0;
 }
 
@@ -264,22 +385,38 @@ static int expert_block(const step *t, size_t layer, const float *norm) {
         int code = run_experts(t, &t->m->layers[layer], &groups);
         if (code) return code;
     }
-    const float *terms[IV_RANKS_MAX];
-    int32_t firsts[IV_RANKS_MAX + 1];
-    iv_gpu_peers peers = peers_of(r);
-    for (size_t i = 0; i < r->g->ranks; i++) {
-        terms[i] = r->g->rank[i].terms;
-        firsts[i] = (int32_t)t->m->split.share[i].expert_first;
-    }
-    firsts[r->g->ranks] = (int32_t)experts;
-    if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
-    TRY("combination",
-        iv_gpu_combine(terms, firsts, r->g->ranks, r->expert_ids, t->rows, k, t->hidden, r->x, r->stream));
+    int code = r->g->processes ? combine_gathered(t) : combine(t);
+    if (code) return code;
     if (norm) TRY("norm", norm_rows(t, norm));
     return 0;
 }
 
-/* The head over the picked rows, on every rank its columns, straight into rank 0's logits. */
+/* Other processes' columns of the logits into rank 0's. */
+static int gather_logits(const step *t) {
+    gpu_rank *r = t->r;
+    const iv_split *split = &t->m->split;
+    size_t vocab = (size_t)t->m->config.vocab_size, most = iv_gpu_gathered_rows(vocab * sizeof(float));
+    for (size_t at = 0; at < t->s->picks; at += most) {
+        iv_nccl_piece pieces[IV_RANKS_MAX];
+        size_t rows = iv_size_min(most, t->s->picks - at), used = 0;
+        for (size_t i = 1; i < split->ranks; i++) {
+            size_t columns = split->share[i].vocab, bytes = rows * columns * sizeof(float);
+            pieces[i - 1] = (iv_nccl_piece){
+                i == t->m->rank ? (void *)(r->logits + at * columns) : gathered_at(r, &used, bytes), bytes, i};
+        }
+        TRY("logits of the other ranks", iv_gpu_gather(r, pieces, split->ranks - 1, true));
+        for (size_t i = 1; i < split->ranks && t->m->rank == 0; i++) {
+            size_t width = split->share[i].vocab * sizeof(float);
+            if (width == 0) continue;
+            TRY("places of logits",
+                cudaMemcpy2DAsync(r->logits + at * vocab + split->share[i].vocab_first, vocab * sizeof(float),
+                                  pieces[i - 1].at, width, width, rows, cudaMemcpyDeviceToDevice, r->stream));
+        }
+    }
+    return 0;
+}
+
+/* The head over the picked rows, on every rank its columns, straight into rank 0's logits where it reaches them. */
 static int logits_block(const step *t, bool normed) {
     gpu_rank *r = t->r;
     const int32_t *pick = (const int32_t *)(void *)(r->inputs + t->s->at.pick);
@@ -295,11 +432,16 @@ static int logits_block(const step *t, bool normed) {
         head.rows = picks; /* a baseline cuts by the rows of the call */
         iv_gpu_linear_args a = linear_args(&head, &t->m->head, r->normed_picks, t->stride, picks);
         a.out = r->g->rank[0].logits + t->m->split.share[t->m->rank].vocab_first, a.out_stride = vocab;
+        if (r->g->processes && t->m->rank > 0) a.out = r->logits, a.out_stride = t->m->head.n;
         TRY("head", linear(t, &a));
+    }
+    if (r->g->processes) {
+        int code = gather_logits(t);
+        if (code) return code;
     }
     iv_gpu_peers peers = peers_of(r);
     if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
-    if (r->rank == 0)
+    if (t->m->rank == 0)
         TRY("sampling",
             iv_gpu_sample(r->logits, picks, vocab, (const iv_gpu_sampling *)(void *)(r->inputs + t->s->at.sampling),
                           r->sample_scratch, r->sampled, r->likely, r->stream));
@@ -322,12 +464,13 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
     TRY("embedding", iv_gpu_embed(&embedding, (const int32_t *)(void *)(r->inputs + s->at.ids), t->rows, t->hidden,
                                   r->x, r->stream));
     TRY("norm", norm_rows(t, r->layers[0].attention_norm));
-    bool joined = r->g->ranks > 1; /* then x may be true for the own rows alone, and a join brings the last norm */
+    bool joined = m->split.ranks > 1; /* then x may be true for the own rows alone, and a join brings the last norm */
     for (size_t i = 0; i < layers; i++) {
         const float *next = i + 1 < layers ? r->layers[i + 1].attention_norm : joined ? r->final_norm : NULL;
         int code = attention_block(t, i);
         if (code == 0) code = m->layers[i].moe ? expert_block(t, i, next) : dense_block(t, i, next);
         if (code) return code;
+        TRY("wait for the other ranks", iv_gpu_pace(r, i));
     }
     return s->picks ? logits_block(t, joined) : 0;
 }

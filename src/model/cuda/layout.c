@@ -1,6 +1,6 @@
 /* layout.c: where a step's arrays lie in a GPU's memory. */
 #include "base/size.h"
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/processes.h"
 
 typedef struct carving {
     unsigned char *base;
@@ -62,6 +62,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     size_t q = share->heads * dim, kv = share->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, widest = iv_size_max(q + 2 * kv, 2 * act);
     size_t nodes = iv_size_max(m->split.out.of[m->rank].nodes, m->split.down.of[m->rank].nodes);
+    nodes = iv_size_max(nodes, 1); /* NCCL's sum is there also where no node is */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t logits = (g->o.logits_max + 7) / 8 * 8, vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * (size_t)c->experts_per_token);
@@ -73,19 +74,21 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->packed = carve(&v, t * padded_stride(iv_size_max(q, act)), width);
     r->act = carve(&v, t * act, width);
     r->normed_picks = carve(&v, logits * iv_gpu_hidden_stride(m), width);
-    if (g->ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
+    if (m->split.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
-    if (r->rank == 0) r->logits = carve(&v, logits * vocab, sizeof(float));
+    bool first = m->rank == 0; /* another process has its own columns of the logits until rank 0 has them */
+    if (first || g->o.processes > 1) r->logits = carve(&v, logits * (first ? vocab : share->vocab), sizeof(float));
     size_t outputs = iv_size_max(vocab, iv_size_max(widest, hidden));
     r->linear_scratch = carve(&v, iv_gpu_linear_scratch(t, outputs), 1);
     r->attention_scratch =
         carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), share->heads ? 1 : 0);
-    r->sample_scratch = carve(&v, r->rank == 0 ? iv_gpu_sample_scratch(logits, vocab) : 0, 1);
+    r->sample_scratch = carve(&v, first ? iv_gpu_sample_scratch(logits, vocab) : 0, 1);
     r->sampled = carve(&v, logits, sizeof *r->sampled);
     r->likely = carve(&v, logits * IV_GPU_LIKELY_MAX, sizeof *r->likely);
     r->bad = carve(&v, 1, sizeof *r->bad);
     r->flags = carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
     r->inputs = carve(&v, g->inputs_capacity, 1);
     r->tables = carve(&v, g->table_capacity, sizeof *r->tables);
+    r->gathered = carve(&v, g->o.processes > 1 ? iv_gpu_gathered_bytes(m) : 0, 1);
     return v.overflow ? SIZE_MAX : v.at;
 }

@@ -2,6 +2,7 @@
  * others wait for a turn, first awake, then asleep. */
 #include "model/cuda/run.h"
 #include "base/size.h"
+#include "model/cuda/processes.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static int copy_results(gpu_rank *r) {
     iv_gpu_model *g = r->g;
     int code = cudaMemcpyAsync(&g->bad[r->rank], r->bad, sizeof *r->bad, cudaMemcpyDeviceToHost, r->stream);
     size_t picks = g->step.true_picks;
-    if (code || r->rank != 0 || picks == 0) return code;
+    if (code || r->m->rank != 0 || picks == 0) return code;
     code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
     if (code || !g->step.likely) return code;
     return cudaMemcpyAsync(g->likely, r->likely, picks * IV_GPU_LIKELY_MAX * sizeof *r->likely, cudaMemcpyDeviceToHost,
@@ -66,16 +67,47 @@ static int launch(gpu_rank *r, const char **where) {
     return cudaGraphLaunch(find_graph(r, s), r->stream);
 }
 
-/* Waits awake: a step is over in milliseconds. */
-static int wait_for(gpu_rank *r) {
-    int code = cudaEventRecord(r->done, r->stream);
-    while (!code) {
-        code = cudaEventQuery(r->done);
-        if (code != cudaErrorNotReady) break;
-        code = 0;
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Waits awake: a step is over in milliseconds. NCCL's kernels wait for a lost rank for ever; ours look at the clock
+ * themselves. */
+static int wait_for(gpu_rank *r, cudaEvent_t event) {
+    uint64_t until = now_ns() + (uint64_t)r->g->o.timeout_ms * 1000000u;
+    for (;;) {
+        int code = cudaEventQuery(event);
+        if (code != cudaErrorNotReady) return code;
+        if (r->nccl && (atomic_load(&r->g->broken) || now_ns() > until)) return cudaErrorLaunchTimeout;
         sched_yield();
     }
+}
+
+int iv_gpu_pace(gpu_rank *r, size_t layer) {
+    if (!r->nccl || r->g->step.graph) return 0;
+    cudaEvent_t event = r->passed[layer % AHEAD];
+    int code = layer < AHEAD ? 0 : wait_for(r, event);
+    if (!code) code = cudaEventRecord(event, r->stream);
     return code;
+}
+
+/* After a failure: the first one is the step's. What still waits for other ranks on this GPU is ended. */
+static iv_status break_off(gpu_rank *r, int code, const char *where, iv_error *err) {
+    iv_gpu_model *g = r->g;
+    iv_status status = iv_gpu_check(r->gpu, code, where, err);
+    if (code == cudaErrorLaunchTimeout && r->nccl)
+        status = iv_fail(err, IV_IO, "rank %zu: waited %zu ms in vain for another GPU", r->m->rank, g->o.timeout_ms);
+    if (g->processes && g->processes->status != IV_OK) *err = g->processes->error, status = err->status;
+    pthread_mutex_lock(&g->lock);
+    if (!atomic_exchange(&g->broken, true)) g->broke = *err;
+    pthread_mutex_unlock(&g->lock);
+    if (!r->nccl) return status;
+    iv_gpu_forget_graphs(r); /* before what their calls are made with */
+    iv_nccl_abort(r->nccl);
+    r->nccl = NULL;
+    return status;
 }
 
 static iv_status run_rank(gpu_rank *r, iv_error *err) {
@@ -84,19 +116,14 @@ static iv_status run_rank(gpu_rank *r, iv_error *err) {
     int code = copy_inputs(r);
     if (!code) code = launch(r, &where);
     if (!code) where = "copy of the results", code = copy_results(r);
-    if (!code) where = "step", code = wait_for(r);
-    return iv_gpu_check(r->gpu, code, where, err);
+    if (!code) where = "step", code = cudaEventRecord(r->done, r->stream);
+    if (!code) code = wait_for(r, r->done);
+    return code ? break_off(r, code, where, err) : IV_OK;
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
 
 enum { AWAKE_NS = 200000 };
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void await_turn(iv_gpu_model *g, uint64_t seen) {
     uint64_t until = now_ns() + AWAKE_NS;
@@ -114,7 +141,8 @@ static void *rank_thread(void *argument) {
         await_turn(g, seen);
         seen = atomic_load(&g->turn);
         if (atomic_load(&g->stop)) break;
-        r->status = run_rank(r, &r->error);
+        iv_error unused; /* the model keeps the first of all ranks' */
+        run_rank(r, &unused);
         atomic_fetch_add(&g->finished, 1);
     }
     return NULL;
@@ -151,10 +179,11 @@ static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
     if (g->ranks > 1) give_turn(g);
     iv_status status = run_rank(&g->rank[0], err);
     while (atomic_load(&g->finished) < g->ranks - 1) sched_yield();
-    for (size_t i = 1; i < g->ranks && status == IV_OK; i++) {
-        status = g->rank[i].status;
-        if (status != IV_OK) *err = g->rank[i].error;
+    if (atomic_load(&g->broken)) { /* for good: no step follows */
+        *err = g->broke;
+        status = g->broke.status;
     }
+    if (status == IV_OK && g->processes) status = iv_gpu_least(g, &g->bad[0], err);
     if (status == IV_OK && *(volatile uint32_t *)g->failed)
         status = iv_fail(err, IV_IO, "rank %u: waited %zu ms in vain for another GPU", *g->failed - 1, g->o.timeout_ms);
     return status;
@@ -165,7 +194,7 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     gpu_rank *r = &g->rank[0];
     size_t vocab = (size_t)r->m->config.vocab_size;
     bool any = false;
-    for (size_t i = 0; i < b->logit_count; i++) {
+    for (size_t i = 0; i < b->logit_count && r->m->rank == 0; i++) {
         bool here = b->sample_here && b->sample_here[i];
         if (here) b->sampled[i] = g->sampled[i];
         if (here && b->sampling[i].likely > 0)

@@ -1,4 +1,4 @@
-/* run.h: the threads of the ranks. */
+/* run.h: the threads of the ranks, and how they wait. */
 #ifndef IV_MODEL_CUDA_RUN_H
 #define IV_MODEL_CUDA_RUN_H
 
@@ -6,5 +6,9 @@
 
 iv_status iv_gpu_start_threads(iv_gpu_model *g, iv_error *err);
 void iv_gpu_stop_threads(iv_gpu_model *g);
+
+/* Behind layer `layer` of a step that is being launched: with NCCL, which waits for a lost rank for ever, waits until
+ * few layers are on their way, so that no launch waits for room. 0 or a code. */
+int iv_gpu_pace(gpu_rank *r, size_t layer);
 
 #endif

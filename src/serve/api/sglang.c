@@ -334,6 +334,7 @@ static void out_identity(const iv_engine_info *i, iv_json_out *o) {
     iv_out_kv_text(o, "dtype", i->dtype);
     iv_out_kv_text(o, "device", i->device);
     iv_out_kv_text(o, "gpu", i->gpu);
+    iv_out_kv_text(o, "rank_transport", i->rank_transport);
     iv_out_kv_text(o, "isa", i->isa);
     iv_out_kv_text(o, "model_type", i->model_type);
     iv_out_kv_text(o, "configuration_digest", i->configuration_digest);

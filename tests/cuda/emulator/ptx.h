@@ -59,6 +59,13 @@ static inline void st_global_v2_f32(float *p, float x, float y) { p[0] = x, p[1]
 static inline void st_global_v4_f32(float *p, float x, float y, float z, float w) {
     p[0] = x, p[1] = y, p[2] = z, p[3] = w;
 }
+template <class T> static inline void st_release_sys_global_u32(T *p, uint32_t v) { *p = v; }
+template <class T> static inline void ld_acquire_sys_global_u32(uint32_t &v, const T *p) {
+    spin();
+    v = *p;
+}
+static inline uint64_t special_globaltimer() { return 0; } // time stands still: who waits in vain is a deadlock
+static inline void mov_u64(uint64_t &r, uint64_t v) { r = v; }
 template <class T> static inline void ld_acquire_gpu_global_s32(int &v, const T *p) {
     spin();
     v = *p;
