@@ -33,7 +33,7 @@ class Groups(ctypes.Structure):
 class LinearArgs(ctypes.Structure):
     _fields_ = [("arithmetic", c_int), ("w", Matrix), ("type", c_int), ("x", c_void_p), ("x_stride", c_size_t),
                 ("rows", c_size_t), ("epilogue", c_int), ("bias", c_void_p), ("out", c_void_p),
-                ("out_stride", c_size_t), ("groups", ctypes.POINTER(Groups)), ("weighted", c_bool)]
+                ("out_stride", c_size_t), ("groups", ctypes.POINTER(Groups)), ("weighted", c_bool), ("spare", c_int)]
 
 
 class LinearConfig(ctypes.Structure):

@@ -327,7 +327,8 @@ int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream 
     for (int i = 0; i < j.targets; i++) /* the own one first, then the next ranks': no two write to one at a time */
         j.normed[i] = a->normed[(p->rank + i) % p->ranks];
     size_t most = two ? (a->rows + (size_t)p->ranks - 1) / (size_t)p->ranks : a->rows;
-    int error = launch(&j, most < BLOCKS_MAX ? most : BLOCKS_MAX, stream);
+    size_t blocks = a->blocks && a->blocks < BLOCKS_MAX ? a->blocks : BLOCKS_MAX;
+    int error = launch(&j, most < blocks ? most : blocks, stream);
     if (error || fits || !a->norm_weight) return error;
     return iv_gpu_rmsnorm(a->x, a->hidden, NULL, a->norm_weight, a->eps, a->rows, a->type, a->normed[p->rank],
                           a->normed_stride, stream);

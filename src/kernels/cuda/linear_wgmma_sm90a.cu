@@ -208,7 +208,8 @@ static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w
         tiles = p_tiles * q_tiles > 1u << 20 ? 1 << 20 : (int)(p_tiles * q_tiles);
     }
     int fit = (IV_SHARED_MAX + 1024) / (shared + 1024);
-    int resident = cluster == 1 ? multiprocessors() * (fit < w->ctas ? fit : w->ctas) : multiprocessors() / cluster;
+    int sms = a->spare > 0 && a->spare < multiprocessors() ? multiprocessors() - a->spare : multiprocessors();
+    int resident = cluster == 1 ? sms * (fit < w->ctas ? fit : w->ctas) : sms / cluster;
     return tiles < resident ? tiles : resident;
 }
 

@@ -67,6 +67,7 @@ typedef struct iv_gpu_linear_args {
      * place in the sorted order); down (weighted) reads row `entry` and writes out[slot] = weight * y, float32. */
     const iv_gpu_groups *groups;
     bool weighted;
+    int spare; /* multiprocessors that tiles of many rows leave to kernels beside them */
 } iv_gpu_linear_args;
 
 /* How a problem is computed. Any legal one gives the same bits; which is taken is a pure function of the problem. */
@@ -294,6 +295,7 @@ typedef struct iv_gpu_join_args {
     void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
     bool whole;          /* x must be true in all rows on every rank: no two-shot */
+    size_t blocks;       /* of the launch, at most, the same on all ranks; 0: as many as fill the links */
     iv_gpu_join_way way; /* not by size: for tests and measurements, the same on all ranks */
 } iv_gpu_join_args;
 

@@ -146,6 +146,19 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
+/* For the joins of a long step's parts: their blocks come first where a multiprocessor is free. */
+static iv_status open_beside(gpu_rank *r, iv_error *err) {
+    int least = 0, most = 0;
+    if (r->g->ranks == 1) return IV_OK;
+    IV_TRY(iv_gpu_check(r->gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
+    IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithPriority(&r->beside, cudaStreamNonBlocking, most), "stream", err));
+    for (size_t i = 0; i < PARTS_MAX; i++) {
+        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->made[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->joined[i], cudaEventDisableTiming), "event", err));
+    }
+    return IV_OK;
+}
+
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_place *place = iv_gpu_place(r->gpu);
@@ -155,6 +168,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
     for (size_t i = 0; i < AHEAD; i++)
         IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
+    IV_TRY(open_beside(r, err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));
@@ -261,6 +275,11 @@ static void close_rank(gpu_rank *r) {
     iv_cublas_close(r->blas);
     for (size_t i = 0; i < AHEAD; i++)
         if (r->passed[i]) cudaEventDestroy(r->passed[i]);
+    for (size_t i = 0; i < PARTS_MAX; i++) {
+        if (r->made[i]) cudaEventDestroy(r->made[i]);
+        if (r->joined[i]) cudaEventDestroy(r->joined[i]);
+    }
+    if (r->beside) cudaStreamDestroy(r->beside);
     if (r->done) cudaEventDestroy(r->done);
     if (r->stream) cudaStreamDestroy(r->stream);
     free(r->layers), free(r->routers);

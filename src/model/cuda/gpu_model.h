@@ -18,6 +18,7 @@
 enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
     GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
+    PARTS_MAX = 4, /* of a long step's rows */
     AHEAD = 4 /* layers that are launched before the first of them has passed, where another rank may be lost */
 };
 
@@ -44,6 +45,8 @@ typedef struct gpu_rank {
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
     cudaEvent_t done;
     cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: layers on their way */
+    cudaStream_t beside;       /* joins of a long step's parts: nodes are made, rows are joined */
+    cudaEvent_t made[PARTS_MAX], joined[PARTS_MAX];
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
     size_t kv_layer_bytes, vector_bytes;
@@ -129,6 +132,8 @@ size_t iv_gpu_act_stride(const iv_model *m);
 size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* Points everything in r->work at its place from `base`; with base NULL only measures. SIZE_MAX when it overflows. */
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
+/* Rows that are worth a part of their own in a long step of several ranks. */
+size_t iv_gpu_part_rows(void);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window);
 
 /* ---- inputs.c */

@@ -6,11 +6,17 @@
 #include "model/cuda/processes.h"
 #include "model/cuda/run.h"
 
+enum {
+    BESIDE_SMS = 16,   /* what layers leave to joins that run beside them */
+    BESIDE_BLOCKS = 64 /* of such a join: they fit there, and fill the links */
+};
+
 typedef struct step {
     gpu_rank *r;
     const iv_model *m;
     const gpu_step *s;
-    size_t rows, hidden, stride; /* stride: of normed */
+    size_t first, rows, hidden, stride; /* rows of a part from `first` on; stride: of normed */
+    size_t part, parts;
     const char **where;
 } step;
 
@@ -39,7 +45,8 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
                                 .type = t->m->dtype,
                                 .x = x,
                                 .x_stride = x_stride,
-                                .rows = rows};
+                                .rows = rows,
+                                .spare = t->parts > 1 ? BESIDE_SMS : 0};
 }
 
 static int linear(const step *t, const iv_gpu_linear_args *a) {
@@ -63,7 +70,7 @@ typedef struct row_parallel {
     const iv_row_cuts *cuts;
     const iv_matrix *nodes;
     const float *bias;
-    const void *x;
+    unsigned char *x; /* of all rows */
     size_t x_stride, x_first;
     const float *norm; /* NULL: no norm follows */
     bool second;
@@ -76,9 +83,14 @@ static float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden
     return r->nodes + ((second ? most : 0) + node) * t * hidden;
 }
 
+/* The part's first row of what has `stride` elements of the model's type a row. */
+static unsigned char *part_at(const step *t, unsigned char *rows, size_t stride) {
+    return rows + t->first * stride * iv_dtype_bytes(t->m->dtype);
+}
+
 static int norm_rows(const step *t, const float *weight) {
-    return iv_gpu_rmsnorm(t->r->x, t->hidden, NULL, weight, (float)t->m->config.rms_norm_eps, t->rows, t->m->dtype,
-                          t->r->normed, t->stride, t->r->stream);
+    return iv_gpu_rmsnorm(t->r->x + t->first * t->hidden, t->hidden, NULL, weight, (float)t->m->config.rms_norm_eps,
+                          t->rows, t->m->dtype, part_at(t, t->r->normed, t->stride), t->stride, t->r->stream);
 }
 
 static iv_gpu_peers peers_of(const gpu_rank *r) {
@@ -98,13 +110,14 @@ static iv_gpu_join_args join_args(const step *t, const row_parallel *l) {
                           .hidden = t->hidden,
                           .join = l->cuts->join,
                           .bias = l->bias,
-                          .x = t->r->x,
+                          .x = t->r->x + t->first * t->hidden,
                           .norm_weight = l->norm,
                           .eps = (float)t->m->config.rms_norm_eps,
                           .type = t->m->dtype,
                           .normed_stride = t->stride,
-                          .whole = t->m->config.experts > 0};
-    for (size_t r = 0; r < g->ranks; r++) a.normed[r] = g->rank[r].normed;
+                          .whole = t->m->config.experts > 0,
+                          .blocks = t->parts > 1 ? BESIDE_BLOCKS : 0};
+    for (size_t r = 0; r < g->ranks; r++) a.normed[r] = part_at(t, g->rank[r].normed, t->stride);
     return a;
 }
 
@@ -114,8 +127,46 @@ static int join(const step *t, const row_parallel *l) {
     iv_gpu_join_args a = join_args(t, l);
     size_t n = 0;
     for (size_t r = 0; r < g->ranks; r++)
-        for (size_t i = 0; i < l->cuts->of[r].nodes; i++) a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden);
-    return iv_gpu_join(&peers, &a, t->r->stream);
+        for (size_t i = 0; i < l->cuts->of[r].nodes; i++)
+            a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden) + t->first * t->hidden;
+    return iv_gpu_join(&peers, &a, t->parts > 1 ? t->r->beside : t->r->stream);
+}
+
+/* ---- a long step of several ranks, in parts ------------------------------------------------------------------
+ * What the ranks' joins bring over the links takes as long as the layers themselves. So the rows are cut into parts, and
+ * the joins of one run beside the layers of the others, on multiprocessors that these spare. Rows know nothing of one
+ * another but in attention, which waits for all; joins keep their order, so their buffers are as free as without parts. */
+
+static size_t part_count(const step *t) {
+    const iv_gpu_model *g = t->r->g;
+    size_t n = t->rows / iv_gpu_part_rows();
+    bool joins = g->ranks > 1 && t->m->config.experts == 0 && g->o.numerics == IV_INVAR; /* baselines cut by rows */
+    return !joins || t->s->graph || n < 2 ? 1 : iv_size_min(n, PARTS_MAX);
+}
+
+static step part_of(const step *t, size_t part) {
+    enum { TILE = 128 };
+    step p = *t;
+    size_t tile = t->rows / t->parts >= TILE ? TILE : 1, end = t->rows * (part + 1) / t->parts / tile * tile;
+    p.part = part, p.first = t->rows * part / t->parts / tile * tile;
+    p.rows = (part + 1 == t->parts ? t->rows : end) - p.first;
+    return p;
+}
+
+/* The layers that come now want what the part's last join made. */
+static int after_join(const step *t) {
+    if (t->parts == 1) return 0;
+    TRY("wait for a join", cudaStreamWaitEvent(t->r->stream, t->r->joined[t->part], 0));
+    return 0;
+}
+
+static int join_beside(const step *t, const row_parallel *l) {
+    gpu_rank *r = t->r;
+    TRY("start of a join", cudaEventRecord(r->made[t->part], r->stream));
+    TRY("start of a join", cudaStreamWaitEvent(r->beside, r->made[t->part], 0));
+    TRY("join of the ranks", join(t, l));
+    TRY("end of a join", cudaEventRecord(r->joined[t->part], r->beside));
+    return 0;
 }
 
 /* Where a piece of another process goes: behind those before it. */
@@ -164,7 +215,7 @@ static int node_args(const step *t, const row_parallel *l, size_t i, iv_gpu_line
     const void *x;
     size_t stride;
     TRY("inputs of a row-parallel layer",
-        inputs_at(t, l->x, l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x, &stride));
+        inputs_at(t, part_at(t, l->x, l->x_stride), l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x, &stride));
     *a = linear_args(t, &l->nodes[i], x, stride, t->rows);
     return 0;
 }
@@ -198,15 +249,30 @@ static int run_row_parallel(const step *t, const row_parallel *l) {
         int code = node_args(t, l, i, &a);
         if (code) return code;
         a.epilogue = alone ? IV_GPU_RESIDUAL : IV_GPU_STORE, a.bias = alone ? l->bias : NULL;
-        a.out = alone ? t->r->x : node_at(t->r, l->second, i, t->hidden), a.out_stride = t->hidden;
+        a.out = (alone ? t->r->x : node_at(t->r, l->second, i, t->hidden)) + t->first * t->hidden;
+        a.out_stride = t->hidden;
         TRY("row-parallel layer", linear(t, &a));
     }
     if (!alone) {
         if (t->r->g->processes) return join_gathered(t, l);
+        if (t->parts > 1) return join_beside(t, l);
         TRY("join of the ranks", join(t, l));
         return 0;
     }
     if (l->norm) TRY("norm", norm_rows(t, l->norm));
+    return 0;
+}
+
+static int project_qkv(const step *t, size_t layer) {
+    const iv_matrix *qkv = &t->m->layers[layer].qkv;
+    for (size_t i = 0; i < t->parts; i++) {
+        step p = part_of(t, i);
+        iv_gpu_linear_args a = linear_args(&p, qkv, part_at(&p, p.r->normed, p.stride), p.stride, p.rows);
+        a.bias = p.r->layers[layer].qkv_bias, a.out = p.r->wide + p.first * qkv->n, a.out_stride = qkv->n;
+        int code = after_join(&p);
+        if (code) return code;
+        TRY("qkv", linear(&p, &a));
+    }
     return 0;
 }
 
@@ -217,9 +283,8 @@ static int attend(const step *t, size_t layer) {
     const layer_vectors *v = &r->layers[layer];
     const iv_share *share = &m->split.share[m->rank];
     size_t dim = (size_t)m->config.head_dim;
-    iv_gpu_linear_args a = linear_args(t, &l->qkv, r->normed, t->stride, t->rows);
-    a.bias = v->qkv_bias, a.out = r->wide, a.out_stride = l->qkv.n;
-    TRY("qkv", linear(t, &a));
+    int code = project_qkv(t, layer);
+    if (code) return code;
     iv_gpu_kv kv = {m->dtype, share->kv_heads, dim, r->kv + layer * r->kv_layer_bytes, r->g->o.pages};
     iv_gpu_rotate_args rotate = {.qkv = r->wide,
                                  .rows = t->rows,
@@ -262,13 +327,19 @@ static int attention_block(const step *t, size_t layer) {
         int code = attend(t, layer);
         if (code) return code;
     }
-    return run_row_parallel(t, &(row_parallel){.cuts = &t->m->split.out,
-                                               .nodes = l->out,
-                                               .bias = t->r->layers[layer].out_bias,
-                                               .x = t->r->attended,
-                                               .x_stride = share->heads * dim,
-                                               .x_first = share->head_first * dim,
-                                               .norm = t->r->layers[layer].mlp_norm});
+    row_parallel out = {.cuts = &t->m->split.out,
+                        .nodes = l->out,
+                        .bias = t->r->layers[layer].out_bias,
+                        .x = t->r->attended,
+                        .x_stride = share->heads * dim,
+                        .x_first = share->head_first * dim,
+                        .norm = t->r->layers[layer].mlp_norm};
+    for (size_t i = 0; i < t->parts; i++) {
+        step p = part_of(t, i);
+        int code = run_row_parallel(&p, &out);
+        if (code) return code;
+    }
+    return 0;
 }
 
 /* gate and up: SwiGLU is the epilogue where the rows are kept in pairs, else a launch of its own. */
@@ -289,9 +360,10 @@ static int dense_block(const step *t, size_t layer, const float *norm) {
     const iv_mlp *mlp = t->m->layers[layer].experts;
     const layer_vectors *v = &t->r->layers[layer];
     size_t stride = iv_gpu_act_stride(t->m);
-    iv_gpu_linear_args a = linear_args(t, &mlp->gate_up, t->r->normed, t->stride, t->rows);
+    iv_gpu_linear_args a = linear_args(t, &mlp->gate_up, part_at(t, t->r->normed, t->stride), t->stride, t->rows);
     a.bias = v->gate_up_bias;
-    int code = gate_up(t, &a, &mlp->gate_up, t->rows, t->r->act, stride);
+    int code = after_join(t);
+    if (!code) code = gate_up(t, &a, &mlp->gate_up, t->rows, part_at(t, t->r->act, stride), stride);
     if (code) return code;
     return run_row_parallel(t, &(row_parallel){.cuts = &t->m->split.down,
                                                .nodes = mlp->down,
@@ -301,6 +373,15 @@ static int dense_block(const step *t, size_t layer, const float *norm) {
                                                .x_first = t->m->split.down.of[t->m->rank].first,
                                                .norm = norm,
                                                .second = true});
+}
+
+static int dense_parts(const step *t, size_t layer, const float *norm) {
+    for (size_t i = 0; i < t->parts; i++) {
+        step p = part_of(t, i);
+        int code = dense_block(&p, layer, norm);
+        if (code) return code;
+    }
+    return 0;
 }
 
 /* The rank's experts over the rows that chose them. */
@@ -456,10 +537,12 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
                   .rows = s->rows,
                   .hidden = (size_t)m->config.hidden_size,
                   .stride = iv_gpu_hidden_stride(m),
+                  .parts = 1,
                   .where = where},
          *t = &step_;
     iv_gpu_matrix embedding = on_gpu(t, &r->embedding);
     size_t layers = (size_t)m->config.layers;
+    step_.parts = part_count(t);
     TRY("clearing", cudaMemsetAsync(r->bad, 0xff, sizeof *r->bad, r->stream));
     TRY("embedding", iv_gpu_embed(&embedding, (const int32_t *)(void *)(r->inputs + s->at.ids), t->rows, t->hidden,
                                   r->x, r->stream));
@@ -468,9 +551,15 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
     for (size_t i = 0; i < layers; i++) {
         const float *next = i + 1 < layers ? r->layers[i + 1].attention_norm : joined ? r->final_norm : NULL;
         int code = attention_block(t, i);
-        if (code == 0) code = m->layers[i].moe ? expert_block(t, i, next) : dense_block(t, i, next);
+        if (code == 0) code = m->layers[i].moe ? expert_block(t, i, next) : dense_parts(t, i, next);
         if (code) return code;
         TRY("wait for the other ranks", iv_gpu_pace(r, i));
     }
+    for (size_t i = 0; i < t->parts; i++) {
+        step p = part_of(t, i);
+        int code = after_join(&p);
+        if (code) return code;
+    }
+    step_.parts = 1;
     return s->picks ? logits_block(t, joined) : 0;
 }

@@ -92,3 +92,5 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->gathered = carve(&v, g->o.processes > 1 ? iv_gpu_gathered_bytes(m) : 0, 1);
     return v.overflow ? SIZE_MAX : v.at;
 }
+
+size_t iv_gpu_part_rows(void) { return 2048; }

@@ -59,6 +59,13 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return (void)flags, *s = NULL, cudaSuccess; }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
+    return (void)priority, cudaStreamCreateWithFlags(s, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most) { return *least = *most = 0, cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
+    return (void)s, (void)e, (void)flags, cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return before(s); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)flags, *e = NULL, cudaSuccess; }
