@@ -31,10 +31,12 @@ struct iv_nccl {
     size_t ranks, rank;
 };
 
-/* It keeps threads of its own, so it stays once it is there. */
+/* It keeps threads of its own, so it stays once it is there. It reads its settings when it is first called. */
 static void *open_library(void) {
     static const char *const names[] = {"libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2"};
     void *library = NULL;
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* ranks connect when they open, not in the capture of a graph */
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     return library;
@@ -95,8 +97,6 @@ iv_status iv_nccl_open(const iv_nccl_id *id, size_t ranks, size_t first, size_t 
                        iv_nccl **out, iv_error *err) {
     calls c;
     iv_status status = find_calls("ranks", &c, err);
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* connected now, and not in the capture of a graph */
     for (size_t i = 0; i < count; i++) out[i] = NULL;
     for (size_t i = 0; i < count && status == IV_OK; i++) {
         out[i] = calloc(1, sizeof *out[i]);

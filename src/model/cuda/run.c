@@ -111,9 +111,9 @@ static iv_status break_off(gpu_rank *r, int code, const char *where, iv_error *e
 }
 
 static iv_status run_rank(gpu_rank *r, iv_error *err) {
-    const char *where = "copy of the inputs";
-    IV_TRY(iv_gpu_use(r->gpu, err));
-    int code = copy_inputs(r);
+    const char *where = "cannot be used";
+    int code = cudaSetDevice(iv_gpu_get_info(r->gpu)->ordinal);
+    if (!code) where = "copy of the inputs", code = copy_inputs(r);
     if (!code) code = launch(r, &where);
     if (!code) where = "copy of the results", code = copy_results(r);
     if (!code) where = "step", code = cudaEventRecord(r->done, r->stream);
