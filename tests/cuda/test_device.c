@@ -38,7 +38,14 @@ typedef struct way {
     const char *device;
     bool eager, alone;
     size_t ranks, budget;
+    size_t part_rows; /* several ranks cut steps without a graph into parts of about so many rows; 0: as ever */
 } way;
+
+/* Rows of a part, in place of the model's own. */
+size_t __real_iv_gpu_part_rows(size_t ranks);
+size_t __wrap_iv_gpu_part_rows(size_t ranks);
+static size_t part_rows;
+size_t __wrap_iv_gpu_part_rows(size_t ranks) { return part_rows ? part_rows : __real_iv_gpu_part_rows(ranks); }
 
 static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
     iv_engine_options o;
@@ -103,11 +110,13 @@ static void meet(const model_case *m, const way *w, const char *want) {
     char hex[65];
     iv_error err;
     if (getenv("INVAR_CASE")) {
-        printf("%s: %s%s, %zu ranks, %zu tokens a step\n", m->name, w->device, w->eager ? ", eager" : "", w->ranks,
-               w->budget);
+        printf("%s: %s%s, %zu ranks, %zu tokens a step, parts of %zu\n", m->name, w->device, w->eager ? ", eager" : "",
+               w->ranks, w->budget, w->part_rows);
         fflush(stdout);
     }
+    part_rows = w->part_rows;
     iv_status status = digest_of(m, w, hex, &err);
+    part_rows = 0;
     if (status == IV_UNSUPPORTED || status == IV_INVALID) {
         printf("SKIPPED: %s\n", err.message);
         return;
@@ -131,7 +140,7 @@ static bool wanted_case(const char *name) {
 static bool have_gpu(void) {
     char hex[65];
     iv_error err;
-    way w = {"cuda", true, true, 1, 64};
+    way w = {"cuda", true, true, 1, 64, 0};
     return digest_of(&cases[0], &w, hex, &err) == IV_OK;
 }
 
@@ -139,7 +148,7 @@ static void record(const char *device) {
     for (size_t i = 0; i < CASES; i++) {
         char hex[65];
         iv_error err;
-        way w = {device, true, true, 1, 1024};
+        way w = {device, true, true, 1, 1024, 0};
         ASSERT_OK(digest_of(&cases[i], &w, hex, &err), &err);
         printf("RECORD %s %s\n", cases[i].name, hex);
     }
@@ -147,11 +156,12 @@ static void record(const char *device) {
 
 static void all_devices_meet_the_h200s_digests(void **state) {
     (void)state;
-    static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, false, 2, 96}};
+    static const way cpu[] = {{"cpu", false, false, 1, 512, 0}, {"cpu", false, false, 2, 96, 0}};
     static const way gpu[] = {
-        {"cuda", true, true, 1, 1024},  {"cuda", true, false, 1, 37},  {"cuda", false, false, 1, 512},
-        {"cuda", false, false, 2, 64},  {"cuda", true, false, 2, 512}, {"cuda", false, false, 4, 200},
-        {"cuda", false, false, 8, 512}, {"cuda", true, true, 8, 100},  {"cuda", true, false, 3, 77}};
+        {"cuda", true, true, 1, 1024, 0},  {"cuda", true, false, 1, 37, 0},   {"cuda", false, false, 1, 512, 0},
+        {"cuda", false, false, 2, 64, 0},  {"cuda", true, false, 2, 512, 0},  {"cuda", false, false, 4, 200, 0},
+        {"cuda", false, false, 8, 512, 0}, {"cuda", true, true, 8, 100, 0},   {"cuda", true, false, 3, 77, 0},
+        {"cuda", true, false, 2, 512, 3},  {"cuda", true, false, 4, 333, 40}, {"cuda", true, true, 2, 1024, 80}};
     iv_buf file = {0};
     iv_error err;
     const char *recording = getenv("INVAR_RECORD");
@@ -186,7 +196,7 @@ static void control_a_baseline_differs(void **state) {
     (void)state;
     char law[65], other[65], dir[4200];
     iv_error err;
-    way w = {"cpu", false, true, 1, 512};
+    way w = {"cpu", false, true, 1, 512, 0};
     ASSERT_OK(digest_of(&cases[0], &w, law, &err), &err);
     ASSERT_OK(digest_of(&cases[1], &w, other, &err), &err);
     assert_string_not_equal(law, other);
@@ -221,7 +231,7 @@ static void all_positions(void **state) {
         skip();
     }
     for (int i = 0; i < 2; i++) {
-        way w = {i ? "cuda" : "cpu", false, true, 1, 100};
+        way w = {i ? "cuda" : "cpu", false, true, 1, 100, 0};
         iv_error err;
         iv_engine_info info;
         iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
@@ -311,9 +321,9 @@ static void compare_sampled(const answer *want, const answer *got) {
 /* With a GPU against the CPU; without, the CPU's ways against each other. */
 static void filters_and_log_probabilities(void **state) {
     (void)state;
-    static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, true, 1, 64}};
+    static const way cpu[] = {{"cpu", false, false, 1, 512, 0}, {"cpu", false, true, 1, 64, 0}};
     static const way gpu[] = {
-        {"cuda", false, false, 1, 512}, {"cuda", true, true, 1, 64}, {"cuda", false, false, 2, 100}};
+        {"cuda", false, false, 1, 512, 0}, {"cuda", true, true, 1, 64, 0}, {"cuda", false, false, 2, 100, 0}};
     bool has_gpu = wanted("cuda") && have_gpu();
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
     answer *want = sampled_by(&cpu[0]);
@@ -445,10 +455,11 @@ static iv_engine_options scored_options(const way *w, char *dir, size_t bytes) {
  * rows of logits make, and one token at a time, as captured steps are. */
 static void scores_of_prompts(void **state) {
     (void)state;
-    static const way cpu[] = {{"cpu", false, false, 1, 512}, {"cpu", false, true, 1, 37}, {"cpu", false, false, 2, 96}};
-    static const way gpu[] = {{"cuda", false, false, 1, 512}, {"cuda", true, true, 1, 37},
-                              {"cuda", false, true, 1, 1},    {"cuda", true, false, 2, 512},
-                              {"cuda", false, false, 2, 96},  {"cuda", false, false, 4, 300}};
+    static const way cpu[] = {
+        {"cpu", false, false, 1, 512, 0}, {"cpu", false, true, 1, 37, 0}, {"cpu", false, false, 2, 96, 0}};
+    static const way gpu[] = {{"cuda", false, false, 1, 512, 0}, {"cuda", true, true, 1, 37, 0},
+                              {"cuda", false, true, 1, 1, 0},    {"cuda", true, false, 2, 512, 0},
+                              {"cuda", false, false, 2, 96, 0},  {"cuda", false, false, 4, 300, 0}};
     bool has_gpu = wanted("cuda") && have_gpu();
     char dir[4200];
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
@@ -477,7 +488,7 @@ static void scores_of_prompts(void **state) {
 /* The comparison can tell: sums that are cut elsewhere give prompts other scores. */
 static void control_scores_of_a_baseline_differ(void **state) {
     (void)state;
-    const way w = {"cpu", false, false, 1, 512};
+    const way w = {"cpu", false, false, 1, 512, 0};
     char dir[4200];
     size_t differ = 0, told = 0;
     iv_engine_options o = scored_options(&w, dir, sizeof dir);
@@ -499,7 +510,7 @@ static void refusals(void **state) {
     iv_engine *e = NULL;
     iv_error err;
     char dir[4200];
-    way w = {"cuda", false, false, 1, 64};
+    way w = {"cuda", false, false, 1, 64, 0};
     iv_engine_options o = options_of(&cases[0], &w, dir, sizeof dir);
     o.device = "tpu";
     assert_int_equal(iv_engine_open(&o, &e, &err), IV_INVALID);

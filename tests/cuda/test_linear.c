@@ -205,6 +205,7 @@ static void make_problem(rng *r, const shape *s, problem *p) {
         route(r, p, s->rows, s->rows - rng_below(r, 2));
         a->groups = &p->g, a->weighted = s->weighted;
     }
+    a->spare = (int)rng_below(r, 3) * 50;
     make_output(r, p);
     p->samples = s->samples && s->samples < p->out_columns ? s->samples : p->out_columns;
     p->sample = malloc(p->samples * sizeof *p->sample);

@@ -152,7 +152,7 @@ static iv_status open_beside(gpu_rank *r, iv_error *err) {
     if (r->g->ranks == 1) return IV_OK;
     IV_TRY(iv_gpu_check(r->gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithPriority(&r->beside, cudaStreamNonBlocking, most), "stream", err));
-    for (size_t i = 0; i < PARTS_MAX; i++) {
+    for (size_t i = 0; i < PARTS; i++) {
         IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->made[i], cudaEventDisableTiming), "event", err));
         IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->joined[i], cudaEventDisableTiming), "event", err));
     }
@@ -275,7 +275,7 @@ static void close_rank(gpu_rank *r) {
     iv_cublas_close(r->blas);
     for (size_t i = 0; i < AHEAD; i++)
         if (r->passed[i]) cudaEventDestroy(r->passed[i]);
-    for (size_t i = 0; i < PARTS_MAX; i++) {
+    for (size_t i = 0; i < PARTS; i++) {
         if (r->made[i]) cudaEventDestroy(r->made[i]);
         if (r->joined[i]) cudaEventDestroy(r->joined[i]);
     }

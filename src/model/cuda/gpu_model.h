@@ -18,8 +18,8 @@
 enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
     GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
-    PARTS_MAX = 4, /* of a long step's rows */
-    AHEAD = 4 /* layers that are launched before the first of them has passed, where another rank may be lost */
+    PARTS = 4, /* of a long step's rows */
+    AHEAD = 4  /* layers that are launched before the first of them has passed, where another rank may be lost */
 };
 
 /* Device copies of a layer's vectors; NULL where the family has none. */
@@ -46,7 +46,7 @@ typedef struct gpu_rank {
     cudaEvent_t done;
     cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: layers on their way */
     cudaStream_t beside;       /* joins of a long step's parts: nodes are made, rows are joined */
-    cudaEvent_t made[PARTS_MAX], joined[PARTS_MAX];
+    cudaEvent_t made[PARTS], joined[PARTS];
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
     size_t kv_layer_bytes, vector_bytes;
@@ -132,8 +132,8 @@ size_t iv_gpu_act_stride(const iv_model *m);
 size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* Points everything in r->work at its place from `base`; with base NULL only measures. SIZE_MAX when it overflows. */
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
-/* Rows that are worth a part of their own in a long step of several ranks. */
-size_t iv_gpu_part_rows(void);
+/* The least rows of a part; a step that has fewer is not cut. */
+size_t iv_gpu_part_rows(size_t ranks);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window);
 
 /* ---- inputs.c */

@@ -133,15 +133,16 @@ static int join(const step *t, const row_parallel *l) {
 }
 
 /* ---- a long step of several ranks, in parts ------------------------------------------------------------------
- * What the ranks' joins bring over the links takes as long as the layers themselves. So the rows are cut into parts, and
- * the joins of one run beside the layers of the others, on multiprocessors that these spare. Rows know nothing of one
- * another but in attention, which waits for all; joins keep their order, so their buffers are as free as without parts. */
+ * What the ranks' joins bring over the links takes as long as the layers themselves. So the rows are cut into parts,
+ * and the joins of one run beside the layers of the others, on multiprocessors that these spare. Rows know nothing of
+ * one another but in attention, which waits for all; joins keep their order, so their buffers are as free as without
+ * parts. */
 
 static size_t part_count(const step *t) {
     const iv_gpu_model *g = t->r->g;
-    size_t n = t->rows / iv_gpu_part_rows();
+    size_t n = t->rows / iv_gpu_part_rows(g->ranks);
     bool joins = g->ranks > 1 && t->m->config.experts == 0 && g->o.numerics == IV_INVAR; /* baselines cut by rows */
-    return !joins || t->s->graph || n < 2 ? 1 : iv_size_min(n, PARTS_MAX);
+    return !joins || t->s->graph || n < PARTS ? 1 : PARTS;
 }
 
 static step part_of(const step *t, size_t part) {
@@ -215,7 +216,8 @@ static int node_args(const step *t, const row_parallel *l, size_t i, iv_gpu_line
     const void *x;
     size_t stride;
     TRY("inputs of a row-parallel layer",
-        inputs_at(t, part_at(t, l->x, l->x_stride), l->x_stride, cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x, &stride));
+        inputs_at(t, part_at(t, l->x, l->x_stride), l->x_stride, cut->first - l->x_first + cut->node[i].column,
+                  cut->node[i].k, &x, &stride));
     *a = linear_args(t, &l->nodes[i], x, stride, t->rows);
     return 0;
 }
