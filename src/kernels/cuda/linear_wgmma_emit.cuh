@@ -86,35 +86,34 @@ IV_DEVICE void iv_wgmma_emit_weighted(const iv_wgmma_plan &plan, const iv_wgmma_
 }
 
 /* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with
- * token 8 c further on. All that is read is asked for before any of it is used. */
+ * token 8 c further on. All that is read is asked for before any of it is used. A sum that is NaN is the canonical one on
+ * this machine, and what is not there is -0: so nothing is asked about a sum. */
 template <class S, int CHUNKS>
 IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
                                      const float4 (&v)[CHUNKS]) {
+    if (plan.weighted) return iv_wgmma_emit_weighted<CHUNKS>(plan, t, row, token, v);
+    bool there0 = row < plan.n, there1 = row + 8 < plan.n;
+    float bias0 = iv_load_if(plan.bias + row, plan.bias && there0),
+          bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
+    size_t stride = plan.out_stride, first = (size_t)(t.first + token) * stride;
     if (plan.epilogue == IV_GPU_SWIGLU) {
-        if (row >= plan.n) return;
-        uint16_t *act = (uint16_t *)plan.out + row / 16 * 8 + row % 8;
+        if (!there0) return;
+        uint16_t *act = (uint16_t *)plan.out + first + row / 16 * 8 + row % 8;
         float gate[2 * CHUNKS], up[2 * CHUNKS];
         uint16_t y[2 * CHUNKS];
 #pragma unroll
         for (int i = 0; i < 2 * CHUNKS; i++) {
-            gate[i] = iv_wgmma_y(plan, i % 2 ? v[i / 2].y : v[i / 2].x, row);
-            up[i] = iv_wgmma_y(plan, i % 2 ? v[i / 2].w : v[i / 2].z, row + 8);
+            gate[i] = __fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0);
+            up[i] = __fadd_rn(i % 2 ? v[i / 2].w : v[i / 2].z, bias1);
         }
         iv_swiglu_many<S::TYPE>(gate, up, y);
 #pragma unroll
-        for (int i = 0; i < 2 * CHUNKS; i++) {
-            iv_wgmma_place p = iv_wgmma_place_of(plan, t, token + i / 2 * 8 + i % 2);
-            if (p.there) act[p.row * plan.out_stride] = y[i];
-        }
+        for (int i = 0; i < 2 * CHUNKS; i++)
+            if (token + i / 2 * 8 + i % 2 < t.rows) act[(i / 2 * 8 + i % 2) * stride] = y[i];
         return;
     }
-    if (plan.weighted) return iv_wgmma_emit_weighted<CHUNKS>(plan, t, row, token, v);
-    size_t stride = plan.out_stride;
-    float *out = (float *)plan.out + (size_t)(t.first + token) * stride + row;
-    bool there0 = row < plan.n, there1 = row + 8 < plan.n, add = plan.epilogue == IV_GPU_RESIDUAL;
-    float bias0 = iv_load_if(plan.bias + row, plan.bias && there0),
-          bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
-    float old[4 * CHUNKS];
+    float *out = (float *)plan.out + first + row, old[4 * CHUNKS];
+    bool add = plan.epilogue == IV_GPU_RESIDUAL;
 #pragma unroll
     for (int i = 0; i < 2 * CHUNKS; i++) {
         const float *p = out + (i / 2 * 8 + i % 2) * stride;
@@ -125,10 +124,10 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
     for (int i = 0; i < 2 * CHUNKS; i++) {
         float *p = out + (i / 2 * 8 + i % 2) * stride;
         bool there = token + i / 2 * 8 + i % 2 < t.rows;
-        float y0 = iv_canon(i % 2 ? v[i / 2].y : v[i / 2].x), y1 = iv_canon(i % 2 ? v[i / 2].w : v[i / 2].z);
-        y0 = plan.bias ? iv_canon(__fadd_rn(y0, bias0)) : y0, y1 = plan.bias ? iv_canon(__fadd_rn(y1, bias1)) : y1;
-        y0 = add ? iv_canon(__fadd_rn(old[2 * i], y0)) : y0, y1 = add ? iv_canon(__fadd_rn(old[2 * i + 1], y1)) : y1;
-        iv_store_if(p, y0, there && there0), iv_store_if(p + 8, y1, there && there1);
+        float y0 = __fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0),
+              y1 = __fadd_rn(i % 2 ? v[i / 2].w : v[i / 2].z, bias1);
+        iv_store_if(p, __fadd_rn(old[2 * i], y0), there && there0);
+        iv_store_if(p + 8, __fadd_rn(old[2 * i + 1], y1), there && there1);
     }
 }
 

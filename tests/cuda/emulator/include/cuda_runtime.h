@@ -50,14 +50,16 @@ EMU_MIN_MAX(unsigned long)
 EMU_MIN_MAX(unsigned long long)
 EMU_MIN_MAX(float)
 
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __fsub_rn(float a, float b) { return a - b; }
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fdiv_rn(float a, float b) { return a / b; }
-static inline float __fsqrt_rn(float a) { return sqrtf(a); }
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline uint32_t __float_as_uint(float f) { return emu::cast<uint32_t>(f); }
 static inline float __uint_as_float(uint32_t u) { return emu::cast<float>(u); }
+// A GPU has one NaN that arithmetic gives.
+static inline float emu_result(float x) { return x == x ? x : __uint_as_float(0x7fffffff); }
+static inline float __fadd_rn(float a, float b) { return emu_result(a + b); }
+static inline float __fsub_rn(float a, float b) { return emu_result(a - b); }
+static inline float __fmul_rn(float a, float b) { return emu_result(a * b); }
+static inline float __fdiv_rn(float a, float b) { return emu_result(a / b); }
+static inline float __fsqrt_rn(float a) { return emu_result(sqrtf(a)); }
+static inline float __fmaf_rn(float a, float b, float c) { return emu_result(fmaf(a, b, c)); }
 static inline float __uint2float_rn(unsigned u) { return (float)u; }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
