@@ -15,10 +15,11 @@ const char *iv_finish_name(iv_finish finish) {
 /* Events of a step of so many tokens for each sequence, each of which ends. */
 static size_t step_events(const iv_engine *e) { return e->max_num_seqs * (e->rows_max + 1); }
 
-/* Whatever waits or runs may also be cancelled at once. Nor need a prompt that is scored be cut for want of room. */
+/* Whatever waits or runs may also be cancelled at once. And while none wait, a step's prompts
+ * that are scored are not cut for want of room. */
 iv_status iv_events_open(iv_engine *e, iv_error *err) {
-    e->events_max =
-        e->waiting.capacity + e->running.capacity + IV_EVENT_STEPS * step_events(e) + e->max_num_batched_tokens;
+    e->events_max = e->waiting.capacity + e->running.capacity + IV_EVENT_STEPS * step_events(e);
+    e->events_max = iv_size_max(e->events_max, e->max_num_batched_tokens + step_events(e));
     e->events = calloc(e->events_max, sizeof *e->events);
     return e->events ? IV_OK : iv_fail(err, IV_NO_MEMORY, "engine: no memory for %zu events", e->events_max);
 }

@@ -349,7 +349,7 @@ static void cancelled_in_the_middle(void **state) {
 /* Nobody takes events: steps get shorter as the ring fills, then the engine is busy, and nothing is lost. */
 static void a_full_ring_stops_the_engine(void **state) {
     (void)state;
-    enum { N = SANITIZED ? 6 : 8 };
+    enum { N = SANITIZED ? 5 : 8 };
     iv_engine_options o = small_options();
     size_t count = SANITIZED ? 900 : 1100;
     o.max_num_seqs = 2, o.max_model_len = PROMPT_MAX, o.kv_bytes = (size_t)45 * 64 * 3072;
