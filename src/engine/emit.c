@@ -15,8 +15,8 @@ const char *iv_finish_name(iv_finish finish) {
 /* Events of a step of so many tokens for each sequence, each of which ends. */
 static size_t step_events(const iv_engine *e) { return e->max_num_seqs * (e->rows_max + 1); }
 
-/* Whatever waits or runs may also be cancelled at once. And while none wait, a step's prompts
- * that are scored are not cut for want of room. */
+/* Whatever waits or runs may also be cancelled at once. And while no event waits, there is room to score all rows of a
+ * step. */
 iv_status iv_events_open(iv_engine *e, iv_error *err) {
     e->events_max = e->waiting.capacity + e->running.capacity + IV_EVENT_STEPS * step_events(e);
     e->events_max = iv_size_max(e->events_max, e->max_num_batched_tokens + step_events(e));
