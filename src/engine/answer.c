@@ -194,9 +194,9 @@ static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v
                     v->event.top_count);
 }
 
-void iv_score_row(const iv_engine *e, size_t row) {
+void iv_score_row(const iv_engine *e, size_t row, const float *logits) {
     iv_event_slot *v = &e->item_events[row];
-    measured_row r = {.logits = e->logits + row * (size_t)e->model->config.vocab_size,
+    measured_row r = {.logits = logits,
                       .sampled = e->sample_here[row] ? &e->sampled[row] : NULL,
                       .likely = e->likely + row * IV_GPU_LIKELY_MAX};
     v->event.logprob = NAN;
@@ -255,8 +255,8 @@ static void note_draft(iv_sequence *s, size_t drafted, size_t accepted) {
 
 /* What the rows of the prompt came to, as far as they are numbers. */
 static iv_status answer_scored(iv_step_item *item, iv_error *err) {
-    for (; item->event_count < item->scored; item->event_count++) {
-        const iv_event *v = &item->events[item->event_count].event;
+    for (; item->score_count < item->scored; item->score_count++) {
+        const iv_event *v = &item->scores[item->score_count].event;
         if (isnan(v->logprob)) return not_finite(v->position, err);
         item->sequence->told = v->position + 1;
     }

@@ -90,7 +90,7 @@ static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_optio
                                   .numerics = e->numerics,
                                   .tokens_max = e->max_num_batched_tokens,
                                   .spans_max = e->max_num_seqs,
-                                  .logits_max = e->logit_rows_max,
+                                  .logits_max = e->logits_max,
                                   .positions_max = e->max_model_len,
                                   .graphs = !o->enforce_eager,
                                   .timeout_ms = o->rank_timeout_ms,

@@ -15,9 +15,11 @@ const char *iv_finish_name(iv_finish finish) {
 /* Events of a step of so many tokens for each sequence, each of which ends. */
 static size_t step_events(const iv_engine *e) { return e->max_num_seqs * (e->rows_max + 1); }
 
-/* Whatever waits or runs may also be cancelled at once. */
+/* Whatever waits or runs may also be cancelled at once. And while no event waits, there is room to score all rows of a
+ * step. */
 iv_status iv_events_open(iv_engine *e, iv_error *err) {
     e->events_max = e->waiting.capacity + e->running.capacity + IV_EVENT_STEPS * step_events(e);
+    e->events_max = iv_size_max(e->events_max, e->max_num_batched_tokens + step_events(e));
     e->events = calloc(e->events_max, sizeof *e->events);
     return e->events ? IV_OK : iv_fail(err, IV_NO_MEMORY, "engine: no memory for %zu events", e->events_max);
 }
@@ -27,7 +29,7 @@ bool iv_events_have_room(const iv_engine *e) { return e->events_max - e->event_c
 /* Each row becomes an event; besides, whatever runs or is cancelled may end. There is room for rows_max of each
  * sequence if there is room at all. */
 size_t iv_events_rows(const iv_engine *e) {
-    return iv_size_min(e->logit_rows_max, e->events_max - e->event_count - e->cancels - e->max_num_seqs);
+    return iv_size_min(e->max_num_batched_tokens, e->events_max - e->event_count - e->cancels - e->max_num_seqs);
 }
 
 static iv_event_slot *next_slot(iv_engine *e) {
@@ -38,11 +40,11 @@ static iv_event_slot *next_slot(iv_engine *e) {
 
 void iv_emit_item(iv_engine *e, const iv_step_item *item) {
     iv_sequence *s = item->sequence;
-    size_t tokens = item->event_count - iv_size_min(item->scored, item->event_count);
-    if (tokens && s->first_token == 0) s->first_token = iv_now();
+    if (item->event_count && s->first_token == 0) s->first_token = iv_now();
+    for (size_t i = 0; i < item->score_count; i++) *next_slot(e) = item->scores[i];
     for (size_t i = 0; i < item->event_count; i++) *next_slot(e) = item->events[i];
-    s->untaken += item->event_count;
-    e->stats.tokens_generated += tokens;
+    s->untaken += item->score_count + item->event_count;
+    e->stats.tokens_generated += item->event_count;
 }
 
 static void free_ended(iv_engine *e) {

@@ -81,8 +81,8 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : e->gpus[0] ? 256 : 16;
     e->max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : e->gpus[0] ? 8192 : 512;
-    size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, IV_SCORED_ROWS);
-    e->logit_rows_max = iv_size_min(rows, e->max_num_batched_tokens);
+    size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, IV_LOGITS_MIN);
+    e->logits_max = iv_size_min(rows, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;
     return IV_OK;
 }
@@ -137,8 +137,9 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
 }
 
 static iv_status open_buffers(iv_engine *e, iv_error *err) {
-    size_t seqs = e->max_num_seqs, vocab = (size_t)e->model->config.vocab_size, logits;
-    if (!iv_size_mul(e->logit_rows_max, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
+    size_t seqs = e->max_num_seqs, rows = e->max_num_batched_tokens, vocab = (size_t)e->model->config.vocab_size,
+           logits;
+    if (!iv_size_mul(e->logits_max, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
     IV_TRY(iv_line_open(&e->waiting, IV_WAITING_MAX + seqs, err)); /* the preempted come back, full or not */
     IV_TRY(iv_line_open(&e->running, seqs, err));
     IV_TRY(iv_events_open(e, err));
@@ -146,16 +147,16 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->plan_waiting = calloc(seqs, sizeof *e->plan_waiting);
     e->plan_items = calloc(seqs, sizeof *e->plan_items);
     e->items = calloc(seqs, sizeof *e->items);
-    e->item_events = calloc(e->logit_rows_max, sizeof *e->item_events);
+    e->item_events = calloc(rows, sizeof *e->item_events);
     e->spans = calloc(seqs, sizeof *e->spans);
-    e->ids = calloc(e->max_num_batched_tokens, sizeof *e->ids);
-    e->logit_rows = calloc(e->logit_rows_max, sizeof *e->logit_rows);
+    e->ids = calloc(rows, sizeof *e->ids);
+    e->logit_rows = calloc(rows, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
-    e->sample_here = calloc(e->logit_rows_max, sizeof *e->sample_here);
-    e->logits_too = calloc(e->logit_rows_max, sizeof *e->logits_too);
-    e->row_sampling = calloc(e->logit_rows_max, sizeof *e->row_sampling);
-    e->sampled = calloc(e->logit_rows_max, sizeof *e->sampled);
-    e->likely = calloc(e->logit_rows_max, IV_GPU_LIKELY_MAX * sizeof *e->likely);
+    e->sample_here = calloc(rows, sizeof *e->sample_here);
+    e->logits_too = calloc(rows, sizeof *e->logits_too);
+    e->row_sampling = calloc(rows, sizeof *e->row_sampling);
+    e->sampled = calloc(rows, sizeof *e->sampled);
+    e->likely = calloc(rows, IV_GPU_LIKELY_MAX * sizeof *e->likely);
     if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
         e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled && e->likely)
         return IV_OK;

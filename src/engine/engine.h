@@ -25,8 +25,7 @@ enum {
     IV_STOP_IDS_MAX = 64,
     IV_LOGIT_BIAS_MAX = 4096,
     IV_LOGPROBS_MAX = 20,
-    IV_SCORED_ROWS =
-        128, /* prompt tokens whose log-probabilities a step can compute, if nothing else is wanted; or more */
+    IV_LOGITS_MIN = 128, /* rows of logits that there is room for at once, or more */
     IV_FINGERPRINT_BYTES = 96
 };
 
@@ -84,12 +83,14 @@ typedef struct iv_event_slot {
 typedef struct iv_step_item {
     iv_sequence *sequence;
     size_t tokens, draft;          /* rows of the batch: known tokens, then guessed ones */
-    size_t scored;                 /* prompt tokens whose log-probability is told */
+    size_t scored;                 /* prompt tokens whose log-probability is wanted */
+    iv_event_slot *scores;         /* [scored]: their events */
+    size_t score_count;            /* of these, that are told */
     bool samples;                  /* the last known token is computed: an answer begins or goes on */
     const float *logits;           /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
     const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
     const iv_gpu_likely *likely;   /* [1 + draft][IV_GPU_LIKELY_MAX], with `sampled` */
-    iv_event_slot *events;         /* [scored + rows_max]: those of the prompt first */
+    iv_event_slot *events;         /* [1 + draft]: those of drawn tokens */
     size_t event_count;
     iv_finish finish;
     const char *stop; /* the stop string that was met, or NULL */
@@ -137,16 +138,16 @@ struct iv_engine {
     iv_plan_sequence *plan_running, *plan_waiting; /* [max_num_seqs] */
     iv_plan_item *plan_items;                      /* [max_num_seqs] */
     iv_step_item *items;                           /* [max_num_seqs] */
-    iv_event_slot *item_events;                    /* [logit_rows_max]: what a row of logits comes to */
+    iv_event_slot *item_events;                    /* [max_num_batched_tokens]: what a row of logits comes to */
     iv_attention_span *spans;                      /* [max_num_seqs] */
     int32_t *ids;                                  /* [max_num_batched_tokens] */
-    uint32_t *logit_rows;                          /* [logit_rows_max] */
-    float *logits;                                 /* [logit_rows_max][vocab] */
-    bool *sample_here, *logits_too;                /* [logit_rows_max], as iv_batch */
-    iv_gpu_sampling *row_sampling;                 /* [logit_rows_max] */
-    iv_gpu_sampled *sampled;                       /* [logit_rows_max] */
-    iv_gpu_likely *likely;                         /* [logit_rows_max][IV_GPU_LIKELY_MAX] */
-    size_t logit_rows_max;
+    uint32_t *logit_rows;                          /* [max_num_batched_tokens], and so what stands beside it: */
+    bool *sample_here, *logits_too;                /* as iv_batch */
+    iv_gpu_sampling *row_sampling;
+    iv_gpu_sampled *sampled;
+    iv_gpu_likely *likely; /* [max_num_batched_tokens][IV_GPU_LIKELY_MAX] */
+    float *logits;         /* [logits_max][vocab]: a slice of the rows wanted, in which all drawn tokens have theirs */
+    size_t logits_max;
 
     iv_event_slot *events; /* a ring: event_count from event_first on */
     size_t events_max, event_first, event_count;
@@ -165,8 +166,8 @@ void iv_engine_requeue(iv_engine *e, size_t running_index);
 
 /* ---- emit.c: logits -> tokens, text, stop decisions, events */
 /* Fills in the log-probabilities of item_events[row], an event of the prompt whose token this row of the step predicts;
- * NaN: the row has none. */
-void iv_score_row(const iv_engine *e, size_t row);
+ * NaN: the row has none. logits: the row's; NULL where a GPU has scored it. */
+void iv_score_row(const iv_engine *e, size_t row, const float *logits);
 /* Samples from the rows of an item, one after another as far as its guesses come true, and fills its events, finish
  * and stop; its rows of the prompt are scored. Touches the item and its sequence alone: items may be answered on
  * different threads. */

@@ -20,7 +20,7 @@ static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count,
 static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
     iv_kv_table table;
     size_t chunk = e->max_num_batched_tokens, vocab = (size_t)e->model->config.vocab_size;
-    if (e->gpu_model) chunk = iv_size_min(chunk, e->logit_rows_max); /* a GPU has room for no more rows */
+    if (e->gpu_model) chunk = iv_size_min(chunk, e->logits_max); /* all of one slice */
     uint32_t *rows = calloc(chunk, sizeof *rows);
     if (!rows) return iv_fail(err, IV_NO_MEMORY, "logits: no memory");
     for (size_t i = 0; i < chunk; i++) rows[i] = (uint32_t)i;

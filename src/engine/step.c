@@ -187,9 +187,53 @@ static size_t want_scores(iv_engine *e, const iv_step_item *item, size_t first, 
 
 /* ---- running it ---------------------------------------------------------------------------------------- */
 
-/* Lays items out as one batch and gives each its rows of logits. */
+typedef struct scoring {
+    const iv_engine *e;
+    size_t first; /* the row that e->logits begins with */
+} scoring;
+
+static void score_task(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const scoring *s = context;
+    const iv_engine *e = s->e;
+    size_t row = s->first + index, vocab = (size_t)e->model->config.vocab_size;
+    if (e->item_events[row].event.kind == IV_EVENT_PROMPT)
+        iv_score_row(e, row, e->sample_here[row] ? NULL : e->logits + index * vocab);
+}
+
+/* On a CPU inside the step, a slice at a time, while its logits are there. */
+static void score_rows(iv_engine *e, size_t first, size_t count) {
+    scoring s = {e, first};
+    iv_pool_run(e->pool, count, score_task, &s);
+}
+
+static void take_slice(void *context, size_t first, size_t count) {
+    iv_engine *e = context;
+    double start = iv_now();
+    score_rows(e, first, count);
+    double seconds = iv_now() - start;
+    e->stats.sample_seconds += seconds, e->stats.forward_seconds -= seconds;
+}
+
+/* The rows from which an item's tokens are drawn, the last of the batch so far. Returns how many; their places are
+ * those from `at` on. */
+static size_t want_draws(iv_engine *e, iv_step_item *item, size_t row, size_t at) {
+    const iv_sequence *s = item->sequence;
+    if (!item->samples || s->score_only) return 0;
+    bool here = sampled_on_gpu(e, s);
+    size_t n = item->draft + 1;
+    item->logits = e->logits + at * (size_t)e->model->config.vocab_size;
+    item->sampled = here ? e->sampled + at : NULL;
+    item->likely = e->likely + at * IV_GPU_LIKELY_MAX;
+    item->events = e->item_events + at;
+    for (size_t i = 0; i < n; i++) want_row(e, s, at + i, row - n + i, s->tokens.count + i, here);
+    return n;
+}
+
+/* Lays items out as one batch and gives each its rows of logits: those first from which tokens are drawn, for all of
+ * them must be there in the end. */
 static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch *b) {
-    size_t row = 0, wanted = 0, vocab = (size_t)e->model->config.vocab_size;
+    size_t row = 0, drawn = 0, wanted;
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;
         size_t rows = items[i].tokens + items[i].draft;
@@ -198,16 +242,14 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
         memcpy(e->ids + row + items[i].tokens, s->guess, items[i].draft * sizeof *e->ids);
         e->spans[i] = (iv_attention_span){
             .first_row = row, .rows = rows, .position = (int64_t)s->computed, .pages = s->table.pages};
-        items[i].events = e->item_events + wanted;
-        wanted += items[i].scored = want_scores(e, &items[i], row, wanted);
         row += rows;
-        if (!items[i].samples || s->score_only) continue;
-        bool here = sampled_on_gpu(e, s);
-        size_t first = row - items[i].draft - 1;
-        items[i].logits = e->logits + wanted * vocab;
-        items[i].sampled = here ? e->sampled + wanted : NULL;
-        items[i].likely = e->likely + wanted * IV_GPU_LIKELY_MAX;
-        for (size_t r = first; r < row; r++) want_row(e, s, wanted++, r, s->tokens.count + (r - first), here);
+        drawn += want_draws(e, &items[i], row, drawn);
+    }
+    IV_ASSERT(drawn <= e->logits_max);
+    wanted = drawn;
+    for (size_t i = 0; i < count; i++) {
+        items[i].scores = e->item_events + wanted;
+        wanted += items[i].scored = want_scores(e, &items[i], e->spans[i].first_row, wanted);
     }
     *b = (iv_batch){.ids = e->ids,
                     .tokens = row,
@@ -218,6 +260,9 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .logit_rows = e->logit_rows,
                     .logit_count = wanted,
                     .logits = e->logits,
+                    .logits_max = e->logits_max,
+                    .take = wanted > drawn ? take_slice : NULL,
+                    .context = e,
                     .sample_here = e->sample_here,
                     .logits_too = e->logits_too,
                     .sampling = e->row_sampling,
@@ -229,12 +274,6 @@ typedef struct answering {
     const iv_engine *e;
     iv_step_item *items;
 } answering;
-
-static void score_task(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const iv_engine *e = ((const answering *)context)->e;
-    if (e->item_events[index].event.kind == IV_EVENT_PROMPT) iv_score_row(e, index);
-}
 
 static void answer_task(void *context, size_t index, size_t worker) {
     const answering *a = context;
@@ -251,7 +290,7 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
     double start = iv_now();
     size_t scored = 0;
     for (size_t i = 0; i < count; i++) items[i].sequence->computed += items[i].tokens, scored += items[i].scored;
-    if (scored) iv_pool_run(e->pool, batch.logit_count, score_task, &a);
+    if (scored && e->gpu_model) score_rows(e, 0, batch.logit_count);
     iv_pool_run(e->pool, count, answer_task, &a);
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;

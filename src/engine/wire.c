@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD = 4, SPAN = 3 };
+enum { HEAD = 5, SPAN = 3 };
 
 static size_t pages_of(size_t end) { return (end + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK; }
 
 iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err) {
-    uint64_t head[HEAD] = {b->tokens, b->span_count, b->logit_count, 0};
+    uint64_t head[HEAD] = {b->tokens, b->span_count, b->logit_count, 0, b->logits_max};
     iv_buf_clear(out);
     for (size_t i = 0; i < b->span_count; i++) head[3] += pages_of((size_t)b->spans[i].position + b->spans[i].rows);
     bool fits = iv_buf_append(out, head, sizeof head);
@@ -38,6 +38,7 @@ static iv_status check_head(const uint64_t head[HEAD], size_t n, const iv_wire_l
     if (head[0] < 1 || head[0] > l->tokens) return bad(err, "tokens", l->tokens, head[0]);
     if (head[1] < 1 || head[1] > iv_size_min(l->spans, head[0])) return bad(err, "sequences", l->spans, head[1]);
     if (head[2] > head[0]) return bad(err, "rows of logits", head[0], head[2]);
+    if (head[4] > l->tokens) return bad(err, "rows of logits at once", l->tokens, head[4]);
     size_t pages_max = pages_of(l->positions), most;
     if (!iv_size_mul(pages_max, head[1], &most) || head[3] > most) return bad(err, "pages", most, head[3]);
     size_t want = (HEAD + SPAN * head[1]) * sizeof *head + (head[3] + head[0] + head[2]) * sizeof(uint32_t);
@@ -98,7 +99,8 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
                             .spans = out->spans,
                             .span_count = head[1],
                             .logit_rows = rows,
-                            .logit_count = head[2]};
+                            .logit_count = head[2],
+                            .logits_max = head[4]};
     return IV_OK;
 }
 

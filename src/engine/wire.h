@@ -1,7 +1,7 @@
 /* wire.h: a step's batch as bytes, for ranks that are other processes. Native byte order: both ends run one version
  * on one kind of machine.
  *
- *     u64 tokens, spans, logit rows, pages in all
+ *     u64 tokens, spans, logit rows, pages in all, logit rows of a slice (0: all)
  *     per span: u64 rows, position, pages
  *     u32 page numbers, span after span;  i32 ids;  u32 logit rows */
 #ifndef IV_ENGINE_WIRE_H

@@ -121,20 +121,21 @@ static void place_logits(const iv_split *split, size_t vocab, const void *const 
     }
 }
 
-iv_status iv_split_head(iv_forward_state *s, size_t rows, float *out, iv_error *err) {
+iv_status iv_split_head(iv_forward_state *s, size_t first, size_t rows, float *out, iv_error *err) {
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, vocab = (size_t)m->config.vocab_size, step = logit_rows(s);
     for (size_t at = 0; at < rows; at += step) {
         size_t n = iv_size_min(step, rows - at), floats[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
         const void *blocks[IV_RANKS_MAX];
         unsigned char *mine = s->parts[s->part];
-        iv_linear(&s->compute, &(iv_linear_args){.weight = &m->head,
-                                                 .type = m->dtype,
-                                                 .x = (char *)s->normed + at * hidden * iv_dtype_bytes(m->dtype),
-                                                 .x_stride = hidden,
-                                                 .rows = n,
-                                                 .out = iv_exchange_buffer(s),
-                                                 .out_stride = m->head.n});
+        iv_linear(&s->compute,
+                  &(iv_linear_args){.weight = &m->head,
+                                    .type = m->dtype,
+                                    .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->dtype),
+                                    .x_stride = hidden,
+                                    .rows = n,
+                                    .out = iv_exchange_buffer(s),
+                                    .out_stride = m->head.n});
         for (size_t r = 0; r < m->split.ranks; r++) floats[r] = n * m->split.share[r].vocab;
         sizes(s, floats, bytes);
         s->part = 1 - s->part;

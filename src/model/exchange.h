@@ -28,7 +28,7 @@ typedef struct iv_row_parallel_args {
 /* s->x += the layer, on every rank. */
 iv_status iv_row_parallel(iv_forward_state *s, const iv_row_parallel_args *args, iv_error *err);
 
-/* The head over s->normed: out[rows][vocab_size] on rank 0. */
-iv_status iv_split_head(iv_forward_state *s, size_t rows, float *out, iv_error *err);
+/* The head over rows of s->normed from `first` on: out[rows][vocab_size] on rank 0. */
+iv_status iv_split_head(iv_forward_state *s, size_t first, size_t rows, float *out, iv_error *err);
 
 #endif

@@ -256,12 +256,20 @@ static iv_status logits_block(step *t, iv_error *err) {
     iv_forward_state *s = t->s;
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
-    for (size_t i = 0; i < t->b->logit_count; i++)
+    size_t count = t->b->logit_count, slice = t->b->logits_max ? t->b->logits_max : count;
+    IV_ASSERT(count <= slice || t->b->take || m->rank > 0);
+    for (size_t i = 0; i < count; i++)
         s->compute.kernels->rmsnorm(s->x + t->b->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
                                     hidden, m->dtype, (char *)s->normed + i * hidden * width);
-    if (m->split.ranks > 1) return iv_split_head(s, t->b->logit_count, t->b->logits, err);
-    linear(s, &m->head, s->normed, t->b->logit_count, NULL, t->b->logits);
-    return IV_OK;
+    for (size_t first = (count - 1) / slice * slice;; first -= slice) {
+        size_t n = iv_size_min(slice, count - first);
+        if (m->split.ranks > 1)
+            IV_TRY(iv_split_head(s, first, n, t->b->logits, err));
+        else
+            linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, t->b->logits);
+        if (t->b->take && m->rank == 0) t->b->take(t->b->context, first, n);
+        if (first == 0) return IV_OK;
+    }
 }
 
 iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {

@@ -45,9 +45,16 @@ typedef struct iv_batch {
     size_t kv_layer_bytes;
     const uint32_t *logit_rows; /* rows whose logits are wanted */
     size_t logit_count;
-    float *logits; /* [logit_count][vocab_size]; filled on rank 0 */
+    /* [logits_max][vocab_size], or of logit_count rows where logits_max is 0; filled on rank 0. Are more rows wanted,
+     * the head runs over slices of so many, the first one last: in the end the first rows are there. On a CPU rank 0
+     * calls `take`, if it is given, when the rows from `first` on are there, and before the next slice takes their
+     * place. */
+    float *logits;
+    size_t logits_max;
+    void (*take)(void *context, size_t first, size_t count);
+    void *context;
     /* GPUs sample and score rows of logits where they lie: those of sample_here get sampled[i], and logits only if they
-     * are of logits_too. A CPU gives all logits and samples none. */
+     * are of logits_too. Those are in the first slice. A CPU gives all logits and samples none. */
     const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
     const iv_gpu_sampling *sampling;      /* [logit_count] */
     iv_gpu_sampled *sampled;              /* [logit_count] */

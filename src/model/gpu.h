@@ -14,8 +14,9 @@ typedef struct iv_gpu_model iv_gpu_model;
 typedef struct iv_gpu_model_options {
     iv_arithmetic arithmetic;
     iv_numerics numerics;
-    size_t tokens_max, spans_max, logits_max; /* of one step */
-    size_t positions_max;                     /* longest sequence */
+    size_t tokens_max, spans_max; /* of one step */
+    size_t logits_max;            /* rows of logits of a slice */
+    size_t positions_max;         /* longest sequence */
     size_t pages;
     bool graphs;       /* capture and replay; off: launch one by one. Never changes a bit */
     size_t timeout_ms; /* how long a GPU waits for another inside a step */
@@ -44,7 +45,8 @@ const char *iv_gpu_model_transport(const iv_gpu_model *g);
  * that the new one is not of its shape, any other error that a GPU is lost and no step can run. */
 iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err);
 
-/* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled or scored on the GPU. An error that is not
+/* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled or scored on the GPU, slice after slice, and
+ * nothing is taken between: only rows of the first slice can have their logits given. An error that is not
  * IV_FORMAT means that a GPU is lost and no further step can run. */
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 

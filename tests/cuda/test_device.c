@@ -348,7 +348,7 @@ static void filters_and_log_probabilities(void **state) {
 
 /* ---- prompts that are scored ---------------------------------------------------------------------------------- */
 
-enum { SCORED = 11, SCORED_PROMPT = 333 };
+enum { SCORED = 11, SCORED_PROMPT = 333, SLICE = 128 }; /* rows of logits that there is room for */
 
 /* As many of the likeliest as may be wanted, beside every way to go on: none, drawn on a GPU or by the host, rows of
  * logits kept. Prompts of one length are the same, so that later ones find pages in the cache. */
@@ -378,6 +378,22 @@ static void shape_scored(const iv_engine *e, size_t i, size_t vocab, int32_t ids
     r->logprobs = scored[i].logprobs;
 }
 
+/* Runs all to their ends. Returns how many tokens of prompts one step has told. */
+static size_t run_scored(iv_engine *e, answer *a) {
+    iv_error err;
+    size_t most = 0, before = 0;
+    for (bool busy = true; busy;) {
+        size_t told = 0;
+        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+        take_events(e, a, SCORED);
+        for (size_t i = 0; i < SCORED; i++) told += a[i].told;
+        if (told - before > most) most = told - before;
+        before = told;
+    }
+    for (size_t i = 0; i < SCORED; i++) assert_int_equal(a[i].done_events, 1);
+    return most;
+}
+
 /* Every prompt once without scores, so that the prefix cache has its pages; then all that is asked for. */
 static answer *scored_by(const iv_engine_options *o, bool alone) {
     static int32_t ids[SCORED][SCORED_PROMPT];
@@ -401,7 +417,8 @@ static answer *scored_by(const iv_engine_options *o, bool alone) {
         submit(e, &r, &a[i]);
         if (alone) run_all(e, &a[i], 1);
     }
-    if (!alone) run_all(e, a, SCORED);
+    size_t most = alone ? 0 : run_scored(e, a);
+    if (o->max_num_batched_tokens >= 512 && !alone) assert_true(most > 2 * SLICE); /* more than has room at once */
     iv_engine_close(e);
     return a;
 }
@@ -451,15 +468,20 @@ static iv_engine_options scored_options(const way *w, char *dir, size_t bytes) {
     return o;
 }
 
-/* With a GPU against the CPU; without, the CPU's ways against each other. In chunks that the budget makes and that the
- * rows of logits make, and one token at a time, as captured steps are. */
+/* With a GPU against the CPU; without, the CPU's ways against each other. In steps that want many slices of logits, in
+ * chunks of less than one, and one token at a time, as captured steps are. */
 static void scores_of_prompts(void **state) {
     (void)state;
-    static const way cpu[] = {
-        {"cpu", false, false, 1, 512, 0}, {"cpu", false, true, 1, 37, 0}, {"cpu", false, false, 2, 96, 0}};
-    static const way gpu[] = {{"cuda", false, false, 1, 512, 0}, {"cuda", true, true, 1, 37, 0},
-                              {"cuda", false, true, 1, 1, 0},    {"cuda", true, false, 2, 512, 0},
-                              {"cuda", false, false, 2, 96, 0},  {"cuda", false, false, 4, 300, 0}};
+    static const way cpu[] = {{"cpu", false, true, 1, 37, 0},
+                              {"cpu", false, false, 1, 512, 0},
+                              {"cpu", false, false, 1, 2048, 0},
+                              {"cpu", false, false, 2, 96, 0},
+                              {"cpu", false, false, 2, 2048, 0}};
+    static const way gpu[] = {{"cuda", false, false, 1, 512, 0}, {"cuda", false, false, 1, 2048, 0},
+                              {"cuda", true, true, 1, 37, 0},    {"cuda", false, true, 1, 1, 0},
+                              {"cuda", true, false, 1, 777, 0},  {"cuda", true, false, 2, 512, 0},
+                              {"cuda", false, false, 2, 96, 0},  {"cuda", false, false, 2, 2048, 0},
+                              {"cuda", false, false, 4, 300, 0}, {"cuda", false, false, 4, 2048, 0}};
     bool has_gpu = wanted("cuda") && have_gpu();
     char dir[4200];
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");

@@ -287,6 +287,51 @@ static void meetings(void **state) {
     }
 }
 
+/* All write into one buffer of rank 0's, again and again: two meetings a round keep those who write from those who
+ * read, as in a step that wants several slices of logits. */
+static void one_buffer_is_written_over(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    enum { N = 1 << 14, ROUNDS = 40 };
+    for (int ranks = 2; ranks <= RANKS && ranks <= RANKS_A_GPU * gpus_here(); ranks *= 2) {
+        team t;
+        unsigned char *said[RANKS], *all, *heard;
+        size_t bytes = (size_t)N * (size_t)ranks;
+        open_team(&t, ranks, patience_ms());
+        use(&t, 0);
+        all = gpu_room(bytes), heard = gpu_room(bytes * ROUNDS);
+        for (int r = 0; r < ranks; r++) use(&t, r), said[r] = gpu_room(N);
+        for (int r = 0; r < ranks; r++) {
+            use(&t, r);
+            GPU_OK(cudaDeviceSynchronize());
+        }
+        for (int r = 0; r < ranks; r++) {
+            use(&t, r);
+            for (int i = 0; i < ROUNDS; i++) {
+                GPU_OK(cudaMemsetAsync(said[r], i * ranks + r, N, t.stream[r]));
+                GPU_OK(iv_gpu_copy_columns(IV_F32, said[r], N / 4, 0, N / 4, 1, all + (size_t)N * (size_t)r, N / 4,
+                                           t.stream[r]));
+                GPU_OK(iv_gpu_meet(&t.peers[r], t.stream[r]));
+                if (r == 0)
+                    GPU_OK(iv_gpu_copy_columns(IV_F32, all, bytes / 4, 0, bytes / 4, 1, heard + bytes * (size_t)i,
+                                               bytes / 4, t.stream[r]));
+                GPU_OK(iv_gpu_meet(&t.peers[r], t.stream[r]));
+            }
+        }
+        wait_for_all(&t);
+        assert_int_equal(*t.failed, 0);
+        use(&t, 0);
+        unsigned char *got = host_copy(heard, bytes * ROUNDS);
+        for (size_t i = 0; i < ROUNDS; i++)
+            for (size_t j = 0; j < bytes; j++)
+                if (got[bytes * i + j] != (unsigned char)(i * (size_t)ranks + j / N))
+                    fail_msg("%d ranks, round %zu, byte %zu: heard %u", ranks, i, j, got[bytes * i + j]);
+        free(got), cudaFree(all), cudaFree(heard);
+        for (int r = 0; r < ranks; r++) cudaFree(said[r]);
+        close_team(&t);
+    }
+}
+
 static void who_waits_in_vain_says_so(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
@@ -325,9 +370,12 @@ static void owners(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(joins), cmocka_unit_test(meetings),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(joins),
+                                       cmocka_unit_test(meetings),
+                                       cmocka_unit_test(one_buffer_is_written_over),
                                        cmocka_unit_test(who_waits_in_vain_says_so),
-                                       cmocka_unit_test(what_cannot_be_is_refused), cmocka_unit_test(owners)};
+                                       cmocka_unit_test(what_cannot_be_is_refused),
+                                       cmocka_unit_test(owners)};
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);      /* loading a kernel waits for a GPU on which another rank waits */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* ranks that share a GPU must not share a queue */
     return cmocka_run_group_tests(tests, NULL, NULL);

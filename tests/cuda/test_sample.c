@@ -96,24 +96,36 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
     given += p->given && token != drawn;
 }
 
-/* Samples rows that are there on the GPU, and compares. */
-static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p) {
+/* Samples rows on the GPU, so many at once, the first ones last: their logits and the scratch are written over, as in a
+ * step of the engine. Compares. */
+static void compare_slices(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p, size_t slice) {
     iv_sampler s;
     iv_error err;
     ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
     float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x);
     iv_gpu_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
-    void *scratch = gpu_room(iv_gpu_sample_scratch(rows, vocab));
+    void *scratch = gpu_room(iv_gpu_sample_scratch(slice, vocab));
+    float *logits = gpu_room(slice * vocab * sizeof *logits);
     iv_gpu_sampled *gpu_out = gpu_room(rows * sizeof *gpu_out);
     iv_gpu_likely *gpu_likely = gpu_room(rows * IV_GPU_LIKELY_MAX * sizeof *gpu_likely);
-    GPU_OK(iv_gpu_sample(gpu_x, rows, vocab, gpu_p, scratch, gpu_out, gpu_likely, NULL));
+    for (size_t first = (rows - 1) / slice * slice;; first -= slice) {
+        size_t n = slice < rows - first ? slice : rows - first;
+        GPU_OK(iv_gpu_copy_columns(IV_F32, gpu_x + first * vocab, vocab, 0, vocab, n, logits, vocab, NULL));
+        GPU_OK(iv_gpu_sample(logits, n, vocab, gpu_p + first, scratch, gpu_out + first,
+                             gpu_likely + first * IV_GPU_LIKELY_MAX, NULL));
+        if (first == 0) break;
+    }
     iv_gpu_sampled *out = host_copy(gpu_out, rows * sizeof *out);
     iv_gpu_likely *top = host_copy(gpu_likely, rows * IV_GPU_LIKELY_MAX * sizeof *top);
     for (size_t i = 0; i < rows; i++)
         compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
                     top + i * IV_GPU_LIKELY_MAX);
-    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(gpu_out), cudaFree(gpu_likely);
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(logits), cudaFree(gpu_out), cudaFree(gpu_likely);
     iv_sampler_close(&s), free(out), free(top);
+}
+
+static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p) {
+    compare_slices(x, vocab, rows, p, rows);
 }
 
 /* ---- where exactly a filter cuts --------------------------------------------------------------------------------- */
@@ -249,7 +261,7 @@ static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
 enum { SCORED_ROWS = 24 };
 
 /* Rows of all kinds whose token is given, in between those that draw; with as many of the likeliest as requests may
- * want, and tokens at both ends of the vocabulary and of the order. */
+ * want, and tokens at both ends of the vocabulary and of the order; in slices of any size. */
 static void score_trial(rng *r, size_t vocab) {
     static const int32_t wanted[] = {0, 1, 5, IV_GPU_LIKELY_MAX};
     float *x = malloc(SCORED_ROWS * vocab * sizeof *x);
@@ -268,7 +280,7 @@ static void score_trial(rng *r, size_t vocab) {
         if ((size_t)p[i].likely > vocab) p[i].likely = (int32_t)vocab;
         if (i % 5 == 3) p[i] = random_sampling(r, vocab);
     }
-    compare_rows(x, vocab, SCORED_ROWS, p);
+    compare_slices(x, vocab, SCORED_ROWS, p, 1 + rng_below(r, SCORED_ROWS));
     free(x);
 }
 

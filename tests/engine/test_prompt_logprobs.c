@@ -1,6 +1,6 @@
 /* Log-probabilities of prompts: the bits of the logits that iv_engine_logits gives, whatever the chunks, the company,
  * the cache, the ranks and the moments at which a request is preempted; each position once, in order, and before the
- * answer, which does not notice. */
+ * answer, which does not notice. Nor does it matter how many slices of logits a step takes. */
 #include "client.h"
 #include "format/scratch.h"
 #include "numerics/rows.h"
@@ -156,6 +156,134 @@ static void control_another_prompt_differs(void **state) {
         differ += memcmp(x.logits + i * x.vocab, y.logits + i * y.vocab, sizeof(float)) != 0;
     assert_true(differ > 25);
     free(x.logits), free(y.logits);
+}
+
+/* ---- steps of several slices --------------------------------------------------------------------------- */
+
+enum { SLICE = 128, DECODING = 4, MIXED = 8, MIXED_ANSWER = 7 };
+
+/* Beside rows that are drawn in all ways, prompts in one step: rows 4 to 127 are the first one's, so that a slice ends
+ * with it; the next slice ends within the second; the last begins with a slice. */
+static const size_t mixed_prompts[MIXED] = {9, 20, 33, 41, SLICE - DECODING + 1, 200, 58, 150};
+
+static iv_request mix(const iv_engine *e, size_t i, int32_t ids[256]) {
+    rng r = {900 + i};
+    iv_engine_info info;
+    iv_engine_get_info(e, &info);
+    for (size_t t = 0; t < mixed_prompts[i]; t++) ids[t] = (int32_t)rng_below(&r, info.vocab_size);
+    iv_request q = ask(e, "", MIXED_ANSWER);
+    q.text = NULL, q.ids = ids, q.id_count = mixed_prompts[i], q.ignore_eos = true, q.temperature = 1, q.seed = i;
+    if (i == 1) q.repetition_penalty = 1.2f, q.logprobs = 3;
+    if (i == 2) q.keep_logits = true;
+    if (i == 3) q.constraint = IV_CONSTRAINT_REGEX, q.constraint_text = "[a-z ]{40}";
+    if (i < DECODING) return q;
+    q.prompt_logprobs = i % 2 ? LIKELIEST : 0, q.score_only = true, q.max_tokens = 0;
+    return q;
+}
+
+/* *most: prompt tokens that one step told, while all DECODING went on. */
+static answer *mixed_by(const iv_engine_options *o, size_t *most) {
+    int32_t ids[MIXED][256];
+    iv_error err;
+    iv_engine *e = open_with(o);
+    iv_engine_info info;
+    iv_engine_get_info(e, &info);
+    answer *a = answers_new(MIXED);
+    bool busy = true;
+    for (size_t i = 0; i < MIXED; i++) {
+        a[i].told_events = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_events);
+        a[i].told_top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_top);
+        a[i].vocab = info.vocab_size;
+        if (i == DECODING) /* all of these have begun */
+            while (a[0].count == 0 || a[1].count == 0 || a[2].count == 0 || a[3].count == 0) {
+                ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+                take_events(e, a, DECODING);
+            }
+        iv_request r = mix(e, i, ids[i]);
+        if (r.keep_logits) a[i].logits = calloc(MIXED_ANSWER * info.vocab_size, sizeof *a[i].logits);
+        submit(e, &r, &a[i]);
+    }
+    for (*most = 0; busy;) {
+        size_t told = 0, drawn = 0;
+        for (size_t i = 0; i < MIXED; i++) told -= a[i].told, drawn -= a[i].count;
+        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+        take_events(e, a, MIXED);
+        for (size_t i = 0; i < MIXED; i++) told += a[i].told, drawn += a[i].count;
+        if (drawn >= DECODING && told > *most) *most = told;
+    }
+    for (size_t i = 0; i < MIXED; i++)
+        assert_true(a[i].done_events == 1 && a[i].told == (i < DECODING ? 0 : mixed_prompts[i] - 1));
+    iv_engine_close(e);
+    return a;
+}
+
+static void free_mixed(answer *a) {
+    for (size_t i = 0; i < MIXED; i++) free(a[i].told_events), free(a[i].told_top), free(a[i].logits);
+    answers_free(a, MIXED);
+}
+
+/* How many scores of prompts have other bits. */
+static size_t differing_scores(const answer *want, const answer *got) {
+    size_t differ = 0;
+    for (size_t i = 0; i < MIXED; i++)
+        for (size_t t = 0; t < want[i].told; t++) {
+            const iv_event *w = &want[i].told_events[t], *g = &got[i].told_events[t];
+            assert_true(w->position == g->position && w->token == g->token && w->top_count == g->top_count);
+            differ += iv_bits(w->logprob) != iv_bits(g->logprob) ||
+                      memcmp(want[i].told_top[t], got[i].told_top[t], w->top_count * sizeof(iv_logprob)) != 0;
+        }
+    return differ;
+}
+
+static iv_engine_options mixed_options(size_t batched, size_t ranks, size_t threads, const char *speculative) {
+    iv_engine_options o = small_options();
+    o.max_num_batched_tokens = batched, o.max_num_seqs = MIXED, o.threads = threads;
+    o.tensor_parallel_size = ranks, o.speculative = speculative;
+    return o;
+}
+
+static void slices_of_a_step(void **state) {
+    (void)state;
+    size_t most, scored = 0;
+    for (size_t i = DECODING; i < MIXED; i++) scored += mixed_prompts[i] - 1;
+    iv_engine_options o = mixed_options(64, 1, 1, "off");
+    answer *want = mixed_by(&o, &most); /* steps of one slice */
+    assert_true(most > 0 && most <= 64);
+    static const struct {
+        size_t batched, ranks, threads;
+        const char *speculative;
+    } shapes[] = {{1024, 1, 1, "off"}, {1024, 2, 2, "ngram"}, {300, 1, 3, "off"}, {1024, 4, 1, "off"}};
+    for (size_t k = 0; k < (SANITIZED ? 2 : sizeof shapes / sizeof *shapes); k++) {
+        o = mixed_options(shapes[k].batched, shapes[k].ranks, shapes[k].threads, shapes[k].speculative);
+        answer *got = mixed_by(&o, &most);
+        assert_true(shapes[k].batched < scored ? most > 2 * SLICE : most == scored && most > 4 * SLICE);
+        assert_int_equal(differing_scores(want, got), 0);
+        for (size_t i = 0; i < DECODING; i++) assert_same_answer("beside slices", &want[i], &got[i]);
+        assert_memory_equal(want[2].logits, got[2].logits, MIXED_ANSWER * want[2].vocab * sizeof(float));
+        free_mixed(got);
+    }
+    free_mixed(want);
+}
+
+/* The comparison can tell: sums that follow the shape of a step give other scores in larger chunks, and a row that took
+ * the logits of one a slice apart would have another score. */
+static void control_slices_of_a_baseline_differ(void **state) {
+    (void)state;
+    size_t most, told = 0, differ, apart = 0;
+    answer *a[2];
+    for (int large = 0; large < 2; large++) {
+        iv_engine_options o = mixed_options(large ? 1024 : 64, 1, 1, "off");
+        o.numerics = "vanilla";
+        a[large] = mixed_by(&o, &most);
+    }
+    for (size_t i = 0; i < MIXED; i++) told += a[0][i].told;
+    differ = differing_scores(a[0], a[1]);
+    printf("vanilla: %zu of %zu scores are others in larger chunks\n", differ, told);
+    assert_true(differ > 0);
+    const iv_event *v = a[0][5].told_events;
+    for (size_t t = 0; t + SLICE < a[0][5].told; t++) apart += iv_bits(v[t].logprob) != iv_bits(v[t + SLICE].logprob);
+    assert_true(apart > (a[0][5].told - SLICE) * 9 / 10);
+    free_mixed(a[0]), free_mixed(a[1]);
 }
 
 /* ---- interruptions ------------------------------------------------------------------------------------- */
@@ -335,6 +463,8 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits_as_the_logits),
                                        cmocka_unit_test(control_another_prompt_differs),
+                                       cmocka_unit_test(slices_of_a_step),
+                                       cmocka_unit_test(control_slices_of_a_baseline_differ),
                                        cmocka_unit_test(preempted_in_the_middle),
                                        cmocka_unit_test(cancelled_in_the_middle),
                                        cmocka_unit_test(a_full_ring_stops_the_engine),

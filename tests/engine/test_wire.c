@@ -28,7 +28,8 @@ static void make(rng *r, made *m) {
                           .spans = m->spans,
                           .span_count = spans,
                           .logit_rows = m->rows,
-                          .logit_count = logits};
+                          .logit_count = logits,
+                          .logits_max = rng_below(r, limits.tokens + 1)};
 }
 
 static void batches_survive(void **state) {
@@ -44,6 +45,7 @@ static void batches_survive(void **state) {
         ASSERT_OK(iv_wire_read(wire.data, wire.len, &limits, &read, &err), &err);
         const iv_batch *a = &m.batch, *b = &read.batch;
         assert_true(a->tokens == b->tokens && a->span_count == b->span_count && a->logit_count == b->logit_count);
+        assert_int_equal(a->logits_max, b->logits_max);
         assert_memory_equal(a->ids, b->ids, a->tokens * sizeof *a->ids);
         if (a->logit_count) assert_memory_equal(a->logit_rows, b->logit_rows, a->logit_count * sizeof *a->logit_rows);
         for (size_t i = 0; i < a->span_count; i++) {
@@ -67,7 +69,8 @@ static void check_taken(const iv_batch *b) {
         for (size_t p = 0; p < (end + 63) / 64; p++) assert_true(s->pages[p] < limits.pages);
         row += s->rows;
     }
-    assert_true(row == b->tokens && row >= 1 && row <= limits.tokens && b->logit_count <= row);
+    assert_true(row == b->tokens && row >= 1 && row <= limits.tokens && b->logit_count <= row &&
+                b->logits_max <= limits.tokens);
     for (size_t i = 0; i < row; i++) assert_true(b->ids[i] >= 0 && (size_t)b->ids[i] < limits.vocab);
     for (size_t i = 0; i < b->logit_count; i++) assert_true(b->logit_rows[i] < row);
 }

@@ -19,8 +19,8 @@ static bool size_inputs(iv_gpu_model *g) {
         plan =
             iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
     }
-    size_t rows = (g->o.tokens_max + 7) / 8 * 8, picks = iv_size_max(rows, (g->o.logits_max + 7) / 8 * 8);
-    g->inputs_capacity = iv_gpu_input_offsets(rows, picks).end + 2 * ((plan + 127) / 64 * 64) + 256;
+    size_t rows = (g->o.tokens_max + 7) / 8 * 8;
+    g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g)).end + 2 * ((plan + 127) / 64 * 64) + 256;
     return true;
 }
 
@@ -185,12 +185,12 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
 
 static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;
-    size_t logits = (g->o.logits_max + 7) / 8 * 8;
+    size_t picks = iv_gpu_picks_max(g);
     IV_TRY(iv_gpu_use(g->rank[0].gpu, err));
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
     if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->sampled, logits * sizeof *g->sampled, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->likely, logits * IV_GPU_LIKELY_MAX * sizeof *g->likely, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->likely, picks * IV_GPU_LIKELY_MAX * sizeof *g->likely, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
     if (!code) code = cudaHostAlloc((void **)&g->failed, 64, flags);
     IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));

@@ -54,7 +54,7 @@ typedef struct gpu_rank {
     const float *final_norm, *cosine, *sine;
     iv_matrix embedding, *routers; /* [layers]: the own copies; data NULL where a layer has none */
     /* In work: */
-    float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits;
+    float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits; /* logits: of one slice, on rank 0 */
     unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
     int32_t *expert_ids, *offsets, *expert_slots;
     unsigned char *linear_scratch, *attention_scratch, *sample_scratch;
@@ -126,6 +126,9 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err);
 void iv_gpu_forget_graphs(gpu_rank *r);
 
 /* ---- layout.c */
+/* Rows of logits that are there at once, and most rows of which any are wanted. */
+size_t iv_gpu_slice(const iv_gpu_model *g);
+size_t iv_gpu_picks_max(const iv_gpu_model *g);
 /* Strides in elements. */
 size_t iv_gpu_hidden_stride(const iv_model *m);
 size_t iv_gpu_act_stride(const iv_model *m);

@@ -474,14 +474,14 @@ static int expert_block(const step *t, size_t layer, const float *norm) {
     return 0;
 }
 
-/* Other processes' columns of the logits into rank 0's. */
-static int gather_logits(const step *t) {
+/* Other processes' columns of a slice's n rows of logits into rank 0's. */
+static int gather_logits(const step *t, size_t n) {
     gpu_rank *r = t->r;
     const iv_split *split = &t->m->split;
     size_t vocab = (size_t)t->m->config.vocab_size, most = iv_gpu_gathered_rows(vocab * sizeof(float));
-    for (size_t at = 0; at < t->s->picks; at += most) {
+    for (size_t at = 0; at < n; at += most) {
         iv_nccl_piece pieces[IV_RANKS_MAX];
-        size_t rows = iv_size_min(most, t->s->picks - at), used = 0;
+        size_t rows = iv_size_min(most, n - at), used = 0;
         for (size_t i = 1; i < split->ranks; i++) {
             size_t columns = split->share[i].vocab, bytes = rows * columns * sizeof(float);
             pieces[i - 1] = (iv_nccl_piece){
@@ -499,36 +499,45 @@ static int gather_logits(const step *t) {
     return 0;
 }
 
-/* The head over the picked rows, on every rank its columns, straight into rank 0's logits where it reaches them. */
-static int logits_block(const step *t, bool normed) {
+/* The head over n picked rows, on every rank its columns, straight into rank 0's logits where it reaches them. */
+static int head_rows(const step *t, bool normed, size_t first, size_t n) {
     gpu_rank *r = t->r;
-    const int32_t *pick = (const int32_t *)(void *)(r->inputs + t->s->at.pick);
-    size_t vocab = (size_t)t->m->config.vocab_size, picks = t->s->picks;
+    const int32_t *pick = (const int32_t *)(void *)(r->inputs + t->s->at.pick) + first;
+    size_t vocab = (size_t)t->m->config.vocab_size;
     if (normed)
-        TRY("picked rows",
-            iv_gpu_pick_rows(t->m->dtype, r->normed, t->stride, pick, picks, r->normed_picks, r->stream));
+        TRY("picked rows", iv_gpu_pick_rows(t->m->dtype, r->normed, t->stride, pick, n, r->normed_picks, r->stream));
     else
-        TRY("last norm", iv_gpu_rmsnorm(r->x, t->hidden, pick, r->final_norm, (float)t->m->config.rms_norm_eps, picks,
+        TRY("last norm", iv_gpu_rmsnorm(r->x, t->hidden, pick, r->final_norm, (float)t->m->config.rms_norm_eps, n,
                                         t->m->dtype, r->normed_picks, t->stride, r->stream));
     if (t->m->head.n) {
         step head = *t;
-        head.rows = picks; /* a baseline cuts by the rows of the call */
-        iv_gpu_linear_args a = linear_args(&head, &t->m->head, r->normed_picks, t->stride, picks);
+        head.rows = n; /* a baseline cuts by the rows of the call */
+        iv_gpu_linear_args a = linear_args(&head, &t->m->head, r->normed_picks, t->stride, n);
         a.out = r->g->rank[0].logits + t->m->split.share[t->m->rank].vocab_first, a.out_stride = vocab;
         if (r->g->processes && t->m->rank > 0) a.out = r->logits, a.out_stride = t->m->head.n;
         TRY("head", linear(t, &a));
     }
-    if (r->g->processes) {
-        int code = gather_logits(t);
-        if (code) return code;
-    }
+    return r->g->processes ? gather_logits(t, n) : 0;
+}
+
+/* Samples and scores the picked rows, as many at once as there is room for logits: the first slice last, as its logits
+ * may be wanted by the host. No rank writes a slice before rank 0 is through with the one before. */
+static int logits_block(const step *t, bool normed) {
+    gpu_rank *r = t->r;
+    const iv_gpu_sampling *sampling = (const iv_gpu_sampling *)(void *)(r->inputs + t->s->at.sampling);
+    size_t vocab = (size_t)t->m->config.vocab_size, slice = iv_gpu_slice(r->g);
     iv_gpu_peers peers = peers_of(r);
-    if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
-    if (t->m->rank == 0)
-        TRY("sampling",
-            iv_gpu_sample(r->logits, picks, vocab, (const iv_gpu_sampling *)(void *)(r->inputs + t->s->at.sampling),
-                          r->sample_scratch, r->sampled, r->likely, r->stream));
-    return 0;
+    for (size_t first = (t->s->picks - 1) / slice * slice;; first -= slice) {
+        size_t n = iv_size_min(slice, t->s->picks - first);
+        int code = head_rows(t, normed, first, n);
+        if (code) return code;
+        if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+        if (t->m->rank == 0)
+            TRY("sampling", iv_gpu_sample(r->logits, n, vocab, sampling + first, r->sample_scratch, r->sampled + first,
+                                          r->likely + first * IV_GPU_LIKELY_MAX, r->stream));
+        if (first == 0) return 0;
+        if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+    }
 }
 
 int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {

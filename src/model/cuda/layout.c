@@ -37,6 +37,10 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m,
                                     .window = window};
 }
 
+size_t iv_gpu_slice(const iv_gpu_model *g) { return (g->o.logits_max + 7) / 8 * 8; }
+
+size_t iv_gpu_picks_max(const iv_gpu_model *g) { return iv_size_max((g->o.tokens_max + 7) / 8 * 8, iv_gpu_slice(g)); }
+
 /* Rows are rounded up to a whole number of tiles, so that a kernel may read past the last one. */
 static size_t rows_of(const iv_gpu_model *g) { return (g->o.tokens_max + 255) / 256 * 256; }
 
@@ -64,7 +68,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     size_t nodes = iv_size_max(m->split.out.of[m->rank].nodes, m->split.down.of[m->rank].nodes);
     nodes = iv_size_max(nodes, 1); /* NCCL's sum is there also where no node is */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
-    size_t logits = (g->o.logits_max + 7) / 8 * 8, vocab = (size_t)c->vocab_size;
+    size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * (size_t)c->experts_per_token);
     r->x = carve(&v, t * hidden, sizeof(float));
     r->normed = carve(&v, t * iv_gpu_hidden_stride(m), width);
@@ -73,18 +77,18 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->attended = carve(&v, t * q + 64, width);
     r->packed = carve(&v, t * padded_stride(iv_size_max(q, act)), width);
     r->act = carve(&v, t * act, width);
-    r->normed_picks = carve(&v, logits * iv_gpu_hidden_stride(m), width);
+    r->normed_picks = carve(&v, slice * iv_gpu_hidden_stride(m), width);
     if (m->split.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process has its own columns of the logits until rank 0 has them */
-    if (first || g->o.processes > 1) r->logits = carve(&v, logits * (first ? vocab : share->vocab), sizeof(float));
+    if (first || g->o.processes > 1) r->logits = carve(&v, slice * (first ? vocab : share->vocab), sizeof(float));
     size_t outputs = iv_size_max(vocab, iv_size_max(widest, hidden));
     r->linear_scratch = carve(&v, iv_gpu_linear_scratch(t, outputs), 1);
     r->attention_scratch =
         carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), share->heads ? 1 : 0);
-    r->sample_scratch = carve(&v, first ? iv_gpu_sample_scratch(logits, vocab) : 0, 1);
-    r->sampled = carve(&v, logits, sizeof *r->sampled);
-    r->likely = carve(&v, logits * IV_GPU_LIKELY_MAX, sizeof *r->likely);
+    r->sample_scratch = carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
+    r->sampled = carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
+    r->likely = carve(&v, first ? iv_gpu_picks_max(g) * IV_GPU_LIKELY_MAX : 0, sizeof *r->likely);
     r->bad = carve(&v, 1, sizeof *r->bad);
     r->flags = carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
     r->inputs = carve(&v, g->inputs_capacity, 1);

@@ -202,6 +202,7 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
                    (size_t)b->sampling[i].likely * sizeof *b->likely);
         if (here && !(b->logits_too && b->logits_too[i])) continue;
         any = true;
+        IV_ASSERT(i < iv_gpu_slice(g)); /* the slice that is there in the end */
         IV_TRY(iv_gpu_check(r->gpu,
                             cudaMemcpyAsync(b->logits + i * vocab, r->logits + i * vocab, vocab * sizeof(float),
                                             cudaMemcpyDeviceToHost, r->stream),
@@ -224,7 +225,7 @@ static iv_status check_values(const iv_gpu_model *g, const iv_batch *b, iv_error
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     const iv_model_config *c = &g->rank[0].m->config;
     IV_ASSERT(b->tokens > 0 && b->tokens <= g->o.tokens_max && b->logit_count <= b->tokens);
-    IV_ASSERT(b->span_count <= g->o.spans_max && b->logit_count <= g->o.logits_max);
+    IV_ASSERT(b->span_count <= g->o.spans_max && b->logits_max <= g->o.logits_max);
     for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < c->vocab_size);
     for (size_t i = 0; i < b->span_count; i++)
         IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= g->o.positions_max);
