@@ -348,9 +348,9 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
         status = iv_comm_broadcast(r->comm, NULL, 0, &bytes, &n, err);
         if (status != IV_OK || n == 0) break;
         status = iv_wire_read(bytes, n, &limits, &read, err);
-        if (status == IV_OK && r->gpus && read.batch.logit_count > e->logit_rows_max)
+        if (status == IV_OK && r->gpus && read.batch.logits_max > e->logits_max)
             status = iv_fail(err, IV_IO, "step from rank 0: rows of logits: wanted at most %zu, found %zu",
-                             e->logit_rows_max, read.batch.logit_count);
+                             e->logits_max, read.batch.logits_max);
         if (status != IV_OK) { /* a plan that breaks its format is not a batch that failed */
             status = IV_IO;
             break;
