@@ -195,10 +195,10 @@ static inline void fake_call(iv_server *s, iv_exchange *x, const char *path, con
 /* ---- a server of tiny-math's words ---- */
 
 /* As new, but with the words that it has already. */
-static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge *b) {
+static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge *b, const char *model) {
     iv_error err;
     iv_textual *words = b->words;
-    if (!words) IV_TRY(iv_textual_open(source_path("models/tiny-math"), &words, &err));
+    if (!words) IV_TRY(iv_textual_open(model, &words, &err));
     *b = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
     b->info.max_model_len = 2048;
     snprintf(b->stats.fingerprint, sizeof b->stats.fingerprint, "iv1-test");

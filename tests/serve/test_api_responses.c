@@ -10,7 +10,7 @@ static iv_server server;
 
 static int begin(void **state) {
     (void)state;
-    return fake_begin(&server, &options, &bridge) == IV_OK ? 0 : -1;
+    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
 }
 
 static int close_words(void **state) {
