@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, STRANGERS = 2, STRANGER_TOKENS_MAX = 40, RANDOM_PREEMPT_IN = 5, ARRIVAL_STEPS = 4 };
+enum { BLOCK = 64, STRANGERS = 2, STRANGER_TOKENS_MAX = 40, RANDOM_PREEMPT_IN = 5, ARRIVAL_STEPS = 4, PRIORITIES = 3 };
 
 typedef struct flight {
     uint64_t id;
@@ -109,7 +109,7 @@ static void shape_request(runner *r, size_t prompt, int32_t *ids, iv_request *ou
     *out = p->request;
     out->logprobs = logprobs[r->config->value[VERIFY_LOGPROBS]];
     if (out->logprobs > (int)vocab) out->logprobs = (int)vocab;
-    if (r->config->value[VERIFY_ORDER] == VERIFY_SHUFFLED) out->priority = (int32_t)below(r, 3);
+    if (r->config->value[VERIFY_ORDER] == VERIFY_SHUFFLED) out->priority = (int32_t)below(r, PRIORITIES);
     if (r->kind != PASS_BEGINNINGS) return;
     /* Two thirds of the prompt, then another token than the prompt's: a beginning in common and no more. */
     size_t common = out->id_count * 2 / 3;
@@ -159,6 +159,9 @@ static int submit_stranger(runner *r, iv_error *err) {
                           .logprobs = (int)below(r, 2),
                           .prompt_logprobs = -1,
                           .ignore_eos = true};
+    /* Behind every prompt that came before it: there is always another stranger, and where memory holds one request
+     * they would come first for ever. */
+    if (r->config->value[VERIFY_ORDER] == VERIFY_SHUFFLED) request.priority = PRIORITIES - 1;
     uint64_t id;
     iv_status status = iv_engine_submit(r->engine, &request, &id, err);
     if (status == IV_BUSY) return CLI_OK;

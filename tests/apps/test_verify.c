@@ -187,6 +187,18 @@ static void seeds_draw_combinations(void **state) {
     assert_string_not_equal(names[0], names[2]);
 }
 
+/* Strangers that never end, and memory for one request: whoever has the lowest priority still gets his turn. */
+static void nobody_waits_for_ever(void **state) {
+    (void)state;
+    write_lengths();
+    RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--axes", "order,preempt,sampling", "--product",
+        "--max-tokens", "4", "--json", "-");
+    expect_ok();
+    json_t *found = expect_json();
+    assert_int_equal(json_array_size(json_object_get(found, "configurations")), 36);
+    json_decref(found);
+}
+
 static void usage_is_checked(void **state) {
     (void)state;
     static const struct {
@@ -446,10 +458,10 @@ int main(void) {
         cmocka_unit_test(any_single_bit_is_seen),   cmocka_unit_test(ends_are_compared),
         cmocka_unit_test(usage_is_checked),         cmocka_unit_test(files_that_cannot_be_written),
         cmocka_unit_test(bad_prompt_files),         cmocka_unit_test(prompts_from_a_file),
-        cmocka_unit_test(seeds_draw_combinations),  cmocka_unit_test(every_axis_is_equal),
-        cmocka_unit_test(vanilla_is_found_out),     cmocka_unit_test(bio_holds_across_batches),
-        cmocka_unit_test(bio_differs_across_ranks), cmocka_unit_test(an_interrupt_ends_it),
-        cmocka_unit_test(other_families),
+        cmocka_unit_test(seeds_draw_combinations),  cmocka_unit_test(nobody_waits_for_ever),
+        cmocka_unit_test(every_axis_is_equal),      cmocka_unit_test(vanilla_is_found_out),
+        cmocka_unit_test(bio_holds_across_batches), cmocka_unit_test(bio_differs_across_ranks),
+        cmocka_unit_test(an_interrupt_ends_it),     cmocka_unit_test(other_families),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
