@@ -39,6 +39,7 @@ struct iv_ranks {
     iv_buf wire;
     bool baseline;
     bool gpus; /* ranks compute on GPUs; those of one process are the model's, not told apart here */
+    bool eager;
     const char *transport;
 };
 
@@ -93,7 +94,8 @@ iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err)
     e->ranks = r;
     r->timeout_ms = o->rank_timeout_ms, r->baseline = e->numerics != IV_INVAR;
     if (r->timeout_ms == 0) return iv_fail(err, IV_INVALID, "rank_timeout_ms: wanted 1 or more, found 0");
-    r->gpus = e->gpus[0] != NULL, r->transport = o->rank_transport ? o->rank_transport : "auto";
+    r->gpus = e->gpus[0] != NULL, r->eager = o->enforce_eager;
+    r->transport = o->rank_transport ? o->rank_transport : "auto";
     if (iv_mpi_processes() > 1) return open_processes(r, o->tensor_parallel_size, e->gpus[0], err);
     if (!r->gpus) return open_threads(r, o->tensor_parallel_size, err);
     r->size = iv_size_max(1, o->tensor_parallel_size);
@@ -196,10 +198,19 @@ static iv_status start_helpers(iv_engine *e, iv_error *err) {
 
 /* ---- agreement of processes ---------------------------------------------------------------------------- */
 
+/* On GPUs slices of logits and graphs' padding say how many bytes travel, and each rank follows its own options. */
+enum { MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_PAGES, LOGITS_MAX, ENFORCE_EAGER, NUMBERS };
+static const char *const number_names[NUMBERS] = {"max_model_len",
+                                                  "max_num_seqs",
+                                                  "max_num_batched_tokens",
+                                                  "KV pages",
+                                                  "rows of logits at once (of max_num_seqs and speculative)",
+                                                  "enforce_eager"};
+
 /* What must be equal, and what came of opening. */
 typedef struct introduction {
-    char version[32], fingerprint[IV_FINGERPRINT_BYTES];
-    uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, kv_pages;
+    char version[32], fingerprint[IV_FINGERPRINT_BYTES], device[8], transport[8]; /* transport: "" on a CPU */
+    uint64_t number[NUMBERS];
     uint64_t status;
     char message[600];
 } introduction;
@@ -212,9 +223,13 @@ static void introduce(const iv_engine *e, iv_status status, const iv_error *err,
         snprintf(out->message, sizeof out->message, "%.599s", err->message);
         return;
     }
+    const iv_ranks *r = e->ranks;
     snprintf(out->fingerprint, sizeof out->fingerprint, "%s", e->fingerprint);
-    out->max_model_len = e->max_model_len, out->max_num_seqs = e->max_num_seqs;
-    out->max_num_batched_tokens = e->max_num_batched_tokens, out->kv_pages = e->kv.pages;
+    snprintf(out->device, sizeof out->device, "%s", r->gpus ? "cuda" : "cpu");
+    snprintf(out->transport, sizeof out->transport, "%s", r->gpus ? r->transport : "");
+    out->number[MAX_MODEL_LEN] = e->max_model_len, out->number[MAX_NUM_SEQS] = e->max_num_seqs;
+    out->number[MAX_NUM_BATCHED_TOKENS] = e->max_num_batched_tokens, out->number[KV_PAGES] = e->kv.pages;
+    if (r->gpus) out->number[LOGITS_MAX] = e->logits_max, out->number[ENFORCE_EAGER] = r->eager;
 }
 
 static iv_status differs(size_t rank, const char *what, const char *here, const char *there, iv_error *err) {
@@ -229,20 +244,18 @@ static iv_status differs_in_number(size_t rank, const char *what, uint64_t here,
 
 static iv_status compare(size_t rank, const introduction *a, introduction *b, iv_error *err) {
     b->version[sizeof b->version - 1] = b->fingerprint[sizeof b->fingerprint - 1] = 0;
-    b->message[sizeof b->message - 1] = 0;
+    b->message[sizeof b->message - 1] = b->device[sizeof b->device - 1] = b->transport[sizeof b->transport - 1] = 0;
     if (strcmp(a->version, b->version) != 0) return differs(rank, "version", a->version, b->version, err);
     if (b->status != IV_OK) return iv_fail(err, IV_INVALID, "rank %zu: %s", rank, b->message);
     if (strcmp(a->fingerprint, b->fingerprint) != 0)
         return differs(rank, "fingerprint (checkpoint, tokenizer, numerics, arithmetic, dtype)", a->fingerprint,
                        b->fingerprint, err);
-    if (a->max_model_len != b->max_model_len)
-        return differs_in_number(rank, "max_model_len", a->max_model_len, b->max_model_len, err);
-    if (a->max_num_seqs != b->max_num_seqs)
-        return differs_in_number(rank, "max_num_seqs", a->max_num_seqs, b->max_num_seqs, err);
-    if (a->max_num_batched_tokens != b->max_num_batched_tokens)
-        return differs_in_number(rank, "max_num_batched_tokens", a->max_num_batched_tokens, b->max_num_batched_tokens,
-                                 err);
-    if (a->kv_pages != b->kv_pages) return differs_in_number(rank, "KV pages", a->kv_pages, b->kv_pages, err);
+    if (strcmp(a->device, b->device) != 0) return differs(rank, "device", a->device, b->device, err);
+    if (strcmp(a->transport, b->transport) != 0)
+        return differs(rank, "rank_transport", a->transport, b->transport, err);
+    for (size_t i = 0; i < NUMBERS; i++)
+        if (a->number[i] != b->number[i])
+            return differs_in_number(rank, number_names[i], a->number[i], b->number[i], err);
     return IV_OK;
 }
 
