@@ -1,5 +1,6 @@
 /* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes that the CPU's tc16 gives, by
- * NCCL (a stand-in for it) and through the host's memory; what cannot be is refused; a rank that hangs ends the job. */
+ * NCCL (a stand-in for it) and through the host's memory, also where logits are scored in slices; what cannot be is
+ * refused; a rank that hangs ends the job. */
 #define main test_mpi_main
 int main(void);
 #include "comm/test_mpi.c"
@@ -59,13 +60,82 @@ static void same_digests(void **state) {
     assert_string_not_equal(got, want); /* a bit of what travels is seen */
 }
 
+/* A small model with words, and a request to score a prompt of more tokens than a slice of logits has room for. */
+static void write_scored(void) {
+    enum { TOKENS = 150 };
+    char path[300], line[1000];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *f = fopen(path, "w");
+    if (!f) fail_msg("cannot write %s", path);
+    fputs("{\"model_type\": \"qwen3\", \"dtype\": \"bfloat16\", \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-06,"
+          "\"attention_bias\": false, \"max_position_embeddings\": 512, \"rope_theta\": 10000.0,"
+          "\"tie_word_embeddings\": true, \"eos_token_id\": null, \"bos_token_id\": null, \"hidden_size\": 64,"
+          "\"intermediate_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16,"
+          "\"num_hidden_layers\": 6, \"vocab_size\": 1024}\n",
+          f);
+    fclose(f);
+    snprintf(path, sizeof path, "%s/scored", folder);
+    f = fopen(path, "w");
+    if (!f) fail_msg("cannot write %s", path);
+    fputs("{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"model\": \"m\", "
+          "\"max_tokens\": 1, \"echo\": true, \"logprobs\": 3, \"seed\": 1, \"prompt\": [3",
+          f);
+    for (int i = 1; i < TOKENS; i++) fprintf(f, ", %d", (i * 37 + 11) % 97);
+    fputs("]}}\n", f);
+    fclose(f);
+    snprintf(line, sizeof line, "cp models/tiny-math/tokenizer.json models/tiny-math/tokenizer_config.json %s", folder);
+    assert_int_equal(system(line), 0);
+}
+
+/* What a command makes of the request: the answer's log-probabilities, to be freed. */
+static char *scores_of(const char *before, const char *after) {
+    char line[2000], *out, *errors;
+    snprintf(line, sizeof line,
+             "%s" INVAR "batch %s -i %s/scored -o - --served-model-name m --load-format dummy --arithmetic tc16 "
+             "--max-num-seqs 2%s",
+             before, folder, folder, after);
+    int code = run(line, &out, &errors);
+    char *scores = strstr(out, "\"token_logprobs\""), *end = scores ? strstr(scores, "\"usage\"") : NULL;
+    if (code != 0 || !end) fail_msg("%s: exit %d: %s%s", line, code, out, errors);
+    scores = strndup(scores, (size_t)(end - scores));
+    free(out), free(errors);
+    return scores;
+}
+
+static void same_scores_slice_after_slice(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    write_scored();
+    char *want = scores_of("", " --device cpu --max-model-len 512");
+    for (int nccl = 0; nccl < 2; nccl++) {
+        char *got = scores_of(nccl ? WITH_NCCL MPIRUN "-n 2 " : MPIRUN "-n 2 ",
+                              nccl ? OVER("nccl") " --enforce-eager" : OVER("host"));
+        assert_string_equal(got, want);
+        free(got);
+    }
+    char *other = scores_of("env FAKE_NCCL_FLIP=1 " WITH_NCCL MPIRUN "-n 2 ", OVER("nccl") " --enforce-eager");
+    assert_string_not_equal(other, want);
+    free(other), free(want);
+}
+
 static void what_cannot_be_is_refused(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
 #define ASK INVAR "generate tests/data/hf/qwen3 --ids 1,2,3 --max-tokens 4"
     refused(QUIETLY "-n 2 env OMPI_COMM_WORLD_LOCAL_RANK=70 " ASK OVER("host"),
             "wanted GPU 70 for process 70 of this machine, the driver shows 64");
-    refused(QUIETLY "-n 1 " ASK OVER("host") " : -n 1 " ASK " --arithmetic tc16 --device cpu", "rank 1: ");
+    static const struct {
+        const char *first, *second, *message;
+    } unlike[] = {
+        {OVER("host"), " --arithmetic tc16 --device cpu", "rank 1: device: wanted cuda as on rank 0, found cpu"},
+        {OVER("host"), OVER("nccl"), "rank 1: rank_transport: wanted host as on rank 0, found nccl"},
+        {OVER("host") " --enforce-eager", OVER("host"), "rank 1: enforce_eager: wanted 1 as on rank 0, found 0"},
+        {OVER("host"), OVER("host") " --speculative ngram", "rank 1: rows of logits at once"}};
+    for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) {
+        char line[1000];
+        snprintf(line, sizeof line, QUIETLY "-n 1 " ASK "%s : -n 1 " ASK "%s", unlike[i].first, unlike[i].second);
+        refused(line, unlike[i].message);
+    }
     void *real = dlopen("libnccl.so.2", RTLD_NOW);
     if (real) return;
     refused(QUIETLY "-n 2 " ASK OVER("nccl"), "wanted NCCL (libnccl.so.2) among the libraries, found none");
@@ -162,7 +232,8 @@ int main(void) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_moves), cmocka_unit_test(what_cannot_be_is_refused),
-                                       cmocka_unit_test(same_digests), cmocka_unit_test(a_gpu_rank_hangs)};
+                                       cmocka_unit_test(same_digests), cmocka_unit_test(same_scores_slice_after_slice),
+                                       cmocka_unit_test(a_gpu_rank_hangs)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char line[200];
     snprintf(line, sizeof line, "rm -rf %s", folder);

@@ -241,7 +241,7 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
     if (!g) return iv_fail(err, IV_NO_MEMORY, "model: no memory");
     g->o = *o, g->sms = iv_gpu_get_info(gpus[0])->sms;
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->wake, NULL), pthread_cond_init(&g->ended, NULL);
+    pthread_cond_init(&g->wake, NULL);
     for (iv_model *m = first; m; m = m->next, g->ranks++) {
         IV_ASSERT(m->place == iv_gpu_place(gpus[g->ranks]));
         g->rank[g->ranks] = (gpu_rank){.g = g, .m = m, .gpu = gpus[g->ranks], .rank = g->ranks};
@@ -271,7 +271,10 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);
     }
     place->free(place, r->kv), place->free(place, r->work), place->free(place, r->vectors);
-    iv_nccl_close(r->nccl);
+    if (atomic_load(&r->g->broken)) /* the ranks that failed have aborted theirs */
+        iv_nccl_abort(r->nccl);
+    else
+        iv_nccl_close(r->nccl);
     iv_cublas_close(r->blas);
     for (size_t i = 0; i < AHEAD; i++)
         if (r->passed[i]) cudaEventDestroy(r->passed[i]);
@@ -297,7 +300,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     cudaFreeHost(g->failed);
     cudaGetLastError();
     free(g->spans);
-    pthread_cond_destroy(&g->wake), pthread_cond_destroy(&g->ended);
+    pthread_cond_destroy(&g->wake);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }

@@ -19,7 +19,8 @@ enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
     GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
     PARTS = 4, /* of a long step's rows */
-    AHEAD = 4  /* layers that are launched before the first of them has passed, where another rank may be lost */
+    AHEAD = 4  /* layers, or slices of logits, that are launched before the first of them has passed, where another rank
+                * may be lost */
 };
 
 /* Device copies of a layer's vectors; NULL where the family has none. */
@@ -44,7 +45,7 @@ typedef struct gpu_rank {
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
     cudaEvent_t done;
-    cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: layers on their way */
+    cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: what is on its way */
     cudaStream_t beside;       /* joins of a long step's parts: nodes are made, rows are joined */
     cudaEvent_t made[PARTS], joined[PARTS];
     /* Device memory: three allocations. */
@@ -108,7 +109,7 @@ struct iv_gpu_model {
     iv_error why;
     /* The ranks' threads: `turn` counts steps, `finished` the ranks that are through with it. */
     pthread_mutex_t lock;
-    pthread_cond_t wake, ended;
+    pthread_cond_t wake;
     atomic_uint_fast64_t turn;
     atomic_size_t finished;
     atomic_bool stop;

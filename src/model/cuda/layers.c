@@ -521,8 +521,9 @@ static int head_rows(const step *t, bool normed, size_t first, size_t n) {
 }
 
 /* Samples and scores the picked rows, as many at once as there is room for logits: the first slice last, as its logits
- * may be wanted by the host. No rank writes a slice before rank 0 is through with the one before. */
-static int logits_block(const step *t, bool normed) {
+ * may be wanted by the host. No rank writes a slice before rank 0 is through with the one before. `pieces`: of the
+ * step that were launched before. */
+static int logits_block(const step *t, bool normed, size_t pieces) {
     gpu_rank *r = t->r;
     const iv_gpu_sampling *sampling = (const iv_gpu_sampling *)(void *)(r->inputs + t->s->at.sampling);
     size_t vocab = (size_t)t->m->config.vocab_size, slice = iv_gpu_slice(r->g);
@@ -537,6 +538,7 @@ static int logits_block(const step *t, bool normed) {
                                           r->likely + first * IV_GPU_LIKELY_MAX, r->stream));
         if (first == 0) return 0;
         if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+        TRY("wait for the other ranks", iv_gpu_pace(r, pieces++));
     }
 }
 
@@ -572,5 +574,5 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
         if (code) return code;
     }
     step_.parts = 1;
-    return s->picks ? logits_block(t, joined) : 0;
+    return s->picks ? logits_block(t, joined, layers) : 0;
 }

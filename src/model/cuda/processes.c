@@ -148,7 +148,9 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
     if (!g->processes) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory");
     g->processes->comm = comm;
     gpu_word *first = &g->processes->words[0], *second = &g->processes->words[1];
-    iv_status status = host ? iv_fail(&mine, IV_NOT_FOUND, "rank_transport is host")
+    iv_status status = host ? iv_fail(&mine, IV_NOT_FOUND,
+                                      "rank_transport: wanted nccl or auto for numerics vanilla-blas on several GPUs, "
+                                      "found host")
                             : iv_nccl_make_id(g->o.numerics == IV_VANILLA_BLAS ? "numerics vanilla-blas on several GPUs"
                                                                                : "rank_transport nccl",
                                               &first->id, &mine);

@@ -85,10 +85,10 @@ static int wait_for(gpu_rank *r, cudaEvent_t event) {
     }
 }
 
-int iv_gpu_pace(gpu_rank *r, size_t layer) {
+int iv_gpu_pace(gpu_rank *r, size_t piece) {
     if (!r->nccl || r->g->step.graph) return 0;
-    cudaEvent_t event = r->passed[layer % AHEAD];
-    int code = layer < AHEAD ? 0 : wait_for(r, event);
+    cudaEvent_t event = r->passed[piece % AHEAD];
+    int code = piece < AHEAD ? 0 : wait_for(r, event);
     if (!code) code = cudaEventRecord(event, r->stream);
     return code;
 }
