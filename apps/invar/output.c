@@ -89,11 +89,20 @@ cli_style cli_style_of(int fd) {
 }
 
 void cli_complain(const iv_error *err) {
+    cli_page page; /* so that the line is written at once: ranks share standard error */
+    iv_error unused;
     if (!err->message[0]) return;
     cli_style style = cli_style_of(STDERR_FILENO);
-    fprintf(stderr, "%sinvar:%s ", style.red, style.plain);
-    cli_print_safe(stderr, err->message, strlen(err->message), false);
-    fputc('\n', stderr);
+    if (cli_page_open(&page, &unused) == CLI_OK) {
+        fprintf(page.file, "%sinvar:%s ", style.red, style.plain);
+        cli_print_safe(page.file, err->message, strlen(err->message), false);
+        fputc('\n', page.file);
+    }
+    if (page.file && cli_page_end(&page, &unused) == CLI_OK)
+        fwrite(page.data, 1, page.bytes, stderr);
+    else
+        fputs("invar: out of memory\n", stderr);
+    cli_page_free(&page);
 }
 
 double cli_seconds(void) {

@@ -2,6 +2,8 @@
  * standard error and its exit code. Models: models/tiny-math of the source tree, found by its bare name. */
 #include "program.h"
 
+#include <sys/socket.h>
+
 #define MARBLES "Mia has 34 marbles. Mia buys 18 more. Mia gives away 7. How many marbles does Mia have now?"
 
 /* The line "digest sha256:..." of the report. */
@@ -562,6 +564,27 @@ static void completions_are_current(void **state) {
     }
 }
 
+/* Ranks share standard error: a line in pieces would be torn by another's. */
+static void an_error_is_written_at_once(void **state) {
+    (void)state;
+    int ends[2], status;
+    char line[500];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0); /* what is written in pieces is read in pieces */
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(ends[1], 2);
+        execl(INVAR_BINARY, INVAR_BINARY, "inspect", "no/such/model", (char *)NULL);
+        _exit(99);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    ssize_t n = recv(ends[0], line, sizeof line - 1, MSG_DONTWAIT);
+    assert_true(n > 0);
+    line[n] = 0;
+    if (strncmp(line, "invar: ", 7) != 0 || line[n - 1] != '\n') fail_msg("wanted a whole line, found '%s'", line);
+    close(ends[0]), close(ends[1]);
+}
+
 /* What bash would offer for a line. */
 static void bash_offers(const char *line, const char *offer) {
     char command[8192];
@@ -593,6 +616,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_for_everything),
         cmocka_unit_test(usage_errors),
+        cmocka_unit_test(an_error_is_written_at_once),
         cmocka_unit_test(bad_models_and_files),
         cmocka_unit_test(bad_requests),
         cmocka_unit_test(bad_templates),
