@@ -39,7 +39,8 @@
     X(groups, experts_per_token) X(linear_args, arithmetic) X(linear_args, w) X(linear_args, type) \
     X(linear_args, x) X(linear_args, x_stride) X(linear_args, rows) X(linear_args, epilogue) \
     X(linear_args, bias) X(linear_args, out) X(linear_args, out_stride) X(linear_args, groups) \
-    X(linear_args, weighted) X(linear_args, spare) X(linear_config, family) X(linear_config, tile_n) X(linear_config, tile_m) \
+    X(linear_args, weighted) X(linear_args, spare) X(linear_config, family) X(linear_config, tile_n) \
+    X(linear_config, tile_m) \
     X(linear_config, split) X(linear_config, stages) X(linear_config, variant) X(kv, type) X(kv, heads) \
     X(kv, head_dim) X(kv, pages) X(kv, page_count) X(span, first_row) X(span, rows) X(span, position) \
     X(span, table) X(attention_shape, arithmetic) X(attention_shape, type) X(attention_shape, heads) \

@@ -5,8 +5,7 @@
  *                                             it is planning, sampling on the host and events
  *                      prefill:TOKENS         milliseconds until a prompt's first token
  *                      score:TOKENS           milliseconds until each token of a prompt has its log-probability, and
- *                                             the likeliest beside it; in chunks of as many tokens as the largest
- *                                             batch of all cases has sequences, 128 at least
+ *                                             the likeliest beside it
  *                      latency:BATCH:IN:OUT   seconds until BATCH requests are read and answered; before an engine's
  *                                             first such case a few tokens of it are made untimed
  *                      same:COUNT:IN:OUT      seconds until COUNT requests for the same prompt are answered, in 0.9 to
