@@ -83,7 +83,8 @@ static void write_scored(void) {
     for (int i = 1; i < TOKENS; i++) fprintf(f, ", %d", (i * 37 + 11) % 97);
     fputs("]}}\n", f);
     fclose(f);
-    snprintf(line, sizeof line, "cp models/tiny-math/tokenizer.json models/tiny-math/tokenizer_config.json %s", folder);
+    snprintf(line, sizeof line,
+             "cd " INVAR_SOURCE_DIR "/models/tiny-math && cp tokenizer.json tokenizer_config.json %s", folder);
     assert_int_equal(system(line), 0);
 }
 
