@@ -106,7 +106,7 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
         least = iv_ranks_memory_available(e->ranks), ranks = iv_ranks_size(e->ranks);
     iv_gpu_model_options options = options_of(e, o);
     options.positions_max = o->max_model_len ? o->max_model_len : (size_t)c->max_positions;
-    size_t working = iv_gpu_model_working_bytes(c, &options);
+    size_t working = iv_gpu_model_working_bytes(c, &options, ranks);
     size_t shared = (size_t)c->vocab_size * (size_t)c->hidden_size * 2; /* the embedding, which ranks have whole */
     if (ranks > 1) working += shared;
     least = least > working ? least - working : 1;

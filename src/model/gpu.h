@@ -24,7 +24,7 @@ typedef struct iv_gpu_model_options {
 } iv_gpu_model_options;
 
 /* Bytes that one GPU needs beside weights and pages, at most; for sizing before anything is loaded. */
-size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o);
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks);
 
 /* gpus[r] is the place of the r-th model of `first`. IV_NO_MEMORY names the GPU and the bytes wanted. */
 iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,

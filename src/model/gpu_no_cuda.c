@@ -1,8 +1,8 @@
 /* gpu_no_cuda.c: gpu.h in a build without CUDA. Nothing gets this far: no GPU can be opened. */
 #include "model/gpu.h"
 
-size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o) {
-    (void)c, (void)o;
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks) {
+    (void)c, (void)o, (void)ranks;
     return 0;
 }
 

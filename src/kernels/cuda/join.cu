@@ -1,4 +1,5 @@
-/* join.cu: the ranks of one process meet: barriers over flags in each other's memory, and the end of a row-parallel layer.
+/* join.cu: the ranks of one process meet: barriers over flags in each other's memory, and the end of a row-parallel
+ * layer.
  * Law: NUMERICS.md sections 3.3 and 4.
  *
  * Block b of a rank meets block b of every other rank: it writes a number that grows by one each time into its word of

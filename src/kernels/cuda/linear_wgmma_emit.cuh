@@ -86,8 +86,8 @@ IV_DEVICE void iv_wgmma_emit_weighted(const iv_wgmma_plan &plan, const iv_wgmma_
 }
 
 /* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with
- * token 8 c further on. All that is read is asked for before any of it is used. A sum that is NaN is the canonical one on
- * this machine, and what is not there is -0: so nothing is asked about a sum. */
+ * token 8 c further on. All that is read is asked for before any of it is used. A sum that is NaN is the canonical one
+ * on this machine, and what is not there is -0: so nothing is asked about a sum. */
 template <class S, int CHUNKS>
 IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
                                      const float4 (&v)[CHUNKS]) {

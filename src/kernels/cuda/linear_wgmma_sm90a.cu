@@ -115,8 +115,8 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 
 /* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). Many rows multiply; few stream weights, in tiles no
  * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
- * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts, `rows`
- * is what one has on average. */
+ * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts,
+ * `rows` is what one has on average. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
     size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;

@@ -24,16 +24,19 @@ static bool size_inputs(iv_gpu_model *g) {
     return true;
 }
 
-size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o) {
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
     iv_model m = {.config = *c, .dtype = IV_BF16};
+    iv_split cut;
     iv_error unused;
-    if (iv_split_make(c, 1, false, &m.split, &unused) != IV_OK) return 0;
+    if (iv_split_make(c, 1, false, &m.split, &unused) != IV_OK ||
+        iv_split_make(c, ranks, false, &cut, &unused) != IV_OK)
+        return 0;                                                          /* which opening it will refuse */
+    m.split.ranks = ranks, m.split.out = cut.out, m.split.down = cut.down; /* shares as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
     size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
-    if (o->processes > 1) rope += iv_gpu_gathered_bytes(&m);
     return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
 }
 
