@@ -113,7 +113,7 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* Measured on an H200 beside cuBLAS (bench/gpu/linear_peers.py). Many rows multiply; few stream weights, in tiles no
+/* Measured on an H200 beside cuBLAS (bench/gpu/linear.py --sweep). Many rows multiply; few stream weights, in tiles no
  * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
  * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts,
  * `rows` is what one has on average. */
