@@ -14,6 +14,9 @@ enum { IV_ATTENTION_BLOCK = 64, IV_ATTENTION_SPLIT = 256, IV_ATTENTION_LANES = 8
 
 typedef enum iv_arithmetic { IV_FMA32, IV_TC16 } iv_arithmetic;
 
+/* A row's maximum stays while the next block's exceeds it by no more than this: weights are at most 2^8. */
+#define IV_ATTENTION_SLACK 8.0f
+
 /* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
 static inline int64_t iv_first_visible(int64_t position, int64_t window) {
     return window > 0 && position >= window ? position - window + 1 : 0;

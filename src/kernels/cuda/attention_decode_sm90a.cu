@@ -193,7 +193,7 @@ IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const i
         m = lane ? iv_max(max[h], before) : max[h];
         for (int i = begin; i < end; i++) {
             bool seen = part_seen(p, r, share.split, position, from + i);
-            iv_attention_join j = iv_attention_merge(&m, seen ? s->join[row][i].keep : -INFINITY);
+            iv_attention_join j = iv_attention_merge<true>(&m, seen ? s->join[row][i].keep : -INFINITY);
             s->join[row][i] = seen ? j : iv_attention_join{1.0f, -0.0f};
         }
         max[h] = iv_max(max[h], all);
@@ -395,13 +395,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
 
-    /* Scales, hides, and leaves each row's maximum of the warp's half block. */
-    __device__ __forceinline__ void scale(float (&x)[4][4], int b, bool masked) {
+    /* Hides, and leaves each row's maximum of the warp's half block, scaled: the larger of two products is the product of
+     * the larger. */
+    __device__ __forceinline__ void hide(float (&x)[4][4], int b, bool masked) {
         float m[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) x[i][j] = __fmul_rn(x[i][j], p.scale);
         if (masked) {
             int key = b * BLOCK + warp % 2 * 32 + 2 * t;
 #pragma unroll
@@ -421,7 +418,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             m[0] = fmaxf(m[0], __shfl_xor_sync(~0u, m[0], i));
             m[1] = fmaxf(m[1], __shfl_xor_sync(~0u, m[1], i));
         }
-        if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
+        if (t == 0)
+            s->block_max[warp][g] = __fmul_rn(m[0], p.scale), s->block_max[warp][g + 8] = __fmul_rn(m[1], p.scale);
     }
 
     /* For rows g + 8 h: the running maxima, alpha, and the weights of the warp's half block. */
@@ -431,22 +429,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             before = i == warp / 2 ? m : before;
-            m = fmaxf(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
-            m = __fadd_rn(m, 0.0f);
+            m = iv_attention_max(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
             now = i == warp / 2 ? m : now;
         }
         if (warp == 0 && t == 0) s->split_max[row] = m;
         if (!here) return;
         bool see = sees(H, b);
-        float alpha = v_exp2(v_sub(before, now));
+        float alpha = v_ex2(v_sub(before, now));
         alpha = see ? alpha : 1.0f;
         if (warp % 2 == 0 && t == 0) s->alpha[warp / 2][row] = alpha;
         float *to = &s->p[row * P_STRIDE + warp * 32 + 2 * t];
         uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)),
-                  w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            float w0 = v_ex2(__fmaf_rn(x[i][2 * H], p.scale, -now)),
+                  w1 = v_ex2(__fmaf_rn(x[i][2 * H + 1], p.scale, -now));
             w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
             *(float2 *)(to + i * 8) = make_float2(w0, w1);
             *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
@@ -505,7 +502,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             scores(x, ring + from.stage * z::STAGE);
             bool masked =
                 b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
-            scale(x, b, masked);
+            hide(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
         __syncwarp();
@@ -530,7 +527,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         bool saw = high[H] >= split * IV_ATTENTION_SPLIT && low[H] < (split + 1) * IV_ATTENTION_SPLIT;
         bool joins = started[H] && saw;
         float m = s->split_max[g + 8 * H], both = total_max[H];
-        iv_attention_join j = iv_attention_merge(&both, m);
+        iv_attention_join j = iv_attention_merge<true>(&both, m);
         total_max[H] = joins ? both : saw ? m : total_max[H];
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
@@ -548,7 +545,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         bool saw = sum_high >= split * IV_ATTENTION_SPLIT && sum_low < (split + 1) * IV_ATTENTION_SPLIT;
         bool joins = sums_started && saw;
         float m = s->split_max[sum_row], both = sums_max;
-        iv_attention_join j = iv_attention_merge(&both, m);
+        iv_attention_join j = iv_attention_merge<true>(&both, m);
         float joined = iv_attention_joined(sums_total, sum, j);
         sums_max = joins ? both : saw ? m : sums_max;
         sums_total = joins ? joined : saw ? sum : sums_total;

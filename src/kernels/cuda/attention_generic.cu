@@ -185,21 +185,21 @@ template <bool TC16, iv_dtype TYPE>
 IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &t, int first_key) {
     int low = iv_attention_low(t.position, p.window) - first_key, high = t.position - first_key;
     bool sees = t.here && high >= 0 && low < BLOCK;
-    float *score = s.score + t.row * BLOCK, x[4], m = t.max;
+    float *score = s.score + t.row * BLOCK, x[4], m = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int j = t.part + 16 * i;
-        x[i] = j >= low && j <= high ? __fmul_rn(score[j], p.scale) : -INFINITY;
+        x[i] = j >= low && j <= high ? score[j] : -INFINITY;
         m = iv_max(m, x[i]);
     }
 #pragma unroll
     for (int i = 8; i; i /= 2) m = iv_max(m, __shfl_xor_sync(~0u, m, i));
-    m = __fadd_rn(m, 0.0f);
-    float alpha = sees ? v_exp2(v_sub(t.max, m)) : 1.0f;
+    m = iv_attention_max(t.max, __fmul_rn(m, p.scale));
+    float alpha = sees ? iv_attention_exp2<TC16>(v_sub(t.max, m)) : 1.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int j = t.part + 16 * i;
-        float w = sees ? v_exp2(v_sub(x[i], m)) : 0.0f;
+        float w = sees ? iv_attention_exp2<TC16>(__fmaf_rn(x[i], p.scale, -m)) : 0.0f;
         score[j] = w;
         if constexpr (TC16)
             ((uint16_t *)s.weights)[t.row * BLOCK + j] = iv_round16(TYPE, w);
@@ -224,12 +224,12 @@ IV_DEVICE float lanes_sum(float lane) {
 
 /* total = total joined with split, or the split where there is no total; nothing where the row saw none of it. SCRATCH:
  * others wrote it. */
-template <bool SCRATCH>
+template <bool TC16, bool SCRATCH>
 IV_DEVICE void join_rows(const state &s, row_state &t, bool seen, float max, float sum, const float *split,
                          size_t stride, int dim) {
     iv_attention_join j = {1.0f, -1.0f}; /* nothing joins */
     if (seen && t.started) {
-        j = iv_attention_merge(&t.total_max, max);
+        j = iv_attention_merge<TC16>(&t.total_max, max);
         t.total_sum = iv_attention_joined(t.total_sum, sum, j);
     } else if (seen) {
         j.keep = -1.0f; /* the split itself */
@@ -286,6 +286,7 @@ IV_DEVICE void leave(const iv_attention_params &p, const float *out, const row_s
     }
 }
 
+template <bool TC16>
 IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t,
                            const iv_attention_share &share, int rows) {
     t.started = false;
@@ -296,7 +297,7 @@ IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run 
             t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
         const float *end = from + t.row * p.stride + p.stride - 2;
         float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
-        join_rows<true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
+        join_rows<TC16, true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
     }
 }
 
@@ -335,14 +336,14 @@ IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, 
         run_split<TC16, TYPE>(p, r, s, t, split);
         bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, IV_ATTENTION_SPLIT);
         if (r.begin == 0)
-            join_rows<false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
+            join_rows<TC16, false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
         else
             leave(p, s.out, t, share.partial + (size_t)(i - share.split + 1) * rows, rows, t.max, t.sum);
     }
     if (!whole) {
         if (r.begin == 0) leave(p, s.total, t, share.partial, rows, t.total_max, t.total_sum);
         if (!iv_attention_arrive(p, r.share, share.parts, s.flag, THREADS, threadIdx.x == 0)) return;
-        merge_parts(p, r, s, t, share, rows);
+        merge_parts<TC16>(p, r, s, t, share, rows);
     }
     write_out<TYPE>(p, r, s, t);
 }
