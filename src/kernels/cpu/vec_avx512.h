@@ -53,6 +53,16 @@ static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b where ei
 static inline vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_truncate(vf a) { return _mm512_cvttps_epi32(a); }
+static inline vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+static inline vi vi_madd16(vi a, vi b) { return _mm512_madd_epi16(a, b); }   /* a sum of two signed products */
+static inline vi vi_mulhi16(vi a, vi b) { return _mm512_mulhi_epu16(a, b); } /* two products, each >> 16 */
+#define vi_shl(a, n) _mm512_slli_epi32(a, n)                                 /* n is a constant */
+#define vi_shr(a, n) _mm512_srli_epi32(a, n)
+/* Word `word` of the i-th eight bytes of a table. */
+static inline vi vi_part(const void *table, vi i, int word) {
+    const int *p = (const int *)table + word;
+    return _mm512_i32gather_epi32(i, p, 8);
+}
 static inline bool vi_any_negative(vi a) { return _mm512_movepi32_mask(a) != 0; }
 static inline bool v_any(vm m) { return m != 0; }
 
