@@ -23,7 +23,8 @@ static inline vf v_ex2(vf x) {
     vi rest = vi_shr(vi_add(f, vi_set(0x7fffff)), 23); /* 1 unless f = 0 */
     vi fixed = vi_sub(m, vi_and(rest, vi_shr(v_bits(x), 31)));
     vi part = vi_and(vi_shr(fixed, 17), vi_set(63)), r = vi_and(fixed, vi_set(0x1ffff));
-    vi c0 = vi_part(iv_ex2_table, part, 0), c12 = vi_part(iv_ex2_table, part, 1);
+    vi c0, c12;
+    vi_pair(iv_ex2_table, part, &c0, &c12);
     vi c1 = vi_and(c12, vi_set(0xffff)), c2 = vi_shr(c12, 16);
     /* The law's sum has 39 bits. c0 / 4 joins after the shift by 15, and r's lowest bit is counted apart, so that half
      * of what is left fits into 32. */
