@@ -38,14 +38,15 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
 static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     family f = (family)rng_below(r, FAMILIES);
     float *score = random_values(r, f, IV_F32, 64), *l = random_values(r, NORMAL, IV_F32, 8),
-          scale = random_float(r, NORMAL);
+          scale = fabsf(random_float(r, NORMAL)) + 0x1p-20f;
     int first = (int)rng_below(r, 64), last = first + (int)rng_below(r, (size_t)(64 - first));
     iv_dtype type = (iv_dtype)rng_below(r, 3);
+    iv_arithmetic arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32;
     float max[2], alpha[2], lanes[2][8], weights[2][64] = {{0}};
     max[0] = max[1] = rng_below(r, 3) ? random_float(r, NORMAL) : -INFINITY;
     memcpy(lanes[0], l, sizeof lanes[0]), memcpy(lanes[1], l, sizeof lanes[1]);
-    ref->softmax_block(score, first, last, scale, &max[0], lanes[0], &alpha[0], type, weights[0]);
-    k->softmax_block(score, first, last, scale, &max[1], lanes[1], &alpha[1], type, weights[1]);
+    ref->softmax_block(arithmetic, score, first, last, scale, &max[0], lanes[0], &alpha[0], type, weights[0]);
+    k->softmax_block(arithmetic, score, first, last, scale, &max[1], lanes[1], &alpha[1], type, weights[1]);
     assert_same_bits("softmax max", &max[0], &max[1], 1, 4, false);
     assert_same_bits("softmax alpha", &alpha[0], &alpha[1], 1, 4, true);
     assert_same_bits("softmax lanes", lanes[0], lanes[1], 8, 4, true);

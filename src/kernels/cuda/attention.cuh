@@ -116,8 +116,8 @@ template <bool TC16> IV_DEVICE float iv_attention_exp2(float x) {
         return v_exp2(x);
 }
 
-/* A row's next maximum, given its last one and that of a block's scaled scores: the last one while that suffices. */
-IV_DEVICE float iv_attention_max(float last, float block) {
+/* As iv_attention_next_max. */
+IV_DEVICE float iv_next_max(float last, float block) {
     return block > __fadd_rn(last, IV_ATTENTION_SLACK) ? block : last;
 }
 

@@ -429,7 +429,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             before = i == warp / 2 ? m : before;
-            m = iv_attention_max(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
+            m = iv_next_max(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
             now = i == warp / 2 ? m : now;
         }
         if (warp == 0 && t == 0) s->split_max[row] = m;

@@ -194,7 +194,7 @@ IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &
     }
 #pragma unroll
     for (int i = 8; i; i /= 2) m = iv_max(m, __shfl_xor_sync(~0u, m, i));
-    m = iv_attention_max(t.max, __fmul_rn(m, p.scale));
+    m = iv_next_max(t.max, __fmul_rn(m, p.scale));
     float alpha = sees ? iv_attention_exp2<TC16>(v_sub(t.max, m)) : 1.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {

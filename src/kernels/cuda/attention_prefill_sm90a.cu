@@ -191,7 +191,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             float m = fmaxf(high_of[2 * h], high_of[2 * h + 1]);
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-            m = iv_attention_max(max[h], __fmul_rn(m, p.scale));
+            m = iv_next_max(max[h], __fmul_rn(m, p.scale));
             alpha[h] = v_ex2(v_sub(max[h], m));
             max[h] = m;
             if (MASKED) {
