@@ -18,6 +18,8 @@ static inline vi v_truncated_square(vi r) {
     return vi_add(vi_and(sum, vi_set(0xffff)), vi_shr(sum, 16));
 }
 
+_Static_assert(sizeof(iv_ex2_part) == 8, "a pair of words: c0, then c1 below c2");
+
 static inline vf v_ex2(vf x) {
     vi m = vi_truncate(v_mul(x, v_set(0x1p23f))), f = vi_and(m, vi_set(0x7fffff));
     vi rest = vi_shr(vi_add(f, vi_set(0x7fffff)), 23); /* 1 unless f = 0 */
