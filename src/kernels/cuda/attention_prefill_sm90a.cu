@@ -13,7 +13,8 @@ enum {
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     STAGES_MAX = 6,
-    QUERY_CHUNK_BYTES = ROWS * 128
+    QUERY_CHUNK_BYTES = ROWS * 128,
+    ONES_BYTES = 1024 /* an operand of eight columns that are one in each of a block's keys */
 };
 
 typedef struct shared_state {
@@ -29,11 +30,12 @@ template <int DIM> struct sizes {
     static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2; /* tiles at hand */
     static constexpr int K_STAGES = TOTAL_SHARED ? 2 : 6, V_STAGES = TOTAL_SHARED ? 3 : 6;
     static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
-    static constexpr int SHARED = 1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + TOTAL + sizeof(shared_state);
+    static constexpr int SHARED =
+        1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + ONES_BYTES + TOTAL + sizeof(shared_state);
 };
 
 typedef struct places { /* in shared memory */
-    uint32_t q, k, v;
+    uint32_t q, k, v, ones;
     float4 *total; /* this thread's fours, 128 * GROUPS apart */
     shared_state *s;
 } places;
@@ -136,7 +138,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     float score[32], out[OUT], total[z::TOTAL_SHARED ? 1 : OUT];
     uint32_t weights[4][4];
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
-    float max[2], lanes[2][2];
+    float max[2], sum[4]; /* row g's sum twice, row g + 8's twice */
     float total_max[2], total_sum[2];
 
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
@@ -152,13 +154,16 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         iv_wgmma_commit();
     }
 
-    /* out (or nothing, at a split's start) + weights V, under way. */
+    /* out (or nothing, at a split's start) + weights V, and the sum likewise with ones, under way. */
     __device__ __forceinline__ void ask_values(uint32_t v, bool fresh) {
         asm volatile("" : "+r"(v));
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BLOCK / 16; i++)
             iv_wgmma_a<TYPE, true>(out, weights[i], descriptor(v + i * 128), i > 0 || !fresh);
+#pragma unroll
+        for (int i = 0; i < BLOCK / 16; i++)
+            iv_wgmma_a<TYPE, false>(sum, weights[i], descriptor(keys_word(at.ones)), i > 0 || !fresh);
         iv_wgmma_commit();
     }
 
@@ -166,7 +171,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(iv_shared(empty));
     }
 
-    /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
+    /* Steps 1 to 4 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
      * of the block stays as it is. Not MASKED: every row sees every key. */
     template <bool MASKED> __device__ __forceinline__ void weigh_block(int b, float (&alpha)[2]) {
         bool see[2] = {true, true};
@@ -199,14 +204,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 m = see[h] ? m : 0.0f; /* -inf less 0, not less -inf */
             }
             less[h] = -m;
-            lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
         }
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
-            float &w = score[i], &lane = lanes[i / 2 % 2][i % 2];
-            w = v_ex2(__fmaf_rn(w, p.scale, less[i / 2 % 2]));
-            lane = __fadd_rn(lane, w);
-        }
+        for (int i = 0; i < 32; i++) score[i] = v_ex2(__fmaf_rn(score[i], p.scale, less[i / 2 % 2]));
     }
 
     __device__ __forceinline__ void round_weights(void) {
@@ -216,41 +216,19 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             for (int j = 0; j < 4; j++) weights[i][j] = iv_pack16(TYPE, score[8 * i + 2 * j], score[8 * i + 2 * j + 1]);
     }
 
-    /* What a split's end leaves, and the start of the next. */
-    typedef struct split_end {
-        float max[2], sum[2];
-    } split_end;
-
-    __device__ __forceinline__ split_end end_split(void) {
-        split_end e;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float l[2];
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                l[c] = __fadd_rn(lanes[h][c], __shfl_xor_sync(~0u, lanes[h][c], 2));
-                l[c] = __fadd_rn(l[c], __shfl_xor_sync(~0u, l[c], 1));
-                lanes[h][c] = 0.0f;
-            }
-            e.max[h] = max[h], e.sum[h] = __fadd_rn(l[0], l[1]);
-            max[h] = -INFINITY;
-        }
-        return e;
-    }
-
-    /* out, of the split whose end is e, joins the total. The first one joins -0 with 0 and 1; what a row saw nothing of
+    /* out and sum, of a split with these maxima, join the total. The first one joins -0 with 0 and 1; what a row saw nothing of
      * is +0 and joins with 1 and -0: no bit changes. */
-    __device__ __forceinline__ void join(int split, const split_end &e) {
-        float both[2] = {iv_max(total_max[0], e.max[0]), iv_max(total_max[1], e.max[1])};
+    __device__ __forceinline__ void join(int split, const float (&most)[2]) {
+        float both[2] = {iv_max(total_max[0], most[0]), iv_max(total_max[1], most[1])};
         iv_attention_join j[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             bool saw = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
             bool first = low[h] >= split * IV_ATTENTION_SPLIT;
-            j[h].keep = v_ex2(v_sub(total_max[h], both[h])), j[h].add = v_ex2(v_sub(e.max[h], both[h]));
+            j[h].keep = v_ex2(v_sub(total_max[h], both[h])), j[h].add = v_ex2(v_sub(most[h], both[h]));
             if (first) j[h].keep = 0.0f, j[h].add = 1.0f;
             if (!saw) j[h].keep = 1.0f, j[h].add = -0.0f;
-            total_sum[h] = iv_attention_joined(total_sum[h], e.sum[h], j[h]), total_max[h] = both[h];
+            total_sum[h] = iv_attention_joined(total_sum[h], sum[2 * h], j[h]), total_max[h] = both[h];
         }
 #pragma unroll
         for (int k = 0; k < OUT; k += 4) {
@@ -286,7 +264,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             int token = row_of(h) / p.group;
             high[h] = it.tile.position + (token < it.tile.tokens ? token : 0);
             low[h] = iv_attention_low(high[h], p.window);
-            max[h] = -INFINITY, lanes[h][0] = lanes[h][1] = 0.0f;
+            max[h] = -INFINITY;
             total_max[h] = -INFINITY, total_sum[h] = -0.0f;
         }
 #pragma unroll
@@ -344,8 +322,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[k.at]), k.next();
-            split_end e;
-            if (end) e = end_split();
+            float ended[2] = {max[0], max[1]};
+            if (end) max[0] = max[1] = -INFINITY;
             if (b >= hidden_from || b < seen_from)
                 weigh_block<true>(b, alpha);
             else
@@ -355,25 +333,26 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             v.next();
             look();
             iv_wgmma_wait<0>();
-            iv_wgmma_hold(out);
+            iv_wgmma_hold(out), iv_wgmma_hold(sum);
             wait_values();
             give(values_given);
             if (end)
-                join(b / EACH - 1, e);
+                join(b / EACH - 1, ended);
             else if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
                 for (int i = 0; i < OUT; i++) out[i] = __fmul_rn(out[i], alpha[i / 2 % 2]);
+#pragma unroll
+                for (int i = 0; i < 4; i++) sum[i] = __fmul_rn(sum[i], alpha[i / 2]);
             }
             fresh = end;
             round_weights();
         }
         give(&at.s->q_empty[buffer]);
         ask_values(values(), fresh);
-        split_end e = end_split();
         iv_wgmma_wait<0>();
-        iv_wgmma_hold(out);
+        iv_wgmma_hold(out), iv_wgmma_hold(sum);
         give(&at.s->v_empty[v.at]), v.next();
-        join(last / EACH, e);
+        join(last / EACH, max);
         write_out(it);
     }
 };
@@ -388,6 +367,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     at.q = (iv_shared(memory) + 1023) & ~1023u;
     at.k = at.q + z::QUERIES * z::QUERY, at.v = at.k + z::K_STAGES * z::STAGE;
     char *rest = memory + (at.v + z::V_STAGES * z::STAGE - iv_shared(memory));
+    at.ones = at.v + z::V_STAGES * z::STAGE;
+    for (int i = threadIdx.x; i < ONES_BYTES / 4; i += THREADS) ((uint32_t *)rest)[i] = iv_pack16(TYPE, 1.0f, 1.0f);
+    iv_fence_async();
+    rest += ONES_BYTES;
     at.total = (float4 *)rest + threadIdx.x - 128, at.s = (shared_state *)(rest + z::TOTAL);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++)
