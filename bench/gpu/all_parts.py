@@ -77,8 +77,8 @@ def tests(s):
         env = {**({"INVAR_SHARED": s.shared} if s.shared else {}), **(env or {})}
         parts.append(Part("test", title, gpus, seconds, limit, [command], env, **more))
 
-    for noun, seconds, limit in (("linear", 45, 90), ("linear_wgmma", 20, 60), ("attention", 25, 60), ("rows", 5, 30),
-                                 ("route", 5, 30), ("sample", 30, 60)):
+    for noun, seconds, limit in (("ex2", 3, 30), ("linear", 45, 90), ("linear_wgmma", 20, 60), ("attention", 25, 60),
+                                 ("rows", 5, 30), ("route", 5, 30), ("sample", 30, 60)):
         add(noun, 1, seconds, limit, [s.program("tests", "test_cuda_" + noun)])
     add("join", s.gpus, 20, 60, [s.program("tests", "test_cuda_join")])
     add("device", s.gpus, 40, 120, [s.program("tests", "test_cuda_device")], {"INVAR_DEVICES": "cuda"})
