@@ -82,13 +82,48 @@ static void wide_tiles_have_the_laws_bits(void **state) {
         make_problem(&r, &s, &p);
         size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), wide = 0;
         for (size_t i = 0; i < n; i++)
-            if (c[i].tile_m == 128 && c[i].tile_n == 128 && c[i].variant >= 2) c[wide++] = c[i];
+            if (c[i].tile_m == 128 && c[i].variant >= 2) c[wide++] = c[i];
         assert_int_not_equal(wide, 0);
         try_config(&r, &p, &c[rng_below(&r, wide)]);
         runs++;
         free_problem(&p);
     }
     printf("emulated wide: %zu runs, all the law's bits\n", runs);
+}
+
+/* The same of matrices that are one chain: tiles of 128, 192 and 256 weights, whole and ragged, experts too. */
+static void wide_chains_have_the_laws_bits(void **state) {
+    (void)state;
+    static iv_gpu_linear_config c[CONFIGS_MAX];
+    static const int widths[] = {256, 192, 128};
+    size_t runs = 0, flowing = 0;
+    rng r = rng_start("emulated wide chains");
+    for (budget b = budget_of(8); has_time(&b) || runs < 3;) {
+        shape s = random_shape(&r, true);
+        bool whole = rng_below(&r, 2);
+        int width = widths[rng_below(&r, 3)], forms = width > 128 ? 3 : 1;
+        iv_gpu_linear_config wanted = {IV_GPU_WGMMA, width, 128, 1, 0, 2 + (int)rng_below(&r, (uint64_t)forms)};
+        s.arithmetic = IV_TC16, s.leaves = 1,
+        s.k = rng_below(&r, 3) ? 64 * (6 + rng_below(&r, 4)) : 16 + 16 * rng_below(&r, 20);
+        s.rows = whole ? 256 : 1 + rng_below(&r, 400);
+        s.n = whole ? 2 * (size_t)width : 16 * (1 + rng_below(&r, 36));
+        if (s.epilogue != IV_GPU_SWIGLU && !whole) s.n -= rng_below(&r, 16);
+        if (rng_below(&r, 4) == 0) {
+            s.experts = 3, s.experts_per_token = 2, s.first = 0, s.count = 2 + rng_below(&r, 2);
+            s.weighted = rng_below(&r, 2), s.rows = 1 + rng_below(&r, 100), s.n = 16 * (1 + rng_below(&r, 20));
+            s.epilogue = s.weighted || rng_below(&r, 2) ? IV_GPU_STORE : IV_GPU_SWIGLU, s.k = 192;
+        }
+        problem p;
+        make_problem(&r, &s, &p);
+        size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), at = 0;
+        while (at < n && (c[at].tile_n != width || c[at].tile_m != 128 || c[at].variant != wanted.variant)) at++;
+        assert_in_range(at, 0, n - 1);
+        p.a.spare = rng_below(&r, 2) ? 130 : 0;
+        try_config(&r, &p, &c[at]);
+        runs++, flowing += whole;
+        free_problem(&p);
+    }
+    printf("emulated wide chains: %zu runs, %zu of whole tiles, all the law's bits\n", runs, flowing);
 }
 
 static void stream_has_the_laws_bits(void **state) {
@@ -246,10 +281,13 @@ int main(void) {
     iv_error err;
     if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
     is_hopper = true;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(stream_has_the_laws_bits),
-        cmocka_unit_test(wgmma_has_the_laws_bits),     cmocka_unit_test(wide_tiles_have_the_laws_bits),
-        cmocka_unit_test(generic_has_the_laws_bits),   cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught),
+                                       cmocka_unit_test(stream_has_the_laws_bits),
+                                       cmocka_unit_test(wgmma_has_the_laws_bits),
+                                       cmocka_unit_test(wide_tiles_have_the_laws_bits),
+                                       cmocka_unit_test(wide_chains_have_the_laws_bits),
+                                       cmocka_unit_test(generic_has_the_laws_bits),
+                                       cmocka_unit_test(overlapping_layers_have_the_same_bits)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

@@ -80,6 +80,8 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     a->w = (iv_gpu_matrix){.type = a->type, .n = n, .k_padded = iv_padded_k(k)};
     a->w.leaves = iv_leaf_count(a->w.k_padded);
     while (a->w.leaves > 1 && rng_below(r, 4) == 0) a->w.leaves /= 2;
+    if (rng_below(r, 3) == 0) a->w.leaves = 1;
+    a->spare = rng_below(r, 2) ? 132 - 2 * (1 + (int)rng_below(r, 6)) : 0; /* so that a CTA has several tiles */
     a->w.expert_bytes = n * a->w.k_padded * 2;
     p->w = malloc(experts * a->w.expert_bytes);
     values(r, f, a->type, experts * n, k, a->w.k_padded, p->w);

@@ -46,7 +46,7 @@ static bool possible(const iv_gpu_linear_args *a) {
 }
 
 static int variant_of(const iv_wgmma_instance *w) {
-    if (w->wide) return IV_WGMMA_PAIR;
+    if (w->wide) return IV_WGMMA_PAIR + w->form;
     return w->mates == 1 ? IV_WGMMA_SWAPPED : IV_WGMMA_SWAPPED_PAIR;
 }
 
@@ -113,6 +113,24 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
+/* One chain, tokens on P: the width of a tile whose rounds over all SMs take least, with what a column costs in each
+ * (narrow tiles fetch more for a product). */
+static bool prefer_wide_chain(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
+    static const struct {
+        int tile_n, form, cost; /* of a column, in hundredths */
+    } widths[] = {{256, 0, 100}, {192, 0, 108}, {128, 0, 125}};
+    long best = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        iv_gpu_linear_config one;
+        long rounds = ceil_div((size_t)ceil_div(rows, 256) * (size_t)ceil_div(a->w.n, widths[i].tile_n), IV_SMS / 2);
+        long cost = rounds * widths[i].tile_n * widths[i].cost;
+        if ((best && cost >= best) || !take(a, widths[i].tile_n, 128, 1, IV_WGMMA_PAIR + widths[i].form, 1, &one))
+            continue;
+        best = cost, *c = one;
+    }
+    return best > 0;
+}
+
 /* Measured on an H200 beside cuBLAS (bench/gpu/linear.py --sweep). Many rows multiply; few stream weights, in tiles no
  * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
  * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts,
@@ -121,6 +139,7 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
     size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
     if (a->groups) rows = (entries(a) + experts - 1) / experts;
+    if (a->w.leaves == 1 && rows > 128 && (!a->groups || rows > 256)) return prefer_wide_chain(a, rows, c);
     int pairs =
         ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
     if ((rows >= (a->groups ? 257u : 1024u) && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))

@@ -28,10 +28,14 @@ struct iv_wgmma_plan {
     bool weighted;
 };
 
+/* A wide tile's outputs are made in parts: so many chunks of eight Q rows, 16 registers of a thread. */
+enum { IV_PART = 4 };
+
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
  * cluster's CTAs, MATES share their Q rows: each loads a part for all. Rank in the cluster: part of a split of the
- * leaves * MATES + part of Q. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_>
+ * leaves * MATES + part of Q. KEPT and STASHED: of a tile with one accumulator, the parts that wait in registers and in
+ * shared memory while the next tile begins. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_, int KEPT_ = 0, int STASHED_ = 0>
 struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
@@ -41,7 +45,7 @@ struct iv_wgmma_shape {
     static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
-    static constexpr int NEED = NODES * COUNT + 40;
+    static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
     static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
     static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
     /* CTAs that fit on an SM: each of its four parts has 16384 registers and every fourth warp */
@@ -52,7 +56,15 @@ struct iv_wgmma_shape {
                                                     : 2;
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
-    static constexpr int PARK = WIDE || (LEAVES == 8 && !KEEP2) ? NODE_BYTES : 0;
+    static constexpr bool ALONE = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
+    static constexpr int KEPT = KEPT_, STASHED = STASHED_, PARTS = COUNT / 4 / IV_PART;
+    static constexpr int DIRECT = ALONE ? PARTS - KEPT - STASHED : 0; /* parts made before the next tile begins */
+    static constexpr int ACT_ROW = QN == 128 ? 16 : 8; /* chunks whose activations are written together */
+    static constexpr int PART_BYTES = CONSUMERS * IV_PART * 16;
+    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES
+                                : !WIDE               ? 0
+                                : STASHED > 1         ? STASHED * PART_BYTES
+                                                      : PART_BYTES;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
 };
 
@@ -62,6 +74,7 @@ typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv
 struct iv_wgmma_instance {
     int tile_n, tile_m, leaves, mates;
     bool wide;
+    int form; /* of wide shapes alike but for KEPT and STASHED: which */
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
 };
@@ -135,7 +148,7 @@ struct iv_wgmma_ring {
 };
 
 struct iv_wgmma_shared { /* addresses */
-    uint32_t ring, full, empty;
+    uint32_t ring, full, empty, led;
     int mates; /* the first CTA of those that share an operand with this one */
     float4 *root, *park;
     int *rows; /* of gathered tokens */
