@@ -113,19 +113,23 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* One chain, tokens on P: the width of a tile whose rounds over all SMs take least, with what a column costs in each
- * (narrow tiles fetch more for a product). */
-static bool prefer_wide_chain(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
+/* One chain of more than 64 rows: the tile whose rounds over all SMs cost least. Small tiles fetch more for a product,
+ * large ones leave more SMs idle in the last round. */
+static bool prefer_chain(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
     static const struct {
-        int tile_n, form, cost; /* of a column, in hundredths */
-    } widths[] = {{256, 0, 100}, {192, 0, 108}, {128, 0, 125}};
+        int tile_n, tile_m, variant, cost; /* of a tile */
+    } kinds[] = {{256, 128, IV_WGMMA_PAIR, 256},       {192, 128, IV_WGMMA_PAIR, 207},
+                 {128, 128, IV_WGMMA_PAIR, 160},       {128, 128, IV_WGMMA_SWAPPED_PAIR, 161},
+                 {64, 128, IV_WGMMA_SWAPPED_PAIR, 96}, {64, 64, IV_WGMMA_SWAPPED, 64}};
     long best = 0;
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         iv_gpu_linear_config one;
-        long rounds = ceil_div((size_t)ceil_div(rows, 256) * (size_t)ceil_div(a->w.n, widths[i].tile_n), IV_SMS / 2);
-        long cost = rounds * widths[i].tile_n * widths[i].cost;
-        if ((best && cost >= best) || !take(a, widths[i].tile_n, 128, 1, IV_WGMMA_PAIR + widths[i].form, 1, &one))
-            continue;
+        bool wide = kinds[i].variant >= IV_WGMMA_PAIR, pair = kinds[i].variant != IV_WGMMA_SWAPPED;
+        int of_n = ceil_div(a->w.n, kinds[i].tile_n * (pair && !wide ? 2 : 1)),
+            of_m = ceil_div(rows, kinds[i].tile_m * (wide ? 2 : 1));
+        long cost = (long)ceil_div((size_t)of_n * (size_t)of_m, IV_SMS / (pair ? 2 : 1)) * kinds[i].cost;
+        if ((best && cost >= best) || (a->groups && !wide)) continue;
+        if (!take(a, kinds[i].tile_n, kinds[i].tile_m, 1, kinds[i].variant, 1, &one)) continue;
         best = cost, *c = one;
     }
     return best > 0;
@@ -139,7 +143,7 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     if (!possible(a)) return false;
     size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
     if (a->groups) rows = (entries(a) + experts - 1) / experts;
-    if (a->w.leaves == 1 && rows > 128 && (!a->groups || rows > 256)) return prefer_wide_chain(a, rows, c);
+    if (a->w.leaves == 1 && rows > (a->groups ? 256u : 64u)) return prefer_chain(a, rows, c);
     int pairs =
         ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
     if ((rows >= (a->groups ? 257u : 1024u) && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
