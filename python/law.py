@@ -186,6 +186,41 @@ def exp2(x):
     return scale(poly(x - (t - M), EXP2), t)
 
 
+# Rows of c0 c1 c2 in hexadecimal, one for each 64th of the fraction.
+EX2 = """
+2000000 58b9 1ee 2059347 59b0 1f5 20b361b 5aaa 1fa 210e8a2 5ba7 1ff 216ab0f 5ca6 206 21c7d86 5da9 209
+2226039 5eae 20f 2285356 5fb6 214 22e5709 60c0 21d 2346b7e 61ce 222 23a90e5 62df 227 240c772 63f2 22f
+2470f4e 6509 234 24d68ad 6623 238 253d3c0 673f 241 25a50b6 685f 247 260dfc2 6982 24d 2678117 6aa8 254
+26e34e6 6bd2 258 274fb67 6cfe 261 27bd4c9 6e2e 267 282c145 6f61 26e 289c10b 7098 273 290d456 71d2 279
+297fb5a 730f 281 29f364e 7450 287 2a6856a 7594 28f 2ade8e7 76dc 295 2b560fb 7827 29e 2bcede2 7976 2a5
+2c48fd7 7ac8 2ae 2cc4710 7c1f 2b3 2d413cc 7d79 2bb 2dbf648 7ed7 2c1 2e3eebe 8038 2cb 2ebfd6a 819e 2d1
+2f4228e 8307 2da 2fc5e67 8474 2e3 304b134 85e5 2ec 30d1b33 875b 2f1 3159ca8 88d4 2fb 31e35d3 8a51 305
+326e6f7 8bd3 30b 32fb054 8d59 313 3389230 8ee3 31c 3418ccf 9071 326 34aa076 9204 32d 353cd6a 939b 336
+35d13f4 9536 341 3667457 96d6 34a 36feede 987b 351 37983d3 9a24 35a 383337d 9bd1 366 38cfe27 9d84 36d
+396e41c 9f3b 377 3a0e5aa a0f7 380 3ab031d a2b7 38d 3b53cc1 a47d 395 3bf92e7 a648 39d 3ca05dd a817 3aa
+3d495f5 a9ec 3b2 3df437f abc5 3bf 3ea0ecc ada4 3c9 3f4f831 af88 3d4
+"""
+EX2 = [[int(t, 16) for t in EX2.split()[3 * i : 3 * i + 3]] for i in range(64)]
+
+
+def ex2(x):
+    if np.isnan(x):
+        return f(NAN)
+    if not x < 128:
+        return INF
+    if x < -126:
+        return f32(0)
+    k, fraction = divmod(int(abs(Fraction(float(x))) * 2**23), 2**23)
+    n = k
+    if x < 0:
+        n, fraction = (-k - 1, 2**23 - 1 - fraction) if fraction else (-k, 0)
+    i, r = divmod(fraction, 2**17)
+    c0, c1, c2 = EX2[i]
+    q = sum(r >> 18 - b for b in range(17) if r >> b & 1) // 2
+    v = (c0 * 2**13 + c1 * r + c2 * q + 0x77E2) // 2**15
+    return f((n + 127 << 23) + v - 2**23)
+
+
 def exp(x):
     if np.isnan(x):
         return f(NAN)
@@ -290,7 +325,7 @@ def combine(terms):
 
 
 def attention(arithmetic, kind, q, keys, values, t, window):
-    chain, dim = CHAIN[arithmetic], len(q)
+    chain, e, dim = CHAIN[arithmetic], ex2 if arithmetic == "tc16" else exp2, len(q)
     factor = f32(1.4426950408889634 / np.sqrt(np.float64(dim)))
     low, total = (max(0, t - window + 1) if window else 0), None
     for split in range(t // 256 + 1):
@@ -301,11 +336,12 @@ def attention(arithmetic, kind, q, keys, values, t, window):
             at = range(64 * block, 64 * block + 64)
             if not any(low <= j <= t for j in at):
                 continue
-            score = [chain(f32(0), padded(q), padded(keys[j]), kind) * factor if low <= j <= t else -INF for j in at]
-            new = largest(m, score)
-            alpha = exp2(m - new)
+            score = [chain(f32(0), padded(q), padded(keys[j]), kind) if low <= j <= t else -INF for j in at]
+            most = largest(-INF, score) * factor
+            new = most if most > m + f32(8) else m
+            alpha = e(m - new)
             lanes = [x * alpha for x in lanes]
-            p = [exp2(x - new) for x in score]
+            p = [e(fma(x, factor, -new)) for x in score]
             for j in range(64):
                 lanes[j % 8] = lanes[j % 8] + p[j]
             w = [ROUND[kind](x) for x in p]
@@ -318,7 +354,7 @@ def attention(arithmetic, kind, q, keys, values, t, window):
             total = m, s, out
             continue
         new = largest(total[0], [m])
-        keep, add = exp2(total[0] - new), exp2(m - new)
+        keep, add = e(total[0] - new), e(m - new)
         total = (new, fma(s, add, total[1] * keep), [fma(o, add, x * keep) for o, x in zip(out, total[2])])
     return [o / total[1] for o in total[2]]
 
@@ -344,7 +380,7 @@ def main():
     cases = []
     special = [0, 0x80000000, 1, 0x807FFFFF, 0x00800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000, 0x3F3504F3, 0x3F3504F2]
     args = [f(b) for b in special] + inputs(1, 150, spread=7) + inputs(2, 50, spread=60)
-    for name, function in (("exp2", exp2), ("exp", exp), ("log", log), ("silu", silu)):
+    for name, function in (("exp2", exp2), ("exp", exp), ("log", log), ("silu", silu), ("ex2", ex2)):
         cases.append({"op": name, "x": bits(args), "y": bits([function(x) for x in args])})
     runs = [("fma32", "bfloat16"), ("fma32", "float16"), ("fma32", "float32"), ("tc16", "bfloat16"), ("tc16", "float16")]
     for arithmetic, kind in runs:

@@ -4,9 +4,9 @@
 #include "kernels/attention.h"
 #include "base/size.h"
 #include "numerics/tree.h"
-#include "numerics/vec_scalar.h"
-#include "numerics/elementary.h"
+#include "numerics/fma32.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { B = IV_ATTENTION_BLOCK, C = IV_PANEL_COLUMNS, R = IV_TILE_ROWS_MAX, L = IV_ATTENTION_LANES };
@@ -66,7 +66,8 @@ static void end_split(const job *j, scratch *s, size_t rows) {
         float keep = 0.0f, add = 1.0f, max = t->max[r];
         if (t->started[r]) {
             max = t->max[r] > t->total_max[r] ? t->max[r] : t->total_max[r];
-            keep = v_exp2(t->total_max[r] - max), add = v_exp2(t->max[r] - max);
+            keep = iv_attention_exp2(j->c->arithmetic, t->total_max[r] - max);
+            add = iv_attention_exp2(j->c->arithmetic, t->max[r] - max);
             t->total_sum[r] = iv_fma(sum, add, t->total_sum[r] * keep);
         } else
             t->total_sum[r] = sum;
@@ -113,7 +114,8 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
         }
         memcpy(score, t->score[0] + r * C, C * sizeof *score);
         memcpy(score + C, t->score[1] + r * C, C * sizeof *score);
-        k->softmax_block(score, first, last, j->a->scale_log2e, &t->max[r], t->lanes[r], &alpha, l->type, weights);
+        k->softmax_block(j->c->arithmetic, score, first, last, j->a->scale_log2e, &t->max[r], t->lanes[r], &alpha,
+                         l->type, weights);
         t->seen[r] = true;
         if (alpha != 1.0f)
             for (size_t p = 0; p < l->values.panels; p++) k->scale(s->out + (p * rows + r) * C, C, alpha);

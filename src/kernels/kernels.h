@@ -76,8 +76,8 @@ typedef struct iv_kernels {
     /* One block of online softmax for one row (law, section 7). score[64] holds raw dot products; those
      * outside [first, last] are masked. Updates *max and lanes, returns alpha through *alpha and the
      * weights rounded to `type` in weights[64]. */
-    void (*softmax_block)(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
-                          float *alpha, iv_dtype type, void *weights);
+    void (*softmax_block)(iv_arithmetic arithmetic, const float *score, int first, int last, float scale_log2e,
+                          float *max, float *lanes, float *alpha, iv_dtype type, void *weights);
     /* x[i] = x[i] * s. */
     void (*scale)(float *x, size_t n, float s);
     /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */

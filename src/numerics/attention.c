@@ -1,5 +1,6 @@
 /* attention.c: online softmax over blocks, splits merged in index order, in plain loops. */
 #include "numerics/attention.h"
+#include "numerics/ex2.h"
 #include "numerics/fma32.h"
 #include "numerics/tc16.h"
 #include "numerics/tree.h"
@@ -32,6 +33,8 @@ float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const voi
     return acc;
 }
 
+float iv_attention_exp2(iv_arithmetic arithmetic, float x) { return arithmetic == IV_TC16 ? iv_ex2(x) : v_exp2(x); }
+
 typedef struct row_state { /* of one split, or of the splits merged so far */
     float max, lanes[IV_ATTENTION_LANES], sum;
     float out[HEAD_DIM_MAX];
@@ -39,21 +42,21 @@ typedef struct row_state { /* of one split, or of the splits merged so far */
 
 static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_state *s) {
     size_t padded = iv_padded_k(a->head_dim), element = iv_dtype_bytes(a->type);
-    float score[IV_ATTENTION_BLOCK], max = s->max;
+    float score[IV_ATTENTION_BLOCK], largest = -INFINITY;
     float rounded[IV_ATTENTION_BLOCK], column[IV_ATTENTION_BLOCK]; /* raw storage for the rounded weights, values */
     int64_t low = iv_first_visible(a->position, a->window);
     for (int64_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
         int64_t key = first_key + j;
         bool visible = key >= low && key <= a->position;
         const char *k = (const char *)a->keys + (size_t)key * padded * element;
-        score[j] = visible ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, k, padded) * a->scale_log2e : -INFINITY;
-        if (score[j] > max) max = score[j];
+        score[j] = visible ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, k, padded) : -INFINITY;
+        if (score[j] > largest) largest = score[j];
     }
-    max = max + 0.0f;
-    float alpha = v_exp2(s->max - max);
+    float max = iv_attention_next_max(s->max, largest * a->scale_log2e);
+    float alpha = iv_attention_exp2(a->arithmetic, s->max - max);
     for (size_t c = 0; c < IV_ATTENTION_LANES; c++) s->lanes[c] = s->lanes[c] * alpha;
     for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
-        float p = v_exp2(score[j] - max);
+        float p = iv_attention_exp2(a->arithmetic, iv_fma(score[j], a->scale_log2e, -max));
         s->lanes[j % IV_ATTENTION_LANES] += p;
         store(a->type, rounded, j, p);
     }
@@ -69,11 +72,12 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
     s->max = max;
 }
 
-static void merge(row_state *total, const row_state *split, size_t head_dim) {
+static void merge(const iv_ref_attention_args *a, row_state *total, const row_state *split) {
     float max = split->max > total->max ? split->max : total->max;
-    float keep = v_exp2(total->max - max), add = v_exp2(split->max - max);
+    float keep = iv_attention_exp2(a->arithmetic, total->max - max);
+    float add = iv_attention_exp2(a->arithmetic, split->max - max);
     total->sum = iv_fma(split->sum, add, total->sum * keep);
-    for (size_t d = 0; d < head_dim; d++) total->out[d] = iv_fma(split->out[d], add, total->out[d] * keep);
+    for (size_t d = 0; d < a->head_dim; d++) total->out[d] = iv_fma(split->out[d], add, total->out[d] * keep);
     total->max = max;
 }
 
@@ -93,7 +97,7 @@ bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
         if (i == first_split)
             *total = *split;
         else
-            merge(total, split, a->head_dim);
+            merge(a, total, split);
     }
     for (size_t d = 0; d < a->head_dim; d++) out[d] = iv_canonical(total->out[d] / total->sum);
     free(total);

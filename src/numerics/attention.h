@@ -14,6 +14,17 @@ enum { IV_ATTENTION_BLOCK = 64, IV_ATTENTION_SPLIT = 256, IV_ATTENTION_LANES = 8
 
 typedef enum iv_arithmetic { IV_FMA32, IV_TC16 } iv_arithmetic;
 
+/* A row's maximum stays while a block's exceeds it by no more than this, so weights are at most 2^8. */
+#define IV_ATTENTION_SLACK 8.0f
+
+/* A row's next maximum, given its last one and that of a block's scaled scores. */
+static inline float iv_attention_next_max(float last, float block) {
+    return block > last + IV_ATTENTION_SLACK ? block : last;
+}
+
+/* 2^x as the softmax of an arithmetic takes it: exp2 or ex2 (section 5). */
+float iv_attention_exp2(iv_arithmetic arithmetic, float x);
+
 /* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
 static inline int64_t iv_first_visible(int64_t position, int64_t window) {
     return window > 0 && position >= window ? position - window + 1 : 0;
@@ -28,7 +39,7 @@ typedef struct iv_ref_attention_args {
     size_t head_dim;    /* elements; q and each key hold iv_padded_k(head_dim), zero at the end */
     int64_t position;   /* of the query */
     int64_t window;     /* 0, or how many keys including its own a row sees */
-    float scale_log2e;  /* head_dim^-0.5 * log2(e), rounded once to float */
+    float scale_log2e;  /* head_dim^-0.5 * log2(e), rounded once to float; above 0 */
     const void *q;      /* [padded head_dim] */
     const void *keys;   /* [position + 1][padded head_dim] */
     const void *values; /* [position + 1][head_dim] */

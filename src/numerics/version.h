@@ -2,6 +2,6 @@
 #ifndef IV_NUMERICS_VERSION_H
 #define IV_NUMERICS_VERSION_H
 
-enum { IV_NUMERICS_VERSION = 1 };
+enum { IV_NUMERICS_VERSION = 2 };
 
 #endif

@@ -94,7 +94,7 @@ static void qwen3_moe(void **state) { (void)state, on_model(INVAR_SOURCE_DIR "/t
 /* Nobody may take a baseline's answer for an answer of the law. */
 static void fingerprints_tell(void **state) {
     (void)state;
-    static const char *const numerics[] = {"invar", "bio", "vanilla"}, *const starts[] = {"iv1-", "bio1-", "vanilla1-"};
+    static const char *const numerics[] = {"invar", "bio", "vanilla"}, *const starts[] = {"iv2-", "bio2-", "vanilla2-"};
     char hash[3][20];
     for (size_t n = 0; n < 3; n++) {
         iv_engine_options o = small_options();

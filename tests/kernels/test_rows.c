@@ -1,6 +1,7 @@
 /* The row ops of every instruction set against the scalar reference, bit for bit. */
 #include "random.h"
 #include "kernels/kernels.h"
+#include "numerics/ex2.h"
 
 enum { N_MAX = 3000 };
 
@@ -38,19 +39,49 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
 static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     family f = (family)rng_below(r, FAMILIES);
     float *score = random_values(r, f, IV_F32, 64), *l = random_values(r, NORMAL, IV_F32, 8),
-          scale = random_float(r, NORMAL);
+          scale = fabsf(random_float(r, NORMAL)) + 0x1p-20f;
     int first = (int)rng_below(r, 64), last = first + (int)rng_below(r, (size_t)(64 - first));
     iv_dtype type = (iv_dtype)rng_below(r, 3);
+    iv_arithmetic arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32;
     float max[2], alpha[2], lanes[2][8], weights[2][64] = {{0}};
     max[0] = max[1] = rng_below(r, 3) ? random_float(r, NORMAL) : -INFINITY;
     memcpy(lanes[0], l, sizeof lanes[0]), memcpy(lanes[1], l, sizeof lanes[1]);
-    ref->softmax_block(score, first, last, scale, &max[0], lanes[0], &alpha[0], type, weights[0]);
-    k->softmax_block(score, first, last, scale, &max[1], lanes[1], &alpha[1], type, weights[1]);
+    ref->softmax_block(arithmetic, score, first, last, scale, &max[0], lanes[0], &alpha[0], type, weights[0]);
+    k->softmax_block(arithmetic, score, first, last, scale, &max[1], lanes[1], &alpha[1], type, weights[1]);
     assert_same_bits("softmax max", &max[0], &max[1], 1, 4, false);
     assert_same_bits("softmax alpha", &alpha[0], &alpha[1], 1, 4, true);
     assert_same_bits("softmax lanes", lanes[0], lanes[1], 8, 4, true);
     assert_same_bits("softmax weights", weights[0], weights[1], 64, iv_dtype_bytes(type), false);
     free(score), free(l);
+}
+
+/* A block of negative scores below one of zero, at scale 1: the weights in float32 are ex2 of the scores themselves. */
+static void weights_are_ex2(const iv_kernels *k, float score[64]) {
+    float max = -INFINITY, lanes[8] = {0}, alpha, weights[64];
+    score[0] = 0.0f;
+    k->softmax_block(IV_TC16, score, 0, 63, 1.0f, &max, lanes, &alpha, IV_F32, weights);
+    for (size_t i = 0; i < 64; i++)
+        if (iv_bits(weights[i]) != iv_bits(iv_ex2(score[i])))
+            fail_msg("%s ex2(%a): wanted %a, got %a", iv_isa_name(k->isa), score[i], iv_ex2(score[i]), weights[i]);
+}
+
+/* Every float of (-2, -1], which has every fraction once, and random ones of every size. */
+static void every_fraction_of_ex2(void **state) {
+    (void)state;
+    rng r = rng_start("ex2");
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        const iv_kernels *k = iv_kernels_select((iv_isa)isa);
+        float score[64];
+        for (uint32_t u = 0; u < 1 << 23; u += 63) {
+            for (uint32_t i = 0; i < 63; i++) score[i + 1] = iv_float(0xbf800000u + ((u + i) & 0x7fffffu));
+            weights_are_ex2(k, score);
+        }
+        for (size_t t = 0; t < trials(10000, 1000000); t++) {
+            for (size_t i = 1; i < 64; i++) score[i] = iv_float(0x80000000u | (uint32_t)(rng_next(&r) % 0x43800000u));
+            weights_are_ex2(k, score);
+        }
+        printf("ex2 %s: 2^23 fractions and %zu blocks, 0 differ\n", iv_isa_name((iv_isa)isa), trials(10000, 1000000));
+    }
 }
 
 /* What the sampler uses: words of Philox at any counter, the largest of many, the next above a bound. */
@@ -87,6 +118,7 @@ static void rows_have_the_reference_bits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_have_the_reference_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_have_the_reference_bits),
+                                       cmocka_unit_test(every_fraction_of_ex2)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

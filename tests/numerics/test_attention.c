@@ -2,6 +2,7 @@
  * before its window. Cases made by hand show which sums meet where. */
 #include "random.h"
 #include "numerics/attention.h"
+#include "numerics/ex2.h"
 #include "numerics/fma32.h"
 #include "numerics/tree.h"
 #include "numerics/vec_scalar.h"
@@ -180,6 +181,29 @@ static void three_keys_by_the_formulas(void **state) {
     assert_int_equal(iv_bits(out), iv_bits(o / sum));
 }
 
+/* Three keys of bfloat16 under a scale that is no power of two: each arithmetic takes its own exponential, and the
+ * exponents are rounded once. */
+static void each_arithmetic_has_its_exponential(void **state) {
+    (void)state;
+    uint16_t q[16] = {0x3f80}, keys[3 * 16] = {0}, v[64] = {0}, w[64] = {0};
+    const float s[3] = {0x1p-7f, 0x1.02p+0f, -0x1.24p+2f}, scale = 0x1.715476p-3f;
+    for (int j = 0; j < 3; j++) keys[16 * j] = iv_bf16_from_f32(s[j]), v[j] = iv_bf16_from_f32(1.0f - 0.3f * (float)j);
+    float out[2];
+    for (int i = 0; i < 2; i++) {
+        iv_arithmetic arithmetic = i ? IV_TC16 : IV_FMA32;
+        iv_ref_attention_args a = {arithmetic, IV_BF16, 1, 2, 0, scale, q, keys, v};
+        assert_true(iv_ref_attention(&a, &out[i]));
+        float m = s[1] * scale, p[3];
+        for (int j = 0; j < 3; j++) {
+            float x = iv_fma(s[j], scale, -m);
+            p[j] = i ? iv_ex2(x) : v_exp2(x), w[j] = iv_bf16_from_f32(p[j]);
+        }
+        float sum = (p[0] + p[2]) + p[1];
+        assert_int_equal(iv_bits(out[i]), iv_bits(iv_ref_chain(arithmetic, IV_BF16, 0.0f, w, v, 64) / sum));
+    }
+    assert_int_not_equal(iv_bits(out[0]), iv_bits(out[1]));
+}
+
 static void a_sum_of_minus_zero_becomes_positive(void **state) {
     (void)state;
     float v[64];
@@ -194,7 +218,7 @@ static void a_sum_of_minus_zero_becomes_positive(void **state) {
     assert_int_equal(iv_bits(out), 0); /* the + 0 after the block */
 }
 
-/* A row whose every score is NaN or -infinity is NaN, and canonical. */
+/* A row whose every score is NaN or -infinity, or one of whose is NaN or infinity, is NaN, and canonical. */
 static void what_is_not_finite_is_a_canonical_nan(void **state) {
     (void)state;
     float q[16] = {0x1p100f}, keys[2 * 16] = {0}, v[2] = {1.0f, 2.0f}, out;
@@ -210,14 +234,41 @@ static void what_is_not_finite_is_a_canonical_nan(void **state) {
     assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
 }
 
+/* The same in each arithmetic, wherever the key stands: in the last block, in one with 63 others, in another split. */
+static void one_key_that_is_not_finite(void **state) {
+    (void)state;
+    enum { KEYS = 300 };
+    static uint16_t keys[KEYS * 16], values[KEYS];
+    const uint16_t one = iv_bf16_from_f32(1.0f);
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    static const size_t places[] = {0, 63, 64, 255, 256, KEYS - 1};
+    uint16_t q[16] = {one};
+    for (size_t i = 0; i < KEYS; i++) keys[16 * i] = iv_bf16_from_f32((float)(i % 7) - 3.0f), values[i] = one;
+    for (size_t t = 0; t < 2 * 6 * 3; t++) {
+        size_t place = places[t / 2 % 6];
+        float x = bad[t / 12], out;
+        uint16_t kept = keys[16 * place];
+        keys[16 * place] = iv_bf16_from_f32(x);
+        iv_ref_attention_args a = {t % 2 ? IV_TC16 : IV_FMA32, IV_BF16, 1, KEYS - 1, 0, 0.3f, q, keys, values};
+        assert_true(iv_ref_attention(&a, &out));
+        if (x == -INFINITY)
+            assert_true(fabsf(out - 1.0f) < 0.01f); /* such a key weighs nothing */
+        else
+            assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
+        keys[16 * place] = kept;
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_accurate),
         cmocka_unit_test(hidden_keys_do_not_matter),
         cmocka_unit_test(sums_meet_where_the_law_says),
         cmocka_unit_test(three_keys_by_the_formulas),
+        cmocka_unit_test(each_arithmetic_has_its_exponential),
         cmocka_unit_test(a_sum_of_minus_zero_becomes_positive),
         cmocka_unit_test(what_is_not_finite_is_a_canonical_nan),
+        cmocka_unit_test(one_key_that_is_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

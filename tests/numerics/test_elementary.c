@@ -1,8 +1,9 @@
-/* exp2, exp, log and silu of the law against libm in double: the largest error in units of the last place,
+/* exp2, exp, log, silu and ex2 of the law against libm in double: the largest error in units of the last place,
  * and where. All 2^32 floats with INVAR_TEST_LONG (some minutes, on every CPU), else a stride; edges and
  * limits always. */
 #include "random.h"
 #include "base/threads.h"
+#include "numerics/ex2.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/elementary.h"
 
@@ -52,10 +53,9 @@ static float call_log(float x) { return v_log(x); }
 static float call_silu(float x) { return v_silu(x); }
 
 static const function functions[] = {
-    {"exp2", call_exp2, exp2, given_exp2, 3.2, 1},
-    {"exp", call_exp, exp, given_exp, 1.0, 1},
-    {"log", call_log, log, given_log, 1.0, 0},
-    {"silu", call_silu, exact_silu, given_silu, 3.0, UINT32_MAX},
+    {"exp2", call_exp2, exp2, given_exp2, 3.2, 1}, {"exp", call_exp, exp, given_exp, 1.0, 1},
+    {"log", call_log, log, given_log, 1.0, 0},     {"silu", call_silu, exact_silu, given_silu, 3.0, UINT32_MAX},
+    {"ex2", iv_ex2, exp2, given_exp2, 2.1, 0},
 };
 
 /* |y - exact| in units of the last place of a float of exact's size. */
@@ -152,6 +152,11 @@ static void every_float_of_silu(void **state) {
     sweep_function(&functions[3]);
 }
 
+static void every_float_of_ex2(void **state) {
+    (void)state;
+    sweep_function(&functions[4]);
+}
+
 /* 2^20 consecutive floats around x. */
 static void turn(const function *f, float middle) {
     float before = NAN;
@@ -167,17 +172,18 @@ static void turn(const function *f, float middle) {
     }
 }
 
-/* Where a formula turns: the halves and limits of exp2 and exp, the mantissa's edge of log, the dip of silu.
- */
+/* Where a formula turns: the halves and limits of exp2 and exp, the mantissa's edge of log, the dip of silu,
+ * parts of the table of ex2. */
 static void places_where_the_formula_turns(void **state) {
     (void)state;
-    static const float at[4][6] = {
+    static const float at[5][6] = {
         {0.5f, -0.5f, 127.5f, -125.5f, 0x1.fffffep6f, -126.0f},
         {0x1.62e43p-2f, -0x1.62e43p-2f, EXP_LOW, EXP_HIGH, 0x1.0a2b24p+0f, 64.0f},
         {1.0f, 0x1.6a09e6p-1f, 0x1.6a09e6p+0f, 0x1p-126f, 0x1p-140f, 0x1.fffffep127f},
         {-1.2784645f, 1.0f, -EXP_HIGH, -17.0f, 17.0f, -80.0f},
+        {0x1.02p+0f, -0x1.02p+0f, 0x1.fffffep6f, -126.0f, -0x1p-6f, 0x1p-23f},
     };
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < 5; i++)
         for (size_t j = 0; j < 6; j++) turn(&functions[i], at[i][j]);
 }
 
@@ -188,7 +194,7 @@ typedef struct edge {
 
 static void edges(void **state) {
     (void)state;
-    enum { EXP2, EXP, LOG, SILU };
+    enum { EXP2, EXP, LOG, SILU, EX2 };
     static const edge e[] = {
         {EXP2, 0x00000000, 0x3f800000}, {EXP2, 0x80000000, 0x3f800000}, {EXP2, 0x00000001, 0x3f800000},
         {EXP2, 0xc2fc0000, 0x00800000}, {EXP2, 0xc2fc0001, 0x00000000}, {EXP2, 0x43000000, 0x7f800000},
@@ -198,14 +204,20 @@ static void edges(void **state) {
         {LOG, 0x3f800000, 0x00000000},  {LOG, 0x00000000, 0xff800000},  {LOG, 0x80000000, 0xff800000},
         {LOG, 0x7f800000, 0x7f800000},  {LOG, 0x80000001, 0x7fffffff},  {LOG, 0xff800000, 0x7fffffff},
         {LOG, 0xffc12345, 0x7fffffff},  {SILU, 0x00000000, 0x00000000}, {SILU, 0x80000000, 0x80000000},
-        {SILU, 0x7f800000, 0x7f800000}, {SILU, 0xc2b20000, 0x80000000},
+        {SILU, 0x7f800000, 0x7f800000}, {SILU, 0xc2b20000, 0x80000000}, {EX2, 0x00000000, 0x3f800000},
+        {EX2, 0x80000000, 0x3f800000},  {EX2, 0x807fffff, 0x3f800000},  {EX2, 0x00000001, 0x3f800000},
+        {EX2, 0xc2fc0000, 0x00800000},  {EX2, 0xc2fc0001, 0x00000000},  {EX2, 0x43000000, 0x7f800000},
+        {EX2, 0x42ffffff, 0x7f7fffa8},  {EX2, 0x7f800000, 0x7f800000},  {EX2, 0xff800000, 0x00000000},
+        {EX2, 0xffc00001, 0x7fffffff},  {EX2, 0x7f800001, 0x7fffffff},  {EX2, 0x33ffffff, 0x3f800000},
+        {EX2, 0xb3ffffff, 0x3f800000},  {EX2, 0xb4000000, 0x3f7ffffe},
     };
     for (size_t i = 0; i < sizeof e / sizeof *e; i++) {
         uint32_t y = iv_bits(functions[e[i].function].f(iv_float(e[i].x)));
         if (y != e[i].y) fail_msg("%s(%08x): wanted %08x, got %08x", functions[e[i].function].name, e[i].x, e[i].y, y);
     }
     assert_true(isnan(v_silu(-INFINITY)) && isnan(v_silu(NAN)));
-    for (int n = -126; n < 128; n++) assert_true(v_exp2((float)n) == ldexpf(1.0f, n)); /* exact at integers */
+    for (int n = -126; n < 128; n++) /* exact at integers */
+        assert_true(v_exp2((float)n) == ldexpf(1.0f, n) && iv_ex2((float)n) == ldexpf(1.0f, n));
 }
 
 /* The bound must be able to fail: a coefficient off by one unit in 2^16 is seen. */
@@ -225,6 +237,7 @@ int main(void) {
         cmocka_unit_test(every_float_of_exp),
         cmocka_unit_test(every_float_of_log),
         cmocka_unit_test(every_float_of_silu),
+        cmocka_unit_test(every_float_of_ex2),
         cmocka_unit_test(places_where_the_formula_turns),
         cmocka_unit_test(edges),
         cmocka_unit_test(control_a_wrong_coefficient_is_seen),

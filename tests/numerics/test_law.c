@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/matrix.h"
 #include "numerics/attention.h"
+#include "numerics/ex2.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 #include "numerics/vec_scalar.h"
@@ -97,6 +98,7 @@ static void run_elementary(const json_t *c) {
         y[i] = strcmp(op, "exp2") == 0  ? v_exp2(x[i])
                : strcmp(op, "exp") == 0 ? v_exp(x[i])
                : strcmp(op, "log") == 0 ? v_log(x[i])
+               : strcmp(op, "ex2") == 0 ? iv_ex2(x[i])
                                         : v_silu(x[i]);
     }
     compare(c, y, n);
@@ -105,8 +107,8 @@ static void run_elementary(const json_t *c) {
 static void elementary_functions(void **state) {
     (void)state;
     json_t *root, *cases = cases_open(&root);
-    static const char *const ops[] = {"exp2", "exp", "log", "silu"};
-    for (size_t i = 0; i < 4; i++) assert_int_equal(count_op(cases, ops[i], run_elementary), 1);
+    static const char *const ops[] = {"exp2", "exp", "log", "silu", "ex2"};
+    for (size_t i = 0; i < 5; i++) assert_int_equal(count_op(cases, ops[i], run_elementary), 1);
     json_decref(root);
 }
 

@@ -1,4 +1,5 @@
 /* rows.inc.h: the row ops in the vector vocabulary. Before including it: a vec_*.h and ROWS_NAME. */
+#include "kernels/cpu/ex2.inc.h"
 #include "kernels/cpu/rows.h"
 #include "numerics/attention.h"
 #include "numerics/elementary.h"
@@ -107,22 +108,23 @@ static void sum_exp(const float *x, size_t n, float *max, float *sum) {
     *sum = fold(lanes);
 }
 
-static void softmax_block(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
-                          float *alpha, iv_dtype type, void *weights) {
-    float s[IV_ATTENTION_BLOCK], a[V_LANES];
-    vf top = v_set(*max);
-    for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) v_store(s + i, v_mul(v_load(score + i), v_set(scale_log2e)));
+static inline vf attention_exp2(iv_arithmetic arithmetic, vf x) { return arithmetic == IV_TC16 ? v_ex2(x) : v_exp2(x); }
+
+static void softmax_block(iv_arithmetic arithmetic, const float *score, int first, int last, float scale_log2e,
+                          float *max, float *lanes, float *alpha, iv_dtype type, void *weights) {
+    float s[IV_ATTENTION_BLOCK], a[V_LANES], m = -__builtin_inff();
+    vf top = v_set(m);
+    memcpy(s, score, sizeof s);
     for (int i = 0; i < first; i++) s[i] = -__builtin_inff();
     for (int i = last + 1; i < IV_ATTENTION_BLOCK; i++) s[i] = -__builtin_inff();
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) top = v_max(v_load(s + i), top);
     v_store(a, top);
-    float m = a[0];
-    for (int i = 1; i < V_LANES; i++) m = a[i] > m ? a[i] : m;
-    m = m + 0.0f;
-    v_store(a, v_exp2(v_set(*max - m)));
+    for (int i = 0; i < V_LANES; i++) m = a[i] > m ? a[i] : m;
+    m = iv_attention_next_max(*max, m * scale_log2e);
+    v_store(a, attention_exp2(arithmetic, v_set(*max - m)));
     *alpha = a[0];
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
-        vf p = v_exp2(v_sub(v_load(s + i), v_set(m)));
+        vf p = attention_exp2(arithmetic, v_fma(v_load(s + i), v_set(scale_log2e), v_set(-m)));
         v_store(s + i, p);
         store_some(type, weights, (size_t)i, p, V_LANES);
     }

@@ -38,18 +38,18 @@ static void swiglu(const float *gate, const float *up, size_t n, iv_dtype type, 
     }
 }
 
-static void softmax_block(const float *score, int first, int last, float scale_log2e, float *max, float *lanes,
-                          float *alpha, iv_dtype type, void *weights) {
-    float s[IV_ATTENTION_BLOCK], m = *max;
+static void softmax_block(iv_arithmetic arithmetic, const float *score, int first, int last, float scale_log2e,
+                          float *max, float *lanes, float *alpha, iv_dtype type, void *weights) {
+    float s[IV_ATTENTION_BLOCK], largest = -INFINITY;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {
-        s[i] = i >= first && i <= last ? score[i] * scale_log2e : -INFINITY;
-        m = s[i] > m ? s[i] : m;
+        s[i] = i >= first && i <= last ? score[i] : -INFINITY;
+        largest = s[i] > largest ? s[i] : largest;
     }
-    m = m + 0.0f;
-    *alpha = v_exp2(*max - m);
+    float m = iv_attention_next_max(*max, largest * scale_log2e);
+    *alpha = iv_attention_exp2(arithmetic, *max - m);
     for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * *alpha;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {
-        float p = v_exp2(s[i] - m);
+        float p = iv_attention_exp2(arithmetic, iv_fma(s[i], scale_log2e, -m));
         lanes[i % IV_ATTENTION_LANES] += p;
         put(type, weights, (size_t)i, p);
     }

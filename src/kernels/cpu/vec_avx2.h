@@ -52,6 +52,22 @@ static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b where ei
 static inline vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
 static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_truncate(vf a) { return _mm256_cvttps_epi32(a); }
+static inline vi vi_mul(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
+static inline vi vi_madd16(vi a, vi b) { return _mm256_madd_epi16(a, b); }   /* a sum of two signed products */
+static inline vi vi_mulhi16(vi a, vi b) { return _mm256_mulhi_epu16(a, b); } /* two products, each >> 16 */
+#define vi_shl(a, n) _mm256_slli_epi32(a, n)                                 /* n is a constant */
+#define vi_shr(a, n) _mm256_srli_epi32(a, n)
+/* The i-th of 64 pairs of words: eight loads of both, which are faster than two gathers. */
+static inline void vi_pair(const void *table, vi i, vi *first, vi *second) {
+    const double *p = (const double *)table;
+    __m128i low = _mm256_castsi256_si128(i), high = _mm256_extracti128_si256(i, 1);
+#define PAIR(half, n) _mm_loadl_epi64((const __m128i *)(const void *)(p + (unsigned)_mm_extract_epi32(half, n)))
+    __m128i a = _mm_unpacklo_epi32(PAIR(low, 0), PAIR(low, 1)), b = _mm_unpacklo_epi32(PAIR(low, 2), PAIR(low, 3));
+    __m128i c = _mm_unpacklo_epi32(PAIR(high, 0), PAIR(high, 1)), d = _mm_unpacklo_epi32(PAIR(high, 2), PAIR(high, 3));
+#undef PAIR
+    *first = _mm256_setr_m128i(_mm_unpacklo_epi64(a, b), _mm_unpacklo_epi64(c, d));
+    *second = _mm256_setr_m128i(_mm_unpackhi_epi64(a, b), _mm_unpackhi_epi64(c, d));
+}
 static inline bool vi_any_negative(vi a) { return _mm256_movemask_ps(v_float(a)) != 0; }
 static inline bool v_any(vm m) { return _mm256_movemask_ps(m) != 0; }
 

@@ -53,6 +53,27 @@ static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b where ei
 static inline vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_truncate(vf a) { return _mm512_cvttps_epi32(a); }
+static inline vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+static inline vi vi_madd16(vi a, vi b) { return _mm512_madd_epi16(a, b); }   /* a sum of two signed products */
+static inline vi vi_mulhi16(vi a, vi b) { return _mm512_mulhi_epu16(a, b); } /* two products, each >> 16 */
+#define vi_shl(a, n) _mm512_slli_epi32(a, n)                                 /* n is a constant */
+#define vi_shr(a, n) _mm512_srli_epi32(a, n)
+/* The i-th of 64 pairs of words, i < 64: permutations of all of them, which are faster than 32 loads. */
+static inline void vi_pair(const void *table, vi i, vi *first, vi *second) {
+    const int *p = (const int *)table;
+    const vi even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const vi odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    vi a[4], b[4];
+    for (int k = 0; k < 4; k++) {
+        vi x = _mm512_loadu_si512(p + 32 * k), y = _mm512_loadu_si512(p + 32 * k + 16);
+        a[k] = _mm512_permutex2var_epi32(x, even, y), b[k] = _mm512_permutex2var_epi32(x, odd, y);
+    }
+    __mmask16 upper = _mm512_test_epi32_mask(i, _mm512_set1_epi32(32));
+    *first = _mm512_mask_blend_epi32(upper, _mm512_permutex2var_epi32(a[0], i, a[1]),
+                                     _mm512_permutex2var_epi32(a[2], i, a[3]));
+    *second = _mm512_mask_blend_epi32(upper, _mm512_permutex2var_epi32(b[0], i, b[1]),
+                                      _mm512_permutex2var_epi32(b[2], i, b[3]));
+}
 static inline bool vi_any_negative(vi a) { return _mm512_movepi32_mask(a) != 0; }
 static inline bool v_any(vm m) { return m != 0; }
 

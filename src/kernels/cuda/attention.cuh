@@ -108,17 +108,17 @@ IV_DEVICE bool iv_attention_sees(int position, int64_t window, int first, int co
     return position >= first && iv_attention_low(position, window) < first + count;
 }
 
-/* exp2 of the law for x that is not above 0, or NaN. */
-IV_DEVICE float iv_attention_weight(float x) {
-    float t = v_add(x, 0x1.8p23f), f = v_sub(x, v_sub(t, 0x1.8p23f)), w = 0x1.5ec86ap-10f;
-    w = __fmaf_rn(w, f, 0x1.3cbf6p-7f);
-    w = __fmaf_rn(w, f, 0x1.c6afeep-5f);
-    w = __fmaf_rn(w, f, 0x1.ebfa4cp-3f);
-    w = __fmaf_rn(w, f, 0x1.62e43p-1f);
-    w = __fmaf_rn(w, f, 1.0f);
-    w = __uint_as_float(__float_as_uint(w) + (__float_as_uint(t) << 23)); /* 0x4b400000 << 23 is 0 */
-    w = x < -126.0f ? 0.0f : w;
-    return x == x ? w : __uint_as_float(IV_NAN_F32_BITS);
+/* Attention's base-2 exponential (law, section 7): of tensor cores and of fma32. */
+template <bool TC16> IV_DEVICE float iv_attention_exp2(float x) {
+    if constexpr (TC16)
+        return v_ex2(x);
+    else
+        return v_exp2(x);
+}
+
+/* As iv_attention_next_max. */
+IV_DEVICE float iv_next_max(float last, float block) {
+    return block > __fadd_rn(last, IV_ATTENTION_SLACK) ? block : last;
 }
 
 /* ---- merging ---------------------------------------------------------------------------------------------------- */
@@ -128,9 +128,10 @@ typedef struct iv_attention_join {
     float keep, add;
 } iv_attention_join;
 
-IV_DEVICE iv_attention_join iv_attention_merge(float *total_max, float split_max) {
+template <bool TC16> IV_DEVICE iv_attention_join iv_attention_merge(float *total_max, float split_max) {
     float m = iv_max(*total_max, split_max);
-    iv_attention_join j = {v_exp2(v_sub(*total_max, m)), v_exp2(v_sub(split_max, m))};
+    iv_attention_join j = {iv_attention_exp2<TC16>(v_sub(*total_max, m)),
+                           iv_attention_exp2<TC16>(v_sub(split_max, m))};
     *total_max = m;
     return j;
 }

@@ -1,7 +1,7 @@
 /* attention_decode_sm90a.cu: attention of a few rows over long contexts: tiles of at most 16 packed rows, one CTA a
  * multiprocessor. A producer warp streams blocks of keys and values through a ring in shared memory; eight warps take a
  * split at a time: its four blocks' dot products side by side, then the running maxima, then each warp a share of
- * head_dim for the chain over the values, and a share of the (row, lane) sums. */
+ * head_dim for the chain over the values, and all of them the rows' sums. */
 #include "kernels/cuda/attention_hopper.cuh"
 
 enum {
@@ -12,8 +12,7 @@ enum {
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
-    P_STRIDE = IV_ATTENTION_SPLIT + 4, /* floats: no bank conflicts */
-    W_STRIDE = IV_ATTENTION_SPLIT + 8,
+    W_STRIDE = IV_ATTENTION_SPLIT + 8, /* no bank conflicts */
     JOIN_SLOTS = 128 /* states merged at a time */
 };
 
@@ -24,10 +23,7 @@ typedef struct shared_state {
     float split_max[ROWS], total_sum[ROWS];
     int flag;
     union alignas(16) {
-        struct {
-            float p[ROWS * P_STRIDE];
-            uint16_t w[ROWS * W_STRIDE];
-        };
+        uint16_t w[ROWS * W_STRIDE];
         struct { /* of a row and a state: how it joins, before that its maximum; its sum */
             iv_attention_join join[ROWS][JOIN_SLOTS];
             float sum[ROWS][JOIN_SLOTS];
@@ -193,7 +189,7 @@ IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const i
         m = lane ? iv_max(max[h], before) : max[h];
         for (int i = begin; i < end; i++) {
             bool seen = part_seen(p, r, share.split, position, from + i);
-            iv_attention_join j = iv_attention_merge(&m, seen ? s->join[row][i].keep : -INFINITY);
+            iv_attention_join j = iv_attention_merge<true>(&m, seen ? s->join[row][i].keep : -INFINITY);
             s->join[row][i] = seen ? j : iv_attention_join{1.0f, -0.0f};
         }
         max[h] = iv_max(max[h], all);
@@ -344,12 +340,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     uint32_t q[z::STEPS][4];
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
     bool tall;           /* there are rows from 8 on */
-    int sum_row, sum_lane, sum_low, sum_high;
-    float total[z::TILES][4], total_max[2];
-    float sums_max, sums_total; /* of sum_row */
-    bool started[2], sums_started;
+    float total[z::TILES][4], total_max[2], total_sum[2];
+    bool started[2];
     /* of a split */
-    float out[z::TILES][4], sum;
+    float out[z::TILES][4], sum[4]; /* row g's sum twice, row g + 8's twice */
 
     __device__ __forceinline__ void begin(const iv_attention_run &r) {
         size_t from[2];
@@ -363,10 +357,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
         low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
         tall = r.tile.tokens * r.width > 8;
-        sum_row = warp * 2 + lane / 8 % 2, sum_lane = lane % 8;
-        sum_high = position_of(r, sum_row), sum_low = iv_attention_low(sum_high, p.window);
-        started[0] = started[1] = sums_started = false;
-        total_max[0] = total_max[1] = sums_max = -INFINITY, sums_total = 0.0f;
+        started[0] = started[1] = false;
+        total_max[0] = total_max[1] = -INFINITY, total_sum[0] = total_sum[1] = 0.0f;
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
@@ -395,13 +387,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
 
-    /* Scales, hides, and leaves each row's maximum of the warp's half block. */
-    __device__ __forceinline__ void scale(float (&x)[4][4], int b, bool masked) {
+    /* Hides, and leaves each row's maximum of the warp's half block, scaled: the larger of two products is the product of
+     * the larger. */
+    __device__ __forceinline__ void hide(float (&x)[4][4], int b, bool masked) {
         float m[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) x[i][j] = __fmul_rn(x[i][j], p.scale);
         if (masked) {
             int key = b * BLOCK + warp % 2 * 32 + 2 * t;
 #pragma unroll
@@ -421,7 +410,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             m[0] = fmaxf(m[0], __shfl_xor_sync(~0u, m[0], i));
             m[1] = fmaxf(m[1], __shfl_xor_sync(~0u, m[1], i));
         }
-        if (t == 0) s->block_max[warp][g] = m[0], s->block_max[warp][g + 8] = m[1];
+        if (t == 0)
+            s->block_max[warp][g] = __fmul_rn(m[0], p.scale), s->block_max[warp][g + 8] = __fmul_rn(m[1], p.scale);
     }
 
     /* For rows g + 8 h: the running maxima, alpha, and the weights of the warp's half block. */
@@ -431,29 +421,26 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             before = i == warp / 2 ? m : before;
-            m = fmaxf(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
-            m = __fadd_rn(m, 0.0f);
+            m = iv_next_max(m, fmaxf(s->block_max[2 * i][row], s->block_max[2 * i + 1][row]));
             now = i == warp / 2 ? m : now;
         }
         if (warp == 0 && t == 0) s->split_max[row] = m;
         if (!here) return;
         bool see = sees(H, b);
-        float alpha = v_exp2(v_sub(before, now));
+        float alpha = v_ex2(v_sub(before, now));
         alpha = see ? alpha : 1.0f;
         if (warp % 2 == 0 && t == 0) s->alpha[warp / 2][row] = alpha;
-        float *to = &s->p[row * P_STRIDE + warp * 32 + 2 * t];
         uint16_t *rounded = &s->w[row * W_STRIDE + warp * 32 + 2 * t];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float w0 = iv_attention_weight(v_sub(x[i][2 * H], now)),
-                  w1 = iv_attention_weight(v_sub(x[i][2 * H + 1], now));
+            float w0 = v_ex2(__fmaf_rn(x[i][2 * H], p.scale, -now)),
+                  w1 = v_ex2(__fmaf_rn(x[i][2 * H + 1], p.scale, -now));
             w0 = see ? w0 : 0.0f, w1 = see ? w1 : 0.0f;
-            *(float2 *)(to + i * 8) = make_float2(w0, w1);
             *(uint32_t *)(rounded + i * 8) = iv_pack16(TYPE, w0, w1);
         }
     }
 
-    /* out = the chain over one block's values. */
+    /* out = the chain over one block's values; the sum likewise, of a value that is one. */
     __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
         float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
         uint32_t weights =
@@ -472,26 +459,17 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
             for (int j = 0; j < 4; j++) out[i][j] = first ? 0.0f : __fmul_rn(out[i][j], alpha[j / 2]);
 #pragma unroll
-        for (int k = 0; k < BLOCK / 16; k++)
+        for (int j = 0; j < 4; j++) sum[j] = first ? 0.0f : __fmul_rn(sum[j], alpha[j / 2]);
+        const uint32_t ones = iv_pack16(TYPE, 1.0f, 1.0f);
+#pragma unroll
+        for (int k = 0; k < BLOCK / 16; k++) {
+            mma<TYPE>(sum, a[k], ones, ones);
             if constexpr (z::TILES == 2) {
                 mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
                 mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
             } else
                 mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
-    }
-
-    /* The lane sums of the split, folded. */
-    __device__ __forceinline__ void add_lanes(int first, int last) {
-        float l = 0.0f;
-        for (int i = first; i <= last; i++) {
-            const float *w = &s->p[sum_row * P_STRIDE + i * BLOCK + sum_lane];
-            l = __fmul_rn(l, s->alpha[i][sum_row]);
-#pragma unroll
-            for (int j = 0; j < BLOCK / 8; j++) l = __fadd_rn(l, w[j * 8]);
         }
-#pragma unroll
-        for (int i = 4; i; i /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, i));
-        sum = l;
     }
 
     __device__ __forceinline__ void one_split(const iv_attention_run &r, int split) {
@@ -505,7 +483,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             scores(x, ring + from.stage * z::STAGE);
             bool masked =
                 b * BLOCK + BLOCK - 1 > r.tile.position || iv_attention_low(last_position, p.window) > b * BLOCK;
-            scale(x, b, masked);
+            hide(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
         __syncwarp();
@@ -515,7 +493,6 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
         meet();
-        add_lanes(first - split * EACH, last - split * EACH); /* while values are on their way */
         for (int i = first; i <= last; i++) {
             iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
             values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
@@ -530,7 +507,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         bool saw = high[H] >= split * IV_ATTENTION_SPLIT && low[H] < (split + 1) * IV_ATTENTION_SPLIT;
         bool joins = started[H] && saw;
         float m = s->split_max[g + 8 * H], both = total_max[H];
-        iv_attention_join j = iv_attention_merge(&both, m);
+        iv_attention_join j = iv_attention_merge<true>(&both, m);
+        float joined_sum = iv_attention_joined(total_sum[H], sum[2 * H], j);
+        total_sum[H] = joins ? joined_sum : saw ? sum[2 * H] : total_sum[H];
         total_max[H] = joins ? both : saw ? m : total_max[H];
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
@@ -545,19 +524,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     __device__ __forceinline__ void join(int split) {
         join_rows<0>(split);
         if (tall) join_rows<1>(split);
-        bool saw = sum_high >= split * IV_ATTENTION_SPLIT && sum_low < (split + 1) * IV_ATTENTION_SPLIT;
-        bool joins = sums_started && saw;
-        float m = s->split_max[sum_row], both = sums_max;
-        iv_attention_join j = iv_attention_merge(&both, m);
-        float joined = iv_attention_joined(sums_total, sum, j);
-        sums_max = joins ? both : saw ? m : sums_max;
-        sums_total = joins ? joined : saw ? sum : sums_total;
-        sums_started |= saw;
     }
 
     /* A state into the scratch. */
-    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row, float m,
-                                          float l) {
+    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row,
+                                          float2 m, float2 l) {
         int rows = r.tile.tokens * r.width;
         float *to = p.partial + row * p.stride;
 #pragma unroll
@@ -567,18 +538,17 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 if (g + 8 * h < rows)
                     *(float2 *)(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t) =
                         make_float2(o[i][2 * h], o[i][2 * h + 1]);
-        if (lane < 16 && sum_lane == 0 && sum_row < rows)
-            *(float2 *)(to + sum_row * p.stride + p.stride - 2) = make_float2(m, l);
+        int mine = g + 8 * warp;
+        if (warp < 2 && t == 0 && mine < rows)
+            *(float2 *)(to + mine * p.stride + p.stride - 2) = warp ? make_float2(m.y, l.y) : make_float2(m.x, l.x);
     }
 
     __device__ __forceinline__ void write_out(const iv_attention_run &r) {
-        if (lane < 16 && sum_lane == 0) s->total_sum[sum_row] = sums_total;
-        meet();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             size_t to;
             if (!place(p, r, g + 8 * h, &to)) continue;
-            float l = s->total_sum[g + 8 * h];
+            float l = total_sum[h];
 #pragma unroll
             for (int i = 0; i < z::TILES; i++)
                 put<TYPE>(p, to + (warp * z::TILES + i) * 8 + 2 * t, total[i][2 * h], total[i][2 * h + 1], l);
@@ -602,13 +572,15 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             if (r.begin == 0)
                 join(r.first_split + i);
             else
-                leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows, s->split_max[sum_row], sum);
+                leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows,
+                      make_float2(s->split_max[g], s->split_max[g + 8]), make_float2(sum[0], sum[2]));
         }
         if (r.begin == 0 && r.end == r.splits) {
             write_out(r);
             return false;
         }
-        if (r.begin == 0) leave(r, total, share.partial, sums_max, sums_total);
+        if (r.begin == 0) leave(r, total, share.partial, make_float2(total_max[0], total_max[1]),
+                                    make_float2(total_sum[0], total_sum[1]));
         meet();
         return true;
     }

@@ -9,10 +9,10 @@ enum { ROWS = 8, THREADS = 128, BLOCK = IV_ATTENTION_BLOCK, CHUNK = 32 };
 typedef struct state {  /* shared memory */
     float *q;           /* [ROWS][padded] widened; in tc16 as it came, 16 bits each */
     float *keys;        /* [BLOCK][CHUNK + 1] widened (fma32) */
-    float *score;       /* [ROWS][BLOCK]: dot products, then weights before rounding */
+    float *score;       /* [ROWS][BLOCK]: dot products */
     void *weights;      /* [ROWS][BLOCK] rounded; fma32: widened again */
     float *out, *total; /* [ROWS][head_dim] */
-    float *alpha;       /* [ROWS] */
+    float *alpha, *sum; /* [ROWS]; tc16's sums of weights */
     iv_attention_join *join;
     int *flag;
 } state;
@@ -33,7 +33,7 @@ template <iv_dtype TYPE> IV_DEVICE void store(void *p, size_t i, float x) {
 
 static size_t shared_floats(size_t head_dim) {
     size_t padded = iv_padded_k(head_dim);
-    return ROWS * padded + BLOCK * (CHUNK + 1) + 2 * ROWS * BLOCK + 2 * ROWS * head_dim + 4 * ROWS + 4;
+    return ROWS * padded + BLOCK * (CHUNK + 1) + 2 * ROWS * BLOCK + 2 * ROWS * head_dim + 5 * ROWS + 4;
 }
 
 IV_DEVICE state carve(float *base, int head_dim) {
@@ -46,6 +46,7 @@ IV_DEVICE state carve(float *base, int head_dim) {
     s.out = base, base += ROWS * head_dim;
     s.total = base, base += ROWS * head_dim;
     s.alpha = base, base += ROWS;
+    s.sum = base, base += ROWS;
     s.join = (iv_attention_join *)base, base += 2 * ROWS;
     s.flag = (int *)base;
     return s;
@@ -88,6 +89,21 @@ template <iv_dtype TYPE> IV_DEVICE void scores_tc16(const state &s, const void *
         }
         s.score[g * BLOCK + tile * 8 + 2 * t] = d[0], s.score[g * BLOCK + tile * 8 + 2 * t + 1] = d[1];
     }
+}
+
+/* The sum as the output of a value that is one; by one warp. */
+template <iv_dtype TYPE> IV_DEVICE void sums_tc16(const state &s) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint16_t *w = (const uint16_t *)s.weights;
+    float x = __fmul_rn(s.sum[g], s.alpha[g]), d[4] = {x, x, 0.0f, 0.0f};
+    uint32_t one = iv_round16(TYPE, 1.0f), b[2] = {one << 16 | one, one << 16 | one};
+    for (int i = 0; i < BLOCK; i += 16) {
+        int low = i + 2 * t;
+        uint32_t a[4] = {pair(w + g * BLOCK, low, 1, BLOCK), 0, pair(w + g * BLOCK, low + 8, 1, BLOCK), 0};
+        mma<TYPE>(d, a, b);
+    }
+    __syncwarp();
+    if (t == 0) s.sum[g] = d[0];
 }
 
 template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *values, int dim) {
@@ -162,7 +178,7 @@ template <iv_dtype TYPE> IV_DEVICE void values_fma32(const state &s, const void 
 typedef struct row_state {
     int row, part, position;
     bool here, started;
-    float max, lane, sum; /* of the split at work; `lane` of the thread's lane, part < 8 */
+    float max, lane, sum; /* of the split at work; `lane` of the thread's lane, part < 8, in fma32 */
     float total_max, total_sum;
 } row_state;
 
@@ -180,27 +196,26 @@ IV_DEVICE void load_queries(const iv_attention_params &p, const iv_attention_run
     }
 }
 
-/* Steps 1 to 5 of the law for one block, from the dot products in score. */
+/* Steps 1 to 4 of the law for one block, and fma32's sums, from the dot products in score. */
 template <bool TC16, iv_dtype TYPE>
 IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &t, int first_key) {
     int low = iv_attention_low(t.position, p.window) - first_key, high = t.position - first_key;
     bool sees = t.here && high >= 0 && low < BLOCK;
-    float *score = s.score + t.row * BLOCK, x[4], m = t.max;
+    float *score = s.score + t.row * BLOCK, x[4], m = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int j = t.part + 16 * i;
-        x[i] = j >= low && j <= high ? __fmul_rn(score[j], p.scale) : -INFINITY;
+        x[i] = j >= low && j <= high ? score[j] : -INFINITY;
         m = iv_max(m, x[i]);
     }
 #pragma unroll
     for (int i = 8; i; i /= 2) m = iv_max(m, __shfl_xor_sync(~0u, m, i));
-    m = __fadd_rn(m, 0.0f);
-    float alpha = sees ? v_exp2(v_sub(t.max, m)) : 1.0f;
+    m = iv_next_max(t.max, __fmul_rn(m, p.scale));
+    float alpha = sees ? iv_attention_exp2<TC16>(v_sub(t.max, m)) : 1.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int j = t.part + 16 * i;
-        float w = sees ? v_exp2(v_sub(x[i], m)) : 0.0f;
-        score[j] = w;
+        float w = sees ? iv_attention_exp2<TC16>(__fmaf_rn(x[i], p.scale, -m)) : 0.0f;
         if constexpr (TC16)
             ((uint16_t *)s.weights)[t.row * BLOCK + j] = iv_round16(TYPE, w);
         else if constexpr (TYPE == IV_F32)
@@ -211,9 +226,11 @@ IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &
     if (t.part == 0) s.alpha[t.row] = alpha;
     __syncwarp();
     if (!sees) return;
-    t.lane = __fmul_rn(t.lane, alpha);
-    for (int j = t.part % 8; j < BLOCK; j += 8) t.lane = __fadd_rn(t.lane, score[j]);
     t.max = m;
+    if (TC16) return;
+    const float *weight = (const float *)s.weights + t.row * BLOCK;
+    t.lane = __fmul_rn(t.lane, alpha);
+    for (int j = t.part % 8; j < BLOCK; j += 8) t.lane = __fadd_rn(t.lane, weight[j]);
 }
 
 IV_DEVICE float lanes_sum(float lane) {
@@ -224,12 +241,12 @@ IV_DEVICE float lanes_sum(float lane) {
 
 /* total = total joined with split, or the split where there is no total; nothing where the row saw none of it. SCRATCH:
  * others wrote it. */
-template <bool SCRATCH>
+template <bool TC16, bool SCRATCH>
 IV_DEVICE void join_rows(const state &s, row_state &t, bool seen, float max, float sum, const float *split,
                          size_t stride, int dim) {
     iv_attention_join j = {1.0f, -1.0f}; /* nothing joins */
     if (seen && t.started) {
-        j = iv_attention_merge(&t.total_max, max);
+        j = iv_attention_merge<TC16>(&t.total_max, max);
         t.total_sum = iv_attention_joined(t.total_sum, sum, j);
     } else if (seen) {
         j.keep = -1.0f; /* the split itself */
@@ -255,6 +272,7 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
     int dim = p.head_dim;
     size_t element = TYPE == IV_F32 ? 4 : 2, half = (size_t)BLOCK * dim * element;
     for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) s.out[i] = 0.0f;
+    if (threadIdx.x < ROWS) s.sum[threadIdx.x] = 0.0f;
     t.max = -INFINITY, t.lane = 0.0f;
     int each = IV_ATTENTION_BLOCKS_PER_SPLIT;
     for (int b = max(split * each, r.tile.first_block); b <= min(split * each + each - 1, r.tile.last_block); b++) {
@@ -266,13 +284,15 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
         __syncthreads();
         softmax<TC16, TYPE>(p, s, t, b * BLOCK);
         __syncthreads();
-        if constexpr (TC16)
+        if constexpr (TC16) {
             values_tc16<TYPE>(s, page + half, dim);
-        else
+            if (threadIdx.x / 32 == THREADS / 32 - 1) sums_tc16<TYPE>(s);
+        } else
             values_fma32<TYPE>(s, page + half, dim);
         __syncthreads();
     }
-    t.sum = lanes_sum(t.lane);
+    t.sum = TC16 ? s.sum[t.row] : lanes_sum(t.lane);
+    __syncthreads(); /* all have read s.sum */
 }
 
 /* The state of packed rows into the scratch, from packed row `at` on. */
@@ -286,6 +306,7 @@ IV_DEVICE void leave(const iv_attention_params &p, const float *out, const row_s
     }
 }
 
+template <bool TC16>
 IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t,
                            const iv_attention_share &share, int rows) {
     t.started = false;
@@ -296,7 +317,7 @@ IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run 
             t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
         const float *end = from + t.row * p.stride + p.stride - 2;
         float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
-        join_rows<true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
+        join_rows<TC16, true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
     }
 }
 
@@ -335,14 +356,14 @@ IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, 
         run_split<TC16, TYPE>(p, r, s, t, split);
         bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, IV_ATTENTION_SPLIT);
         if (r.begin == 0)
-            join_rows<false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
+            join_rows<TC16, false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
         else
             leave(p, s.out, t, share.partial + (size_t)(i - share.split + 1) * rows, rows, t.max, t.sum);
     }
     if (!whole) {
         if (r.begin == 0) leave(p, s.total, t, share.partial, rows, t.total_max, t.total_sum);
         if (!iv_attention_arrive(p, r.share, share.parts, s.flag, THREADS, threadIdx.x == 0)) return;
-        merge_parts(p, r, s, t, share, rows);
+        merge_parts<TC16>(p, r, s, t, share, rows);
     }
     write_out<TYPE>(p, r, s, t);
 }

@@ -13,7 +13,8 @@ enum {
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     STAGES_MAX = 6,
-    QUERY_CHUNK_BYTES = ROWS * 128
+    QUERY_CHUNK_BYTES = ROWS * 128,
+    ONES_BYTES = 1024 /* an operand of eight columns that are one in each of a block's keys */
 };
 
 typedef struct shared_state {
@@ -29,11 +30,12 @@ template <int DIM> struct sizes {
     static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2; /* tiles at hand */
     static constexpr int K_STAGES = TOTAL_SHARED ? 2 : 6, V_STAGES = TOTAL_SHARED ? 3 : 6;
     static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
-    static constexpr int SHARED = 1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + TOTAL + sizeof(shared_state);
+    static constexpr int SHARED =
+        1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + ONES_BYTES + TOTAL + sizeof(shared_state);
 };
 
 typedef struct places { /* in shared memory */
-    uint32_t q, k, v;
+    uint32_t q, k, v, ones;
     float4 *total; /* this thread's fours, 128 * GROUPS apart */
     shared_state *s;
 } places;
@@ -121,20 +123,6 @@ template <int DIM> struct producer {
 /* ---- the consumers ------------------------------------------------------------------------------------------------
  */
 
-/* exp2(-y) of the law for y in [0, 126], and +0 for 127: with y = n + a fraction, 2^(2 - fraction) by the law's
- * polynomial times 4 (its roundings are the same), and an exponent less by 2 + n. */
-#define WEIGHT_MAGIC (0x1.8p23f + 2.0f)
-#define WEIGHT_NEAR 0x4b40003fu /* what is no more than this, of the bits of sums together, is all of y below 62 */
-IV_DEVICE float near_weight(float y, float sum) {
-    float f = v_sub(v_sub(sum, WEIGHT_MAGIC), y), w = 4 * 0x1.5ec86ap-10f;
-    w = __fmaf_rn(w, f, 4 * 0x1.3cbf6p-7f);
-    w = __fmaf_rn(w, f, 4 * 0x1.c6afeep-5f);
-    w = __fmaf_rn(w, f, 4 * 0x1.ebfa4cp-3f);
-    w = __fmaf_rn(w, f, 4 * 0x1.62e43p-1f);
-    w = __fmaf_rn(w, f, 4 * 1.0f);
-    return __uint_as_float(__float_as_uint(w) - (__float_as_uint(sum) << 23));
-}
-
 /* Of an operand in rows of 128 swizzled bytes, given its low word. */
 IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32 | low; }
 IV_DEVICE uint32_t keys_word(uint32_t address) { return (address >> 4) + (1 << 16); }
@@ -150,7 +138,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     float score[32], out[OUT], total[z::TOTAL_SHARED ? 1 : OUT];
     uint32_t weights[4][4];
     int low[2], high[2]; /* the keys that rows g and g + 8 see */
-    float max[2], lanes[2][2];
+    float max[2], sum[4]; /* row g's sum twice, row g + 8's twice */
     float total_max[2], total_sum[2];
 
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
@@ -166,13 +154,16 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         iv_wgmma_commit();
     }
 
-    /* out (or nothing, at a split's start) + weights V, under way. */
+    /* out (or nothing, at a split's start) + weights V, and the sum likewise with ones, under way. */
     __device__ __forceinline__ void ask_values(uint32_t v, bool fresh) {
         asm volatile("" : "+r"(v));
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BLOCK / 16; i++)
             iv_wgmma_a<TYPE, true>(out, weights[i], descriptor(v + i * 128), i > 0 || !fresh);
+#pragma unroll
+        for (int i = 0; i < BLOCK / 16; i++)
+            iv_wgmma_a<TYPE, false>(sum, weights[i], descriptor(keys_word(at.ones)), i > 0 || !fresh);
         iv_wgmma_commit();
     }
 
@@ -180,12 +171,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(iv_shared(empty));
     }
 
-    /* Steps 1 to 5 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
+    /* Steps 1 to 4 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
      * of the block stays as it is. Not MASKED: every row sees every key. */
     template <bool MASKED> __device__ __forceinline__ void weigh_block(int b, float (&alpha)[2]) {
         bool see[2] = {true, true};
-#pragma unroll
-        for (int i = 0; i < 32; i++) score[i] = __fmul_rn(score[i], p.scale);
         if (MASKED) {
             int key = b * BLOCK + 2 * t;
 #pragma unroll
@@ -196,54 +185,28 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float high_of[4], m[2]; /* of a row's even and odd keys; a NaN is passed over */
+        float high_of[4]; /* of a row's even and odd keys; a NaN is passed over */
 #pragma unroll
         for (int i = 0; i < 4; i++) high_of[i] = score[i];
 #pragma unroll
         for (int i = 4; i < 32; i++) high_of[i % 4] = fmaxf(high_of[i % 4], score[i]);
+        float less[2]; /* the maximum, negative */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            m[h] = fmaxf(max[h], fmaxf(high_of[2 * h], high_of[2 * h + 1]));
-            m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 1));
-            m[h] = fmaxf(m[h], __shfl_xor_sync(~0u, m[h], 2));
-            m[h] = __fadd_rn(m[h], 0.0f);
-        }
-        float mine =
-            iv_attention_weight(t % 2 ? v_sub(max[1], m[1]) : v_sub(max[0], m[0])); /* each thread one row's alpha */
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            alpha[h] = __shfl_sync(~0u, mine, h, 2);
-            alpha[h] = see[h] ? alpha[h] : 1.0f;
-            max[h] = m[h];
-            m[h] = see[h] ? m[h] : 0.0f; /* -inf less 0, not less -inf */
-            lanes[h][0] = __fmul_rn(lanes[h][0], alpha[h]), lanes[h][1] = __fmul_rn(lanes[h][1], alpha[h]);
-        }
-        weigh_some<0>(m), weigh_some<1>(m), weigh_some<2>(m), weigh_some<3>(m);
-    }
-
-    /* The weights of a thread's K-th eight scores, and their sums. */
-    template <int K> __device__ __forceinline__ void weigh_some(const float (&m)[2]) {
-        float sum[8];
-        uint32_t bits = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float &y = score[8 * K + i];
-            y = v_sub(m[i / 2 % 2], y);
-            sum[i] = v_add(y, WEIGHT_MAGIC), bits |= __float_as_uint(sum[i]);
-        }
-        if (__any_sync(~0u, bits > WEIGHT_NEAR)) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float &y = score[8 * K + i];
-                if (y != y) lanes[i / 2 % 2][0] = __uint_as_float(IV_NAN_F32_BITS); /* and so is the row */
-                y = y > 126.0f ? 127.0f : y;
-                sum[i] = v_add(y, WEIGHT_MAGIC);
+            float m = fmaxf(high_of[2 * h], high_of[2 * h + 1]);
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            m = iv_next_max(max[h], __fmul_rn(m, p.scale));
+            alpha[h] = v_ex2(v_sub(max[h], m));
+            max[h] = m;
+            if (MASKED) {
+                alpha[h] = see[h] ? alpha[h] : 1.0f;
+                m = see[h] ? m : 0.0f; /* -inf less 0, not less -inf */
             }
+            less[h] = -m;
         }
 #pragma unroll
-        for (int i = 0; i < 8; i++) score[8 * K + i] = near_weight(score[8 * K + i], sum[i]);
-#pragma unroll
-        for (int i = 0; i < 8; i++) lanes[i / 2 % 2][i % 2] = __fadd_rn(lanes[i / 2 % 2][i % 2], score[8 * K + i]);
+        for (int i = 0; i < 32; i++) score[i] = v_ex2(__fmaf_rn(score[i], p.scale, less[i / 2 % 2]));
     }
 
     __device__ __forceinline__ void round_weights(void) {
@@ -253,44 +216,19 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             for (int j = 0; j < 4; j++) weights[i][j] = iv_pack16(TYPE, score[8 * i + 2 * j], score[8 * i + 2 * j + 1]);
     }
 
-    /* What a split's end leaves, and the start of the next. */
-    typedef struct split_end {
-        float max[2], sum[2];
-    } split_end;
-
-    __device__ __forceinline__ split_end end_split(void) {
-        split_end e;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float l[2];
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                l[c] = __fadd_rn(lanes[h][c], __shfl_xor_sync(~0u, lanes[h][c], 2));
-                l[c] = __fadd_rn(l[c], __shfl_xor_sync(~0u, l[c], 1));
-                lanes[h][c] = 0.0f;
-            }
-            e.max[h] = max[h], e.sum[h] = __fadd_rn(l[0], l[1]);
-            max[h] = -INFINITY;
-        }
-        return e;
-    }
-
-    /* out, of the split whose end is e, joins the total. The first one joins -0 with 0 and 1; what a row saw nothing of
+    /* out and sum, of a split with these maxima, join the total. The first one joins -0 with 0 and 1; what a row saw nothing of
      * is +0 and joins with 1 and -0: no bit changes. */
-    __device__ __forceinline__ void join(int split, const split_end &e) {
-        float both[2] = {iv_max(total_max[0], e.max[0]), iv_max(total_max[1], e.max[1])};
-        float x =
-            t / 2 ? v_sub(t % 2 ? e.max[1] : total_max[1], both[1]) : v_sub(t % 2 ? e.max[0] : total_max[0], both[0]);
-        float mine = iv_attention_weight(x); /* each thread one of the four */
+    __device__ __forceinline__ void join(int split, const float (&most)[2]) {
+        float both[2] = {iv_max(total_max[0], most[0]), iv_max(total_max[1], most[1])};
         iv_attention_join j[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             bool saw = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
             bool first = low[h] >= split * IV_ATTENTION_SPLIT;
-            j[h].keep = __shfl_sync(~0u, mine, 2 * h, 4), j[h].add = __shfl_sync(~0u, mine, 2 * h + 1, 4);
+            j[h].keep = v_ex2(v_sub(total_max[h], both[h])), j[h].add = v_ex2(v_sub(most[h], both[h]));
             if (first) j[h].keep = 0.0f, j[h].add = 1.0f;
             if (!saw) j[h].keep = 1.0f, j[h].add = -0.0f;
-            total_sum[h] = iv_attention_joined(total_sum[h], e.sum[h], j[h]), total_max[h] = both[h];
+            total_sum[h] = iv_attention_joined(total_sum[h], sum[2 * h], j[h]), total_max[h] = both[h];
         }
 #pragma unroll
         for (int k = 0; k < OUT; k += 4) {
@@ -326,7 +264,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             int token = row_of(h) / p.group;
             high[h] = it.tile.position + (token < it.tile.tokens ? token : 0);
             low[h] = iv_attention_low(high[h], p.window);
-            max[h] = -INFINITY, lanes[h][0] = lanes[h][1] = 0.0f;
+            max[h] = -INFINITY;
             total_max[h] = -INFINITY, total_sum[h] = -0.0f;
         }
 #pragma unroll
@@ -341,8 +279,19 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     stage<z::K_STAGES> k; /* of the next block's keys and values */
     stage<z::V_STAGES> v;
 
-    __device__ __forceinline__ void wait_keys(void) { iv_mbar_wait(iv_shared(&at.s->k_full[k.at]), k.phase); }
-    __device__ __forceinline__ void wait_values(void) { iv_mbar_wait(iv_shared(&at.s->v_full[v.at]), v.phase); }
+    bool keys_here, values_here; /* as last looked */
+
+    __device__ __forceinline__ uint32_t keys_bar(void) { return iv_shared(&at.s->k_full[k.at]); }
+    __device__ __forceinline__ uint32_t values_bar(void) { return iv_shared(&at.s->v_full[v.at]); }
+    __device__ __forceinline__ void look(void) {
+        keys_here = iv_mbar_peek(keys_bar(), k.phase), values_here = iv_mbar_peek(values_bar(), v.phase);
+    }
+    __device__ __forceinline__ void wait_keys(void) {
+        if (!keys_here) iv_mbar_wait(keys_bar(), k.phase);
+    }
+    __device__ __forceinline__ void wait_values(void) {
+        if (!values_here) iv_mbar_wait(values_bar(), v.phase);
+    }
     __device__ __forceinline__ uint32_t keys(void) { return keys_word(at.k) + k.at * (z::STAGE >> 4); }
     __device__ __forceinline__ uint32_t values(void) { return values_word(at.v) + v.at * (z::STAGE >> 4); }
 
@@ -353,6 +302,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         uint32_t q = keys_word(at.q + buffer * z::QUERY + group * 64 * 128);
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
+        look();
         wait_keys();
         ask_scores(q, keys());
         iv_wgmma_wait<0>();
@@ -361,6 +311,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         float alpha[2];
         bool fresh = true;
         weigh_block<true>(first, alpha);
+        look();
         wait_values();
         round_weights();
         for (int b = first + 1; b <= last; b++) {
@@ -371,8 +322,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[k.at]), k.next();
-            split_end e;
-            if (end) e = end_split();
+            float ended[2] = {max[0], max[1]};
+            if (end) max[0] = max[1] = -INFINITY;
             if (b >= hidden_from || b < seen_from)
                 weigh_block<true>(b, alpha);
             else
@@ -380,26 +331,28 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             iv_wgmma_hold(score); /* weighed before the wait, not after */
             uint64_t *values_given = &at.s->v_empty[v.at];
             v.next();
-            wait_values();
+            look();
             iv_wgmma_wait<0>();
-            iv_wgmma_hold(out);
+            iv_wgmma_hold(out), iv_wgmma_hold(sum);
+            wait_values();
             give(values_given);
             if (end)
-                join(b / EACH - 1, e);
-            else {
+                join(b / EACH - 1, ended);
+            else if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
                 for (int i = 0; i < OUT; i++) out[i] = __fmul_rn(out[i], alpha[i / 2 % 2]);
+#pragma unroll
+                for (int i = 0; i < 4; i++) sum[i] = __fmul_rn(sum[i], alpha[i / 2]);
             }
             fresh = end;
             round_weights();
         }
         give(&at.s->q_empty[buffer]);
         ask_values(values(), fresh);
-        split_end e = end_split();
         iv_wgmma_wait<0>();
-        iv_wgmma_hold(out);
+        iv_wgmma_hold(out), iv_wgmma_hold(sum);
         give(&at.s->v_empty[v.at]), v.next();
-        join(last / EACH, e);
+        join(last / EACH, max);
         write_out(it);
     }
 };
@@ -414,6 +367,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     at.q = (iv_shared(memory) + 1023) & ~1023u;
     at.k = at.q + z::QUERIES * z::QUERY, at.v = at.k + z::K_STAGES * z::STAGE;
     char *rest = memory + (at.v + z::V_STAGES * z::STAGE - iv_shared(memory));
+    at.ones = at.v + z::V_STAGES * z::STAGE;
+    for (int i = threadIdx.x; i < ONES_BYTES / 4; i += THREADS) ((uint32_t *)rest)[i] = iv_pack16(TYPE, 1.0f, 1.0f);
+    iv_fence_async();
+    rest += ONES_BYTES;
     at.total = (float4 *)rest + threadIdx.x - 128, at.s = (shared_state *)(rest + z::TOTAL);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++)

@@ -116,6 +116,17 @@ IV_DEVICE bool iv_mbar_test_cluster(uint32_t bar, uint32_t parity) {
                  : "memory");
     return done != 0;
 }
+/* Whether the phase has ended, without a pause: asked early, the answer is there when it is needed. */
+IV_DEVICE bool iv_mbar_peek(uint32_t bar, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
 /* Waits for the end of the phase of this parity. */
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}

@@ -36,6 +36,13 @@ static inline vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 
 #include "numerics/elementary.h"
 
+/* ex2 of the law (section 5): this instruction is what it describes. */
+static inline vf v_ex2(vf x) {
+    vf y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* x, or the canonical NaN. */
 static inline float iv_canon(float x) { return x == x ? x : __uint_as_float(IV_NAN_F32_BITS); }
 

@@ -85,6 +85,7 @@ void spin(); // another thread's turn: what is looked for in memory is not there
 void mbarrier_init(uint32_t bar, uint32_t count);
 void mbarrier_arrive(uint32_t bar, uint32_t bytes);
 void mbarrier_wait(uint32_t bar, uint32_t parity);
+bool mbarrier_test(uint32_t bar, uint32_t parity); // does not wait
 
 // ---- copies ----
 

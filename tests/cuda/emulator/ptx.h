@@ -8,6 +8,7 @@
 #include <cmath>
 
 extern "C" {
+#include "numerics/ex2.h"
 #include "numerics/fma32.h"
 }
 #undef IV_NAN_F32_BITS // law.cuh has its own
@@ -106,6 +107,11 @@ static inline void mbarrier_try_wait_parity_acquire_cluster_shared__cta_b64(uint
     done = 1;
 }
 
+static inline void mbarrier_test_wait_parity_acquire_cta_shared__cta_b64(uint32_t &done, uint32_t bar,
+                                                                         uint32_t parity) {
+    done = mbarrier_test(bar, parity);
+}
+
 // ---- copies ----
 
 #define EMU_TENSOR(sides) \
@@ -146,6 +152,7 @@ static inline void cp_async_wait_all() { copies_wait(-1); }
 static inline void min_NaN_f32(float &m, float a, float b) { m = a != a || b != b ? NAN : a < b ? a : b; }
 // As far off as the instruction may be: kernels must not count on more.
 static inline void rcp_approx_ftz_f32(float &r, float d) { r = cast<float>(cast<uint32_t>(1.0f / d) ^ 1u); }
+static inline void ex2_approx_ftz_f32(float &y, float x) { y = iv_ex2(x); }
 static inline void cvt_rn_f16_f32(uint16_t &h, float x) { h = iv_f16_from_f32(x); }
 static inline void cvt_rn_bf16_f32(uint16_t &h, float x) { h = iv_bf16_from_f32(x); }
 static inline void cvt_f32_f16(float &x, uint16_t h) { x = iv_f16_to_f32(h); }

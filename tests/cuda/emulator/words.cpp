@@ -173,6 +173,11 @@ void mbarrier_wait(uint32_t bar, uint32_t parity) {
     while ((me->cta->mbarriers.at(w.address).phase & 1) == parity) block(w);
 }
 
+bool mbarrier_test(uint32_t bar, uint32_t parity) {
+    if (parity > 1) fail("parity %u", parity);
+    return (mbarrier_of(me->cta, bar).phase & 1) != parity;
+}
+
 // ---- copies ----
 
 static uint32_t swizzled(uint32_t address) { return address ^ ((address >> 3) & 0x70); }
