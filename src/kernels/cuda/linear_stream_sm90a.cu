@@ -421,8 +421,7 @@ size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
             for (int rows = split; rows * (a->w.leaves / split) <= WARPS_MAX; rows *= 2)
                 for (int form = 0; form < 8; form++) {
                     iv_gpu_linear_config c = {IV_GPU_STREAM, rows * 16, tile_m, split, 0, variant_of(boxes[form % 4])};
-                    int most = rows * (a->w.leaves / split) <= 2 ? 24 : 12; /* few warps have longer rings */
-                    c.stages = stages_within(a, c, form / 4 ? BESIDE : ALONE, most);
+                    c.stages = stages_within(a, c, form / 4 ? BESIDE : ALONE, 12);
                     if (c.stages == 0) continue;
                     if (n < count) out[n] = c;
                     n++;

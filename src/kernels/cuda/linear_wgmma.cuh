@@ -218,7 +218,7 @@ template <class S, bool FLOWING, int FIRST>
 IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
                                    const iv_wgmma_spot &s, float (&a)[S::COUNT], const float (&root)[S::COUNT]) {
     int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
-    iv_wgmma_emit_part<S, FIRST, 0>(plan, m, made, s, root);
+    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root);
     if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
     if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
         iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root);
@@ -292,56 +292,6 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
 
 /* ---- wide tiles with one accumulator -------------------------------------------------------------------------- */
 
-/* Parts AT and on, up to END, straight from the accumulator. */
-template <class S, int AT, int END>
-IV_DEVICE void iv_wgmma_emit_direct(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made,
-                                    const iv_wgmma_spot &s, const float (&a)[S::COUNT]) {
-    if constexpr (AT < END) {
-        iv_wgmma_emit_part<S, AT * IV_PART, 0>(plan, m, made, s, a);
-        iv_wgmma_emit_direct<S, AT + 1, END>(plan, m, made, s, a);
-    }
-}
-
-/* The parts that wait: the first of them in shared memory, so that their places are free again soonest. */
-template <class S> struct iv_wgmma_waiting {
-    float v[S::KEPT ? S::KEPT * 4 * IV_PART : 1];
-};
-template <class S>
-IV_DEVICE void iv_wgmma_set_aside(const iv_wgmma_shared &m, iv_wgmma_waiting<S> &w, const float (&a)[S::COUNT]) {
-    constexpr int STASH = S::DIRECT * 4 * IV_PART, KEEP = STASH + S::STASHED * 4 * IV_PART;
-    float4 *place = m.park + threadIdx.x;
-#pragma unroll
-    for (int j = 0; j < S::STASHED * IV_PART; j++)
-        place[j * S::CONSUMERS] =
-            make_float4(a[STASH + 4 * j], a[STASH + 4 * j + 1], a[STASH + 4 * j + 2], a[STASH + 4 * j + 3]);
-#pragma unroll
-    for (int i = 0; i < S::KEPT * 4 * IV_PART; i++) w.v[i] = a[KEEP + i];
-}
-
-/* The parts that wait, from AT on, with a block of the next tile issued before each. */
-template <class S, int AT>
-IV_DEVICE void iv_wgmma_emit_waiting(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
-                                     const iv_wgmma_spot &s, float (&a)[S::COUNT], const iv_wgmma_waiting<S> &w) {
-    if constexpr (AT < S::PARTS) {
-        int before = iv_wgmma_go_on<S, false>(plan, m, f, a);
-        if constexpr (AT < S::DIRECT + S::STASHED) {
-            float v[4 * IV_PART];
-            uint32_t place = iv_shared(m.park + threadIdx.x) + (AT - S::DIRECT) * S::PART_BYTES;
-#pragma unroll
-            for (int j = 0; j < IV_PART; j++) {
-                float4 q = iv_load_shared4(place + j * S::CONSUMERS * 16);
-                v[4 * j] = q.x, v[4 * j + 1] = q.y, v[4 * j + 2] = q.z, v[4 * j + 3] = q.w;
-            }
-            __syncwarp(); /* all have read before the places are written */
-            iv_wgmma_emit_part<S, AT * IV_PART, AT * IV_PART>(plan, m, made, s, v);
-        } else {
-            iv_wgmma_emit_part<S, AT * IV_PART, (S::DIRECT + S::STASHED) * IV_PART>(plan, m, made, s, w.v);
-        }
-        iv_wgmma_settle<S>(m, before);
-        iv_wgmma_emit_waiting<S, AT + 1>(plan, m, f, made, s, a, w);
-    }
-}
-
 /* The first tile: the second warpgroup begins some blocks after the first, so that one multiplies while the other makes
  * outputs. */
 template <class S>
@@ -355,33 +305,18 @@ IV_DEVICE void iv_wgmma_part_ways(const iv_wgmma_plan &plan, const iv_wgmma_shar
     if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.led);
 }
 
-/* Tile after tile in one accumulator. Some parts of a tile's outputs are made before the next begins, the others wait
- * and are made between its first blocks. */
+/* Tile after tile in one accumulator. */
 template <class S>
 IV_DEVICE void iv_wgmma_consume_alone(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
-    float a[S::COUNT];
-    iv_wgmma_waiting<S> w;
+    iv_wgmma_nodes<S> v;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
-    bool flows = S::DIRECT < S::PARTS && plan.blocks >= S::PARTS - S::DIRECT + 1;
     for (int at = 0; at < tiles; at++) {
         if (at == 0)
-            iv_wgmma_part_ways<S>(plan, m, f, a);
+            iv_wgmma_part_ways<S>(plan, m, f, v.a);
         else
-            iv_wgmma_go_on<S, true>(plan, m, f, a);
-        iv_wgmma_run<S>(plan, m, f, a);
-        iv_wgmma_drain<S>(m, f, a);
-        for (; flows && at + 1 < tiles; at++) {
-            iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[at % IV_TILES]);
-            iv_wgmma_emit_direct<S, 0, S::DIRECT>(plan, m, at, s, a);
-            iv_wgmma_set_aside<S>(m, w, a);
-            iv_wgmma_go_on<S, true>(plan, m, f, a);
-            iv_wgmma_emit_waiting<S, S::DIRECT>(plan, m, f, at, s, a, w);
-            iv_wgmma_expect<S>(plan, m.tiles[(at + 1) % IV_TILES]);
-            iv_wgmma_run<S>(plan, m, f, a);
-            iv_wgmma_drain<S>(m, f, a);
-        }
-        iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[at % IV_TILES]);
-        iv_wgmma_emit_direct<S, 0, S::PARTS>(plan, m, at, s, a);
+            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_subtree<S>(plan, m, f, v);
+        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, v.a);
     }
 }
 
@@ -407,7 +342,7 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
 }
 
 /* Sets up shared memory's parts and barriers. */
-template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared, bool gathered) {
+template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared) {
     char *bars = shared + plan.stages * S::STAGE + S::PARK;
     iv_wgmma_shared m;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
@@ -417,7 +352,7 @@ template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan
     m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
-            iv_mbar_init(m.full + 8 * s, gathered ? 2 : 1);
+            iv_mbar_init(m.full + 8 * s, plan.gathered ? 2 : 1);
             iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::MATES);
         }
         iv_mbar_init(m.led, 4);
@@ -431,8 +366,8 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens,
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
-    bool clustered = S::MATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
-    iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared, gathered);
+    bool clustered = S::MATES > 1 || plan.split > 1;
+    iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared);
     int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
     int ctas = S::MATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
     int first_leaf = plan.split > 1 ? rank / S::MATES * S::LEAVES : 0;
@@ -451,7 +386,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         if constexpr (S::MOVED) iv_registers_give<S::WIDE ? 40 : 56>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
-        } else if (gathered) {
+        } else if (plan.gathered) {
             iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
         } else if (iv_elect()) {
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
@@ -481,13 +416,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     }
 }
 
-template <class S> static iv_wgmma_instance iv_wgmma_instance_of(int form) {
+template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
     return {S::WEIGHTS,
             S::TOKENS,
             S::LEAVES,
             S::MATES,
             S::WIDE,
-            form,
             iv_wgmma_kernel<S>,
             S::STAGE,
             S::THREADS,
@@ -498,15 +432,10 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(int form) {
 
 template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int MATES, int LEAVES>
 static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, MATES>>(0);
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, MATES>>();
 }
 #define IV_WGMMA_ALL_LEAVES(...)                                                                       \
     iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(), \
         iv_wgmma_make<__VA_ARGS__, 8>()
-
-/* Wide tiles of 128 tokens and many weights, one chain. */
-template <iv_dtype TYPE, int QN, int KEPT, int STASHED> static iv_wgmma_instance iv_wgmma_make_alone(int form) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, 2, QN, 1, true, 2, KEPT, STASHED>>(form);
-}
 
 #endif

@@ -155,8 +155,7 @@ template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan 
                 (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias);
     iv_wgmma_spot s = {IV_WAY_ANY, NULL, NULL};
     if (!rows || t.q + S::QN > plan.n || t.p + S::PN > t.rows) return s;
-    int thread = iv_thread_here(), pieces = swiglu ? S::ACT_ROW / 2 : 8; /* of 16 bytes, of a row */
-    int token = thread / 32 * 16 + thread % 32 / pieces, piece = thread % pieces;
+    int thread = iv_thread_here(), token = thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
     size_t row = (size_t)(t.first + t.p + token) * plan.out_stride;
     s.way = swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
     s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
@@ -217,10 +216,10 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_share
 }
 
 /* A sum that is NaN is the canonical one on this machine. */
-template <class S, int FIRST, int BASE, int COUNT>
+template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
-                                  const float (&root)[COUNT]) {
-    constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * (FIRST - BASE);
+                                  const float (&root)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * FIRST;
     int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
     char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
     float *out = (float *)s.out + 8 * FIRST;
@@ -252,17 +251,18 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
     __syncwarp();
 }
 
-/* Of each two chunks of 8 gates and 8 ups, 8 activations; a row is that of some parts. */
-template <class S, int FIRST, int BASE, int COUNT>
+/* Of each two chunks of 8 gates and 8 ups, 8 activations; a row is that of all parts. */
+template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
-                                         const float (&root)[COUNT]) {
-    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = S::ACT_ROW, PIECES = ROW / 2, AT = 4 * (FIRST - BASE);
+                                         const float (&root)[S::COUNT]) {
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = 16; /* chunks of a row */
     uint16_t y[2 * IV_PART];
     float gate[2 * IV_PART], up[2 * IV_PART];
     int thread = iv_thread_here(), piece = thread % 32 / 4 + FIRST % ROW / 2;
     char *to = iv_wgmma_row_to<S>(m, thread) + thread % 4 * 4;
 #pragma unroll
-    for (int i = 0; i < 2 * IV_PART; i++) gate[i] = root[AT + i / 4 * 8 + i % 4], up[i] = root[AT + i / 4 * 8 + 4 + i % 4];
+    for (int i = 0; i < 2 * IV_PART; i++)
+        gate[i] = root[4 * FIRST + i / 4 * 8 + i % 4], up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
     iv_swiglu_many<S::TYPE>(gate, up, y);
 #pragma unroll
     for (int i = 0; i < IV_PART / 2; i++) {
@@ -272,34 +272,29 @@ IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgm
     }
     if (FIRST % ROW != ROW - IV_PART) return;
     __syncwarp();
+    const char *from = iv_wgmma_row_from<S>(m, thread);
     uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
-    constexpr int ROWS = 32 / PIECES; /* of one store */
 #pragma unroll
-    for (int i = 0; i < 16 / ROWS; i++) {
-        int row = thread % 32 / PIECES + ROWS * i;
-        const char *from = (const char *)(m.park + thread / 32 * 32 + row / 4 * S::CONSUMERS) + row % 4 * 128;
-        iv_store4((float *)(out + ROWS * i * plan.out_stride),
-                  *(const float4 *)(from + ((thread % PIECES + row) & 7) * 16));
-    }
+    for (int i = 0; i < 4; i++)
+        iv_store4((float *)(out + 4 * i * plan.out_stride),
+                  *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16));
     __syncwarp();
 }
 
-/* Chunks FIRST to FIRST + 3 of a tile, of which `root` has those from BASE on. The warp's first places in `park` are
- * free. */
-template <class S, int FIRST, int BASE, int COUNT>
+/* Chunks FIRST to FIRST + 3. The warp's places in `park` are free. */
+template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
-                                  const float (&root)[COUNT]) {
-    constexpr int AT = 4 * (FIRST - BASE);
+                                  const float (&root)[S::COUNT]) {
     if (s.way == IV_WAY_SWIGLU) {
-        iv_wgmma_emit_activations<S, FIRST, BASE>(plan, m, s, root);
+        iv_wgmma_emit_activations<S, FIRST>(plan, m, s, root);
     } else if (s.way != IV_WAY_ANY) {
-        iv_wgmma_emit_rows<S, FIRST, BASE>(plan, m, s, root);
+        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root);
     } else {
         float4 *place = m.park + iv_thread_here();
 #pragma unroll
         for (int j = 0; j < IV_PART; j++)
-            place[j * S::CONSUMERS] =
-                make_float4(root[AT + 4 * j], root[AT + 4 * j + 1], root[AT + 4 * j + 2], root[AT + 4 * j + 3]);
+            place[j * S::CONSUMERS] = make_float4(root[4 * (FIRST + j)], root[4 * (FIRST + j) + 1],
+                                                  root[4 * (FIRST + j) + 2], root[4 * (FIRST + j) + 3]);
         iv_wgmma_emit_any<S>(plan, m, made, FIRST);
     }
 }

@@ -42,11 +42,11 @@ static bool possible(const iv_gpu_linear_args *a) {
     if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8)
         return false;
     if (a->rows > 1u << 24 || a->w.n > 1u << 24 || a->w.k_padded > 1u << 24 || a->w.expert_bytes % 16) return false;
-    return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
+    return !a->groups || (a->groups->experts && a->groups->count <= IV_EXPERTS_MAX);
 }
 
 static int variant_of(const iv_wgmma_instance *w) {
-    if (w->wide) return IV_WGMMA_PAIR + w->form;
+    if (w->wide) return IV_WGMMA_PAIR;
     return w->mates == 1 ? IV_WGMMA_SWAPPED : IV_WGMMA_SWAPPED_PAIR;
 }
 
@@ -113,48 +113,44 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* One chain of more than 64 rows: the tile whose rounds over all SMs cost least. Small tiles fetch more for a product,
- * large ones leave more SMs idle in the last round. */
-static bool prefer_chain(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
+/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/bench_stream.py --experts): the first
+ * that suffices. Few rows stream weights, two CTAs to an SM, or three where a warp of each gathers rows; more rows want
+ * weights to be read once; many multiply. */
+static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
     static const struct {
-        int tile_n, tile_m, variant, cost; /* of a tile */
-    } kinds[] = {{256, 128, IV_WGMMA_PAIR, 256},       {192, 128, IV_WGMMA_PAIR, 207},
-                 {128, 128, IV_WGMMA_PAIR, 160},       {128, 128, IV_WGMMA_SWAPPED_PAIR, 161},
-                 {64, 128, IV_WGMMA_SWAPPED_PAIR, 96}, {64, 64, IV_WGMMA_SWAPPED, 64}};
-    long best = 0;
+        size_t rows; /* at most */
+        int tile_n, tile_m, variant, ctas, gathering; /* CTAs of an SM, and of one that gathers */
+    } kinds[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2, 2},   {48, 64, 32, IV_WGMMA_SWAPPED, 2, 3},
+                 {80, 128, 64, IV_WGMMA_SWAPPED, 1, 1},  {127, 128, 128, IV_WGMMA_SWAPPED, 1, 1},
+                 {383, 128, 128, IV_WGMMA_PAIR, 1, 1},   {SIZE_MAX, 256, 128, IV_WGMMA_PAIR, 1, 1},
+                 {SIZE_MAX, 128, 128, IV_WGMMA_PAIR, 1, 1}, {SIZE_MAX, 64, 32, IV_WGMMA_SWAPPED, 1, 1}};
+    bool gathers = !a->weighted && !a->groups->packed;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        iv_gpu_linear_config one;
-        bool wide = kinds[i].variant >= IV_WGMMA_PAIR, pair = kinds[i].variant != IV_WGMMA_SWAPPED;
-        int of_n = ceil_div(a->w.n, kinds[i].tile_n * (pair && !wide ? 2 : 1)),
-            of_m = ceil_div(rows, kinds[i].tile_m * (wide ? 2 : 1));
-        long cost = (long)ceil_div((size_t)of_n * (size_t)of_m, IV_SMS / (pair ? 2 : 1)) * kinds[i].cost;
-        if ((best && cost >= best) || (a->groups && !wide)) continue;
-        if (!take(a, kinds[i].tile_n, kinds[i].tile_m, 1, kinds[i].variant, 1, &one)) continue;
-        best = cost, *c = one;
+        if (rows > kinds[i].rows || (kinds[i].tile_n == 256 && (a->weighted || a->w.n % 256))) continue;
+        for (int ctas = gathers ? kinds[i].gathering : kinds[i].ctas; ctas > 0; ctas--)
+            if (take(a, kinds[i].tile_n, kinds[i].tile_m, 1, kinds[i].variant, ctas, c)) return true;
     }
-    return best > 0;
+    return false;
 }
 
 /* Measured on an H200 beside cuBLAS (bench/gpu/linear.py --sweep). Many rows multiply; few stream weights, in tiles no
  * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
- * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts,
- * `rows` is what one has on average. */
+ * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
+    size_t rows = a->rows;
     if (!possible(a)) return false;
-    size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
-    if (a->groups) rows = (entries(a) + experts - 1) / experts;
-    if (a->w.leaves == 1 && rows > (a->groups ? 256u : 64u)) return prefer_chain(a, rows, c);
+    if (a->groups) return prefer_experts(a, (entries(a) + a->groups->experts - 1) / a->groups->experts, c);
     int pairs =
         ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
-    if ((rows >= (a->groups ? 257u : 1024u) && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
+    if ((rows >= 1024 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
         return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
     bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
     int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
     int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
     int enough = tile_m == 64 && tile_n == 64 ? IV_SMS * 7 / 10 : tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
-    while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
+    while (split < a->w.leaves && tiles * split < enough) split *= 2;
     for (; split > 0; split /= 2) {
-        int ctas = tile_m < 64 || a->groups ? ceil_div((size_t)tiles * (size_t)split, IV_SMS) : 1;
+        int ctas = tile_m < 64 ? ceil_div((size_t)tiles * (size_t)split, IV_SMS) : 1;
         for (ctas = ctas < CTAS_MAX ? ctas : CTAS_MAX; ctas > 0; ctas--)
             if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
     }
@@ -215,6 +211,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
     if (a->groups) p->groups = *a->groups;
     p->weighted = a->groups && a->weighted;
+    p->gathered = a->groups && !a->weighted && !a->groups->packed;
 }
 
 /* Clusters of a launch: as many as run at once, or fewer; of a split one for each tile. With experts some may find no
@@ -247,7 +244,7 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
                    a->w.expert_bytes, w->wide ? w->tile_n / w->mates : w->tile_n, w->wide);
     if (!e)
-        e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0,
+        e = encode(&tokens, a, a->x, plan.gathered ? a->rows : entries(a), 1, a->x_stride * 2, 0,
                    w->wide ? w->tile_m : w->tile_m / w->mates, w->wide);
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops.h"
 
 enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
+enum { IV_PART = 4 }; /* chunks of eight Q rows: a wide tile's outputs are made part by part */
 
 /* What a launch tells its kernel. */
 struct iv_wgmma_plan {
@@ -25,17 +26,13 @@ struct iv_wgmma_plan {
     const uint16_t *x; /* for gathered rows */
     size_t x_stride;
     iv_gpu_groups groups; /* count 0: none */
-    bool weighted;
+    bool weighted, gathered; /* gathered: the row of x of an entry is its token's */
 };
-
-/* A wide tile's outputs are made in parts: so many chunks of eight Q rows, 16 registers of a thread. */
-enum { IV_PART = 4 };
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
  * cluster's CTAs, MATES share their Q rows: each loads a part for all. Rank in the cluster: part of a split of the
- * leaves * MATES + part of Q. KEPT and STASHED: of a tile with one accumulator, the parts that wait in registers and in
- * shared memory while the next tile begins. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_, int KEPT_ = 0, int STASHED_ = 0>
+ * leaves * MATES + part of Q. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_>
 struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
@@ -57,14 +54,8 @@ struct iv_wgmma_shape {
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
     static constexpr bool ALONE = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
-    static constexpr int KEPT = KEPT_, STASHED = STASHED_, PARTS = COUNT / 4 / IV_PART;
-    static constexpr int DIRECT = ALONE ? PARTS - KEPT - STASHED : 0; /* parts made before the next tile begins */
-    static constexpr int ACT_ROW = QN == 128 ? 16 : 8; /* chunks whose activations are written together */
-    static constexpr int PART_BYTES = CONSUMERS * IV_PART * 16;
-    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES
-                                : !WIDE               ? 0
-                                : STASHED > 1         ? STASHED * PART_BYTES
-                                                      : PART_BYTES;
+    /* nodes that wait there, or the part of the outputs that is made */
+    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES : WIDE ? CONSUMERS * IV_PART * 16 : 0;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
 };
 
@@ -74,7 +65,6 @@ typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv
 struct iv_wgmma_instance {
     int tile_n, tile_m, leaves, mates;
     bool wide;
-    int form; /* of wide shapes alike but for KEPT and STASHED: which */
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
 };
@@ -242,7 +232,7 @@ IV_DEVICE int iv_wgmma_landed(const iv_wgmma_shared &m, int stage, bool landed, 
     return stage + 1 == stages ? 0 : stage + 1;
 }
 
-/* The gate and up layers of experts: tokens stand anywhere, so a warp fetches their rows piece by piece. */
+/* Tokens that stand anywhere: a warp fetches their rows piece by piece. */
 /* The rows of the tile's tokens; -1 beyond them. By one warp. */
 template <class S>
 IV_DEVICE void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
