@@ -331,7 +331,7 @@ def attention(arithmetic, kind, q, keys, values, t, window):
     for split in range(t // 256 + 1):
         if 256 * split + 255 < low:
             continue
-        m, lanes, out = -INF, [f32(0)] * 8, [f32(0)] * dim
+        m, s, lanes, out = -INF, f32(0), [f32(0)] * 8, [f32(0)] * dim
         for block in range(4 * split, 4 * split + 4):
             at = range(64 * block, 64 * block + 64)
             if not any(low <= j <= t for j in at):
@@ -340,16 +340,19 @@ def attention(arithmetic, kind, q, keys, values, t, window):
             most = largest(-INF, score) * factor
             new = most if most > m + f32(8) else m
             alpha = e(m - new)
-            lanes = [x * alpha for x in lanes]
-            p = [e(fma(x, factor, -new)) for x in score]
-            for j in range(64):
-                lanes[j % 8] = lanes[j % 8] + p[j]
-            w = [ROUND[kind](x) for x in p]
+            w = [ROUND[kind](e(fma(x, factor, -new))) for x in score]
+            if arithmetic == "tc16":
+                s = chain(s * alpha, w, [f32(1)] * 64, kind)
+            else:
+                lanes = [x * alpha for x in lanes]
+                for j in range(64):
+                    lanes[j % 8] = lanes[j % 8] + w[j]
             for d in range(dim):
                 column = [values[j][d] if low <= j <= t else f32(0) for j in at]
                 out[d] = chain(out[d] * alpha, w, column, kind) + f32(0)
             m = new
-        s = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
+        if arithmetic == "fma32":
+            s = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
         if total is None:
             total = m, s, out
             continue

@@ -86,6 +86,9 @@ def tests(s):
         part.missing, part.excused = (NEEDS_A_GPU if s.cpu else ""), s.cpu
     add("soak", s.most(2), 30, 90, [s.program("tests", "test_engine_soak")],
         {"INVAR_DEVICE": s.device, "INVAR_SOAK_REQUESTS": "300" if s.cpu else "800"})
+    sizes = ",".join(map(str, [1] + s.with_ranks()))
+    add("eval", s.most(8), 40, 120, script("eval.py") + [s.program("invar"), "--devices", s.device, "--tp", sizes] +
+        (["--problems", "4"] if s.cpu else []))
     verify(s, add)
     return parts
 

@@ -13,9 +13,9 @@ enum { B = IV_ATTENTION_BLOCK, C = IV_PANEL_COLUMNS, R = IV_TILE_ROWS_MAX, L = I
 
 /* Everything one tile keeps; outputs stand as [panel of 32][rows][32], the shape a chain works on. */
 typedef struct tile_state {
-    float max[R], sum[R], lanes[R][L]; /* of the split at work */
-    float total_max[R], total_sum[R];  /* of the splits merged so far */
-    bool seen[R], started[R];          /* a visible key in this split; any split merged */
+    float max[R], lanes[R][L];        /* of the split at work */
+    float total_max[R], total_sum[R]; /* of the splits merged so far */
+    bool seen[R], started[R];         /* a visible key in this split; any split merged */
     _Alignas(64) float score[2][R * C];
     _Alignas(64) unsigned char weights[R * B * 4]; /* [rows][64] in the KV type */
 } tile_state;
@@ -61,8 +61,7 @@ static void end_split(const job *j, scratch *s, size_t rows) {
     tile_state *t = s->s;
     for (size_t r = 0; r < rows; r++) {
         if (!t->seen[r]) continue;
-        const float *l = t->lanes[r];
-        float sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+        float sum = iv_attention_sum(j->c->arithmetic, t->lanes[r]);
         float keep = 0.0f, add = 1.0f, max = t->max[r];
         if (t->started[r]) {
             max = t->max[r] > t->total_max[r] ? t->max[r] : t->total_max[r];
@@ -114,8 +113,8 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
         }
         memcpy(score, t->score[0] + r * C, C * sizeof *score);
         memcpy(score + C, t->score[1] + r * C, C * sizeof *score);
-        k->softmax_block(j->c->arithmetic, score, first, last, j->a->scale_log2e, &t->max[r], t->lanes[r], &alpha,
-                         l->type, weights);
+        k->softmax_block(j->c->arithmetic, score, first, last, j->a->scale_log2e, &t->max[r], &alpha, l->type, weights);
+        k->sum_weights(j->c->arithmetic, l->type, weights, alpha, t->lanes[r]);
         t->seen[r] = true;
         if (alpha != 1.0f)
             for (size_t p = 0; p < l->values.panels; p++) k->scale(s->out + (p * rows + r) * C, C, alpha);

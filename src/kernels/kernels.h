@@ -74,10 +74,13 @@ typedef struct iv_kernels {
     size_t (*find_above)(const float *x, size_t from, size_t n, float than);
 
     /* One block of online softmax for one row (law, section 7). score[64] holds raw dot products; those
-     * outside [first, last] are masked. Updates *max and lanes, returns alpha through *alpha and the
-     * weights rounded to `type` in weights[64]. */
+     * outside [first, last] are masked. Updates *max, returns alpha through *alpha and the weights rounded to
+     * `type` in weights[64]. */
     void (*softmax_block)(iv_arithmetic arithmetic, const float *score, int first, int last, float scale_log2e,
-                          float *max, float *lanes, float *alpha, iv_dtype type, void *weights);
+                          float *max, float *alpha, iv_dtype type, void *weights);
+    /* A row's sums, rescaled, and a block's 64 weights added (law, section 7): eight lanes, of which tc16 uses the
+     * first. iv_attention_sum makes one number of them. */
+    void (*sum_weights)(iv_arithmetic arithmetic, iv_dtype type, const void *weights, float alpha, float *lanes);
     /* x[i] = x[i] * s. */
     void (*scale)(float *x, size_t n, float s);
     /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */

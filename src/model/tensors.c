@@ -4,6 +4,7 @@
 #include "base/size.h"
 #include "kernels/kernels.h"
 #include "numerics/rows.h"
+#include "numerics/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,7 +222,9 @@ typedef struct mlp_place {
     const iv_row_cut *row;
 } mlp_place;
 
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, const mlp_place *places, size_t count) {
+/* leaves: of every matrix; 0: as its k has them. */
+static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_place *places,
+                     size_t count) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, downs = 0;
     const piece up[] = {{"gate_proj", intermediate}, {"up_proj", intermediate}}, down[] = {{"down_proj", hidden}};
@@ -235,9 +238,11 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, const 
                            .bias = c->mlp_bias ? &to->gate_up_bias : NULL,
                            .of = {{begin, end}, {begin, end}},
                            .k = hidden,
+                           .leaves = leaves,
                            .paired = true};
         downs = cut_nodes(down_cuts, downs, places[i].owner, to->down, row, hidden);
     }
+    for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
     IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
     if (!c->mlp_bias || count == 0) return IV_OK;
@@ -296,7 +301,7 @@ static iv_status experts(builder *b, const char *at, size_t index) {
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, &place, count));
+        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &place, count));
     }
     return IV_OK;
 }
@@ -321,7 +326,7 @@ static iv_status layer(builder *b, size_t index) {
     }
     if (moe) return experts(b, at, index);
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, (size_t)c->intermediate_size, places, b->shards);
+    return mlp(b, inner, (size_t)c->intermediate_size, 0, places, b->shards);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_weight_plan_place). */

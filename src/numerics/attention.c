@@ -33,12 +33,29 @@ float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const voi
     return acc;
 }
 
+float iv_ref_sum_weights(iv_dtype type, float acc, const void *weights, size_t k) {
+    uint16_t one[IV_CHAIN_STEP];
+    for (size_t i = 0; i < IV_CHAIN_STEP; i++) store(type, one, i, 1.0f);
+    for (size_t i = 0; i < k; i += IV_CHAIN_STEP)
+        acc = iv_tc16_chain(type, acc, (const uint16_t *)weights + i, one, IV_CHAIN_STEP);
+    return acc;
+}
+
 float iv_attention_exp2(iv_arithmetic arithmetic, float x) { return arithmetic == IV_TC16 ? iv_ex2(x) : v_exp2(x); }
 
 typedef struct row_state { /* of one split, or of the splits merged so far */
     float max, lanes[IV_ATTENTION_LANES], sum;
     float out[HEAD_DIM_MAX];
 } row_state;
+
+static void add_weights(const iv_ref_attention_args *a, float alpha, const void *weights, row_state *s) {
+    for (size_t c = 0; c < IV_ATTENTION_LANES; c++) s->lanes[c] = s->lanes[c] * alpha;
+    if (a->arithmetic == IV_TC16) {
+        s->lanes[0] = iv_ref_sum_weights(a->type, s->lanes[0], weights, IV_ATTENTION_BLOCK);
+        return;
+    }
+    for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) s->lanes[j % IV_ATTENTION_LANES] += load(a->type, weights, j);
+}
 
 static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_state *s) {
     size_t padded = iv_padded_k(a->head_dim), element = iv_dtype_bytes(a->type);
@@ -54,12 +71,9 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
     }
     float max = iv_attention_next_max(s->max, largest * a->scale_log2e);
     float alpha = iv_attention_exp2(a->arithmetic, s->max - max);
-    for (size_t c = 0; c < IV_ATTENTION_LANES; c++) s->lanes[c] = s->lanes[c] * alpha;
-    for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
-        float p = iv_attention_exp2(a->arithmetic, iv_fma(score[j], a->scale_log2e, -max));
-        s->lanes[j % IV_ATTENTION_LANES] += p;
-        store(a->type, rounded, j, p);
-    }
+    for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++)
+        store(a->type, rounded, j, iv_attention_exp2(a->arithmetic, iv_fma(score[j], a->scale_log2e, -max)));
+    add_weights(a, alpha, rounded, s);
     for (size_t d = 0; d < a->head_dim; d++) {
         for (int64_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
             int64_t key = first_key + j;
@@ -92,8 +106,7 @@ bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
             int64_t first_key = i * IV_ATTENTION_SPLIT + b;
             if (first_key + IV_ATTENTION_BLOCK > low && first_key <= a->position) block_step(a, first_key, split);
         }
-        const float *l = split->lanes;
-        split->sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+        split->sum = iv_attention_sum(a->arithmetic, split->lanes);
         if (i == first_split)
             *total = *split;
         else

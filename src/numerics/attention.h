@@ -25,6 +25,12 @@ static inline float iv_attention_next_max(float last, float block) {
 /* 2^x as the softmax of an arithmetic takes it: exp2 or ex2 (section 5). */
 float iv_attention_exp2(iv_arithmetic arithmetic, float x);
 
+/* A split's sum of weights from the eight lanes that took them; in tc16 one chain took them all, in the first lane. */
+static inline float iv_attention_sum(iv_arithmetic arithmetic, const float l[IV_ATTENTION_LANES]) {
+    if (arithmetic == IV_TC16) return l[0];
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
 /* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
 static inline int64_t iv_first_visible(int64_t position, int64_t window) {
     return window > 0 && position >= window ? position - window + 1 : 0;
@@ -32,6 +38,9 @@ static inline int64_t iv_first_visible(int64_t position, int64_t window) {
 
 /* One dot product over k elements (padded_k of each are readable) continuing from acc. */
 float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const void *a, const void *b, size_t padded_k);
+
+/* tc16's sum of k rounded weights (a multiple of 16): the chain whose other operand is one everywhere. */
+float iv_ref_sum_weights(iv_dtype type, float acc, const void *weights, size_t k);
 
 typedef struct iv_ref_attention_args {
     iv_arithmetic arithmetic;

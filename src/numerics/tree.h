@@ -17,6 +17,9 @@ static inline int iv_leaf_count(size_t k_padded) {
     return leaves;
 }
 
+/* An expert's layers are never cut over ranks: one chain. */
+enum { IV_EXPERT_LEAVES = 1 };
+
 /* A node: leaves [index << level, (index + 1) << level). */
 typedef struct iv_tree_node {
     int level;

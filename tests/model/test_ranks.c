@@ -3,6 +3,7 @@
  * joins the ranks' nodes in rank order instead of the tree's, and must differ. */
 #include "ranks_runner.h"
 #include "engine/made_model.h"
+#include "numerics/tree.h"
 
 enum { TOKENS = 66 }; /* into a second block of attention */
 
@@ -154,6 +155,28 @@ static void what_cannot_be_cut_is_refused(void **state) {
     assert_non_null(strstr(err.message, "wanted at most 5, found 6"));
 }
 
+/* The law, 3.3: layers that ranks cut, and those beside them, have leaves; experts have one chain. */
+static void leaves_are_as_the_law_says(void **state) {
+    (void)state;
+    ranks_runner r;
+    size_t experts = 0;
+    ranks_open(&r, source_path("tests/data/hf/qwen3_moe"), IV_BF16, IV_TC16, 2, 1);
+    for (const iv_model *m = r.model; m; m = m->next)
+        for (int64_t i = 0; i < m->config.layers; i++) {
+            const iv_layer *l = &m->layers[i];
+            const iv_share *s = &m->split.share[m->rank];
+            assert_int_equal(l->qkv.leaves, iv_leaf_count(l->qkv.k_padded));
+            assert_true(l->qkv.leaves > 1);
+            for (size_t e = s->expert_first; l->moe && e < s->expert_first + s->experts; e++, experts++) {
+                assert_true(iv_leaf_count(l->experts[e].gate_up.k_padded) > 1);
+                assert_int_equal(l->experts[e].gate_up.leaves, 1);
+                assert_int_equal(l->experts[e].down[0].leaves, 1);
+            }
+        }
+    assert_true(experts > 0);
+    ranks_close(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(qwen3),
                                        cmocka_unit_test(qwen2),
@@ -165,6 +188,7 @@ int main(void) {
                                        cmocka_unit_test(tiny_math),
                                        cmocka_unit_test(stories15m),
                                        cmocka_unit_test(control_rank_order_differs),
-                                       cmocka_unit_test(what_cannot_be_cut_is_refused)};
+                                       cmocka_unit_test(what_cannot_be_cut_is_refused),
+                                       cmocka_unit_test(leaves_are_as_the_law_says)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "numerics/attention.h"
 #include "numerics/elementary.h"
 #include "numerics/rows.h"
+#include "numerics/tree.h"
 
 #include <string.h>
 
@@ -111,7 +112,7 @@ static void sum_exp(const float *x, size_t n, float *max, float *sum) {
 static inline vf attention_exp2(iv_arithmetic arithmetic, vf x) { return arithmetic == IV_TC16 ? v_ex2(x) : v_exp2(x); }
 
 static void softmax_block(iv_arithmetic arithmetic, const float *score, int first, int last, float scale_log2e,
-                          float *max, float *lanes, float *alpha, iv_dtype type, void *weights) {
+                          float *max, float *alpha, iv_dtype type, void *weights) {
     float s[IV_ATTENTION_BLOCK], a[V_LANES], m = -__builtin_inff();
     vf top = v_set(m);
     memcpy(s, score, sizeof s);
@@ -125,13 +126,44 @@ static void softmax_block(iv_arithmetic arithmetic, const float *score, int firs
     *alpha = a[0];
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
         vf p = attention_exp2(arithmetic, v_fma(v_load(s + i), v_set(scale_log2e), v_set(-m)));
-        v_store(s + i, p);
         store_some(type, weights, (size_t)i, p, V_LANES);
     }
-    for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * a[0];
-    for (int i = 0; i < IV_ATTENTION_BLOCK; i += IV_ATTENTION_LANES)
-        for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] + s[i + c];
     *max = m;
+}
+
+static inline void load_weights(iv_dtype type, const void *weights, float *w) {
+    for (size_t i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES)
+        v_store(w + i, type == IV_BF16  ? v_load_bf16((const uint16_t *)weights + i)
+                       : type == IV_F16 ? v_load_f16((const uint16_t *)weights + i)
+                                        : v_load((const float *)weights + i));
+}
+
+/* One step of tc16 whose other operand is one: no term is negative, so the largest bits have the largest exponent, and
+ * 17 terms below 2^26 fit an int. Exact while that exponent is an ordinary one, as a row's is; else the law's step. */
+static inline float sum_step(iv_dtype type, float sum, const uint16_t *weights, const float *w) {
+    uint32_t top = 0;
+    for (size_t i = 0; i < IV_CHAIN_STEP; i++) top = iv_bits(w[i]) > top ? iv_bits(w[i]) : top;
+    if (iv_bits(sum) > top) top = iv_bits(sum);
+    top &= 0xff800000u;
+    if (top < 113u << 23 || top > 227u << 23) /* 2^-14, below which float16 has no exponents, and 2^100 */
+        return iv_ref_sum_weights(type, sum, weights, IV_CHAIN_STEP);
+    float up = iv_float((279u << 23) - top), down = iv_float(top - (25u << 23));
+    int32_t total = (int32_t)(sum * up);
+    for (size_t i = 0; i < IV_CHAIN_STEP; i++) total += (int32_t)(w[i] * up);
+    int drop = 8 - __builtin_clz((uint32_t)total); /* a float keeps 24 bits */
+    return (float)(total >> drop << drop) * down;
+}
+
+static void sum_weights(iv_arithmetic arithmetic, iv_dtype type, const void *weights, float alpha, float *lanes) {
+    float w[IV_ATTENTION_BLOCK];
+    load_weights(type, weights, w);
+    for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * alpha;
+    if (arithmetic == IV_TC16)
+        for (size_t i = 0; i < IV_ATTENTION_BLOCK; i += IV_CHAIN_STEP)
+            lanes[0] = sum_step(type, lanes[0], (const uint16_t *)weights + i, w + i);
+    else
+        for (int i = 0; i < IV_ATTENTION_BLOCK; i += IV_ATTENTION_LANES)
+            for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] + w[i + c];
 }
 
 static void scale(float *x, size_t n, float s) {
@@ -211,6 +243,7 @@ static size_t largest(const float *x, size_t n) {
 
 void ROWS_NAME(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = rope, k->swiglu = swiglu, k->round = round_row, k->sum_exp = sum_exp;
-    k->softmax_block = softmax_block, k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
+    k->softmax_block = softmax_block, k->sum_weights = sum_weights;
+    k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
 }

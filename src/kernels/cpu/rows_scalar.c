@@ -16,6 +16,12 @@ static void put(iv_dtype type, void *out, size_t i, float x) {
         ((float *)out)[i] = iv_canonical(x);
 }
 
+static float get(iv_dtype type, const void *p, size_t i) {
+    if (type == IV_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
+}
+
 enum { CHUNK = 256 };
 
 static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
@@ -39,7 +45,7 @@ static void swiglu(const float *gate, const float *up, size_t n, iv_dtype type, 
 }
 
 static void softmax_block(iv_arithmetic arithmetic, const float *score, int first, int last, float scale_log2e,
-                          float *max, float *lanes, float *alpha, iv_dtype type, void *weights) {
+                          float *max, float *alpha, iv_dtype type, void *weights) {
     float s[IV_ATTENTION_BLOCK], largest = -INFINITY;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {
         s[i] = i >= first && i <= last ? score[i] : -INFINITY;
@@ -47,13 +53,17 @@ static void softmax_block(iv_arithmetic arithmetic, const float *score, int firs
     }
     float m = iv_attention_next_max(*max, largest * scale_log2e);
     *alpha = iv_attention_exp2(arithmetic, *max - m);
-    for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * *alpha;
-    for (int i = 0; i < IV_ATTENTION_BLOCK; i++) {
-        float p = iv_attention_exp2(arithmetic, iv_fma(s[i], scale_log2e, -m));
-        lanes[i % IV_ATTENTION_LANES] += p;
-        put(type, weights, (size_t)i, p);
-    }
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i++)
+        put(type, weights, (size_t)i, iv_attention_exp2(arithmetic, iv_fma(s[i], scale_log2e, -m)));
     *max = m;
+}
+
+static void sum_weights(iv_arithmetic arithmetic, iv_dtype type, const void *weights, float alpha, float *lanes) {
+    for (int c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] = lanes[c] * alpha;
+    if (arithmetic == IV_TC16)
+        lanes[0] = iv_ref_sum_weights(type, lanes[0], weights, IV_ATTENTION_BLOCK);
+    else
+        for (size_t i = 0; i < IV_ATTENTION_BLOCK; i++) lanes[i % IV_ATTENTION_LANES] += get(type, weights, i);
 }
 
 static void scale(float *x, size_t n, float s) {
@@ -94,7 +104,7 @@ static size_t find_above(const float *x, size_t from, size_t n, float than) {
 
 void iv_rows_scalar(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->swiglu = swiglu, k->round = round_row;
-    k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->scale = scale, k->merge = merge;
-    k->divide = divide, k->add = add;
+    k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->sum_weights = sum_weights;
+    k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
 }
