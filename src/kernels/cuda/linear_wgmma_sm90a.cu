@@ -114,21 +114,29 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 }
 
 /* Experts, by the rows that one has on average (measured on an H200: bench/gpu/bench_stream.py --experts): the first
- * that suffices. Few rows stream weights, two CTAs to an SM, or three where a warp of each gathers rows; more rows want
- * weights to be read once; many multiply. */
+ * tile that suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp
+ * gathers rows, or outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger tiles,
+ * two CTAs of which share their tokens. */
+struct iv_expert_tile {
+    size_t rows; /* at most */
+    int tile_n, tile_m, variant, ctas;
+};
+static const iv_expert_tile packed_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                              {48, 128, 64, IV_WGMMA_SWAPPED, 1},
+                                              {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED_PAIR, 1},
+                                              {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED, 1}};
+static const iv_expert_tile other_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                             {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
+
 static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
-    static const struct {
-        size_t rows; /* at most */
-        int tile_n, tile_m, variant, ctas, gathering; /* CTAs of an SM, and of one that gathers */
-    } kinds[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2, 2},   {48, 64, 32, IV_WGMMA_SWAPPED, 2, 3},
-                 {80, 128, 64, IV_WGMMA_SWAPPED, 1, 1},  {127, 128, 128, IV_WGMMA_SWAPPED, 1, 1},
-                 {383, 128, 128, IV_WGMMA_PAIR, 1, 1},   {SIZE_MAX, 256, 128, IV_WGMMA_PAIR, 1, 1},
-                 {SIZE_MAX, 128, 128, IV_WGMMA_PAIR, 1, 1}, {SIZE_MAX, 64, 32, IV_WGMMA_SWAPPED, 1, 1}};
-    bool gathers = !a->weighted && !a->groups->packed;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (rows > kinds[i].rows || (kinds[i].tile_n == 256 && (a->weighted || a->w.n % 256))) continue;
-        for (int ctas = gathers ? kinds[i].gathering : kinds[i].ctas; ctas > 0; ctas--)
-            if (take(a, kinds[i].tile_n, kinds[i].tile_m, 1, kinds[i].variant, ctas, c)) return true;
+    bool packed = a->groups->packed && !a->weighted;
+    const iv_expert_tile *t = packed ? packed_tiles : other_tiles;
+    size_t count = packed ? sizeof packed_tiles / sizeof *t : sizeof other_tiles / sizeof *t;
+    for (size_t i = 0; i < count; i++) {
+        if (rows > t[i].rows) continue;
+        if (t[i].variant == IV_WGMMA_SWAPPED_PAIR && ceil_div(a->w.n, t[i].tile_n) % 2) continue; /* half is nobody's */
+        for (int ctas = t[i].ctas; ctas > 0; ctas--)
+            if (take(a, t[i].tile_n, t[i].tile_m, 1, t[i].variant, ctas, c)) return true;
     }
     return false;
 }
