@@ -2,14 +2,18 @@
 """bench_stream.py: linear layers of few rows: every configuration of the stream family beside cuBLAS (torch.mm).
 
     python3 bench/gpu/bench_stream.py --ops build/bench/gpu/libinvar_gpu_ops.so [--tokens 1,8,16] [--all]
+    python3 bench/gpu/bench_stream.py --ops ... --experts [--all] [--leaves 1,8] [--packed] [--tokens 1,8,64,256]
 
 Calls follow one another in a CUDA graph, each with the next set of weights, so that weights come from memory and a
 kernel may ask for its first ones under its predecessor's end, as in a model. The floor is the weights' bytes over
-4.3 TB/s. --experts measures a mixture: 128 experts of 8 for a token, hidden 2048, inner 768.
+4.3 TB/s. --experts measures a mixture instead: 128 experts of 8 for a token, hidden 2048, inner 768; by every
+configuration of all families with --all, of which all must have the same bits; with --packed also rows that were put
+together beforehand, and how long that takes.
 """
 
 import argparse
 import json
+import re
 
 import torch
 
@@ -22,6 +26,8 @@ SHAPES = {"qkv": (4096, 6144, "store"), "out": (4096, 4096, "residual"), "gate_u
 LEAVES = {"tp2_down": 4}
 FLOOR = 4.3e6  # bytes in a microsecond
 EXPERTS, CHOSEN = 128, 8
+EXPERT_TOKENS = (1, 8, 64, 256, 1024, 8192)
+PROBLEMS = 8
 
 
 def output(m, n, epilogue, type_):
@@ -57,7 +63,7 @@ def dense(ops, options, shape, m):
 
 def routing(m):
     """Offsets and slots of a random choice, as ops.h has them."""
-    ids = torch.stack([torch.randperm(EXPERTS)[:CHOSEN].sort().values for _ in range(m)])
+    ids = torch.rand(m, EXPERTS).argsort(1)[:, :CHOSEN].sort(1).values
     slots = torch.arange(m * CHOSEN).view(m, CHOSEN)
     order = torch.argsort(ids.flatten(), stable=True)
     counts = torch.bincount(ids.flatten(), minlength=EXPERTS)
@@ -65,40 +71,99 @@ def routing(m):
     return offsets.int().cuda(), slots.flatten()[order].int().cuda(), int((counts > 0).sum())
 
 
-def experts(ops, options, down, m):
+def expert_problems(ops, m, down, leaves, packed):
+    """Some problems that differ in routing and inputs, and how many experts of each have rows, on average."""
     k, n = (768, 2048) if down else (2048, 1536)
-    type_ = torch.bfloat16
+    type_, entries, problems, hit = torch.bfloat16, m * CHOSEN, [], 0
     w = torch.randn(EXPERTS, n, k, device="cuda", dtype=type_) * 0.02
-    weights = torch.rand(m * CHOSEN, device="cuda")
-    keep, calls_of, hit = [], {}, 0
-    for _ in range(8):
+    weights = torch.rand(entries, device="cuda")
+    for _ in range(PROBLEMS if m <= 1024 else 2):
         offsets, slots, used = routing(m)
-        hit += used / 8
+        hit += used
         groups = gpu_ops.Groups(experts=EXPERTS, first=0, count=EXPERTS, offsets=offsets.data_ptr(),
-                                slots=slots.data_ptr(), weights=weights.data_ptr(), experts_per_token=CHOSEN)
-        x = torch.randn(m * CHOSEN if down else m, k, device="cuda", dtype=type_)
-        out = output(m * CHOSEN, n, "store" if down else "swiglu", type_)
-        args = ops.linear_args(x, w[0], out, epilogue="store" if down else "swiglu")
+                                slots=slots.data_ptr(), weights=weights.data_ptr(), experts_per_token=CHOSEN,
+                                packed=packed)
+        x = torch.randn(entries if down else m, k, device="cuda", dtype=type_)
+        if packed:
+            rows = torch.empty(entries, k, device="cuda", dtype=type_)
+            gpu_ops.check(ops.op("pack_rows")(groups, m, x.data_ptr(), k * 2, rows.data_ptr(), gpu_ops.stream()), "pack")
+            x = rows
+        out = output(entries, n, "store" if down else "swiglu", type_)
+        args = ops.linear_args(x, w[0], out, epilogue="store" if down else "swiglu", leaves=leaves)
         args.rows, args.weighted, args.w.expert_bytes = m, down, n * k * 2
         args.groups = gpu_ops.ctypes.pointer(groups)
-        keep.append((x, out, offsets, slots, groups, args))
-    scratch = ops.scratch(ops.op("linear_scratch")(m * CHOSEN, n))
-    configs = [c for c in ops.linear_configs(keep[0][-1]) if gpu_ops.FAMILIES[c.family] == "stream" and
-               c.tile_m <= max(8, m)]
-    chosen = ops.linear_choose(keep[0][-1])
-    for name, c in [("chosen", chosen)] + [(ops.describe(c), c) for c in (configs if options.all else [])]:
-        calls_of[name] = [lambda a=row[-1], c=c: gpu_ops.check(
-            ops.op("linear_with")(a, c, scratch.data_ptr(), scratch.numel(), gpu_ops.stream()), "linear")
-            for row in keep]
-    taken = measure.compare(calls_of, turns=options.turns, graph_ms=options.graph_ms)
-    return taken, hit * n * k * 2 / FLOOR, ops.describe(chosen)
+        problems.append((args, out, x, w, weights, offsets, slots, groups))
+    return problems, hit / len(problems)
+
+
+def expert_calls(ops, problems, config):
+    args, out = problems[0][:2]
+    scratch = ops.scratch(ops.op("linear_scratch")(out.shape[0], args.w.n))
+    return [lambda a=p[0]: gpu_ops.check(ops.op("linear_with")(a, config, scratch.data_ptr(), scratch.numel(),
+                                                               gpu_ops.stream()), "linear") for p in problems]
+
+
+def bits_of(out):
+    return out.view(torch.int16 if out.dtype == torch.bfloat16 else torch.int32)
+
+
+def experts(ops, options, down, m, leaves, packed):
+    """Times of the chosen configuration and, with --all, of those that are not far behind; whose bits differ."""
+    problems, hit = expert_problems(ops, m, down, leaves, packed)
+    args, out = problems[0][:2]
+    chosen = ops.linear_choose(args)
+    configs = [c for c in ops.linear_configs(args) if options.all and gpu_ops.FAMILIES[c.family] != "generic" and
+               re.search(options.only, ops.describe(c))]
+    methods, wrong, best = {"chosen": expert_calls(ops, problems, chosen)}, [], None
+    measure.once(methods["chosen"][0])
+    want = bits_of(out).clone()
+    for c in configs:
+        calls, text = expert_calls(ops, problems, c), ops.describe(c)
+        out.zero_()
+        measure.once(calls[0])
+        if not torch.equal(bits_of(out), want):
+            wrong.append(text)
+        ms = min(measure.once(call) for call in calls[:2])
+        best = min(best or ms, ms)
+        if ms < 2 * best + 0.02:
+            methods[text] = calls
+    taken = measure.compare(methods, turns=options.turns, graph_ms=options.graph_ms)
+    if wrong:
+        print(f"WRONG: {len(wrong)} of {len(configs)}: " + "; ".join(wrong[:3]), flush=True)
+    return taken, hit * args.w.n * args.w.k_padded * 2 / FLOOR, ops.describe(chosen)
+
+
+def packing(ops, options, m):
+    """Times of putting rows together, and the bytes read and written over the floor's."""
+    problems, _ = expert_problems(ops, m, False, 1, True)
+    methods = {"chosen": [lambda p=p, x=torch.randn(m, 2048, device="cuda", dtype=torch.bfloat16): gpu_ops.check(
+        ops.op("pack_rows")(p[-1], m, x.data_ptr(), 4096, p[2].data_ptr(), gpu_ops.stream()), "pack") for p in problems]}
+    taken = measure.compare(methods, turns=options.turns, graph_ms=options.graph_ms)
+    return taken, m * (CHOSEN + 1) * 4096 / FLOOR, "rows put together"
+
+
+def all_experts(ops, options, records):
+    for m in options.tokens or EXPERT_TOKENS:
+        cases = [(down, leaves, packed) for down in (False, True) for leaves in options.leaves
+                 for packed in ((False, True) if options.packed and not down else (False,))]
+        for down, leaves, packed in cases:
+            taken, floor, chosen = experts(ops, options, down, m, leaves, packed)
+            name = f"{'down' if down else 'up'} L{leaves or ''}{' packed' if packed else ''}"
+            show(options, name, m, taken, floor, chosen)
+            records.append({"shape": "expert_down" if down else "expert_up", "m": m, "leaves": leaves,
+                            "packed": packed, "floor": floor, "us": taken})
+            torch.cuda.empty_cache()
+        if options.packed:
+            taken, floor, chosen = packing(ops, options, m)
+            show(options, "pack", m, taken, floor, chosen)
+            records.append({"shape": "pack", "m": m, "floor": floor, "us": taken})
 
 
 def show(options, name, m, taken, floor, chosen):
     ours = sorted((us, c) for c, us in taken.items() if c not in ("cublas", "chosen") and us)
     cublas, us = taken.get("cublas"), taken["chosen"]
     ratio = f"{cublas / us:.2f}" if cublas and us else "-"
-    print(f"{name:12} m {m:3}  floor {floor:7.2f}  cublas {measure.microseconds(cublas):>7}  chosen "
+    print(f"{name:12} m {m:4}  floor {floor:7.2f}  cublas {measure.microseconds(cublas):>7}  chosen "
           f"{measure.microseconds(us):>7}  {ratio} of cublas, {us / floor if us else 0:.2f} of floor: {chosen}",
           flush=True)
     for best, c in ours[:options.best]:
@@ -109,9 +174,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", required=True)
     parser.add_argument("--shapes", type=lambda s: s.split(","), default=list(SHAPES))
-    parser.add_argument("--tokens", type=lambda s: [int(m) for m in s.split(",")], default=[1, 8, 16])
+    parser.add_argument("--tokens", type=lambda s: [int(m) for m in s.split(",")])
     parser.add_argument("--all", action="store_true", help="every configuration, not the chosen one alone")
-    parser.add_argument("--experts", action="store_true")
+    parser.add_argument("--experts", action="store_true", help="a mixture, and no dense layer")
+    parser.add_argument("--leaves", type=lambda s: [int(n) or None for n in s.split(",")], default=[None],
+                        help="of the experts' layers, e.g. 1,8; 0: as many as the K has")
+    parser.add_argument("--only", default="", help="with --experts --all: configurations whose text this finds")
+    parser.add_argument("--packed", action="store_true", help="with --experts: rows put together, too")
     parser.add_argument("--best", type=int, default=4, help="configurations shown")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--graph-ms", type=float, default=1.5)
@@ -120,17 +189,14 @@ def main():
     ops = gpu_ops.Ops(options.ops)
     measure.warm_up()
     records = []
-    for shape in options.shapes:
-        for m in options.tokens:
+    if options.experts:
+        all_experts(ops, options, records)
+    for shape in options.shapes if not options.experts else ():
+        for m in options.tokens or (1, 8, 16):
             taken, floor, chosen = dense(ops, options, shape, m)
             show(options, shape, m, taken, floor, chosen)
             records.append({"shape": shape, "m": m, "floor": floor, "us": taken})
             torch.cuda.empty_cache()
-    for m in options.tokens if options.experts else ():
-        for down in (False, True):
-            taken, floor, chosen = experts(ops, options, down, m)
-            show(options, "expert down" if down else "expert up", m, taken, floor, chosen)
-            records.append({"shape": "expert_down" if down else "expert_up", "m": m, "floor": floor, "us": taken})
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(records, file)

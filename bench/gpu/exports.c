@@ -8,7 +8,7 @@
 #define OPS(X) \
     X(linear) X(linear_with) X(linear_configs) X(linear_choose) X(linear_describe) X(linear_scratch) \
     X(attention) X(attention_plan) X(attention_plan_bytes) X(attention_scratch) X(embed) X(rmsnorm) X(rotate) \
-    X(swiglu) X(route) X(combine) X(sample) X(sample_scratch) X(join) X(meet)
+    X(swiglu) X(route) X(pack_rows) X(combine) X(sample) X(sample_scratch) X(join) X(meet)
 /* clang-format on */
 
 #pragma weak iv_gpu_linear
@@ -26,6 +26,7 @@
 #pragma weak iv_gpu_rotate
 #pragma weak iv_gpu_swiglu
 #pragma weak iv_gpu_route
+#pragma weak iv_gpu_pack_rows
 #pragma weak iv_gpu_combine
 #pragma weak iv_gpu_sample
 #pragma weak iv_gpu_sample_scratch
@@ -36,7 +37,7 @@
 #define FIELDS(X) \
     X(matrix, type) X(matrix, n) X(matrix, k_padded) X(matrix, leaves) X(matrix, data) X(matrix, expert_bytes) \
     X(groups, experts) X(groups, first) X(groups, count) X(groups, offsets) X(groups, slots) X(groups, weights) \
-    X(groups, experts_per_token) X(linear_args, arithmetic) X(linear_args, w) X(linear_args, type) \
+    X(groups, experts_per_token) X(groups, packed) X(linear_args, arithmetic) X(linear_args, w) X(linear_args, type) \
     X(linear_args, x) X(linear_args, x_stride) X(linear_args, rows) X(linear_args, epilogue) \
     X(linear_args, bias) X(linear_args, out) X(linear_args, out_stride) X(linear_args, groups) \
     X(linear_args, weighted) X(linear_args, spare) X(linear_config, family) X(linear_config, tile_n) \

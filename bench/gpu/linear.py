@@ -15,6 +15,7 @@ import importlib
 import math
 import multiprocessing
 import os
+import re
 import sys
 
 import torch
@@ -25,6 +26,10 @@ import ops as gpu_ops
 SHAPES = {"qkv": (4096, 6144, "store"), "out": (4096, 4096, "residual"), "gate_up": (4096, 24576, "swiglu"),
           "down": (12288, 4096, "residual"), "head": (4096, 151936, "store"), "figure8": (6144, 2048, "store")}
 LAYERS = ("qkv", "out", "gate_up", "down", "head")
+# What a rank of 2, 4 or 8 has of the layers that are cut over their outputs.
+RANKS = {f"{name}/{ranks}": (SHAPES[name][0], SHAPES[name][1] // ranks, SHAPES[name][2])
+         for name in ("qkv", "gate_up", "head") for ranks in (2, 4, 8)}
+SHAPES.update(RANKS)
 TOKENS = (1, 8, 16, 64, 128, 256, 1024, 4096, 8192)
 FIGURE8_TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 HEAD_TOKENS_MAX, FLOAT32_TOKENS_MAX = 256, 4096
@@ -88,20 +93,28 @@ def check_result(x, w, out, epilogue):
         raise RuntimeError(f"wrong: relative difference {error:.3g}")
 
 
-def our_calls(ops, sets, epilogue):
+def options_of(x, epilogue, leaves):
+    """Of ops.linear; leaves None: as many as the law has."""
+    return {"epilogue": epilogue, "arithmetic": "fma32" if x.dtype == torch.float32 else "tc16", "leaves": leaves}
+
+
+def our_calls(ops, sets, epilogue, leaves):
     calls = []
     for x, w in sets:
         m, n = x.shape[0], w.shape[0]
-        arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
         if epilogue == "swiglu":
             out = torch.zeros(m, n // 2, device="cuda", dtype=x.dtype)
         else:
             out = torch.zeros(m, n, device="cuda", dtype=torch.float32)
-        calls.append(ops.linear(x, w, out, epilogue=epilogue, arithmetic=arithmetic))
+        calls.append(ops.linear(x, w, out, **options_of(x, epilogue, leaves)))
         if len(calls) == 1:
             calls[0]()
             check_result(x, w, out, epilogue)
     return calls
+
+
+def our_name(leaves):
+    return f"invar L={leaves}" if leaves else "invar"
 
 
 def methods_for(options, ops, peers, sets, epilogue):
@@ -109,19 +122,17 @@ def methods_for(options, ops, peers, sets, epilogue):
     methods = {"cublas": [lambda x=x, w=w, o=outs[i % 2]: torch.mm(x, w.t(), out=o) for i, (x, w) in enumerate(sets)]}
     for name, function in peers.items():
         methods[name] = [lambda x=x, w=w, f=function: f(x, w.t()) for x, w in sets]
-    if ops:
+    for leaves in options.leaves if ops else ():
         try:
-            methods["invar"] = our_calls(ops, sets, epilogue)
+            methods[our_name(leaves)] = our_calls(ops, sets, epilogue, leaves)
         except RuntimeError as problem:
-            measure.missing("invar", problem)
+            measure.missing(our_name(leaves), problem)
     return methods
 
 
-def config_text(ops, sets, epilogue):
+def config_text(ops, sets, epilogue, leaves):
     x, w = sets[0]
-    out = torch.empty(1, 1, device="cuda")
-    arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
-    return ops.describe(ops.linear_choose(ops.linear_args(x, w, out, epilogue=epilogue, arithmetic=arithmetic)))
+    return ops.describe(ops.linear_choose(ops.linear_args(x, w, x, **options_of(x, epilogue, leaves))))
 
 
 def measure_shape(options, records, ops, peers, bandwidth, shape, type_name):
@@ -132,17 +143,19 @@ def measure_shape(options, records, ops, peers, bandwidth, shape, type_name):
             continue
         sets = inputs(TYPES[type_name], k, n, m)
         taken = measure.compare(methods_for(options, ops, peers, sets, epilogue), turns=options.turns)
-        config = config_text(ops, sets, epilogue) if ops and taken.get("invar") else None
+        configs = {our_name(leaves): config_text(ops, sets, epilogue, leaves) for leaves in options.leaves if ops}
         size = (n * k + m * (n + k)) * TYPES[type_name].itemsize
         for method, us in taken.items():
             if us is not None:
                 records.add({"bench": "linear", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
                              "method": method, "us": round(us, 3), "tflops": round(2e-6 * m * n * k / us, 2),
-                             "config": config if method == "invar" else None})
-        ours, cublas = taken.get("invar"), taken.get("cublas")
+                             "config": configs.get(method)})
         row = [shape, type_name, str(m), measure.microseconds(size / bandwidth / 1e3)]
-        row += [measure.microseconds(taken.get(method)) for method in ("cublas", "bio", "tbik", "invar")]
-        row += [f"{cublas / ours:.2f}" if ours and cublas else "-", config or ""]
+        row += [measure.microseconds(taken.get(method)) for method in ("cublas", "bio", "tbik")]
+        for name in map(our_name, options.leaves):
+            ours, cublas = taken.get(name), taken.get("cublas")
+            row += [measure.microseconds(ours), f"{cublas / ours:.2f}" if ours and cublas else "-",
+                    configs[name] if ours else ""]
         rows.append(row)
         print("# " + " ".join(row), flush=True)
         del sets
@@ -150,19 +163,21 @@ def measure_shape(options, records, ops, peers, bandwidth, shape, type_name):
     return rows
 
 
-def sweep_problem(ops, sets, epilogue, turns):
+def sweep_problem(ops, sets, epilogue, leaves, options):
     """[(us, text)] of every legal configuration, fastest first, None for those far behind; and those whose bits are
     not the first one's."""
     x, w = sets[0]
     shape = (x.shape[0], w.shape[0] // 2 if epilogue == "swiglu" else w.shape[0])
     kind = x.dtype if epilogue == "swiglu" else torch.float32
-    arithmetic = "fma32" if x.dtype == torch.float32 else "tc16"
+    how = options_of(x, epilogue, leaves)
     outs = [torch.zeros(shape, device="cuda", dtype=kind) for _ in sets]
     want, best, taken, wrong = None, math.inf, [], []
-    args = ops.linear_args(x, w, outs[0], epilogue=epilogue, arithmetic=arithmetic)
+    args = ops.linear_args(x, w, outs[0], **how)
     for config in ops.linear_configs(args):
         text = ops.describe(config)
-        calls = [ops.linear(*s, o, config=config, epilogue=epilogue, arithmetic=arithmetic) for s, o in zip(sets, outs)]
+        if not any(re.search(wanted, text) for wanted in options.only):
+            continue
+        calls = [ops.linear(*s, o, config=config, **how) for s, o in zip(sets, outs)]
         try:
             outs[0].zero_()
             ms = measure.once(calls[0])
@@ -172,7 +187,7 @@ def sweep_problem(ops, sets, epilogue, turns):
             elif not torch.equal(want, got):
                 wrong.append(text)
             ms = min(ms, measure.once(calls[-1]))
-            us = measure.compare({text: calls}, turns=turns, graph_ms=0.5)[text] if ms < 4 * best else None
+            us = measure.compare({text: calls}, turns=options.turns, graph_ms=0.5)[text] if ms < 4 * best else None
         except RuntimeError as problem:
             measure.missing(text, problem)
             continue
@@ -191,23 +206,23 @@ def sweep(options, records, ops):
                 if (shape == "head" and m > HEAD_TOKENS_MAX) or (type_name == "float32" and m > FLOAT32_TOKENS_MAX):
                     continue
                 sets = inputs(TYPES[type_name], k, n, m)
-                taken, wrong = sweep_problem(ops, sets, epilogue, options.turns)
-                x, w = sets[0]
-                args = ops.linear_args(x, w, x, epilogue=epilogue,
-                                       arithmetic="fma32" if type_name == "float32" else "tc16")
-                chosen = ops.describe(ops.linear_choose(args))
                 cublas = measure.compare({"cublas": [lambda x=x, w=w: torch.mm(x, w.t()) for x, w in sets]},
                                          turns=options.turns)["cublas"]
-                records.add({"bench": "sweep", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
-                             "cublas_us": cublas, "chosen": chosen, "wrong": wrong, "configs": taken})
-                rows.append([shape, type_name, str(m), measure.microseconds(cublas),
-                             measure.microseconds(dict((t, us) for us, t in taken).get(chosen)), chosen,
-                             f"{len(taken)}, {len(wrong)} wrong"] +
-                            [f"{measure.microseconds(us)} {text}" for us, text in taken[:2]])
-                print("# " + " | ".join(rows[-1]) + (" WRONG: " + "; ".join(wrong[:3]) if wrong else ""), flush=True)
-                del sets, args, x, w
+                for leaves in options.leaves:
+                    taken, wrong = sweep_problem(ops, sets, epilogue, leaves, options)
+                    chosen = config_text(ops, sets, epilogue, leaves)
+                    records.add({"bench": "sweep", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
+                                 "leaves": leaves, "cublas_us": cublas, "chosen": chosen, "wrong": wrong,
+                                 "configs": taken})
+                    rows.append([shape, type_name, str(m), str(leaves or "law"), measure.microseconds(cublas),
+                                 measure.microseconds(dict((t, us) for us, t in taken).get(chosen)), chosen,
+                                 f"{len(taken)}, {len(wrong)} wrong"] +
+                                [f"{measure.microseconds(us)} {text}" for us, text in taken[:options.best]])
+                    print("# " + " | ".join(rows[-1]) + (" WRONG: " + "; ".join(wrong[:3]) if wrong else ""), flush=True)
+                del sets
                 torch.cuda.empty_cache()
-    measure.table(["layer", "type", "tokens", "cuBLAS", "chosen", "which", "configurations", "best", "second"], rows)
+    measure.table(["layer", "type", "tokens", "leaves", "cuBLAS", "chosen", "which", "configurations"] +
+                  ["best"] * options.best, rows)
 
 
 def load(options):
@@ -238,8 +253,21 @@ def main():
     parser.add_argument("--tokens", type=lambda s: [int(m) for m in s.split(",")], default=None)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="only compile the peers' kernels, many at a time")
+    parser.add_argument("--leaves", type=lambda s: [int(n) or None for n in s.split(",")], default=[None],
+                        help="of ours, e.g. 1,2,8: each is measured; 0: as many as the law has")
+    parser.add_argument("--shape", action="append", default=[], metavar="K,N,EPILOGUE", help="one more shape")
+    parser.add_argument("--ranks", action="store_true", help="the shapes of ranks: " + ", ".join(RANKS))
     parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
+    parser.add_argument("--only", action="append", help="with --sweep: configurations whose text this pattern finds")
+    parser.add_argument("--best", type=int, default=2, help="with --sweep: how many are printed")
     options = parser.parse_args()
+    for text in options.shape:
+        k, n, epilogue = text.split(",")
+        SHAPES[text.replace(",", "x")] = (int(k), int(n), epilogue)
+        options.shapes = (options.shapes or []) + [text.replace(",", "x")]
+    if options.ranks:
+        options.shapes = (options.shapes or []) + list(RANKS)
+    options.only = options.only or [""]
     options.shapes = options.shapes or (["figure8"] if options.figure8 else list(LAYERS))
     options.types = options.types or (list(TYPES) if options.figure8 else ["bfloat16"])
     if options.compile:
@@ -258,7 +286,8 @@ def main():
         for shape in options.shapes:
             rows += measure_shape(options, records, ops, peers, bandwidth, shape, type_name)
     print(f"\nmicroseconds; floor: bytes over the copy bandwidth measured here, {bandwidth:.0f} GB/s\n")
-    measure.table(["layer", "type", "tokens", "floor", "cuBLAS", "BIO", "TBIK", "invar", "cuBLAS / invar", "how"], rows)
+    measure.table(["layer", "type", "tokens", "floor", "cuBLAS", "BIO", "TBIK"] +
+                  [word for name in map(our_name, options.leaves) for word in (name, "cuBLAS / it", "how")], rows)
 
 
 if __name__ == "__main__":

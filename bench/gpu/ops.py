@@ -27,7 +27,7 @@ class Matrix(ctypes.Structure):
 
 class Groups(ctypes.Structure):
     _fields_ = [("experts", c_size_t), ("first", c_size_t), ("count", c_size_t), ("offsets", c_void_p),
-                ("slots", c_void_p), ("weights", c_void_p), ("experts_per_token", c_size_t)]
+                ("slots", c_void_p), ("weights", c_void_p), ("experts_per_token", c_size_t), ("packed", c_bool)]
 
 
 class LinearArgs(ctypes.Structure):
@@ -95,6 +95,7 @@ SIGNATURES = {
     "attention_plan": (c_size_t, P(AttentionShape), P(Span), c_size_t, c_int, c_void_p, c_size_t),
     "attention_plan_bytes": (c_size_t, P(AttentionShape), c_size_t, c_size_t, c_size_t),
     "attention_scratch": (c_size_t, P(AttentionShape), c_size_t, c_size_t, c_size_t),
+    "pack_rows": (c_int, P(Groups), c_size_t, c_void_p, c_size_t, c_void_p, c_void_p),
     "rmsnorm": (c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_float, c_size_t, c_int, c_void_p, c_size_t, c_void_p),
     "rotate": (c_int, P(RotateArgs), c_void_p),
     "sample": (c_int, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),

@@ -45,7 +45,7 @@ static shape small_shape(rng *r, iv_gpu_family family) {
     s.first = rng_below(r, s.experts), s.count = 1 + rng_below(r, s.experts - s.first);
     s.weighted = rng_below(r, 2), s.epilogue = s.weighted || rng_below(r, 4) == 0 ? IV_GPU_STORE : IV_GPU_SWIGLU;
     s.n = 16 * (1 + rng_below(r, 4)), s.rows = 1 + rng_below(r, wide ? 40 : 16);
-    s.k = s.k > 300 ? 256 : s.k, s.leaves = 0;
+    s.k = s.k > 300 ? 256 : s.k, s.leaves = rng_below(r, 2) ? 1 : 0, s.packed = rng_below(r, 2);
     return s;
 }
 
@@ -82,13 +82,46 @@ static void wide_tiles_have_the_laws_bits(void **state) {
         make_problem(&r, &s, &p);
         size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), wide = 0;
         for (size_t i = 0; i < n; i++)
-            if (c[i].tile_m == 128 && c[i].tile_n == 128 && c[i].variant >= 2) c[wide++] = c[i];
+            if (c[i].tile_m == 128 && c[i].variant >= 2) c[wide++] = c[i];
         assert_int_not_equal(wide, 0);
         try_config(&r, &p, &c[rng_below(&r, wide)]);
         runs++;
         free_problem(&p);
     }
     printf("emulated wide: %zu runs, all the law's bits\n", runs);
+}
+
+/* The same of matrices that are one chain, in the tiles that these alone have: whole and ragged, experts too. */
+static void wide_chains_have_the_laws_bits(void **state) {
+    (void)state;
+    static iv_gpu_linear_config c[CONFIGS_MAX];
+    size_t runs = 0, grouped = 0;
+    rng r = rng_start("emulated wide chains");
+    for (budget b = budget_of(8); has_time(&b) || runs < 3;) {
+        shape s = random_shape(&r, true);
+        bool whole = rng_below(&r, 2);
+        s.arithmetic = IV_TC16, s.leaves = 1;
+        s.k = rng_below(&r, 3) ? 64 * (6 + rng_below(&r, 4)) : 16 + 16 * rng_below(&r, 20);
+        s.rows = whole ? 256 : 1 + rng_below(&r, 400);
+        s.n = whole ? 512 : 16 * (1 + rng_below(&r, 36));
+        if (s.epilogue != IV_GPU_SWIGLU && !whole) s.n -= rng_below(&r, 16);
+        if (rng_below(&r, 2)) {
+            s.experts = 3, s.experts_per_token = 2, s.first = 0, s.count = 2 + rng_below(&r, 2);
+            s.weighted = rng_below(&r, 2), s.packed = rng_below(&r, 3) > 0;
+            s.rows = 100 + rng_below(&r, 200), s.n = rng_below(&r, 2) ? 256 : 16 * (1 + rng_below(&r, 20));
+            s.epilogue = s.weighted || rng_below(&r, 2) ? IV_GPU_STORE : IV_GPU_SWIGLU, s.k = 192;
+        }
+        problem p;
+        make_problem(&r, &s, &p);
+        size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), large = 0;
+        for (size_t i = 0; i < n; i++)
+            if (c[i].tile_m >= 128) c[large++] = c[i];
+        assert_in_range(large, 4, CONFIGS_MAX);
+        try_config(&r, &p, &c[rng_below(&r, large)]);
+        runs++, grouped += s.experts > 0;
+        free_problem(&p);
+    }
+    printf("emulated wide chains: %zu runs, %zu of experts, all the law's bits\n", runs, grouped);
 }
 
 static void stream_has_the_laws_bits(void **state) {
@@ -246,10 +279,13 @@ int main(void) {
     iv_error err;
     if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
     is_hopper = true;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(stream_has_the_laws_bits),
-        cmocka_unit_test(wgmma_has_the_laws_bits),     cmocka_unit_test(wide_tiles_have_the_laws_bits),
-        cmocka_unit_test(generic_has_the_laws_bits),   cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught),
+                                       cmocka_unit_test(stream_has_the_laws_bits),
+                                       cmocka_unit_test(wgmma_has_the_laws_bits),
+                                       cmocka_unit_test(wide_tiles_have_the_laws_bits),
+                                       cmocka_unit_test(wide_chains_have_the_laws_bits),
+                                       cmocka_unit_test(generic_has_the_laws_bits),
+                                       cmocka_unit_test(overlapping_layers_have_the_same_bits)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

@@ -99,11 +99,15 @@ static void local_joins(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(embedding, any_machine),    cmocka_unit_test_setup(rmsnorm, any_machine),
-        cmocka_unit_test_setup(swiglu, any_machine),       cmocka_unit_test_setup(copies, any_machine),
-        cmocka_unit_test_setup(rotations, any_machine),    cmocka_unit_test_setup(routes, any_machine),
-        cmocka_unit_test_setup(combinations, any_machine), cmocka_unit_test(local_joins),
-        cmocka_unit_test(planted_mistakes_are_caught)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(embedding, any_machine),
+                                       cmocka_unit_test_setup(rmsnorm, any_machine),
+                                       cmocka_unit_test_setup(swiglu, any_machine),
+                                       cmocka_unit_test_setup(copies, any_machine),
+                                       cmocka_unit_test_setup(rotations, any_machine),
+                                       cmocka_unit_test_setup(routes, any_machine),
+                                       cmocka_unit_test_setup(packed_rows, any_machine),
+                                       cmocka_unit_test_setup(combinations, any_machine),
+                                       cmocka_unit_test(local_joins),
+                                       cmocka_unit_test(planted_mistakes_are_caught)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

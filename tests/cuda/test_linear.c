@@ -119,7 +119,7 @@ static void reference_sample(void *context, size_t index, size_t worker) {
             if (p->a.weighted)
                 refer(p, e, (size_t)i, slot, column, p->weights[slot]);
             else
-                refer(p, e, slot / p->g.experts_per_token, (size_t)i, column, 1.0f);
+                refer(p, e, p->g.packed ? (size_t)i : slot / p->g.experts_per_token, (size_t)i, column, 1.0f);
         }
 }
 
@@ -160,7 +160,7 @@ typedef struct shape {
     iv_gpu_epilogue epilogue;
     bool bias;
     size_t experts, first, count, experts_per_token; /* experts 0: no groups */
-    bool weighted;
+    bool weighted, packed;
     family fw, fx;
     size_t samples; /* 0: all */
 } shape;
@@ -192,7 +192,7 @@ static void make_problem(rng *r, const shape *s, problem *p) {
         free(one);
     }
     p->w = w, a->w.data = device(w, matrices * (matrix + 64) - 64);
-    p->x_rows = s->weighted ? s->rows * s->experts_per_token : s->rows;
+    p->x_rows = s->weighted || s->packed ? s->rows * s->experts_per_token : s->rows;
     a->x_stride = kp + 8 * rng_below(r, 3);
     p->x = padded_values(r, s->fx, s->type, p->x_rows, s->k, kp, a->x_stride);
     a->x = device(p->x, p->x_rows * a->x_stride * iv_dtype_bytes(s->type));
@@ -200,8 +200,11 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     p->out_rows = s->experts ? s->rows * s->experts_per_token : s->rows;
     p->out_columns = s->epilogue == IV_GPU_SWIGLU ? s->n / 2 : s->n;
     if (s->experts) {
-        p->g = (iv_gpu_groups){
-            .experts = s->experts, .first = s->first, .count = s->count, .experts_per_token = s->experts_per_token};
+        p->g = (iv_gpu_groups){.experts = s->experts,
+                               .first = s->first,
+                               .count = s->count,
+                               .experts_per_token = s->experts_per_token,
+                               .packed = s->packed};
         route(r, p, s->rows, s->rows - rng_below(r, 2));
         a->groups = &p->g, a->weighted = s->weighted;
     }
@@ -239,10 +242,12 @@ static void describe(const problem *p, const iv_gpu_linear_config *c, char *text
     char config[160];
     iv_gpu_linear_describe(c, config, sizeof config);
     const iv_gpu_linear_args *a = &p->a;
-    snprintf(text, bytes,
-             "%s: %s rows %zu n %zu k %zu leaves %d %s x %s epilogue %d bias %d experts %zu of %zu weighted %d", config,
-             a->arithmetic == IV_TC16 ? "tc16" : "fma32", a->rows, a->w.n, p->k, a->w.leaves, iv_dtype_name(a->w.type),
-             iv_dtype_name(a->type), (int)a->epilogue, p->bias != NULL, p->g.count, p->g.experts, (int)a->weighted);
+    snprintf(
+        text, bytes,
+        "%s: %s rows %zu n %zu k %zu leaves %d %s x %s epilogue %d bias %d experts %zu of %zu weighted %d packed %d",
+        config, a->arithmetic == IV_TC16 ? "tc16" : "fma32", a->rows, a->w.n, p->k, a->w.leaves,
+        iv_dtype_name(a->w.type), iv_dtype_name(a->type), (int)a->epilogue, p->bias != NULL, p->g.count, p->g.experts,
+        (int)a->weighted, (int)p->g.packed);
 }
 
 static size_t differences(const problem *p, const char *what) {
@@ -340,7 +345,7 @@ static void random_problems(bool tc16, bool experts, const char *name) {
                                                         : rng_below(&r, 4) ? IV_GPU_SWIGLU
                                                                            : IV_GPU_STORE;
             s.n = 16 * (1 + rng_below(&r, 6)), s.rows = 1 + rng_below(&r, 40);
-            s.k = s.k > 300 ? 300 : s.k, s.leaves = 0;
+            s.k = s.k > 300 ? 300 : s.k, s.leaves = rng_below(&r, 2) ? 1 : 0, s.packed = rng_below(&r, 2);
         }
         try_shape(&r, &s);
     }

@@ -36,6 +36,61 @@ static void few_rows_stream(void **state) {
     }
 }
 
+/* Layers of experts: tiles grow with the rows that one has on average, and what is chosen is legal. */
+static void experts_have_tiles_of_their_rows(void **state) {
+    (void)state;
+    static const size_t tokens[] = {1, 8, 64, 128, 256, 512, 1024, 2048, 8192, 16384};
+    static iv_gpu_linear_config all[CONFIGS_MAX];
+    for (int kind = 0; kind < 12; kind++) { /* two layers, three counts of leaves, packed or not */
+        int leaves = kind % 3 ? kind % 3 * 4 : 1, before = 0;
+        iv_gpu_groups g = {.experts = 128, .count = 128, .experts_per_token = 8, .packed = kind / 3 % 2};
+        for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+            iv_gpu_linear_args a =
+                problem(IV_TC16, IV_BF16, tokens[i], kind < 6 ? 1536 : 2048, kind < 6 ? 2048 : 768, leaves);
+            a.groups = &g, a.weighted = kind >= 6, a.epilogue = a.weighted ? IV_GPU_STORE : IV_GPU_SWIGLU;
+            iv_gpu_linear_config c = iv_gpu_linear_choose(&a);
+            size_t n = iv_gpu_linear_configs(&a, all, CONFIGS_MAX), at = 0;
+            assert_in_range(n, 1, CONFIGS_MAX);
+            while (at < n && memcmp(&all[at], &c, sizeof c) != 0) at++;
+            assert_in_range(at, 0, n - 1);
+            assert_int_equal(c.family, IV_GPU_WGMMA);
+            assert_in_range(c.tile_n * c.tile_m, before, 256 * 128);
+            before = c.tile_n * c.tile_m;
+            char text[128];
+            iv_gpu_linear_describe(&c, text, sizeof text);
+            if (leaves != 4)
+                printf("%s L %d%s, %zu tokens: %s\n", kind < 6 ? "up" : "down", leaves, g.packed ? " packed" : "",
+                       tokens[i], text);
+        }
+    }
+}
+
+/* One chain, as experts have it: what was the fastest on an H200. */
+static void experts_of_one_chain_have_what_was_measured(void **state) {
+    (void)state;
+    enum { UP, PACKED, DOWN };
+    static const struct {
+        int layer;
+        size_t n, tokens; /* 16 tokens: a row of each of 128 experts */
+        int tile_n, tile_m, stages, variant;
+    } row[] = {
+        {UP, 1536, 1, 64, 16, 11, 0},        {UP, 1536, 192, 64, 16, 11, 0},       {UP, 1536, 193, 128, 64, 4, 0},
+        {PACKED, 1536, 256, 128, 64, 9, 0},  {PACKED, 1536, 768, 128, 64, 9, 0},   {PACKED, 1536, 769, 128, 128, 7, 1},
+        {PACKED, 1408, 769, 128, 128, 7, 0}, {PACKED, 1536, 8192, 128, 128, 7, 1}, {DOWN, 2048, 192, 64, 16, 11, 0},
+        {DOWN, 2048, 193, 128, 64, 4, 0},    {DOWN, 2048, 8192, 128, 64, 4, 0},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        iv_gpu_groups g = {.experts = 128, .count = 128, .experts_per_token = 8, .packed = row[i].layer == PACKED};
+        iv_gpu_linear_args a = problem(IV_TC16, IV_BF16, row[i].tokens, row[i].n, row[i].layer == DOWN ? 768 : 2048, 1);
+        a.groups = &g, a.weighted = row[i].layer == DOWN, a.epilogue = a.weighted ? IV_GPU_STORE : IV_GPU_SWIGLU;
+        iv_gpu_linear_config c = iv_gpu_linear_choose(&a);
+        assert_int_equal(c.tile_n, row[i].tile_n);
+        assert_int_equal(c.tile_m, row[i].tile_m);
+        assert_int_equal(c.stages, row[i].stages);
+        assert_int_equal(c.variant, row[i].variant);
+    }
+}
+
 static void every_problem_has_a_kernel(void **state) {
     (void)state;
     static const size_t rows[] = {1, 7, 16, 17, 64, 65, 300, 8192}, ks[] = {16, 48, 96, 768, 896, 4096, 12288, 25600};
@@ -73,6 +128,8 @@ static void bad_problems_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_stream),
+        cmocka_unit_test(experts_have_tiles_of_their_rows),
+        cmocka_unit_test(experts_of_one_chain_have_what_was_measured),
         cmocka_unit_test(every_problem_has_a_kernel),
         cmocka_unit_test(bad_problems_are_refused),
     };

@@ -80,12 +80,15 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     a->w = (iv_gpu_matrix){.type = a->type, .n = n, .k_padded = iv_padded_k(k)};
     a->w.leaves = iv_leaf_count(a->w.k_padded);
     while (a->w.leaves > 1 && rng_below(r, 4) == 0) a->w.leaves /= 2;
+    if (rng_below(r, 3) == 0) a->w.leaves = 1;
+    a->spare = rng_below(r, 2) ? 132 - 2 * (1 + (int)rng_below(r, 6)) : 0; /* so that a CTA has several tiles */
     a->w.expert_bytes = n * a->w.k_padded * 2;
     p->w = malloc(experts * a->w.expert_bytes);
     values(r, f, a->type, experts * n, k, a->w.k_padded, p->w);
     a->w.data = device(p->w, experts * a->w.expert_bytes);
     if (grouped) route(r, p, rows, experts, chosen), a->groups = &p->g;
-    size_t entries = rows * chosen, x_rows = a->weighted ? entries : rows;
+    p->g.packed = grouped && rng_below(r, 2);
+    size_t entries = rows * chosen, x_rows = a->weighted || p->g.packed ? entries : rows;
     a->x_stride = a->w.k_padded + 8 * rng_below(r, 3);
     p->x = malloc(x_rows * a->x_stride * 2);
     values(r, f, a->type, x_rows, k, a->x_stride, p->x);
@@ -98,9 +101,9 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     p->want = malloc(p->out_bytes), p->got = malloc(p->out_bytes);
     a->out = (char *)device(p->before, p->out_bytes) + GUARD * p->out_element;
     snprintf(p->text, sizeof p->text,
-             "rows %zu n %zu k %zu leaves %d %s epilogue %d bias %d experts %zu weighted %d family %d", rows, n, k,
-             a->w.leaves, iv_dtype_name(a->type), (int)a->epilogue, a->bias != NULL, p->g.count, (int)a->weighted,
-             (int)f);
+             "rows %zu n %zu k %zu leaves %d %s epilogue %d bias %d experts %zu weighted %d packed %d family %d", rows,
+             n, k, a->w.leaves, iv_dtype_name(a->type), (int)a->epilogue, a->bias != NULL, p->g.count, (int)a->weighted,
+             (int)p->g.packed, (int)f);
 }
 
 static void done(problem *p) {

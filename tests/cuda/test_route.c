@@ -129,15 +129,53 @@ static void combinations(void **state) {
     assert_true(changed > 0); /* the tree is not the plain sum: the comparison can fail */
 }
 
+/* The rows of a GPU's experts, put together; what is beside them stays. */
+static void pack_trial(rng *r) {
+    size_t experts = random_experts(r), rows = random_rows(r) % 520 + 1,
+           k = 1 + rng_below(r, experts < 9 ? experts : 8);
+    size_t bytes = 16 * (1 + rng_below(r, rng_below(r, 3) ? 30 : 400)), entries = 0, n = rows * k;
+    iv_gpu_groups g = {.experts = experts, .first = rng_below(r, experts), .experts_per_token = k};
+    g.count = rng_below(r, experts - g.first + 1);
+    int32_t *offsets = calloc(experts + 1, sizeof *offsets), *slots = calloc(n, sizeof *slots);
+    for (size_t e = 0; e < experts; e++) { /* some are empty, some entries are missing */
+        size_t more = rng_below(r, 2 * n / experts + 2), left = n - entries;
+        for (size_t i = 0; i < (more < left ? more : left); i++) slots[entries++] = (int32_t)rng_below(r, n);
+        offsets[e + 1] = (int32_t)entries;
+    }
+    unsigned char *x = random_values(r, NORMAL, IV_BF16, rows * bytes / 2);
+    unsigned char *want = random_values(r, NORMAL, IV_BF16, n * bytes / 2);
+    void *gpu_x = gpu_copy(x, rows * bytes), *out = gpu_copy(want, n * bytes);
+    int32_t *gpu_offsets = gpu_copy(offsets, (experts + 1) * sizeof *offsets), *gpu_slots = gpu_copy(slots, n * 4);
+    g.offsets = gpu_offsets, g.slots = gpu_slots;
+    for (int32_t i = offsets[g.first]; i < offsets[g.first + g.count]; i++)
+        memcpy(want + (size_t)i * bytes, x + (size_t)slots[i] / k * bytes, bytes);
+    GPU_OK(iv_gpu_pack_rows(&g, rows, gpu_x, bytes, out, NULL));
+    assert_gpu_has("packed rows", want, out, n * bytes / 2, 2, false);
+    cudaFree(gpu_x), cudaFree(out), cudaFree(gpu_offsets), cudaFree(gpu_slots);
+    free(offsets), free(slots), free(x), free(want);
+}
+
+static void packed_rows(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("packed rows");
+    for (size_t trial = 0; trial < trials(150, 3000); trial++) pack_trial(&r);
+}
+
 static void what_cannot_be_is_refused(void **state) {
     (void)state;
     assert_int_not_equal(iv_gpu_route(NULL, 1, NULL, 513, 8, true, NULL, NULL, NULL, NULL, NULL), 0);
     assert_int_not_equal(iv_gpu_route(NULL, 1, NULL, 8, 9, true, NULL, NULL, NULL, NULL, NULL), 0);
     assert_int_not_equal(iv_gpu_route(NULL, 1, NULL, 128, 65, true, NULL, NULL, NULL, NULL, NULL), 0);
+    iv_gpu_groups g = {.experts = 8, .count = 8, .experts_per_token = 2};
+    assert_int_not_equal(iv_gpu_pack_rows(&g, 1, NULL, 24, NULL, NULL), 0);
+    assert_int_not_equal(iv_gpu_pack_rows(&g, 1, (const char *)16 + 8, 32, NULL, NULL), 0);
+    assert_int_not_equal(iv_gpu_pack_rows(&g, SIZE_MAX / 2, NULL, 32, NULL, NULL), 0);
+    assert_int_equal(iv_gpu_pack_rows(&g, 0, NULL, 32, NULL, NULL), 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(routes), cmocka_unit_test(combinations),
-                                       cmocka_unit_test(what_cannot_be_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(routes), cmocka_unit_test(packed_rows),
+                                       cmocka_unit_test(combinations), cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

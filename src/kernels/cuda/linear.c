@@ -30,11 +30,8 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
 }
 
 /* Whether the stream was the fastest on an H200 (bench/RESULTS.md): a few rows of few outputs, where a CTA of wgmma has
- * too little to do; and experts that few rows chose. */
-static bool are_few(const iv_gpu_linear_args *a) {
-    if (a->groups) return a->rows * a->groups->experts_per_token <= 8 * a->groups->experts;
-    return a->rows <= 4 && a->w.n <= 8192;
-}
+ * too little to do. */
+static bool are_few(const iv_gpu_linear_args *a) { return !a->groups && a->rows <= 4 && a->w.n <= 8192; }
 
 /* A family that declines leaves the problem to the others; the generic kernels take everything. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {

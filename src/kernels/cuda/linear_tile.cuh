@@ -14,6 +14,7 @@ typedef struct iv_linear_problem {
     size_t expert_bytes, x_stride, out_stride;
     const int32_t *offsets, *slots; /* offsets from expert `first` on; NULL without groups */
     const float *weights;           /* NULL unless weighted */
+    bool gathered;                  /* the row of x of an entry is its token's */
     int n, k_padded, leaves, rows;
     int experts; /* that this GPU has */
     int experts_per_token;
@@ -29,7 +30,7 @@ static inline iv_linear_problem iv_linear_problem_of(const iv_gpu_linear_args *a
     p.epilogue = a->epilogue, p.type = a->type, p.w_type = a->w.type;
     if (a->groups) {
         p.offsets = a->groups->offsets + a->groups->first, p.slots = a->groups->slots;
-        p.weights = a->weighted ? a->groups->weights : NULL;
+        p.weights = a->weighted ? a->groups->weights : NULL, p.gathered = !a->weighted && !a->groups->packed;
         p.experts = (int)a->groups->count, p.experts_per_token = (int)a->groups->experts_per_token;
     }
     return p;
@@ -112,7 +113,7 @@ static __device__ __forceinline__ int iv_linear_count_tiles(const iv_linear_prob
 /* Row of x behind row j of the tile. */
 static __device__ __forceinline__ size_t iv_linear_x_row(const iv_linear_problem &p, const iv_linear_rows &r, int j) {
     int entry = r.first + j;
-    return p.offsets && !p.weights ? (size_t)(p.slots[entry] / p.experts_per_token) : (size_t)entry;
+    return p.gathered ? (size_t)(p.slots[entry] / p.experts_per_token) : (size_t)entry;
 }
 
 /* Where row j of the tile goes, and its weight. */

@@ -290,6 +290,38 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
     }
 }
 
+/* ---- wide tiles with one accumulator -------------------------------------------------------------------------- */
+
+/* The first tile: the second warpgroup begins some blocks after the first, so that one multiplies while the other makes
+ * outputs. */
+template <class S>
+IV_DEVICE void iv_wgmma_part_ways(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                                  float (&a)[S::COUNT]) {
+    if (threadIdx.x >= 128) iv_mbar_wait(m.led, 0);
+    iv_wgmma_go_on<S, true>(plan, m, f, a);
+    if (threadIdx.x >= 128) return;
+    while (f.block < plan.blocks && f.block < plan.stages / 2)
+        iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, a));
+    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.led);
+}
+
+/* Tile after tile in one accumulator. */
+template <class S>
+IV_DEVICE void iv_wgmma_consume_alone(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
+    iv_wgmma_nodes<S> v;
+    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    for (int at = 0; at < tiles; at++) {
+        if (at == 0)
+            iv_wgmma_part_ways<S>(plan, m, f, v.a);
+        else
+            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_subtree<S>(plan, m, f, v);
+        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, v.a);
+    }
+}
+
+/* ---- swapped tiles -------------------------------------------------------------------------------------------- */
+
 template <class S>
 IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
                                 int rank) {
@@ -310,18 +342,20 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
 }
 
 /* Sets up shared memory's parts and barriers. */
-template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared, bool gathered) {
+template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared) {
     char *bars = shared + plan.stages * S::STAGE + S::PARK;
     iv_wgmma_shared m;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
-    m.rows = (int *)(bars + 16 * plan.stages), m.tiles = (iv_wgmma_tile *)(m.rows + S::TOKENS);
+    m.led = m.empty + 8 * plan.stages;
+    m.rows = (int *)(bars + 16 * plan.stages + 16), m.tiles = (iv_wgmma_tile *)(m.rows + S::TOKENS);
     m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
-            iv_mbar_init(m.full + 8 * s, gathered ? 2 : 1);
+            iv_mbar_init(m.full + 8 * s, plan.gathered ? 2 : 1);
             iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::MATES);
         }
+        iv_mbar_init(m.led, 4);
         iv_mbar_init_fence();
     }
     return m;
@@ -332,8 +366,8 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens,
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
-    bool clustered = S::MATES > 1 || plan.split > 1, gathered = plan.groups.count && !plan.weighted;
-    iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared, gathered);
+    bool clustered = S::MATES > 1 || plan.split > 1;
+    iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared);
     int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
     int ctas = S::MATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
     int first_leaf = plan.split > 1 ? rank / S::MATES * S::LEAVES : 0;
@@ -352,7 +386,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         if constexpr (S::MOVED) iv_registers_give<S::WIDE ? 40 : 56>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
-        } else if (gathered) {
+        } else if (plan.gathered) {
             iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
         } else if (iv_elect()) {
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
@@ -361,8 +395,11 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     } else {
         if constexpr (S::MOVED) iv_registers_take<S::WIDE ? 232 : 224>();
         iv_dependency_wait();
-        if constexpr (S::WIDE)
-            iv_wgmma_consume_wide<S>(plan, m, first < tiles ? (tiles - first + step - 1) / step : 0);
+        int mine = first < tiles ? (tiles - first + step - 1) / step : 0;
+        if constexpr (S::ALONE)
+            iv_wgmma_consume_alone<S>(plan, m, mine);
+        else if constexpr (S::WIDE)
+            iv_wgmma_consume_wide<S>(plan, m, mine);
         else
             iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
     }
@@ -388,7 +425,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             iv_wgmma_kernel<S>,
             S::STAGE,
             S::THREADS,
-            S::PARK + 4 * S::TOKENS + IV_TILES * (int)sizeof(iv_wgmma_tile),
+            S::PARK + 16 + 4 * S::TOKENS + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES,
             S::CTAS};
 }

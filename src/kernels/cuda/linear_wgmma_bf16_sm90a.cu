@@ -7,6 +7,8 @@ const iv_wgmma_instance *iv_wgmma_bf16(size_t *count) {
         IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 64, false, 1), IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 64, false, 2),
         IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 64, false, 1), IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 128, false, 1),
         IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 128, true, 2),
+        /* one chain */
+        iv_wgmma_make<IV_BF16, 2, 256, true, 2, 1>(), iv_wgmma_make<IV_BF16, 2, 128, false, 2, 1>(),
     };
     *count = sizeof all / sizeof *all;
     return all;

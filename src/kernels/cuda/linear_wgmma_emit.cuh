@@ -139,8 +139,6 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
  * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
  * eight pieces of a row are rotated, so that neither meets a bank twice. */
-enum { IV_PART = 4 };
-
 /* How a tile's outputs are made: a tile that is all there by rows, anything else one by one. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_ANY } iv_wgmma_way;
 

@@ -42,7 +42,7 @@ static bool possible(const iv_gpu_linear_args *a) {
     if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8)
         return false;
     if (a->rows > 1u << 24 || a->w.n > 1u << 24 || a->w.k_padded > 1u << 24 || a->w.expert_bytes % 16) return false;
-    return !a->groups || a->groups->count <= IV_EXPERTS_MAX;
+    return !a->groups || (a->groups->experts && a->groups->count <= IV_EXPERTS_MAX);
 }
 
 static int variant_of(const iv_wgmma_instance *w) {
@@ -113,25 +113,52 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
+/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/bench_stream.py --experts): the first
+ * tile that suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp
+ * gathers rows, or outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger tiles,
+ * two CTAs of which share their tokens. */
+struct iv_expert_tile {
+    size_t rows; /* at most */
+    int tile_n, tile_m, variant, ctas;
+};
+static const iv_expert_tile packed_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                              {48, 128, 64, IV_WGMMA_SWAPPED, 1},
+                                              {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED_PAIR, 1},
+                                              {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED, 1}};
+static const iv_expert_tile other_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                             {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
+
+static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
+    bool packed = a->groups->packed && !a->weighted;
+    const iv_expert_tile *t = packed ? packed_tiles : other_tiles;
+    size_t count = packed ? sizeof packed_tiles / sizeof *t : sizeof other_tiles / sizeof *t;
+    for (size_t i = 0; i < count; i++) {
+        if (rows > t[i].rows) continue;
+        if (t[i].variant == IV_WGMMA_SWAPPED_PAIR && ceil_div(a->w.n, t[i].tile_n) % 2) continue; /* half is nobody's */
+        for (int ctas = t[i].ctas; ctas > 0; ctas--)
+            if (take(a, t[i].tile_n, t[i].tile_m, 1, t[i].variant, ctas, c)) return true;
+    }
+    return false;
+}
+
 /* Measured on an H200 beside cuBLAS (bench/gpu/linear.py --sweep). Many rows multiply; few stream weights, in tiles no
  * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
- * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. With experts,
- * `rows` is what one has on average. */
+ * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. */
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
+    size_t rows = a->rows;
     if (!possible(a)) return false;
-    size_t rows = a->rows, experts = a->groups && a->groups->experts ? a->groups->experts : 1;
-    if (a->groups) rows = (entries(a) + experts - 1) / experts;
+    if (a->groups) return prefer_experts(a, (entries(a) + a->groups->experts - 1) / a->groups->experts, c);
     int pairs =
         ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
-    if ((rows >= (a->groups ? 257u : 1024u) && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
+    if ((rows >= 1024 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
         return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
     bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
     int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
     int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
     int enough = tile_m == 64 && tile_n == 64 ? IV_SMS * 7 / 10 : tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
-    while (!a->groups && split < a->w.leaves && tiles * split < enough) split *= 2;
+    while (split < a->w.leaves && tiles * split < enough) split *= 2;
     for (; split > 0; split /= 2) {
-        int ctas = tile_m < 64 || a->groups ? ceil_div((size_t)tiles * (size_t)split, IV_SMS) : 1;
+        int ctas = tile_m < 64 ? ceil_div((size_t)tiles * (size_t)split, IV_SMS) : 1;
         for (ctas = ctas < CTAS_MAX ? ctas : CTAS_MAX; ctas > 0; ctas--)
             if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
     }
@@ -192,6 +219,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
     if (a->groups) p->groups = *a->groups;
     p->weighted = a->groups && a->weighted;
+    p->gathered = a->groups && !a->weighted && !a->groups->packed;
 }
 
 /* Clusters of a launch: as many as run at once, or fewer; of a split one for each tile. With experts some may find no
@@ -224,7 +252,7 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
                    a->w.expert_bytes, w->wide ? w->tile_n / w->mates : w->tile_n, w->wide);
     if (!e)
-        e = encode(&tokens, a, a->x, plan.weighted ? entries(a) : a->rows, 1, a->x_stride * 2, 0,
+        e = encode(&tokens, a, a->x, plan.gathered ? a->rows : entries(a), 1, a->x_stride * 2, 0,
                    w->wide ? w->tile_m : w->tile_m / w->mates, w->wide);
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops.h"
 
 enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
+enum { IV_PART = 4 }; /* chunks of eight Q rows: a wide tile's outputs are made part by part */
 
 /* What a launch tells its kernel. */
 struct iv_wgmma_plan {
@@ -25,7 +26,7 @@ struct iv_wgmma_plan {
     const uint16_t *x; /* for gathered rows */
     size_t x_stride;
     iv_gpu_groups groups; /* count 0: none */
-    bool weighted;
+    bool weighted, gathered; /* gathered: the row of x of an entry is its token's */
 };
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
@@ -41,7 +42,7 @@ struct iv_wgmma_shape {
     static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
-    static constexpr int NEED = NODES * COUNT + 40;
+    static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
     static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
     static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
     /* CTAs that fit on an SM: each of its four parts has 16384 registers and every fourth warp */
@@ -52,7 +53,9 @@ struct iv_wgmma_shape {
                                                     : 2;
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
-    static constexpr int PARK = WIDE || (LEAVES == 8 && !KEEP2) ? NODE_BYTES : 0;
+    static constexpr bool ALONE = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
+    /* nodes that wait there, or the part of the outputs that is made */
+    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES : WIDE ? CONSUMERS * IV_PART * 16 : 0;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
 };
 
@@ -135,7 +138,7 @@ struct iv_wgmma_ring {
 };
 
 struct iv_wgmma_shared { /* addresses */
-    uint32_t ring, full, empty;
+    uint32_t ring, full, empty, led;
     int mates; /* the first CTA of those that share an operand with this one */
     float4 *root, *park;
     int *rows; /* of gathered tokens */
@@ -229,7 +232,7 @@ IV_DEVICE int iv_wgmma_landed(const iv_wgmma_shared &m, int stage, bool landed, 
     return stage + 1 == stages ? 0 : stage + 1;
 }
 
-/* The gate and up layers of experts: tokens stand anywhere, so a warp fetches their rows piece by piece. */
+/* Tokens that stand anywhere: a warp fetches their rows piece by piece. */
 /* The rows of the tile's tokens; -1 beyond them. By one warp. */
 template <class S>
 IV_DEVICE void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {

@@ -49,6 +49,7 @@ typedef struct iv_gpu_groups {
     const int32_t *slots;   /* [rows * k]: token * k + place in the token's ascending list */
     const float *weights;   /* [rows * k] by slot; read by the down layer only */
     size_t experts_per_token;
+    bool packed; /* the x of gate_up has a row for each entry, in order */
 } iv_gpu_groups;
 
 typedef struct iv_gpu_linear_args {
@@ -63,8 +64,9 @@ typedef struct iv_gpu_linear_args {
     const float *bias; /* [n] or NULL */
     void *out;         /* as the epilogue has it */
     size_t out_stride; /* elements */
-    /* NULL: one matrix. Else x rows are taken by expert: gate_up reads row slot / k and writes act row `entry` (its
-     * place in the sorted order); down (weighted) reads row `entry` and writes out[slot] = weight * y, float32. */
+    /* NULL: one matrix. Else x rows are taken by expert: gate_up reads row slot / k, or row `entry` (its place in the
+     * sorted order) where they are packed, and writes act row `entry`; down (weighted) reads row `entry` and writes
+     * out[slot] = weight * y, float32. */
     const iv_gpu_groups *groups;
     bool weighted;
     int spare; /* multiprocessors that tiles of many rows leave to kernels beside them */
@@ -216,6 +218,11 @@ int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t 
  * slots [rows * k]. At most 512 experts. */
 int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
                  int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
+
+/* out[entry] = x[slot / k] for the entries of this GPU's experts: rows of row_bytes, a multiple of 16, at 16-byte
+ * addresses. `rows` tokens of the step. */
+int iv_gpu_pack_rows(const iv_gpu_groups *groups, size_t rows, const void *x, size_t row_bytes, void *out,
+                     iv_gpu_stream stream);
 
 /* x[row] = canon(x[row] + combine(terms[row])): the tree over expert ids. terms[r][rows][k][hidden], where rank r has
  * the experts [first[r], first[r + 1]) and the terms of others are not read. `ranks` pointers on the host, device

@@ -15,6 +15,8 @@ enum {
     SMALL_THREADS = 128, /* of it at least */
     ROUTE_WARPS = 4,
     GROUP_THREADS = 512,
+    PACK_WARPS = 8,
+    PACK_AHEAD = 8, /* pieces of 16 bytes a lane asks for at once */
     COMBINE_THREADS = 128,
     COMBINE_AHEAD = 8, /* terms a thread asks for at once */
     LEVELS = 10        /* of a tree over EXPERTS_MAX ids: two differ in bit 8 at most, level 9 */
@@ -282,6 +284,44 @@ int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, siz
     if (error) return error;
     return iv_launch(group_rows, dim3((unsigned)experts), GROUP_THREADS, stream, (const int32_t *)ids, rows, true_rows,
                      experts, k, offsets, slots);
+}
+
+/* ---- packing ---------------------------------------------------------------------------------------------- */
+
+/* A warp a row. */
+static __global__ void __launch_bounds__(PACK_WARPS * 32)
+    pack_rows(const int32_t *ends, size_t count, const int32_t *slots, uint32_t k, const uint4 *x, uint32_t pieces,
+              uint4 *out) {
+    uint32_t lane = threadIdx.x % 32, step = gridDim.x * PACK_WARPS;
+    iv_let_next();
+    iv_wait();
+    uint32_t end = (uint32_t)ends[count];
+    for (uint32_t i = (uint32_t)ends[0] + blockIdx.x * PACK_WARPS + threadIdx.x / 32; i < end; i += step) {
+        const uint4 *from = x + (size_t)((uint32_t)slots[i] / k) * pieces;
+        uint4 *to = out + (size_t)i * pieces, v[PACK_AHEAD];
+        for (uint32_t at = lane; at < pieces; at += 32 * PACK_AHEAD) {
+#pragma unroll
+            for (int j = 0; j < PACK_AHEAD; j++)
+                if (at + 32 * j < pieces) v[j] = from[at + 32 * j];
+#pragma unroll
+            for (int j = 0; j < PACK_AHEAD; j++)
+                if (at + 32 * j < pieces) to[at + 32 * j] = v[j];
+        }
+    }
+}
+
+int iv_gpu_pack_rows(const iv_gpu_groups *groups, size_t rows, const void *x, size_t row_bytes, void *out,
+                     iv_gpu_stream stream) {
+    enum { BLOCKS_MAX = 132 * 8 };
+    size_t k = groups->experts_per_token;
+    if (row_bytes % 16 || (uintptr_t)x % 16 || (uintptr_t)out % 16 || row_bytes > UINT32_MAX / 2 || k < 1 ||
+        rows > (size_t)INT32_MAX / k)
+        return (int)cudaErrorInvalidValue;
+    if (rows == 0 || groups->count == 0) return 0;
+    size_t blocks = (rows * k + PACK_WARPS - 1) / PACK_WARPS;
+    return iv_launch(pack_rows, dim3((unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX)), PACK_WARPS * 32, stream,
+                     groups->offsets + groups->first, groups->count, groups->slots, (uint32_t)k, (const uint4 *)x,
+                     (uint32_t)(row_bytes / 16), (uint4 *)out);
 }
 
 /* ---- combining -------------------------------------------------------------------------------------------- */

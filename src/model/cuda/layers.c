@@ -386,15 +386,31 @@ static int dense_parts(const step *t, size_t layer, const float *norm) {
     return 0;
 }
 
+/* Rows of an expert, on average, from which they are copied together before they are multiplied. */
+enum { PACKED_ROWS = 16 };
+
+/* Puts the rows of each expert together, where that pays, into `terms`, where down's outputs come afterwards. No peer
+ * reads the terms of the layer before any more: since it did, all ranks have met at attention's join. */
+static int pack_rows(const step *t, iv_gpu_groups *groups, iv_gpu_linear_args *a) {
+    gpu_rank *r = t->r;
+    size_t entries = t->rows * groups->experts_per_token, bytes = t->stride * iv_dtype_bytes(t->m->dtype);
+    if (a->arithmetic != IV_TC16 || entries < PACKED_ROWS * groups->experts || bytes > t->hidden * sizeof(float))
+        return 0;
+    TRY("experts' rows", iv_gpu_pack_rows(groups, t->rows, r->normed, bytes, r->terms, r->stream));
+    a->x = r->terms, groups->packed = true;
+    return 0;
+}
+
 /* The rank's experts over the rows that chose them. */
-static int run_experts(const step *t, const iv_layer *l, const iv_gpu_groups *groups) {
+static int run_experts(const step *t, const iv_layer *l, iv_gpu_groups *groups) {
     gpu_rank *r = t->r;
     size_t entries = t->rows * groups->experts_per_token, stride = iv_gpu_expert_act_stride(t->m);
     const iv_mlp *first = &l->experts[groups->first];
     size_t apart = groups->count > 1 ? (size_t)(first[1].gate_up.data - first[0].gate_up.data) : 0;
     iv_gpu_linear_args a = linear_args(t, &first->gate_up, r->normed, t->stride, t->rows);
     a.w.expert_bytes = apart, a.groups = groups;
-    int code = gate_up(t, &a, &first->gate_up, entries, r->expert_act, stride);
+    int code = pack_rows(t, groups, &a);
+    if (!code) code = gate_up(t, &a, &first->gate_up, entries, r->expert_act, stride);
     if (code) return code;
     a = linear_args(t, first->down, r->expert_act, stride, t->rows);
     a.w.expert_bytes = apart, a.groups = groups, a.weighted = true;
