@@ -2,7 +2,8 @@
 """bench_stream.py: linear layers of few rows: every configuration of the stream family beside cuBLAS (torch.mm).
 
     python3 bench/gpu/bench_stream.py --ops build/bench/gpu/libinvar_gpu_ops.so [--tokens 1,8,16] [--all]
-    python3 bench/gpu/bench_stream.py --ops ... --experts [--all] [--leaves 1,8] [--packed] [--tokens 1,8,64,256]
+    python3 bench/gpu/bench_stream.py --ops ... --experts [--all] [--leaves 1,8] [--packed] [--peer]
+                                     [--tokens 1,8,64,256]
 
 Calls follow one another in a CUDA graph, each with the next set of weights, so that weights come from memory and a
 kernel may ask for its first ones under its predecessor's end, as in a model. The floor is the weights' bytes over
@@ -28,6 +29,7 @@ FLOOR = 4.3e6  # bytes in a microsecond
 EXPERTS, CHOSEN = 128, 8
 EXPERT_TOKENS = (1, 8, 64, 256, 1024, 8192)
 PROBLEMS = 8
+PEER = "grouped_mm"
 
 
 def output(m, n, epilogue, type_):
@@ -103,6 +105,16 @@ def expert_calls(ops, problems, config):
                                                                gpu_ops.stream()), "linear") for p in problems]
 
 
+def peer_calls(problems):
+    """torch._grouped_mm of the same rows, put together before: no activation, nothing scattered."""
+    calls = []
+    for _, _, x, w, _, offsets, slots, _ in problems:
+        entries = slots.numel()
+        rows = x if x.shape[0] == entries else x[slots.long() // CHOSEN]
+        calls.append(lambda rows=rows, w=w, ends=offsets[1:]: torch._grouped_mm(rows, w.transpose(-2, -1), offs=ends))
+    return calls
+
+
 def bits_of(out):
     return out.view(torch.int16 if out.dtype == torch.bfloat16 else torch.int32)
 
@@ -115,6 +127,8 @@ def experts(ops, options, down, m, leaves, packed):
     configs = [c for c in ops.linear_configs(args) if options.all and gpu_ops.FAMILIES[c.family] != "generic" and
                re.search(options.only, ops.describe(c))]
     methods, wrong, best = {"chosen": expert_calls(ops, problems, chosen)}, [], None
+    if options.peer and hasattr(torch, "_grouped_mm"):
+        methods[PEER] = peer_calls(problems)
     measure.once(methods["chosen"][0])
     want = bits_of(out).clone()
     for c in configs:
@@ -160,11 +174,12 @@ def all_experts(ops, options, records):
 
 
 def show(options, name, m, taken, floor, chosen):
-    ours = sorted((us, c) for c, us in taken.items() if c not in ("cublas", "chosen") and us)
-    cublas, us = taken.get("cublas"), taken["chosen"]
-    ratio = f"{cublas / us:.2f}" if cublas and us else "-"
-    print(f"{name:12} m {m:4}  floor {floor:7.2f}  cublas {measure.microseconds(cublas):>7}  chosen "
-          f"{measure.microseconds(us):>7}  {ratio} of cublas, {us / floor if us else 0:.2f} of floor: {chosen}",
+    ours = sorted((us, c) for c, us in taken.items() if c not in ("cublas", PEER, "chosen") and us)
+    peer = PEER if PEER in taken else "cublas"
+    theirs, us = taken.get(peer), taken["chosen"]
+    ratio = f"{theirs / us:.2f}" if theirs and us else "-"
+    print(f"{name:12} m {m:4}  floor {floor:7.2f}  {peer} {measure.microseconds(theirs):>7}  chosen "
+          f"{measure.microseconds(us):>7}  {ratio} of {peer}, {us / floor if us else 0:.2f} of floor: {chosen}",
           flush=True)
     for best, c in ours[:options.best]:
         print(f"    {best:8.2f} {c}", flush=True)
@@ -181,6 +196,7 @@ def main():
                         help="of the experts' layers, e.g. 1,8; 0: as many as the K has")
     parser.add_argument("--only", default="", help="with --experts --all: configurations whose text this finds")
     parser.add_argument("--packed", action="store_true", help="with --experts: rows put together, too")
+    parser.add_argument("--peer", action="store_true", help="with --experts: torch._grouped_mm beside them")
     parser.add_argument("--best", type=int, default=4, help="configurations shown")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--graph-ms", type=float, default=1.5)

@@ -163,11 +163,12 @@ typedef struct shape {
     bool weighted, packed;
     family fw, fx;
     size_t samples; /* 0: all */
+    bool adjacent;  /* nothing lies between the outputs' rows */
 } shape;
 
-static void make_output(rng *r, problem *p) {
+static void make_output(rng *r, const shape *s, problem *p) {
     iv_gpu_linear_args *a = &p->a;
-    a->out_stride = p->out_columns + rng_below(r, 3);
+    a->out_stride = p->out_columns + (s->adjacent ? 0 : rng_below(r, 3));
     p->out_element = a->epilogue == IV_GPU_SWIGLU ? iv_dtype_bytes(a->type) : 4;
     size_t elements = 2 * GUARD + p->out_rows * a->out_stride;
     p->out_bytes = elements * p->out_element;
@@ -209,7 +210,7 @@ static void make_problem(rng *r, const shape *s, problem *p) {
         a->groups = &p->g, a->weighted = s->weighted;
     }
     a->spare = (int)rng_below(r, 3) * 50;
-    make_output(r, p);
+    make_output(r, s, p);
     p->samples = s->samples && s->samples < p->out_columns ? s->samples : p->out_columns;
     p->sample = malloc(p->samples * sizeof *p->sample);
     for (size_t i = 0; i < p->samples; i++) /* each once */

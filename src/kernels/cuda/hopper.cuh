@@ -46,9 +46,6 @@ IV_DEVICE float4 iv_load4(const float *p) {
     return v;
 }
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-IV_DEVICE void iv_store4(float *p, float4 v) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
-}
 /* The same without a branch: nothing is touched unless `there`; instead of what is not, -0, which changes no sum. */
 IV_DEVICE float iv_load_if(const float *p, bool there) {
     float v;
@@ -61,6 +58,20 @@ IV_DEVICE float iv_load_if(const float *p, bool there) {
 IV_DEVICE void iv_store_if(float *p, float v, bool there) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}\n" ::"l"(p), "f"(v),
                  "r"((int)there)
+                 : "memory");
+}
+IV_DEVICE float4 iv_load4_if(const float *p, bool there) {
+    float4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.f32 %0, 0f80000000;\nmov.f32 %1, 0f80000000;\n"
+                 "mov.f32 %2, 0f80000000;\nmov.f32 %3, 0f80000000;\n@p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];\n}\n"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p), "r"((int)there)
+                 : "memory");
+    return v;
+}
+IV_DEVICE void iv_store4_if(float *p, float4 v, bool there) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.global.v4.f32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(p),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"((int)there)
                  : "memory");
 }
 /* Shared memory by address, in the order written. */

@@ -213,15 +213,18 @@ template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_w
     if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
 }
 
-/* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each. */
+/* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each, and its entries are
+ * looked up on the way. */
 template <class S, bool FLOWING, int FIRST>
 IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
-                                   const iv_wgmma_spot &s, float (&a)[S::COUNT], const float (&root)[S::COUNT]) {
+                                   const iv_wgmma_spot &s, iv_wgmma_entry &e, float (&a)[S::COUNT],
+                                   const float (&root)[S::COUNT]) {
     int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
+    if constexpr (FLOWING && FIRST == IV_PART) iv_wgmma_ask_weight(plan, e);
     iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root);
     if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
     if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
-        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, a, root);
+        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, e, a, root);
 }
 
 template <class S, bool FLOWING>
@@ -231,11 +234,28 @@ IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shar
     iv_wgmma_finish<S>(m, v);
     __syncwarp();
     iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
+    iv_wgmma_entry e = {-1, 0.0f};
     if constexpr (FLOWING) {
         iv_wgmma_expect<S>(plan, m.tiles[(made + 1) % IV_TILES]);
+        iv_wgmma_ask_slot(plan, m.tiles[(made + 1) % IV_TILES], e);
         iv_wgmma_settle<S>(m, before);
     }
-    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, next, root);
+    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, e, next, root);
+    if constexpr (FLOWING) iv_wgmma_keep_entry(plan, m, e);
+}
+
+/* The first block of a tile is under way whose outputs will not be made beside it: its entries are looked up, one
+ * reading after the other, beside two more blocks. */
+template <class S>
+IV_DEVICE void iv_wgmma_find_entries(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                     float (&d)[S::COUNT]) {
+    if (!plan.weighted) return;
+    iv_wgmma_entry e;
+    iv_wgmma_ask_slot(plan, m.tiles[made % IV_TILES], e);
+    if (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
+    iv_wgmma_ask_weight(plan, e);
+    if (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
+    iv_wgmma_keep_entry(plan, m, e);
 }
 
 /* A swapped tile, by its own consumers, who do not need the root afterwards: it moves along, so that one piece of code,
@@ -268,6 +288,7 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
     float(&root)[S::COUNT] = S::LEAVES == 1 ? v.a : S::LEAVES == 2 ? v.b : v.c;
     for (int at = 0; at < tiles; at++) {
         iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_find_entries<S>(plan, m, f, at, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
         if constexpr (S::LEAVES == 1) { /* by turns in a and in c */
             for (; flows && at + 2 < tiles; at += 2) {
@@ -315,6 +336,7 @@ IV_DEVICE void iv_wgmma_consume_alone(const iv_wgmma_plan &plan, const iv_wgmma_
             iv_wgmma_part_ways<S>(plan, m, f, v.a);
         else
             iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_find_entries<S>(plan, m, f, at, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
         iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, v.a);
     }
@@ -348,7 +370,8 @@ template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
     m.led = m.empty + 8 * plan.stages;
-    m.rows = (int *)(bars + 16 * plan.stages + 16), m.tiles = (iv_wgmma_tile *)(m.rows + S::TOKENS);
+    char *rows = bars + 16 * plan.stages + 16;
+    m.rows = (int *)rows, m.entries = (iv_wgmma_entry *)rows, m.tiles = (iv_wgmma_tile *)(rows + S::ROWS_BYTES);
     m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
@@ -425,7 +448,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             iv_wgmma_kernel<S>,
             S::STAGE,
             S::THREADS,
-            S::PARK + 16 + 4 * S::TOKENS + IV_TILES * (int)sizeof(iv_wgmma_tile),
+            S::PARK + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES,
             S::CTAS};
 }

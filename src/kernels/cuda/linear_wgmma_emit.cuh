@@ -139,28 +139,47 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
  * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
  * eight pieces of a row are rotated, so that neither meets a bank twice. */
-/* How a tile's outputs are made: a tile that is all there by rows, anything else one by one. */
-typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_ANY } iv_wgmma_way;
+/* How a tile's outputs are made: by rows, of which some may not be there, or scattered; one by one where the tile's
+ * weights end or rows do not lie on 16 bytes. */
+typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;
 
-/* Where a lane's first piece of a row goes; not set for any way. */
+/* Where a lane's first piece of a row goes; weighted, of row 0 of the outputs; not set for any way. */
 struct iv_wgmma_spot {
     iv_wgmma_way way;
+    int left; /* rows from the lane's first one on */
     char *out;
     const float *bias;
 };
 
 template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    bool rows = !plan.weighted && plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
-                (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias);
-    iv_wgmma_spot s = {IV_WAY_ANY, NULL, NULL};
-    if (!rows || t.q + S::QN > plan.n || t.p + S::PN > t.rows) return s;
-    int thread = iv_thread_here(), token = thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
-    size_t row = (size_t)(t.first + t.p + token) * plan.out_stride;
-    s.way = swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    bool rows = plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
+                (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add));
+    iv_wgmma_spot s = {IV_WAY_ANY, 0, NULL, NULL};
+    if (!rows || t.q + S::QN > plan.n) return s;
+    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
+    size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
+    s.way = plan.weighted ? IV_WAY_WEIGHTED : swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    s.left = t.rows - token;
     s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
     if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
     return s;
+}
+
+/* The entry of the lane's row of the warp's 16 (lane modulo 16), in three steps, so that each reading has time. */
+IV_DEVICE void iv_wgmma_ask_slot(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, iv_wgmma_entry &e) {
+    e.slot = -1;
+    if (!plan.weighted) return;
+    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 16;
+    if (token < t.rows) e.slot = plan.groups.slots[t.first + token];
+}
+IV_DEVICE void iv_wgmma_ask_weight(const iv_wgmma_plan &plan, iv_wgmma_entry &e) {
+    if (plan.weighted) e.weight = iv_load_if(plan.groups.weights + e.slot, e.slot >= 0);
+}
+/* The warp has made the outputs of the tile before, and reads its entries after a __syncwarp. */
+IV_DEVICE void iv_wgmma_keep_entry(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_entry &e) {
+    int thread = iv_thread_here();
+    if (plan.weighted && thread % 32 < 16) m.entries[thread / 32 * 16 + thread % 16] = e;
 }
 
 /* Brings what a tile will be added to into L2: of each row four lines, by the lanes that have it. */
@@ -215,7 +234,7 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_share
     }
 }
 
-/* A sum that is NaN is the canonical one on this machine. */
+/* A sum or product that is NaN is the canonical one on this machine. */
 template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
                                   const float (&root)[S::COUNT]) {
@@ -226,7 +245,7 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
     float4 old[IV_PART];
     if (s.way == IV_WAY_RESIDUAL) {
 #pragma unroll
-        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4(out + 4 * i * plan.out_stride);
+        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 4 * i < s.left);
     }
 #pragma unroll
     for (int j = 0; j < IV_PART; j++) {
@@ -246,7 +265,14 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
             v.x = __fadd_rn(old[i].x, v.x), v.y = __fadd_rn(old[i].y, v.y);
             v.z = __fadd_rn(old[i].z, v.z), v.w = __fadd_rn(old[i].w, v.w);
         }
-        iv_store4(out + 4 * i * plan.out_stride, v);
+        if (s.way == IV_WAY_WEIGHTED) {
+            iv_wgmma_entry e = m.entries[thread / 32 * 16 + thread % 32 / 8 + 4 * i];
+            v.x = __fmul_rn(e.weight, v.x), v.y = __fmul_rn(e.weight, v.y);
+            v.z = __fmul_rn(e.weight, v.z), v.w = __fmul_rn(e.weight, v.w);
+            iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0);
+        } else {
+            iv_store4_if(out + 4 * i * plan.out_stride, v, 4 * i < s.left);
+        }
     }
     __syncwarp();
 }
@@ -276,8 +302,10 @@ IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgm
     uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        iv_store4((float *)(out + 4 * i * plan.out_stride),
-                  *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16));
+        iv_store4_if(
+            (float *)(out + 4 * i * plan.out_stride),
+            *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16),
+            4 * i < s.left);
     __syncwarp();
 }
 

@@ -29,6 +29,11 @@ struct iv_wgmma_plan {
     bool weighted, gathered; /* gathered: the row of x of an entry is its token's */
 };
 
+struct iv_wgmma_entry { /* of a wide, weighted tile: where a row's outputs go (-1: nowhere), and its weight */
+    int slot;
+    float weight;
+};
+
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
  * cluster's CTAs, MATES share their Q rows: each loads a part for all. Rank in the cluster: part of a split of the
  * leaves * MATES + part of Q. */
@@ -57,6 +62,7 @@ struct iv_wgmma_shape {
     /* nodes that wait there, or the part of the outputs that is made */
     static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES : WIDE ? CONSUMERS * IV_PART * 16 : 0;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
+    static constexpr int ROWS_BYTES = TOKENS * (WIDE ? (int)sizeof(iv_wgmma_entry) : 4);
 };
 
 typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
@@ -141,7 +147,8 @@ struct iv_wgmma_shared { /* addresses */
     uint32_t ring, full, empty, led;
     int mates; /* the first CTA of those that share an operand with this one */
     float4 *root, *park;
-    int *rows; /* of gathered tokens */
+    int *rows;               /* of gathered tokens */
+    iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
     const int *prefix;
     iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
 };
