@@ -15,7 +15,8 @@ static __device__ uint32_t by_the_law(const uint32_t (*part)[2], uint32_t bits) 
     uint32_t r = f & 0x1ffffu, c0 = part[f >> 17][0], c12 = part[f >> 17][1];
     for (int b = 0; b < 17; b++)
         if (r >> b & 1) square += r >> (18 - b);
-    uint64_t sum = ((uint64_t)c0 << 13) + (uint64_t)(c12 & 0xffff) * r + (uint64_t)(c12 >> 16) * (square >> 1) + 0x77e2u;
+    uint64_t sum = ((uint64_t)c0 << 13) + (uint64_t)(c12 & 0xffff) * r + 0x77e2u;
+    sum += (uint64_t)(c12 >> 16) * (square >> 1);
     return ((uint32_t)(n + 127) << 23) + (uint32_t)(sum >> 15) - 0x800000u;
 }
 

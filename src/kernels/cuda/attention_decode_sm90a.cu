@@ -167,8 +167,8 @@ IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r
 }
 
 /* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
- * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the first
- * one with 0 and 1 to a total of -0: no bit changes. */
+ * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the
+ * first one with 0 and 1 to a total of -0: no bit changes. */
 IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
                           const iv_attention_share &share, int rows, int from, int n, float (&max)[2]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = min(lane * each, n);
@@ -387,8 +387,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
 
-    /* Hides, and leaves each row's maximum of the warp's half block, scaled: the larger of two products is the product of
-     * the larger. */
+    /* Hides, and leaves each row's maximum of the warp's half block, scaled: the larger of two products is the product
+     * of the larger. */
     __device__ __forceinline__ void hide(float (&x)[4][4], int b, bool masked) {
         float m[2] = {-INFINITY, -INFINITY};
         if (masked) {

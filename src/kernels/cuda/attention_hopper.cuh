@@ -27,8 +27,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 iv_map_encoder(void) {
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* A tensor of 16-bit elements whose first side is contiguous; the box lies swizzled. L2 fetches no more than is asked for
- * at once: 256 bytes at a time stream a tenth slower. */
+/* A tensor of 16-bit elements whose first side is contiguous; the box lies swizzled. L2 fetches no more than is asked
+ * for at once: 256 bytes at a time stream a tenth slower. */
 static int iv_map_make(CUtensorMap *map, iv_dtype type, const void *data, int sides, const uint64_t *size,
                        const uint64_t *stride_bytes, const uint32_t *box) {
     static const uint32_t ones[5] = {1, 1, 1, 1, 1};

@@ -216,8 +216,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             for (int j = 0; j < 4; j++) weights[i][j] = iv_pack16(TYPE, score[8 * i + 2 * j], score[8 * i + 2 * j + 1]);
     }
 
-    /* out and sum, of a split with these maxima, join the total. The first one joins -0 with 0 and 1; what a row saw nothing of
-     * is +0 and joins with 1 and -0: no bit changes. */
+    /* out and sum, of a split with these maxima, join the total. The first one joins -0 with 0 and 1; what a row saw
+     * nothing of is +0 and joins with 1 and -0: no bit changes. */
     __device__ __forceinline__ void join(int split, const float (&most)[2]) {
         float both[2] = {iv_max(total_max[0], most[0]), iv_max(total_max[1], most[1])};
         iv_attention_join j[2];
@@ -250,8 +250,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             uint16_t *to = (uint16_t *)p.out + ((size_t)(it.tile.first_row + token) * p.heads + head) * DIM + 2 * t;
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++) {
+                int own = z::TOTAL_SHARED ? 0 : 4 * i + 2 * h;
                 float2 o = z::TOTAL_SHARED ? ((float2 *)(at.total + i * 128 * GROUPS))[h]
-                                           : make_float2(total[z::TOTAL_SHARED ? 0 : 4 * i + 2 * h], total[z::TOTAL_SHARED ? 0 : 4 * i + 2 * h + 1]);
+                                           : make_float2(total[own], total[z::TOTAL_SHARED ? 0 : own + 1]);
                 o.x = iv_canon(__fdiv_rn(o.x, total_sum[h])), o.y = iv_canon(__fdiv_rn(o.y, total_sum[h]));
                 *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, o.x, o.y);
             }
