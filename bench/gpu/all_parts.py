@@ -146,6 +146,7 @@ def figures(s):
         ["--ops", s.ops, "--peers", s.peers, "--json", "{records}"], torch=True)
     add("attention", 1, 25, 60, script("attention_peers.py") + [s.ops, "decode", "prefill", "--json", "{records}"],
         torch=True)
+    add("experts", 1, 45, 90, script("bench_stream.py") + ["--ops", s.ops, "--experts", "--packed", "--peer"], torch=True)
     add("torch", 1, 60, 110, script("torch_loop.py") + ["--json", "{records}"], torch=True)
     add("row_ops", 1, 15, 40, [s.program("bench", "gpu", "bench_row_ops")])
     if s.cpu:
@@ -171,8 +172,8 @@ def models(s, add):
         add(f"8b x{ranks}", ranks, seconds, 2 * seconds, steps(s, "qwen3-8b", ranks, numerics, cases, small))
     for ranks in several + [1]:
         if ranks in (1, 4):
-            add(f"30b-a3b x{ranks}", ranks, 40 if ranks == 1 else 25, 90,
-                steps(s, "qwen3-30b-a3b", ranks, "invar", f"{DECODE},{PREFILL}"))
+            add(f"30b-a3b x{ranks}", ranks, 90 if ranks == 1 else 50, 150,
+                steps(s, "qwen3-30b-a3b", ranks, "invar,vanilla-blas", f"{DECODE},{PREFILL}"))
         if ranks in (2, 4):
             add(f"32b x{ranks}", ranks, 40, 110,
                 steps(s, "qwen3-32b", ranks, "invar,vanilla-blas", f"{DECODE},{PREFILL}"))

@@ -77,7 +77,8 @@ static void experts_of_one_chain_have_what_was_measured(void **state) {
         {UP, 1536, 1, 64, 16, 11, 0},        {UP, 1536, 192, 64, 16, 11, 0},       {UP, 1536, 193, 128, 64, 4, 0},
         {PACKED, 1536, 256, 128, 64, 9, 0},  {PACKED, 1536, 768, 128, 64, 9, 0},   {PACKED, 1536, 769, 128, 128, 7, 1},
         {PACKED, 1408, 769, 128, 128, 7, 0}, {PACKED, 1536, 8192, 128, 128, 7, 1}, {DOWN, 2048, 192, 64, 16, 11, 0},
-        {DOWN, 2048, 193, 128, 64, 4, 0},    {DOWN, 2048, 8192, 128, 64, 4, 0},
+        {DOWN, 2048, 193, 128, 64, 4, 0},    {DOWN, 2048, 960, 128, 64, 4, 0},     {DOWN, 2048, 961, 256, 128, 4, 2},
+        {DOWN, 2048, 8192, 256, 128, 4, 2},  {DOWN, 1920, 8192, 128, 128, 6, 2},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         iv_gpu_groups g = {.experts = 128, .count = 128, .experts_per_token = 8, .packed = row[i].layer == PACKED};

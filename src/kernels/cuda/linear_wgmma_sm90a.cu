@@ -115,8 +115,8 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 
 /* Experts, by the rows that one has on average (measured on an H200: bench/gpu/bench_stream.py --experts): the first
  * tile that suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp
- * gathers rows, or outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger tiles,
- * two CTAs of which share their tokens. */
+ * gathers rows, or few outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger
+ * tiles, two CTAs of which share their tokens, and many scattered outputs want whole rows of wide tiles. */
 struct iv_expert_tile {
     size_t rows; /* at most */
     int tile_n, tile_m, variant, ctas;
@@ -125,16 +125,24 @@ static const iv_expert_tile packed_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                               {48, 128, 64, IV_WGMMA_SWAPPED, 1},
                                               {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED_PAIR, 1},
                                               {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED, 1}};
-static const iv_expert_tile other_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
-                                             {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
+static const iv_expert_tile gathered_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                                {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
+static const iv_expert_tile down_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                            {60, 128, 64, IV_WGMMA_SWAPPED, 2},
+                                            {SIZE_MAX, 256, 128, IV_WGMMA_PAIR, 1},
+                                            {SIZE_MAX, 128, 128, IV_WGMMA_PAIR, 1}};
 
+#define IV_TILES_OF(table) {table, sizeof table / sizeof *table}
 static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
-    bool packed = a->groups->packed && !a->weighted;
-    const iv_expert_tile *t = packed ? packed_tiles : other_tiles;
-    size_t count = packed ? sizeof packed_tiles / sizeof *t : sizeof other_tiles / sizeof *t;
-    for (size_t i = 0; i < count; i++) {
-        if (rows > t[i].rows) continue;
-        if (t[i].variant == IV_WGMMA_SWAPPED_PAIR && ceil_div(a->w.n, t[i].tile_n) % 2) continue; /* half is nobody's */
+    static const struct {
+        const iv_expert_tile *tile;
+        size_t count;
+    } kinds[] = {IV_TILES_OF(gathered_tiles), IV_TILES_OF(packed_tiles), IV_TILES_OF(down_tiles)};
+    size_t kind = a->weighted ? 2 : a->groups->packed ? 1 : 0;
+    const iv_expert_tile *t = kinds[kind].tile;
+    for (size_t i = 0; i < kinds[kind].count; i++) {
+        bool half = t[i].variant == IV_WGMMA_SWAPPED_PAIR && ceil_div(a->w.n, t[i].tile_n) % 2; /* is nobody's */
+        if (rows > t[i].rows || half || (t[i].tile_n == 256 && a->w.n % 256)) continue;
         for (int ctas = t[i].ctas; ctas > 0; ctas--)
             if (take(a, t[i].tile_n, t[i].tile_m, 1, t[i].variant, ctas, c)) return true;
     }
