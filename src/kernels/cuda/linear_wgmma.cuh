@@ -220,7 +220,7 @@ IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_sha
                                    const iv_wgmma_spot &s, iv_wgmma_entry &e, float (&a)[S::COUNT],
                                    const float (&root)[S::COUNT]) {
     int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
-    if constexpr (FLOWING && FIRST == IV_PART) iv_wgmma_ask_weight(plan, e);
+    if constexpr (FLOWING && S::LOOSE && FIRST == IV_PART) iv_wgmma_ask_weight(plan, e);
     iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root);
     if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
     if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
@@ -237,11 +237,11 @@ IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shar
     iv_wgmma_entry e = {-1, 0.0f};
     if constexpr (FLOWING) {
         iv_wgmma_expect<S>(plan, m.tiles[(made + 1) % IV_TILES]);
-        iv_wgmma_ask_slot(plan, m.tiles[(made + 1) % IV_TILES], e);
+        if constexpr (S::LOOSE) iv_wgmma_ask_slot(plan, m.tiles[(made + 1) % IV_TILES], e);
         iv_wgmma_settle<S>(m, before);
     }
     iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, e, next, root);
-    if constexpr (FLOWING) iv_wgmma_keep_entry(plan, m, e);
+    if constexpr (FLOWING && S::LOOSE) iv_wgmma_keep_entry(plan, m, e);
 }
 
 /* The first block of a tile is under way whose outputs will not be made beside it: its entries are looked up, one
@@ -249,7 +249,7 @@ IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shar
 template <class S>
 IV_DEVICE void iv_wgmma_find_entries(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
                                      float (&d)[S::COUNT]) {
-    if (!plan.weighted) return;
+    if (!S::LOOSE || !plan.weighted) return;
     iv_wgmma_entry e;
     iv_wgmma_ask_slot(plan, m.tiles[made % IV_TILES], e);
     if (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));

@@ -139,8 +139,8 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
  * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
  * eight pieces of a row are rotated, so that neither meets a bank twice. */
-/* How a tile's outputs are made: by rows, of which some may not be there, or scattered; one by one where the tile's
- * weights end or rows do not lie on 16 bytes. */
+/* How a tile's outputs are made: by rows, of which in loose shapes some may not be there, or are scattered; else one by
+ * one, as where the tile's weights end or rows do not lie on 16 bytes. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;
 
 /* Where a lane's first piece of a row goes; weighted, of row 0 of the outputs; not set for any way. */
@@ -156,10 +156,10 @@ template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan 
     bool rows = plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
                 (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add));
     iv_wgmma_spot s = {IV_WAY_ANY, 0, NULL, NULL};
-    if (!rows || t.q + S::QN > plan.n) return s;
+    if (!rows || t.q + S::QN > plan.n || (!S::LOOSE && (plan.weighted || t.p + S::PN > t.rows))) return s;
     int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
     size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
-    s.way = plan.weighted ? IV_WAY_WEIGHTED : swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    s.way = S::LOOSE && plan.weighted ? IV_WAY_WEIGHTED : swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
     s.left = t.rows - token;
     s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
     if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
@@ -234,6 +234,13 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_share
     }
 }
 
+template <class S> IV_DEVICE void iv_wgmma_put_row(float *to, float4 v, bool there) {
+    if constexpr (S::LOOSE)
+        iv_store4_if(to, v, there);
+    else
+        iv_store4(to, v);
+}
+
 /* A sum or product that is NaN is the canonical one on this machine. */
 template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
@@ -245,7 +252,10 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
     float4 old[IV_PART];
     if (s.way == IV_WAY_RESIDUAL) {
 #pragma unroll
-        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 4 * i < s.left);
+        for (int i = 0; i < IV_PART; i++) {
+            const float *p = out + 4 * i * plan.out_stride;
+            old[i] = S::LOOSE ? iv_load4_if(p, 4 * i < s.left) : iv_load4(p);
+        }
     }
 #pragma unroll
     for (int j = 0; j < IV_PART; j++) {
@@ -265,13 +275,13 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
             v.x = __fadd_rn(old[i].x, v.x), v.y = __fadd_rn(old[i].y, v.y);
             v.z = __fadd_rn(old[i].z, v.z), v.w = __fadd_rn(old[i].w, v.w);
         }
-        if (s.way == IV_WAY_WEIGHTED) {
+        if (S::LOOSE && s.way == IV_WAY_WEIGHTED) {
             iv_wgmma_entry e = m.entries[thread / 32 * 16 + thread % 32 / 8 + 4 * i];
             v.x = __fmul_rn(e.weight, v.x), v.y = __fmul_rn(e.weight, v.y);
             v.z = __fmul_rn(e.weight, v.z), v.w = __fmul_rn(e.weight, v.w);
             iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0);
         } else {
-            iv_store4_if(out + 4 * i * plan.out_stride, v, 4 * i < s.left);
+            iv_wgmma_put_row<S>(out + 4 * i * plan.out_stride, v, 4 * i < s.left);
         }
     }
     __syncwarp();
@@ -302,7 +312,7 @@ IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgm
     uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        iv_store4_if(
+        iv_wgmma_put_row<S>(
             (float *)(out + 4 * i * plan.out_stride),
             *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16),
             4 * i < s.left);

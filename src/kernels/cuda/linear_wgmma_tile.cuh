@@ -62,7 +62,9 @@ struct iv_wgmma_shape {
     /* nodes that wait there, or the part of the outputs that is made */
     static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES : WIDE ? CONSUMERS * IV_PART * 16 : 0;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
-    static constexpr int ROWS_BYTES = TOKENS * (WIDE ? (int)sizeof(iv_wgmma_entry) : 4);
+    /* rows of outputs may be scattered, or end inside a tile: experts, who have one chain. Others' code stays short. */
+    static constexpr bool LOOSE = WIDE && LEAVES == 1;
+    static constexpr int ROWS_BYTES = TOKENS * (LOOSE ? (int)sizeof(iv_wgmma_entry) : 4);
 };
 
 typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
