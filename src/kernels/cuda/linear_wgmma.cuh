@@ -8,8 +8,10 @@
  * where registers do not suffice. Where CTAs of a cluster share the leaves of a tile, each has a subtree, and the roots
  * are joined through the cluster's shared memory.
  * A wide CTA computes tile after tile; its consumers make the outputs of one between the first blocks of the next,
- * which they have issued before. Registers are all taken: what spills here costs more than it looks, since beside a
- * full shared memory hardly any L1 is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
+ * which they have issued before. A tile of 256 outputs (one chain: experts) leaves no registers for that; there the
+ * second warpgroup begins some blocks after the first, so that one multiplies while the other makes outputs.
+ * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
+ * is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
  *
  * A leaf that is no multiple of 64 long ends in zeros (its own dimension of the tensor maps): a step of zeros changes
  * no accumulator. */
