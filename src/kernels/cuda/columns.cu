@@ -21,9 +21,11 @@ int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t colu
                         size_t to_stride, iv_gpu_stream stream) {
     unsigned blocks = blocks_for(rows * to_stride);
     if (type == IV_F32)
-        copy_columns<<<blocks, 256, 0, stream>>>((const uint32_t *)x, stride, column, k, rows, (uint32_t *)to, to_stride);
+        copy_columns<<<blocks, 256, 0, stream>>>((const uint32_t *)x, stride, column, k, rows, (uint32_t *)to,
+                                                 to_stride);
     else
-        copy_columns<<<blocks, 256, 0, stream>>>((const uint16_t *)x, stride, column, k, rows, (uint16_t *)to, to_stride);
+        copy_columns<<<blocks, 256, 0, stream>>>((const uint16_t *)x, stride, column, k, rows, (uint16_t *)to,
+                                                 to_stride);
     return cudaGetLastError();
 }
 

@@ -47,7 +47,8 @@ IV_DEVICE float4 iv_load4(const float *p) {
 }
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 IV_DEVICE void iv_store4(float *p, float4 v) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
 }
 /* The same without a branch: nothing is touched unless `there`; instead of what is not, -0, which changes no sum. */
 IV_DEVICE float iv_load_if(const float *p, bool there) {

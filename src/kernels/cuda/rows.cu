@@ -47,7 +47,8 @@ DEVICE float norm_scale(float sum, size_t n, float eps) {
 
 /* V elements a thread. An id outside the vocabulary (padding; a token that is not known yet) takes row 0. */
 template <iv_dtype T, int V>
-static __global__ void embed(const void *table, size_t stride, size_t vocab, const int32_t *ids, size_t hidden, float *x) {
+static __global__ void embed(const void *table, size_t stride, size_t vocab, const int32_t *ids, size_t hidden,
+                             float *x) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
