@@ -175,13 +175,16 @@ def scale(p, t):
     return f(u(p) + ((u(t) - 0x4B400000) << 23))
 
 
-def exp2(x):
+def given2(x):
+    """2^x where it is given outright, or None."""
     if np.isnan(x):
         return f(NAN)
-    if not x < 128:
-        return INF
-    if x < -126:
-        return f32(0)
+    return INF if not x < 128 else f32(0) if x < -126 else None
+
+
+def exp2(x):
+    if given2(x) is not None:
+        return given2(x)
     t = x + M
     return scale(poly(x - (t - M), EXP2), t)
 
@@ -204,12 +207,8 @@ EX2 = [[int(t, 16) for t in EX2.split()[3 * i : 3 * i + 3]] for i in range(64)]
 
 
 def ex2(x):
-    if np.isnan(x):
-        return f(NAN)
-    if not x < 128:
-        return INF
-    if x < -126:
-        return f32(0)
+    if given2(x) is not None:
+        return given2(x)
     k, fraction = divmod(int(abs(Fraction(float(x))) * 2**23), 2**23)
     n = k
     if x < 0:

@@ -64,10 +64,7 @@ static const float *widen_rows(const iv_compute *c, const iv_linear_args *a) {
     float *out = c->scratch;
     IV_ASSERT(a->rows * k * sizeof *out <= c->scratch_bytes);
     for (size_t r = 0; r < a->rows; r++)
-        for (size_t i = 0; i < k; i++) {
-            uint16_t h = ((const uint16_t *)a->x)[r * a->x_stride + i];
-            out[r * k + i] = a->type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
-        }
+        for (size_t i = 0; i < k; i++) out[r * k + i] = iv_element(a->type, a->x, r * a->x_stride + i);
     return out;
 }
 

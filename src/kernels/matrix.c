@@ -41,12 +41,6 @@ static size_t place(iv_dtype type, size_t k, size_t c) {
     return type == IV_BF16 ? (k / 2 * C + c) * 2 + k % 2 : k * C + c;
 }
 
-static float element_to_f32(iv_dtype type, const void *p, size_t i) {
-    if (type == IV_F32) return ((const float *)p)[i];
-    uint16_t h = ((const uint16_t *)p)[i];
-    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
-}
-
 static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
     if (type == IV_F32)
         ((float *)panel)[at] = x;
@@ -80,7 +74,7 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
         }
         for (size_t r = 0; r < here; r++)
             for (size_t k = 0; k < m->k; k++)
-                put_f32(m->type, panel, place(m->type, k, n % C + r), element_to_f32(from, row + r * row_bytes, k));
+                put_f32(m->type, panel, place(m->type, k, n % C + r), iv_element(from, row + r * row_bytes, k));
     }
 }
 
@@ -119,7 +113,7 @@ iv_status iv_matrix_put(iv_matrix *m, iv_place *place, iv_dtype from, const void
     for (size_t r = 0; r < count; r++)
         for (size_t k = 0; k < m->k; k++)
             put_f32(m->type, converted + r * m->panel_bytes, k,
-                    element_to_f32(from, (const char *)rows + r * stride * iv_dtype_bytes(from), k));
+                    iv_element(from, (const char *)rows + r * stride * iv_dtype_bytes(from), k));
     for (size_t r = 0; r < count && m->k < m->k_padded; r++)
         memset(converted + r * m->panel_bytes + m->k * iv_dtype_bytes(m->type), 0,
                (m->k_padded - m->k) * iv_dtype_bytes(m->type));
@@ -137,5 +131,5 @@ uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k) {
 
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {
     const unsigned char *panel = iv_matrix_panel(m, n / C);
-    for (size_t k = 0; k < m->k; k++) out[k] = element_to_f32(m->type, panel, place(m->type, k, n % C));
+    for (size_t k = 0; k < m->k; k++) out[k] = iv_element(m->type, panel, place(m->type, k, n % C));
 }

@@ -139,13 +139,7 @@ static size_t first_not_finite(iv_dtype type, const void *p, size_t n) {
 }
 
 static void to_floats(iv_dtype type, const void *p, size_t n, float *out) {
-    for (size_t i = 0; i < n; i++) {
-        if (type == IV_F32)
-            out[i] = ((const float *)p)[i];
-        else
-            out[i] =
-                type == IV_BF16 ? iv_bf16_to_f32(((const uint16_t *)p)[i]) : iv_f16_to_f32(((const uint16_t *)p)[i]);
-    }
+    for (size_t i = 0; i < n; i++) out[i] = iv_element(type, p, i);
 }
 
 /* Index of the first value that becomes an infinity when it is rounded to another type; n if none does. */

@@ -11,12 +11,6 @@
 
 enum { HEAD_DIM_MAX = 1024 };
 
-static float load(iv_dtype type, const void *p, size_t i) {
-    if (type == IV_F32) return ((const float *)p)[i];
-    uint16_t h = ((const uint16_t *)p)[i];
-    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
-}
-
 static void store(iv_dtype type, void *p, size_t i, float x) {
     if (type == IV_F32)
         ((float *)p)[i] = x;
@@ -27,8 +21,8 @@ static void store(iv_dtype type, void *p, size_t i, float x) {
 float iv_ref_chain(iv_arithmetic arithmetic, iv_dtype type, float acc, const void *a, const void *b, size_t padded_k) {
     if (arithmetic == IV_TC16) return iv_tc16_chain(type, acc, a, b, padded_k);
     for (size_t i = 0; i < padded_k; i += 2) {
-        acc = iv_fma_ftz(load(type, a, i + 1), load(type, b, i + 1), acc);
-        acc = iv_fma_ftz(load(type, a, i), load(type, b, i), acc);
+        acc = iv_fma_ftz(iv_element(type, a, i + 1), iv_element(type, b, i + 1), acc);
+        acc = iv_fma_ftz(iv_element(type, a, i), iv_element(type, b, i), acc);
     }
     return acc;
 }
@@ -54,7 +48,7 @@ static void add_weights(const iv_ref_attention_args *a, float alpha, const void 
         s->lanes[0] = iv_ref_sum_weights(a->type, s->lanes[0], weights, IV_ATTENTION_BLOCK);
         return;
     }
-    for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) s->lanes[j % IV_ATTENTION_LANES] += load(a->type, weights, j);
+    for (size_t j = 0; j < IV_ATTENTION_BLOCK; j++) s->lanes[j % IV_ATTENTION_LANES] += iv_element(a->type, weights, j);
 }
 
 static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_state *s) {
@@ -78,7 +72,8 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
         for (int64_t j = 0; j < IV_ATTENTION_BLOCK; j++) {
             int64_t key = first_key + j;
             bool visible = key >= low && key <= a->position;
-            store(a->type, column, (size_t)j, visible ? load(a->type, a->values, (size_t)key * a->head_dim + d) : 0.0f);
+            store(a->type, column, (size_t)j,
+                  visible ? iv_element(a->type, a->values, (size_t)key * a->head_dim + d) : 0.0f);
         }
         float sum = iv_ref_chain(a->arithmetic, a->type, s->out[d] * alpha, rounded, column, IV_ATTENTION_BLOCK);
         s->out[d] = sum + 0.0f; /* a zero becomes positive: which one a masked key's product leaves is free */

@@ -5,6 +5,7 @@
 #ifndef IV_NUMERICS_FLOATS_H
 #define IV_NUMERICS_FLOATS_H
 
+#include "base/dtype.h"
 #include "numerics/strict.h"
 
 #include <stdint.h>
@@ -59,6 +60,13 @@ static inline iv_f16 iv_f16_from_f32(float x) {
     }
     uint32_t v = a - 0x38000000u;
     return (iv_f16)(sign | ((v + 0xfffu + ((v >> 13) & 1u)) >> 13));
+}
+
+/* The i-th of the elements at p, BF16, F16 or F32. */
+static inline float iv_element(iv_dtype type, const void *p, size_t i) {
+    if (type == IV_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
 }
 
 #endif

@@ -16,12 +16,6 @@ static void put(iv_dtype type, void *out, size_t i, float x) {
         ((float *)out)[i] = iv_canonical(x);
 }
 
-static float get(iv_dtype type, const void *p, size_t i) {
-    if (type == IV_F32) return ((const float *)p)[i];
-    uint16_t h = ((const uint16_t *)p)[i];
-    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
-}
-
 enum { CHUNK = 256 };
 
 static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
@@ -63,7 +57,7 @@ static void sum_weights(iv_arithmetic arithmetic, iv_dtype type, const void *wei
     if (arithmetic == IV_TC16)
         lanes[0] = iv_ref_sum_weights(type, lanes[0], weights, IV_ATTENTION_BLOCK);
     else
-        for (size_t i = 0; i < IV_ATTENTION_BLOCK; i++) lanes[i % IV_ATTENTION_LANES] += get(type, weights, i);
+        for (size_t i = 0; i < IV_ATTENTION_BLOCK; i++) lanes[i % IV_ATTENTION_LANES] += iv_element(type, weights, i);
 }
 
 static void scale(float *x, size_t n, float s) {

@@ -5,18 +5,12 @@
 
 #include <string.h>
 
-static float to_f32(iv_dtype type, const void *p, size_t i) {
-    if (type == IV_F32) return ((const float *)p)[i];
-    uint16_t h = ((const uint16_t *)p)[i];
-    return type == IV_BF16 ? iv_bf16_to_f32(h) : iv_f16_to_f32(h);
-}
-
 void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
                       void *packed) {
     float *out = packed;
     for (size_t r = 0; r < rows; r++) {
         const char *row = (const char *)a + r * stride * iv_dtype_bytes(type);
-        for (size_t i = 0; i < k; i++) out[i * rows + r] = to_f32(type, row, i);
+        for (size_t i = 0; i < k; i++) out[i * rows + r] = iv_element(type, row, i);
         for (size_t i = k; i < k_padded; i++) out[i * rows + r] = 0.0f;
     }
 }
@@ -28,8 +22,8 @@ static size_t panel_at(iv_dtype type, size_t k, size_t c) {
 static float fma32_leaf(iv_dtype type, const float *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
                         size_t to, float acc) {
     for (size_t k = from; k < to; k += 2) {
-        acc = iv_fma_ftz(a[(k + 1) * rows + r], to_f32(type, panel, panel_at(type, k + 1, c)), acc);
-        acc = iv_fma_ftz(a[k * rows + r], to_f32(type, panel, panel_at(type, k, c)), acc);
+        acc = iv_fma_ftz(a[(k + 1) * rows + r], iv_element(type, panel, panel_at(type, k + 1, c)), acc);
+        acc = iv_fma_ftz(a[k * rows + r], iv_element(type, panel, panel_at(type, k, c)), acc);
     }
     return acc;
 }
@@ -108,7 +102,7 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
         float largest = 0x1p8f; /* the power below which 2^-90 is threshold enough */
         int plain = 1;
         for (size_t i = 0; i < k_padded; i++) {
-            float x = i < k ? to_f32(type, row, i) : 0.0f, power = iv_float(iv_bits(x) & 0x7f800000u);
+            float x = i < k ? iv_element(type, row, i) : 0.0f, power = iv_float(iv_bits(x) & 0x7f800000u);
             if (type == IV_F16 && x != 0.0f && power < 0x1p-14f) power = 0x1p-14f;
             if ((x != 0.0f && power == 0.0f) || !(power < 0x1p63f)) plain = 0;
             if (power > largest) largest = power;

@@ -111,37 +111,22 @@ IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
 IV_DEVICE void iv_mbar_publish_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-IV_DEVICE bool iv_mbar_test(uint32_t bar, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.b32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-    return done != 0;
-}
-IV_DEVICE bool iv_mbar_test_cluster(uint32_t bar, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.b32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-    return done != 0;
-}
-/* Whether the phase has ended, without a pause: asked early, the answer is there when it is needed. */
-IV_DEVICE bool iv_mbar_peek(uint32_t bar, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.b32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-    return done != 0;
-}
+/* Whether the phase of this parity has ended; `how` may wait a while for it. */
+#define IV_MBAR_ASK(name, how)                                                               \
+    IV_DEVICE bool name(uint32_t bar, uint32_t parity) {                                     \
+        uint32_t done;                                                                       \
+        asm volatile("{\n.reg .pred p;\nmbarrier." how ".shared::cta.b64 p, [%1], %2;\n"     \
+                     "selp.b32 %0, 1, 0, p;\n}\n"                                            \
+                     : "=r"(done)                                                            \
+                     : "r"(bar), "r"(parity)                                                 \
+                     : "memory");                                                            \
+        return done != 0;                                                                    \
+    }
+IV_MBAR_ASK(iv_mbar_test, "try_wait.parity.acquire.cta")
+IV_MBAR_ASK(iv_mbar_test_cluster, "try_wait.parity.acquire.cluster")
+IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: asked early, the answer is there in time */
+#undef IV_MBAR_ASK
+
 /* Waits for the end of the phase of this parity. */
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
