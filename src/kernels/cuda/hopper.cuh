@@ -204,6 +204,11 @@ IV_DEVICE void iv_cluster_sync(void) {
     iv_cluster_arrive();
     iv_cluster_wait();
 }
+/* A CTA may end when all of its cluster are here. Orders no writes, which would cost a trip to L2. */
+IV_DEVICE void iv_cluster_leave(void) {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    iv_cluster_wait();
+}
 /* The kernel before has ended and what it wrote is seen. Nothing at all in an ordinary launch. */
 IV_DEVICE void iv_dependency_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /* The next kernel may start its head. */

@@ -377,7 +377,7 @@ static __global__ void __launch_bounds__((WARPS_MAX + WRITERS) * 32, 1)
     } else
         write<NT, WRITERS>(j, s, rank, cluster, clusters);
     __syncwarp();
-    if (j.split > 1) iv_cluster_sync(); /* nobody leaves while others reach into its memory */
+    if (j.split > 1) iv_cluster_leave(); /* nobody leaves while others reach into its memory */
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */

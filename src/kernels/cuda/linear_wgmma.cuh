@@ -45,7 +45,8 @@ template <int COUNT> IV_DEVICE void iv_wgmma_add(float (&d)[COUNT], const float 
 template <class S, int SPLIT>
 IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
     constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
-    constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1, BATCH = MINE * SPLIT < 8 ? MINE : 8 / SPLIT;
+    constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1, MOST = (S::MOVED ? 16 : 8) / SPLIT;
+    constexpr int BATCH = MINE < MOST ? MINE : MOST;
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
@@ -73,6 +74,14 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
         int row = t.p + thread / 32 * 16 + thread % 32 / 4, token = t.q + 8 * j + thread % 4 * 2;
         iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, token, sum);
     }
+}
+
+/* In the consumers' branch of the kernel: behind it there are only as many registers as the producer has. */
+template <class S> IV_DEVICE void iv_wgmma_join_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
+    iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+    if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
+    if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
+    if (S::LEAVES == 1 && plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
 }
 
 /* Issues the wgmmas of the stage that comes next: one commit group. FIRST: of a leaf. */
@@ -417,6 +426,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
         }
         __syncwarp();
+        if (plan.split > 1) iv_cluster_sync();
     } else {
         if constexpr (S::MOVED) iv_registers_take<S::WIDE ? 232 : 224>();
         iv_dependency_wait();
@@ -427,18 +437,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
             iv_wgmma_consume_wide<S>(plan, m, mine);
         else
             iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
-    }
-    if (!clustered) return;
-    iv_cluster_sync(); /* the roots of all are there; or nobody copies into this CTA any more */
-    if constexpr (S::SWAP) {
-        if (threadIdx.x < S::CONSUMERS && plan.split > 1) {
-            iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
-            if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
-            if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
-            if (S::LEAVES == 1 && plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
+        if (S::SWAP && plan.split > 1) {
+            iv_cluster_sync(); /* the roots of all are there */
+            iv_wgmma_join_any<S>(plan, m, first, rank);
         }
-        iv_cluster_sync();
     }
+    if (clustered) iv_cluster_leave(); /* nobody copies into this CTA, or reads from it, any more */
 }
 
 template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {

@@ -88,6 +88,7 @@ static inline void griddepcontrol_launch_dependents() { release_next(); }
 static inline void bar_sync(int id, int threads) { barrier(id, threads, true); }
 static inline void bar_arrive(int id, int threads) { barrier(id, threads, false); }
 static inline void barrier_cluster_arrive_release_aligned() { cluster_barrier(true, false); }
+static inline void barrier_cluster_arrive_relaxed_aligned() { cluster_barrier(true, false); }
 static inline void barrier_cluster_wait_acquire_aligned() { cluster_barrier(false, true); }
 
 static inline void mbarrier_init_shared__cta_b64(uint32_t bar, uint32_t count) { mbarrier_init(bar, count); }
