@@ -146,8 +146,8 @@ def figures(s):
         ["--ops", s.ops, "--peers", s.peers, "--json", "{records}"], torch=True)
     add("attention", 1, 25, 60, script("attention_peers.py") + [s.ops, "decode", "prefill", "--json", "{records}"],
         torch=True)
-    add("experts", 1, 45, 90, script("bench_stream.py") +
-        ["--ops", s.ops, "--experts", "--leaves", "1", "--packed", "--peer"], torch=True)
+    add("experts", 1, 45, 90, script("experts.py") +
+        ["--ops", s.ops, "--leaves", "1", "--packed", "--peer"], torch=True)
     add("torch", 1, 60, 110, script("torch_loop.py") + ["--json", "{records}"], torch=True)
     add("row_ops", 1, 15, 40, [s.program("bench", "gpu", "bench_row_ops")])
     if s.cpu:

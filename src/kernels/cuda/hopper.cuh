@@ -107,10 +107,6 @@ IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
 IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-/* The same, and what this thread and, before a __syncwarp, its warp stored is seen by the CTA that waits. */
-IV_DEVICE void iv_mbar_publish_cluster(uint32_t remote) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
-}
 /* Whether the phase of this parity has ended; `how` may wait a while for it. */
 #define IV_MBAR_ASK(name, how)                                                               \
     IV_DEVICE bool name(uint32_t bar, uint32_t parity) {                                     \
@@ -123,7 +119,6 @@ IV_DEVICE void iv_mbar_publish_cluster(uint32_t remote) {
         return done != 0;                                                                    \
     }
 IV_MBAR_ASK(iv_mbar_test, "try_wait.parity.acquire.cta")
-IV_MBAR_ASK(iv_mbar_test_cluster, "try_wait.parity.acquire.cluster")
 IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: asked early, the answer is there in time */
 #undef IV_MBAR_ASK
 
@@ -131,11 +126,6 @@ IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: aske
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
 }
-/* Where ordinary writes of another CTA are awaited; costs an invalidation of L1. */
-IV_DEVICE void iv_mbar_wait_cluster(uint32_t bar, uint32_t parity) {
-    while (!iv_mbar_test_cluster(bar, parity)) {}
-}
-
 /* ---- the copy engine ---------------------------------------------------------------------------------------- */
 
 /* How long L2 keeps what is loaded: createpolicy's words for whole fractions. */

@@ -16,7 +16,6 @@ typedef struct family {
 
 static const family families[IV_GPU_FAMILIES] = {
     [IV_GPU_GENERIC] = {"generic", iv_gpu_generic_configs, iv_gpu_generic_launch},
-    [IV_GPU_STREAM] = {"stream", iv_gpu_stream_configs, iv_gpu_stream_launch},
     [IV_GPU_WGMMA] = {"wgmma", iv_gpu_wgmma_configs, iv_gpu_wgmma_launch},
 };
 
@@ -29,17 +28,10 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
     return n;
 }
 
-/* Whether the stream was the fastest on an H200 (bench/RESULTS.md): a few rows of few outputs, where a CTA of wgmma has
- * too little to do. */
-static bool are_few(const iv_gpu_linear_args *a) { return !a->groups && a->rows <= 4 && a->w.n <= 8192; }
-
-/* A family that declines leaves the problem to the others; the generic kernels take everything. */
+/* The tensor cores where they can; the generic kernels take everything. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
-    iv_gpu_linear_config stream, wgmma, generic[2];
-    bool streams = iv_gpu_stream_prefer(a, &stream);
-    if (streams && are_few(a)) return stream;
+    iv_gpu_linear_config wgmma, generic[2];
     if (iv_gpu_wgmma_prefer(a, &wgmma)) return wgmma;
-    if (streams) return stream;
     size_t n = iv_gpu_generic_configs(a, generic, 2);
     size_t rows = a->groups ? a->rows * a->groups->experts_per_token / iv_size_max(1, a->groups->count) : a->rows;
     return generic[n > 1 && rows <= (size_t)generic[1].tile_m ? 1 : 0];

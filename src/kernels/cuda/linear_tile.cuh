@@ -1,5 +1,5 @@
-/* linear_tile.cuh: what a tile of a linear layer is on the device: which rows of x it reads, which it writes, and what
- * becomes of a finished sum. Every family ends in iv_linear_finish, so no family can differ in it. */
+/* linear_tile.cuh: what a tile of a generic linear layer is on the device: which rows of x it reads, which it writes,
+ * and what becomes of a finished sum. */
 #ifndef IV_KERNELS_CUDA_LINEAR_TILE_CUH
 #define IV_KERNELS_CUDA_LINEAR_TILE_CUH
 

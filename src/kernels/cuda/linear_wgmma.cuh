@@ -46,7 +46,8 @@ template <class S, int SPLIT>
 IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
     constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
     constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1, MOST = (S::MOVED ? 16 : 8) / SPLIT;
-    constexpr int BATCH = MINE < MOST ? MINE : MOST;
+    constexpr int BATCH = MINE < MOST ? MINE : MINE % MOST == 0 ? MOST : MINE % 3 == 0 && MOST >= 3 ? 3 : 1;
+    static_assert(EACH <= S::CONSUMERS || (EACH % S::CONSUMERS == 0 && MINE % BATCH == 0), "every item once");
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
@@ -77,11 +78,15 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
 }
 
 /* In the consumers' branch of the kernel: behind it there are only as many registers as the producer has. */
-template <class S> IV_DEVICE void iv_wgmma_join_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
+template <class S>
+IV_DEVICE void iv_wgmma_join_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
     iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
-    if (S::LEAVES <= 4 && plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
-    if (S::LEAVES <= 2 && plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
-    if (S::LEAVES == 1 && plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
+    if constexpr (S::LEAVES <= 4)
+        if (plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
+    if constexpr (S::LEAVES <= 2)
+        if (plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
+    if constexpr (S::LEAVES == 1)
+        if (plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
 }
 
 /* Issues the wgmmas of the stage that comes next: one commit group. FIRST: of a leaf. */

@@ -1,8 +1,10 @@
 /* linear_wgmma_sm90a.cu: linear layers for many rows on Hopper: which configurations there are, and their launch. The
  * kernel is in linear_wgmma.cuh; every configuration has the same bits. */
+#include "kernels/cuda/linear_cost.h"
 #include "kernels/cuda/linear_wgmma.cuh"
 
 #include <cudaTypedefs.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +13,7 @@
 enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR };
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
-enum { CTAS_MAX = 3 };             /* of one SM: more have rings too short */
+enum { CONFIGS_MAX = 256 };        /* of one problem */
 enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back, and a consumer one */
 
 /* ---- which configurations there are ------------------------------------------------------------------------- */
@@ -113,7 +115,7 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/bench_stream.py --experts): the first
+/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/experts.py): the first
  * tile that suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp
  * gathers rows, or few outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger
  * tiles, two CTAs of which share their tokens, and many scattered outputs want whole rows of wide tiles. */
@@ -149,28 +151,50 @@ static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_line
     return false;
 }
 
-/* Measured on an H200 beside cuBLAS (bench/gpu/linear.py --sweep). Many rows multiply; few stream weights, in tiles no
- * larger than the rows need, split until there is work for all SMs; a small matrix is better in small tiles than in a
- * split of large ones. One CTA with a deep ring streams better than two, but for tiles of few rows. */
+/* Rows from which wide tiles are taken whatever they cost: others do not walk so that L2 holds what they share. */
+enum { WIDE_FROM = 4096 };
+
+static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
+    int fit = (IV_SHARED_MAX + 1024) / (shared_bytes(a, w, c->stages) + 1024);
+    iv_linear_cost_args cost = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, c->tile_n, c->tile_m, c->variant};
+    cost.split = c->split, cost.stages = c->stages, cost.resident = fit < w->ctas ? fit : w->ctas;
+    cost.sms = a->spare > 0 && a->spare < IV_SMS ? IV_SMS - a->spare : IV_SMS;
+    cost.swiglu = a->epilogue == IV_GPU_SWIGLU;
+    return iv_linear_cost(&cost);
+}
+
+/* The cheapest by linear_cost.h; the first of several. */
+static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
+    iv_gpu_linear_config all[CONFIGS_MAX], best = {};
+    size_t count = iv_gpu_wgmma_configs(a, all, CONFIGS_MAX);
+    double least = HUGE_VAL;
+    for (size_t i = 0; i < count && i < CONFIGS_MAX; i++) {
+        if (a->rows >= WIDE_FROM && all[i].variant != IV_WGMMA_PAIR) continue;
+        double cost = cost_of(a, instance_for(a, &all[i]), &all[i]);
+        if (cost < least) least = cost, best = all[i];
+    }
+    return best;
+}
+
+/* A step asks for the same few layers over and over: what was found is kept, by everything that it depends on. */
+struct iv_wgmma_choice {
+    size_t rows, n, k;
+    int leaves, type, swiglu, spare;
+    iv_gpu_linear_config config;
+};
+
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
-    size_t rows = a->rows;
+    enum { KEPT = 64 };
+    static thread_local iv_wgmma_choice kept[KEPT];
     if (!possible(a)) return false;
     if (a->groups) return prefer_experts(a, (entries(a) + a->groups->experts - 1) / a->groups->experts, c);
-    int pairs =
-        ceil_div(rows, 256) * ceil_div(a->w.n, 128); /* of tiles; fewer than half of the SMs' are better split */
-    if ((rows >= 1024 && pairs * 4 >= IV_SMS) || (rows > 128 && a->w.n > 32768))
-        return take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, c);
-    bool large = ceil_div(a->w.n, 128) * ceil_div(rows, 128) >= IV_SMS * 2 / 3 || (rows > 128 && a->w.k_padded > 8192);
-    int tile_m = rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || !large ? 64 : 128, tile_n = rows <= 64 ? 64 : 128;
-    int tiles = ceil_div(a->w.n, tile_n) * ceil_div(a->rows, tile_m), split = 1;
-    int enough = tile_m == 64 && tile_n == 64 ? IV_SMS * 7 / 10 : tile_n == 64 ? IV_SMS * 9 / 10 : IV_SMS * 2 / 3;
-    while (split < a->w.leaves && tiles * split < enough) split *= 2;
-    for (; split > 0; split /= 2) {
-        int ctas = tile_m < 64 ? ceil_div((size_t)tiles * (size_t)split, IV_SMS) : 1;
-        for (ctas = ctas < CTAS_MAX ? ctas : CTAS_MAX; ctas > 0; ctas--)
-            if (take(a, tile_n, tile_m, split, IV_WGMMA_SWAPPED, ctas, c)) return true;
-    }
-    return false;
+    iv_wgmma_choice *at = &kept[(a->rows * 31 + a->w.n / 16 * 7 + a->w.k_padded / 16) % KEPT];
+    bool swiglu = a->epilogue == IV_GPU_SWIGLU;
+    if (at->rows != a->rows || at->n != a->w.n || at->k != a->w.k_padded || at->leaves != a->w.leaves ||
+        at->type != a->type || at->swiglu != swiglu || at->spare != a->spare)
+        *at = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, a->type, swiglu, a->spare, cheapest(a)};
+    *c = at->config;
+    return c->tile_n > 0;
 }
 
 /* ---- the launch --------------------------------------------------------------------------------------------- */

@@ -73,7 +73,7 @@ typedef struct iv_gpu_linear_args {
 } iv_gpu_linear_args;
 
 /* How a problem is computed. Any legal one gives the same bits; which is taken is a pure function of the problem. */
-typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_STREAM, IV_GPU_WGMMA, IV_GPU_FAMILIES } iv_gpu_family;
+typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_WGMMA, IV_GPU_FAMILIES } iv_gpu_family;
 
 typedef struct iv_gpu_linear_config {
     iv_gpu_family family;
@@ -87,7 +87,7 @@ typedef struct iv_gpu_linear_config {
 size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 /* The one that is taken. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a);
-/* "stream n16 m8 split 1 ..." into text. */
+/* "wgmma n64 m16 split 2 ..." into text. */
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes);
 
 /* Scratch that any configuration needs for up to `rows` rows of `n` outputs; zeroed once before the first launch, and
@@ -102,9 +102,6 @@ int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *
  * problem. */
 size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
-size_t iv_gpu_stream_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
-int iv_gpu_stream_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
-bool iv_gpu_stream_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);

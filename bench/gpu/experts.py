@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
-"""bench_stream.py: linear layers of few rows: every configuration of the stream family beside cuBLAS (torch.mm).
+"""experts.py: the layers of a mixture, beside torch._grouped_mm.
 
-    python3 bench/gpu/bench_stream.py --ops build/bench/gpu/libinvar_gpu_ops.so [--tokens 1,8,16] [--all]
-    python3 bench/gpu/bench_stream.py --ops ... --experts [--all] [--leaves 1,8] [--packed] [--peer]
-                                     [--tokens 1,8,64,256]
+    python3 bench/gpu/experts.py --ops build/bench/gpu/libinvar_gpu_ops.so [--all] [--leaves 1,8] [--packed] [--peer]
+                                 [--tokens 1,8,64,256]
 
-Calls follow one another in a CUDA graph, each with the next set of weights, so that weights come from memory and a
-kernel may ask for its first ones under its predecessor's end, as in a model. The floor is the weights' bytes over
-4.3 TB/s. --experts measures a mixture instead: 128 experts of 8 for a token, hidden 2048, inner 768; by every
-configuration of all families with --all, of which all must have the same bits; with --packed also rows that were put
-together beforehand, and how long that takes.
+128 experts of 8 for a token, hidden 2048, inner 768. Calls follow one another in a CUDA graph, each with other routing
+and inputs, as in a model. With --all by every configuration of the wgmma family, of which all must have the same bits;
+with --packed also rows that were put together beforehand, and how long that takes. The floor is the bytes of the
+weights that are hit over 4.3 TB/s.
 """
 
 import argparse
@@ -21,10 +19,6 @@ import torch
 import measure
 import ops as gpu_ops
 
-SHAPES = {"qkv": (4096, 6144, "store"), "out": (4096, 4096, "residual"), "gate_up": (4096, 24576, "swiglu"),
-          "down": (12288, 4096, "residual"), "head": (4096, 151936, "store"),
-          "tp8_qkv": (4096, 768, "store"), "tp8_gate_up": (4096, 3072, "swiglu"), "tp2_down": (6144, 4096, "store")}
-LEAVES = {"tp2_down": 4}
 FLOOR = 4.3e6  # bytes in a microsecond
 EXPERTS, CHOSEN = 128, 8
 EXPERT_TOKENS = (1, 8, 64, 256, 1024, 8192)
@@ -36,31 +30,6 @@ def output(m, n, epilogue, type_):
     if epilogue == "swiglu":
         return torch.zeros(m, n // 2, device="cuda", dtype=type_)
     return torch.zeros(m, n, device="cuda", dtype=torch.float32)
-
-
-def candidates(ops, args, every):
-    """Of the stream family; without --all those whose tile of tokens is no larger than needed."""
-    found = [c for c in ops.linear_configs(args) if gpu_ops.FAMILIES[c.family] == "stream"]
-    least = min((c.tile_m for c in found if c.tile_m >= args.rows), default=64)
-    found = [c for c in found if c.tile_m == least]
-    return found if every else found[:0]
-
-
-def dense(ops, options, shape, m):
-    k, n, epilogue = SHAPES[shape]
-    type_ = torch.bfloat16
-    count = measure.sets_for(n * k * 2)
-    sets = [(torch.randn(m, k, device="cuda", dtype=type_), torch.randn(n, k, device="cuda", dtype=type_) * 0.02,
-             output(m, n, epilogue, type_)) for _ in range(count)]
-    named = {"epilogue": epilogue, "leaves": LEAVES.get(shape)}
-    args = ops.linear_args(*sets[0], **named)
-    theirs = torch.empty(m, n, device="cuda", dtype=type_)
-    methods = {"cublas": [lambda x=x, w=w: torch.mm(x, w.t(), out=theirs) for x, w, _ in sets],
-               "chosen": [ops.linear(*s, **named) for s in sets]}
-    for c in candidates(ops, args, options.all):
-        methods[ops.describe(c)] = [ops.linear(*s, config=c, **named) for s in sets]
-    taken = measure.compare(methods, turns=options.turns, graph_ms=options.graph_ms)
-    return taken, n * k * 2 / FLOOR, ops.describe(ops.linear_choose(args))
 
 
 def routing(m):
@@ -174,12 +143,11 @@ def all_experts(ops, options, records):
 
 
 def show(options, name, m, taken, floor, chosen):
-    ours = sorted((us, c) for c, us in taken.items() if c not in ("cublas", PEER, "chosen") and us)
-    peer = PEER if PEER in taken else "cublas"
-    theirs, us = taken.get(peer), taken["chosen"]
+    ours = sorted((us, c) for c, us in taken.items() if c not in (PEER, "chosen") and us)
+    theirs, us = taken.get(PEER), taken["chosen"]
     ratio = f"{theirs / us:.2f}" if theirs and us else "-"
-    print(f"{name:12} m {m:4}  floor {floor:7.2f}  {peer} {measure.microseconds(theirs):>7}  chosen "
-          f"{measure.microseconds(us):>7}  {ratio} of {peer}, {us / floor if us else 0:.2f} of floor: {chosen}",
+    print(f"{name:12} m {m:4}  floor {floor:7.2f}  {PEER} {measure.microseconds(theirs):>7}  chosen "
+          f"{measure.microseconds(us):>7}  {ratio} of {PEER}, {us / floor if us else 0:.2f} of floor: {chosen}",
           flush=True)
     for best, c in ours[:options.best]:
         print(f"    {best:8.2f} {c}", flush=True)
@@ -188,15 +156,13 @@ def show(options, name, m, taken, floor, chosen):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", required=True)
-    parser.add_argument("--shapes", type=lambda s: s.split(","), default=list(SHAPES))
     parser.add_argument("--tokens", type=lambda s: [int(m) for m in s.split(",")])
     parser.add_argument("--all", action="store_true", help="every configuration, not the chosen one alone")
-    parser.add_argument("--experts", action="store_true", help="a mixture, and no dense layer")
     parser.add_argument("--leaves", type=lambda s: [int(n) or None for n in s.split(",")], default=[None],
                         help="of the experts' layers, e.g. 1,8; 0: as many as the K has")
-    parser.add_argument("--only", default="", help="with --experts --all: configurations whose text this finds")
-    parser.add_argument("--packed", action="store_true", help="with --experts: rows put together, too")
-    parser.add_argument("--peer", action="store_true", help="with --experts: torch._grouped_mm beside them")
+    parser.add_argument("--only", default="", help="with --all: configurations whose text this finds")
+    parser.add_argument("--packed", action="store_true", help="rows put together, too")
+    parser.add_argument("--peer", action="store_true", help="torch._grouped_mm beside them")
     parser.add_argument("--best", type=int, default=4, help="configurations shown")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--graph-ms", type=float, default=1.5)
@@ -205,14 +171,7 @@ def main():
     ops = gpu_ops.Ops(options.ops)
     measure.warm_up()
     records = []
-    if options.experts:
-        all_experts(ops, options, records)
-    for shape in options.shapes if not options.experts else ():
-        for m in options.tokens or (1, 8, 16):
-            taken, floor, chosen = dense(ops, options, shape, m)
-            show(options, shape, m, taken, floor, chosen)
-            records.append({"shape": shape, "m": m, "floor": floor, "us": taken})
-            torch.cuda.empty_cache()
+    all_experts(ops, options, records)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(records, file)

@@ -1,0 +1,31 @@
+/* linear_cost.h: how long a configuration of the wgmma family (linear_wgmma_sm90a.cu) takes for a dense layer, by a
+ * model whose constants were fitted to some ten thousand measurements on an H200 (bench/gpu/fit_linear.py). Of two
+ * configurations the cheaper is taken; bits do not depend on it. Plain C: tested where no GPU is. */
+#ifndef IV_KERNELS_CUDA_LINEAR_COST_H
+#define IV_KERNELS_CUDA_LINEAR_COST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct iv_linear_cost_args {
+    size_t rows, n, k;  /* of the layer; k padded */
+    int leaves;         /* of the matrix */
+    int tile_n, tile_m; /* outputs and tokens of a tile */
+    int variant;        /* of the wgmma family */
+    int split, stages;  /* CTAs that share a tile's leaves; of a ring */
+    int resident;       /* CTAs that fit on an SM */
+    int sms;            /* that may be used */
+    bool swiglu;
+} iv_linear_cost_args;
+
+/* Microseconds; HUGE_VAL for a tile that no dense layer takes. */
+double iv_linear_cost(const iv_linear_cost_args *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
