@@ -1,4 +1,4 @@
-/* linear_wgmma.cuh: the kernel of linear layers for many rows (linear_wgmma_sm90a.cu launches it). One producer fills a
+/* linear_wgmma.cuh: the kernel of linear layers on Hopper (linear_wgmma_sm90a.cu launches it). One producer fills a
  * ring of shared-memory stages through TMA; consumer warpgroups multiply them with wgmma. A tile is P rows on wgmma's
  * 64-row side times Q rows on its other side: weights are P where tokens are few (swapped), else tokens are.
  *

@@ -1,5 +1,5 @@
-/* linear_wgmma_sm90a.cu: linear layers for many rows on Hopper: which configurations there are, and their launch. The
- * kernel is in linear_wgmma.cuh; every configuration has the same bits. */
+/* linear_wgmma_sm90a.cu: linear layers on Hopper's tensor cores: which configurations there are, which is taken, and
+ * their launch. The kernel is in linear_wgmma.cuh; every configuration has the same bits. */
 #include "kernels/cuda/linear_cost.h"
 #include "kernels/cuda/linear_wgmma.cuh"
 
@@ -115,10 +115,10 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/experts.py): the first
- * tile that suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp
- * gathers rows, or few outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger
- * tiles, two CTAs of which share their tokens, and many scattered outputs want whole rows of wide tiles. */
+/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/experts.py): the first tile that
+ * suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp gathers rows,
+ * or few outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger tiles, two CTAs of
+ * which share their tokens, and many scattered outputs want whole rows of wide tiles. */
 struct iv_expert_tile {
     size_t rows; /* at most */
     int tile_n, tile_m, variant, ctas;
