@@ -18,8 +18,7 @@ static iv_gpu_linear_args problem(iv_arithmetic arithmetic, iv_dtype type, size_
     return a;
 }
 
-/* Dense layers: what the cost model takes is legal, the same again, of a tile that the rows need, and for the layers of
- * Qwen3-8B what was the fastest on an H200, or as fast (bench/RESULTS.md). */
+/* Dense layers of Qwen3-8B: what was the fastest on an H200, or as fast (bench/RESULTS.md). */
 static void layers_have_what_was_measured(void **state) {
     (void)state;
     static const struct {
@@ -34,7 +33,6 @@ static void layers_have_what_was_measured(void **state) {
         {256, 24576, 4096, 8, 128, 128, 1, 5, 0},  {8192, 6144, 4096, 8, 128, 128, 1, 5, 2},
         {8192, 24576, 4096, 8, 128, 128, 1, 5, 2}, {8, 5120, 8192, 8, 64, 16, 4, 7, 0},
     };
-    static iv_gpu_linear_config all[CONFIGS_MAX];
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         iv_gpu_linear_args a = problem(IV_TC16, IV_BF16, row[i].rows, row[i].n, row[i].k, row[i].leaves);
         if (row[i].n == 24576) a.epilogue = IV_GPU_SWIGLU;
@@ -48,17 +46,38 @@ static void layers_have_what_was_measured(void **state) {
         assert_memory_equal(&c, &again, sizeof c);
         assert_string_equal(text, wanted);
     }
+}
+
+/* Any layer has a legal configuration, and what was asked in between changes nothing: choices are kept by all that they
+ * depend on. */
+static void choices_are_legal_and_stay(void **state) {
+    (void)state;
+    enum { PROBLEMS = 3000 };
+    static iv_gpu_linear_config all[CONFIGS_MAX], first[PROBLEMS];
+    static iv_gpu_linear_args asked[PROBLEMS];
     rng r = rng_start("choices");
-    for (int i = 0; i < 3000; i++) { /* any layer has a legal one */
+    for (int i = 0; i < PROBLEMS; i++) {
+        iv_gpu_linear_args *a = &asked[i];
         int leaves = 1 << rng_below(&r, 4);
         size_t k = 16 * (size_t)leaves * (1 + rng_below(&r, 200)), rows = 1 + rng_below(&r, 1u << rng_below(&r, 15));
-        iv_gpu_linear_args a = problem(IV_TC16, rng_below(&r, 2) ? IV_BF16 : IV_F16, rows,
-                                       1 + rng_below(&r, 1u << rng_below(&r, 16)), k, leaves);
-        iv_gpu_linear_config c = iv_gpu_linear_choose(&a);
-        size_t n = iv_gpu_linear_configs(&a, all, CONFIGS_MAX), at = 0;
-        while (at < n && memcmp(&all[at], &c, sizeof c) != 0) at++;
+        *a = problem(IV_TC16, rng_below(&r, 2) ? IV_BF16 : IV_F16, rows,
+                     16 * (1 + rng_below(&r, 1u << rng_below(&r, 13))), k, leaves);
+        if (i % 3 == 1) { /* the one before, but for one thing */
+            *a = asked[i - 1];
+            size_t what = rng_below(&r, 3);
+            if (what == 0) a->epilogue = a->epilogue == IV_GPU_SWIGLU ? IV_GPU_STORE : IV_GPU_SWIGLU;
+            if (what == 1) a->spare = 16;
+            if (what == 2) a->rows += 64;
+        }
+        first[i] = iv_gpu_linear_choose(a);
+        size_t n = iv_gpu_linear_configs(a, all, CONFIGS_MAX), at = 0;
+        while (at < n && memcmp(&all[at], &first[i], sizeof first[i]) != 0) at++;
         assert_in_range(at, 0, n - 1);
-        assert_int_equal(c.family, IV_GPU_WGMMA);
+        assert_int_equal(first[i].family, IV_GPU_WGMMA);
+    }
+    for (int i = PROBLEMS; i-- > 0;) {
+        iv_gpu_linear_config again = iv_gpu_linear_choose(&asked[i]);
+        assert_memory_equal(&again, &first[i], sizeof again);
     }
 }
 
@@ -177,6 +196,7 @@ static void bad_problems_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_have_what_was_measured),
+        cmocka_unit_test(choices_are_legal_and_stay),
         cmocka_unit_test(costs_grow_with_work),
         cmocka_unit_test(experts_have_tiles_of_their_rows),
         cmocka_unit_test(experts_of_one_chain_have_what_was_measured),
