@@ -194,7 +194,8 @@ IV_DEVICE void iv_cluster_sync(void) {
     iv_cluster_arrive();
     iv_cluster_wait();
 }
-/* A CTA may end when all of its cluster are here. Orders no writes, which would cost a trip to L2. */
+/* A CTA may end when all of its cluster are here. Orders nothing, which would cost a trip to L2: enough where others
+ * have only read from it, and used what they read. Not where they may have arrived at its mbarriers. */
 IV_DEVICE void iv_cluster_leave(void) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     iv_cluster_wait();

@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-enum { SMS_OF_H200 = 132, WIDE_VARIANT = 2 };
-
 /* Microseconds of a block: alone, and of an SM's time where several CTAs are on it. */
 typedef struct tile_cost {
     int tile_n, tile_m, variant;
@@ -14,8 +12,10 @@ typedef struct tile_cost {
 } tile_cost;
 
 static const tile_cost tiles[] = {
-    {64, 16, 0, 0.235, 0.197},  {64, 32, 0, 0.184, 0.251},   {64, 64, 0, 0.261, 0.247},   {128, 64, 0, 0.3, 0.44},
-    {128, 96, 0, 0.303, 0.453}, {128, 128, 0, 0.223, 0.577}, {128, 128, 2, 0.261, 0.569},
+    {64, 16, IV_WGMMA_SWAPPED, 0.235, 0.197},  {64, 32, IV_WGMMA_SWAPPED, 0.184, 0.251},
+    {64, 64, IV_WGMMA_SWAPPED, 0.261, 0.247},  {128, 64, IV_WGMMA_SWAPPED, 0.3, 0.44},
+    {128, 96, IV_WGMMA_SWAPPED, 0.303, 0.453}, {128, 128, IV_WGMMA_SWAPPED, 0.223, 0.577},
+    {128, 128, IV_WGMMA_PAIR, 0.261, 0.569},
 };
 
 /* Microseconds: of a launch and of a round; of a thousand outputs of a thread (with SwiGLU in wide tiles more), and
@@ -47,14 +47,14 @@ static double block_cost(const iv_linear_cost_args *a, const tile_cost *t, doubl
 
 double iv_linear_cost(const iv_linear_cost_args *a) {
     const tile_cost *t = tile_of(a);
-    bool wide = a->variant == WIDE_VARIANT;
+    bool wide = a->variant == IV_WGMMA_PAIR;
     if (!t) return HUGE_VAL;
     double tiles_m = up((double)a->rows, a->tile_m);
     if (wide) tiles_m = 2 * ceil(tiles_m / 2);
     double ctas = up((double)a->n, a->tile_n) * tiles_m * a->split;
     double blocks = up((double)(a->k / (size_t)a->leaves), 64) * a->leaves / a->split;
     double sms = a->sms;
-    if (a->split > 2) sms *= (a->split <= 4 ? clusters4 : clusters8) / SMS_OF_H200;
+    if (a->split > 2) sms *= (a->split <= 4 ? clusters4 : clusters8) / IV_H200_SMS;
     double slots = sms * a->resident, full = floor(ctas / slots), rest = ctas - full * slots;
     double beside = fmax(1, ceil(rest / sms)), rounds = full + (rest > 0);
     double us = full * blocks * block_cost(a, t, tiles_m, a->resident, slots);

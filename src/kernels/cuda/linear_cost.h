@@ -11,11 +11,17 @@
 extern "C" {
 #endif
 
+/* Variants of the wgmma family: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with
+ * clusters of two that share weights. */
+enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR };
+
+enum { IV_H200_SMS = 132 };
+
 typedef struct iv_linear_cost_args {
     size_t rows, n, k;  /* of the layer; k padded */
     int leaves;         /* of the matrix */
     int tile_n, tile_m; /* outputs and tokens of a tile */
-    int variant;        /* of the wgmma family */
+    int variant;        /* one of the above */
     int split, stages;  /* CTAs that share a tile's leaves; of a ring */
     int resident;       /* CTAs that fit on an SM */
     int sms;            /* that may be used */

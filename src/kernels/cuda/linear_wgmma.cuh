@@ -447,7 +447,10 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
             iv_wgmma_join_any<S>(plan, m, first, rank);
         }
     }
-    if (clustered) iv_cluster_leave(); /* nobody copies into this CTA, or reads from it, any more */
+    if constexpr (S::MATES > 1)
+        iv_cluster_sync(); /* nobody copies into this CTA, or arrives at its barriers, any more */
+    else if (clustered)
+        iv_cluster_leave(); /* nobody reads from it any more */
 }
 
 template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {

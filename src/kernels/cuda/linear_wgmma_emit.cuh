@@ -96,8 +96,7 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
     float bias0 = iv_load_if(plan.bias + row, plan.bias && there0),
           bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
     size_t stride = plan.out_stride, first = (size_t)(t.first + token) * stride;
-    if (plan.epilogue == IV_GPU_SWIGLU) {
-        if (!there0) return;
+    if (plan.epilogue == IV_GPU_SWIGLU) { /* of rows that are not there, too: a root is used before its CTA may end */
         uint16_t *act = (uint16_t *)plan.out + first + row / 16 * 8 + row % 8;
         float gate[2 * CHUNKS], up[2 * CHUNKS];
         uint16_t y[2 * CHUNKS];
@@ -109,7 +108,7 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
         iv_swiglu_many<S::TYPE>(gate, up, y);
 #pragma unroll
         for (int i = 0; i < 2 * CHUNKS; i++)
-            if (token + i / 2 * 8 + i % 2 < t.rows) act[(i / 2 * 8 + i % 2) * stride] = y[i];
+            if (there0 && token + i / 2 * 8 + i % 2 < t.rows) act[(i / 2 * 8 + i % 2) * stride] = y[i];
         return;
     }
     float *out = (float *)plan.out + first + row, old[4 * CHUNKS];

@@ -8,11 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Variants: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with clusters of two that
- * share weights. */
-enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR };
-
-enum { IV_SHARED_MAX = 227 * 1024, IV_SMS = 132, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
+enum { IV_SHARED_MAX = 227 * 1024, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
 enum { CONFIGS_MAX = 256 };        /* of one problem */
 enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back, and a consumer one */
 
@@ -158,7 +154,7 @@ static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     int fit = (IV_SHARED_MAX + 1024) / (shared_bytes(a, w, c->stages) + 1024);
     iv_linear_cost_args cost = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, c->tile_n, c->tile_m, c->variant};
     cost.split = c->split, cost.stages = c->stages, cost.resident = fit < w->ctas ? fit : w->ctas;
-    cost.sms = a->spare > 0 && a->spare < IV_SMS ? IV_SMS - a->spare : IV_SMS;
+    cost.sms = a->spare > 0 && a->spare < IV_H200_SMS ? IV_H200_SMS - a->spare : IV_H200_SMS;
     cost.swiglu = a->epilogue == IV_GPU_SWIGLU;
     return iv_linear_cost(&cost);
 }
@@ -234,7 +230,7 @@ static int multiprocessors(void) {
     int device = 0;
     if (!known && cudaGetDevice(&device) == cudaSuccess)
         cudaDeviceGetAttribute(&known, cudaDevAttrMultiProcessorCount, device);
-    return known ? known : IV_SMS;
+    return known ? known : IV_H200_SMS;
 }
 
 static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
