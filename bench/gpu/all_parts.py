@@ -119,6 +119,7 @@ def steps(s, model, ranks, numerics, cases, small="decode:4:64,prefill:64"):
 
 
 DECODE, PREFILL = "decode:1:1024,decode:64:1024", "prefill:8192"
+UNEVEN = "decode:100:1024,decode:200:1024,prefill:1000"  # rows that fill no tile
 
 
 def latency_cases(s):
@@ -162,7 +163,8 @@ def figures(s):
 def models(s, add):
     several = s.with_ranks()[::-1]  # the most first: what time does not allow is the rest
     for ranks in several + [1]:
-        numerics, cases, small = "invar,vanilla-blas", f"{DECODE},decode:256:1024,{PREFILL}", "decode:4:64,prefill:64"
+        numerics, small = "invar,vanilla-blas", "decode:4:64,prefill:64"
+        cases = f"{DECODE},decode:256:1024,{PREFILL},{UNEVEN}"
         seconds = 25
         if ranks == 1:  # the 1,000 sequences
             cases, small, seconds = f"{cases},same:1000:100:100", f"{small},same:20:20:20", 45

@@ -38,7 +38,7 @@
     X(matrix, type) X(matrix, n) X(matrix, k_padded) X(matrix, leaves) X(matrix, data) X(matrix, expert_bytes) \
     X(groups, experts) X(groups, first) X(groups, count) X(groups, offsets) X(groups, slots) X(groups, weights) \
     X(groups, experts_per_token) X(groups, packed) X(linear_args, arithmetic) X(linear_args, w) X(linear_args, type) \
-    X(linear_args, x) X(linear_args, x_stride) X(linear_args, rows) X(linear_args, epilogue) \
+    X(linear_args, x) X(linear_args, x_stride) X(linear_args, rows) X(linear_args, x_rows) X(linear_args, epilogue) \
     X(linear_args, bias) X(linear_args, out) X(linear_args, out_stride) X(linear_args, groups) \
     X(linear_args, weighted) X(linear_args, spare) X(linear_config, family) X(linear_config, tile_n) \
     X(linear_config, tile_m) \

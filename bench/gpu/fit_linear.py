@@ -6,33 +6,36 @@ r"""fit_linear.py: fits the constants of src/kernels/cuda/linear_cost.c to what 
     python3 bench/gpu/fit_linear.py sweep.jsonl ...
 
 Prints the constants, and what a choice by them costs: the time of what is chosen over that of the fastest, on average
-and at worst. Needs numpy and scipy, no GPU. The formula is the one in linear_cost.c, and so are the names.
+and at worst. The search begins at the constants that stand in linear_cost.c; the formula is the one there, and so are
+the names. Needs numpy and scipy, no GPU.
 """
 
 import argparse
 import json
 import math
+import pathlib
 import random
 import re
 
 import numpy as np
 from scipy.optimize import differential_evolution
 
-KINDS = [(64, 16, 0), (64, 32, 0), (64, 64, 0), (128, 64, 0), (128, 96, 0), (128, 128, 0), (128, 128, 2)]
-GUESS = [0.10, 0.12, 0.15, 0.22, 0.27, 0.33, 0.33]  # us of a block of 64 k
+KINDS = [(64, 16, 0), (64, 32, 0), (64, 64, 0), (128, 64, 0), (128, 96, 0), (128, 128, 0), (96, 128, 1), (128, 128, 1)]
+GUESS = [0.10, 0.12, 0.15, 0.22, 0.27, 0.33, 0.27, 0.33]  # us of a block of 64 k
 COMMON = {  # name: from, to
     "launch": (0.5, 3), "round": (0, 3), "output": (0, 60), "join": (0, 2), "join_output": (0, 60),
     "split_round": (0, 8), "ring": (0, 4), "ring_memory": (0, 3), "again": (0, 1), "swiglu": (0, 60),
     "bytes": (3.3, 4.6), "bytes_launch": (0.5, 6), "clusters4": (96, 132), "clusters8": (88, 124)}
 SMS, SHARED = 132, 228 * 1024
+COST = pathlib.Path(__file__).parents[2] / "src/kernels/cuda/linear_cost.c"
 NEAR = 1.6  # times the fastest: what is slower need not be predicted well
 
 
 def shape_of(tile_n, tile_m, variant, leaves):
     """Bytes of shared memory and CTAs of an SM, as iv_wgmma_shape has them."""
-    wide = variant == 2
+    wide = variant == 1
     p, q = (tile_m, tile_n) if wide else (tile_n, tile_m)
-    count, keep = q // 2, not wide and q <= 64
+    count, keep = q // 2, q <= (96 if wide else 64)
     nodes = 3 if leaves == 4 or (leaves == 8 and not keep) else min(leaves, 4)
     need, groups = nodes * count + 40, p // 64
     moved = wide or (groups == 2 and need > 168)
@@ -67,7 +70,6 @@ def rows_of(paths):
             stage, fixed, most = shape_of(n, m, variant, leaves // split)
             resident = max(1, min(most, SHARED // (stages * stage + fixed + 1024)))
             tiles_m = up(record["m"], m)
-            tiles_m += variant == 2 and tiles_m % 2
             rows.append([us, KINDS.index((n, m, variant)), n, m, split, stages, resident,
                          up(record["k"] // leaves, 64) * (leaves // split), up(record["n"], n) * tiles_m, tiles_m,
                          record["k"] * record["n"] * 2, "swiglu" in record["shape"] or "gate_up" in record["shape"],
@@ -100,14 +102,26 @@ def predict(rows, block, shared, c):
     us = full * blocks * block_us(resident, slots)
     us += np.where(rest > 0, blocks * block_us(np.maximum(beside, 1), np.maximum(rest, 1)), 0)
     rounds = full + (rest > 0)
-    output = c["output"] + np.where((np.array(KINDS)[kind, 2] == 2) & (swiglu > 0), c["swiglu"], 0)
-    of_a_thread = n * m / (np.where(n == 128, 2, 1) * 128) / 1e3
+    wide = np.array(KINDS)[kind, 2] == 1
+    output = c["output"] + np.where(wide & (swiglu > 0), c["swiglu"], 0)
+    of_a_thread = n * m / (np.where(wide, m, n) * 2) / 1e3
     us += c["launch"] + rounds * c["round"]
     us += of_a_thread / split * output * np.where(full > 0, resident, np.maximum(beside, 1))
     joined = c["join"] * np.log2(split) + of_a_thread * c["join_output"] + c["split_round"] * (rounds - 1)
     us += np.where(split > 1, joined, 0)
     least = c["bytes_launch"] + weights / (c["bytes"] * 1e6)
     return us * (1 + (least / us) ** 4) ** 0.25  # no two are equal because both wait for memory
+
+
+def standing():
+    """The constants of linear_cost.c, in the order of unpack."""
+    text = open(COST, encoding="utf-8").read()
+    number = r"([\d.]+)"
+    of_tile = [re.search(rf"{{{n}, {m}, {('IV_WGMMA_SWAPPED', 'IV_WGMMA_WIDE')[v]}, {number}, {number}}}", text)
+               for n, m, v in KINDS]
+    common = [re.search(rf"\b(?:a_)?{name} = {number}", text) for name in COMMON]
+    found = [t[1] for t in of_tile] + [t[2] for t in of_tile] + [c[1] for c in common]
+    return [float(value) for value in found]
 
 
 def unpack(x):
@@ -143,7 +157,9 @@ def main():
         return loss.mean() + 0.3 * np.maximum(loss - 0.08, 0).mean() + 0.03 * math.sqrt((error ** 2).mean())
 
     bounds = [(0.3 * g, 3 * g) for g in GUESS] + [(0.3 * g, 2.5 * g) for g in GUESS] + list(COMMON.values())
-    x = differential_evolution(score, bounds, maxiter=options.rounds, popsize=8, seed=options.seed, polish=False).x
+    start = np.clip(standing(), *np.array(bounds).T)
+    x = differential_evolution(score, bounds, maxiter=options.rounds, popsize=8, seed=options.seed, polish=False,
+                               x0=start).x
     x = np.array([float(f"{v:.3g}") for v in x])
     us, (block, shared, common) = predict(rows, *unpack(x)), unpack(x)
     found = losses(rows, us, spans)

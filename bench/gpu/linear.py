@@ -30,7 +30,7 @@ LAYERS = ("qkv", "out", "gate_up", "down", "head")
 RANKS = {f"{name}/{ranks}": (SHAPES[name][0], SHAPES[name][1] // ranks, SHAPES[name][2])
          for name in ("qkv", "gate_up", "head") for ranks in (2, 4, 8)}
 SHAPES.update(RANKS)
-TOKENS = (1, 8, 16, 64, 128, 256, 1024, 4096, 8192)
+TOKENS = (1, 8, 16, 64, 100, 128, 200, 256, 1000, 1024, 4096, 8192)  # some that fill no tile
 FIGURE8_TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 HEAD_TOKENS_MAX, FLOAT32_TOKENS_MAX = 256, 4096
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -75,10 +75,11 @@ def copy_bandwidth():
 
 
 def inputs(type_, k, n, m):
-    """Sets of x and w that the cache does not hold."""
+    """Sets of x and w that the cache does not hold. Behind x lie further rows, as in a model's buffers."""
     count = measure.sets_for((n + m) * k * type_.itemsize)
-    return [(torch.randn(m, k, device="cuda", dtype=type_), torch.randn(n, k, device="cuda", dtype=type_) * 0.02)
-            for _ in range(count)]
+    padded = -(-m // 128) * 128
+    return [(torch.randn(padded, k, device="cuda", dtype=type_)[:m],
+             torch.randn(n, k, device="cuda", dtype=type_) * 0.02) for _ in range(count)]
 
 
 def check_result(x, w, out, epilogue):

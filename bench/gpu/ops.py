@@ -32,7 +32,7 @@ class Groups(ctypes.Structure):
 
 class LinearArgs(ctypes.Structure):
     _fields_ = [("arithmetic", c_int), ("w", Matrix), ("type", c_int), ("x", c_void_p), ("x_stride", c_size_t),
-                ("rows", c_size_t), ("epilogue", c_int), ("bias", c_void_p), ("out", c_void_p),
+                ("rows", c_size_t), ("x_rows", c_size_t), ("epilogue", c_int), ("bias", c_void_p), ("out", c_void_p),
                 ("out_stride", c_size_t), ("groups", ctypes.POINTER(Groups)), ("weighted", c_bool), ("spare", c_int)]
 
 
@@ -167,14 +167,16 @@ class Ops:
     # ---- linear layers
 
     def linear_args(self, x, w, out, epilogue="store", arithmetic="tc16", bias=None, leaves=None):
-        """x [rows][k], w [n][k], out [rows][n] float32, or [rows][n / 2] of x's type for swiglu."""
+        """x [rows][k], w [n][k], out [rows][n] float32, or [rows][n / 2] of x's type for swiglu. What lies behind x in
+        its storage may be read."""
         n, k = w.shape
+        readable = (x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()) // x.stride(0)
         if k % CHAIN_STEP or x.shape[1] != k or not (x.is_cuda and w.is_cuda and out.is_cuda):
             raise ValueError("ops.py: linear: wanted x [rows][k] and w [n][k] on the GPU, k a multiple of 16")
         return LinearArgs(arithmetic=ARITHMETIC[arithmetic],
                           w=Matrix(type=DTYPES[w.dtype], n=n, k_padded=w.stride(0), data=w.data_ptr(),
                                    leaves=leaves or leaf_count(w.stride(0))),
-                          type=DTYPES[x.dtype], x=x.data_ptr(), x_stride=x.stride(0), rows=x.shape[0],
+                          type=DTYPES[x.dtype], x=x.data_ptr(), x_stride=x.stride(0), rows=x.shape[0], x_rows=readable,
                           epilogue=EPILOGUES[epilogue], bias=None if bias is None else bias.data_ptr(),
                           out=out.data_ptr(), out_stride=out.stride(0))
 

@@ -30,8 +30,8 @@ static inline vf v_exp2(vf x) {
     return v_select(v_is_nan(x), v_float(vi_set(IV_NAN_F32_BITS)), y);
 }
 
-/* e^x. Below -87.33654 (the logarithm of 2^-126): +0. Above 88.72284: infinity. NaN: canonical. */
-static inline vf v_exp(vf x) {
+/* e^x for x in [-87.33654, 88.72284]. */
+static inline vf v_exp_inside(vf x) {
     vf t = v_fma(x, v_set(0x1.715476p+0f), v_set(IV_ROUND_MAGIC));
     vf n = v_sub(t, v_set(IV_ROUND_MAGIC));
     vf r = v_fma(n, v_set(-0x1.62e4p-1f), x);
@@ -43,7 +43,12 @@ static inline vf v_exp(vf x) {
     p = v_fma(p, r, v_set(0.5f));
     p = v_fma(p, r, v_set(1.0f));
     p = v_fma(p, r, v_set(1.0f));
-    vf y = v_scale_by(p, t);
+    return v_scale_by(p, t);
+}
+
+/* e^x. Below -87.33654 (the logarithm of 2^-126): +0. Above 88.72284: infinity. NaN: canonical. */
+static inline vf v_exp(vf x) {
+    vf y = v_exp_inside(x);
     y = v_select(v_less(x, v_set(-0x1.5d589ep+6f)), v_set(0.0f), y);
     y = v_select(v_less(v_set(0x1.62e42ep+6f), x), v_float(vi_set(0x7f800000u)), y);
     return v_select(v_is_nan(x), v_float(vi_set(IV_NAN_F32_BITS)), y);

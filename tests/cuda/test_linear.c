@@ -178,6 +178,13 @@ static void make_output(rng *r, const shape *s, problem *p) {
     a->out = (char *)device(p->before, p->out_bytes) + GUARD * p->out_element;
 }
 
+/* `behind` rows of any bits after those of x. */
+static void spoil_rows(rng *r, const problem *p, size_t behind) {
+    size_t row = p->a.x_stride * iv_dtype_bytes(p->a.type);
+    unsigned char *at = (unsigned char *)p->x + p->x_rows * row;
+    for (size_t i = 0; i < behind * row; i++) at[i] = rng_below(r, 4) ? (unsigned char)rng_next(r) : 0xff;
+}
+
 static void make_problem(rng *r, const shape *s, problem *p) {
     *p = (problem){.k = s->k};
     iv_gpu_linear_args *a = &p->a;
@@ -195,8 +202,11 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     p->w = w, a->w.data = device(w, matrices * (matrix + 64) - 64);
     p->x_rows = s->weighted || s->packed ? s->rows * s->experts_per_token : s->rows;
     a->x_stride = kp + 8 * rng_below(r, 3);
-    p->x = padded_values(r, s->fx, s->type, p->x_rows, s->k, kp, a->x_stride);
-    a->x = device(p->x, p->x_rows * a->x_stride * iv_dtype_bytes(s->type));
+    size_t behind = s->experts ? 0 : rng_below(r, 2) * rng_below(r, 140); /* rows that are read, and change nothing */
+    p->x = padded_values(r, s->fx, s->type, p->x_rows + behind, s->k, kp, a->x_stride);
+    spoil_rows(r, p, behind);
+    a->x = device(p->x, (p->x_rows + behind) * a->x_stride * iv_dtype_bytes(s->type));
+    a->x_rows = behind ? s->rows + behind : 0;
     if (s->bias) p->bias = random_values(r, s->fx, IV_F32, s->n), a->bias = device(p->bias, s->n * sizeof(float));
     p->out_rows = s->experts ? s->rows * s->experts_per_token : s->rows;
     p->out_columns = s->epilogue == IV_GPU_SWIGLU ? s->n / 2 : s->n;

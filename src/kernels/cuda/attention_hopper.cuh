@@ -70,13 +70,4 @@ IV_DEVICE void iv_mbar_wait_idle(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) asm volatile("nanosleep.u32 %0;" ::"n"(40));
 }
 
-IV_DEVICE uint32_t iv_pack16(iv_dtype type, float low, float high) { /* two roundings */
-    uint32_t r;
-    if (type == IV_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
 #endif

@@ -36,21 +36,10 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
     return v;
 }
 
-/* Loads and stores that stay in the order they are written in, so that many loads are under way at once. */
-IV_DEVICE float4 iv_load4(const float *p) {
-    float4 v;
-    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-IV_DEVICE void iv_store4(float *p, float4 v) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
-}
-/* The same without a branch: nothing is touched unless `there`; instead of what is not, -0, which changes no sum. */
+
+/* Loads and stores that stay in the order they are written in, so that many loads are under way at once, and without a
+ * branch: nothing is touched unless `there`; instead of what is not, -0, which changes no sum. */
 IV_DEVICE float iv_load_if(const float *p, bool there) {
     float v;
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.f32 %0, 0f80000000;\n@p ld.global.f32 %0, [%1];\n}\n"
@@ -173,6 +162,16 @@ template <int PENDING> IV_DEVICE void iv_copies_wait(void) {
 }
 /* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* Two roundings; a NaN becomes the canonical one. */
+IV_DEVICE uint32_t iv_pack16(iv_dtype type, float low, float high) {
+    uint32_t r;
+    if (type == IV_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
 
 /* True in one lane of a whole warp; the compiler knows that what follows is one lane's. */
 IV_DEVICE bool iv_elect(void) {

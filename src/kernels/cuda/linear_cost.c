@@ -12,19 +12,19 @@ typedef struct tile_cost {
 } tile_cost;
 
 static const tile_cost tiles[] = {
-    {64, 16, IV_WGMMA_SWAPPED, 0.235, 0.197},  {64, 32, IV_WGMMA_SWAPPED, 0.184, 0.251},
-    {64, 64, IV_WGMMA_SWAPPED, 0.261, 0.247},  {128, 64, IV_WGMMA_SWAPPED, 0.3, 0.44},
-    {128, 96, IV_WGMMA_SWAPPED, 0.303, 0.453}, {128, 128, IV_WGMMA_SWAPPED, 0.223, 0.577},
-    {128, 128, IV_WGMMA_PAIR, 0.261, 0.569},
+    {64, 16, IV_WGMMA_SWAPPED, 0.21, 0.16},    {64, 32, IV_WGMMA_SWAPPED, 0.208, 0.159},
+    {64, 64, IV_WGMMA_SWAPPED, 0.196, 0.196},  {128, 64, IV_WGMMA_SWAPPED, 0.261, 0.324},
+    {128, 96, IV_WGMMA_SWAPPED, 0.434, 0.215}, {128, 128, IV_WGMMA_SWAPPED, 0.132, 0.579},
+    {96, 128, IV_WGMMA_WIDE, 0.318, 0.405},    {128, 128, IV_WGMMA_WIDE, 0.158, 0.522},
 };
 
 /* Microseconds: of a launch and of a round; of a thousand outputs of a thread (with SwiGLU in wide tiles more), and
  * where CTAs share a tile; for each doubling of these, and for a further round of them. What the stage that is missing
  * in a ring costs, of latency and of memory. The share of weights that a second tile of tokens reads again. 10^12 bytes
  * a second, and the launch beside them. SMs that clusters of four and eight find. */
-static const double launch = 0.912, a_round = 0.0927, output = 13.6, swiglu = 57.7, join_output = 52.4, join = 1.55,
-                    split_round = 7.53, ring = 1.59, ring_memory = 0.79, again = 0.75, bytes = 4.14,
-                    bytes_launch = 4.21, clusters4 = 126, clusters8 = 114;
+static const double launch = 0.735, a_round = 0.0531, output = 2.18, swiglu = 32.8, join_output = 9.74, join = 0.998,
+                    split_round = 3.75, ring = 0.558, ring_memory = 0.15, again = 0.469, bytes = 4.52,
+                    bytes_launch = 1.54, clusters4 = 115, clusters8 = 114;
 
 static const tile_cost *tile_of(const iv_linear_cost_args *a) {
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
@@ -47,10 +47,9 @@ static double block_cost(const iv_linear_cost_args *a, const tile_cost *t, doubl
 
 double iv_linear_cost(const iv_linear_cost_args *a) {
     const tile_cost *t = tile_of(a);
-    bool wide = a->variant == IV_WGMMA_PAIR;
+    bool wide = a->variant == IV_WGMMA_WIDE;
     if (!t) return HUGE_VAL;
     double tiles_m = up((double)a->rows, a->tile_m);
-    if (wide) tiles_m = 2 * ceil(tiles_m / 2);
     double ctas = up((double)a->n, a->tile_n) * tiles_m * a->split;
     double blocks = up((double)(a->k / (size_t)a->leaves), 64) * a->leaves / a->split;
     double sms = a->sms;
@@ -60,7 +59,7 @@ double iv_linear_cost(const iv_linear_cost_args *a) {
     double us = full * blocks * block_cost(a, t, tiles_m, a->resident, slots);
     if (rest > 0) us += blocks * block_cost(a, t, tiles_m, beside, fmax(rest, 1));
     double an_output = output + (wide && a->swiglu ? swiglu : 0);
-    double of_a_thread = a->tile_n * a->tile_m / ((a->tile_n == 128 ? 2 : 1) * 128.0) / 1e3;
+    double of_a_thread = a->tile_n * a->tile_m / ((wide ? a->tile_m : a->tile_n) * 2.0) / 1e3;
     us += launch + rounds * a_round + of_a_thread / a->split * an_output * (full > 0 ? a->resident : beside);
     if (a->split > 1) us += join * log2(a->split) + of_a_thread * join_output + split_round * (rounds - 1);
     double share = (bytes_launch + (double)a->n * (double)a->k * 2 / (bytes * 1e6)) / us;

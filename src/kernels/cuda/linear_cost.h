@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* Variants of the wgmma family: weights on wgmma's 64-row side, and two CTAs that share tokens; tokens on it, with
- * clusters of two that share weights. */
-enum { IV_WGMMA_SWAPPED, IV_WGMMA_SWAPPED_PAIR, IV_WGMMA_PAIR };
+/* Variants of the wgmma family: weights on wgmma's 64-row side; tokens on it; and the same by clusters of two CTAs that
+ * share weights. */
+enum { IV_WGMMA_SWAPPED, IV_WGMMA_WIDE, IV_WGMMA_PAIR };
 
 enum { IV_H200_SMS = 132 };
 

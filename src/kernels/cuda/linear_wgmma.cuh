@@ -8,8 +8,11 @@
  * where registers do not suffice. Where CTAs of a cluster share the leaves of a tile, each has a subtree, and the roots
  * are joined through the cluster's shared memory.
  * A wide CTA computes tile after tile; its consumers make the outputs of one between the first blocks of the next,
- * which they have issued before. A tile of 256 outputs (one chain: experts) leaves no registers for that; there the
- * second warpgroup begins some blocks after the first, so that one multiplies while the other makes outputs.
+ * which they have issued before. Two of them may share the weights that they bring from L2. A tile of 256 outputs (one
+ * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
+ * one multiplies while the other makes outputs.
+ * What bounds a large tile is shared memory: a block of 128 x 128 is 32 KB written and 48 KB read, which takes 640
+ * cycles where its products take 512; of 128 x 256, whose tree has no room, it would be as many as its products.
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
  * is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
  *
@@ -51,15 +54,14 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
-        int item = rank / S::MATES * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS,
+        int item = rank * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS,
             j = item / S::CONSUMERS;
         float4 v[BATCH][SPLIT], sum[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++)
 #pragma unroll
             for (int c = 0; c < SPLIT; c++)
-                v[b][c] = iv_load_cluster4(
-                    iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c * S::MATES + rank % S::MATES));
+                v[b][c] = iv_load_cluster4(iv_shared_of(ring + (item + b * S::CONSUMERS) * 16, c));
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
 #pragma unroll
@@ -80,7 +82,7 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
 /* In the consumers' branch of the kernel: behind it there are only as many registers as the producer has. */
 template <class S>
 IV_DEVICE void iv_wgmma_join_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
-    iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+    iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
     if constexpr (S::LEAVES <= 4)
         if (plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
     if constexpr (S::LEAVES <= 2)
@@ -107,8 +109,7 @@ template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int
     if constexpr (S::MATES == 1) {
         if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        int mates = S::WIDE ? 0 : m.mates;
-        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, (uint32_t)(mates + lane)));
+        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, (uint32_t)lane));
     }
 }
 
@@ -361,8 +362,7 @@ IV_DEVICE void iv_wgmma_consume_alone(const iv_wgmma_plan &plan, const iv_wgmma_
 /* ---- swapped tiles -------------------------------------------------------------------------------------------- */
 
 template <class S>
-IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step,
-                                int rank) {
+IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step) {
     iv_wgmma_nodes<S> v;
     float(&root)[S::COUNT] = S::LEAVES == 1 ? v.a : S::LEAVES == 2 ? v.b : v.c;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
@@ -375,7 +375,7 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
             iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
             return;
         }
-        iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m.prefix, at, rank), root);
+        iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m, at), root);
     }
 }
 
@@ -405,18 +405,16 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens,
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
-    bool clustered = S::MATES > 1 || plan.split > 1;
     iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared);
-    int rank = clustered ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
-    int ctas = S::MATES * plan.split, first = blockIdx.x / ctas, step = gridDim.x / ctas;
-    int first_leaf = plan.split > 1 ? rank / S::MATES * S::LEAVES : 0;
-    m.mates = rank / S::MATES * S::MATES;
+    int ctas = S::MATES * plan.split, rank = ctas > 1 ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
+    int first = blockIdx.x / ctas, step = gridDim.x / ctas, first_leaf = S::MATES > 1 ? 0 : rank * S::LEAVES;
+    m.mate = S::MATES > 1 ? rank : 0;
     iv_dependency_release();
     if (plan.groups.count) {
         iv_dependency_wait();
         if (threadIdx.x < 32) iv_wgmma_count_tiles<S>(plan, (int *)m.prefix);
     }
-    if (clustered)
+    if (ctas > 1)
         iv_cluster_sync();
     else
         __syncthreads();
@@ -426,9 +424,9 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
         } else if (plan.gathered) {
-            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step, rank);
+            iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step);
         } else if (iv_elect()) {
-            iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, rank, first_leaf);
+            iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, first_leaf);
         }
         __syncwarp();
         if (plan.split > 1) iv_cluster_sync();
@@ -441,7 +439,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         else if constexpr (S::WIDE)
             iv_wgmma_consume_wide<S>(plan, m, mine);
         else
-            iv_wgmma_consume<S>(plan, m, tiles, first, step, rank);
+            iv_wgmma_consume<S>(plan, m, tiles, first, step);
         if (S::SWAP && plan.split > 1) {
             iv_cluster_sync(); /* the roots of all are there */
             iv_wgmma_join_any<S>(plan, m, first, rank);
@@ -449,7 +447,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     }
     if constexpr (S::MATES > 1)
         iv_cluster_sync(); /* nobody copies into this CTA, or arrives at its barriers, any more */
-    else if (clustered)
+    else if (plan.split > 1)
         iv_cluster_leave(); /* nobody reads from it any more */
 }
 
@@ -467,7 +465,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             S::CTAS};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int MATES, int LEAVES>
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int MATES = 1>
 static iv_wgmma_instance iv_wgmma_make(void) {
     return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, MATES>>();
 }

@@ -3,13 +3,15 @@
 
 const iv_wgmma_instance *iv_wgmma_bf16(size_t *count) {
     static const iv_wgmma_instance all[] = {
-        IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 16, false, 1), IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 32, false, 1),
-        IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 64, false, 1), IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 64, false, 1),
-        IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 128, false, 1), IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 128, true, 2),
-        iv_wgmma_make<IV_BF16, 2, 96, false, 1, 2>(), iv_wgmma_make<IV_BF16, 2, 96, false, 1, 4>(),
-        iv_wgmma_make<IV_BF16, 2, 96, false, 1, 8>(),
-        /* one chain */
-        iv_wgmma_make<IV_BF16, 2, 256, true, 2, 1>(), iv_wgmma_make<IV_BF16, 2, 128, false, 2, 1>(),
+        IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 16, false), IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 32, false),
+        IV_WGMMA_ALL_LEAVES(IV_BF16, 1, 64, false), IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 64, false),
+        IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 128, false), IV_WGMMA_ALL_LEAVES(IV_BF16, 2, 128, true),
+        iv_wgmma_make<IV_BF16, 2, 96, false, 2>(), iv_wgmma_make<IV_BF16, 2, 96, false, 4>(),
+        iv_wgmma_make<IV_BF16, 2, 96, false, 8>(), iv_wgmma_make<IV_BF16, 2, 96, true, 2>(),
+        iv_wgmma_make<IV_BF16, 2, 96, true, 4>(), iv_wgmma_make<IV_BF16, 2, 96, true, 8>(),
+        iv_wgmma_make<IV_BF16, 2, 128, true, 1, 2>(), iv_wgmma_make<IV_BF16, 2, 128, true, 2, 2>(),
+        iv_wgmma_make<IV_BF16, 2, 128, true, 4, 2>(), iv_wgmma_make<IV_BF16, 2, 128, true, 8, 2>(),
+        iv_wgmma_make<IV_BF16, 2, 256, true, 1>(), /* one chain */
     };
     *count = sizeof all / sizeof *all;
     return all;

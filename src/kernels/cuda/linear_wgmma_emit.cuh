@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/linear_wgmma_tile.cuh"
 
-template <iv_dtype TYPE> IV_DEVICE uint16_t iv_swiglu16(float gate, float up) {
-    return iv_round16(TYPE, iv_canon(__fmul_rn(v_silu(gate), up)));
-}
-
 /* x / d, rounded to nearest, where nothing on the way overflows or is subnormal: an approximate reciprocal, improved,
  * and two corrections by exact remainders. No branch, so that many are under way at once. */
 IV_DEVICE float iv_divide_plain(float x, float d) {
@@ -21,26 +17,40 @@ IV_DEVICE float iv_divide_plain(float x, float d) {
     return __fmaf_rn(__fmaf_rn(-d, q, x), r, q);
 }
 
-template <iv_dtype TYPE, int COUNT>
-IV_DEVICE void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUNT], uint16_t (&y)[COUNT]) {
-    bool plain = true;
-    float silu[COUNT];
+/* All |x| are in (2^-60, 64). By a tree, since a chain of conditions is a chain of latencies. */
+template <int COUNT> IV_DEVICE bool iv_all_plain(const float (&x)[COUNT]) {
+    float least[COUNT], most[COUNT];
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        float x = gate[i], d = __fadd_rn(1.0f, v_exp(__fsub_rn(0.0f, x))), size = fabsf(x);
-        plain = plain && size > 0x1p-60f && size < 0x1p60f && d < 0x1p60f;
-        silu[i] = iv_divide_plain(x, d);
-    }
-    if (!plain) {
+    for (int i = 0; i < COUNT; i++) least[i] = most[i] = fabsf(x[i]);
+#pragma unroll
+    for (int n = COUNT; n > 1; n = (n + 1) / 2)
+#pragma unroll
+        for (int i = 0; i < n / 2; i++) {
+            least[i] = fminf(least[i], least[(n + 1) / 2 + i]);
+            asm("max.NaN.f32 %0, %1, %2;" : "=f"(most[i]) : "f"(most[i]), "f"(most[(n + 1) / 2 + i]));
+        }
+    return least[0] > 0x1p-60f && most[0] < 64.0f;
+}
+
+/* Of what is not there, and may be anything, a plain one. */
+IV_DEVICE float iv_gate(float gate, bool there) { return there ? gate : 1.0f; }
+
+/* y[i] = silu(gate[i]) up[i], NaN as it comes. Where gates are plain no edge of the law is met on the way. */
+template <int COUNT>
+IV_DEVICE void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUNT], float (&y)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        y[i] = iv_divide_plain(gate[i], __fadd_rn(1.0f, v_exp_inside(-gate[i])));
+    if (!iv_all_plain(gate)) {
 #pragma unroll 1
         for (int i = 0; i < COUNT; i++) {
 #pragma unroll
             for (int j = 0; j < COUNT; j++)
-                if (i == j) silu[j] = v_silu(gate[j]);
+                if (i == j) y[j] = v_silu(gate[j]);
         }
     }
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) y[i] = iv_round16(TYPE, iv_canon(__fmul_rn(silu[i], up[i])));
+    for (int i = 0; i < COUNT; i++) y[i] = __fmul_rn(y[i], up[i]);
 }
 
 /* y of an output: bias added. */
@@ -98,17 +108,18 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
     size_t stride = plan.out_stride, first = (size_t)(t.first + token) * stride;
     if (plan.epilogue == IV_GPU_SWIGLU) { /* of rows that are not there, too: a root is used before its CTA may end */
         uint16_t *act = (uint16_t *)plan.out + first + row / 16 * 8 + row % 8;
-        float gate[2 * CHUNKS], up[2 * CHUNKS];
-        uint16_t y[2 * CHUNKS];
+        float gate[2 * CHUNKS], up[2 * CHUNKS], y[2 * CHUNKS];
 #pragma unroll
         for (int i = 0; i < 2 * CHUNKS; i++) {
-            gate[i] = __fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0);
+            bool there = there0 && token + i / 2 * 8 + i % 2 < t.rows;
+            gate[i] = iv_gate(__fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0), there);
             up[i] = __fadd_rn(i % 2 ? v[i / 2].w : v[i / 2].z, bias1);
         }
-        iv_swiglu_many<S::TYPE>(gate, up, y);
+        iv_swiglu_many(gate, up, y);
 #pragma unroll
         for (int i = 0; i < 2 * CHUNKS; i++)
-            if (there0 && token + i / 2 * 8 + i % 2 < t.rows) act[(i / 2 * 8 + i % 2) * stride] = y[i];
+            if (there0 && token + i / 2 * 8 + i % 2 < t.rows)
+                act[(i / 2 * 8 + i % 2) * stride] = iv_round16(S::TYPE, y[i]);
         return;
     }
     float *out = (float *)plan.out + first + row, old[4 * CHUNKS];
@@ -138,14 +149,14 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
  * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
  * eight pieces of a row are rotated, so that neither meets a bank twice. */
-/* How a tile's outputs are made: by rows, of which in loose shapes some may not be there, or are scattered; else one by
- * one, as where the tile's weights end or rows do not lie on 16 bytes. */
+/* How a tile's outputs are made: by rows, of which some or their ends may not be there, and which in loose shapes may
+ * be scattered; else one by one, as where rows do not lie on 16 bytes. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;
 
 /* Where a lane's first piece of a row goes; weighted, of row 0 of the outputs; not set for any way. */
 struct iv_wgmma_spot {
     iv_wgmma_way way;
-    int left; /* rows from the lane's first one on */
+    int left, columns; /* rows from the lane's first one on, and the layer's outputs from its first one on */
     char *out;
     const float *bias;
 };
@@ -154,12 +165,12 @@ template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan 
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
     bool rows = plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
                 (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add));
-    iv_wgmma_spot s = {IV_WAY_ANY, 0, NULL, NULL};
-    if (!rows || t.q + S::QN > plan.n || (!S::LOOSE && (plan.weighted || t.p + S::PN > t.rows))) return s;
+    iv_wgmma_spot s = {IV_WAY_ANY, 0, 0, NULL, NULL};
+    if (!rows || (t.q + S::QN > plan.n && plan.n % 4) || (!S::LOOSE && plan.weighted)) return s;
     int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
     size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
     s.way = S::LOOSE && plan.weighted ? IV_WAY_WEIGHTED : swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
-    s.left = t.rows - token;
+    s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - piece * (swiglu ? 16 : 4);
     s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
     if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
     return s;
@@ -224,20 +235,16 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_share
                          iv_wgmma_y(plan, g.w, n + 1)};
         float up[4] = {iv_wgmma_y(plan, u.x, n + 8), iv_wgmma_y(plan, u.y, n + 9), iv_wgmma_y(plan, u.z, n + 8),
                        iv_wgmma_y(plan, u.w, n + 9)};
-        uint16_t y[4];
-        iv_swiglu_many<S::TYPE>(gate, up, y);
+        float y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) gate[i] = iv_gate(gate[i], p[i / 2].there);
+        iv_swiglu_many(gate, up, y);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (p[i / 2].there)
-                ((uint16_t *)plan.out)[p[i / 2].row * plan.out_stride + n / 16 * 8 + n % 8 + i % 2] = y[i];
+                ((uint16_t *)plan.out)[p[i / 2].row * plan.out_stride + n / 16 * 8 + n % 8 + i % 2] =
+                    iv_round16(S::TYPE, y[i]);
     }
-}
-
-template <class S> IV_DEVICE void iv_wgmma_put_row(float *to, float4 v, bool there) {
-    if constexpr (S::LOOSE)
-        iv_store4_if(to, v, there);
-    else
-        iv_store4(to, v);
 }
 
 /* A sum or product that is NaN is the canonical one on this machine. */
@@ -248,13 +255,11 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
     int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
     char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
     float *out = (float *)s.out + 8 * FIRST;
+    int left = 8 * FIRST < s.columns ? s.left : 0;
     float4 old[IV_PART];
     if (s.way == IV_WAY_RESIDUAL) {
 #pragma unroll
-        for (int i = 0; i < IV_PART; i++) {
-            const float *p = out + 4 * i * plan.out_stride;
-            old[i] = S::LOOSE ? iv_load4_if(p, 4 * i < s.left) : iv_load4(p);
-        }
+        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 4 * i < left);
     }
 #pragma unroll
     for (int j = 0; j < IV_PART; j++) {
@@ -264,7 +269,7 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
     }
     __syncwarp();
     const char *from = iv_wgmma_row_from<S>(m, thread) + ((thread % 8 + thread % 32 / 8 * 2) & 7) * 16;
-    float4 b = s.bias ? iv_load4(s.bias + 8 * FIRST) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 b = iv_load4_if(s.bias + 8 * FIRST, s.bias && 8 * FIRST < s.columns);
 #pragma unroll
     for (int i = 0; i < IV_PART; i++) {
         float4 v = *(const float4 *)(from + i * S::CONSUMERS * 16);
@@ -278,9 +283,9 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
             iv_wgmma_entry e = m.entries[thread / 32 * 16 + thread % 32 / 8 + 4 * i];
             v.x = __fmul_rn(e.weight, v.x), v.y = __fmul_rn(e.weight, v.y);
             v.z = __fmul_rn(e.weight, v.z), v.w = __fmul_rn(e.weight, v.w);
-            iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0);
+            iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0 && 8 * FIRST < s.columns);
         } else {
-            iv_wgmma_put_row<S>(out + 4 * i * plan.out_stride, v, 4 * i < s.left);
+            iv_store4_if(out + 4 * i * plan.out_stride, v, 4 * i < left);
         }
     }
     __syncwarp();
@@ -290,31 +295,37 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
 template <class S, int FIRST>
 IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
                                          const float (&root)[S::COUNT]) {
-    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = 16; /* chunks of a row */
-    uint16_t y[2 * IV_PART];
-    float gate[2 * IV_PART], up[2 * IV_PART];
+    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = S::QN % 128 ? S::QN / 8 : 16; /* chunks of a row */
+    float gate[2 * IV_PART], up[2 * IV_PART], y[2 * IV_PART];
     int thread = iv_thread_here(), piece = thread % 32 / 4 + FIRST % ROW / 2;
     char *to = iv_wgmma_row_to<S>(m, thread) + thread % 4 * 4;
+    int down = thread % 32 / 4 - thread % 32 / 8; /* from the lane's row that it reads to that of its fragments */
+    bool above = down < s.left, below = down + 8 < s.left;
+    int columns = s.columns + thread % 8 * 16;
 #pragma unroll
-    for (int i = 0; i < 2 * IV_PART; i++)
-        gate[i] = root[4 * FIRST + i / 4 * 8 + i % 4], up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
-    iv_swiglu_many<S::TYPE>(gate, up, y);
+    for (int i = 0; i < 2 * IV_PART; i++) {
+        bool there = (i % 4 < 2 ? above : below) && 8 * FIRST + i / 4 * 16 < columns;
+        gate[i] = iv_gate(root[4 * FIRST + i / 4 * 8 + i % 4], there);
+        up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
+    }
+    iv_swiglu_many(gate, up, y);
 #pragma unroll
     for (int i = 0; i < IV_PART / 2; i++) {
         char *p = to + ((piece + i) & 7) * 16;
-        *(uint32_t *)p = (uint32_t)y[4 * i + 1] << 16 | y[4 * i];
-        *(uint32_t *)(p + BELOW) = (uint32_t)y[4 * i + 3] << 16 | y[4 * i + 2];
+        *(uint32_t *)p = iv_pack16(S::TYPE, y[4 * i], y[4 * i + 1]);
+        *(uint32_t *)(p + BELOW) = iv_pack16(S::TYPE, y[4 * i + 2], y[4 * i + 3]);
     }
     if (FIRST % ROW != ROW - IV_PART) return;
     __syncwarp();
     const char *from = iv_wgmma_row_from<S>(m, thread);
     uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
+    int left = 8 * (FIRST - FIRST % ROW) < s.columns ? s.left : 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        iv_wgmma_put_row<S>(
-            (float *)(out + 4 * i * plan.out_stride),
-            *(const float4 *)(from + i * S::CONSUMERS * 16 + ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16),
-            4 * i < s.left);
+    for (int i = 0; i < 4; i++) {
+        int place = ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16;
+        iv_store4_if((float *)(out + 4 * i * plan.out_stride),
+                     *(const float4 *)(from + i * S::CONSUMERS * 16 + place), 4 * i < left);
+    }
     __syncwarp();
 }
 

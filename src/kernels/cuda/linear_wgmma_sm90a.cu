@@ -44,8 +44,7 @@ static bool possible(const iv_gpu_linear_args *a) {
 }
 
 static int variant_of(const iv_wgmma_instance *w) {
-    if (w->wide) return IV_WGMMA_PAIR;
-    return w->mates == 1 ? IV_WGMMA_SWAPPED : IV_WGMMA_SWAPPED_PAIR;
+    return w->mates > 1 ? IV_WGMMA_PAIR : w->wide ? IV_WGMMA_WIDE : IV_WGMMA_SWAPPED;
 }
 
 static int leaf_blocks(const iv_gpu_linear_args *a) {
@@ -54,7 +53,8 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 
 /* A ring has room for a root where roots are joined through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
-    if (split * w->leaves != a->w.leaves || split * w->mates > 8 || (split > 1 && (w->wide || a->groups))) return false;
+    if (split * w->leaves != a->w.leaves || split > 8 || (split > 1 && (w->wide || a->groups))) return false;
+    if (w->mates > 1 && a->groups) return false;
     if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
     return split == 1 || stages * w->stage >= w->node;
 }
@@ -113,22 +113,22 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 
 /* Experts, by the rows that one has on average (measured on an H200: bench/gpu/experts.py): the first tile that
  * suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp gathers rows,
- * or few outputs are scattered, a second CTA multiplies meanwhile; rows that were packed fill larger tiles, two CTAs of
- * which share their tokens, and many scattered outputs want whole rows of wide tiles. */
+ * or few outputs are scattered, a second CTA multiplies meanwhile; many rows fill wide tiles, whose outputs are whole
+ * rows. */
 struct iv_expert_tile {
     size_t rows; /* at most */
     int tile_n, tile_m, variant, ctas;
 };
 static const iv_expert_tile packed_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                               {48, 128, 64, IV_WGMMA_SWAPPED, 1},
-                                              {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED_PAIR, 1},
-                                              {SIZE_MAX, 128, 128, IV_WGMMA_SWAPPED, 1}};
+                                              {SIZE_MAX, 256, 128, IV_WGMMA_WIDE, 1},
+                                              {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1}};
 static const iv_expert_tile gathered_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                                 {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
 static const iv_expert_tile down_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                             {60, 128, 64, IV_WGMMA_SWAPPED, 2},
-                                            {SIZE_MAX, 256, 128, IV_WGMMA_PAIR, 1},
-                                            {SIZE_MAX, 128, 128, IV_WGMMA_PAIR, 1}};
+                                            {SIZE_MAX, 256, 128, IV_WGMMA_WIDE, 1},
+                                            {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1}};
 
 #define IV_TILES_OF(table) {table, sizeof table / sizeof *table}
 static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
@@ -139,16 +139,16 @@ static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_line
     size_t kind = a->weighted ? 2 : a->groups->packed ? 1 : 0;
     const iv_expert_tile *t = kinds[kind].tile;
     for (size_t i = 0; i < kinds[kind].count; i++) {
-        bool half = t[i].variant == IV_WGMMA_SWAPPED_PAIR && ceil_div(a->w.n, t[i].tile_n) % 2; /* is nobody's */
-        if (rows > t[i].rows || half || (t[i].tile_n == 256 && a->w.n % 256)) continue;
+        if (rows > t[i].rows || (t[i].tile_n == 256 && a->w.n % 256)) continue;
         for (int ctas = t[i].ctas; ctas > 0; ctas--)
             if (take(a, t[i].tile_n, t[i].tile_m, 1, t[i].variant, ctas, c)) return true;
     }
     return false;
 }
 
-/* Rows from which wide tiles are taken whatever they cost: others do not walk so that L2 holds what they share. */
-enum { WIDE_FROM = 4096 };
+/* Rows from which pairs of wide tiles are taken. A long run is bound by power, and what they do not bring from L2 twice
+ * is power; in a short one they are no faster, and the model of costs, which knows short runs, does not know them. */
+enum { PAIRS_FROM = 2048 };
 
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
     int fit = (IV_SHARED_MAX + 1024) / (shared_bytes(a, w, c->stages) + 1024);
@@ -159,13 +159,13 @@ static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     return iv_linear_cost(&cost);
 }
 
-/* The cheapest by linear_cost.h; the first of several. */
+/* The cheapest by linear_cost.h, the first of several; or pairs. */
 static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
     iv_gpu_linear_config all[CONFIGS_MAX], best = {};
     size_t count = iv_gpu_wgmma_configs(a, all, CONFIGS_MAX);
     double least = HUGE_VAL;
+    if (a->rows >= PAIRS_FROM && take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, &best)) return best;
     for (size_t i = 0; i < count && i < CONFIGS_MAX; i++) {
-        if (a->rows >= WIDE_FROM && all[i].variant != IV_WGMMA_PAIR) continue;
         double cost = cost_of(a, instance_for(a, &all[i]), &all[i]);
         if (cost < least) least = cost, best = all[i];
     }
@@ -250,23 +250,27 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->gathered = a->groups && !a->weighted && !a->groups->packed;
 }
 
-/* Clusters of a launch: as many as run at once, or fewer; of a split one for each tile. With experts some may find no
- * work. */
-static int cluster_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p, int shared) {
-    int tiles = p->tiles, cluster = w->mates;
-    if (p->split > 1) return tiles;
+/* CTAs of a launch: as many as run at once, or fewer; where they share tiles, a cluster for each tile. With experts
+ * some may find no work. */
+static int cta_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p, int shared) {
+    int tiles = p->tiles;
+    if (p->split > 1) return tiles * p->split;
     if (a->groups) {
         size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
-        size_t tokens = (size_t)ceil_div(entries(a), w->tile_m) + busy;
-        size_t p_tiles =
-            w->wide ? tokens / (size_t)w->mates + busy : (size_t)ceil_div((size_t)p->weight_tiles, w->mates);
-        size_t q_tiles = w->wide ? (size_t)p->weight_tiles : tokens + busy;
-        tiles = p_tiles * q_tiles > 1u << 20 ? 1 << 20 : (int)(p_tiles * q_tiles);
+        size_t most = ((size_t)ceil_div(entries(a), w->tile_m) + busy) * (size_t)p->weight_tiles;
+        tiles = most > 1u << 20 ? 1 << 20 : (int)most;
     }
     int fit = (IV_SHARED_MAX + 1024) / (shared + 1024);
     int sms = a->spare > 0 && a->spare < multiprocessors() ? multiprocessors() - a->spare : multiprocessors();
-    int resident = cluster == 1 ? sms * (fit < w->ctas ? fit : w->ctas) : sms / cluster;
-    return tiles < resident ? tiles : resident;
+    int resident = w->mates > 1 ? sms / w->mates : sms * (fit < w->ctas ? fit : w->ctas);
+    return (tiles < resident ? tiles : resident) * w->mates;
+}
+
+/* Rows of x that its map has. What lies beyond a map is zeros, but many CTAs that fetch those wait for one another (up
+ * to twice the time of a layer), so that a large tile reads what follows x, where that may be read. */
+static size_t mapped_rows(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, bool gathered) {
+    if (a->groups) return gathered ? a->rows : entries(a);
+    return w->tile_m >= 64 && a->x_rows > a->rows ? a->x_rows : a->rows;
 }
 
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s) {
@@ -276,12 +280,10 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     (void)scratch;
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
-    int cluster = w->mates * c->split;
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
-                   a->w.expert_bytes, w->wide ? w->tile_n / w->mates : w->tile_n, w->wide);
+                   a->w.expert_bytes, w->tile_n / w->mates, w->wide);
     if (!e)
-        e = encode(&tokens, a, a->x, plan.gathered ? a->rows : entries(a), 1, a->x_stride * 2, 0,
-                   w->wide ? w->tile_m : w->tile_m / w->mates, w->wide);
+        e = encode(&tokens, a, a->x, mapped_rows(a, w, plan.gathered), 1, a->x_stride * 2, 0, w->tile_m, w->wide);
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;
@@ -289,12 +291,12 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)cluster,
+    attributes[1].val.clusterDim.x = (unsigned)(c->split * w->mates),
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)cluster), config.blockDim = dim3((unsigned)w->threads);
+    config.blockDim = dim3((unsigned)w->threads);
     config.dynamicSmemBytes = (size_t)shared_bytes(a, w, c->stages), config.stream = (cudaStream_t)s;
-    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
-    config.gridDim.x = (unsigned)(cluster_count(a, w, &plan, (int)config.dynamicSmemBytes) * cluster);
+    config.attrs = attributes, config.numAttrs = c->split * w->mates > 1 ? 2 : 1;
+    config.gridDim = dim3((unsigned)cta_count(a, w, &plan, (int)config.dynamicSmemBytes));
     return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
 }

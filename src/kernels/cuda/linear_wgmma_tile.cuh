@@ -16,8 +16,8 @@ struct iv_wgmma_plan {
     int split;                     /* CTAs that share a tile's leaves */
     int stages;                    /* of the ring in shared memory */
     int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
-    int raster;                    /* P tiles (of a cluster) walked before the next Q tile */
-    int tiles;                     /* of clusters; with groups found on the device */
+    int raster;                    /* P tiles walked before the next Q tile */
+    int tiles;                     /* with groups found on the device */
     int rows, n;
     iv_gpu_epilogue epilogue;
     const float *bias;
@@ -34,17 +34,16 @@ struct iv_wgmma_entry { /* of a wide, weighted tile: where a row's outputs go (-
     float weight;
 };
 
-/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Of a
- * cluster's CTAs, MATES share their Q rows: each loads a part for all. Rank in the cluster: part of a split of the
- * leaves * MATES + part of Q. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_>
-struct iv_wgmma_shape {
+/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Two
+ * CTAs (MATES) of wide tiles may share their Q rows: each loads a half for both. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_ = 1> struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
     static constexpr int MATES = MATES_;
+    static_assert(MATES == 1 || WIDE, "others have no use for it");
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
-    static constexpr bool KEEP2 = !WIDE && QN <= 64; /* nodes of level 2 wait in registers */
+    static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
     static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
@@ -62,7 +61,7 @@ struct iv_wgmma_shape {
     /* nodes that wait there, or the part of the outputs that is made */
     static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES : WIDE ? CONSUMERS * IV_PART * 16 : 0;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
-    /* rows of outputs may be scattered, or end inside a tile: experts, who have one chain. Others' code stays short. */
+    /* rows of outputs may be scattered: experts, who have one chain. Others' code stays short. */
     static constexpr bool LOOSE = WIDE && LEAVES == 1;
     static constexpr int ROWS_BYTES = TOKENS * (LOOSE ? (int)sizeof(iv_wgmma_entry) : 4);
 };
@@ -85,23 +84,31 @@ struct iv_wgmma_tile {
     int first, rows; /* tokens of the expert: the first entry and how many; without groups 0 and all */
 };
 
-/* prefix[e]: tiles before expert e; only with groups. */
+struct iv_wgmma_shared { /* addresses */
+    uint32_t ring, full, empty, led;
+    int mate; /* of the CTAs that share Q rows, this one */
+    float4 *root, *park;
+    int *rows;               /* of gathered tokens */
+    iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
+    const int *prefix;       /* [e]: tiles before expert e; only with groups */
+    iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
+};
 template <class S>
-IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *prefix, int at, int rank) {
+IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at) {
     iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
     int token_tiles = plan.token_tiles;
     if (plan.groups.count) {
         int low = 0, high = (int)plan.groups.count;
         while (high - low > 1) {
             int middle = (low + high) / 2;
-            if (prefix[middle] <= at)
+            if (m.prefix[middle] <= at)
                 low = middle;
             else
                 high = middle;
         }
         const int32_t *o = plan.groups.offsets + plan.groups.first + low;
         t.expert = low, t.first = o[0], t.rows = o[1] - o[0];
-        at -= prefix[low];
+        at -= m.prefix[low];
         token_tiles = (t.rows + S::TOKENS - 1) / S::TOKENS;
     }
     int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::MATES - 1) / S::MATES;
@@ -109,7 +116,7 @@ IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const int *p
     int band = at / (plan.raster * q_tiles), rest = at - band * plan.raster * q_tiles;
     int height = min(plan.raster, p_tiles - band * plan.raster);
     t.q = rest / height * S::QN;
-    t.p = ((band * plan.raster + rest % height) * S::MATES + rank % S::MATES) * S::PN;
+    t.p = ((band * plan.raster + rest % height) * S::MATES + m.mate) * S::PN;
     return t;
 }
 
@@ -120,9 +127,7 @@ template <class S> IV_DEVICE void iv_wgmma_count_tiles(const iv_wgmma_plan &plan
         int e = base + lane, tiles = 0;
         if (e < count) {
             const int32_t *o = plan.groups.offsets + plan.groups.first + e;
-            int tokens = (o[1] - o[0] + S::TOKENS - 1) / S::TOKENS;
-            int p = S::SWAP ? plan.weight_tiles : tokens, q = S::SWAP ? tokens : plan.weight_tiles;
-            tiles = (p + S::MATES - 1) / S::MATES * q;
+            tiles = (o[1] - o[0] + S::TOKENS - 1) / S::TOKENS * plan.weight_tiles;
         }
         int inclusive = tiles;
         for (int d = 1; d < 32; d *= 2) {
@@ -145,15 +150,6 @@ struct iv_wgmma_ring {
     }
 };
 
-struct iv_wgmma_shared { /* addresses */
-    uint32_t ring, full, empty, led;
-    int mates; /* the first CTA of those that share an operand with this one */
-    float4 *root, *park;
-    int *rows;               /* of gathered tokens */
-    iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
-    const int *prefix;
-    iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
-};
 enum { IV_TILES = 32 }; /* more than there are stages, each of another tile, and two */
 
 /* What one block of one tile is: the operands of a stage. */
@@ -162,40 +158,34 @@ struct iv_wgmma_block {
     uint32_t stage, bar;
 };
 
-/* One operand: the part that is this CTA's to load, for all that share it. */
-template <class S, bool P>
-IV_DEVICE void iv_wgmma_load(const CUtensorMap *map, const iv_wgmma_block &b, int row, int expert, int rank,
-                             uint64_t l2) {
-    constexpr int MATES = P ? 1 : S::MATES, PART = (P ? S::PN : S::QN) / MATES;
-    int part = rank % MATES;
-    uint32_t to = b.stage + (P ? 0 : S::P_BYTES) + (MATES > 1 ? part * PART * IV_ROW_BYTES : 0);
-    if constexpr (MATES == 1) {
-        iv_tma_load_4d(to, map, b.bar, b.k, b.leaf, row, expert, l2);
-    } else {
-        uint32_t mask = ((1u << MATES) - 1) << rank / MATES * MATES;
-        iv_tma_load_4d_multicast(to, map, b.bar, b.k, b.leaf, row + part * PART, expert, (uint16_t)mask, l2);
+template <class S>
+IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_shared &m, const iv_wgmma_block &b,
+                                     const iv_wgmma_tile &t) {
+    if constexpr (S::MATES == 1) {
+        iv_tma_load_4d(b.stage + (S::SWAP ? 0 : S::P_BYTES), map, b.bar, b.k, b.leaf, S::SWAP ? t.p : t.q, t.expert,
+                       S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
+    } else { /* this CTA's part, for all that share it */
+        int row = m.mate * (S::QN / S::MATES);
+        iv_tma_load_4d_multicast(b.stage + S::P_BYTES + row * IV_ROW_BYTES, map, b.bar, b.k, b.leaf, t.q + row,
+                                 t.expert, (uint16_t)((1u << S::MATES) - 1), IV_L2_NORMAL);
     }
 }
 template <class S>
-IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_block &b, const iv_wgmma_tile &t,
-                                     int rank) {
-    iv_wgmma_load<S, S::SWAP>(map, b, S::SWAP ? t.p : t.q, t.expert, rank, S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
-}
-template <class S>
-IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b, const iv_wgmma_tile &t, int rank) {
-    iv_wgmma_load<S, !S::SWAP>(map, b, t.first + (S::SWAP ? t.q : t.p), 0, rank, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
+IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b, const iv_wgmma_tile &t) {
+    iv_tma_load_4d(b.stage + (S::SWAP ? S::P_BYTES : 0), map, b.bar, b.k, b.leaf, t.first + (S::SWAP ? t.q : t.p), 0,
+                   S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
 }
 
 /* Weights do not depend on the kernel before: a ring full of the first tile's is asked for while that one ends. Returns
  * how many blocks. */
 template <class S>
 IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                     const iv_wgmma_tile &t, int rank, int first_leaf) {
+                                     const iv_wgmma_tile &t, int first_leaf) {
     int early = min(plan.stages, S::LEAVES * plan.blocks), leaf = first_leaf, block = 0;
     for (int s = 0; s < early; s++) {
         iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
         iv_mbar_expect(b.bar, S::STAGE);
-        iv_wgmma_load_weights<S>(weights, b, t, rank);
+        iv_wgmma_load_weights<S>(weights, m, b, t);
         if (++block == plan.blocks) block = 0, leaf++;
     }
     return early;
@@ -203,18 +193,18 @@ IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_
 
 template <class S>
 IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
-                                const iv_wgmma_shared &m, int tiles, int first, int step, int rank, int first_leaf) {
+                                const iv_wgmma_shared &m, int tiles, int first, int step, int first_leaf) {
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
     int made = 0;
     iv_wgmma_ring r = {0, 0};
     if (!plan.groups.count && first < tiles) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, first, rank);
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, first);
         m.tiles[0] = t;
-        early = iv_wgmma_produce_early<S>(weights, plan, m, t, rank, first_leaf);
+        early = iv_wgmma_produce_early<S>(weights, plan, m, t, first_leaf);
     }
     iv_dependency_wait();
     for (int at = first; at < tiles; at += step, made++) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
         if (!early || made) m.tiles[made % IV_TILES] = t;
         for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
@@ -222,9 +212,9 @@ IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *t
                 if (round >= early) {
                     if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                     iv_mbar_expect(b.bar, S::STAGE);
-                    iv_wgmma_load_weights<S>(weights, b, t, rank);
+                    iv_wgmma_load_weights<S>(weights, m, b, t);
                 }
-                iv_wgmma_load_tokens<S>(tokens, b, t, rank);
+                iv_wgmma_load_tokens<S>(tokens, b, t);
                 r.next(stages);
             }
     }
@@ -255,12 +245,12 @@ IV_DEVICE void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
 
 template <class S>
 IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
-                                         const iv_wgmma_shared &m, int tiles, int first, int step, int rank) {
+                                         const iv_wgmma_shared &m, int tiles, int first, int step) {
     int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
     int made = 0;
     iv_wgmma_ring r = {0, 0};
     for (int at = first; at < tiles; at += step, made++) {
-        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m.prefix, at, rank);
+        iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
         if (lane == 0) m.tiles[made % IV_TILES] = t;
         iv_wgmma_find_rows<S>(plan, m, t);
         for (int leaf = 0; leaf < S::LEAVES; leaf++)
@@ -269,7 +259,7 @@ IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wg
                 if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                 if (lane == 0) {
                     iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
-                    iv_wgmma_load_weights<S>(weights, b, t, rank);
+                    iv_wgmma_load_weights<S>(weights, m, b, t);
                 }
                 __syncwarp();
                 int k = b.k + piece * 8;

@@ -59,7 +59,9 @@ typedef struct iv_gpu_linear_args {
     const void *x; /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
                     * readable and zero from k to k_padded */
     size_t x_stride;
-    size_t rows; /* of the step: with groups, too, its tokens */
+    size_t rows;   /* of the step: with groups, too, its tokens */
+    size_t x_rows; /* of x that may be read, if more than rows. Nothing depends on what is there (not the bits either),
+                    * but tiles that are not full are faster. Without groups only */
     iv_gpu_epilogue epilogue;
     const float *bias; /* [n] or NULL */
     void *out;         /* as the epilogue has it */

@@ -130,6 +130,9 @@ void iv_gpu_forget_graphs(gpu_rank *r);
 /* Rows of logits that are there at once, and most rows of which any are wanted. */
 size_t iv_gpu_slice(const iv_gpu_model *g);
 size_t iv_gpu_picks_max(const iv_gpu_model *g);
+/* Rows that a rank's buffers have: of a step, and of a slice's picks. More than are ever computed. */
+size_t iv_gpu_rows_max(const iv_gpu_model *g);
+size_t iv_gpu_pick_rows_max(const iv_gpu_model *g);
 /* Strides in elements. */
 size_t iv_gpu_hidden_stride(const iv_model *m);
 size_t iv_gpu_act_stride(const iv_model *m);

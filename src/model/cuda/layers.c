@@ -39,6 +39,7 @@ static iv_gpu_matrix on_gpu(const step *t, const iv_matrix *w) {
         .type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = leaves_of(t, w), .data = w->data};
 }
 
+/* x: the part's first row of a buffer that has room for the rows of any step. */
 static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const void *x, size_t x_stride, size_t rows) {
     return (iv_gpu_linear_args){.arithmetic = t->r->g->o.arithmetic,
                                 .w = on_gpu(t, w),
@@ -46,6 +47,7 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
                                 .x = x,
                                 .x_stride = x_stride,
                                 .rows = rows,
+                                .x_rows = iv_gpu_rows_max(t->r->g) - t->first,
                                 .spare = t->parts > 1 ? BESIDE_SMS : 0};
 }
 
@@ -78,9 +80,8 @@ typedef struct row_parallel {
 
 static float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden) {
     const iv_split *split = &r->m->split;
-    size_t t = (r->g->o.tokens_max + 255) / 256 * 256,
-           most = iv_size_max(split->out.of[r->m->rank].nodes, split->down.of[r->m->rank].nodes);
-    return r->nodes + ((second ? most : 0) + node) * t * hidden;
+    size_t most = iv_size_max(split->out.of[r->m->rank].nodes, split->down.of[r->m->rank].nodes);
+    return r->nodes + ((second ? most : 0) + node) * iv_gpu_rows_max(r->g) * hidden;
 }
 
 /* The part's first row of what has `stride` elements of the model's type a row. */
@@ -529,6 +530,7 @@ static int head_rows(const step *t, bool normed, size_t first, size_t n) {
         step head = *t;
         head.rows = n; /* a baseline cuts by the rows of the call */
         iv_gpu_linear_args a = linear_args(&head, &t->m->head, r->normed_picks, t->stride, n);
+        a.x_rows = iv_gpu_pick_rows_max(r->g);
         a.out = r->g->rank[0].logits + t->m->split.share[t->m->rank].vocab_first, a.out_stride = vocab;
         if (r->g->processes && t->m->rank > 0) a.out = r->logits, a.out_stride = t->m->head.n;
         TRY("head", linear(t, &a));

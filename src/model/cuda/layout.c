@@ -42,7 +42,11 @@ size_t iv_gpu_slice(const iv_gpu_model *g) { return (g->o.logits_max + 7) / 8 * 
 size_t iv_gpu_picks_max(const iv_gpu_model *g) { return iv_size_max((g->o.tokens_max + 7) / 8 * 8, iv_gpu_slice(g)); }
 
 /* Rows are rounded up to a whole number of tiles, so that a kernel may read past the last one. */
-static size_t rows_of(const iv_gpu_model *g) { return (g->o.tokens_max + 255) / 256 * 256; }
+static size_t whole_tiles(size_t rows) { return (rows + 255) / 256 * 256; }
+
+size_t iv_gpu_rows_max(const iv_gpu_model *g) { return whole_tiles(g->o.tokens_max); }
+
+size_t iv_gpu_pick_rows_max(const iv_gpu_model *g) { return whole_tiles(iv_gpu_slice(g)); }
 
 static void carve_experts(gpu_rank *r, carving *v, size_t t) {
     const iv_model_config *c = &r->m->config;
@@ -62,7 +66,8 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_model_config *c = &m->config;
     const iv_share *share = &m->split.share[m->rank];
     carving v = {.base = base};
-    size_t t = rows_of(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype), dim = (size_t)c->head_dim;
+    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype),
+           dim = (size_t)c->head_dim;
     size_t q = share->heads * dim, kv = share->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, widest = iv_size_max(q + 2 * kv, 2 * act);
     size_t nodes = iv_size_max(m->split.out.of[m->rank].nodes, m->split.down.of[m->rank].nodes);
@@ -77,7 +82,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->attended = carve(&v, t * q + 64, width);
     r->packed = carve(&v, t * padded_stride(iv_size_max(q, act)), width);
     r->act = carve(&v, t * act, width);
-    r->normed_picks = carve(&v, slice * iv_gpu_hidden_stride(m), width);
+    r->normed_picks = carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
     if (m->split.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process has its own columns of the logits until rank 0 has them */

@@ -151,6 +151,7 @@ static inline void cp_async_wait_all() { copies_wait(-1); }
 // ---- numbers ----
 
 static inline void min_NaN_f32(float &m, float a, float b) { m = a != a || b != b ? NAN : a < b ? a : b; }
+static inline void max_NaN_f32(float &m, float a, float b) { m = a != a || b != b ? NAN : a > b ? a : b; }
 // As far off as the instruction may be: kernels must not count on more.
 static inline void rcp_approx_ftz_f32(float &r, float d) { r = cast<float>(cast<uint32_t>(1.0f / d) ^ 1u); }
 static inline void ex2_approx_ftz_f32(float &y, float x) { y = iv_ex2(x); }
