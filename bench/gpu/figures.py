@@ -152,6 +152,7 @@ def step_panels(records, wanted):
     for name, gpus in sorted(set((r["model"], r["gpus"]) for r in chosen)):
         for what in ("decode", "prefill"):
             of_panel = [r for r in chosen if (r["model"], r["gpus"], r["what"]) == (name, gpus, what)]
+            of_panel.sort(key=lambda r: (r["batch"], r["rows"]))
             if of_panel:
                 title = f"{name}, {gpus_of(gpus)}, {what}"
                 key = (lambda r: f"batch {r['batch']}") if what == "decode" else (lambda r: f"{r['rows']} tokens")

@@ -127,7 +127,10 @@ class Chart:
         def at(x):
             return left + 10 + (self.width - 20) * math.log2(x / xs[0]) / span
 
-        shown = xs if len(xs) <= 8 else xs[::-1][::2][::-1]
+        shown = []
+        for x in reversed(xs):  # where there is room for a number
+            if not shown or at(shown[-1]) - at(x) >= 30:
+                shown.append(x)
         for x in shown:
             self.text(at(x), self.top + self.height + 16, number(x), "soft small middle")
         self.text(left + self.width / 2, self.top + self.height + 34, panel.x_name, "soft small middle")
