@@ -60,7 +60,7 @@ int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *
     if (!(same || widened) || w->type > IV_F32 || w->leaves < 1 || w->leaves > IV_LEAVES_MAX ||
         (w->leaves & (w->leaves - 1)) != 0 || w->k_padded == 0 ||
         w->k_padded % (IV_CHAIN_STEP * (size_t)w->leaves) != 0 || (a->epilogue == IV_GPU_SWIGLU && w->n % 16 != 0) ||
-        a->rows > most || w->n > most || w->k_padded > most || (uintptr_t)w->data % 16 != 0)
+        a->rows > most || a->x_rows > most || w->n > most || w->k_padded > most || (uintptr_t)w->data % 16 != 0)
         return CUDA_INVALID_VALUE;
     if (a->arithmetic == IV_TC16 && ((uintptr_t)a->x % 16 != 0 || a->x_stride % 8 != 0)) return CUDA_INVALID_VALUE;
     if (a->groups && a->rows * a->groups->experts_per_token > most) return CUDA_INVALID_VALUE;

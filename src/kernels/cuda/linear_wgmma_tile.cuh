@@ -16,8 +16,8 @@ struct iv_wgmma_plan {
     int split;                     /* CTAs that share a tile's leaves */
     int stages;                    /* of the ring in shared memory */
     int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
-    int raster;                    /* P tiles walked before the next Q tile */
-    int tiles;                     /* with groups found on the device */
+    int raster;                    /* P tiles (pairs, of CTAs that share) walked before the next Q tile */
+    int tiles;                     /* or pairs; with groups found on the device */
     int rows, n;
     iv_gpu_epilogue epilogue;
     const float *bias;
@@ -91,8 +91,9 @@ struct iv_wgmma_shared { /* addresses */
     int *rows;               /* of gathered tokens */
     iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
     const int *prefix;       /* [e]: tiles before expert e; only with groups */
-    iv_wgmma_tile *tiles; /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
+    iv_wgmma_tile *tiles;    /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
 };
+
 template <class S>
 IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at) {
     iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
