@@ -6,7 +6,7 @@
 
 /* clang-format off */
 #define OPS(X) \
-    X(linear) X(linear_with) X(linear_configs) X(linear_choose) X(linear_describe) X(linear_scratch) \
+    X(linear) X(linear_with) X(linear_configs) X(linear_choose) X(linear_describe) \
     X(attention) X(attention_plan) X(attention_plan_bytes) X(attention_scratch) X(embed) X(rmsnorm) X(rotate) \
     X(swiglu) X(route) X(pack_rows) X(combine) X(sample) X(sample_scratch) X(join) X(meet)
 /* clang-format on */
@@ -16,7 +16,6 @@
 #pragma weak iv_gpu_linear_configs
 #pragma weak iv_gpu_linear_choose
 #pragma weak iv_gpu_linear_describe
-#pragma weak iv_gpu_linear_scratch
 #pragma weak iv_gpu_attention
 #pragma weak iv_gpu_attention_plan
 #pragma weak iv_gpu_attention_plan_bytes

@@ -35,7 +35,7 @@ def shape_of(tile_n, tile_m, variant, leaves):
     """Bytes of shared memory and CTAs of an SM, as iv_wgmma_shape has them."""
     wide = variant == 1
     p, q = (tile_m, tile_n) if wide else (tile_n, tile_m)
-    count, keep = q // 2, q <= (96 if wide else 64)
+    count, keep = q // 2, q <= 96
     nodes = 3 if leaves == 4 or (leaves == 8 and not keep) else min(leaves, 4)
     need, groups = nodes * count + 40, p // 64
     moved = wide or (groups == 2 and need > 168)

@@ -85,12 +85,11 @@ MIRRORS = {"matrix": Matrix, "groups": Groups, "linear_args": LinearArgs, "linea
 
 P = ctypes.POINTER
 SIGNATURES = {
-    "linear": (c_int, P(LinearArgs), c_void_p, c_size_t, c_void_p),
-    "linear_with": (c_int, P(LinearArgs), P(LinearConfig), c_void_p, c_size_t, c_void_p),
+    "linear": (c_int, P(LinearArgs), c_void_p),
+    "linear_with": (c_int, P(LinearArgs), P(LinearConfig), c_void_p),
     "linear_configs": (c_size_t, P(LinearArgs), P(LinearConfig), c_size_t),
     "linear_choose": (LinearConfig, P(LinearArgs)),
     "linear_describe": (None, P(LinearConfig), ctypes.c_char_p, c_size_t),
-    "linear_scratch": (c_size_t, c_size_t, c_size_t),
     "attention": (c_int, P(AttentionArgs), c_void_p),
     "attention_plan": (c_size_t, P(AttentionShape), P(Span), c_size_t, c_int, c_void_p, c_size_t),
     "attention_plan_bytes": (c_size_t, P(AttentionShape), c_size_t, c_size_t, c_size_t),
@@ -138,7 +137,6 @@ class Ops:
             for field, *_ in mirror._fields_:
                 self._compare(f"{name}.{field}", getattr(mirror, field).offset)
         self._found = {}
-        self._scratch = None
 
     def _compare(self, name, ours):
         theirs = self.library.invar_gpu_layout(name.encode())
@@ -157,12 +155,6 @@ class Ops:
             result, *arguments = SIGNATURES[name]
             self._found[name] = ctypes.CFUNCTYPE(result, *arguments)(address)
         return self._found[name]
-
-    def scratch(self, size):
-        """Zeroed device memory of at least `size` bytes, for one launch after the other."""
-        if self._scratch is None or self._scratch.numel() < size:
-            self._scratch = torch.zeros(max(size, 1), dtype=torch.uint8, device="cuda")
-        return self._scratch
 
     # ---- linear layers
 
@@ -183,14 +175,13 @@ class Ops:
     def linear(self, x, w, out, config=None, **options):
         """A call that computes out from x and w, by the configuration that is chosen, or by `config`."""
         args = self.linear_args(x, w, out, **options)
-        scratch = self.scratch(self.op("linear_scratch")(x.shape[0], w.shape[0]))
         launch, launch_with = self.op("linear"), self.op("linear_with")
 
-        def call(keep=(x, w, out, options, scratch)):
+        def call(keep=(x, w, out, options)):
             if config is None:
-                check(launch(args, scratch.data_ptr(), scratch.numel(), stream()), "iv_gpu_linear")
+                check(launch(args, stream()), "iv_gpu_linear")
             else:
-                check(launch_with(args, config, scratch.data_ptr(), scratch.numel(), stream()), "iv_gpu_linear_with")
+                check(launch_with(args, config, stream()), "iv_gpu_linear_with")
 
         return call
 

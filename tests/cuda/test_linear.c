@@ -34,8 +34,6 @@ typedef struct problem {
     size_t out_element, out_bytes;
     size_t *sample; /* outputs compared: pairs of columns for SWIGLU */
     size_t samples;
-    void *scratch;
-    size_t scratch_bytes;
 } problem;
 
 static void *device(const void *from, size_t bytes) {
@@ -226,9 +224,6 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     for (size_t i = 0; i < p->samples; i++) /* each once */
         p->sample[i] = i * p->out_columns / p->samples + rng_below(r, p->out_columns / p->samples);
     iv_pool_run(pool, p->samples, reference_sample, p);
-    p->scratch_bytes = iv_gpu_linear_scratch(s->rows, s->n);
-    CUDA(cudaMalloc(&p->scratch, p->scratch_bytes));
-    CUDA(cudaMemset(p->scratch, 0, p->scratch_bytes));
 }
 
 static void free_problem(problem *p) {
@@ -241,8 +236,7 @@ static void free_problem(problem *p) {
                    (void *)p->g.offsets,
                    (void *)p->g.slots,
                    (void *)p->g.weights,
-                   (char *)p->a.out - GUARD * p->out_element,
-                   p->scratch};
+                   (char *)p->a.out - GUARD * p->out_element};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++) CUDA(cudaFree(dev[i]));
 }
@@ -293,9 +287,9 @@ static void run(problem *p, const iv_gpu_linear_config *c) {
     char *out = (char *)p->a.out - GUARD * p->out_element;
     CUDA(cudaMemcpy(out, p->before, p->out_bytes, cudaMemcpyHostToDevice));
     if (c)
-        CUDA(iv_gpu_linear_with(&p->a, c, p->scratch, p->scratch_bytes, NULL));
+        CUDA(iv_gpu_linear_with(&p->a, c, NULL));
     else
-        CUDA(iv_gpu_linear(&p->a, p->scratch, p->scratch_bytes, NULL));
+        CUDA(iv_gpu_linear(&p->a, NULL));
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaMemcpy(p->got, out, p->out_bytes, cudaMemcpyDeviceToHost));
 }
@@ -493,10 +487,9 @@ static void bad_problems_are_refused(void **state) {
     for (size_t i = 0; i < 6; i++) bad[i] = p.a;
     bad[0].w.leaves = 3, bad[1].w.k_padded = 120, bad[2].type = IV_F16, bad[3].w.data = (const char *)p.a.w.data + 2;
     bad[4].epilogue = IV_GPU_SWIGLU, bad[4].w.n = 24, bad[5].rows = SIZE_MAX / 2;
-    for (size_t i = 0; i < 6; i++)
-        assert_int_not_equal(iv_gpu_linear_with(&bad[i], &c, p.scratch, p.scratch_bytes, NULL), 0);
+    for (size_t i = 0; i < 6; i++) assert_int_not_equal(iv_gpu_linear_with(&bad[i], &c, NULL), 0);
     bad[0] = p.a, bad[0].rows = 0; /* nothing to do is done */
-    assert_int_equal(iv_gpu_linear_with(&bad[0], &c, p.scratch, p.scratch_bytes, NULL), 0);
+    assert_int_equal(iv_gpu_linear_with(&bad[0], &c, NULL), 0);
     free_problem(&p);
 }
 

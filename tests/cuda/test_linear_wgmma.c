@@ -119,9 +119,9 @@ static void run(const problem *p, const iv_gpu_linear_config *c, unsigned char *
     char *out = (char *)p->a.out - GUARD * p->out_element;
     CUDA(cudaMemcpy(out, p->before, p->out_bytes, cudaMemcpyHostToDevice));
     if (c->family == IV_GPU_GENERIC)
-        CUDA(iv_gpu_generic_launch(&p->a, c, NULL, NULL));
+        CUDA(iv_gpu_generic_launch(&p->a, c, NULL));
     else
-        CUDA(iv_gpu_wgmma_launch(&p->a, c, NULL, NULL));
+        CUDA(iv_gpu_wgmma_launch(&p->a, c, NULL));
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaMemcpy(to, out, p->out_bytes, cudaMemcpyDeviceToHost));
 }

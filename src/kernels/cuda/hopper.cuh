@@ -115,6 +115,7 @@ IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: aske
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
 }
+
 /* ---- the copy engine ---------------------------------------------------------------------------------------- */
 
 /* How long L2 keeps what is loaded: createpolicy's words for whole fractions. */
@@ -162,16 +163,6 @@ template <int PENDING> IV_DEVICE void iv_copies_wait(void) {
 }
 /* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-/* Two roundings; a NaN becomes the canonical one. */
-IV_DEVICE uint32_t iv_pack16(iv_dtype type, float low, float high) {
-    uint32_t r;
-    if (type == IV_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
 
 /* True in one lane of a whole warp; the compiler knows that what follows is one lane's. */
 IV_DEVICE bool iv_elect(void) {

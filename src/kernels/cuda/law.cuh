@@ -65,6 +65,16 @@ static inline uint16_t iv_round16(iv_dtype type, float x) {
 #endif
 }
 
+/* Two of them at once; the first in the low half. From sm_80 on. */
+static inline uint32_t iv_pack16(iv_dtype type, float low, float high) {
+    uint32_t r;
+    if (type == IV_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
 static inline float iv_widen16(iv_dtype type, uint16_t h) {
     float x;
     if (type == IV_BF16) return __uint_as_float((uint32_t)h << 16);

@@ -11,7 +11,7 @@ enum { CUDA_INVALID_VALUE = 1 };
 typedef struct family {
     const char *name;
     size_t (*configs)(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
-    int (*launch)(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+    int (*launch)(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 } family;
 
 static const family families[IV_GPU_FAMILIES] = {
@@ -43,15 +43,12 @@ void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t by
              c->split, c->stages, c->variant);
 }
 
-size_t iv_gpu_linear_scratch(size_t rows, size_t n) { return iv_size_max(16, iv_gpu_wgmma_scratch(rows, n)); }
-
-int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_bytes, iv_gpu_stream stream) {
+int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream) {
     iv_gpu_linear_config c = iv_gpu_linear_choose(a);
-    return iv_gpu_linear_with(a, &c, scratch, scratch_bytes, stream);
+    return iv_gpu_linear_with(a, &c, stream);
 }
 
-int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
-                       iv_gpu_stream stream) {
+int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream stream) {
     const iv_gpu_matrix *w = &a->w;
     IV_ASSERT(c->family >= 0 && c->family < IV_GPU_FAMILIES);
     bool same = a->type == w->type && (a->arithmetic == IV_FMA32 || a->type != IV_F32);
@@ -64,7 +61,6 @@ int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *
         return CUDA_INVALID_VALUE;
     if (a->arithmetic == IV_TC16 && ((uintptr_t)a->x % 16 != 0 || a->x_stride % 8 != 0)) return CUDA_INVALID_VALUE;
     if (a->groups && a->rows * a->groups->experts_per_token > most) return CUDA_INVALID_VALUE;
-    if (scratch_bytes < iv_gpu_linear_scratch(a->rows, w->n)) return CUDA_INVALID_VALUE;
     if (a->rows == 0 || w->n == 0 || (a->groups && a->groups->count == 0)) return 0;
-    return families[c->family].launch(a, c, scratch, stream);
+    return families[c->family].launch(a, c, stream);
 }

@@ -1,5 +1,5 @@
 /* linear_cost.c: the model. CTAs come in rounds of as many as fit on all SMs. In a round a block of 64 k takes what its
- * latency takes, or what the CTAs of an SM need of its tensor cores and its share of L2, or what its weights take from
+ * latency takes, or what the CTAs of an SM need of its tensor cores and shared memory, or what its weights take from
  * memory. Beside that stand a launch, a round's beginning, its outputs, and the meeting of CTAs that share a tile. */
 #include "kernels/cuda/linear_cost.h"
 

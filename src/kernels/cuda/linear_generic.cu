@@ -209,7 +209,7 @@ static void launch_fma32(const iv_linear_problem &p, int variant, dim3 grid, cud
         fma32_tile<TW, TX><<<grid, 256, 0, s>>>(p);
 }
 
-int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *, iv_gpu_stream s) {
+int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s) {
     iv_linear_problem p = iv_linear_problem_of(a);
     size_t tiles = iv_linear_row_tiles(a, (size_t)c->tile_m);
     if (tiles == 0 || a->w.n == 0) return 0;

@@ -88,11 +88,6 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
     return made;
 }
 
-size_t iv_gpu_wgmma_scratch(size_t rows, size_t n) {
-    (void)rows, (void)n;
-    return 0;
-}
-
 /* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
  * ring with which `ctas` fit on an SM. */
 static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas,
@@ -146,8 +141,8 @@ static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_line
     return false;
 }
 
-/* Rows from which pairs of wide tiles are taken. A long run is bound by power, and what they do not bring from L2 twice
- * is power; in a short one they are no faster, and the model of costs, which knows short runs, does not know them. */
+/* Rows from which pairs of wide tiles are taken: faster in long runs, which power bounds (they bring less from L2). In
+ * short ones they are not, so the model of costs, which was fitted to those, does not know them. */
 enum { PAIRS_FROM = 2048 };
 
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
@@ -273,11 +268,10 @@ static size_t mapped_rows(const iv_gpu_linear_args *a, const iv_wgmma_instance *
     return w->tile_m >= 64 && a->x_rows > a->rows ? a->x_rows : a->rows;
 }
 
-int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s) {
+int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s) {
     const iv_wgmma_instance *w = possible(a) ? instance_for(a, c) : NULL;
     CUtensorMap weights, tokens;
     iv_wgmma_plan plan;
-    (void)scratch;
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,

@@ -92,22 +92,16 @@ iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a);
 /* "wgmma n64 m16 split 2 ..." into text. */
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes);
 
-/* Scratch that any configuration needs for up to `rows` rows of `n` outputs; zeroed once before the first launch, and
- * left ready for the next by every launch. */
-size_t iv_gpu_linear_scratch(size_t rows, size_t n);
-
-int iv_gpu_linear(const iv_gpu_linear_args *a, void *scratch, size_t scratch_bytes, iv_gpu_stream stream);
-int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, size_t scratch_bytes,
-                       iv_gpu_stream stream);
+int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream);
+int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream stream);
 
 /* The families: configs as above, a launch, and the family's best of them: false where another family should take the
  * problem. */
 size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
-int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
-int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, void *scratch, iv_gpu_stream s);
+int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
-size_t iv_gpu_wgmma_scratch(size_t rows, size_t n);
 
 /* ---- keys and values ---------------------------------------------------------------------------------------- */
 

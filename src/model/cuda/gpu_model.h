@@ -58,7 +58,7 @@ typedef struct gpu_rank {
     float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits; /* logits: of one slice, on rank 0 */
     unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
     int32_t *expert_ids, *offsets, *expert_slots;
-    unsigned char *linear_scratch, *attention_scratch, *sample_scratch;
+    unsigned char *attention_scratch, *sample_scratch;
     iv_gpu_sampled *sampled;
     iv_gpu_likely *likely; /* [][IV_GPU_LIKELY_MAX] */
     uint64_t *bad;

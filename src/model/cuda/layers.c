@@ -53,7 +53,7 @@ static iv_gpu_linear_args linear_args(const step *t, const iv_matrix *w, const v
 
 static int linear(const step *t, const iv_gpu_linear_args *a) {
     if (t->r->blas && iv_cublas_takes(a)) return iv_cublas_linear(t->r->blas, a, IV_F32, t->r->stream);
-    return iv_gpu_linear(a, t->r->linear_scratch, SIZE_MAX, t->r->stream);
+    return iv_gpu_linear(a, t->r->stream);
 }
 
 /* x's columns from `column` on as a matrix of k inputs wants them: where they lie, or packed. */

@@ -87,8 +87,6 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process has its own columns of the logits until rank 0 has them */
     if (first || g->o.processes > 1) r->logits = carve(&v, slice * (first ? vocab : share->vocab), sizeof(float));
-    size_t outputs = iv_size_max(vocab, iv_size_max(widest, hidden));
-    r->linear_scratch = carve(&v, iv_gpu_linear_scratch(t, outputs), 1);
     r->attention_scratch =
         carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), share->heads ? 1 : 0);
     r->sample_scratch = carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
