@@ -1,14 +1,16 @@
 /* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes that the CPU's tc16 gives, by
  * NCCL (a stand-in for it) and through the host's memory, also where logits are scored in slices; what cannot be is
- * refused; a rank that hangs ends the job. */
+ * refused; a rank that hangs ends the job, also while the ranks connect. */
 #define main test_mpi_main
 int main(void);
 #include "comm/test_mpi.c"
 #undef main
 #include "kernels/cuda/nccl.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define WITH_NCCL "env LD_LIBRARY_PATH=" NCCL_FOLDER " "
 #define OVER(way) " --device cuda --rank-transport " way " --max-model-len 512 --rank-timeout 60000"
@@ -151,13 +153,59 @@ static void a_gpu_rank_hangs(void **state) {
     unsetenv("INVAR_MORE_FLAGS");
 }
 
+static int count_of(const char *text, const char *what) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at++) n++;
+    return n;
+}
+
+/* All say why and end by themselves, but for one that has stopped, which mpirun ends. */
+static void a_rank_is_lost_while_they_connect(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const struct {
+        const char *how, *message;
+        int ends;
+    } ways[] = {{"init", "rank 0: NCCL: waited 1000 ms (rank_timeout_ms) in vain for 2 ranks to connect", 2},
+                {"move", "rank 0: NCCL: waited 1000 ms (rank_timeout_ms) in vain for 2 ranks to connect", 2},
+                {"stop", "rank 1: no answer to rank 0 for 2.0 s", 1}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char line[1500], *out, *errors;
+        int stopped = 2 - ways[i].ends;
+        snprintf(line, sizeof line,
+                 "env FAKE_NCCL_LOST=%s " WITH_NCCL QUIETLY "-n 2 sh -c '" ASK
+                 " --device cuda --rank-transport nccl --enforce-eager --max-model-len 512 --rank-timeout 1000; "
+                 "echo ended with $?; exit %d'",
+                 ways[i].how, stopped); /* 0: mpirun lets the other end too */
+        double begin = seconds();
+        int code = run(line, &out, &errors);
+        double took = seconds() - begin;
+        printf("lost (%s): after %.1f s\n", ways[i].how, took);
+        if ((code != 0) != (stopped > 0) || count_of(out, "ended with 1") != ways[i].ends ||
+            count_of(errors, ways[i].message) != ways[i].ends || took > END_MAX_S)
+            fail_msg("%s: exit %d after %.1f s, wanted '%s', found: %s%s", line, code, took, ways[i].message, out,
+                     errors);
+        free(out), free(errors);
+    }
+}
+
 /* ---- the calls themselves, a thread a rank ------------------------------------------------------------------- */
 
 enum { RANKS = 3, VALUES = 5000 };
 
-/* No GPU is needed for this. */
+/* No GPU is needed for this: what is enqueued here is done at once, or never. */
+static atomic_bool never_done;
+static atomic_int frees;
 int __wrap_cudaSetDevice(int device);
+int __wrap_cudaMalloc(void **p, size_t bytes);
+int __wrap_cudaFree(void *p);
+int __wrap_cudaStreamCreateWithFlags(void **stream, unsigned flags);
+int __wrap_cudaStreamQuery(void *stream);
 int __wrap_cudaSetDevice(int device) { return (void)device, 0; }
+int __wrap_cudaMalloc(void **p, size_t bytes) { return (*p = malloc(bytes)) == NULL; }
+int __wrap_cudaFree(void *p) { return free(p), atomic_fetch_add(&frees, 1), 0; }
+int __wrap_cudaStreamCreateWithFlags(void **stream, unsigned flags) { return (void)flags, *stream = NULL, 0; }
+int __wrap_cudaStreamQuery(void *stream) { return (void)stream, atomic_load(&never_done) ? cudaErrorNotReady : 0; }
 
 static iv_nccl_id meeting_place;
 static pthread_barrier_t together;
@@ -178,7 +226,7 @@ static const char *try_rank(size_t rank) {
     iv_nccl *n;
     iv_error err;
     int ordinal = 0;
-    if (iv_nccl_open(&meeting_place, RANKS, rank, 1, &ordinal, &n, &err) != IV_OK) return "it was not opened";
+    if (iv_nccl_open(&meeting_place, RANKS, rank, 1, &ordinal, 60000, &n, &err) != IV_OK) return "it was not opened";
     for (size_t i = 0; i < VALUES; i++) {
         sums[rank][i] = small(rank, i);
         moved[rank][rank][i] = moved[rank][RANKS + rank][i] = (uint32_t)(rank * 1000000 + i);
@@ -229,11 +277,41 @@ static void sums_and_moves(void **state) {
     pthread_barrier_destroy(&together);
 }
 
+/* Two ranks of four wait for the others in vain and are given up; these come too late, and find what is left of them.
+ */
+static void opening_looks_at_the_clock(void **state) {
+    (void)state;
+    iv_error err;
+    iv_nccl_id id;
+    iv_nccl *n[2];
+    const int ordinals[2] = {0, 1};
+    ASSERT_OK(iv_nccl_make_id("test", &id, &err), &err);
+    double begin = seconds();
+    assert_int_equal(iv_nccl_open(&id, 4, 0, 2, ordinals, 300, n, &err), IV_IO);
+    double took = seconds() - begin;
+    assert_string_equal(err.message, "NCCL: waited 300 ms (rank_timeout_ms) in vain for 4 ranks to connect");
+    assert_true(took > 0.299 && took < 5);
+    assert_true(!n[0] && !n[1]);
+    ASSERT_OK(iv_nccl_open(&id, 4, 2, 2, ordinals, 60000, n, &err), &err);
+    iv_nccl_close(n[0]), iv_nccl_close(n[1]);
+    ASSERT_OK(iv_nccl_make_id("test", &id, &err), &err);
+    atomic_store(&never_done, true);
+    int before = atomic_load(&frees);
+    assert_int_equal(iv_nccl_open(&id, 1, 0, 1, ordinals, 100, n, &err), IV_IO);
+    for (int i = 0; atomic_load(&frees) == before && i < 5000; i++) usleep(1000); /* it ends what waits on the GPU */
+    assert_int_equal(atomic_load(&frees), before + 1);
+    atomic_store(&never_done, false);
+}
+
 int main(void) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     if (!mkdtemp(folder)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_moves), cmocka_unit_test(what_cannot_be_is_refused),
-                                       cmocka_unit_test(same_digests), cmocka_unit_test(same_scores_slice_after_slice),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_moves),
+                                       cmocka_unit_test(opening_looks_at_the_clock),
+                                       cmocka_unit_test(what_cannot_be_is_refused),
+                                       cmocka_unit_test(same_digests),
+                                       cmocka_unit_test(same_scores_slice_after_slice),
+                                       cmocka_unit_test(a_rank_is_lost_while_they_connect),
                                        cmocka_unit_test(a_gpu_rank_hangs)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char line[200];

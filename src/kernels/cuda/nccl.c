@@ -3,9 +3,15 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 enum { /* nccl.h of NCCL */
+       UNHANDLED_CUDA_ERROR = 1,
        TYPE_BYTES = 0,
        TYPE_F16 = 6,
        TYPE_BF16 = 9,
@@ -29,6 +35,7 @@ struct iv_nccl {
     calls calls;
     void *comm;
     size_t ranks, rank;
+    int ordinal;
 };
 
 /* It keeps threads of its own, so it stays once it is there. It reads its settings when it is first called. */
@@ -80,39 +87,6 @@ iv_status iv_nccl_make_id(const char *what_for, iv_nccl_id *out, iv_error *err) 
     return check(&c, c.get_unique_id(out), "no id for the ranks", err);
 }
 
-/* The communicators are there when the group ends. */
-static int init_all(const calls *c, const iv_nccl_id *id, size_t ranks, size_t first, size_t count, const int *ordinals,
-                    iv_nccl **out) {
-    int code = c->group_start(), ended;
-    if (code) return code;
-    for (size_t i = 0; i < count && !code; i++) {
-        code = cudaSetDevice(ordinals[i]) == cudaSuccess ? 0 : 1;
-        if (!code) code = c->init_rank(&out[i]->comm, (int)ranks, *id, (int)(first + i));
-    }
-    ended = c->group_end();
-    return code ? code : ended;
-}
-
-iv_status iv_nccl_open(const iv_nccl_id *id, size_t ranks, size_t first, size_t count, const int *ordinals,
-                       iv_nccl **out, iv_error *err) {
-    calls c;
-    iv_status status = find_calls("ranks", &c, err);
-    for (size_t i = 0; i < count; i++) out[i] = NULL;
-    for (size_t i = 0; i < count && status == IV_OK; i++) {
-        out[i] = calloc(1, sizeof *out[i]);
-        if (!out[i])
-            status = iv_fail(err, IV_NO_MEMORY, "NCCL: no memory");
-        else
-            *out[i] = (iv_nccl){.calls = c, .ranks = ranks, .rank = first + i};
-    }
-    if (status == IV_OK) status = check(&c, init_all(&c, id, ranks, first, count, ordinals, out), "no ranks", err);
-    for (size_t i = 0; i < count && status != IV_OK; i++) {
-        iv_nccl_abort(out[i]);
-        out[i] = NULL;
-    }
-    return status;
-}
-
 void iv_nccl_close(iv_nccl *n) {
     if (n && n->comm) n->calls.destroy(n->comm);
     free(n);
@@ -142,10 +116,174 @@ static int move_piece(iv_nccl *n, const iv_nccl_piece *p, bool to_first, iv_gpu_
     return code;
 }
 
-int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream) {
+static int move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream) {
     int code = n->calls.group_start();
-    if (code) return code_of(code);
+    if (code) return code;
     for (size_t i = 0; i < count && !code; i++) code = move_piece(n, &pieces[i], to_first, stream);
     int ended = n->calls.group_end();
-    return code_of(code ? code : ended);
+    return code ? code : ended;
+}
+
+int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream) {
+    return code_of(move(n, pieces, count, to_first, stream));
+}
+
+/* ---- opening -----------------------------------------------------------------------------------------------
+ * While ranks connect, NCCL waits on the host for the others' processes: for ever if one hangs or is lost. So a thread
+ * of its own does that, and the caller looks at the clock. (Communicators that do not wait, config.blocking = 0, would
+ * stay so, in captured graphs too.) One that is being made cannot be aborted by others, so an opening that is given up
+ * keeps its thread and all that it needs; it waits at sockets and holds nothing that exit() wants. Should it come back,
+ * it ends what it has begun. */
+
+typedef struct opening {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool over;
+    atomic_bool given_up;
+    int code;
+    iv_nccl_id id;
+    size_t count;
+    iv_nccl *rank[]; /* of this process */
+} opening;
+
+static int of_cuda(int code) { return code == cudaSuccess ? 0 : UNHANDLED_CUDA_ERROR; }
+
+/* The communicators are there when the group ends. */
+static int init_all(const opening *o) {
+    const calls *c = &o->rank[0]->calls;
+    int code = c->group_start(), ended;
+    if (code) return code;
+    for (size_t i = 0; i < o->count && !code; i++) {
+        iv_nccl *n = o->rank[i];
+        code = of_cuda(cudaSetDevice(n->ordinal));
+        if (!code) code = c->init_rank(&n->comm, (int)n->ranks, o->id, (int)n->rank);
+    }
+    ended = c->group_end();
+    return code ? code : ended;
+}
+
+static int wait_for(const opening *o, cudaStream_t stream) {
+    for (;;) {
+        int code = cudaStreamQuery(stream);
+        if (code != cudaErrorNotReady) return of_cuda(code);
+        if (atomic_load(&o->given_up)) return UNHANDLED_CUDA_ERROR; /* nobody asks which */
+        sched_yield();
+    }
+}
+
+/* From every rank to every other, in memory and on a stream of their own: the caller's may be gone when an opening that
+ * was given up comes here. What waits on the GPU is ended, or it could never be freed. */
+static int pass_first_bytes(const opening *o) {
+    enum { BYTES = 256 };
+    iv_nccl *n = o->rank[0];
+    iv_nccl_piece pieces[IV_GPU_RANKS_MAX];
+    unsigned char *memory = NULL;
+    cudaStream_t stream = NULL;
+    int code = of_cuda(cudaMalloc((void **)&memory, n->ranks * BYTES));
+    if (!code) code = of_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (size_t i = 0; i < n->ranks && !code; i++) pieces[i] = (iv_nccl_piece){memory + i * BYTES, BYTES, i};
+    if (!code) code = move(n, pieces, n->ranks, false, stream);
+    if (!code) code = wait_for(o, stream);
+    if (code) {
+        n->calls.abort(n->comm);
+        n->comm = NULL;
+    }
+    if (stream) cudaStreamDestroy(stream);
+    cudaFree(memory);
+    return code;
+}
+
+static opening *new_opening(const calls *c, const iv_nccl_id *id, size_t ranks, size_t first, size_t count,
+                            const int *ordinals) {
+    pthread_condattr_t clock;
+    opening *o = calloc(1, sizeof *o + count * sizeof *o->rank);
+    bool enough = o != NULL;
+    for (size_t i = 0; i < count && enough; i++) {
+        o->rank[i] = calloc(1, sizeof *o->rank[i]);
+        enough = o->rank[i] != NULL;
+        if (enough) *o->rank[i] = (iv_nccl){.calls = *c, .ranks = ranks, .rank = first + i, .ordinal = ordinals[i]};
+    }
+    if (!enough) {
+        for (size_t i = 0; o && i < count; i++) free(o->rank[i]);
+        free(o);
+        return NULL;
+    }
+    o->id = *id, o->count = count;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&o->ended, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&o->lock, NULL);
+    return o;
+}
+
+static void free_opening(opening *o) {
+    pthread_cond_destroy(&o->ended);
+    pthread_mutex_destroy(&o->lock);
+    free(o);
+}
+
+static void *open_ranks(void *argument) {
+    opening *o = argument;
+    int code = init_all(o);
+    if (!code && o->count == 1 && !atomic_load(&o->given_up)) code = pass_first_bytes(o);
+    pthread_mutex_lock(&o->lock);
+    o->code = code, o->over = true;
+    bool mine = atomic_load(&o->given_up);
+    pthread_cond_signal(&o->ended);
+    pthread_mutex_unlock(&o->lock);
+    if (!mine) return NULL;
+    for (size_t i = 0; i < o->count; i++) iv_nccl_abort(o->rank[i]);
+    free_opening(o);
+    return NULL;
+}
+
+static struct timespec after_ms(size_t ms) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(ms / 1000), t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+    return t;
+}
+
+/* False: it is given up, and no longer the caller's. */
+static bool await(opening *o, pthread_t thread, size_t timeout_ms) {
+    struct timespec until = after_ms(timeout_ms);
+    int late = 0;
+    pthread_mutex_lock(&o->lock);
+    while (!o->over && !late) late = pthread_cond_timedwait(&o->ended, &o->lock, &until);
+    bool over = o->over;
+    atomic_store(&o->given_up, !over);
+    pthread_mutex_unlock(&o->lock);
+    if (over)
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread);
+    return over;
+}
+
+iv_status iv_nccl_open(const iv_nccl_id *id, size_t ranks, size_t first, size_t count, const int *ordinals,
+                       size_t timeout_ms, iv_nccl **out, iv_error *err) {
+    calls c;
+    pthread_t thread;
+    iv_status status;
+    for (size_t i = 0; i < count; i++) out[i] = NULL;
+    IV_TRY(find_calls("ranks", &c, err));
+    opening *o = new_opening(&c, id, ranks, first, count, ordinals);
+    if (!o) return iv_fail(err, IV_NO_MEMORY, "NCCL: no memory");
+    int failed = pthread_create(&thread, NULL, open_ranks, o);
+    if (failed)
+        status = iv_fail(err, IV_LIMIT, "NCCL: cannot start a thread: %s", strerror(failed));
+    else if (await(o, thread, timeout_ms))
+        status = check(&c, o->code, "no ranks", err);
+    else
+        return iv_fail(err, IV_IO, "NCCL: waited %zu ms (rank_timeout_ms) in vain for %zu ranks to connect", timeout_ms,
+                       ranks);
+    for (size_t i = 0; i < count; i++)
+        if (status == IV_OK)
+            out[i] = o->rank[i];
+        else
+            iv_nccl_abort(o->rank[i]);
+    free_opening(o);
+    return status;
 }

@@ -2,7 +2,7 @@
  * several processes. The library is looked for when it is asked for and is no dependency.
  *
  * What is enqueued waits on the GPU for the other ranks, for ever if one is lost: the caller looks at the clock, and
- * ends the wait with iv_nccl_abort. */
+ * ends the wait with iv_nccl_abort. Opening has a clock of its own. */
 #ifndef IV_KERNELS_CUDA_NCCL_H
 #define IV_KERNELS_CUDA_NCCL_H
 
@@ -20,9 +20,12 @@ typedef struct iv_nccl_id {
 iv_status iv_nccl_make_id(const char *what_for, iv_nccl_id *out, iv_error *err);
 
 /* Ranks [first, first + count) of `ranks`, on the GPUs of these ordinals, into out[0..count). Returns when all ranks of
- * all processes are there. Multicast over NVLink is off unless NCCL_NVLS_ENABLE says otherwise. */
+ * all processes are there, and with one rank a process when each has had bytes of every other, as no connection can be
+ * made in the capture of a graph. IV_IO: that took longer than timeout_ms; then a thread may be left behind that waits
+ * for them, and has nothing that is the caller's. Multicast over NVLink is off unless NCCL_NVLS_ENABLE says otherwise.
+ */
 iv_status iv_nccl_open(const iv_nccl_id *id, size_t ranks, size_t first, size_t count, const int *ordinals,
-                       iv_nccl **out, iv_error *err);
+                       size_t timeout_ms, iv_nccl **out, iv_error *err);
 void iv_nccl_close(iv_nccl *n); /* NULL is fine. Graphs that hold its calls are gone by then */
 /* As close, but does not wait for ranks that are lost: what waits on the GPU ends, with rubbish. */
 void iv_nccl_abort(iv_nccl *n);

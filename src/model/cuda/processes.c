@@ -1,11 +1,12 @@
 #include "model/cuda/processes.h"
 #include "base/size.h"
+#include "comm/mpi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GATHERED_BYTES = 64 << 20, PIECE_BYTES = 256 };
+enum { GATHERED_BYTES = 64 << 20, PIECE_BYTES = 256 /* of which a piece takes a multiple */ };
 
 /* ---- sizes ------------------------------------------------------------------------------------------------- */
 
@@ -112,27 +113,13 @@ static iv_status open_staging(gpu_rank *r, iv_error *err) {
     return IV_OK;
 }
 
-/* Every rank's first bytes: connections are made here and not in the capture of a graph. */
-static iv_status greet(gpu_rank *r, iv_error *err) {
-    iv_nccl_piece pieces[IV_RANKS_MAX];
-    size_t ranks = r->m->split.ranks;
-    for (size_t i = 0; i < ranks; i++) pieces[i] = (iv_nccl_piece){r->gathered + i * PIECE_BYTES, PIECE_BYTES, i};
-    int code = iv_gpu_gather(r, pieces, ranks, false);
-    if (r->g->processes->status != IV_OK) {
-        *err = r->g->processes->error;
-        return r->g->processes->status;
-    }
-    if (!code) code = cudaStreamSynchronize(r->stream);
-    return iv_gpu_check(r->gpu, code, "the first bytes of the other ranks", err);
-}
-
 static iv_status open_way(gpu_rank *r, const iv_nccl_id *id, bool nccl, iv_error *err) {
     int ordinal = iv_gpu_get_info(r->gpu)->ordinal;
     if (!nccl) {
         r->g->o.graphs = false; /* the host takes part in every layer */
         return open_staging(r, err);
     }
-    return iv_nccl_open(id, r->m->split.ranks, r->m->rank, 1, &ordinal, &r->nccl, err);
+    return iv_nccl_open(id, r->m->split.ranks, r->m->rank, 1, &ordinal, r->g->o.timeout_ms, &r->nccl, err);
 }
 
 iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *transport, iv_error *err) {
@@ -157,11 +144,11 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
     say(first, status, &mine);
     IV_TRY(exchange(comm, first, &bad, &whose, &id, err));
     if (bad && needed) return bad_word(bad, whose, (iv_status)bad->status, err);
+    iv_comm_mpi_timeout(comm, 2 * g->o.timeout_ms); /* another's word comes when its own clock has run out, or before */
     status = open_way(r, &id, !bad, &mine);
     say(second, status, &mine);
     IV_TRY(exchange(comm, second, &bad, &whose, &unused, err));
-    if (bad) return bad_word(bad, whose, IV_IO, err);
-    return greet(r, err);
+    return bad ? bad_word(bad, whose, IV_IO, err) : IV_OK;
 }
 
 const char *iv_gpu_model_transport(const iv_gpu_model *g) {

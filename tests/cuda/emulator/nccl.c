@@ -1,8 +1,11 @@
 /* nccl.c: stands for NCCL where GPUs are emulated: processes of one machine and shared memory. Built as libnccl.so.2.
- * With FAKE_NCCL_FLIP in the environment one bit of what is received is wrong. */
+ * With FAKE_NCCL_FLIP in the environment one bit of what is received is wrong. With FAKE_NCCL_LOST the last rank is
+ * lost: "init": it never comes to the others; "move": it never moves a byte; "stop": its process stops before it comes.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -68,7 +71,15 @@ static void meet_all(void) {
     made_count = 0;
 }
 
+static void lose(const char *where, int ranks, int rank) {
+    const char *how = getenv("FAKE_NCCL_LOST");
+    if (!how || strcmp(how, where) != 0 || rank != ranks - 1) return;
+    if (strcmp(how, "stop") == 0) kill(getpid(), SIGSTOP);
+    for (;;) pause();
+}
+
 int ncclCommInitRank(comm **out, int ranks, id i, int rank) {
+    lose("init", ranks, rank), lose("stop", ranks, rank);
     int fd = shm_open(i.name, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(shared)) != 0) return 2;
     comm *c = calloc(1, sizeof *c);
@@ -108,6 +119,7 @@ static int is_first(int i) {
 int ncclGroupEnd(void) {
     if (--depth > 0) return 0;
     meet_all();
+    if (count) lose("move", ops[0].c->ranks, ops[0].c->rank);
     if (cudaDeviceSynchronize) cudaDeviceSynchronize();
     if (getenv("FAKE_NCCL_FLIP"))
         for (int i = 0; i < count; i++)

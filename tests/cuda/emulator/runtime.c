@@ -68,6 +68,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return before(s); }
+cudaError_t cudaStreamQuery(cudaStream_t s) { return before(s); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)flags, *e = NULL, cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaSuccess; }
