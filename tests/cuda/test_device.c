@@ -1,13 +1,15 @@
 /* Where an engine computes never changes a bit. tests/data/h200_digests.txt holds what an H200 answered (its driver is
  * named there): whole rows of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that
  * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards
- * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8.
+ * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8, also where these cut
+ * steps into parts, which is counted.
  *
  * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out, INVAR_CASE=NAME
  * all other models. */
 #include "engine/client.h"
 #include "base/digest.h"
 #include "base/file.h"
+#include "model/cuda/gpu_model.h"
 
 #include <stdlib.h>
 
@@ -15,22 +17,22 @@ enum { REQUESTS = 6, VOCAB_MAX = 2048, ANSWER = 5 };
 
 typedef struct model_case {
     const char *name, *dir;
-    bool dummy;
+    bool dummy, experts;
     size_t prompts[REQUESTS]; /* tokens; 0: none */
 } model_case;
 
 static const model_case cases[] = {
-    {"qwen3", "tests/data/hf/qwen3", false, {1, 5, 64, 66, 130, 333}},
-    {"qwen2", "tests/data/hf/qwen2", false, {1, 5, 64, 66, 130, 333}},
-    {"llama31", "tests/data/hf/llama31", false, {1, 5, 64, 66, 130, 333}},
-    {"mistral", "tests/data/hf/mistral_v03", false, {1, 5, 64, 66, 130, 333}},
-    {"qwen3_moe", "tests/data/hf/qwen3_moe", false, {1, 5, 64, 66, 130, 333}},
-    {"tiny-math", "models/tiny-math", false, {3, 17, 40, 90}},
-    {"wide", "tests/data/shapes/wide", true, {1, 9, 30, 70, 270}},
-    {"narrow", "tests/data/shapes/narrow", true, {2, 33, 64, 65, 290}},
-    {"odd", "tests/data/shapes/odd", true, {1, 5, 64, 66, 130, 333}},
-    {"moe", "tests/data/shapes/moe", true, {1, 7, 20, 65}},
-    {"window", "tests/data/shapes/window", true, {1, 5, 99, 130, 333, 600}},
+    {"qwen3", "tests/data/hf/qwen3", false, false, {1, 5, 64, 66, 130, 333}},
+    {"qwen2", "tests/data/hf/qwen2", false, false, {1, 5, 64, 66, 130, 333}},
+    {"llama31", "tests/data/hf/llama31", false, false, {1, 5, 64, 66, 130, 333}},
+    {"mistral", "tests/data/hf/mistral_v03", false, false, {1, 5, 64, 66, 130, 333}},
+    {"qwen3_moe", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
+    {"tiny-math", "models/tiny-math", false, false, {3, 17, 40, 90}},
+    {"wide", "tests/data/shapes/wide", true, false, {1, 9, 30, 70, 270}},
+    {"narrow", "tests/data/shapes/narrow", true, false, {2, 33, 64, 65, 290}},
+    {"odd", "tests/data/shapes/odd", true, false, {1, 5, 64, 66, 130, 333}},
+    {"moe", "tests/data/shapes/moe", true, true, {1, 7, 20, 65}},
+    {"window", "tests/data/shapes/window", true, false, {1, 5, 99, 130, 333, 600}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -46,6 +48,18 @@ size_t __real_iv_gpu_part_rows(size_t ranks);
 size_t __wrap_iv_gpu_part_rows(size_t ranks);
 static size_t part_rows;
 size_t __wrap_iv_gpu_part_rows(size_t ranks) { return part_rows ? part_rows : __real_iv_gpu_part_rows(ranks); }
+
+/* Joins of parts, which leave room to the layers beside them; and of whole steps that have rows enough for parts. */
+static atomic_size_t joins_of_parts, joins_of_long_steps;
+int __real_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
+int __wrap_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
+int __wrap_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream) {
+    if (a->blocks)
+        atomic_fetch_add(&joins_of_parts, 1);
+    else if (part_rows && a->rows / part_rows >= PARTS)
+        atomic_fetch_add(&joins_of_long_steps, 1);
+    return __real_iv_gpu_join(p, a, stream);
+}
 
 static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
     iv_engine_options o;
@@ -106,6 +120,24 @@ static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_e
     return IV_OK;
 }
 
+/* Has the longest step rows enough for parts? Prompts that come together fill it. Steps with experts are not cut. */
+static bool has_parts(const model_case *m, const way *w) {
+    size_t most = 0;
+    for (size_t i = 0; i < REQUESTS; i++)
+        most = !w->alone ? most + m->prompts[i] : m->prompts[i] > most ? m->prompts[i] : most;
+    if (most > w->budget) most = w->budget;
+    return w->part_rows && !m->experts && (most + 7) / 8 * 8 / w->part_rows >= PARTS;
+}
+
+static void check_parts(const model_case *m, const way *w) {
+    size_t parts = atomic_load(&joins_of_parts), whole = atomic_load(&joins_of_long_steps);
+    if ((parts > 0) != has_parts(m, w) || parts % (PARTS * w->ranks) != 0 || (whole > 0 && !m->experts))
+        fail_msg(
+            "%s, %zu ranks, %zu tokens a step, parts of %zu: wanted joins of parts %s, found %zu, and %zu of steps "
+            "that were not cut",
+            m->name, w->ranks, w->budget, w->part_rows, has_parts(m, w) ? "on every rank" : "nowhere", parts, whole);
+}
+
 static void meet(const model_case *m, const way *w, const char *want) {
     char hex[65];
     iv_error err;
@@ -115,6 +147,7 @@ static void meet(const model_case *m, const way *w, const char *want) {
         fflush(stdout);
     }
     part_rows = w->part_rows;
+    atomic_store(&joins_of_parts, 0), atomic_store(&joins_of_long_steps, 0);
     iv_status status = digest_of(m, w, hex, &err);
     part_rows = 0;
     if (status == IV_UNSUPPORTED || status == IV_INVALID) {
@@ -125,6 +158,7 @@ static void meet(const model_case *m, const way *w, const char *want) {
     if (strncmp(hex, want, 64) != 0)
         fail_msg("%s on %s%s, %zu ranks, %zu tokens a step%s: the H200 gave %.64s, here %s", m->name, w->device,
                  w->eager ? " without graphs" : "", w->ranks, w->budget, w->alone ? ", one by one" : "", want, hex);
+    check_parts(m, w);
 }
 
 static bool wanted(const char *device) {
