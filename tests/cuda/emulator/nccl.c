@@ -49,11 +49,22 @@ static _Thread_local int count, depth;
 /* What is enqueued before is done: the emulator's, where this is loaded by it. */
 extern int cudaDeviceSynchronize(void) __attribute__((weak));
 
-int ncclGetUniqueId(id *out) {
-    static atomic_int number;
+static atomic_int ids;
+
+static void name_id(id *out, int number) {
     memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "/fake-nccl-%d-%d", (int)getpid(), atomic_fetch_add(&number, 1));
-    return 0;
+    snprintf(out->name, sizeof out->name, "/fake-nccl-%d-%d", (int)getpid(), number);
+}
+
+int ncclGetUniqueId(id *out) { return name_id(out, atomic_fetch_add(&ids, 1)), 0; }
+
+/* Where ranks waited in vain, nobody has done it. */
+static __attribute__((destructor)) void unlink_all(void) {
+    for (int i = 0; i < atomic_load(&ids); i++) {
+        id name;
+        name_id(&name, i);
+        shm_unlink(name.name);
+    }
 }
 
 /* Ranks are there when the group ends that made them. */
