@@ -1,9 +1,20 @@
 /* Any bytes as a schema, choices or tools: refused with a reason, or answers to it can be drawn, and are JSON where
- * they should be. Input: one byte for kind and reasoning, then the text. */
+ * they should be. An automaton of a few states, as many as the input says, is full at some place of it. Input: one byte
+ * for kind and reasoning, then the text. */
 #include "format/json.h"
+#include "grammar/kinds.h"
 #include "grammar_walk.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void try_few_states(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, size_t states) {
+    iv_automaton a = {.states_max = states};
+    iv_arena arena;
+    iv_error err = {0};
+    iv_arena_init(&arena, 64 << 20);
+    IV_ASSERT(iv_kind_compile(kind, text, reasoning, &arena, &a, &err) == IV_OK || err.message[0]);
+    iv_automaton_free(&a), iv_arena_free(&arena);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const iv_constraint_kind kinds[] = {IV_CONSTRAINT_JSON_SCHEMA, IV_CONSTRAINT_JSON_SCHEMA,
@@ -19,6 +30,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     IV_ASSERT(text);
     memcpy(text, data + 1, size - 1);
     text[size - 1] = 0;
+    uint32_t hash = 0;
+    for (size_t i = 0; i < size; i++) hash = hash * 31 + data[i];
+    try_few_states(kind, text, reasoning, 1 + hash % 1024);
     if (iv_grammar_open(kind, text, reasoning, walk_vocabulary(), &g, &err) != IV_OK) {
         IV_ASSERT(err.message[0]);
         free(text);

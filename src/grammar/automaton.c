@@ -21,7 +21,7 @@ static bool fail(iv_automaton *a, iv_status status) {
 
 uint32_t iv_automaton_state(iv_automaton *a) {
     if (a->failed != IV_OK) return 0;
-    if (a->state_count == IV_AUTOMATON_STATES_MAX) return fail(a, IV_LIMIT), 0u;
+    if (a->state_count == (a->states_max ? a->states_max : IV_AUTOMATON_STATES_MAX)) return fail(a, IV_LIMIT), 0u;
     if (a->state_count == a->state_capacity) {
         size_t n = a->state_capacity ? 2 * a->state_capacity : 256;
         if (!grow(&a->first, sizeof *a->first, n) || !grow(&a->ends, sizeof *a->ends, n))

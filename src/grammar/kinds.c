@@ -15,34 +15,39 @@ const char *iv_constraint_name(iv_constraint_kind kind) {
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 
+/* What an automaton is made with. */
+typedef struct maker {
+    iv_arena *arena;
+    iv_automaton *a;
+    iv_schema_common common;
+} maker;
+
 /* ---- the parts ----------------------------------------------------------------------------------------- */
 
-static iv_status write_schema(const char *name, json_t *root, iv_arena *arena, iv_automaton *a, uint32_t from,
-                              uint32_t to, iv_error *err) {
+static iv_status write_schema(maker *m, const char *name, json_t *root, uint32_t from, uint32_t to, iv_error *err) {
     iv_schema_set set;
     int32_t rule;
-    IV_TRY(iv_schema_set_open(&set, name, root, a, arena, err));
+    IV_TRY(iv_schema_set_open(&set, name, root, &m->common, m->a, m->arena, err));
     iv_status status = iv_schema_rule(&set, root, "#", &rule, err);
-    if (status == IV_OK) iv_automaton_call(a, from, rule, to);
+    if (status == IV_OK) iv_automaton_call(m->a, from, rule, to);
     if (status == IV_OK) status = iv_schema_set_compile(&set, err);
     iv_schema_set_close(&set);
     return status;
 }
 
-static iv_status write_object(iv_arena *arena, iv_automaton *a, uint32_t from, uint32_t to, iv_error *err) {
+static iv_status write_object(maker *m, uint32_t from, uint32_t to, iv_error *err) {
     iv_schema_set set;
-    IV_TRY(iv_schema_set_open(&set, "json_object", NULL, a, arena, err));
+    IV_TRY(iv_schema_set_open(&set, "json_object", NULL, &m->common, m->a, m->arena, err));
     int32_t rule = iv_schema_any_object(&set);
-    if (rule >= 0) iv_automaton_call(a, from, rule, to);
+    if (rule >= 0) iv_automaton_call(m->a, from, rule, to);
     iv_schema_set_close(&set);
     return IV_OK;
 }
 
-static iv_status write_regex(const char *text, iv_arena *arena, iv_automaton *a, uint32_t from, uint32_t to,
-                             iv_error *err) {
-    iv_regular m;
-    IV_TRY(iv_regular_parse("regex", text, strlen(text), true, arena, &m, err));
-    return iv_regular_spell("regex", &m, a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE}, 0, SIZE_MAX, from, to, err);
+static iv_status write_regex(maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
+    iv_regular r;
+    IV_TRY(iv_regular_parse("regex", text, strlen(text), true, m->arena, &r, err));
+    return iv_regular_spell("regex", &r, m->a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE}, 0, SIZE_MAX, from, to, err);
 }
 
 static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from, uint32_t to, iv_error *err) {
@@ -62,8 +67,8 @@ static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from
 
 /* ---- tool calls: <tool_call>\n{"name": "NAME", "arguments": {...}}\n</tool_call> ------------------------- */
 
-static iv_status write_call(json_t *tool, size_t index, iv_arena *arena, iv_automaton *a, uint32_t from, uint32_t to,
-                            iv_error *err) {
+static iv_status write_call(maker *m, json_t *tool, size_t index, uint32_t from, uint32_t to, iv_error *err) {
+    iv_automaton *a = m->a;
     json_t *parameters = json_object_get(tool, "parameters");
     const char *name = json_string_value(json_object_get(tool, "name"));
     char where[400];
@@ -72,7 +77,7 @@ static iv_status write_call(json_t *tool, size_t index, iv_arena *arena, iv_auto
         return iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string of 1 to %d bytes without NUL", index,
                        TOOL_NAME_BYTES_MAX);
     snprintf(where, sizeof where, "parameters of tool \"%s\"", name);
-    char *kept = iv_arena_strndup(arena, where, strlen(where));
+    char *kept = iv_arena_strndup(m->arena, where, strlen(where));
     if (!kept) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     uint32_t at = iv_automaton_text(a, from, "{\"name\""), next = iv_automaton_state(a);
     iv_json_string_spell(a, name, strlen(name), iv_json_mark(a, at, ':'), next);
@@ -80,12 +85,12 @@ static iv_status write_call(json_t *tool, size_t index, iv_arena *arena, iv_auto
     next = iv_automaton_state(a);
     at = iv_json_mark(a, at, ':');
     iv_automaton_bytes(a, next, '}', '}', to);
-    if (!parameters || json_is_null(parameters)) return write_object(arena, a, at, next, err);
-    return write_schema(kept, parameters, arena, a, at, next, err);
+    if (!parameters || json_is_null(parameters)) return write_object(m, at, next, err);
+    return write_schema(m, kept, parameters, at, next, err);
 }
 
-static iv_status write_calls(const json_t *list, bool several, iv_arena *arena, iv_automaton *a, uint32_t from,
-                             uint32_t to, iv_error *err) {
+static iv_status write_calls(maker *m, const json_t *list, bool several, uint32_t from, uint32_t to, iv_error *err) {
+    iv_automaton *a = m->a;
     json_t *one;
     size_t i, count = json_array_size(list);
     if (!json_is_array(list) || count == 0 || count > TOOLS_MAX)
@@ -93,7 +98,10 @@ static iv_status write_calls(const json_t *list, bool several, iv_arena *arena, 
                        iv_json_type_name(list), count);
     uint32_t open = iv_automaton_text(a, from, "<tool_call>\n"), close = iv_automaton_state(a);
     uint32_t end = iv_automaton_text(a, close, "\n</tool_call>");
-    json_array_foreach((json_t *)(uintptr_t)list, i, one) IV_TRY(write_call(one, i, arena, a, open, close, err));
+    json_array_foreach((json_t *)(uintptr_t)list, i, one) {
+        if (a->failed != IV_OK) return IV_OK;
+        IV_TRY(write_call(m, one, i, open, close, err));
+    }
     iv_automaton_skip(a, end, to);
     if (several) iv_automaton_text_to(a, end, "\n", 1, from);
     return IV_OK;
@@ -136,16 +144,17 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
     return content;
 }
 
-static iv_status write_json_kind(iv_constraint_kind kind, json_t *json, iv_arena *arena, iv_automaton *a, uint32_t from,
-                                 uint32_t to, iv_error *err) {
-    if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, a, from, to, err);
-    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return write_schema("json_schema", json, arena, a, from, to, err);
-    return write_calls(json, kind == IV_CONSTRAINT_TOOL_CALLS, arena, a, from, to, err);
+static iv_status write_json_kind(maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
+                                 iv_error *err) {
+    if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, m->a, from, to, err);
+    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return write_schema(m, "json_schema", json, from, to, err);
+    return write_calls(m, json, kind == IV_CONSTRAINT_TOOL_CALLS, from, to, err);
 }
 
 iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_arena *arena,
                           iv_automaton *a, iv_error *err) {
     const char *name = iv_constraint_name(kind);
+    maker m = {.arena = arena, .a = a};
     json_t *json = NULL;
     iv_status status;
     int32_t root = iv_automaton_rule(a, name);
@@ -154,13 +163,13 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     iv_automaton_end(a, end);
     uint32_t from = write_reasoning(a, reasoning, a->rules[root].start);
     if (kind == IV_CONSTRAINT_JSON_OBJECT) {
-        status = write_object(arena, a, from, end, err);
+        status = write_object(&m, from, end, err);
     } else if (kind == IV_CONSTRAINT_REGEX) {
-        status = write_regex(text, arena, a, from, end, err);
+        status = write_regex(&m, text, from, end, err);
     } else {
         status = iv_json_parse(name, text, strlen(text), &json, err);
         if (status == IV_FORMAT) status = err->status = IV_INVALID; /* it is no file */
-        if (status == IV_OK) status = write_json_kind(kind, json, arena, a, from, end, err);
+        if (status == IV_OK) status = write_json_kind(&m, kind, json, from, end, err);
         json_decref(json);
     }
     return status == IV_OK ? iv_automaton_finish(a, err) : status;

@@ -94,9 +94,9 @@ const char *iv_schema_at_index(iv_schema_set *s, const char *where, const char *
 
 /* ---- the set ------------------------------------------------------------------------------------------- */
 
-iv_status iv_schema_set_open(iv_schema_set *s, const char *name, json_t *root, iv_automaton *a, iv_arena *arena,
-                             iv_error *err) {
-    *s = (iv_schema_set){.a = a, .arena = arena, .name = name, .root = root};
+iv_status iv_schema_set_open(iv_schema_set *s, const char *name, json_t *root, iv_schema_common *common,
+                             iv_automaton *a, iv_arena *arena, iv_error *err) {
+    *s = (iv_schema_set){.a = a, .arena = arena, .name = name, .root = root, .common = common};
     s->made = json_array(), s->known = json_object();
     if (s->made && s->known) return IV_OK;
     iv_schema_set_close(s);
@@ -176,8 +176,10 @@ static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, i
 
 int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
     int32_t rule = iv_automaton_rule(s->a, s->name);
+    *from = *to = 0;
+    if (rule < 0) return IV_NO_RULE;
     *slot = rule + 1;
-    *from = rule >= 0 ? s->a->rules[rule].start : 0, *to = iv_automaton_state(s->a);
+    *from = s->a->rules[rule].start, *to = iv_automaton_state(s->a);
     iv_automaton_end(s->a, *to);
     return rule;
 }
@@ -185,17 +187,18 @@ int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_
 int32_t iv_schema_any_number(iv_schema_set *s) {
     uint32_t from, to;
     const iv_bound none = {0};
-    if (s->any_number) return s->any_number - 1;
-    int32_t rule = iv_schema_fresh(s, &s->any_number, &from, &to);
+    if (s->common->any_number) return s->common->any_number - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any_number, &from, &to);
     if (rule >= 0) iv_number_spell(s->a, false, &none, &none, from, to);
     return rule;
 }
 
 int32_t iv_schema_any_array(iv_schema_set *s) {
     uint32_t from, to;
-    if (s->any_array) return s->any_array - 1;
-    int32_t rule = iv_schema_fresh(s, &s->any_array, &from, &to), any = iv_schema_any(s);
-    if (rule < 0 || any < 0) return IV_NO_RULE;
+    if (s->common->any_array) return s->common->any_array - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any_array, &from, &to);
+    int32_t any = rule >= 0 ? iv_schema_any(s) : IV_NO_RULE;
+    if (any < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "["), more = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, begin, ']', ']', to), iv_automaton_bytes(s->a, more, ']', ']', to);
     iv_automaton_call(s->a, begin, any, more);
@@ -205,10 +208,11 @@ int32_t iv_schema_any_array(iv_schema_set *s) {
 
 int32_t iv_schema_any_object(iv_schema_set *s) {
     uint32_t from, to;
-    if (s->any_object) return s->any_object - 1;
-    int32_t rule = iv_schema_fresh(s, &s->any_object, &from, &to), any = iv_schema_any(s),
-            string = iv_schema_any_string(s);
-    if (rule < 0 || any < 0 || string < 0) return IV_NO_RULE;
+    if (s->common->any_object) return s->common->any_object - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any_object, &from, &to);
+    int32_t any = rule >= 0 ? iv_schema_any(s) : IV_NO_RULE;
+    int32_t string = any >= 0 ? iv_schema_any_string(s) : IV_NO_RULE;
+    if (string < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "{"), key = iv_automaton_state(s->a),
              more = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, begin, '}', '}', to), iv_automaton_bytes(s->a, more, '}', '}', to);
@@ -221,8 +225,9 @@ int32_t iv_schema_any_object(iv_schema_set *s) {
 int32_t iv_schema_any(iv_schema_set *s) {
     static const char *const words[] = {"true", "false", "null"};
     uint32_t from, to;
-    if (s->any) return s->any - 1;
-    int32_t rule = iv_schema_fresh(s, &s->any, &from, &to);
+    if (s->common->any) return s->common->any - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any, &from, &to);
+    if (rule < 0) return IV_NO_RULE;
     int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), iv_schema_any_array(s),
                        iv_schema_any_object(s)};
     for (size_t i = 0; i < 3; i++) iv_automaton_text_to(s->a, from, words[i], strlen(words[i]), to);

@@ -13,6 +13,11 @@
 
 enum { IV_SCHEMA_COUNT_MAX = 50000 /* characters of a string, items of an array, that can be counted */ };
 
+/* Rules of no document in particular, which several in one automaton share. Plus one; 0: not made yet. */
+typedef struct iv_schema_common {
+    int32_t any, any_character, any_string, any_number, any_object, any_array;
+} iv_schema_common;
+
 /* A document that rules are made of, one for each schema in it. */
 typedef struct iv_schema_set {
     iv_automaton *a;
@@ -27,18 +32,18 @@ typedef struct iv_schema_set {
         int32_t rule;
     } * jobs;
     size_t job_count, job_capacity, jobs_done;
-    int32_t any, any_character, any_string, any_number, any_object, any_array; /* plus one; 0: not made yet */
+    iv_schema_common *common; /* the automaton's; borrowed */
 } iv_schema_set;
 
-iv_status iv_schema_set_open(iv_schema_set *s, const char *name, json_t *root, iv_automaton *a, iv_arena *arena,
-                             iv_error *err);
+iv_status iv_schema_set_open(iv_schema_set *s, const char *name, json_t *root, iv_schema_common *common,
+                             iv_automaton *a, iv_arena *arena, iv_error *err);
 void iv_schema_set_close(iv_schema_set *s);
 
 /* The rule of a schema, which is compiled by iv_schema_set_compile. where: its place, such as "#/$defs/node". */
 iv_status iv_schema_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err);
 iv_status iv_schema_set_compile(iv_schema_set *s, iv_error *err);
 
-/* The rule of any value, and of any object. */
+/* The rule of any value, and of any object. IV_NO_RULE: the automaton has failed. */
 int32_t iv_schema_any(iv_schema_set *s);
 int32_t iv_schema_any_object(iv_schema_set *s);
 

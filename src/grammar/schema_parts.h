@@ -51,7 +51,8 @@ iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where
 iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
                           iv_error *err);
 
-/* A new rule from *from to *to, where it ends; *slot is its number plus one. */
+/* A new rule from *from to *to, where it ends; *slot is its number plus one. IV_NO_RULE, and *slot as it was: the
+ * automaton has failed, and whoever goes on to a rule that needs this one would come back here for ever. */
 int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to);
 int32_t iv_schema_any_string(iv_schema_set *s);
 int32_t iv_schema_any_array(iv_schema_set *s);

@@ -61,8 +61,8 @@ void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint3
 static int32_t any_character(iv_schema_set *s) {
     uint32_t from, to;
     iv_spell_tails tails = {0};
-    if (s->any_character) return s->any_character - 1;
-    int32_t rule = iv_schema_fresh(s, &s->any_character, &from, &to);
+    if (s->common->any_character) return s->common->any_character - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any_character, &from, &to);
     if (rule >= 0) iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, from, to, &tails);
     return rule;
 }
@@ -70,8 +70,8 @@ static int32_t any_character(iv_schema_set *s) {
 int32_t iv_schema_any_string(iv_schema_set *s) {
     uint32_t from, to;
     iv_spell_tails tails = {0};
-    if (s->any_string) return s->any_string - 1;
-    int32_t rule = iv_schema_fresh(s, &s->any_string, &from, &to);
+    if (s->common->any_string) return s->common->any_string - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any_string, &from, &to);
     if (rule < 0) return rule;
     uint32_t body = iv_automaton_text(s->a, from, "\"");
     iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, body, body, &tails);

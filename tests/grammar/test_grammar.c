@@ -1,6 +1,7 @@
 /* What each kind of constraint matches and what it does not; what is refused, and where; and the sets of allowed tokens
  * against a plain look at every token. */
 #include "base/buf.h"
+#include "grammar/kinds.h"
 #include "with_vocabulary.h"
 
 static iv_vocabulary bytes;
@@ -367,14 +368,18 @@ static void refusals(void **state) {
 }
 
 /* Texts of a few bytes or kilobytes that ask for hours of work, or for all memory: refused before it is done. */
-static void expect_limit(iv_constraint_kind kind, iv_buf *text, const char *part) {
+static void expect_refusal(iv_constraint_kind kind, iv_buf *text, iv_status status, const char *part) {
     iv_grammar *g = NULL;
     iv_error err = {0};
     assert_true(iv_buf_putc(text, 0));
-    assert_int_equal(iv_grammar_open(kind, text->data, IV_REASONING_NONE, &bytes, &g, &err), IV_LIMIT);
+    assert_int_equal(iv_grammar_open(kind, text->data, IV_REASONING_NONE, &bytes, &g, &err), status);
     if (!strstr(err.message, part)) fail_msg("%s", err.message);
     assert_null(g);
     iv_buf_clear(text);
+}
+
+static void expect_limit(iv_constraint_kind kind, iv_buf *text, const char *part) {
+    expect_refusal(kind, text, IV_LIMIT, part);
 }
 
 /* A schema that is read twice for each level above it. */
@@ -410,7 +415,65 @@ static void work_has_an_end(void **state) {
     for (int i = 0; i < 30000; i++) iv_buf_append(&text, "\\D", 2);
     iv_buf_append(&text, "]{255}", 6);
     expect_limit(IV_CONSTRAINT_REGEX, &text, "takes more than");
+    iv_buf_printf(&text, "{\"type\":[\"string\",\"object\"],\"pattern\":\"a\",\"minLength\":49999}");
+    expect_limit(IV_CONSTRAINT_JSON_SCHEMA, &text, "constraint: it needs more than");
     iv_buf_free(&text);
+}
+
+/* Tools that say nothing of their arguments share what is said of them. */
+static void as_many_tools_as_allowed(void **state) {
+    (void)state;
+    static const char *const parameters[] = {"", ",\"parameters\":{\"properties\":{\"a\":{\"type\":\"object\"}}}"};
+    iv_buf text = {0};
+    for (size_t k = 0; k < 2; k++)
+        for (int count = 512; count <= 513; count++) {
+            for (int i = 0; i < count; i++)
+                iv_buf_printf(&text, "%c{\"name\":\"f%d\"%s}", i ? ',' : '[', i, parameters[k]);
+            iv_buf_putc(&text, ']');
+            if (count == 513) {
+                expect_refusal(IV_CONSTRAINT_TOOL_CALLS, &text, IV_INVALID, "tools: wanted a list of 1 to 512");
+                continue;
+            }
+            assert_true(iv_buf_putc(&text, 0));
+            expect(IV_CONSTRAINT_TOOL_CALLS, text.data, IV_REASONING_NONE,
+                   "<tool_call>\n{\"name\": \"f511\", \"arguments\": {\"a\": {\"b\": [1]}}}\n</tool_call>", true);
+            iv_buf_clear(&text);
+        }
+    iv_buf_free(&text);
+}
+
+/* Full at each of its states in turn: refused, with the reason, and no part of it goes on as if it were not. */
+static void full_at_any_place(void **state) {
+    (void)state;
+    static const struct {
+        iv_constraint_kind kind;
+        const char *text;
+    } cases[] = {
+        {IV_CONSTRAINT_JSON_OBJECT, ""},
+        {IV_CONSTRAINT_JSON_SCHEMA, "true"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":[\"string\",\"object\"],\"pattern\":\"a\",\"minLength\":9}"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":[\"string\",\"number\",\"array\"],\"maxLength\":2,\"minItems\":2}"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"properties\":{\"a\":true,\"ab\":{\"minimum\":-7.5}},\"required\":[\"c\"],"
+                                    "\"additionalProperties\":true}"},
+        {IV_CONSTRAINT_JSON_SCHEMA,
+         "{\"anyOf\":[{\"const\":{\"a\":[1,null]}},{\"items\":{\"$ref\":\"#\"}}],\"maxItems\":3}"},
+        {IV_CONSTRAINT_REGEX, "(a|[^b]{2,3})*.?"},
+        {IV_CONSTRAINT_CHOICE, "[\"yes\",\"no\"]"},
+        {IV_CONSTRAINT_TOOL_CALL, "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}},{\"name\":\"g\"}]"},
+        {IV_CONSTRAINT_TOOL_CALLS, "[{\"name\":\"g\"},{\"name\":\"h\",\"parameters\":{\"properties\":{\"x\":{}}}}]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t most = 1;; most++) {
+            iv_automaton a = {.states_max = most};
+            iv_arena arena;
+            iv_error err = {0};
+            iv_arena_init(&arena, 1 << 20);
+            iv_status status = iv_kind_compile(cases[i].kind, cases[i].text, IV_REASONING_OPTIONAL, &arena, &a, &err);
+            if (status != IV_OK && (status != IV_LIMIT || !strstr(err.message, "it needs more than")))
+                fail_msg("%s: %zu states: %s: %s", cases[i].text, most, iv_status_name(status), err.message);
+            iv_automaton_free(&a), iv_arena_free(&arena);
+            if (status == IV_OK) break; /* so many are enough */
+        }
 }
 
 /* ---- allowed tokens ------------------------------------------------------------------------------------ */
@@ -601,6 +664,8 @@ int main(void) {
         cmocka_unit_test(reasoning),
         cmocka_unit_test(refusals),
         cmocka_unit_test(work_has_an_end),
+        cmocka_unit_test(as_many_tools_as_allowed),
+        cmocka_unit_test(full_at_any_place),
         cmocka_unit_test(masks_are_what_single_tokens_say),
         cmocka_unit_test(masks_have_an_end),
         cmocka_unit_test(matchers_are_numbers),
