@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 static _Thread_local struct { bool parsing, failed; } memory;
 
@@ -28,13 +29,76 @@ static json_t *load(const char *bytes, size_t n, size_t flags, json_error_t *je)
     return root;
 }
 
-iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err) {
-    enum { FLAGS = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL };
+/* ---- the text itself: of what is known to be JSON ------------------------------------------------------ */
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* Behind the string that begins at s[i]. */
+static size_t string_end(const char *s, size_t n, size_t i) {
+    for (i++; i < n && s[i] != '"'; i++) i += s[i] == '\\';
+    return i + 1;
+}
+
+static bool beyond_64_bits(const char *s, size_t n) {
+    static const char most[] = "9223372036854775807", least[] = "9223372036854775808";
+    bool negative = *s == '-';
+    s += negative, n -= negative;
+    return n > sizeof most - 1 || (n == sizeof most - 1 && memcmp(s, negative ? least : most, n) > 0);
+}
+
+/* Behind the number that begins at s[i]. *beyond: it is an integer beyond 64 bits. */
+static size_t number_end(const char *s, size_t n, size_t i, bool *beyond) {
+    size_t from = i++;
+    while (i < n && is_digit(s[i])) i++;
+    bool integer = i == n || (s[i] != '.' && s[i] != 'e' && s[i] != 'E');
+    *beyond = integer && beyond_64_bits(s + from, i - from);
+    while (i < n && (is_digit(s[i]) || memchr(".eE+-", s[i], 5))) i++;
+    return i;
+}
+
+/* The text with a ".0" behind each integer beyond 64 bits, so that it is read as a real, and no other is. */
+static bool widen(const char *s, size_t n, iv_buf *out) {
+    size_t done = 0;
+    bool ok = true, beyond;
+    for (size_t i = 0; ok && i < n;) {
+        if (s[i] == '"') {
+            i = string_end(s, n, i);
+        } else if (s[i] == '-' || is_digit(s[i])) {
+            i = number_end(s, n, i, &beyond);
+            if (!beyond) continue;
+            ok = iv_buf_append(out, s + done, i - done) && iv_buf_puts(out, ".0");
+            done = i;
+        } else {
+            i++;
+        }
+    }
+    return ok && iv_buf_append(out, s + done, n - done);
+}
+
+/* ---- parsing ------------------------------------------------------------------------------------------- */
+
+/* jansson can read all integers as reals, or none. It is asked for all of them, which finds what else is wrong where it
+ * stands; then those that need it are made reals in the text. */
+static json_t *load_wide(const char *bytes, size_t n, size_t flags, json_error_t *je) {
+    iv_buf text = {0};
+    json_t *root = load(bytes, n, flags | JSON_DECODE_INT_AS_REAL, je);
+    if (!root) return NULL;
+    json_decref(root), root = NULL;
+    if (widen(bytes, n, &text))
+        root = load(text.data, text.len, flags, je);
+    else
+        memory.failed = true;
+    iv_buf_free(&text);
+    return root;
+}
+
+static iv_status parse(const char *name, const char *bytes, size_t n, size_t flags, json_t **out, iv_error *err) {
     json_error_t je;
     pthread_once(&once, install);
-    json_t *root = load(bytes, n, FLAGS, &je);
+    flags |= JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    json_t *root = load(bytes, n, flags, &je);
     if (!root && !memory.failed && json_error_code(&je) == json_error_numeric_overflow)
-        root = load(bytes, n, FLAGS | JSON_DECODE_INT_AS_REAL, &je);
+        root = load_wide(bytes, n, flags, &je);
     if (memory.failed) {
         json_decref(root);
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory to parse %zu bytes of JSON", name, n);
@@ -42,6 +106,10 @@ iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **
     if (!root) return iv_fail(err, IV_FORMAT, "%s:%d:%d: not valid JSON: %s", name, je.line, je.column, je.text);
     *out = root;
     return IV_OK;
+}
+
+iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err) {
+    return parse(name, bytes, n, JSON_REJECT_DUPLICATES, out, err);
 }
 
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err) {

@@ -6,9 +6,9 @@
 #include <jansson.h>
 
 /* Parses n bytes as one JSON value: duplicate keys, trailing bytes, invalid UTF-8, NaN and nesting over
- * jansson's limit are refused; NUL escapes are allowed in strings. Where an integer is beyond 64 bits, as
- * tokenizer_config.json's model_max_length often is, all integers of the document come as reals. `name` heads
- * the error. The caller owns *out (json_decref). */
+ * jansson's limit are refused; NUL escapes are allowed in strings. An integer beyond 64 bits, as
+ * tokenizer_config.json's model_max_length often is, comes as a real, the nearest one. `name` heads the error.
+ * The caller owns *out (json_decref). */
 iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
 
 /* The same for a file of at most max_bytes. */

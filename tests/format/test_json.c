@@ -1,0 +1,67 @@
+/* Strict JSON: numbers of any size beside each other. */
+#include "format/json.h"
+#include "support.h"
+
+static json_t *parse(const char *text) {
+    json_t *v = NULL;
+    iv_error err;
+    ASSERT_OK(iv_json_parse("f", text, strlen(text), &v, &err), &err);
+    return v;
+}
+
+/* Each but those that no 64 bits hold stays what it is, wherever it stands. */
+static void wide_integers(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *dumped;
+    } cases[] = {
+        {"[7, 9223372036854775807, -9223372036854775808]", "[7,9223372036854775807,-9223372036854775808]"},
+        {"[7, 9223372036854775808]", "[7,9.2233720368547758e18]"},
+        {"[-9223372036854775809, 7,-0]", "[-9.2233720368547758e18,7,0]"},
+        {"{\"a\":{\"b\":18446744073709551615,\"c\":[1,2,3]},\"seed\":7}",
+         "{\"a\":{\"b\":1.8446744073709552e19,\"c\":[1,2,3]},\"seed\":7}"},
+        {"12345678901234567890", "1.2345678901234567e19"},
+        {" 12345678901234567890\n", "1.2345678901234567e19"},
+        {"[\"12345678901234567890\", \"\\\\\", \"\\\",99999999999999999999\", 99999999999999999999, 5]",
+         "[\"12345678901234567890\",\"\\\\\",\"\\\",99999999999999999999\",1e20,5]"},
+        {"[12345678901234567890.5, 12345678901234567890e1, 1E2, 99999999999999999999, 1e-2]",
+         "[1.2345678901234567e19,1.2345678901234568e20,100.0,1e20,0.01]"},
+        {"[1,\n{\"k\":[true,null,98765432109876543210],\"l\":-3}]",
+         "[1,{\"k\":[true,null,9.8765432109876543e19],\"l\":-3}]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = parse(cases[i].text);
+        char *dumped = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        assert_string_equal(dumped, cases[i].dumped);
+        free(dumped), json_decref(v);
+    }
+}
+
+/* What is wrong behind one is still found where it stands. */
+static void errors_beside_wide_integers(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"[12345678901234567890,\n 12345678901234567890, x]", "f:2:24: not valid JSON"},
+        {"[12345678901234567890", "f:1:21: not valid JSON"},
+        {"[12345678901234567890, 1e999]", "f:1:28: not valid JSON: real number overflow"},
+        {"{\"a\":12345678901234567890,\"a\":1}", "duplicate"},
+        {"[12345678901234567890] 1", "f:1:24: not valid JSON"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = NULL;
+        iv_error err = {0};
+        assert_int_equal(iv_json_parse("f", cases[i].text, strlen(cases[i].text), &v, &err), IV_FORMAT);
+        if (!strstr(err.message, cases[i].part)) fail_msg("%s: %s", cases[i].text, err.message);
+        assert_null(v);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wide_integers),
+        cmocka_unit_test(errors_beside_wide_integers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
