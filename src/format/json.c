@@ -112,6 +112,61 @@ iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **
     return parse(name, bytes, n, JSON_REJECT_DUPLICATES, out, err);
 }
 
+iv_status iv_json_parse_repeating(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err) {
+    return parse(name, bytes, n, 0, out, err);
+}
+
+/* ---- members ------------------------------------------------------------------------------------------- */
+
+static size_t skip_space(const char *s, size_t n, size_t i) {
+    while (i < n && memchr(" \t\r\n", s[i], 4)) i++;
+    return i;
+}
+
+/* Behind the value that begins at s[i]. */
+static size_t value_end(const char *s, size_t n, size_t i) {
+    size_t depth = 0;
+    do {
+        if (s[i] == '"') {
+            i = string_end(s, n, i);
+        } else if (s[i] == '{' || s[i] == '[') {
+            depth++, i++;
+        } else if (s[i] == '}' || s[i] == ']') {
+            depth--, i++;
+        } else {
+            while (++i < n && !memchr("{}[]\", \t\r\n", s[i], 11)) {}
+        }
+    } while (depth && i < n);
+    return i;
+}
+
+/* The string of n bytes with its quotes, unescaped, is the key. */
+static bool spells(const char *string, size_t n, const char *key) {
+    json_error_t unused;
+    json_t *name = load(string, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &unused);
+    bool same =
+        name && json_string_length(name) == strlen(key) && memcmp(json_string_value(name), key, strlen(key)) == 0;
+    json_decref(name);
+    return same;
+}
+
+bool iv_json_member_text(const char *object, size_t n, const char *key, const char **text, size_t *bytes) {
+    bool found = false;
+    size_t i = skip_space(object, n, 0) + 1; /* behind the { */
+    while ((i = skip_space(object, n, i)) < n && object[i] != '}') {
+        size_t name = i, end = string_end(object, n, i);
+        size_t value = skip_space(object, n, skip_space(object, n, end) + 1); /* behind the : */
+        i = value_end(object, n, value);
+        if (spells(object + name, end - name, key)) {
+            found = true;
+            *text = object + value, *bytes = i - value;
+        }
+        i = skip_space(object, n, i);
+        if (i < n && object[i] == ',') i++;
+    }
+    return found;
+}
+
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err) {
     iv_buf bytes = {0};
     iv_status status = iv_file_read(path, max_bytes, &bytes, err);

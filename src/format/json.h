@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include <jansson.h>
+#include <stdbool.h>
 
 /* Parses n bytes as one JSON value: duplicate keys, trailing bytes, invalid UTF-8, NaN and nesting over
  * jansson's limit are refused; NUL escapes are allowed in strings. An integer beyond 64 bits, as
@@ -11,7 +12,14 @@
  * The caller owns *out (json_decref). */
 iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
 
-/* The same for a file of at most max_bytes. */
+/* The same where an object may name a member twice: the last one counts, as in Python. For what models write. */
+iv_status iv_json_parse_repeating(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
+
+/* A member's own text, as it is written, of an object that iv_json_parse_repeating took. False: the object has no such
+ * member, or memory is out. */
+bool iv_json_member_text(const char *object, size_t n, const char *key, const char **text, size_t *bytes);
+
+/* The same as iv_json_parse for a file of at most max_bytes. */
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err);
 
 /* "object", "array", "string", "integer", "real", "true", "false", "null": for error lines. */

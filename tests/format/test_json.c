@@ -58,10 +58,41 @@ static void errors_beside_wide_integers(void **state) {
     }
 }
 
+static void members(void **state) {
+    (void)state;
+    static const struct {
+        const char *object, *text; /* of the member "k"; NULL: none */
+    } cases[] = {
+        {"{}", NULL},
+        {" { } ", NULL},
+        {"{\"k\":1}", "1"},
+        {"{\"k\" : -1.50e+3 }", "-1.50e+3"},
+        {" {\"j\":{\"k\":[0]},\t\"k\"\n:\n[ {\"k\":\"}]\"} , 2 ]\n}\n", "[ {\"k\":\"}]\"} , 2 ]"},
+        {"{\"k\":1,\"k\":2}", "2"},
+        {"{\"k\":1,\"\\u006b\":\"\\\"\\\\\"}", "\"\\\"\\\\\""},
+        {"{\"a\":\"k\",\"\":null,\"kk\":true,\"K\":[]}", NULL},
+        {"{\"a\":[[],{}],\"k\":12345678901234567890,\"b\":false}", "12345678901234567890"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = NULL;
+        iv_error err;
+        const char *text = NULL;
+        size_t n = strlen(cases[i].object), bytes = 0;
+        char *exact = malloc(n); /* what is read behind it is found */
+        memcpy(exact, cases[i].object, n);
+        ASSERT_OK(iv_json_parse_repeating("f", exact, n, &v, &err), &err);
+        assert_true(iv_json_member_text(exact, n, "k", &text, &bytes) == (cases[i].text != NULL));
+        if (cases[i].text && (bytes != strlen(cases[i].text) || memcmp(text, cases[i].text, bytes) != 0))
+            fail_msg("%s: %.*s", cases[i].object, (int)bytes, text);
+        free(exact), json_decref(v);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_integers),
         cmocka_unit_test(errors_beside_wide_integers),
+        cmocka_unit_test(members),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

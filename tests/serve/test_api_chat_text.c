@@ -27,6 +27,17 @@ static const example examples[] = {
     {"<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"g\"}</tool_call>", "", "", "f({});", true, false,
      true, true},
     {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"k\\\":2}\"}", "", "", "f({\"k\":2});", true, false, true, false},
+    /* numbers, escapes, repeated names and white space as they are written; of repeated members the last one counts */
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": 19.99,\"q\":0.1, \"r\": 100.10, \"e\": 1e-7}}</tool_call>",
+     "", "", "f({\"p\": 19.99,\"q\":0.1, \"r\": 100.10, \"e\": 1e-7});", true, false, true, false},
+    {"<tool_call>{\"arguments\" :\n{ \"id\": 12345678901234567890, \"n\": 5 } , \"name\":\"f\"}</tool_call>", "", "",
+     "f({ \"id\": 12345678901234567890, \"n\": 5 });", true, false, true, false},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1, \"a\": 2, \"\": \"\\u00e9\\\"}{\"}}</tool_call>", "", "",
+     "f({\"a\": 1, \"a\": 2, \"\": \"\\u00e9\\\"}{\"});", true, false, true, false},
+    {"<tool_call>{\"name\":\"f\",\"name\":\"g\",\"x\":{\"arguments\":[{}]},\"arguments\":{\"a\":1},\"argum\\u0065nts\":"
+     "{}}"
+     "</tool_call>",
+     "", "", "g({});", true, false, true, false},
     {"<tool_call>not json</tool_call> tail ", "", "<tool_call>not json</tool_call> tail ", "", true, false, true,
      false},
     {"<tool_call>[1]</tool_call>", "", "<tool_call>[1]</tool_call>", "", true, false, true, false},

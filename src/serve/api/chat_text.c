@@ -49,25 +49,27 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
 
 /* ---- tool calls ---------------------------------------------------------------------------------------- */
 
-static char *arguments_text(const json_t *object) {
-    json_t *arguments = json_object_get(object, "arguments");
-    if (!arguments) arguments = json_object_get(object, "parameters");
+/* Byte for byte as the model wrote them: read and written again, numbers would be others. */
+static char *arguments_text(const json_t *object, const char *s, size_t n) {
+    const char *key = json_object_get(object, "arguments") ? "arguments" : "parameters", *text;
+    const json_t *arguments = json_object_get(object, key);
+    size_t bytes;
     if (!arguments) return strdup("{}");
     if (json_is_string(arguments)) return strdup(json_string_value(arguments));
-    if (!json_is_object(arguments)) return NULL;
-    return json_dumps(arguments, JSON_REAL_PRECISION(17));
+    if (!json_is_object(arguments) || !iv_json_member_text(s, n, key, &text, &bytes)) return NULL;
+    return strndup(text, bytes);
 }
 
 static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     iv_error err;
     json_t *object = NULL;
     if (c->call_count == IV_CHAT_CALLS_MAX) return false;
-    if (iv_json_parse("tool call", s, n, &object, &err) != IV_OK) return false;
+    if (iv_json_parse_repeating("tool call", s, n, &object, &err) != IV_OK) return false;
     const char *name = json_string_value(json_object_get(object, "name"));
     iv_chat_call call = {0};
     if (name && *name && strlen(name) == json_string_length(json_object_get(object, "name"))) {
         call.name = strdup(name);
-        call.arguments = arguments_text(object);
+        call.arguments = arguments_text(object, s, n);
     }
     json_decref(object);
     if (!call.name || !call.arguments) {

@@ -11,7 +11,7 @@
 enum { IV_CHAT_CALLS_MAX = 128 }; /* more stay text */
 
 typedef struct iv_chat_call {
-    char *name, *arguments; /* arguments: JSON text */
+    char *name, *arguments; /* arguments: JSON text, as the model wrote it */
 } iv_chat_call;
 
 typedef struct iv_chat_text {
