@@ -119,6 +119,23 @@ static void not_shown(void **state) {
     assert_true(s.status != IV_OK && strstr(s.text, "no assistant"));
 }
 
+/* What a model wrote comes back as the client got it. */
+static void calls_made_before(void **state) {
+    (void)state;
+    seen s = {0};
+    iv_render *r;
+    iv_error err;
+    use_template("{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson }}{% endfor %}");
+    json_t *messages = json_pack("[{s:s,s:[{s:s,s:s,s:{s:s,s:s}}]}]", "role", "assistant", "tool_calls", "id", "1",
+                                 "type", "function", "function", "name", "f", "arguments",
+                                 "{\"a\":1,\"a\":2, \"p\":19.99,\"n\":5,\"id\":12345678901234567890}");
+    assert_non_null(messages);
+    iv_render_input in = {.messages = messages, .owner = &s, .finished = finished};
+    ASSERT_OK(iv_render_start(&server, &in, &r, &err), &err);
+    assert_string_equal(s.text, "{\"a\": 2, \"p\": 19.99, \"n\": 5, \"id\": 1.2345678901234567e+19}");
+    json_decref(messages);
+}
+
 /* An owner that has left hears nothing; the rendering ends all the same. */
 static void leaving(void **state) {
     (void)state;
@@ -144,7 +161,8 @@ static void leaving(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(trimming), cmocka_unit_test(thinking),
-                                       cmocka_unit_test(not_shown), cmocka_unit_test(leaving)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain),     cmocka_unit_test(trimming),          cmocka_unit_test(thinking),
+        cmocka_unit_test(not_shown), cmocka_unit_test(calls_made_before), cmocka_unit_test(leaving)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

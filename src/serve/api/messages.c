@@ -71,9 +71,9 @@ static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err)
         if (!function || !json_is_string(json_object_get(function, "name")))
             return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls[%zu].function.name: wanted a string", at, i);
         if (!json_is_string(arguments)) continue;
-        iv_error ignored;
-        if (iv_json_parse("arguments", json_string_value(arguments), json_string_length(arguments), &parsed,
-                          &ignored) != IV_OK ||
+        iv_error ignored; /* a model wrote them: names may be repeated */
+        if (iv_json_parse_repeating("arguments", json_string_value(arguments), json_string_length(arguments), &parsed,
+                                    &ignored) != IV_OK ||
             !json_is_object(parsed)) {
             json_decref(parsed);
             return iv_fail(err, IV_INVALID,
