@@ -9,7 +9,7 @@
 #include "grammar/vocabulary.h"
 
 enum {
-    IV_GRAMMAR_VERSION = 1, /* of what docs/STRUCTURED.md says a constraint means; receipts name it */
+    IV_GRAMMAR_VERSION = 2, /* of what docs/STRUCTURED.md says a constraint means; receipts name it */
     IV_GRAMMAR_TEXT_BYTES_MAX = 4 << 20,
     /* States kept before they are forgotten and computed again where needed: so much at first, and twice as much each
      * time, up to the most. */

@@ -15,20 +15,30 @@ const char *iv_constraint_name(iv_constraint_kind kind) {
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 
+/* Where a tool's arguments begin, and what they are called. */
+typedef struct tool_place {
+    uint32_t state;
+    const char *name;
+} tool_place;
+
 /* What an automaton is made with. */
 typedef struct maker {
     iv_arena *arena;
     iv_automaton *a;
     iv_schema_common common;
+    tool_place *tools; /* [tool_count] */
+    size_t tool_count;
 } maker;
 
 /* ---- the parts ----------------------------------------------------------------------------------------- */
 
-static iv_status write_schema(maker *m, const char *name, json_t *root, uint32_t from, uint32_t to, iv_error *err) {
+/* root: what references of the schema are looked up in. */
+static iv_status write_schema(maker *m, const char *name, json_t *root, json_t *schema, uint32_t from, uint32_t to,
+                              iv_error *err) {
     iv_schema_set set;
     int32_t rule;
     IV_TRY(iv_schema_set_open(&set, name, root, &m->common, m->a, m->arena, err));
-    iv_status status = iv_schema_rule(&set, root, "#", &rule, err);
+    iv_status status = iv_schema_rule(&set, schema, "#", &rule, err);
     if (status == IV_OK) iv_automaton_call(m->a, from, rule, to);
     if (status == IV_OK) status = iv_schema_set_compile(&set, err);
     iv_schema_set_close(&set);
@@ -67,9 +77,27 @@ static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from
 
 /* ---- tool calls: <tool_call>\n{"name": "NAME", "arguments": {...}}\n</tool_call> ------------------------- */
 
+/* Arguments are an object, also where their schema would allow more. */
+static iv_status write_arguments(maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
+                                 iv_error *err) {
+    json_t *type = json_object_get(parameters, "type"), *one;
+    size_t i;
+    bool may = !type || (json_is_string(type) && strcmp(json_string_value(type), "object") == 0);
+    if (!parameters || json_is_null(parameters) || json_is_true(parameters)) return write_object(m, from, to, err);
+    json_array_foreach(type, i, one) may |= json_is_string(one) && strcmp(json_string_value(one), "object") == 0;
+    if (!may) return iv_fail(err, IV_INVALID, "%s: #: type: wanted \"object\": arguments are one", name);
+    if (json_is_string(type) || !json_is_object(parameters))
+        return write_schema(m, name, parameters, parameters, from, to, err);
+    json_t *object = json_copy(parameters);
+    bool ok = object && json_object_set_new(object, "type", json_string("object")) == 0;
+    iv_status status = ok ? write_schema(m, name, parameters, object, from, to, err)
+                          : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
+    json_decref(object);
+    return status;
+}
+
 static iv_status write_call(maker *m, json_t *tool, size_t index, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
-    json_t *parameters = json_object_get(tool, "parameters");
     const char *name = json_string_value(json_object_get(tool, "name"));
     char where[400];
     if (!name || !*name || strlen(name) > TOOL_NAME_BYTES_MAX ||
@@ -85,8 +113,8 @@ static iv_status write_call(maker *m, json_t *tool, size_t index, uint32_t from,
     next = iv_automaton_state(a);
     at = iv_json_mark(a, at, ':');
     iv_automaton_bytes(a, next, '}', '}', to);
-    if (!parameters || json_is_null(parameters)) return write_object(m, at, next, err);
-    return write_schema(m, kept, parameters, at, next, err);
+    m->tools[m->tool_count++] = (tool_place){at, kept};
+    return write_arguments(m, kept, json_object_get(tool, "parameters"), at, next, err);
 }
 
 static iv_status write_calls(maker *m, const json_t *list, bool several, uint32_t from, uint32_t to, iv_error *err) {
@@ -96,6 +124,7 @@ static iv_status write_calls(maker *m, const json_t *list, bool several, uint32_
     if (!json_is_array(list) || count == 0 || count > TOOLS_MAX)
         return iv_fail(err, IV_INVALID, "tools: wanted a list of 1 to %d, found %s of %zu", TOOLS_MAX,
                        iv_json_type_name(list), count);
+    if (!(m->tools = IV_ARENA_NEW(m->arena, count, tool_place))) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     uint32_t open = iv_automaton_text(a, from, "<tool_call>\n"), close = iv_automaton_state(a);
     uint32_t end = iv_automaton_text(a, close, "\n</tool_call>");
     json_array_foreach((json_t *)(uintptr_t)list, i, one) {
@@ -104,6 +133,14 @@ static iv_status write_calls(maker *m, const json_t *list, bool several, uint32_
     }
     iv_automaton_skip(a, end, to);
     if (several) iv_automaton_text_to(a, end, "\n", 1, from);
+    return IV_OK;
+}
+
+/* A tool that cannot be called is a mistake, also beside others. */
+static iv_status check_tools(const maker *m, iv_error *err) {
+    for (size_t i = 0; i < m->tool_count; i++)
+        if (!m->a->alive[m->tools[i].state])
+            return iv_fail(err, IV_INVALID, "%s: no object that ends can satisfy them", m->tools[i].name);
     return IV_OK;
 }
 
@@ -147,7 +184,7 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
 static iv_status write_json_kind(maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
                                  iv_error *err) {
     if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, m->a, from, to, err);
-    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return write_schema(m, "json_schema", json, from, to, err);
+    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return write_schema(m, "json_schema", json, json, from, to, err);
     return write_calls(m, json, kind == IV_CONSTRAINT_TOOL_CALLS, from, to, err);
 }
 
@@ -172,5 +209,8 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
         if (status == IV_OK) status = write_json_kind(&m, kind, json, from, end, err);
         json_decref(json);
     }
-    return status == IV_OK ? iv_automaton_finish(a, err) : status;
+    if (status != IV_OK) return status;
+    status = iv_automaton_finish(a, err);
+    if (status == IV_OK || status == IV_INVALID) IV_TRY(check_tools(&m, err)); /* says more than that nothing ends */
+    return status;
 }

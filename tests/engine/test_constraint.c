@@ -234,9 +234,9 @@ static void receipts_repeat_constraints(void **state) {
         if (!r.ignore_eos) assert_same_answer("from its receipt", &a[0], &a[1]);
         assert_string_equal(a[0].digest, a[1].digest);
         iv_receipt_close(receipt);
-        char *version = strstr(text, "\"version\":1");
+        char *version = strstr(text, "\"version\":2");
         assert_non_null(version);
-        version[10] = '2';
+        version[10] = '1';
         assert_int_equal(iv_receipt_read("receipt", text, strlen(text), &receipt, &err), IV_UNSUPPORTED);
         assert_non_null(strstr(err.message, "request.constraint.version"));
         free(text);

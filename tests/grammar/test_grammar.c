@@ -254,6 +254,40 @@ static void tool_calls(void **state) {
     expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_OPEN, "well </thin</think>\n\n" ADD, true);
 }
 
+/* Whatever the schema of their parameters would allow beside it. */
+static void arguments_are_objects(void **state) {
+    (void)state;
+    static const struct {
+        const char *parameters;
+        bool empty; /* {} satisfies it */
+    } cases[] = {
+        {"{}", true},
+        {"null", true},
+        {"true", true},
+        {"{\"description\":\"x\"}", true},
+        {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{}}}", true},
+        {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"required\":[\"x\"],\"properties\":{\"x\":{\"$ref\":\"#/$defs/"
+         "b\"}}},"
+         "\"b\":{\"type\":[\"integer\",\"object\"]}}}",
+         false},
+        {"{\"type\":[\"object\",\"null\"]}", true},
+        {"{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"required\":[\"x\"]}]}", false},
+        {"{\"enum\":[null,7,{\"x\":1}]}", false},
+        {"{\"properties\":{\"x\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"integer\"}]}},\"minLength\":1}", true},
+        {"{\"allOf\":[{\"type\":[\"string\",\"object\"]},{\"maxProperties\":1}]}", true},
+    };
+    char tools[400], call[100];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const arguments[] = {"{\"x\": 1}", "{}", "138", "null", "\"x\"", "[]"};
+        snprintf(tools, sizeof tools, "[{\"name\":\"f\",\"parameters\":%s}]", cases[i].parameters);
+        for (size_t k = 0; k < sizeof arguments / sizeof *arguments; k++) {
+            snprintf(call, sizeof call, "<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>",
+                     arguments[k]);
+            expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_NONE, call, k == 0 || (k == 1 && cases[i].empty));
+        }
+    }
+}
+
 static void reasoning(void **state) {
     (void)state;
     static const struct {
@@ -355,6 +389,18 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_TOOL_CALLS, "[{\"parameters\":{}}]", IV_INVALID, "tools[0].name"},
         {IV_CONSTRAINT_TOOL_CALLS, "[{\"name\":\"f\",\"parameters\":{\"if\":{}}}]", IV_UNSUPPORTED,
          "parameters of tool \"f\": #/if"},
+        {IV_CONSTRAINT_TOOL_CALLS,
+         "[{\"name\":\"g\"},{\"name\":\"f\",\"parameters\":{\"type\":[\"null\",\"string\"]}}]", IV_INVALID,
+         "parameters of tool \"f\": #: type: wanted \"object\""},
+        {IV_CONSTRAINT_TOOL_CALLS, "[{\"name\":\"f\",\"parameters\":{\"type\":\"int\"}}]", IV_INVALID,
+         "parameters of tool \"f\": #: type: wanted \"object\""},
+        {IV_CONSTRAINT_TOOL_CALLS,
+         "[{\"name\":\"g\"},{\"name\":\"f\",\"parameters\":{\"anyOf\":[{\"type\":\"null\"}]}}]", IV_INVALID,
+         "parameters of tool \"f\": no object that ends"},
+        {IV_CONSTRAINT_TOOL_CALL, "[{\"name\":\"f\",\"parameters\":false}]", IV_INVALID,
+         "parameters of tool \"f\": no object that ends"},
+        {IV_CONSTRAINT_TOOL_CALL, "[{\"name\":\"f\",\"parameters\":[]}]", IV_INVALID,
+         "parameters of tool \"f\": #: wanted a schema"},
         {IV_CONSTRAINT_NONE, "", IV_INVALID, "constraint: wanted a kind"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -661,6 +707,7 @@ int main(void) {
         cmocka_unit_test(combinations),
         cmocka_unit_test(expressions),
         cmocka_unit_test(tool_calls),
+        cmocka_unit_test(arguments_are_objects),
         cmocka_unit_test(reasoning),
         cmocka_unit_test(refusals),
         cmocka_unit_test(work_has_an_end),
