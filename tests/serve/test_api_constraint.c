@@ -52,7 +52,7 @@ static void every_way_to_ask(void **state) {
         {COMPLETIONS,
          PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"json\":null,\"regex\":null,\"json_object\":null,"
                 "\"grammar\":null,\"structural_tag\":null,\"whitespace_pattern\":null,"
-                "\"disable_additional_properties\":null,\"disable_fallback\":false}}",
+                "\"disable_additional_properties\":false,\"disable_fallback\":false,\"disable_any_whitespace\":false}}",
          IV_CONSTRAINT_CHOICE, "[\"a\"]"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json\":\"{ }\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{ }"},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json_object\":true}}", IV_CONSTRAINT_JSON_OBJECT, ""},
@@ -139,6 +139,10 @@ static void wrong_ways_are_refused(void **state) {
          "structured_outputs.whitespace_pattern", NULL},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_fallback\":1}}",
          "structured_outputs", NULL},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_any_whitespace\":0}}",
+         "structured_outputs", NULL},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_additional_properties\":true}}",
+         "structured_outputs.disable_additional_properties", NULL},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"backend\":null}}",
          "structured_outputs.backend", NULL},
         {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}", NULL, NULL},

@@ -122,7 +122,8 @@ static iv_status read_structured(reader *w, json_t *v) {
     const char *key;
     json_t *value;
     json_object_foreach(v, key, value) {
-        if (json_is_null(value)) continue;
+        bool disable = strncmp(key, "disable_", 8) == 0;
+        if (json_is_null(value) || (disable && json_is_false(value))) continue; /* asks for nothing */
         for (size_t i = FIRST_UNSUPPORTED; names[i]; i++)
             if (strcmp(key, names[i]) == 0)
                 return iv_fail(w->err, IV_UNSUPPORTED,
@@ -130,12 +131,10 @@ static iv_status read_structured(reader *w, json_t *v) {
         if (strcmp(key, "json") == 0) IV_TRY(set_schema(w, "structured_outputs.json", value));
         if (strcmp(key, "regex") == 0) IV_TRY(set_regex(w, "structured_outputs.regex", value));
         if (strcmp(key, "choice") == 0) IV_TRY(set_choice(w, "structured_outputs.choice", value));
-        bool flag = strcmp(key, "json_object") == 0 || strncmp(key, "disable_", 8) == 0;
+        bool flag = strcmp(key, "json_object") == 0 || disable;
         if (flag && !json_is_boolean(value)) return wanted(w, "structured_outputs", "true or false for its flags");
         if (strcmp(key, "json_object") == 0 && json_is_true(value))
             IV_TRY(set(w, "structured_outputs.json_object", IV_CONSTRAINT_JSON_OBJECT, "", 0));
-        if (strcmp(key, "disable_any_whitespace") == 0 && json_is_false(value))
-            return wanted(w, "structured_outputs.disable_any_whitespace", "true: white space is never free here");
     }
     return w->by ? IV_OK
                  : wanted(w, "structured_outputs", "one of \"json\", \"regex\", \"choice\" and \"json_object\"");
