@@ -300,23 +300,24 @@ static iv_status read_piece(parser *p, uint32_t *state) {
     IV_TRY(read_quantifier(p, &r));
     p->dry = dry, after = p->i;
     if (dry) return IV_OK;
-    uint32_t end, next;
-    IV_TRY(new_state(p, &end));
+    uint32_t end, loop, next;
     for (size_t k = 0; k < r.min; k++) IV_TRY(write_atom(p, source, *state, state));
-    for (size_t k = r.min; r.max != SIZE_MAX && k < r.max; k++) {
-        IV_TRY(add(p, *state, end, NULL));
-        IV_TRY(write_atom(p, source, *state, state));
-    }
     if (r.max == SIZE_MAX) {
-        uint32_t loop;
         IV_TRY(new_state(p, &loop));
         IV_TRY(add(p, *state, loop, NULL));
         IV_TRY(write_atom(p, source, loop, &next));
         IV_TRY(add(p, next, loop, NULL));
         *state = loop;
+    } else if (r.max > r.min) {
+        IV_TRY(new_state(p, &end));
+        for (size_t k = r.min; k < r.max; k++) {
+            IV_TRY(add(p, *state, end, NULL));
+            IV_TRY(write_atom(p, source, *state, state));
+        }
+        IV_TRY(add(p, *state, end, NULL));
+        *state = end;
     }
-    IV_TRY(add(p, *state, end, NULL));
-    *state = end, p->i = after;
+    p->i = after;
     return IV_OK;
 }
 

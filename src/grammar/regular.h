@@ -5,7 +5,11 @@
 
 #include "grammar/codepoints.h"
 
-enum { IV_REGULAR_BYTES_MAX = 1 << 16, IV_REGULAR_STATES_MAX = 1 << 17, IV_REGULAR_DEPTH_MAX = 200 };
+enum {
+    IV_REGULAR_BYTES_MAX = 1 << 16,
+    IV_REGULAR_STATES_MAX = 1 << 17, /* at most two a byte, but for copies of {m,n} and (...)+ */
+    IV_REGULAR_DEPTH_MAX = 200
+};
 
 typedef struct iv_regular_edge {
     uint32_t from, to;

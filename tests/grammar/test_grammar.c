@@ -2,6 +2,7 @@
  * against a plain look at every token. */
 #include "base/buf.h"
 #include "grammar/kinds.h"
+#include "grammar/regular.h"
 #include "with_vocabulary.h"
 
 static iv_vocabulary bytes;
@@ -466,6 +467,31 @@ static void work_has_an_end(void **state) {
     iv_buf_free(&text);
 }
 
+/* Without repetitions that are written several times, every expression of 64 KiB has room. */
+static void longest_expressions(void **state) {
+    (void)state;
+    static const char *const parts[] = {"a",    "()",  "a|",    "|",    "a*", "a+",  "a?",     "(a)",
+                                        "[ab]", "\\d", "(a|b)", "(a*)", ".|", "(|)", "((|)*)*"};
+    enum { MOST = 1 << 16 };
+    iv_buf text = {0};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        iv_arena arena;
+        iv_regular r;
+        iv_error err;
+        iv_buf_clear(&text);
+        while (text.len + strlen(parts[i]) <= MOST) assert_true(iv_buf_puts(&text, parts[i]));
+        iv_arena_init(&arena, 64 << 20);
+        ASSERT_OK(iv_regular_parse("regex", text.data, text.len, true, &arena, &r, &err), &err);
+        iv_arena_free(&arena);
+    }
+    iv_buf_clear(&text);
+    for (size_t i = 0; i < MOST; i++) assert_true(iv_buf_putc(&text, 'a'));
+    expect(IV_CONSTRAINT_REGEX, text.data, IV_REASONING_NONE, text.data, true);
+    assert_true(iv_buf_putc(&text, 'a'));
+    expect_limit(IV_CONSTRAINT_REGEX, &text, "regex: 65537 bytes, at most 65536 are read");
+    iv_buf_free(&text);
+}
+
 /* Tools that say nothing of their arguments share what is said of them. */
 static void as_many_tools_as_allowed(void **state) {
     (void)state;
@@ -711,6 +737,7 @@ int main(void) {
         cmocka_unit_test(reasoning),
         cmocka_unit_test(refusals),
         cmocka_unit_test(work_has_an_end),
+        cmocka_unit_test(longest_expressions),
         cmocka_unit_test(as_many_tools_as_allowed),
         cmocka_unit_test(full_at_any_place),
         cmocka_unit_test(masks_are_what_single_tokens_say),
