@@ -38,6 +38,17 @@ static const example examples[] = {
      "{}}"
      "</tool_call>",
      "", "", "g({});", true, false, true, false},
+    /* an end tag in a string is none, unless the string is never closed */
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\\\"</tool_call>\"}}</"
+     "tool_call><tool_call>{\"name\":\"g\"}"
+     "</tool_call>",
+     "", "", "f({\"a\":\"</tool_call>\\\"</tool_call>\"});g({});", true, false, true, false},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}}", "", "", "f({\"a\":\"</tool_call>\"});", true,
+     false, true, false},
+    {"<tool_call>{\"name\":\"f}</tool_call> and <tool_call>{\"name\":\"g\"}</tool_call>", "",
+     "<tool_call>{\"name\":\"f}</tool_call> and", "g({});", true, false, true, false},
+    {"<tool_call>{\"name\":\"f}</tool_call> says \"</tool_call>\" x", "",
+     "<tool_call>{\"name\":\"f}</tool_call> says \"</tool_call>\" x", "", true, false, true, false},
     {"<tool_call>not json</tool_call> tail ", "", "<tool_call>not json</tool_call> tail ", "", true, false, true,
      false},
     {"<tool_call>[1]</tool_call>", "", "<tool_call>[1]</tool_call>", "", true, false, true, false},

@@ -84,17 +84,40 @@ static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     return true;
 }
 
-/* The text of a call is over: `closed` if its end tag was there. */
+/* Where a call's text ends: at the first end tag that is not inside a string of it. */
+static bool find_call_end(iv_chat_text *c, size_t *n) {
+    size_t tag = strlen(CALLED);
+    for (; c->searched + tag <= c->pending.len; c->searched++) {
+        const char *s = c->pending.data + c->searched;
+        bool is_tag = *s == '<' && memcmp(s, CALLED, tag) == 0;
+        if (is_tag && (c->quotes_wrong || !c->in_string)) {
+            *n = c->searched;
+            return true;
+        }
+        if (is_tag && !c->quoted_end) c->quoted_end = c->searched + 1;
+        if (c->escaped)
+            c->escaped = false;
+        else if (*s == '"')
+            c->in_string = !c->in_string;
+        else
+            c->escaped = c->in_string && *s == '\\';
+    }
+    return false;
+}
+
+/* The text of a call is over: `closed` if its end tag was there. What is no call may have a quote too few, and ends at
+ * the first tag of all. That is looked for once in a text: each time, it could be all of the rest. */
 static void end_call(iv_chat_text *c, size_t n, bool closed) {
     if (take_call(c, c->pending.data, n)) {
         iv_buf_clear(&c->space);
     } else {
+        if (c->quoted_end) n = c->quoted_end - 1, closed = c->quotes_wrong = true;
         add_content(c, CALL, strlen(CALL));
         add_content(c, c->pending.data, n);
         if (closed) add_content(c, CALLED, strlen(CALLED));
     }
     drop(&c->pending, n + (closed ? strlen(CALLED) : 0));
-    c->searched = 0;
+    c->searched = c->quoted_end = 0, c->in_string = c->escaped = false;
     c->state = IV_CHAT_CONTENT;
 }
 
@@ -108,16 +131,14 @@ static size_t held(const iv_buf *b, const char *tag) {
     return n;
 }
 
-/* Where the tag is, in what was not searched yet. */
-static char *find(const iv_buf *b, size_t searched, const char *tag) {
-    size_t n = strlen(tag), from = searched > n ? searched - n : 0;
-    return b->len > from ? memmem(b->data + from, b->len - from, tag, n) : NULL;
+static char *find(const iv_buf *b, const char *tag) {
+    return b->len ? memmem(b->data, b->len, tag, strlen(tag)) : NULL;
 }
 
 /* One turn in the present state; false: more text is needed. */
 static bool turn(iv_chat_text *c, bool last) {
     iv_buf *p = &c->pending;
-    const char *tag = c->state == IV_CHAT_REASONING ? THOUGHT : c->state == IV_CHAT_CALL ? CALLED : CALL;
+    const char *tag = c->state == IV_CHAT_REASONING ? THOUGHT : CALL;
     if (c->state == IV_CHAT_START) {
         size_t from = 0, n = strlen(THINK);
         while (from < p->len && is_space(p->data[from])) from++;
@@ -133,14 +154,15 @@ static bool turn(iv_chat_text *c, bool last) {
         iv_buf_clear(p);
         return false;
     }
-    char *at = find(p, c->searched, tag);
-    c->searched = at || c->state != IV_CHAT_CALL ? 0 : p->len;
+    size_t n = p->len;
     if (c->state == IV_CHAT_CALL) {
-        if (!at && !last) return false;
-        end_call(c, at ? (size_t)(at - p->data) : p->len, at != NULL);
+        bool closed = find_call_end(c, &n);
+        if (!closed && !last) return false;
+        end_call(c, n, closed);
         return p->len > 0;
     }
-    size_t n = at ? (size_t)(at - p->data) : p->len - (last ? 0 : held(p, tag));
+    char *at = find(p, tag);
+    n = at ? (size_t)(at - p->data) : p->len - (last ? 0 : held(p, tag));
     if (c->state == IV_CHAT_REASONING)
         add(c, &c->reasoning, p->data, n);
     else

@@ -19,9 +19,13 @@ typedef struct iv_chat_text {
     bool trim;            /* line ends between reasoning and content are no content; set after init */
     bool trimming;
     enum { IV_CHAT_START, IV_CHAT_REASONING, IV_CHAT_CONTENT, IV_CHAT_CALL } state;
-    iv_buf pending;  /* not decided yet */
-    size_t searched; /* so much of a call's text has no end tag */
-    iv_buf space;    /* white space that is content only if something follows */
+    iv_buf pending; /* not decided yet */
+    /* A call's text: so much of it has no end tag outside of its strings; where it stands; an end tag inside of them,
+     * plus one. */
+    size_t searched, quoted_end;
+    bool in_string, escaped;
+    bool quotes_wrong; /* in a call before: strings are not looked at any more */
+    iv_buf space;      /* white space that is content only if something follows */
     iv_buf reasoning, content;
     iv_chat_call calls[IV_CHAT_CALLS_MAX];
     size_t call_count;
