@@ -104,6 +104,11 @@ static iv_status parse(const char *name, const char *bytes, size_t n, size_t fla
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory to parse %zu bytes of JSON", name, n);
     }
     if (!root) return iv_fail(err, IV_FORMAT, "%s:%d:%d: not valid JSON: %s", name, je.line, je.column, je.text);
+    const char *nul = memchr(bytes, 0, n); /* jansson does not see one that follows a number */
+    if (nul) {
+        json_decref(root);
+        return iv_fail(err, IV_FORMAT, "%s: not valid JSON: a NUL at byte %zu", name, (size_t)(nul - bytes));
+    }
     *out = root;
     return IV_OK;
 }

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Parses n bytes as one JSON value: duplicate keys, trailing bytes, invalid UTF-8, NaN and nesting over
+/* Parses n bytes as one JSON value: duplicate keys, trailing and NUL bytes, invalid UTF-8, NaN and nesting over
  * jansson's limit are refused; NUL escapes are allowed in strings. An integer beyond 64 bits, as
  * tokenizer_config.json's model_max_length often is, comes as a real, the nearest one. `name` heads the error.
  * The caller owns *out (json_decref). */

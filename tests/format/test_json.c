@@ -58,6 +58,21 @@ static void errors_beside_wide_integers(void **state) {
     }
 }
 
+static void bytes_that_are_no_json(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {{"1\0", 2}, {"[1\0,2]", 6}, {"{\"a\":1.5\0}", 9}, {"\0", 1}, {"[12345678901234567890\0]", 23}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = NULL;
+        iv_error err = {0};
+        assert_int_equal(iv_json_parse("f", cases[i].text, cases[i].n, &v, &err), IV_FORMAT);
+        if (!strstr(err.message, "not valid JSON")) fail_msg("%s", err.message);
+        assert_null(v);
+    }
+}
+
 static void members(void **state) {
     (void)state;
     static const struct {
@@ -92,6 +107,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_integers),
         cmocka_unit_test(errors_beside_wide_integers),
+        cmocka_unit_test(bytes_that_are_no_json),
         cmocka_unit_test(members),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
