@@ -99,8 +99,8 @@ typedef struct iv_engine_options {
                                     * mpirun,   or 1 */
     const char *rank_transport;    /* cuda under mpirun: "nccl", "host" (through this machine's memory), or "auto": nccl
                                     * where every rank finds it; never changes a bit */
-    size_t rank_timeout_ms;        /* how long a rank waits for another inside a step, or NCCL for all ranks to
-                                    * connect, before the job ends */
+    size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends; NCCL
+                                    * waits ten times as long for all ranks to connect */
     size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
     double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
                                     * max_num_seqs sequences of max_model_len, but at most a quarter of the free memory

@@ -19,7 +19,7 @@ typedef struct iv_gpu_model_options {
     size_t positions_max;         /* longest sequence */
     size_t pages;
     bool graphs;       /* capture and replay; off: launch one by one. Never changes a bit */
-    size_t timeout_ms; /* how long a GPU waits for another inside a step, and NCCL for all while they connect */
+    size_t timeout_ms; /* how long a GPU waits for another inside a step; NCCL ten times as long while ranks connect */
     size_t processes;  /* 1: all ranks are here; else every rank is a process, and this one has one GPU */
 } iv_gpu_model_options;
 
@@ -34,7 +34,7 @@ void iv_gpu_model_close(iv_gpu_model *g); /* NULL is fine */
 /* Several processes: all of them call it once, before the first step. transport: "nccl", "host" (bytes go through the
  * host's memory and `comm`, which also lives as long as the model; no graphs), or "auto": nccl where every rank finds
  * it. Either moves bytes alone, and never changes a bit. Ends alike on all ranks; IV_IO: one is lost. Once all have
- * found their libraries, it takes a few times o->timeout_ms at most. */
+ * found their libraries, it takes thirty times o->timeout_ms at most. */
 iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *transport, iv_error *err);
 
 /* "nccl" or "host" for processes, "peer" for several GPUs of this process, "" for one. */

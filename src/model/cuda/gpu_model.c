@@ -224,7 +224,7 @@ static iv_status open_sums(iv_gpu_model *g, iv_error *err) {
     int ordinals[IV_RANKS_MAX];
     for (size_t i = 0; i < g->ranks; i++) ordinals[i] = iv_gpu_get_info(g->rank[i].gpu)->ordinal;
     IV_TRY(iv_nccl_make_id("numerics vanilla-blas on several GPUs", &id, err));
-    IV_TRY(iv_nccl_open(&id, g->ranks, 0, g->ranks, ordinals, g->o.timeout_ms, all, err));
+    IV_TRY(iv_nccl_open(&id, g->ranks, 0, g->ranks, ordinals, CONNECT_TIMEOUTS * g->o.timeout_ms, all, err));
     for (size_t i = 0; i < g->ranks; i++) g->rank[i].nccl = all[i];
     return IV_OK;
 }

@@ -23,6 +23,9 @@ enum {
                 * may be lost */
 };
 
+/* Of o.timeout_ms, for NCCL to connect all ranks: that is done once, and loads its kernels and looks at the machine. */
+enum { CONNECT_TIMEOUTS = 10 };
+
 /* Device copies of a layer's vectors; NULL where the family has none. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;

@@ -119,7 +119,8 @@ static iv_status open_way(gpu_rank *r, const iv_nccl_id *id, bool nccl, iv_error
         r->g->o.graphs = false; /* the host takes part in every layer */
         return open_staging(r, err);
     }
-    return iv_nccl_open(id, r->m->split.ranks, r->m->rank, 1, &ordinal, r->g->o.timeout_ms, &r->nccl, err);
+    return iv_nccl_open(id, r->m->split.ranks, r->m->rank, 1, &ordinal, CONNECT_TIMEOUTS * r->g->o.timeout_ms, &r->nccl,
+                        err);
 }
 
 iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *transport, iv_error *err) {
@@ -144,7 +145,8 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
     say(first, status, &mine);
     IV_TRY(exchange(comm, first, &bad, &whose, &id, err));
     if (bad && needed) return bad_word(bad, whose, (iv_status)bad->status, err);
-    iv_comm_mpi_timeout(comm, 2 * g->o.timeout_ms); /* another's word comes when its own clock has run out, or before */
+    iv_comm_mpi_timeout(comm,
+                        2 * CONNECT_TIMEOUTS * g->o.timeout_ms); /* all words come before, if clocks run out too */
     status = open_way(r, &id, !bad, &mine);
     say(second, status, &mine);
     IV_TRY(exchange(comm, second, &bad, &whose, &unused, err));
