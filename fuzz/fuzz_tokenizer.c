@@ -32,6 +32,14 @@ static void check_decode(const iv_tokenizer *t, const iv_ids *ids, bool skip) {
     }
     if (ok) expect(parts.len == whole.len && (whole.len == 0 || memcmp(parts.data, whole.data, whole.len) == 0));
     iv_token_stream_close(s);
+    iv_buf_clear(&parts);
+    expect(iv_token_stream_open(t, skip, &s, &err) == IV_OK);
+    if (ok && iv_token_stream_follow(s, ids->data, ids->count / 2, skip, &err) == IV_OK) {
+        for (size_t i = ids->count / 2; i < ids->count; i++)
+            expect(iv_token_stream_push(s, ids->data[i], &parts, &err) == IV_OK);
+        expect(iv_utf8_valid((const uint8_t *)parts.data, parts.len, NULL));
+    }
+    iv_token_stream_close(s);
     iv_buf_free(&whole);
     iv_buf_free(&parts);
 }

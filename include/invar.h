@@ -283,7 +283,8 @@ typedef struct iv_event {
     uint64_t request;
     iv_event_kind kind;
     uint64_t seed;
-    const char *text; /* new text; whole UTF-8 characters. DONE: what was held back, if cancelled or an error */
+    const char *text; /* new text, which goes on where the prompt ended; whole UTF-8 characters. DONE: what was held
+                         back, if cancelled or an error */
     size_t text_bytes;
     /* TOKEN, PROMPT */
     int32_t token;

@@ -143,6 +143,8 @@ static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence 
     bool ok = iv_ids_reserve(&s->tokens, s->tokens_max - s->prompt_tokens);
     if (e->textual->tokenizer) {
         IV_TRY(iv_token_stream_open(e->textual->tokenizer, !r->keep_special, &s->stream, err));
+        IV_TRY(iv_token_stream_follow(s->stream, s->tokens.data, s->prompt_tokens, r->constraint != IV_CONSTRAINT_NONE,
+                                      err));
         IV_TRY(iv_token_stream_reserve(s->stream, e->longest_token_bytes, err));
         ok = ok && iv_size_mul(3 * (e->rows_max + 1), e->longest_token_bytes, &text) && /* a lost byte shows as three */
              iv_buf_reserve(&s->text, text + 2 * IV_STOP_BYTES_MAX);

@@ -294,6 +294,18 @@ iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_erro
     return whole_token(run, 0, token.data, token.len);
 }
 
+iv_status iv_decode_settle(iv_decode_run *run, iv_buf *out, iv_error *err) {
+    run->out = out, run->err = err;
+    for (size_t step = 0; step < run->decoder->count; step++) {
+        iv_decode_state *st = &run->states[step];
+        iv_decoder_kind kind = run->decoder->steps[step].kind;
+        if (kind == IV_DECODE_BYTE_FALLBACK) IV_TRY(flush_bytes(run, step));
+        if (kind == IV_DECODE_BYTE_LEVEL && st->bytes.len) IV_TRY(settle_bytes(run, step, true));
+        iv_buf_clear(&st->held);
+    }
+    return IV_OK;
+}
+
 iv_status iv_decode_flush(iv_decode_run *run, iv_buf *out, iv_error *err) {
     run->out = out, run->err = err;
     for (size_t step = 0; step < run->decoder->count; step++) IV_TRY(flush_step(run, step));

@@ -285,6 +285,19 @@ iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_toke
     return status;
 }
 
+iv_status iv_token_stream_follow(iv_token_stream *s, const int32_t *ids, size_t n, bool text, iv_error *err) {
+    iv_buf before = {0};
+    iv_status status = IV_OK;
+    /* Once there is text, its beginning is over: the other ids, however many, say nothing more. */
+    for (size_t i = 0; i < n && before.len == 0 && status == IV_OK; i++)
+        status = decode_id(s->tokenizer, s->skip_special, &s->run, ids[i], &before, err);
+    for (size_t i = 0; text && i < s->tokenizer->spec.id_count && before.len == 0 && status == IV_OK; i++)
+        status = decode_id(s->tokenizer, true, &s->run, (int32_t)i, &before, err); /* any that is text will do */
+    if (status == IV_OK) status = iv_decode_settle(&s->run, &before, err);
+    iv_buf_free(&before);
+    return status;
+}
+
 iv_status iv_token_stream_reserve(iv_token_stream *s, size_t bytes, iv_error *err) {
     return iv_decode_reserve(&s->run, bytes) ? IV_OK : no_memory(err);
 }

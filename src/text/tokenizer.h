@@ -70,6 +70,13 @@ void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]);
 typedef struct iv_token_stream iv_token_stream;
 
 iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_token_stream **out, iv_error *err);
+/* Before the first push: the stream's text continues that of n ids (a prompt), so that nothing is stripped from its
+ * beginning which only the beginning of a text loses. Pushed text is then what HF's decode gives for all ids, less what
+ * it gives for the first n, as in vLLM's detokenizer: with Strip or Metaspace an answer keeps its first space, also
+ * behind special tokens ("[/INST]") of a prompt that has other text. A prompt without text, such as a skipped "<s>"
+ * alone, changes nothing. Characters do not reach over: bytes of one that the n ids leave open are not waited for.
+ * `text`: as behind text in any case, which is how a grammar sees the answer. */
+iv_status iv_token_stream_follow(iv_token_stream *s, const int32_t *ids, size_t n, bool text, iv_error *err);
 /* Room, so that tokens of up to so many bytes seldom need memory later. */
 iv_status iv_token_stream_reserve(iv_token_stream *s, size_t bytes, iv_error *err);
 iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err);

@@ -1,6 +1,6 @@
 /* What a request's events say: text piece by piece, ends and their reasons, log-probabilities, penalties,
  * digests. */
-#include "client.h"
+#include "made_model.h"
 #include "base/digest.h"
 #include "numerics/rows.h"
 
@@ -344,6 +344,53 @@ static void drawn_seeds_are_reported(void **state) {
     answers_free(a, 1), answers_free(b, 1), answers_free(again, 1);
 }
 
+/* tiny-math whose decoder, as those of Llama 2 and Mistral, drops the space that a text begins with. */
+static void make_stripping(made_model *m) {
+    static const char from[] = "\"decoder\": {",
+                      name[] = "\"decoder\": {\"type\": \"Sequence\", \"decoders\": "
+                               "[{\"type\": \"Replace\", \"pattern\": {\"String\": \"\xc4\xa0\"}, "
+                               "\"content\": \" \"}, {\"type\": \"Fuse\"}, {\"type\": \"Strip\", "
+                               "\"content\": \" \", \"start\": 1, \"stop\": 0}]}, \"unused\": {";
+    iv_buf json = {0}, changed = {0};
+    iv_error err;
+    made_open(m, "models/tiny-math");
+    ASSERT_OK(iv_file_read(source_path("models/tiny-math/tokenizer.json"), 1 << 20, &json, &err), &err);
+    char *at = strstr(json.data, from);
+    assert_non_null(at);
+    assert_true(iv_buf_append(&changed, json.data, (size_t)(at - json.data)) && iv_buf_puts(&changed, name) &&
+                iv_buf_puts(&changed, at + strlen(from)));
+    scratch_write(&m->s, "tokenizer.json", changed.data, changed.len);
+    iv_buf_free(&json), iv_buf_free(&changed);
+}
+
+/* An answer is the middle of a text: whole, in pieces, to stop strings and to constraints. */
+static void answers_keep_their_first_space(void **state) {
+    (void)state;
+    made_model m;
+    make_stripping(&m);
+    iv_engine_options o = made_options(made_write(&m));
+    iv_engine *e = open_with(&o);
+    iv_request r = ask(e, "What is 17 * 6?", 8);
+    r.constraint = IV_CONSTRAINT_REGEX, r.constraint_text = " (forty|sixty)";
+    answer *a = answer_to(e, &r);
+    assert_true(strcmp(text_of(a), " forty") == 0 || strcmp(text_of(a), " sixty") == 0);
+    const char *const stop[] = {" "};
+    r.stop = stop, r.stop_count = 1;
+    answer *stopped = answer_to(e, &r);
+    assert_true(stopped->has_stop && strcmp(text_of(stopped), "") == 0);
+    iv_request ids = r;
+    ids.text = NULL, ids.stop_count = 0, ids.ids = a->ids, ids.id_count = a->count > 1 ? a->count - 1 : 1;
+    answer *behind_ids = answer_to(e, &ids);
+    assert_int_equal(text_of(behind_ids)[0], ' ');
+    static const int32_t end[] = {EOS}; /* no text: the constraint holds all the same */
+    ids.ids = end, ids.id_count = 1;
+    answer *behind_nothing = answer_to(e, &ids);
+    assert_int_equal(text_of(behind_nothing)[0], ' ');
+    iv_engine_close(e);
+    answers_free(a, 1), answers_free(stopped, 1), answers_free(behind_ids, 1), answers_free(behind_nothing, 1);
+    made_close(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_make_the_whole_text),
                                        cmocka_unit_test(the_end_token_is_not_text),
@@ -355,6 +402,7 @@ int main(void) {
                                        cmocka_unit_test(digests_are_over_ids_and_logprobs),
                                        cmocka_unit_test(penalties_do_what_they_say),
                                        cmocka_unit_test(bias_forces_and_forbids),
-                                       cmocka_unit_test(drawn_seeds_are_reported)};
+                                       cmocka_unit_test(drawn_seeds_are_reported),
+                                       cmocka_unit_test(answers_keep_their_first_space)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -478,6 +478,62 @@ static void test_threads(void **state) {
     iv_tokenizer_close(t);
 }
 
+/* ---- what follows a prompt ---- */
+
+#define SPECIAL "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true"
+
+/* The text of one token behind a prompt, a digit for each id. */
+static void expect_behind(const iv_tokenizer *t, const char *prompt, int32_t id, bool skip, const char *want) {
+    iv_token_stream *s;
+    iv_ids ids = {0};
+    iv_buf out = {0};
+    for (const char *p = prompt; *p; p++) assert_true(iv_ids_push(&ids, *p - '0'));
+    ASSERT_OK(iv_token_stream_open(t, skip, &s, &err), &err);
+    ASSERT_OK(iv_token_stream_follow(s, ids.data, ids.count, false, &err), &err);
+    ASSERT_OK(iv_token_stream_push(s, id, &out, &err), &err);
+    ASSERT_OK(iv_token_stream_flush(s, &out, &err), &err);
+    if (strcmp(out.data ? out.data : "", want) != 0)
+        fail_msg("behind \"%s\": wanted \"%s\", found \"%s\"", prompt, want, out.data);
+    iv_token_stream_close(s);
+    iv_ids_free(&ids);
+    iv_buf_free(&out);
+}
+
+/* The wanted texts are those of the reference: decode(prompt and answer) less decode(prompt). */
+static void test_stream_follows_a_prompt(void **state) {
+    (void)state;
+    static const char decoders[4][260] = {
+        "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},"
+        "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
+        "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}",
+        "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"always\"}",
+        "{\"type\":\"ByteLevel\"}", "null"};
+    static const char *const want[4][6] = {
+        {"x", "x", " x", " x", " x", " x"},
+        {"x", "x", " x", " x", " x", " x"},
+        {"\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x"},
+        {"\xe2\x96\x81x", "\xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x"}};
+    for (size_t i = 0; i < 4; i++) {
+        iv_buf json = {0};
+        assert_true(
+            iv_buf_printf(&json,
+                          "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\"," SPECIAL "},"
+                          "{\"id\":1,\"content\":\"[/INST]\"," SPECIAL "}],\"decoder\":%s,"
+                          "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"[/INST]\":1,\"\xe2\x96\x81x\":2,\"y\":3,"
+                          "\"<0xE2>\":4},\"merges\":[]}}",
+                          decoders[i]));
+        iv_tokenizer *t = parse(json.data);
+        iv_buf_free(&json);
+        expect_behind(t, "", 2, true, want[i][0]);
+        expect_behind(t, "0", 2, true, want[i][1]);  /* nothing of it is text ... */
+        expect_behind(t, "0", 2, false, want[i][2]); /* ... unless special tokens are */
+        expect_behind(t, "032", 2, true, want[i][3]);
+        expect_behind(t, "0231", 2, true, want[i][4]); /* behind a template's last special token */
+        expect_behind(t, "04", 2, true, want[i][5]);   /* a byte that nothing completes is text, too */
+        iv_tokenizer_close(t);
+    }
+}
+
 /* ---- damaged files ---- */
 
 /* An error with a message, or a tokenizer that works: its ids are in range and decode. */
@@ -559,6 +615,7 @@ int main(void) {
         cmocka_unit_test(test_encode_refuses),
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_stream_holds_back_halves),
+        cmocka_unit_test(test_stream_follows_a_prompt),
         cmocka_unit_test(test_parse_refuses),
         cmocka_unit_test(test_parse_nesting),
         cmocka_unit_test(test_long_texts),
