@@ -101,7 +101,8 @@ static iv_status check_names(json_t *root, iv_error *err) {
     json_object_foreach(root, key, value) {
         size_t i = 0;
         while (i < 4 && strcmp(key, names[i]) != 0) i++;
-        if (i == 4) return iv_fail(err, IV_INVALID, "%.60s: not a field of a batch's line", key);
+        if (i == 4 && !json_is_null(value))
+            return iv_fail(err, IV_INVALID, "%.60s: not a field of a batch's line", key);
     }
     return IV_OK;
 }

@@ -54,9 +54,10 @@ static void nothing_changes_what_is_absent(void **state) {
     iv_api_params p;
     iv_error err;
     json_t *json;
-    ASSERT_OK(
-        read_text(IV_API_CHAT, "{\"temperature\":null,\"stop\":null,\"n\":null,\"logprobs\":null}", &p, &json, &err),
-        &err);
+    ASSERT_OK(read_text(IV_API_CHAT,
+                        "{\"temperature\":null,\"stop\":null,\"n\":null,\"logprobs\":null,\"verbosity\":null}", &p,
+                        &json, &err),
+              &err);
     assert_true(p.request.temperature == 1 && p.n == 1 && p.max_tokens == -1 && !p.want_logprobs);
     assert_true(p.request.logprobs == -1 && !p.request.has_seed && p.separate_reasoning && p.add_generation_prompt);
     json_decref(json);

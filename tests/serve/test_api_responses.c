@@ -214,7 +214,8 @@ static void refusals(void **state) {
     } cases[] = {
         {"{\"input\":[{\"type\":\"web_search_call\"}]}", "input[0].type", 400},
         {"{\"input\":[7]}", "input[0].type", 400},
-        {"{\"input\":[{\"type\":null,\"role\":\"user\",\"content\":\"a\"}]}", "input[0].type", 400},
+        {"{\"input\":[{\"type\":null,\"role\":\"user\"}]}", "input[0].content", 400},
+        {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":\"b\"}]}", "input[0].phase", 400},
         {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\"}]}", "input[0].arguments", 400},
         {"{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"\"}]}", "input[0].call_id", 400},
         {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\"}]}", "input[0].output", 400},

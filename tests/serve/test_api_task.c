@@ -315,6 +315,32 @@ static void bodies_that_are_none(void **state) {
     assert_int_equal(bridge.count, 0);
 }
 
+/* Whole objects of clients, with every field that they know: null is as good as absent, whatever its name. */
+static void null_is_absent(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body;
+    } cases[] = {
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"annotations\":null}]}"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"reasoning_effort\":null,"
+                                 "\"response_format\":{\"type\":\"text\",\"x\":null}}"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"kv_transfer_params\":null,\"stream_options\":null}"},
+        {"/v1/responses", "{\"input\":[{\"type\":null,\"role\":\"user\",\"content\":\"a\",\"phase\":null}],"
+                          "\"reasoning\":null,\"text\":{\"verbosity\":null}}"},
+        {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"stream_interval\":null},\"extra_key\":null}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        if (bridge.count != i + 1) fail_msg("%s: %s", cases[i].body, x.out.data ? x.out.data : "nothing");
+        fake_done(&server, i, IV_FINISH_STOP);
+        json_decref(answer(&x, 200));
+    }
+    iv_exchange x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
+    run(&x);
+    expect_error_answer(&x, 400, "invalid_request_error", "messages[0].phase");
+}
+
 static void too_many_answers(void **state) {
     (void)state;
     iv_buf b = {0};
@@ -342,6 +368,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(abort_of_a_leaving_reader, begin, end),
         cmocka_unit_test_setup_teardown(orders, begin, end),
         cmocka_unit_test_setup_teardown(bodies_that_are_none, begin, end),
+        cmocka_unit_test_setup_teardown(null_is_absent, begin, end),
         cmocka_unit_test_setup_teardown(too_many_answers, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, close_words);

@@ -58,6 +58,7 @@ static iv_status only(const reader *w, const char *field, json_t *object, const 
     json_t *value;
     json_object_foreach(object, key, value) {
         const char *const *name = names;
+        if (json_is_null(value)) continue; /* as if absent */
         while (*name && strcmp(*name, key) != 0) name++;
         if (!*name)
             return iv_fail(w->err, IV_INVALID, "%s%s.%.60s: this field is not known here", w->prefix, field, key);
@@ -69,7 +70,7 @@ static iv_status only(const reader *w, const char *field, json_t *object, const 
 static iv_status read_named_schema(reader *w, const char *field, json_t *inner) {
     const json_t *schema = json_object_get(inner, "schema"), *name = json_object_get(inner, "name");
     const json_t *strict = json_object_get(inner, "strict");
-    if (name && !json_is_string(name)) return wanted(w, field, "\"name\" to be a string");
+    if (name && !json_is_string(name) && !json_is_null(name)) return wanted(w, field, "\"name\" to be a string");
     if (strict && !json_is_boolean(strict) && !json_is_null(strict))
         return wanted(w, field, "\"strict\" to be true or false");
     if (!json_is_object(schema) && !json_is_boolean(schema)) return wanted(w, field, "\"schema\", a JSON schema");

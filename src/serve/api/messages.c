@@ -104,11 +104,11 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
     if (!json_is_object(message))
         return iv_fail(err, IV_INVALID, "messages[%zu]: wanted an object, found %s", at, iv_json_type_name(message));
     json_object_foreach(message, key, value) {
+        if (json_is_null(value)) continue; /* as if absent: clients send whole objects back */
         if (!one_of(key, fields, sizeof fields / sizeof *fields))
             return iv_fail(err, IV_INVALID, "messages[%zu].%.60s: this field is not known here", at, key);
         bool unseen = strcmp(key, "refusal") == 0 || strcmp(key, "audio") == 0 || strcmp(key, "function_call") == 0;
-        if (unseen && !json_is_null(value))
-            return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].%s: wanted null", at, key);
+        if (unseen) return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].%s: wanted null", at, key);
     }
     const char *role = json_string_value(json_object_get(message, "role"));
     if (role && strcmp(role, "developer") == 0) role = "system";

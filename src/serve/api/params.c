@@ -360,10 +360,11 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
                        iv_json_type_name(object));
     json_object_foreach(object, key, value) {
         size_t i = 0;
+        if (json_is_null(value)) continue; /* as if absent, whatever its name: clients send fields they leave alone */
         while (i < FIELDS && !(fields[i].bodies & body && strcmp(fields[i].name, key) == 0)) i++;
         snprintf(name, sizeof name, "%s%.100s", prefix, key);
         if (i == FIELDS) return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
-        if (!json_is_null(value)) IV_TRY(read_field(p, &fields[i], name, value, err)); /* null: as if absent */
+        IV_TRY(read_field(p, &fields[i], name, value, err));
     }
     return IV_OK;
 }

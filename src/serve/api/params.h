@@ -1,4 +1,5 @@
-/* params.h: the fields of a request's body, read by one table (params.c): every field is known or refused by name.
+/* params.h: the fields of a request's body, read by one table (params.c): every field is known, null or refused by
+ * name.
  *
  * Invariant: what iv_api_params_read accepted is of the right type and in range; strings and arrays are copies in
  * the arena, so that the body may go; json_t members borrow from the body. */

@@ -21,7 +21,7 @@ static iv_status check_keys(const char *what, size_t at, json_t *object, const c
     char bars[64];
     json_object_foreach(object, key, value) {
         snprintf(bars, sizeof bars, "|%.60s|", key);
-        if (!strstr(known, bars))
+        if (!json_is_null(value) && !strstr(known, bars)) /* null: as if absent */
             return iv_fail(err, IV_INVALID, "%s[%zu].%.60s: this field is not known here", what, at, key);
     }
     return IV_OK;
@@ -122,7 +122,7 @@ static iv_status read_item(size_t at, json_t *item, json_t *list, iv_error *err)
                  {"function_call_output", read_call_output},
                  {"reasoning", read_reasoning}};
     json_t *named = json_object_get(item, "type");
-    const char *type = named ? json_string_value(named) : "message";
+    const char *type = named && !json_is_null(named) ? json_string_value(named) : "message";
     for (size_t i = 0; json_is_object(item) && type && i < sizeof types / sizeof *types; i++)
         if (strcmp(type, types[i].type) == 0) return types[i].read(at, item, list, err);
     return iv_fail(err, IV_UNSUPPORTED,
