@@ -156,6 +156,7 @@ static inline void fake_token(iv_server *s, size_t at, int32_t token, const char
     iv_logprob top[2] = {{.id = token, .logprob = -0.25f}, {.id = token + 1, .logprob = -2.5f}};
     iv_event e = {.kind = IV_EVENT_TOKEN,
                   .token = token,
+                  .position = 3,
                   .logprob = -0.25f,
                   .sampling_logprob = -0.125f,
                   .top = top,

@@ -132,6 +132,32 @@ static void late_error_is_an_event(void **state) {
     fake_close(&x);
 }
 
+static void expect_prompt_tokens(iv_exchange *x, const char *want) {
+    if (!strstr(x->out.data, want)) fail_msg("wanted %s, found %s", want, x->out.data);
+    iv_buf_clear(&x->out);
+}
+
+static void usage_of_streams_knows_the_prompt(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
+                                           "{\"include_usage\":true,\"continuous_usage_stats\":true}}");
+    run(&x);
+    static const size_t order[] = {1, 0, 3, 2};
+    for (size_t i = 0; i < 4; i++) {
+        fake_token(&server, order[i], 1, "x");
+        expect_prompt_tokens(&x, i < 2 ? "\"prompt_tokens\":3," : "\"prompt_tokens\":6,");
+    }
+    for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
+    expect_prompt_tokens(&x, "\"prompt_tokens\":6,");
+    fake_close(&x);
+    x = ask("/generate", "{\"text\":\"a\",\"stream\":true}");
+    run(&x);
+    fake_token(&server, 4, 1, "x");
+    expect_prompt_tokens(&x, "\"prompt_tokens\":3,");
+    fake_done(&server, 4, IV_FINISH_STOP);
+    fake_close(&x);
+}
+
 static void streams_begin_with_the_first_token(void **state) {
     (void)state;
     iv_exchange x =
@@ -361,6 +387,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(full_queue_is_429, begin, end),
         cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),
         cmocka_unit_test_setup_teardown(late_error_is_an_event, begin, end),
+        cmocka_unit_test_setup_teardown(usage_of_streams_knows_the_prompt, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),
         cmocka_unit_test_setup_teardown(readers_leave, begin, end),

@@ -17,10 +17,11 @@ const char *iv_answer_finish(iv_finish finish) {
 }
 
 void iv_out_usage(const iv_task *t, iv_json_out *o) {
-    uint64_t prompt = 0, generated = 0, cached = 0;
+    uint64_t prompt = 0, generated = 0, cached = 0, n = (uint64_t)t->params.n, known = 0;
     for (size_t i = 0; i < t->child_count; i++) {
         const iv_child *c = &t->children[i];
-        if (i % (size_t)t->params.n == 0) prompt += c->prompt_tokens, cached += c->cached_tokens;
+        if (i % n == 0) known = 0, cached += c->cached_tokens;
+        if (c->prompt_tokens > known) prompt += c->prompt_tokens - known, known = c->prompt_tokens; /* any choice's */
         generated += c->tokens.count;
     }
     iv_out_key(o, "usage"), iv_out_open(o, '{');

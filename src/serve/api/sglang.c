@@ -230,8 +230,7 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
         out_finish(c, o);
     else
         iv_out_kv_null(o, "finish_reason");
-    iv_out_kv_uint(o, "prompt_tokens",
-                   done || !t->prompts[c->prompt].as_ids ? c->prompt_tokens : t->prompts[c->prompt].ids.count);
+    iv_out_kv_uint(o, "prompt_tokens", c->prompt_tokens);
     iv_out_kv_uint(o, "completion_tokens", c->tokens.count);
     iv_out_kv_uint(o, "cached_tokens", c->cached_tokens);
     iv_out_kv_text(o, "weight_version", version);

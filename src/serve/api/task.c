@@ -130,7 +130,7 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     r.seed = (r.seed + index % (size_t)t->params.n) & INT64_MAX; /* no JSON integer is larger: it may be asked again */
     c->seed = r.seed;
     if (p->as_ids)
-        r.ids = p->ids.data, r.id_count = p->ids.count;
+        r.ids = p->ids.data, r.id_count = c->prompt_tokens = p->ids.count;
     else
         r.text = p->text.data, r.text_bytes = p->text.bytes;
     IV_TRY(iv_bridge_submit(t->server->bridge, &r, c, &c->id, err));
@@ -265,6 +265,7 @@ static bool take_token(iv_child *c, const iv_event *e) {
     double now = iv_api_now();
     iv_server *s = c->task->server;
     if (e->kind == IV_EVENT_PROMPT) return add_token(&c->scored, e, 0);
+    if (c->tokens.count == 0) c->prompt_tokens = e->position; /* streams tell it before the end */
     if (c->last > 0 && s->metrics) iv_metrics_note_gap(s->metrics, now - c->last);
     if (c->first == 0) c->first = now;
     c->last = now;
