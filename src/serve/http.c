@@ -167,14 +167,18 @@ void iv_http_stop(iv_http *h) {
 static void on_drain_end(evutil_socket_t fd, short what, void *arg) {
     (void)fd, (void)what;
     iv_http *h = arg;
-    h->drain_passed = true;
-    end_drain_if_done(h);
+    const struct timeval last = {.tv_sec = IV_HTTP_LATE_MS / 1000, .tv_usec = IV_HTTP_LATE_MS % 1000 * 1000};
+    void (*late)(void *user) = h->drain_late;
+    h->drain_late = NULL;
+    h->drain_passed = !late || event_add(h->drain_end, &last);
+    if (late) late(h->drain_user);
+    iv_http_wake_work(h); /* sends what that wrote, and ends */
 }
 
-void iv_http_drain(iv_http *h, uint32_t deadline_ms) {
+void iv_http_drain(iv_http *h, uint32_t deadline_ms, void (*late)(void *user), void *user) {
     if (h->draining) return;
     h->draining = true;
-    iv_http_stop_listening(h);
+    h->drain_late = late, h->drain_user = user;
     struct timeval t = {.tv_sec = deadline_ms / 1000, .tv_usec = deadline_ms % 1000 * 1000};
     h->drain_end = event_new(h->base, -1, 0, on_drain_end, h);
     if (!h->drain_end || event_add(h->drain_end, &t)) h->drain_passed = true;

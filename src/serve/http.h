@@ -13,16 +13,17 @@ typedef struct iv_http iv_http;
 typedef struct iv_exchange iv_exchange; /* one request and its response */
 
 typedef enum iv_http_access {
-    IV_HTTP_OPEN,  /* anybody: health */
-    IV_HTTP_KEY,   /* the API key, if there is one */
-    IV_HTTP_ADMIN, /* the admin key; without one the route is off (403) */
-    IV_HTTP_CACHE, /* like ADMIN; with options.open_cache like KEY */
+    IV_HTTP_OPEN,           /* anybody: health */
+    IV_HTTP_KEY,            /* the API key, if there is one */
+    IV_HTTP_ADMIN,          /* the admin key; without one the route is off (403) */
+    IV_HTTP_CACHE,          /* like ADMIN; with options.open_cache like KEY */
+    IV_HTTP_ALWAYS = 1 << 4 /* beside one of these: also while the server drains, which does not wait for it */
 } iv_http_access;
 
 typedef struct iv_http_route {
     const char *method; /* "GET", "POST"; "*" for both */
     const char *path;   /* exact; a trailing slash in the request is ignored. A last "*" stands for any rest */
-    iv_http_access access;
+    unsigned access;    /* an iv_http_access, perhaps with IV_HTTP_ALWAYS */
     void (*handle)(void *user, iv_exchange *x); /* on the loop's thread; must not block */
 } iv_http_route;
 
@@ -53,9 +54,10 @@ enum { IV_HTTP_LISTENERS_MAX = 16, IV_HTTP_ADDRESS_BYTES = 80 };
 bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]);
 /* Runs the loop until iv_http_stop. */
 iv_status iv_http_run(iv_http *h, iv_error *err);
-/* From the loop's thread: takes no more connections, answers new requests with 503, ends when the open exchanges have
- * ended or deadline_ms passed. */
-void iv_http_drain(iv_http *h, uint32_t deadline_ms);
+/* From the loop's thread: answers new requests with 503, ends when the exchanges that were open have ended or
+ * deadline_ms passed. Then it calls `late` (may be NULL), which ends them, and allows a second for what that wrote to
+ * be sent. */
+void iv_http_drain(iv_http *h, uint32_t deadline_ms, void (*late)(void *user), void *user);
 void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the loop now */
 /* Open exchanges are told that they are gone. NULL is fine. */
 void iv_http_close(iv_http *h);

@@ -86,6 +86,7 @@ void iv_connection_lose(iv_connection *c, bool reset) {
 }
 
 bool iv_connection_busy(const iv_connection *c) {
+    if (c->late) return false;
     return c->state == IV_CONNECTION_BODY || c->state == IV_CONNECTION_HANDLE || c->state == IV_CONNECTION_FLUSH ||
            c->state == IV_CONNECTION_LINGER || iv_connection_waiting(c) > 0;
 }

@@ -21,6 +21,7 @@ enum {
     IV_HTTP_KEEP_BYTES = 16 << 10,   /* larger buffers are freed when they are empty */
     IV_HTTP_REFUSALS_MAX = 64,       /* connections beyond the limit that are told so */
     IV_HTTP_LINGER_MS = 1000,        /* a refused client may still be sending: so long we listen, and drop it */
+    IV_HTTP_LATE_MS = 1000,          /* after a drain's deadline, for the last words to those who waited */
     IV_HTTP_PAUSED_LOOK_MS = 200,    /* while reading pauses: how often we look whether the client left */
     IV_HTTP_ACCEPT_RETRY_MS = 100,   /* after running out of files */
     IV_HTTP_ID_BYTES_MAX = 128
@@ -50,6 +51,7 @@ struct iv_connection {
     bool paused;       /* not reading: enough waits */
     bool ended;        /* the client sends no more */
     bool closing;      /* after what is being sent */
+    bool late;         /* what it asks came while the server drains */
     bool unread;       /* closing, with bytes of the request perhaps still on their way */
     uint64_t since;    /* when its state began, milliseconds */
     uint64_t progress; /* when bytes were last sent, or first had to wait */
@@ -114,6 +116,8 @@ struct iv_http {
     iv_exchange *exchanges, *gone;
     size_t connection_count, input_bytes;
     bool draining, drain_passed;
+    void (*drain_late)(void *user); /* NULL: none, or called */
+    void *drain_user;
     char *scratch; /* IV_HTTP_READ_BYTES */
     uint64_t id_state;
     int64_t date_at;

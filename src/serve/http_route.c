@@ -65,7 +65,7 @@ static bool same_key(const uint8_t key[32], const char *given) {
 }
 
 /* 0, or the status to refuse with and *why. */
-static int check_key(const iv_http *h, const iv_exchange *x, iv_http_access access, const char **why) {
+static int check_key(const iv_http *h, const iv_exchange *x, unsigned access, const char **why) {
     if (access == IV_HTTP_CACHE) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
     if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && !h->has_api_key)) return 0;
     if (access == IV_HTTP_ADMIN && !h->has_admin_key) {
@@ -136,12 +136,13 @@ bool iv_http_admit(iv_exchange *x) {
     const char *why = "";
     char methods[64], message[200];
     cut_slash(x);
-    if (h->draining) {
+    bool known;
+    const iv_http_route *route = find_route(h, x->head.path, x->head.method, &known);
+    x->connection->late = h->draining;
+    if (h->draining && !(route && route->access & IV_HTTP_ALWAYS)) {
         iv_exchange_refuse(x, 503, unread, "the server is shutting down");
         return false;
     }
-    bool known;
-    const iv_http_route *route = find_route(h, x->head.path, x->head.method, &known);
     allowed_methods(h, x->head.path, methods, sizeof methods);
     if (!route && strcmp(x->head.method, "OPTIONS") == 0 && (known || strcmp(x->head.path, "*") == 0)) {
         if (unread) x->connection->closing = x->connection->unread = true;
@@ -157,7 +158,7 @@ bool iv_http_admit(iv_exchange *x) {
         iv_exchange_refuse(x, known ? 405 : 404, unread, message);
         return false;
     }
-    int status = check_key(h, x, route->access, &why);
+    int status = check_key(h, x, route->access & ~(unsigned)IV_HTTP_ALWAYS, &why);
     if (status) {
         if (status == 401) iv_exchange_add_header(x, "WWW-Authenticate", "Bearer");
         iv_exchange_refuse(x, status, unread, why);

@@ -2,6 +2,7 @@
  * answered, or when the engine is lost. All of it on one thread but the engine. */
 #include "serve/server.h"
 #include "serve/api/admin.h"
+#include "serve/api/task.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/page/page.h"
@@ -51,17 +52,27 @@ static void on_reports(void *user) {
 
 static void on_work(void *user) { iv_work_take(((loop *)user)->server.work); }
 
+/* Those who still wait are told so, rather than cut off. */
+static void on_late(void *user) {
+    loop *l = user;
+    iv_error err;
+    iv_fail(&err, IV_NO_MEMORY, "the server is shutting down, and had no time left for this request"); /* 503 */
+    size_t told = iv_task_fail_all(&l->server, &err);
+    if (told) iv_log(l->server.o, "warning", "late", "%zu requests were not finished, and are told so", told);
+}
+
 static void on_signal(void *user) {
     loop *l = user;
     const iv_server_options *o = l->server.o;
     if (l->server.draining) {
         iv_log(o, "warning", "stop", "a second signal: ending now");
+        on_late(l);
         iv_http_stop(l->server.http);
         return;
     }
     l->server.draining = true;
     iv_log(o, "info", "drain", "draining: what was accepted may take %.3g s more", o->drain_ms / 1000.0);
-    iv_http_drain(l->server.http, o->drain_ms);
+    iv_http_drain(l->server.http, o->drain_ms, on_late, l);
 }
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
@@ -96,7 +107,7 @@ static void on_tick(void *user) {
     if (!stats.failed || l->lost) return;
     l->lost = l->server.draining = true;
     iv_log(o, "error", "lost", "the engine is lost: %s", stats.why);
-    iv_http_drain(l->server.http, LOST_DRAIN_MS);
+    iv_http_drain(l->server.http, LOST_DRAIN_MS, on_late, l);
 }
 
 static void on_exchange(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {

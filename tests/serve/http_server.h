@@ -34,7 +34,7 @@ struct served {
     size_t ticking_count;
 };
 
-enum { NOTHING, ANSWER_HELD, DRAIN, STREAM_HELD, END_HELD };
+enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_TOLD, STREAM_HELD, END_HELD };
 
 static inline void on_gone(void *user) {
     const holding *h = user;
@@ -126,13 +126,13 @@ static inline void handle_large(void *user, iv_exchange *x) {
 }
 
 static const iv_http_route routes[] = {
-    {"GET", "/", IV_HTTP_OPEN, handle_echo},         {"*", "/echo", IV_HTTP_OPEN, handle_echo},
-    {"GET", "/models/*", IV_HTTP_OPEN, handle_echo}, {"POST", "/size", IV_HTTP_OPEN, handle_size},
-    {"*", "/hold", IV_HTTP_OPEN, handle_hold},       {"GET", "/stream", IV_HTTP_OPEN, handle_stream},
-    {"GET", "/flood", IV_HTTP_OPEN, handle_flood},   {"GET", "/stall", IV_HTTP_OPEN, handle_stall},
-    {"GET", "/large", IV_HTTP_OPEN, handle_large},   {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking},
-    {"GET", "/keyed", IV_HTTP_KEY, handle_echo},     {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},
-    {"*", "/cache", IV_HTTP_CACHE, handle_echo},
+    {"GET", "/", IV_HTTP_OPEN, handle_echo},           {"GET", "/always", IV_HTTP_KEY | IV_HTTP_ALWAYS, handle_echo},
+    {"*", "/echo", IV_HTTP_OPEN, handle_echo},         {"GET", "/models/*", IV_HTTP_OPEN, handle_echo},
+    {"POST", "/size", IV_HTTP_OPEN, handle_size},      {"*", "/hold", IV_HTTP_OPEN, handle_hold},
+    {"GET", "/stream", IV_HTTP_OPEN, handle_stream},   {"GET", "/flood", IV_HTTP_OPEN, handle_flood},
+    {"GET", "/stall", IV_HTTP_OPEN, handle_stall},     {"GET", "/large", IV_HTTP_OPEN, handle_large},
+    {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking}, {"GET", "/keyed", IV_HTTP_KEY, handle_echo},
+    {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},    {"*", "/cache", IV_HTTP_CACHE, handle_echo},
 };
 
 static inline void answer_held(served *s) {
@@ -142,13 +142,16 @@ static inline void answer_held(served *s) {
     }
 }
 
+static inline void answer_late(void *user) { answer_held(user); }
+
 static inline void on_woken(void *user) {
     served *s = user;
     uint64_t count;
     assert_int_equal(read(s->fd, &count, sizeof count), sizeof count);
     switch (atomic_exchange(&s->order, NOTHING)) {
     case ANSWER_HELD: answer_held(s); break;
-    case DRAIN: iv_http_drain(s->http, 2000); break;
+    case DRAIN: iv_http_drain(s->http, 2000, NULL, NULL); break;
+    case DRAIN_TOLD: iv_http_drain(s->http, 300, answer_late, s); break;
     case END_HELD:
         for (size_t i = 0; i < s->held_count; i++)
             if (s->held[i]) iv_exchange_stream_end(s->held[i]);

@@ -166,11 +166,16 @@ static void test_drain(void **state) {
     assert_int_equal(a.status, 503);
     assert_string_equal(answer_field(&a, "Connection"), "close");
     assert_true(is_closed(idle));
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(s.port)};
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fresh = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(connect(fresh, (struct sockaddr *)&to, sizeof to), -1);
-    close(fresh);
+    int fresh = dial(s.port), always = dial(s.port);
+    say(fresh, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(fresh, &a);
+    assert_int_equal(a.status, 503);
+    assert_string_equal(answer_field(&a, "Retry-After"), "1");
+    say(always, "GET /always HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(always, &a);
+    assert_int_equal(a.status, 200);
+    assert_true(is_closed(fresh) && is_closed(always));
+    close(fresh), close(always);
     order(&s, ANSWER_HELD);
     hear(held, &a);
     assert_string_equal(a.body, "late");
@@ -221,6 +226,28 @@ static void test_drain_deadline(void **state) {
     assert_int_equal(atomic_load(&s.gone), 0);
     iv_http_close(s.http);
     assert_int_equal(atomic_load(&s.gone), 1); /* told at the end */
+    close(s.fd);
+    close(held);
+}
+
+/* Whoever still waits gets last words, and so much time as they need to be sent. */
+static void test_drain_tells_the_late(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int held = dial(s.port);
+    say(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 1);
+    double t = seconds_now();
+    order(&s, DRAIN_TOLD);
+    hear(held, &a);
+    assert_string_equal(a.body, "late");
+    assert_true(is_closed(held));
+    pthread_join(s.thread, NULL);
+    assert_true(seconds_now() - t >= 0.29 && seconds_now() - t < 1.2);
+    iv_http_close(s.http);
+    assert_int_equal(atomic_load(&s.gone), 0);
     close(s.fd);
     close(held);
 }
@@ -395,12 +422,19 @@ static void test_no_more_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),         cmocka_unit_test(test_client_leaves),
-        cmocka_unit_test(test_nobody_listens), cmocka_unit_test(test_slow_readers),
-        cmocka_unit_test(test_drain),          cmocka_unit_test(test_drain_slow_reader),
-        cmocka_unit_test(test_drain_deadline), cmocka_unit_test(test_watchers),
-        cmocka_unit_test(test_open_errors),    cmocka_unit_test(test_idle_connections),
-        cmocka_unit_test(test_many_streams),   cmocka_unit_test(test_slowloris),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_client_leaves),
+        cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_slow_readers),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_drain_slow_reader),
+        cmocka_unit_test(test_drain_deadline),
+        cmocka_unit_test(test_drain_tells_the_late),
+        cmocka_unit_test(test_watchers),
+        cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_idle_connections),
+        cmocka_unit_test(test_many_streams),
+        cmocka_unit_test(test_slowloris),
         cmocka_unit_test(test_no_more_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

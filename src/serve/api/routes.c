@@ -4,11 +4,11 @@
 
 const iv_http_route iv_server_routes[] = {
     {"GET", "/", IV_HTTP_OPEN, iv_page_handle}, /* holds no secret: what it asks for needs the key */
-    {"GET", "/health", IV_HTTP_OPEN, iv_handle_health},
-    {"GET", "/ping", IV_HTTP_OPEN, iv_handle_health},
+    {"GET", "/health", IV_HTTP_OPEN | IV_HTTP_ALWAYS, iv_handle_health},
+    {"GET", "/ping", IV_HTTP_OPEN | IV_HTTP_ALWAYS, iv_handle_health},
     {"GET", "/health_generate", IV_HTTP_KEY, iv_handle_health_generate},
     {"GET", "/version", IV_HTTP_KEY, iv_handle_version},
-    {"GET", "/metrics", IV_HTTP_KEY, iv_handle_metrics},
+    {"GET", "/metrics", IV_HTTP_KEY | IV_HTTP_ALWAYS, iv_handle_metrics},
     /* OpenAI */
     {"GET", "/v1/models", IV_HTTP_KEY, iv_handle_models},
     {"GET", "/v1/models/*", IV_HTTP_KEY, iv_handle_models},

@@ -224,6 +224,15 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     iv_exchange_stream_end(x);
 }
 
+size_t iv_task_fail_all(iv_server *s, const iv_error *err) {
+    size_t count = 0;
+    for (iv_task *t = s->tasks, *next; t; t = next, count++) {
+        next = t->next;
+        iv_task_fail(t, err);
+    }
+    return count;
+}
+
 /* ---- what reports bring -------------------------------------------------------------------------------- */
 
 static bool grow(void **p, size_t size, size_t capacity) {

@@ -101,6 +101,8 @@ iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kw
 iv_status iv_task_submit(iv_task *t, iv_error *err);
 /* Answers with an error (a stream that began gets it as an event) and ends the task. */
 void iv_task_fail(iv_task *t, const iv_error *err);
+/* All of the server's tasks; how many there were. */
+size_t iv_task_fail_all(iv_server *s, const iv_error *err);
 /* Ends what the engine still does for it; the client gets what there is. */
 void iv_task_abort(iv_task *t);
 /* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
