@@ -15,7 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEED = 42, MAX_TOKENS = 512 }; /* without flags: so that configurations can be compared at all */
+enum {
+    SEED = 42,
+    MAX_TOKENS = 512
+}; /* without flags, also in eval_syntax.c: so that configurations can be compared at all */
 
 /* An answer on its way into a record. */
 typedef struct job {

@@ -32,6 +32,7 @@ static const cli_flag eval_flags[] = {
     {.name = "json", .help = "the report as one JSON object instead of Markdown"},
     {0}};
 static const cli_section eval_section = {"Evaluation", eval_flags};
+static const cli_unset eval_unset[] = {{"seed", "42"}, {"max-tokens", "512"}, {0}}; /* eval.c */
 static const cli_example eval_examples[] = {
     {"invar eval tiny-math --dataset problems.jsonl --temperature 0", "accuracy"},
     {"invar eval tiny-math --dataset problems.jsonl --seed 42 --configs 'bs=8,16,32 tp=1,2,4,8' --out runs/a",
@@ -48,6 +49,7 @@ const cli_syntax cli_eval_syntax = {
             "arithmetic, isa, dtype, prefix (on, off) and speculative (off, ngram). Results are appended as problems\n"
             "end: the same command with the same --out continues where it stopped.",
     .sections = {&eval_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
+    .unset = eval_unset,
     .examples = eval_examples};
 
 /* ---- replay -------------------------------------------------------------------------------------------- */

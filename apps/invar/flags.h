@@ -53,6 +53,11 @@ typedef struct cli_section {
     const cli_flag *flags;
 } cli_section;
 
+/* Where a command holds something else without a flag that it shares with others. */
+typedef struct cli_unset {
+    const char *flag, *unset; /* flag NULL ends the list */
+} cli_unset;
+
 typedef struct cli_example {
     const char *line, *what; /* line NULL ends the list */
 } cli_example;
@@ -67,6 +72,7 @@ typedef struct cli_syntax {
     const char *usage;                             /* the line behind "invar NAME" */
     const char *text;                              /* a paragraph for help */
     const cli_section *sections[CLI_SECTIONS_MAX]; /* ends with NULL */
+    const cli_unset *unset;                        /* NULL: all as the sections say */
     const cli_example *examples;
 } cli_syntax;
 

@@ -31,7 +31,13 @@ static void print_general(FILE *out, cli_style s) {
             s.bold, s.plain, s.bold, s.plain, s.bold, s.plain);
 }
 
-static void print_flag(FILE *out, const cli_flag *f) {
+static const char *unset_of(const cli_syntax *c, const cli_flag *f) {
+    for (const cli_unset *u = c->unset; u && u->flag; u++)
+        if (strcmp(u->flag, f->name) == 0) return u->unset;
+    return f->unset;
+}
+
+static void print_flag(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
     enum { COLUMN = 36 };
     int n = f->letter ? fprintf(out, "  -%c, --%s", f->letter, f->name) : fprintf(out, "      --%s", f->name);
     if (f->alias) n += fprintf(out, ", --%s", f->alias);
@@ -42,7 +48,8 @@ static void print_flag(FILE *out, const cli_flag *f) {
         n += fprintf(out, " %s", f->metavar);
     if (n + 2 > COLUMN) n = fprintf(out, "\n") - 1;
     fprintf(out, "%*s%s", COLUMN - n, "", f->help);
-    if (f->unset) fprintf(out, " [%s]", f->unset);
+    const char *unset = unset_of(syntax, f);
+    if (unset) fprintf(out, " [%s]", unset);
     fputc('\n', out);
 }
 
@@ -51,7 +58,7 @@ static void print_command(FILE *out, cli_style s, const cli_syntax *c) {
     fprintf(out, "%sUsage%s\n  invar %s %s\n\n%s\n", s.bold, s.plain, c->name, c->usage, c->text);
     for (const cli_section *const *section = c->sections; *section; section++) {
         fprintf(out, "\n%s%s%s\n", s.bold, (*section)->title, s.plain);
-        for (const cli_flag *f = (*section)->flags; f->name; f++) print_flag(out, f);
+        for (const cli_flag *f = (*section)->flags; f->name; f++) print_flag(out, c, f);
     }
     fprintf(out, "\n%sExamples%s\n", s.bold, s.plain);
     for (const cli_example *e = c->examples; e->line; e++)

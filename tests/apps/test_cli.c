@@ -42,6 +42,9 @@ static void help_for_everything(void **state) {
         expect_ok();
         assert_string_equal(came.out, page);
     }
+    RUN("help", "eval"); /* not what generate holds */
+    expect_out("same seed, same answer [42]\n");
+    expect_out("most tokens to generate [512]\n");
     RUN("--version");
     expect_ok();
     assert_string_equal(came.out, "invar " INVAR_VERSION "\n");
