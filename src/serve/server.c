@@ -147,7 +147,9 @@ static void say_defaults(const loop *l) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value != fields[i].neutral)
             n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %g", n ? ", " : "", fields[i].name, fields[i].value);
-    if (n) iv_log(l->server.o, "info", "defaults", "generation_config.json sets %s, where a request does not", line);
+    if (n)
+        iv_log(l->server.o, "info", "defaults",
+               "generation_config.json sets %s, where a request does not; /generate begins from neutral values", line);
 }
 
 /* What a name stood for: " (127.0.0.1, ::1)". */
