@@ -34,6 +34,7 @@ typedef enum timing {
     T_INFERENCE,
     T_PROMPT_TOKENS,
     T_GENERATED_TOKENS,
+    T_LONGEST,
     TIMINGS
 } timing;
 
@@ -83,6 +84,7 @@ iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_met
     BOUNDS(&m->timings[T_GAP], gap_bounds);
     BOUNDS(&m->timings[T_PROMPT_TOKENS], token_bounds);
     BOUNDS(&m->timings[T_GENERATED_TOKENS], token_bounds);
+    BOUNDS(&m->timings[T_LONGEST], token_bounds);
     *out = m;
     return IV_OK;
 }
@@ -106,6 +108,7 @@ void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r) {
 }
 
 void iv_metrics_note_gap(iv_metrics *m, double seconds) { note(&m->timings[T_GAP], seconds); }
+void iv_metrics_note_longest(iv_metrics *m, size_t tokens) { note(&m->timings[T_LONGEST], (double)tokens); }
 void iv_metrics_note_refused(iv_metrics *m) { m->refused++; }
 
 void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now) {
@@ -231,6 +234,7 @@ static const struct {
     [T_PROMPT_TOKENS] = {{"invar_request_prompt_tokens", "vllm:request_prompt_tokens", NULL}, "Tokens of a prompt."},
     [T_GENERATED_TOKENS] = {{"invar_request_generated_tokens", "vllm:request_generation_tokens", NULL},
                             "Tokens of an answer."},
+    [T_LONGEST] = {{NULL, "vllm:request_max_num_generation_tokens", NULL}, "Tokens of the longest of n answers."},
 };
 
 /* ---- the page ------------------------------------------------------------------------------------------ */

@@ -17,8 +17,9 @@ typedef struct iv_metrics_request {
     double queued, first, total, decode;
 } iv_metrics_request;
 void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r);
-void iv_metrics_note_gap(iv_metrics *m, double seconds); /* between two tokens of one request */
-void iv_metrics_note_refused(iv_metrics *m);             /* 429 */
+void iv_metrics_note_gap(iv_metrics *m, double seconds);    /* between two tokens of one request */
+void iv_metrics_note_longest(iv_metrics *m, size_t tokens); /* of the answers to one prompt, once all are there */
+void iv_metrics_note_refused(iv_metrics *m);                /* 429 */
 
 /* The engine's counts at some time (seconds, any clock): what rates are made of. Call it about once a second. */
 void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now);

@@ -2,6 +2,7 @@
 #include "support.h"
 #include "api_fake.h"
 #include "format/json.h"
+#include "serve/metrics.h"
 
 static iv_bridge bridge;
 static iv_server_options options;
@@ -156,6 +157,25 @@ static void usage_of_streams_knows_the_prompt(void **state) {
     expect_prompt_tokens(&x, "\"prompt_tokens\":3,");
     fake_done(&server, 4, IV_FINISH_STOP);
     fake_close(&x);
+}
+
+static void the_longest_of_the_answers_is_noted_once(void **state) {
+    (void)state;
+    iv_error err;
+    iv_buf page = {0};
+    ASSERT_OK(iv_metrics_open(IV_METRICS_VLLM, "m", &server.metrics, &err), &err);
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
+    run(&x);
+    for (size_t i = 0; i < 7; i++) fake_token(&server, i % 4, 1, "x"); /* 2, 2; 2, 1 */
+    for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
+    json_decref(answer(&x, 200));
+    assert_true(iv_metrics_write(server.metrics, &bridge.stats, &bridge.info, &page));
+    assert_non_null(strstr(page.data, "vllm:request_max_num_generation_tokens_sum{model_name=\"m\",engine=\"0\"} 4\n"));
+    assert_non_null(
+        strstr(page.data, "vllm:request_max_num_generation_tokens_count{model_name=\"m\",engine=\"0\"} 2\n"));
+    iv_buf_free(&page);
+    iv_metrics_close(server.metrics);
+    server.metrics = NULL;
 }
 
 static void streams_begin_with_the_first_token(void **state) {
@@ -388,6 +408,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),
         cmocka_unit_test_setup_teardown(late_error_is_an_event, begin, end),
         cmocka_unit_test_setup_teardown(usage_of_streams_knows_the_prompt, begin, end),
+        cmocka_unit_test_setup_teardown(the_longest_of_the_answers_is_noted_once, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),
         cmocka_unit_test_setup_teardown(readers_leave, begin, end),

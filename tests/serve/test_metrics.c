@@ -47,6 +47,7 @@ static void note_some(iv_metrics *m) {
                                                      .first = 0.1,
                                                      .total = 3,
                                                      .decode = 2.9});
+    iv_metrics_note_longest(m, 9);
     iv_metrics_note_request(m, &(iv_metrics_request){.finish = IV_FINISH_CANCELLED, .prompt_tokens = 7, .first = -1});
     iv_metrics_note_request(m, &(iv_metrics_request){.finish = IV_FINISH_LENGTH,
                                                      .prompt_tokens = 2000000,
@@ -245,6 +246,8 @@ static void other_dialects(void **state) {
     }
     assert_true(value_of(p, "vllm:request_success_total", "finished_reason=\"abort\"") == 11);
     assert_true(value_of(p, "vllm:prefix_cache_queries_total", "") == 200);
+    assert_true(value_of(p, "vllm:request_max_num_generation_tokens_sum", "") == 9);
+    assert_true(value_of(p, "vllm:request_max_num_generation_tokens_bucket", "le=\"5\"") == 0);
     assert_true(value_of(p, "vllm:prefix_cache_hits_total", "") == 50);
     assert_true(value_of(p, "invar_requests_running", "") == 3); /* ours are there too */
     iv_metrics_close(m);

@@ -303,9 +303,21 @@ static void note_request(const iv_child *c, const iv_event *e) {
                                                                             .decode = e->decode_seconds});
 }
 
+/* Once the last of a prompt's answers is there. */
+static void note_longest(const iv_child *c) {
+    const iv_task *t = c->task;
+    size_t n = (size_t)t->params.n, longest = 0;
+    for (size_t i = c->prompt * n; i < (c->prompt + 1) * n; i++) {
+        if (t->children[i].finish == IV_FINISH_NONE) return;
+        longest = iv_size_max(longest, t->children[i].tokens.count);
+    }
+    if (t->server->metrics) iv_metrics_note_longest(t->server->metrics, longest);
+}
+
 static bool take_done(iv_child *c, const iv_event *e) {
     note_request(c, e);
     c->finish = e->finish, c->seed = e->seed;
+    note_longest(c);
     c->prompt_tokens = e->prompt_tokens, c->cached_tokens = e->cached_tokens;
     if (e->digest) snprintf(c->digest, sizeof c->digest, "%s", e->digest);
     bool ok = add_text(c, e);
