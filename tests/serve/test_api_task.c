@@ -2,6 +2,7 @@
 #include "support.h"
 #include "api_fake.h"
 #include "format/json.h"
+#include "format/scratch.h"
 #include "serve/metrics.h"
 
 static iv_bridge bridge;
@@ -176,6 +177,58 @@ static void the_longest_of_the_answers_is_noted_once(void **state) {
     iv_buf_free(&page);
     iv_metrics_close(server.metrics);
     server.metrics = NULL;
+}
+
+/* Words as Llama 2 has them: "<s>" before every text, and a space that the beginning of a text loses. */
+static iv_textual *stripping_words(void) {
+#define ADDED(id, text)                                                                \
+    "{\"id\":" #id ",\"content\":\"" text "\",\"single_word\":false,\"lstrip\":false," \
+    "\"rstrip\":false,\"normalized\":false,\"special\":true}"
+    static const char json[] = "{\"added_tokens\":[" ADDED(
+        0,
+        "<s>") "],\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},"
+               "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\","
+               "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":"
+               "{\"id\":\"<s>\",\"ids\":[0],\"tokens\":[\"<s>\"]}}},"
+               "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"_\"},"
+               "\"content\":\" \"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
+               "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"_\":1,\"a\":2,\"b\":3,\"_a\":4},"
+               "\"merges\":[\"_ a\"]}}";
+    scratch s;
+    iv_error err;
+    iv_textual *words;
+    scratch_open(&s);
+    scratch_write(&s, "tokenizer.json", json, strlen(json));
+    ASSERT_OK(iv_textual_open(s.dir, &words, &err), &err);
+    scratch_close(&s);
+    return words;
+}
+
+static void offsets_are_those_of_the_echoed_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *prompt, *text, *offsets;
+    } cases[] = {{"\"ab\"", "abb", "[0,0,1,2]"},         /* <s> " a" "b" "b": the text has neither <s> nor space */
+                 {"\"<s>ab\"", "<s>abb", "[0,3,3,4,5]"}, /* here it spells one of two */
+                 {"[0,4,4]", "<s> a ab", "[0,3,5,7]"}};
+    iv_textual *before = bridge.words;
+    bridge.words = stripping_words();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[200];
+        snprintf(body, sizeof body, "{\"prompt\":%s,\"echo\":true,\"logprobs\":0}", cases[i].prompt);
+        iv_exchange x = ask("/v1/completions", body);
+        run(&x);
+        fake_token(&server, i, 3, "b");
+        fake_done(&server, i, IV_FINISH_STOP);
+        json_t *v = answer(&x, 200), *choice = json_array_get(json_object_get(v, "choices"), 0);
+        assert_string_equal(json_string_value(json_object_get(choice, "text")), cases[i].text);
+        char *found = json_dumps(json_object_get(json_object_get(choice, "logprobs"), "text_offset"), JSON_COMPACT);
+        assert_string_equal(found, cases[i].offsets);
+        free(found);
+        json_decref(v);
+    }
+    iv_textual_close(bridge.words);
+    bridge.words = before;
 }
 
 static void streams_begin_with_the_first_token(void **state) {
@@ -409,6 +462,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(late_error_is_an_event, begin, end),
         cmocka_unit_test_setup_teardown(usage_of_streams_knows_the_prompt, begin, end),
         cmocka_unit_test_setup_teardown(the_longest_of_the_answers_is_noted_once, begin, end),
+        cmocka_unit_test_setup_teardown(offsets_are_those_of_the_echoed_text, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),
         cmocka_unit_test_setup_teardown(readers_leave, begin, end),

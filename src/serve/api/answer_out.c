@@ -1,5 +1,6 @@
 /* answer_out.c: writers of shared parts. A log-probability is printed from one float wherever it appears. */
 #include "serve/api/answer_out.h"
+#include "base/size.h"
 #include "serve/api/token_text.h"
 
 #include <stdlib.h>
@@ -144,6 +145,34 @@ static void out_top_object(namer *n, const iv_token_list *l, size_t i, iv_json_o
     for (size_t k = 0; k < count; k++) free(names[k]);
 }
 
+/* How many of `left` bytes, the rest of an echoed prompt, are the named token's: none of one that was put there and
+ * that the text does not spell ("<s>"), and all but the space of one that lost it to the text's beginning. */
+static size_t bytes_in(const namer *n, int32_t id, const char *text, size_t left) {
+    const char *s = n->bytes.data;
+    size_t length = n->bytes.len;
+    iv_text shown = {0};
+    iv_error err;
+    if (length <= left && memcmp(text, s, length) == 0) return length;
+    if (length - 1 <= left && s[0] == ' ' && memcmp(text, s + 1, length - 1) == 0) return length - 1;
+    bool special = iv_detokenize(iv_bridge_textual(n->t->server->bridge), &id, 1, false, &shown, &err) == IV_OK &&
+                   shown.bytes == 0;
+    iv_text_free(&shown);
+    return special ? 0 : iv_size_min(length, left);
+}
+
+/* Where the prompt's tokens begin in the echoed text. */
+static void out_prompt_offsets(namer *n, const iv_ids *ids, const iv_text *text, iv_json_out *o) {
+    size_t at = 0, characters = 0;
+    for (size_t i = 0; i < ids->count; i++) {
+        iv_out_uint(o, characters);
+        name_token(n, ids->data[i], o);
+        if (n->bytes.len == 0) continue;
+        for (size_t end = at + bytes_in(n, ids->data[i], text->data ? text->data + at : "", text->bytes - at); at < end;
+             at++)
+            characters += ((unsigned char)text->data[at] & 0xc0) != 0x80;
+    }
+}
+
 /* The prompt's tokens, or none: position i has its log-probability at scored[i - 1]. */
 static const iv_ids *prompt_ids(const iv_task *t, const iv_child *c, bool echo) {
     static const iv_ids none;
@@ -154,7 +183,7 @@ void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bo
     namer n = {.t = t};
     const iv_ids *p = prompt_ids(t, c, echo);
     const iv_token_list *l = &c->tokens, *s = &c->scored;
-    size_t at = 0, shift = t->params.echo ? c->echo_characters : 0;
+    size_t shift = t->params.echo ? c->echo_characters : 0;
     iv_out_open(o, '{');
     iv_out_key(o, "tokens"), iv_out_open(o, '[');
     for (size_t i = 0; i < p->count; i++) name_token(&n, p->data[i], o), out_name(&n, o);
@@ -170,11 +199,7 @@ void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bo
     for (size_t i = from; i < l->count; i++) out_top_object(&n, l, i, o);
     iv_out_close(o, ']');
     iv_out_key(o, "text_offset"), iv_out_open(o, '[');
-    for (size_t i = 0; i < p->count; i++) {
-        iv_out_uint(o, at);
-        name_token(&n, p->data[i], o);
-        for (size_t k = 0; k < n.bytes.len; k++) at += ((unsigned char)n.bytes.data[k] & 0xc0) != 0x80;
-    }
+    if (echo) out_prompt_offsets(&n, p, &t->prompts[c->prompt].text, o);
     for (size_t i = from; i < l->count; i++) iv_out_uint(o, shift + l->text_at[i]);
     iv_out_close(o, ']');
     if (t->params.sampling_logprobs) {
