@@ -2,6 +2,7 @@
 #include "support.h"
 #include "api_fake.h"
 #include "format/json.h"
+#include "serve/api/handlers.h"
 #include "serve/api/responses_input.h"
 
 static iv_bridge bridge;
@@ -206,6 +207,36 @@ static void input_becomes_messages(void **state) {
     json_decref(items), json_decref(list), json_decref(instructions);
 }
 
+/* As OpenAI's schema has them: refusals among the parts, calls without arguments. */
+static void messages_of_assistants(void **state) {
+    (void)state;
+    static const char input[] =
+        "[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"refusal\",\"refusal\":"
+        "\"no\"}]},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"\"}},"
+        "{\"function\":{\"name\":\"f\",\"arguments\":null}},{\"function\":{\"name\":\"f\"}},"
+        "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}]}]";
+    static const char wanted[] =
+        "[{\"content\":\"a\\nno\",\"role\":\"assistant\"},{\"content\":\"\",\"role\":\"assistant\",\"tool_calls\":["
+        "{\"function\":{\"arguments\":{},\"name\":\"f\"}},{\"function\":{\"arguments\":{},\"name\":\"f\"}},"
+        "{\"function\":{\"arguments\":{},\"name\":\"f\"}},{\"function\":{\"arguments\":{\"x\":1},\"name\":\"f\"}}]}]";
+    static const char *const bad[] = {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"text\":\"a\"}]}]",
+                                      "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                                      "\"arguments\":\"7\"}}]}]"};
+    json_t *messages = parse(input, strlen(input)), *list = json_array();
+    iv_error err;
+    ASSERT_OK(iv_api_read_messages(messages, list, &err), &err);
+    char *found = json_dumps(list, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(found, wanted);
+    free(found);
+    json_decref(messages);
+    for (size_t i = 0; i < 2; i++) {
+        messages = parse(bad[i], strlen(bad[i]));
+        assert_int_equal(iv_api_read_messages(messages, list, &err), IV_INVALID);
+        json_decref(messages);
+    }
+    json_decref(list);
+}
+
 static void refusals(void **state) {
     (void)state;
     static const struct {
@@ -242,6 +273,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(items), cmocka_unit_test(choices_of_tools),
-                                       cmocka_unit_test(input_becomes_messages), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(input_becomes_messages),
+                                       cmocka_unit_test(messages_of_assistants), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, begin, close_words);
 }

@@ -14,6 +14,8 @@ static const char *const roles[] = {"system", "user", "assistant", "tool"};
 static const char *const fields[] = {"role",      "content",           "name",    "tool_calls", "tool_call_id",
                                      "reasoning", "reasoning_content", "refusal", "audio",      "function_call"};
 
+static const char *const types[] = {"text", "input_text", "output_text", "refusal"}; /* of parts */
+
 static bool one_of(const char *name, const char *const *list, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (strcmp(name, list[i]) == 0) return true;
@@ -27,15 +29,15 @@ static iv_status join_parts(size_t message, json_t *parts, iv_buf *out, iv_error
     for (size_t i = 0; i < json_array_size(parts); i++) {
         json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
-        json_t *text = json_object_get(part, "text");
+        bool refusal = type && strcmp(type, "refusal") == 0; /* what an assistant said, too */
+        json_t *text = json_object_get(part, refusal ? "refusal" : "text");
         if (json_is_string(part)) text = part, type = "text";
-        if (!type ||
-            !(strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 || strcmp(type, "output_text") == 0))
+        if (!type || !one_of(type, types, sizeof types / sizeof *types))
             return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].content[%zu].type: wanted \"text\", found \"%.40s\"",
                            message, i, type ? type : "nothing");
         if (!json_is_string(text))
-            return iv_fail(err, IV_INVALID, "messages[%zu].content[%zu].text: wanted a string, found %s", message, i,
-                           iv_json_type_name(text));
+            return iv_fail(err, IV_INVALID, "messages[%zu].content[%zu].%s: wanted a string, found %s", message, i,
+                           refusal ? "refusal" : "text", text ? iv_json_type_name(text) : "nothing");
         if ((i && !iv_buf_putc(out, '\n')) || !iv_buf_append(out, json_string_value(text), json_string_length(text)))
             return no_memory(err);
     }
@@ -58,6 +60,18 @@ static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *
     return status;
 }
 
+/* An object as text; no text is that of a function without arguments. NULL: anything else. */
+static json_t *parse_arguments(const json_t *text) {
+    json_t *parsed = NULL;
+    iv_error ignored; /* a model wrote them: names may be repeated */
+    if (json_string_length(text) == 0) return json_object();
+    if (iv_json_parse_repeating("arguments", json_string_value(text), json_string_length(text), &parsed, &ignored) == IV_OK &&
+        json_is_object(parsed))
+        return parsed;
+    json_decref(parsed);
+    return NULL;
+}
+
 /* Copies calls with "arguments" parsed. */
 static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err) {
     if (!json_is_array(calls))
@@ -66,19 +80,15 @@ static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err)
     json_t *copy = json_deep_copy(calls);
     if (!copy || json_object_set_new(out, "tool_calls", copy) != 0) return no_memory(err);
     for (size_t i = 0; i < json_array_size(copy); i++) {
-        json_t *function = json_object_get(json_array_get(copy, i), "function"), *parsed = NULL;
+        json_t *function = json_object_get(json_array_get(copy, i), "function");
         json_t *arguments = json_object_get(function, "arguments");
         if (!function || !json_is_string(json_object_get(function, "name")))
             return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls[%zu].function.name: wanted a string", at, i);
-        if (!json_is_string(arguments)) continue;
-        iv_error ignored; /* a model wrote them: names may be repeated */
-        if (iv_json_parse_repeating("arguments", json_string_value(arguments), json_string_length(arguments), &parsed,
-                                    &ignored) != IV_OK ||
-            !json_is_object(parsed)) {
-            json_decref(parsed);
+        if (arguments && !json_is_null(arguments) && !json_is_string(arguments)) continue;
+        json_t *parsed = parse_arguments(arguments);
+        if (!parsed)
             return iv_fail(err, IV_INVALID,
                            "messages[%zu].tool_calls[%zu].function.arguments: wanted a JSON object as text", at, i);
-        }
         if (json_object_set_new(function, "arguments", parsed) != 0) return no_memory(err);
     }
     return IV_OK;

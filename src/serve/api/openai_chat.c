@@ -21,7 +21,8 @@ iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err) {
         return iv_fail(err, IV_UNSUPPORTED,
                        "tool_choice: wanted \"auto\", \"none\", \"required\" or a function's name in "
                        "{\"type\": \"function\", ...}");
-    if (choice && strcmp(choice, "none") != 0 && json_array_size(p->tools) == 0)
+    bool needless = choice && !forced && (strcmp(choice, "none") == 0 || p->tools); /* "auto" beside an empty list */
+    if (choice && !needless && json_array_size(p->tools) == 0)
         return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\"", choice);
     if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
     if (json_array_size(p->tools) == 0) p->tools = NULL;
