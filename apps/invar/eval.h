@@ -27,7 +27,7 @@ typedef struct cli_problem {
 typedef struct cli_dataset {
     cli_problem *items;
     size_t count;
-    bool scored;   /* every problem has an answer */
+    size_t scored; /* how many have an answer: accuracy is of these */
     uint64_t hash; /* of ids, questions and answers */
 } cli_dataset;
 

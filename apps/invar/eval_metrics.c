@@ -81,9 +81,12 @@ static void find_methods(const cli_configs *configs, cli_metrics *m) {
 
 static void measure_accuracy(const cli_records *records, cli_metrics *m) {
     for (size_t c = 0; c < records->configs; c++) {
-        size_t right = 0;
-        for (size_t p = 0; p < records->problems; p++) right += cli_record_at(records, c, p)->correct == 1;
-        m->accuracy[c] = (double)right / (double)records->problems;
+        size_t right = 0, scored = 0;
+        for (size_t p = 0; p < records->problems; p++) {
+            int correct = cli_record_at(records, c, p)->correct;
+            right += correct == 1, scored += correct >= 0;
+        }
+        m->accuracy[c] = scored ? (double)right / (double)scored : 0;
         m->methods[m->config_method[c]].accuracy_mean += m->accuracy[c];
     }
     for (size_t i = 0; i < m->method_count; i++) {

@@ -62,7 +62,7 @@ static void write_configs(const cli_study *s, FILE *out) {
         fprintf(out, " | %zu | ", tokens_of(s, c));
         if (s->dataset->scored) {
             double accuracy = s->metrics->accuracy[c];
-            fprintf(out, "%.0f of %zu | %.2f %% |", accuracy * (double)s->dataset->count, s->dataset->count,
+            fprintf(out, "%.0f of %zu | %.2f %% |", accuracy * (double)s->dataset->scored, s->dataset->scored,
                     100 * accuracy);
         } else
             fputs(" | not scored |", out);
@@ -100,7 +100,10 @@ void cli_study_markdown(const cli_study *s, FILE *out) {
     cell(out, s->model);
     fputs(", dataset ", out);
     cell(out, s->dataset_path);
-    fprintf(out, ", %zu problems.\n", s->dataset->count);
+    fprintf(out, ", %zu problems", s->dataset->count);
+    if (s->dataset->scored && s->dataset->scored < s->dataset->count)
+        fprintf(out, ", of which %zu have no answer and are not scored", s->dataset->count - s->dataset->scored);
+    fputs(".\n", out);
     write_methods(s, out);
     fputs(
         "\nUnique outputs: different token sequences of a problem over the configurations, averaged over problems; 1 "
@@ -179,6 +182,7 @@ void cli_study_json(const cli_study *s, FILE *out) {
     cli_json_word(&json, "model", s->model);
     cli_json_word(&json, "dataset", s->dataset_path);
     fprintf(out, ", \"settings\": %s", s->settings);
+    cli_json_count(&json, "scored", s->dataset->scored);
     json_methods(s, &json);
     json_configs(s, &json);
     json_problems(s, &json);

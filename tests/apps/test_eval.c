@@ -30,11 +30,11 @@ static void reads_datasets(void **state) {
     assert_string_equal(d.items[1].answer, "1,000");
     assert_string_equal(d.items[2].id, "C");
     assert_null(d.items[2].answer);
-    assert_false(d.scored);
+    assert_int_equal(d.scored, 2);
     uint64_t hash = d.hash;
     cli_dataset_free(&d);
     assert_int_equal(cli_dataset_read(in_folder("d.jsonl"), 2, &d, &err), CLI_OK);
-    assert_true(d.count == 2 && d.scored && d.hash != hash);
+    assert_true(d.count == 2 && d.scored == 2 && d.hash != hash);
     cli_dataset_free(&d);
 }
 
@@ -369,6 +369,14 @@ static void plain_prompts_and_long_ones(void **state) {
         in_folder("plain"));
     expect_ok();
     expect_out("not scored");
+    static const char some[] = "{\"prompt\": \"2 + 2 =\", \"answer\": 4}\n{\"prompt\": \"1 + 1 =\", \"answer\": 99}\n"
+                               "{\"prompt\": \"Mia has\"}\n";
+    write_file("some.jsonl", some, sizeof some - 1);
+    RUN("eval", "tiny-math", "--dataset", in_folder("some.jsonl"), "--no-chat", "--max-tokens", "3", "--temperature",
+        "0");
+    expect_ok();
+    expect_out("3 problems, of which 1 have no answer and are not scored.");
+    expect_out(" of 2 | ");
     size_t n;
     char *results = slurp(in_run("plain", "results.jsonl"), &n);
     assert_non_null(strstr(results, "\"prompt_ids\":[17,289,220,17,265]"));
