@@ -30,6 +30,7 @@ typedef struct cli_replayed {
     uint64_t ulps;    /* between the log-probabilities; 0 when the tokens differ */
     size_t unequal;   /* positions whose token or log-probability differ */
     iv_finish finish; /* what came */
+    char *stop;       /* the stop string that was met, NULL: none; owned */
 } cli_replayed;
 
 typedef struct cli_replays {

@@ -75,6 +75,7 @@ void cli_replays_free(cli_replays *replays) {
     for (size_t i = 0; i < replays->count; i++) {
         iv_receipt_close(replays->items[i].receipt);
         free(replays->items[i].why);
+        free(replays->items[i].stop);
     }
     free(replays->items);
     *replays = (cli_replays){0};
@@ -100,8 +101,13 @@ static void note_first(cli_replayed *item, size_t position, int32_t token, float
     item->ulps = ulps;
 }
 
+static bool same_end(iv_finish a, const char *a_stop, iv_finish b, const char *b_stop) {
+    return a == b && (a_stop == NULL) == (b_stop == NULL) && (!a_stop || strcmp(a_stop, b_stop) == 0);
+}
+
 static void note_end(cli_replayed *item, const iv_receipt_info *want, const iv_event *event) {
     item->finish = event->finish;
+    item->stop = event->stop ? strdup(event->stop) : NULL;
     snprintf(item->digest, sizeof item->digest, "%s", event->digest ? event->digest : "");
     if (event->finish == IV_FINISH_ERROR) {
         item->verdict = CLI_REPLAY_FAILED;
@@ -111,9 +117,8 @@ static void note_end(cli_replayed *item, const iv_receipt_info *want, const iv_e
     if (item->compared < want->id_count) note_first(item, item->compared, -1, 0, 0);
     /* A cancelled or failed answer was cut where nothing in the request says so. */
     bool whole = want->finish == IV_FINISH_STOP || want->finish == IV_FINISH_LENGTH;
-    bool same_end = !whole || (want->finish == event->finish && (want->stop == NULL) == (event->stop == NULL) &&
-                               (!want->stop || strcmp(want->stop, event->stop) == 0));
-    bool same = !item->has_first && same_end && strcmp(want->digest, item->digest) == 0;
+    bool same = !item->has_first && (!whole || same_end(want->finish, want->stop, event->finish, event->stop)) &&
+                strcmp(want->digest, item->digest) == 0;
     item->verdict = same ? CLI_REPLAY_EQUAL : CLI_REPLAY_DIFFERS;
 }
 
@@ -147,6 +152,15 @@ static void print_token(FILE *out, const iv_textual *textual, int32_t id) {
     fputc('\'', out);
 }
 
+/* "length"; "stop at 'x'"; "stop" at a token. */
+static void print_end(FILE *out, iv_finish finish, const char *stop) {
+    fputs(iv_finish_name(finish), out);
+    if (!stop) return;
+    fputs(" at '", out);
+    cli_print_safe(out, stop, strlen(stop), false);
+    fputc('\'', out);
+}
+
 void cli_replay_print(const cli_replayed *item, const iv_textual *textual, FILE *out) {
     iv_receipt_info want;
     iv_receipt_get_info(item->receipt, &want);
@@ -172,9 +186,12 @@ void cli_replay_print(const cli_replayed *item, const iv_textual *textual, FILE 
         }
         if (item->ulps) fprintf(out, ", %llu ulp apart", (unsigned long long)item->ulps);
         fprintf(out, "; %zu positions differ", item->unequal);
-    } else if (item->verdict == CLI_REPLAY_DIFFERS)
-        fprintf(out, ": the same %zu tokens, but wanted the end by %s, found %s", want.id_count,
-                iv_finish_name(want.finish), iv_finish_name(item->finish));
+    } else if (item->verdict == CLI_REPLAY_DIFFERS) {
+        fprintf(out, ": the same %zu tokens, but wanted the end by ", want.id_count);
+        print_end(out, want.finish, want.stop);
+        fputs(", found ", out);
+        print_end(out, item->finish, item->stop);
+    }
     fputc('\n', out);
 }
 
@@ -191,6 +208,8 @@ void cli_replay_json(const cli_replayed *item, cli_json *json) {
     if (item->verdict == CLI_REPLAY_DIFFERS) {
         cli_json_word(json, "finish", iv_finish_name(want.finish));
         cli_json_word(json, "found_finish", iv_finish_name(item->finish));
+        cli_json_word(json, "stop", want.stop);
+        cli_json_word(json, "found_stop", item->stop);
         cli_json_count(json, "positions_that_differ", item->unequal);
     }
     if (item->has_first) {

@@ -79,7 +79,9 @@ static void a_changed_request_shows(void **state) {
     expect_unequal("\"verdict\": \"differs\"", "1 differ");
     /* Without the stop string the same tokens come, and another end. */
     RUN("replay", changed(2, "\"stop\":[\"</think>\"]", "\"stop\":[]"));
-    expect_unequal("wanted the end by stop, found length", "1 differ");
+    expect_unequal("wanted the end by stop at '</think>', found length", "1 differ");
+    RUN("replay", changed(2, "\"stop\":\"</think>\"", "\"stop\":\"<think>\""));
+    expect_unequal("wanted the end by stop at '<think>', found stop at '</think>'", "1 differ");
 }
 
 static void other_makers_are_told_apart(void **state) {
