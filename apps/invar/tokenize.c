@@ -53,6 +53,9 @@ static int text_of_ids(const cli_args *args, const iv_textual *t, iv_error *err)
     if (code != CLI_OK) return code;
     iv_text text = {0};
     code = iv_detokenize(t, ids, count, !cli_has(args, "no-special"), &text, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    for (size_t i = 0; code == CLI_OK && i < count; i++)
+        if (!iv_token_string(t, ids[i], NULL))
+            code = cli_fail(err, CLI_FAILED, "--ids: wanted ids of this vocabulary, found %d", (int)ids[i]);
     if (code == CLI_OK) code = show_text(&text, cli_has(args, "json"), err);
     iv_text_free(&text);
     free(ids);

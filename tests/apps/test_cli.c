@@ -232,6 +232,8 @@ static void tokenizes_both_ways(void **state) {
     expect_ok();
     snprintf(unquoted, sizeof unquoted, "%s\n", text);
     assert_string_equal(came.out, unquoted);
+    RUN("tokenize", "tiny-math", "--ids", "17,1024");
+    expect_error(1, "--ids: wanted ids of this vocabulary, found 1024");
     RUN("tokenize", "tiny-math", "--ids", "687,599", "--no-special");
     expect_ok();
     assert_string_equal(came.out, "Mia\n");

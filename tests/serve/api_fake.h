@@ -201,7 +201,7 @@ static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge
     iv_textual *words = b->words;
     if (!words) IV_TRY(iv_textual_open(model, &words, &err));
     *b = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
-    b->info.max_model_len = 2048;
+    b->info.max_model_len = 2048, b->info.vocab_size = 1024;
     snprintf(b->stats.fingerprint, sizeof b->stats.fingerprint, "iv1-test");
     o->bridge.engine.model = "tiny-math";
     *s = (iv_server){.o = o, .bridge = b, .model_name = "tiny-math"};

@@ -401,6 +401,7 @@ static void bodies_that_are_none(void **state) {
         {"/generate", "{}", "text"},
         {"/tokenize", "{}", "prompt"},
         {"/detokenize", "{}", "tokens"},
+        {"/detokenize", "{\"tokens\":[1,1024]}", "tokens[1]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_exchange x = ask(cases[i].path, cases[i].body);

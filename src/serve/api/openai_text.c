@@ -153,6 +153,16 @@ void iv_handle_tokenize(void *user, iv_exchange *x) {
     iv_api_reply_error(s, x, &err);
 }
 
+/* As for prompts: rows that the model has beyond its tokenizer's tokens are ids without a text. */
+static iv_status check_ids(const iv_server *s, const iv_ids *ids, iv_error *err) {
+    size_t vocab = iv_bridge_info(s->bridge)->vocab_size;
+    for (size_t i = 0; i < ids->count; i++)
+        if ((size_t)ids->data[i] >= vocab)
+            return iv_fail(err, IV_INVALID, "tokens[%zu]: wanted an id below %zu, found %d", i, vocab,
+                           (int)ids->data[i]);
+    return IV_OK;
+}
+
 void iv_handle_detokenize(void *user, iv_exchange *x) {
     iv_server *s = user;
     iv_api_params p;
@@ -164,6 +174,7 @@ void iv_handle_detokenize(void *user, iv_exchange *x) {
     if (status == IV_OK && !p.input_ids)
         status = iv_fail(&err, IV_INVALID, "tokens: wanted a list of token ids, found nothing");
     if (status == IV_OK) status = iv_api_read_ids("tokens", p.input_ids, &ids, &err);
+    if (status == IV_OK) status = check_ids(s, &ids, &err);
     if (status == IV_OK) status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, &err);
     iv_ids_free(&ids);
     json_decref(body);
