@@ -64,6 +64,17 @@ static void nothing_changes_what_is_absent(void **state) {
     iv_api_params_free(&p);
 }
 
+static void negative_seeds_are_those_of_64_bits(void **state) {
+    (void)state;
+    iv_api_params p;
+    iv_error err;
+    json_t *json;
+    ASSERT_OK(read_text(IV_API_CHAT, "{\"seed\":-2}", &p, &json, &err), &err);
+    assert_true(p.request.has_seed && p.request.seed == UINT64_MAX - 1);
+    json_decref(json);
+    iv_api_params_free(&p);
+}
+
 static void refusals_name_the_field(void **state) {
     (void)state;
     static const struct {
@@ -78,7 +89,6 @@ static void refusals_name_the_field(void **state) {
         {IV_API_CHAT, "{\"top_k\":2147483648}", "top_k: wanted an integer"},
         {IV_API_CHAT, "{\"top_k\":1.5}", "top_k: wanted an integer"},
         {IV_API_CHAT, "{\"n\":129}", "n: wanted an integer from 1 to 128, found 129"},
-        {IV_API_CHAT, "{\"seed\":-1}", "seed: "},
         {IV_API_CHAT, "{\"seed\":18446744073709551615}", "seed: "},
         {IV_API_CHAT, "{\"seed\":1.5}", "seed: "},
         {IV_API_CHAT, "{\"stream\":1}", "stream: wanted true or false, found 1"},
@@ -147,8 +157,11 @@ static void drawn_seeds_differ_and_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_arrives),        cmocka_unit_test(nothing_changes_what_is_absent),
-        cmocka_unit_test(refusals_name_the_field),    cmocka_unit_test(long_values_are_cut),
+        cmocka_unit_test(every_field_arrives),
+        cmocka_unit_test(nothing_changes_what_is_absent),
+        cmocka_unit_test(negative_seeds_are_those_of_64_bits),
+        cmocka_unit_test(refusals_name_the_field),
+        cmocka_unit_test(long_values_are_cut),
         cmocka_unit_test(drawn_seeds_differ_and_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,6 +87,14 @@ static void seeds_of_choices_can_be_asked_for(void **state) {
     assert_int_equal(bridge.children[2].seed, 0);
     for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
     json_decref(answer(&x, 200));
+    x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":-2}");
+    run(&x);
+    for (size_t i = 3; i < 6; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
+    json_t *v = answer(&x, 200), *choices = json_object_get(json_object_get(v, "invar"), "choices");
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(choices, i), "seed")), (int64_t)i - 2);
+    assert_true(bridge.children[3].seed == UINT64_MAX - 1 && bridge.children[5].seed == 0);
+    json_decref(v);
 }
 
 static void refusal_gets_its_status(void **state) {

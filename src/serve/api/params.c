@@ -331,8 +331,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
         return (*(const char **)at = keep(p, v)) ? IV_OK : no_memory(name, err);
     case JSON: return read_json(f, name, v, at, err);
     case SEED:
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return wrong(name, "an integer from 0 to 9223372036854775807", v, err);
+        if (!json_is_integer(v)) return wrong(name, "an integer of 64 bits", v, err);
         p->request.has_seed = true, p->request.seed = (uint64_t)json_integer_value(v);
         return IV_OK;
     case STOP: return read_stop(p, name, v, err);

@@ -127,7 +127,8 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
     iv_request r = p->request;
     c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
-    r.seed = (r.seed + index % (size_t)t->params.n) & INT64_MAX; /* no JSON integer is larger: it may be asked again */
+    uint64_t no_larger = r.seed > INT64_MAX ? UINT64_MAX : INT64_MAX; /* than a JSON integer: it may be asked again */
+    r.seed = (r.seed + index % (size_t)t->params.n) & no_larger;
     c->seed = r.seed;
     if (p->as_ids)
         r.ids = p->ids.data, r.id_count = c->prompt_tokens = p->ids.count;
