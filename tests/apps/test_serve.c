@@ -100,6 +100,8 @@ static void keys_and_names(void **state) {
     pid_t pid = serve(&port, (const char *const[]){"--api-key", "secret", "--served-model-name", "other",
                                                    "--metrics-compat", "vllm", "--disable-log-requests", NULL});
     assert_int_equal(ask(port, "GET /health", ""), 200);
+    assert_int_equal(ask(port, "GET /ping", ""), 200);
+    assert_int_equal(ask(port, "GET /", ""), 200);
     assert_int_equal(ask(port, "GET /metrics", ""), 401);
     assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer secrex\r\n"), 401);
     assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer secret\r\n"), 200);
