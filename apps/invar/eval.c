@@ -15,10 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SEED = 42,
-    MAX_TOKENS = 512
-}; /* without flags, also in eval_syntax.c: so that configurations can be compared at all */
+/* Without flags, also in eval_syntax.c: so that configurations can be compared at all. */
+enum { SEED = 42, MAX_TOKENS = 512 };
 
 /* An answer on its way into a record. */
 typedef struct job {

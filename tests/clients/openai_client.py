@@ -39,6 +39,9 @@ def test_chat():
     check(r.invar["seed"] == 5 and r.invar["digest"].startswith("sha256:"))
     again = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, seed=5)
     check(again.invar["digest"] == r.invar["digest"])
+    more = [*QUESTION, message.model_dump(), {"role": "user", "content": "And?"}]  # with all its fields that are null
+    longer = client.chat.completions.create(model=MODEL, messages=more, max_tokens=5)
+    check(longer.usage.prompt_tokens > r.usage.prompt_tokens)
     other = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, seed=6, **WILD)
     check(other.invar["digest"] != r.invar["digest"], "a control: another seed is another answer")
 
@@ -336,7 +339,7 @@ def test_responses_tools():
                                           tools=[{"type": "function", "function": TOOL}])
     check(r.usage.input_tokens == chat.usage.prompt_tokens and r.invar["digest"] == chat.invar["digest"])
     check(r.tools[0].name == "add" and r.tool_choice == "auto")
-    again = client.responses.create(model=MODEL, input=[QUESTION[0], *[o.model_dump(exclude_none=True) for o in r.output],
+    again = client.responses.create(model=MODEL, input=[QUESTION[0], *[o.model_dump() for o in r.output],
                                                         {"role": "user", "content": "And?"}], max_output_tokens=5)
     check(again.usage.input_tokens > r.usage.output_tokens, "what came out goes in")
 
