@@ -143,6 +143,7 @@ def figures(s):
         command = script("linear.py") + ["--ops", s.ops, "--peers", s.peers] + more
         compiling = [command + ["--compile"]] if s.assume_all or os.path.isdir(s.peers) else []
         add(title, 1, 90, 170, *compiling, command + ["--json", "{records}"], torch=True)
+    add("in turn", 1, 15, 40, script("linear.py") + ["--ops", s.ops, "--in-turn", "--json", "{records}"], torch=True)
     add("components", 1, 50, 110, script("components.py") +
         ["--ops", s.ops, "--peers", s.peers, "--json", "{records}"], torch=True)
     add("attention", 1, 25, 60, script("attention_peers.py") + [s.ops, "decode", "prefill", "--json", "{records}"],

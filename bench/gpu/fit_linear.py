@@ -20,8 +20,9 @@ import re
 import numpy as np
 from scipy.optimize import differential_evolution
 
-KINDS = [(64, 16, 0), (64, 32, 0), (64, 64, 0), (128, 64, 0), (128, 96, 0), (128, 128, 0), (96, 128, 1), (128, 128, 1)]
-GUESS = [0.10, 0.12, 0.15, 0.22, 0.27, 0.33, 0.27, 0.33]  # us of a block of 64 k
+KINDS = [(64, 16, 0), (64, 32, 0), (64, 64, 0), (128, 64, 0), (128, 80, 0), (128, 96, 0), (128, 112, 0), (128, 128, 0),
+         (96, 128, 1), (128, 128, 1)]
+GUESS = [0.10, 0.12, 0.15, 0.22, 0.25, 0.27, 0.30, 0.33, 0.27, 0.33]  # us of a block of 64 k
 COMMON = {  # name: from, to
     "launch": (0.5, 3), "round": (0, 3), "output": (0, 60), "join": (0, 2), "join_output": (0, 60),
     "split_round": (0, 8), "ring": (0, 4), "ring_memory": (0, 3), "again": (0, 1), "swiglu": (0, 60),

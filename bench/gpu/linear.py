@@ -3,6 +3,7 @@
 
     python3 bench/gpu/linear.py --ops build/bench/gpu/libinvar_gpu_ops.so --peers DIR --json linear.jsonl
     python3 bench/gpu/linear.py --figure8 ...
+    python3 bench/gpu/linear.py --in-turn ...       the four layers of a decoder's layer, one after another
 
 cuBLAS is torch.mm. DIR holds the peers' sources, which are not ours to keep: batch_invariant_ops.py (Thinking Machines)
 and tree_based_matmul.py (TBIK's Triton kernel); one that is not there is said to be missing. All methods compute
@@ -164,7 +165,60 @@ def measure_shape(options, records, ops, peers, bandwidth, shape, type_name):
     return rows
 
 
-def sweep_problem(ops, sets, epilogue, leaves, options):
+def one_after_another(layers):
+    """The calls of several layers -> calls that make one of each."""
+    def together(calls):
+        return lambda: [call() for call in calls]
+    return [together(calls) for calls in zip(*layers)]
+
+
+def in_turn(options, records, ops):
+    """The four layers of a decoder's layer, one after another as in a model, and the sum of what each takes alone."""
+    names, rows = LAYERS[:4], []
+    for m in options.tokens or TOKENS:
+        made = {}
+        for name in names:
+            k, n, epilogue = SHAPES[name]
+            sets = inputs(TYPES["bfloat16"], k, n, m)[:2]
+            while len(sets) < 6 and m <= 1024:  # no layer finds its weights in the cache
+                sets.append((sets[0][0], torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * 0.02))
+            made[name] = methods_for(argparse.Namespace(leaves=[None]), ops, {}, sets, epilogue)
+        methods = {}
+        for method in ("cublas", "invar"):
+            methods[method] = one_after_another([made[name][method] for name in names])
+            methods.update({f"{method} {name}": made[name][method] for name in names})
+        taken = measure.compare(methods, turns=options.turns)
+        row = [str(m)]
+        for method in ("cublas", "invar"):
+            alone = sum(taken[f"{method} {name}"] for name in names)
+            records.add({"bench": "in_turn", "m": m, "method": method, "us": round(taken[method], 2),
+                         "alone_us": round(alone, 2)})
+            row += [measure.microseconds(taken[method]), measure.microseconds(alone)]
+        rows.append(row + [f"{taken['cublas'] / taken['invar']:.2f}"])
+        print("# " + " ".join(rows[-1]), flush=True)
+        del made, methods
+        torch.cuda.empty_cache()
+    print("\nmicroseconds of qkv, out, gate_up and down, one after another\n")
+    measure.table(["tokens", "cuBLAS", "sum of each alone", "invar", "sum of each alone", "cuBLAS / invar"], rows)
+
+
+class Neighbour:
+    """A small layer of float16 that runs before every call: between two uses of a kernel a model runs others, and what
+    they leave of its code in the caches is part of its time."""
+
+    def __init__(self, ops):
+        x, w = (torch.randn(n, 1024, device="cuda", dtype=torch.float16) for n in (64, 2048))
+        self.call = ops.linear(x, w, torch.zeros(64, 2048, device="cuda"))
+        self.us = measure.compare({"alone": [self.call]})["alone"]
+
+    def time(self, calls, turns):
+        """Microseconds of a call that follows."""
+        def after(call):
+            return lambda: (self.call(), call())
+        return measure.compare({"after": [after(c) for c in calls]}, turns=turns, graph_ms=0.5)["after"] - self.us
+
+
+def sweep_problem(ops, sets, epilogue, leaves, options, neighbour):
     """[(us, text)] of every legal configuration, fastest first, None for those far behind; and those whose bits are
     not the first one's."""
     x, w = sets[0]
@@ -188,7 +242,7 @@ def sweep_problem(ops, sets, epilogue, leaves, options):
             elif not torch.equal(want, got):
                 wrong.append(text)
             ms = min(ms, measure.once(calls[-1]))
-            us = measure.compare({text: calls}, turns=options.turns, graph_ms=0.5)[text] if ms < 4 * best else None
+            us = neighbour.time(calls, options.turns) if ms < 4 * best else None
         except RuntimeError as problem:
             measure.missing(text, problem)
             continue
@@ -199,7 +253,7 @@ def sweep_problem(ops, sets, epilogue, leaves, options):
 
 def sweep(options, records, ops):
     """Every legal configuration of every problem: are their bits one, and which is fastest."""
-    rows = []
+    rows, neighbour = [], Neighbour(ops)
     for type_name in options.types:
         for shape in options.shapes:
             k, n, epilogue = SHAPES[shape]
@@ -210,7 +264,7 @@ def sweep(options, records, ops):
                 cublas = measure.compare({"cublas": [lambda x=x, w=w: torch.mm(x, w.t()) for x, w in sets]},
                                          turns=options.turns)["cublas"]
                 for leaves in options.leaves:
-                    taken, wrong = sweep_problem(ops, sets, epilogue, leaves, options)
+                    taken, wrong = sweep_problem(ops, sets, epilogue, leaves, options, neighbour)
                     chosen = config_text(ops, sets, epilogue, leaves)
                     records.add({"bench": "sweep", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
                                  "leaves": leaves, "cublas_us": cublas, "chosen": chosen, "wrong": wrong,
@@ -258,6 +312,7 @@ def main():
                         help="of ours, e.g. 1,2,8: each is measured; 0: as many as the law has")
     parser.add_argument("--shape", action="append", default=[], metavar="K,N,EPILOGUE", help="one more shape")
     parser.add_argument("--ranks", action="store_true", help="the shapes of ranks: " + ", ".join(RANKS))
+    parser.add_argument("--in-turn", action="store_true", help="a decoder layer's four, one after another")
     parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
     parser.add_argument("--only", action="append", help="with --sweep: configurations whose text this pattern finds")
     parser.add_argument("--best", type=int, default=2, help="with --sweep: how many are printed")
@@ -280,6 +335,9 @@ def main():
         return
     ops, peers = load(options)
     measure.warm_up()
+    if options.in_turn:
+        in_turn(options, records, ops)
+        return
     bandwidth = copy_bandwidth()
     records.add({"bench": "copy", "gb_per_s": round(bandwidth, 1)})
     rows = []

@@ -67,6 +67,11 @@ IV_DEVICE void iv_store4_if(float *p, float4 v, bool there) {
                  "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"((int)there)
                  : "memory");
 }
+IV_DEVICE void iv_store2_if(float *p, float2 v, bool there) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p st.global.v2.f32 [%0], {%1, %2};\n}\n" ::"l"(p), "f"(v.x),
+                 "f"(v.y), "r"((int)there)
+                 : "memory");
+}
 /* Shared memory by address, in the order written. */
 IV_DEVICE float4 iv_load_shared4(uint32_t p) {
     float4 v;
@@ -326,10 +331,18 @@ template <iv_dtype TYPE, int COUNT> IV_DEVICE void iv_wgmma(float (&d)[COUNT], u
         IV_WG_SS(64, "bf16", IV_WG_L4, IV_WG_O4(d), 32, 33, 34);
     else if constexpr (COUNT == 32)
         IV_WG_SS(64, "f16", IV_WG_L4, IV_WG_O4(d), 32, 33, 34);
+    else if constexpr (COUNT == 40 && BF)
+        IV_WG_SS(80, "bf16", IV_WG_L5, IV_WG_O5(d), 40, 41, 42);
+    else if constexpr (COUNT == 40)
+        IV_WG_SS(80, "f16", IV_WG_L5, IV_WG_O5(d), 40, 41, 42);
     else if constexpr (COUNT == 48 && BF)
         IV_WG_SS(96, "bf16", IV_WG_L6, IV_WG_O6(d), 48, 49, 50);
     else if constexpr (COUNT == 48)
         IV_WG_SS(96, "f16", IV_WG_L6, IV_WG_O6(d), 48, 49, 50);
+    else if constexpr (COUNT == 56 && BF)
+        IV_WG_SS(112, "bf16", IV_WG_L7, IV_WG_O7(d), 56, 57, 58);
+    else if constexpr (COUNT == 56)
+        IV_WG_SS(112, "f16", IV_WG_L7, IV_WG_O7(d), 56, 57, 58);
     else if constexpr (COUNT == 64 && BF)
         IV_WG_SS(128, "bf16", IV_WG_L8, IV_WG_O8(d), 64, 65, 66);
     else if constexpr (COUNT == 64)

@@ -12,19 +12,20 @@ typedef struct tile_cost {
 } tile_cost;
 
 static const tile_cost tiles[] = {
-    {64, 16, IV_WGMMA_SWAPPED, 0.21, 0.16},    {64, 32, IV_WGMMA_SWAPPED, 0.208, 0.159},
-    {64, 64, IV_WGMMA_SWAPPED, 0.196, 0.196},  {128, 64, IV_WGMMA_SWAPPED, 0.261, 0.324},
-    {128, 96, IV_WGMMA_SWAPPED, 0.434, 0.215}, {128, 128, IV_WGMMA_SWAPPED, 0.132, 0.579},
-    {96, 128, IV_WGMMA_WIDE, 0.318, 0.405},    {128, 128, IV_WGMMA_WIDE, 0.158, 0.522},
+    {64, 16, IV_WGMMA_SWAPPED, 0.25, 0.13},    {64, 32, IV_WGMMA_SWAPPED, 0.297, 0.0875},
+    {64, 64, IV_WGMMA_SWAPPED, 0.183, 0.265},  {128, 64, IV_WGMMA_SWAPPED, 0.254, 0.228},
+    {128, 80, IV_WGMMA_SWAPPED, 0.182, 0.263}, {128, 96, IV_WGMMA_SWAPPED, 0.354, 0.218},
+    {128, 112, IV_WGMMA_SWAPPED, 0.42, 0.223}, {128, 128, IV_WGMMA_SWAPPED, 0.303, 0.462},
+    {96, 128, IV_WGMMA_WIDE, 0.342, 0.356},    {128, 128, IV_WGMMA_WIDE, 0.353, 0.449},
 };
 
 /* Microseconds: of a launch and of a round; of a thousand outputs of a thread (with SwiGLU in wide tiles more), and
  * where CTAs share a tile; for each doubling of these, and for a further round of them. What the stage that is missing
  * in a ring costs, of latency and of memory. The share of weights that a second tile of tokens reads again. 10^12 bytes
  * a second, and the launch beside them. SMs that clusters of four and eight find. */
-static const double launch = 0.735, a_round = 0.0531, output = 2.18, swiglu = 32.8, join_output = 9.74, join = 0.998,
-                    split_round = 3.75, ring = 0.558, ring_memory = 0.15, again = 0.469, bytes = 4.52,
-                    bytes_launch = 1.54, clusters4 = 115, clusters8 = 114;
+static const double launch = 0.615, a_round = 0.00665, output = 5.69, swiglu = 48.2, join_output = 24.8, join = 1.26,
+                    split_round = 4.62, ring = 0.153, ring_memory = 0.393, again = 0.574, bytes = 4.33,
+                    bytes_launch = 3.32, clusters4 = 122, clusters8 = 89;
 
 static const tile_cost *tile_of(const iv_linear_cost_args *a) {
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)

@@ -11,8 +11,10 @@
  * which they have issued before. Two of them may share the weights that they bring from L2. A tile of 256 outputs (one
  * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
  * one multiplies while the other makes outputs.
- * What bounds a large tile is shared memory: a block of 128 x 128 is 32 KB written and 48 KB read, which takes 640
- * cycles where its products take 512; of 128 x 256, whose tree has no room, it would be as many as its products.
+ * What bounds a large tile is what it brings from L2: a block of 128 x 128 is 32 KB, at 64 bytes a cycle as long as its
+ * products (512 cycles; 625 measured); of 128 x 256, whose tree has no room, it would be three quarters of them.
+ * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
+ * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs.
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
  * is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
  *
@@ -44,12 +46,19 @@ template <int COUNT> IV_DEVICE void iv_wgmma_add(float (&d)[COUNT], const float 
     for (int i = 0; i < COUNT; i++) d[i] = __fadd_rn(left[i], d[i]);
 }
 
+/* The largest divisor of n that is at most `most`: how many of n equal things are made at a time. */
+IV_DEVICE constexpr int iv_largest_part(int n, int most) {
+    int part = n < most ? n : most;
+    while (n % part) part--;
+    return part;
+}
+
 /* The roots of the cluster's CTAs, joined in the order of the tree; each CTA makes its share of the outputs. */
 template <class S, int SPLIT>
 IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
     constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
-    constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1, MOST = (S::MOVED ? 16 : 8) / SPLIT;
-    constexpr int BATCH = MINE < MOST ? MINE : MINE % MOST == 0 ? MOST : MINE % 3 == 0 && MOST >= 3 ? 3 : 1;
+    constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1;
+    constexpr int BATCH = iv_largest_part(MINE, (S::MOVED ? 16 : 10) / SPLIT);
     static_assert(EACH <= S::CONSUMERS || (EACH % S::CONSUMERS == 0 && MINE % BATCH == 0), "every item once");
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
@@ -214,12 +223,13 @@ IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared
         iv_wgmma_drain<S>(m, f, v.b);
         iv_wgmma_add(v.b, v.a);
     } else {
-        iv_wgmma_four<S>(plan, m, f, v);
-        if constexpr (S::LEAVES == 8) {
+#pragma unroll 1
+        for (int half = 0;; half++) {
+            iv_wgmma_four<S>(plan, m, f, v);
+            if (4 * (half + 1) == S::LEAVES) break;
             iv_wgmma_go_on<S, true>(plan, m, f, v.a);
             iv_wgmma_add(v.c, v.b);
             iv_wgmma_put_aside<S>(m, v, v.c);
-            iv_wgmma_four<S>(plan, m, f, v);
         }
     }
 }
@@ -230,20 +240,8 @@ template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_w
     if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
 }
 
-/* A wide tile's outputs part by part; with FLOWING, a block of the next tile is issued before each, and its entries are
- * looked up on the way. */
-template <class S, bool FLOWING, int FIRST>
-IV_DEVICE void iv_wgmma_emit_parts(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
-                                   const iv_wgmma_spot &s, iv_wgmma_entry &e, float (&a)[S::COUNT],
-                                   const float (&root)[S::COUNT]) {
-    int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, a) : 0;
-    if constexpr (FLOWING && S::LOOSE && FIRST == IV_PART) iv_wgmma_ask_weight(plan, e);
-    iv_wgmma_emit_part<S, FIRST>(plan, m, made, s, root);
-    if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
-    if constexpr (4 * (FIRST + IV_PART) < S::COUNT)
-        iv_wgmma_emit_parts<S, FLOWING, FIRST + IV_PART>(plan, m, f, made, s, e, a, root);
-}
-
+/* A wide tile's outputs part by part. FLOWING: the next tile has begun in `next`, a block of it is issued before each
+ * part, and its entries are looked up on the way. */
 template <class S, bool FLOWING>
 IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
                                   iv_wgmma_nodes<S> &v, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
@@ -257,8 +255,14 @@ IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shar
         if constexpr (S::LOOSE) iv_wgmma_ask_slot(plan, m.tiles[(made + 1) % IV_TILES], e);
         iv_wgmma_settle<S>(m, before);
     }
-    iv_wgmma_emit_parts<S, FLOWING, 0>(plan, m, f, made, s, e, next, root);
-    if constexpr (FLOWING && S::LOOSE) iv_wgmma_keep_entry(plan, m, e);
+#pragma unroll 1
+    for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
+        if constexpr (FLOWING) before = iv_wgmma_go_on<S, false>(plan, m, f, next);
+        if (S::LOOSE && FLOWING && first == IV_PART) iv_wgmma_ask_weight(plan, e);
+        iv_wgmma_emit_part<S>(plan, m, made, s, first, root);
+        if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
+    }
+    if constexpr (S::LOOSE && FLOWING) iv_wgmma_keep_entry(plan, m, e);
 }
 
 /* The first block of a tile is under way whose outputs will not be made beside it: its entries are looked up, one
@@ -280,7 +284,7 @@ IV_DEVICE void iv_wgmma_find_entries(const iv_wgmma_plan &plan, const iv_wgmma_s
  * instructions. */
 template <class S>
 IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, float (&root)[S::COUNT]) {
-    constexpr int BATCH = S::COUNT / 4 < 4 ? S::COUNT / 4 : 4;
+    constexpr int BATCH = iv_largest_part(S::COUNT / 4, 5);
     int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, token = t.q + threadIdx.x % 4 * 2;
 #pragma unroll 1
     for (int j = 0; j < S::COUNT / 4 && t.q + 8 * j < t.rows; j += BATCH) {
@@ -294,37 +298,39 @@ IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile
     }
 }
 
+/* The root of one leaf to where those of more are. */
+template <class S> IV_DEVICE void iv_wgmma_root_of_one(iv_wgmma_nodes<S> &v) {
+    if constexpr (S::LEAVES == 1) {
+#pragma unroll
+        for (int i = 0; i < S::COUNT; i++) v.c[i] = v.a[i];
+        iv_wgmma_hold(v.c);
+    }
+}
+
 /* Tile after tile. Where leaves have blocks enough, the outputs of a tile are made while the next begins. */
 template <class S>
 IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
     bool flows = plan.blocks >= S::COUNT / 4 / IV_PART + 2;
-    if (threadIdx.x >= 128 && flows && tiles > 0)
-        iv_mbar_wait(m.full + 8, 0); /* so that one warpgroup rests while the other multiplies */
-    float(&root)[S::COUNT] = S::LEAVES == 1 ? v.a : S::LEAVES == 2 ? v.b : v.c;
-    for (int at = 0; at < tiles; at++) {
-        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-        iv_wgmma_find_entries<S>(plan, m, f, at, v.a);
+    float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
+    if (tiles == 0) return;
+    if (threadIdx.x >= 128 && flows) iv_mbar_wait(m.full + 8, 0); /* one warpgroup rests while the other multiplies */
+    iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+    iv_wgmma_find_entries<S>(plan, m, f, 0, v.a);
+#pragma unroll 1
+    for (int at = 0;; at++) {
         iv_wgmma_subtree<S>(plan, m, f, v);
-        if constexpr (S::LEAVES == 1) { /* by turns in a and in c */
-            for (; flows && at + 2 < tiles; at += 2) {
-                iv_wgmma_go_on<S, true>(plan, m, f, v.c);
-                iv_wgmma_emit_wide<S, true>(plan, m, f, at, v, v.c, v.a);
-                iv_wgmma_run<S>(plan, m, f, v.c);
-                iv_wgmma_drain<S>(m, f, v.c);
-                iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-                iv_wgmma_emit_wide<S, true>(plan, m, f, at + 1, v, v.a, v.c);
-                iv_wgmma_subtree<S>(plan, m, f, v);
-            }
-        } else {
-            for (; flows && at + 1 < tiles; at++) {
-                iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-                iv_wgmma_emit_wide<S, true>(plan, m, f, at, v, v.a, root);
-                iv_wgmma_subtree<S>(plan, m, f, v);
-            }
+        iv_wgmma_root_of_one<S>(v);
+        if (flows && at + 1 < tiles) {
+            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+            iv_wgmma_emit_wide<S, true>(plan, m, f, at, v, v.a, root);
+            continue;
         }
         iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, root);
+        if (at + 1 == tiles) return;
+        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_find_entries<S>(plan, m, f, at + 1, v.a);
     }
 }
 

@@ -41,12 +41,15 @@ IV_DEVICE void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUN
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         y[i] = iv_divide_plain(gate[i], __fadd_rn(1.0f, v_exp_inside(-gate[i])));
-    if (!iv_all_plain(gate)) {
+    if (!iv_all_plain(gate)) { /* rare: short code before fast code */
 #pragma unroll 1
         for (int i = 0; i < COUNT; i++) {
+            float one = 0.0f;
 #pragma unroll
-            for (int j = 0; j < COUNT; j++)
-                if (i == j) y[j] = v_silu(gate[j]);
+            for (int j = 0; j < COUNT; j++) one = i == j ? gate[j] : one;
+            one = v_silu(one);
+#pragma unroll
+            for (int j = 0; j < COUNT; j++) y[j] = i == j ? one : y[j];
         }
     }
 #pragma unroll
@@ -144,7 +147,8 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
 /* ---- tokens on P ------------------------------------------------------------------------------------------- */
 
 /* A thread's roots there: chunk j has (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) with n 8 j on. Its
- * warpgroup emits them in parts of four chunks, between the blocks of the next tile.
+ * warpgroup emits them in parts of four chunks, between the blocks of the next tile: one piece of code for all parts,
+ * since code that the instruction cache does not hold takes longer to come than to run.
  *
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
  * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
@@ -153,7 +157,16 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * be scattered; else one by one, as where rows do not lie on 16 bytes. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;
 
-/* Where a lane's first piece of a row goes; weighted, of row 0 of the outputs; not set for any way. */
+/* A lane's place in a part: its first row of the warp's 16, and its first of the part's 32 outputs. Of four rows it has
+ * four outputs each; with SwiGLU of two rows four gates, whose ups are 8 outputs on. */
+struct iv_wgmma_lane {
+    int row, n;
+};
+IV_DEVICE iv_wgmma_lane iv_wgmma_lane_of(int lane, bool swiglu) {
+    return swiglu ? iv_wgmma_lane{lane / 4, lane % 4 / 2 * 16 + lane % 2 * 4} : iv_wgmma_lane{lane / 8, lane % 8 * 4};
+}
+
+/* Where a lane's first output of a tile goes; weighted, of row 0 of the outputs; not set for any way. */
 struct iv_wgmma_spot {
     iv_wgmma_way way;
     int left, columns; /* rows from the lane's first one on, and the layer's outputs from its first one on */
@@ -163,16 +176,18 @@ struct iv_wgmma_spot {
 
 template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    bool rows = plan.out_stride % (swiglu ? 8 : 4) == 0 && (uintptr_t)plan.out % 16 == 0 &&
-                (uintptr_t)plan.bias % 16 == 0 && !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add));
+    bool rows = plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0 && (uintptr_t)plan.bias % 16 == 0 &&
+                !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add));
     iv_wgmma_spot s = {IV_WAY_ANY, 0, 0, NULL, NULL};
     if (!rows || (t.q + S::QN > plan.n && plan.n % 4) || (!S::LOOSE && plan.weighted)) return s;
-    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, piece = thread % 8;
+    int thread = iv_thread_here();
+    iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
+    int token = t.p + thread / 32 * 16 + l.row;
     size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
     s.way = S::LOOSE && plan.weighted ? IV_WAY_WEIGHTED : swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
-    s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - piece * (swiglu ? 16 : 4);
-    s.out = (char *)plan.out + (swiglu ? (row + t.q / 2) * 2 : (row + t.q) * 4) + piece * 16;
-    if (plan.bias) s.bias = plan.bias + t.q + piece * 4;
+    s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - l.n;
+    s.out = (char *)plan.out + (swiglu ? (row + (t.q + l.n / 16 * 16) / 2 + l.n % 16) * 2 : (row + t.q + l.n) * 4);
+    if (plan.bias) s.bias = plan.bias + t.q + l.n;
     return s;
 }
 
@@ -203,76 +218,76 @@ template <class S> IV_DEVICE void iv_wgmma_expect(const iv_wgmma_plan &plan, con
             iv_prefetch_l2(out + 4 * i * plan.out_stride);
 }
 
-/* The warp's rows: where this lane's fragments go (its own row, and 8 rows on), and where it reads. */
-template <class S> IV_DEVICE char *iv_wgmma_row_to(const iv_wgmma_shared &m, int thread) {
-    return (char *)(m.park + thread / 32 * 32 + thread % 32 / 16 * S::CONSUMERS) + thread % 16 / 4 * 128;
+/* Row r of the warp's 16, and a row's piece of four outputs. */
+template <class S> IV_DEVICE char *iv_wgmma_row_at(const iv_wgmma_shared &m, int thread, int row) {
+    return (char *)(m.park + thread / 32 * 32 + row / 4 * S::CONSUMERS) + row % 4 * 128;
 }
-template <class S> IV_DEVICE const char *iv_wgmma_row_from(const iv_wgmma_shared &m, int thread) {
-    return (const char *)(m.park + thread / 32 * 32) + thread % 32 / 8 * 128;
+IV_DEVICE int iv_wgmma_piece_at(int row, int piece) { return ((piece + 2 * row) & 7) * 16; }
+template <class S>
+IV_DEVICE float4 iv_wgmma_piece(const iv_wgmma_shared &m, int thread, int row, int n) {
+    return *(const float4 *)(iv_wgmma_row_at<S>(m, thread, row) + iv_wgmma_piece_at(row, n / 4));
 }
 
-/* Any tile: four chunks from `first` on, which lie at the thread's own place. */
+/* Chunks `first` to first + 3 of the root as rows. Registers have no index, so that each part has its own few lines. */
+template <class S>
+IV_DEVICE void iv_wgmma_turn(const iv_wgmma_shared &m, int first, const float (&root)[S::COUNT]) {
+    int thread = iv_thread_here(), row = thread % 32 / 4;
+    char *above = iv_wgmma_row_at<S>(m, thread, row) + thread % 2 * 8, *below = above + 2 * S::CONSUMERS * 16;
+#pragma unroll
+    for (int part = 0; part < S::COUNT / 4; part += IV_PART)
+        if (first == part) {
+#pragma unroll
+            for (int j = 0; j < IV_PART; j++) {
+                int at = iv_wgmma_piece_at(row, 2 * j + thread % 4 / 2), i = 4 * (part + j);
+                *(float2 *)(above + at) = make_float2(root[i], root[i + 1]);
+                *(float2 *)(below + at) = make_float2(root[i + 2], root[i + 3]);
+            }
+        }
+    __syncwarp();
+}
+
+/* Any tile, output by output. */
 template <class S>
 IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, int first) {
     iv_wgmma_tile t = m.tiles[made % IV_TILES];
-    int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 4,
-        n = t.q + thread % 4 * 2 + 8 * first;
-    const float4 *place = m.park + thread;
-    iv_wgmma_place p[2] = {iv_wgmma_place_of(plan, t, token), iv_wgmma_place_of(plan, t, token + 8)};
-    if (plan.epilogue != IV_GPU_SWIGLU) {
+    bool swiglu = plan.epilogue == IV_GPU_SWIGLU;
+    int thread = iv_thread_here();
+    iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
+    int n = t.q + 8 * first + l.n;
 #pragma unroll 1
-        for (int j = 0; j < IV_PART; j++, n += 8) {
-            float4 v = place[j * S::CONSUMERS];
-            iv_wgmma_put(plan, p[0], n, v.x), iv_wgmma_put(plan, p[0], n + 1, v.y);
-            iv_wgmma_put(plan, p[1], n, v.z), iv_wgmma_put(plan, p[1], n + 1, v.w);
+    for (int row = l.row; row < 16; row += swiglu ? 8 : 4) {
+        iv_wgmma_place p = iv_wgmma_place_of(plan, t, t.p + thread / 32 * 16 + row);
+        float4 v = iv_wgmma_piece<S>(m, thread, row, l.n);
+        if (!swiglu) {
+            iv_wgmma_put(plan, p, n, v.x), iv_wgmma_put(plan, p, n + 1, v.y);
+            iv_wgmma_put(plan, p, n + 2, v.z), iv_wgmma_put(plan, p, n + 3, v.w);
+        } else if (p.there && n < plan.n) {
+            float4 u = iv_wgmma_piece<S>(m, thread, row, l.n + 8);
+            float gate[4] = {iv_wgmma_y(plan, v.x, n), iv_wgmma_y(plan, v.y, n + 1), iv_wgmma_y(plan, v.z, n + 2),
+                             iv_wgmma_y(plan, v.w, n + 3)};
+            float up[4] = {iv_wgmma_y(plan, u.x, n + 8), iv_wgmma_y(plan, u.y, n + 9), iv_wgmma_y(plan, u.z, n + 10),
+                           iv_wgmma_y(plan, u.w, n + 11)};
+            float y[4];
+            iv_swiglu_many(gate, up, y);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                ((uint16_t *)plan.out)[p.row * plan.out_stride + n / 16 * 8 + n % 8 + i] = iv_round16(S::TYPE, y[i]);
         }
-        return;
-    }
-#pragma unroll 1
-    for (int j = 0; j < IV_PART && n < plan.n; j += 2, n += 16) {
-        float4 g = place[j * S::CONSUMERS], u = place[(j + 1) * S::CONSUMERS];
-        float gate[4] = {iv_wgmma_y(plan, g.x, n), iv_wgmma_y(plan, g.y, n + 1), iv_wgmma_y(plan, g.z, n),
-                         iv_wgmma_y(plan, g.w, n + 1)};
-        float up[4] = {iv_wgmma_y(plan, u.x, n + 8), iv_wgmma_y(plan, u.y, n + 9), iv_wgmma_y(plan, u.z, n + 8),
-                       iv_wgmma_y(plan, u.w, n + 9)};
-        float y[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) gate[i] = iv_gate(gate[i], p[i / 2].there);
-        iv_swiglu_many(gate, up, y);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (p[i / 2].there)
-                ((uint16_t *)plan.out)[p[i / 2].row * plan.out_stride + n / 16 * 8 + n % 8 + i % 2] =
-                    iv_round16(S::TYPE, y[i]);
     }
 }
 
 /* A sum or product that is NaN is the canonical one on this machine. */
-template <class S, int FIRST>
+template <class S>
 IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
-                                  const float (&root)[S::COUNT]) {
-    constexpr int BELOW = 2 * S::CONSUMERS * 16, AT = 4 * FIRST;
-    int thread = iv_thread_here(), piece = thread % 4 / 2 + thread % 32 / 4 * 2;
-    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 2 * 8;
-    float *out = (float *)s.out + 8 * FIRST;
-    int left = 8 * FIRST < s.columns ? s.left : 0;
-    float4 old[IV_PART];
-    if (s.way == IV_WAY_RESIDUAL) {
-#pragma unroll
-        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 4 * i < left);
-    }
-#pragma unroll
-    for (int j = 0; j < IV_PART; j++) {
-        char *p = to + ((piece + 2 * j) & 7) * 16;
-        *(float2 *)p = make_float2(root[AT + 4 * j], root[AT + 4 * j + 1]);
-        *(float2 *)(p + BELOW) = make_float2(root[AT + 4 * j + 2], root[AT + 4 * j + 3]);
-    }
-    __syncwarp();
-    const char *from = iv_wgmma_row_from<S>(m, thread) + ((thread % 8 + thread % 32 / 8 * 2) & 7) * 16;
-    float4 b = iv_load4_if(s.bias + 8 * FIRST, s.bias && 8 * FIRST < s.columns);
+                                  int first, const float4 (&old)[IV_PART]) {
+    int thread = iv_thread_here();
+    iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, false);
+    float *out = (float *)s.out + 8 * first;
+    int left = 8 * first < s.columns ? s.left : 0;
+    float4 b = iv_load4_if(s.bias + 8 * first, s.bias && 8 * first < s.columns);
 #pragma unroll
     for (int i = 0; i < IV_PART; i++) {
-        float4 v = *(const float4 *)(from + i * S::CONSUMERS * 16);
+        float4 v = iv_wgmma_piece<S>(m, thread, l.row + 4 * i, l.n);
         if (s.bias)
             v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
         if (s.way == IV_WAY_RESIDUAL) {
@@ -280,71 +295,61 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
             v.z = __fadd_rn(old[i].z, v.z), v.w = __fadd_rn(old[i].w, v.w);
         }
         if (S::LOOSE && s.way == IV_WAY_WEIGHTED) {
-            iv_wgmma_entry e = m.entries[thread / 32 * 16 + thread % 32 / 8 + 4 * i];
+            iv_wgmma_entry e = m.entries[thread / 32 * 16 + l.row + 4 * i];
             v.x = __fmul_rn(e.weight, v.x), v.y = __fmul_rn(e.weight, v.y);
             v.z = __fmul_rn(e.weight, v.z), v.w = __fmul_rn(e.weight, v.w);
-            iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0 && 8 * FIRST < s.columns);
+            iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0 && 8 * first < s.columns);
         } else {
             iv_store4_if(out + 4 * i * plan.out_stride, v, 4 * i < left);
         }
     }
-    __syncwarp();
 }
 
-/* Of each two chunks of 8 gates and 8 ups, 8 activations; a row is that of all parts. */
-template <class S, int FIRST>
+/* Of each 8 gates and 8 ups 8 activations. */
+template <class S>
 IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
-                                         const float (&root)[S::COUNT]) {
-    constexpr int BELOW = 2 * S::CONSUMERS * 16, ROW = S::QN % 128 ? S::QN / 8 : 16; /* chunks of a row */
-    float gate[2 * IV_PART], up[2 * IV_PART], y[2 * IV_PART];
-    int thread = iv_thread_here(), piece = thread % 32 / 4 + FIRST % ROW / 2;
-    char *to = iv_wgmma_row_to<S>(m, thread) + thread % 4 * 4;
-    int down = thread % 32 / 4 - thread % 32 / 8; /* from the lane's row that it reads to that of its fragments */
-    bool above = down < s.left, below = down + 8 < s.left;
-    int columns = s.columns + thread % 8 * 16;
+                                         int first) {
+    float gate[8], up[8], y[8];
+    int thread = iv_thread_here(), left = 8 * first < s.columns ? s.left : 0;
+    iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, true);
 #pragma unroll
-    for (int i = 0; i < 2 * IV_PART; i++) {
-        bool there = (i % 4 < 2 ? above : below) && 8 * FIRST + i / 4 * 16 < columns;
-        gate[i] = iv_gate(root[4 * FIRST + i / 4 * 8 + i % 4], there);
-        up[i] = root[4 * FIRST + i / 4 * 8 + 4 + i % 4];
+    for (int i = 0; i < 2; i++) {
+        float4 g = iv_wgmma_piece<S>(m, thread, l.row + 8 * i, l.n);
+        float4 u = iv_wgmma_piece<S>(m, thread, l.row + 8 * i, l.n + 8);
+        bool there = 8 * i < left;
+        gate[4 * i] = iv_gate(g.x, there), gate[4 * i + 1] = iv_gate(g.y, there);
+        gate[4 * i + 2] = iv_gate(g.z, there), gate[4 * i + 3] = iv_gate(g.w, there);
+        up[4 * i] = u.x, up[4 * i + 1] = u.y, up[4 * i + 2] = u.z, up[4 * i + 3] = u.w;
     }
     iv_swiglu_many(gate, up, y);
+    uint16_t *out = (uint16_t *)s.out + 4 * first;
 #pragma unroll
-    for (int i = 0; i < IV_PART / 2; i++) {
-        char *p = to + ((piece + i) & 7) * 16;
-        *(uint32_t *)p = iv_pack16(S::TYPE, y[4 * i], y[4 * i + 1]);
-        *(uint32_t *)(p + BELOW) = iv_pack16(S::TYPE, y[4 * i + 2], y[4 * i + 3]);
+    for (int i = 0; i < 2; i++) {
+        float2 four = make_float2(__uint_as_float(iv_pack16(S::TYPE, y[4 * i], y[4 * i + 1])),
+                                  __uint_as_float(iv_pack16(S::TYPE, y[4 * i + 2], y[4 * i + 3])));
+        iv_store2_if((float *)(out + 8 * i * plan.out_stride), four, 8 * i < left);
     }
-    if (FIRST % ROW != ROW - IV_PART) return;
-    __syncwarp();
-    const char *from = iv_wgmma_row_from<S>(m, thread);
-    uint16_t *out = (uint16_t *)s.out + 4 * (FIRST - FIRST % ROW);
-    int left = 8 * (FIRST - FIRST % ROW) < s.columns ? s.left : 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int place = ((thread % 8 + thread % 32 / 8 + 4 * i) & 7) * 16;
-        iv_store4_if((float *)(out + 4 * i * plan.out_stride),
-                     *(const float4 *)(from + i * S::CONSUMERS * 16 + place), 4 * i < left);
-    }
-    __syncwarp();
 }
 
-/* Chunks FIRST to FIRST + 3. The warp's places in `park` are free. */
-template <class S, int FIRST>
+/* Chunks `first` to first + 3. The warp's places in `park` are free. */
+template <class S>
 IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
-                                  const float (&root)[S::COUNT]) {
-    if (s.way == IV_WAY_SWIGLU) {
-        iv_wgmma_emit_activations<S, FIRST>(plan, m, s, root);
-    } else if (s.way != IV_WAY_ANY) {
-        iv_wgmma_emit_rows<S, FIRST>(plan, m, s, root);
-    } else {
-        float4 *place = m.park + iv_thread_here();
+                                  int first, const float (&root)[S::COUNT]) {
+    float4 old[IV_PART];
+    if (s.way == IV_WAY_RESIDUAL) {
+        const float *out = (const float *)s.out + 8 * first;
 #pragma unroll
-        for (int j = 0; j < IV_PART; j++)
-            place[j * S::CONSUMERS] = make_float4(root[4 * (FIRST + j)], root[4 * (FIRST + j) + 1],
-                                                  root[4 * (FIRST + j) + 2], root[4 * (FIRST + j) + 3]);
-        iv_wgmma_emit_any<S>(plan, m, made, FIRST);
+        for (int i = 0; i < IV_PART; i++)
+            old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 8 * first < s.columns && 4 * i < s.left);
     }
+    iv_wgmma_turn<S>(m, first, root);
+    if (s.way == IV_WAY_SWIGLU)
+        iv_wgmma_emit_activations<S>(plan, m, s, first);
+    else if (s.way != IV_WAY_ANY)
+        iv_wgmma_emit_rows<S>(plan, m, s, first, old);
+    else
+        iv_wgmma_emit_any<S>(plan, m, made, first);
+    __syncwarp();
 }
 
 #endif

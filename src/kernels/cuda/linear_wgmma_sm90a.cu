@@ -228,6 +228,10 @@ static int multiprocessors(void) {
     return known ? known : IV_H200_SMS;
 }
 
+/* Token tiles of a wide launch that run side by side, so that weights are read once. What streams through L2 like that
+ * goes first: else it drives out the code of other kernels, which a model's next step needs again. */
+enum { ONE_READING = 2 };
+
 static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
                       iv_wgmma_plan *p) {
     memset(p, 0, sizeof *p);
@@ -241,6 +245,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->epilogue = a->epilogue, p->bias = a->bias, p->out = a->out, p->out_stride = a->out_stride;
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
     if (a->groups) p->groups = *a->groups;
+    p->weights_l2 = !w->wide || p->token_tiles <= ONE_READING ? IV_L2_FIRST : IV_L2_NORMAL;
     p->weighted = a->groups && a->weighted;
     p->gathered = a->groups && !a->weighted && !a->groups->packed;
 }

@@ -26,6 +26,7 @@ struct iv_wgmma_plan {
     const uint16_t *x; /* for gathered rows */
     size_t x_stride;
     iv_gpu_groups groups; /* count 0: none */
+    uint64_t weights_l2;     /* how long L2 keeps weights */
     bool weighted, gathered; /* gathered: the row of x of an entry is its token's */
 };
 
@@ -160,15 +161,15 @@ struct iv_wgmma_block {
 };
 
 template <class S>
-IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_shared &m, const iv_wgmma_block &b,
-                                     const iv_wgmma_tile &t) {
+IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                     const iv_wgmma_block &b, const iv_wgmma_tile &t) {
     if constexpr (S::MATES == 1) {
         iv_tma_load_4d(b.stage + (S::SWAP ? 0 : S::P_BYTES), map, b.bar, b.k, b.leaf, S::SWAP ? t.p : t.q, t.expert,
-                       S::SWAP ? IV_L2_FIRST : IV_L2_NORMAL);
+                       plan.weights_l2);
     } else { /* this CTA's part, for all that share it */
         int row = m.mate * (S::QN / S::MATES);
         iv_tma_load_4d_multicast(b.stage + S::P_BYTES + row * IV_ROW_BYTES, map, b.bar, b.k, b.leaf, t.q + row,
-                                 t.expert, (uint16_t)((1u << S::MATES) - 1), IV_L2_NORMAL);
+                                 t.expert, (uint16_t)((1u << S::MATES) - 1), plan.weights_l2);
     }
 }
 template <class S>
@@ -186,7 +187,7 @@ IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_
     for (int s = 0; s < early; s++) {
         iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
         iv_mbar_expect(b.bar, S::STAGE);
-        iv_wgmma_load_weights<S>(weights, m, b, t);
+        iv_wgmma_load_weights<S>(weights, plan, m, b, t);
         if (++block == plan.blocks) block = 0, leaf++;
     }
     return early;
@@ -213,7 +214,7 @@ IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *t
                 if (round >= early) {
                     if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                     iv_mbar_expect(b.bar, S::STAGE);
-                    iv_wgmma_load_weights<S>(weights, m, b, t);
+                    iv_wgmma_load_weights<S>(weights, plan, m, b, t);
                 }
                 iv_wgmma_load_tokens<S>(tokens, b, t);
                 r.next(stages);
@@ -260,7 +261,7 @@ IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wg
                 if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                 if (lane == 0) {
                     iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
-                    iv_wgmma_load_weights<S>(weights, m, b, t);
+                    iv_wgmma_load_weights<S>(weights, plan, m, b, t);
                 }
                 __syncwarp();
                 int k = b.k + piece * 8;

@@ -65,7 +65,8 @@ static json_t *parse_arguments(const json_t *text) {
     json_t *parsed = NULL;
     iv_error ignored; /* a model wrote them: names may be repeated */
     if (json_string_length(text) == 0) return json_object();
-    if (iv_json_parse_repeating("arguments", json_string_value(text), json_string_length(text), &parsed, &ignored) == IV_OK &&
+    if (iv_json_parse_repeating("arguments", json_string_value(text), json_string_length(text), &parsed, &ignored) ==
+            IV_OK &&
         json_is_object(parsed))
         return parsed;
     json_decref(parsed);
