@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""fit_linear.py: fits the constants of src/kernels/cuda/linear_cost.c to what was measured.
+r"""fit_linear.py: fits the constants of src/kernels/cuda/linear_cost.c (many_rows) to what was measured.
 
     python3 bench/gpu/linear.py --ops LIB --sweep --json sweep.jsonl --tokens 1,8,16,32,48,64,96,128,192,256,384,512 \
         --shape 5120,10240,store ... (many shapes; with --leaves 4 and 2 those of ranks, into other files)
