@@ -11,8 +11,8 @@
  * which they have issued before. Two of them may share the weights that they bring from L2. A tile of 256 outputs (one
  * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
  * one multiplies while the other makes outputs.
- * What bounds a large tile is what it brings from L2: a block of 128 x 128 is 32 KB, at 64 bytes a cycle as long as its
- * products (512 cycles; 625 measured); of 128 x 256, whose tree has no room, it would be three quarters of them.
+ * A block of 128 x 128 takes 625 cycles where its products take 512; larger tiles, which bring less from L2 per
+ * product, have no room for the tree's sums (bench/RESULTS.md).
  * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
  * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs.
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
