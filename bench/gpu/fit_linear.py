@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-r"""fit_linear.py: fits the constants of src/kernels/cuda/linear_cost.c (many_rows) to what was measured.
+r"""fit_linear.py: fits the constants of src/kernels/cuda/linear_cost.c to what was measured.
 
     python3 bench/gpu/linear.py --ops LIB --sweep --json sweep.jsonl --tokens 1,8,16,32,48,64,96,128,192,256,384,512 \
         --shape 5120,10240,store ... (many shapes; with --leaves 4 and 2 those of ranks, into other files)
     python3 bench/gpu/fit_linear.py sweep.jsonl ...
 
-Prints the constants, and what a choice by them costs: the time of what is chosen over that of the fastest, on average
-and at worst. The search begins at the constants that stand in linear_cost.c; the formula is the one there, and so are
+Those of few_rows (to 64) are fitted to sweeps with --alone, by --model few_rows. Prints the constants, and what a choice
+by them costs: the time of what is chosen over that of the fastest, on average and at worst. The search begins at the constants that stand in linear_cost.c; the formula is the one there, and so are
 the names. Needs numpy and scipy, no GPU.
 """
 
@@ -29,6 +29,7 @@ COMMON = {  # name: from, to
     "bytes": (3.3, 4.6), "bytes_launch": (0.5, 6), "clusters4": (96, 132), "clusters8": (88, 124)}
 SMS, SHARED = 132, 228 * 1024
 COST = pathlib.Path(__file__).parents[2] / "src/kernels/cuda/linear_cost.c"
+FEW_ROWS = 64
 NEAR = 1.6  # times the fastest: what is slower need not be predicted well
 
 
@@ -54,11 +55,11 @@ def up(a, b):
     return -(-a // b)
 
 
-def rows_of(paths):
-    """One row a problem and configuration; the problem's number is the last."""
+def rows_of(paths, model):
+    """One row a problem that the model chooses for, and configuration; the problem's number is the last."""
     rows, texts, problems = [], [], []
     for record in (json.loads(line) for path in paths for line in open(path, encoding="utf-8")):
-        if record.get("bench") != "sweep":
+        if record.get("bench") != "sweep" or (record["m"] <= FEW_ROWS) != (model == "few_rows"):
             continue
         leaves, before = record["leaves"] or 8, len(rows)
         for us, text in record["configs"]:
@@ -114,14 +115,14 @@ def predict(rows, block, shared, c):
     return us * (1 + (least / us) ** 4) ** 0.25  # no two are equal because both wait for memory
 
 
-def standing():
-    """The constants of linear_cost.c, in the order of unpack."""
-    text = open(COST, encoding="utf-8").read()
+def standing(model):
+    """The constants of linear_cost.c, in the order of unpack; of a tile that this model does not have, a guess."""
+    text = open(COST, encoding="utf-8").read().split(f"cost_model {model} =")[1].split("};")[0]
     number = r"([\d.]+)"
     of_tile = [re.search(rf"{{{n}, {m}, {('IV_WGMMA_SWAPPED', 'IV_WGMMA_WIDE')[v]}, {number}, {number}}}", text)
                for n, m, v in KINDS]
     common = [re.search(rf"\b(?:a_)?{name} = {number}", text) for name in COMMON]
-    found = [t[1] for t in of_tile] + [t[2] for t in of_tile] + [c[1] for c in common]
+    found = [t[i] if t else g for i in (1, 2) for t, g in zip(of_tile, GUESS)] + [c[1] for c in common]
     return [float(value) for value in found]
 
 
@@ -142,10 +143,11 @@ def losses(rows, us, spans):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="+", help="records of linear.py --sweep --json")
+    parser.add_argument("--model", choices=("many_rows", "few_rows"), default="many_rows")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=250)
     options = parser.parse_args()
-    rows, texts, problems = rows_of(options.sweeps)
+    rows, texts, problems = rows_of(options.sweeps, options.model)
     edges = np.searchsorted(rows[:, -1], np.arange(len(problems) + 1))
     spans = list(zip(edges, edges[1:]))
     best = np.array([rows[first:end, 0].min() for first, end in spans])
@@ -158,7 +160,7 @@ def main():
         return loss.mean() + 0.3 * np.maximum(loss - 0.08, 0).mean() + 0.03 * math.sqrt((error ** 2).mean())
 
     bounds = [(0.3 * g, 3 * g) for g in GUESS] + [(0.3 * g, 2.5 * g) for g in GUESS] + list(COMMON.values())
-    start = np.clip(standing(), *np.array(bounds).T)
+    start = np.clip(standing(options.model), *np.array(bounds).T)
     x = differential_evolution(score, bounds, maxiter=options.rounds, popsize=8, seed=options.seed, polish=False,
                                x0=start).x
     x = np.array([float(f"{v:.3g}") for v in x])

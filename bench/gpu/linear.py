@@ -204,18 +204,24 @@ def in_turn(options, records, ops):
 
 class Neighbour:
     """A small layer of float16 that runs before every call: between two uses of a kernel a model runs others, and what
-    they leave of its code in the caches is part of its time."""
+    they leave of its code in the caches is part of its time. It leaves most multiprocessors to the call that follows,
+    as no layer of a model does, which tells of calls that wait for memory. `alone`: there is none."""
 
-    def __init__(self, ops):
+    def __init__(self, ops, alone):
+        self.call, self.us = None, 0.0
+        if alone:
+            return
         x, w = (torch.randn(n, 1024, device="cuda", dtype=torch.float16) for n in (64, 2048))
         self.call = ops.linear(x, w, torch.zeros(64, 2048, device="cuda"))
         self.us = measure.compare({"alone": [self.call]})["alone"]
 
     def time(self, calls, turns):
-        """Microseconds of a call that follows."""
+        """Microseconds of a call that follows; None if it cannot run."""
         def after(call):
             return lambda: (self.call(), call())
-        return measure.compare({"after": [after(c) for c in calls]}, turns=turns, graph_ms=0.5)["after"] - self.us
+        calls = [after(c) for c in calls] if self.call else calls
+        us = measure.compare({"after": calls}, turns=turns, graph_ms=0.5)["after"]
+        return us and us - self.us
 
 
 def sweep_problem(ops, sets, epilogue, leaves, options, neighbour):
@@ -253,7 +259,7 @@ def sweep_problem(ops, sets, epilogue, leaves, options, neighbour):
 
 def sweep(options, records, ops):
     """Every legal configuration of every problem: are their bits one, and which is fastest."""
-    rows, neighbour = [], Neighbour(ops)
+    rows, neighbour = [], Neighbour(ops, options.alone)
     for type_name in options.types:
         for shape in options.shapes:
             k, n, epilogue = SHAPES[shape]
@@ -314,6 +320,8 @@ def main():
     parser.add_argument("--ranks", action="store_true", help="the shapes of ranks: " + ", ".join(RANKS))
     parser.add_argument("--in-turn", action="store_true", help="a decoder layer's four, one after another")
     parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
+    parser.add_argument("--alone", action="store_true", help="with --sweep: launches that follow one another, and not a "
+                                                             "small layer each")
     parser.add_argument("--only", action="append", help="with --sweep: configurations whose text this pattern finds")
     parser.add_argument("--best", type=int, default=2, help="with --sweep: how many are printed")
     options = parser.parse_args()
