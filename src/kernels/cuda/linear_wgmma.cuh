@@ -11,8 +11,8 @@
  * which they have issued before. Two of them may share the weights that they bring from L2. A tile of 256 outputs (one
  * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
  * one multiplies while the other makes outputs.
- * A block of 128 x 128 takes 625 cycles where its products take 512; larger tiles, which bring less from L2 per
- * product, have no room for the tree's sums (bench/RESULTS.md).
+ * A block of 128 x 128 takes 614 cycles where its products take 512: shared memory's traffic. Larger tiles, which have
+ * less per product, leave no room for the tree's sums (bench/RESULTS.md).
  * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
  * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs.
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
@@ -426,7 +426,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         __syncthreads();
     if (plan.groups.count) tiles = m.prefix[plan.groups.count];
     if (threadIdx.x >= S::CONSUMERS) {
-        if constexpr (S::MOVED) iv_registers_give<S::WIDE ? 40 : 56>();
+        if constexpr (S::MOVED) iv_registers_give<S::GIVEN>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
         } else if (plan.gathered) {
@@ -437,7 +437,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         __syncwarp();
         if (plan.split > 1) iv_cluster_sync();
     } else {
-        if constexpr (S::MOVED) iv_registers_take<S::WIDE ? 232 : 224>();
+        if constexpr (S::MOVED) iv_registers_take<S::TAKEN>();
         iv_dependency_wait();
         int mine = first < tiles ? (tiles - first + step - 1) / step : 0;
         if constexpr (S::ALONE)

@@ -50,6 +50,9 @@ template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MAT
     static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
     static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
     static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
+    static constexpr int GIVEN = WIDE ? 40 : 56, TAKEN = WIDE ? 232 : 224; /* of a producer and a consumer then */
+    static_assert(!MOVED || CONSUMERS * TAKEN + 128 * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
+                  "a launch has no more, and who waits for more waits for ever");
     /* CTAs that fit on an SM: each of its four parts has 16384 registers and every fourth warp */
     static constexpr int CTAS = MOVED || NEED > 168 ? 1
                                 : GROUPS_ == 2      ? NEED > 96 ? 1 : 2
