@@ -66,29 +66,35 @@ static void family_has_the_laws_bits(const char *name, iv_gpu_family family, dou
     printf("%s: %zu runs, all the law's bits\n", name, family_runs[family]);
 }
 
+/* Of n configurations the wide ones, first. */
+static size_t wide_ones(iv_gpu_linear_config *c, size_t n) {
+    size_t wide = 0;
+    for (size_t i = 0; i < n; i++)
+        if (c[i].tile_m == 128 && c[i].variant != IV_WGMMA_SWAPPED) c[wide++] = c[i];
+    return wide;
+}
+
 /* Large tiles that are all there, several to a CTA, with leaves long enough that the outputs of one are made while the
  * next is multiplied. */
 static void wide_tiles_have_the_laws_bits(void **state) {
     (void)state;
     static iv_gpu_linear_config c[CONFIGS_MAX];
-    size_t runs = 0;
+    size_t runs = 0, stored = 0;
     rng r = rng_start("emulated wide");
-    for (budget b = budget_of(6); has_time(&b) || runs < 2;) {
+    for (budget b = budget_of(6); has_time(&b) || runs < 2 || !stored;) {
         shape s = random_shape(&r, true);
         s.arithmetic = IV_TC16, s.experts = 0, s.weighted = false;
         s.leaves = 1 << rng_below(&r, 4), s.k = 64 * (size_t)s.leaves * (5 + rng_below(&r, 3)); /* 5: too short */
-        s.rows = 256 + rng_below(&r, 20), s.n = 256 + 16 * rng_below(&r, 4);
+        s.rows = 256 + rng_below(&r, 20), s.n = 256 + 16 * rng_below(&r, 4), s.adjacent = rng_below(&r, 2);
         problem p;
         make_problem(&r, &s, &p);
-        size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), wide = 0;
-        for (size_t i = 0; i < n; i++)
-            if (c[i].tile_m == 128 && c[i].variant != IV_WGMMA_SWAPPED) c[wide++] = c[i];
+        size_t wide = wide_ones(c, iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX));
         assert_int_not_equal(wide, 0);
         try_config(&r, &p, &c[rng_below(&r, wide)]);
-        runs++;
+        runs++, stored += p.a.epilogue == IV_GPU_SWIGLU && !p.a.bias && p.a.out_stride % 8 == 0;
         free_problem(&p);
     }
-    printf("emulated wide: %zu runs, all the law's bits\n", runs);
+    printf("emulated wide: %zu runs, %zu whose activations the copy engine stores, all the law's bits\n", runs, stored);
 }
 
 /* The same of matrices that are one chain, in the tiles that these alone have: whole and ragged, experts too. */
@@ -253,13 +259,18 @@ static void planted_mistakes_are_caught(void **state) {
     (void)state;
     rng r = rng_start("emulated control");
     shape s = {.arithmetic = IV_TC16, .type = IV_BF16, .weight = IV_BF16, .rows = 5, .n = 200, .k = 1024};
-    problem p;
-    make_problem(&r, &s, &p);
+    shape wide = {.arithmetic = IV_TC16, .type = IV_BF16, .weight = IV_BF16, .rows = 256, .n = 512, .k = 6 * 128};
+    wide.leaves = 2, wide.epilogue = IV_GPU_SWIGLU,
+    wide.adjacent = true; /* several tiles to a CTA, whose activations are stored */
+    problem few, many;
+    make_problem(&r, &s, &few), make_problem(&r, &wide, &many);
     static iv_gpu_linear_config c[CONFIGS_MAX];
-    for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_FLIP_BIT; f++) {
+    for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_FORGET_STORES; f++) {
         bool generic = f == EMU_FORGET_SYNCS; /* the others hardly need barriers of threads */
+        problem p = f == EMU_FORGET_STORES ? many : few;
         size_t n = (generic ? iv_gpu_generic_configs : iv_gpu_wgmma_configs)(&p.a, c, CONFIGS_MAX);
         if (f == EMU_FORGET_LAST) continue; /* a matter of chains */
+        if (f == EMU_FORGET_STORES) n = wide_ones(c, n);
         size_t planted = 0, caught = 0;
         for (int i = 0; i < 60 && caught < 2; i++) {
             another_machine(&r, 4);
@@ -269,7 +280,7 @@ static void planted_mistakes_are_caught(void **state) {
         printf("%s: %s: %zu of %zu caught\n", generic ? "generic" : "wgmma", fault_names[f], caught, planted);
         assert_int_not_equal(caught, 0);
     }
-    free_problem(&p);
+    free_problem(&few), free_problem(&many);
 }
 
 int main(void) {

@@ -158,6 +158,15 @@ IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uin
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(mask), "l"(l2)
                  : "memory");
 }
+/* From shared to global memory: 16, 32, ... bytes between addresses of 16. What a thread has stored so makes a group
+ * when it commits it; of all its groups it waits that they are read (their places are free), or done. */
+IV_DEVICE void iv_bulk_store(void *to, uint32_t from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+IV_DEVICE void iv_bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+IV_DEVICE void iv_bulk_wait_read(void) { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(0) : "memory"); }
+IV_DEVICE void iv_bulk_wait(void) { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(0) : "memory"); }
 IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros where it is not there */
     uint32_t bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

@@ -23,7 +23,7 @@
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 
-#include "kernels/cuda/linear_wgmma_emit.cuh"
+#include "kernels/cuda/linear_wgmma_stage.cuh"
 
 /* ---- the consumers ------------------------------------------------------------------------------------------ */
 
@@ -105,7 +105,7 @@ template <class S, bool FIRST>
 IV_DEVICE void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, float (&d)[S::COUNT]) {
     iv_mbar_wait(m.full + 8 * r.stage, r.phase);
     uint32_t stage = m.ring + r.stage * S::STAGE;
-    uint64_t p = iv_wgmma_desc(stage + threadIdx.x / 128 * 64 * IV_ROW_BYTES), q = iv_wgmma_desc(stage + S::P_BYTES);
+    uint64_t p = iv_wgmma_desc(stage + m.mine), q = iv_wgmma_desc(stage + S::P_BYTES);
     iv_wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; s++) iv_wgmma<S::TYPE>(d, p + 2 * s, q + 2 * s, s > 0 || !FIRST);
@@ -173,6 +173,11 @@ template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in re
     float a[S::COUNT], b[S::COUNT], c[S::COUNT], aside[S::KEEP2 ? S::COUNT : 1];
 };
 
+/* A thread's places for it there, in its warp's part. */
+template <class S> IV_DEVICE float4 *iv_wgmma_aside_of(const iv_wgmma_shared &m) {
+    return (float4 *)iv_wgmma_rows_of<S>(m, threadIdx.x) + threadIdx.x % 32;
+}
+
 /* A node that waits beside the accumulators: in registers or in shared memory. */
 template <class S>
 IV_DEVICE void iv_wgmma_put_aside(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, const float (&d)[S::COUNT]) {
@@ -180,7 +185,8 @@ IV_DEVICE void iv_wgmma_put_aside(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v
 #pragma unroll
         for (int i = 0; i < S::COUNT; i++) v.aside[i] = d[i];
     } else {
-        iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
+        if constexpr (S::WIDE) iv_stage_free();
+        iv_wgmma_park<S::COUNT, 32>(iv_wgmma_aside_of<S>(m), d);
     }
 }
 template <class S>
@@ -188,7 +194,7 @@ IV_DEVICE void iv_wgmma_join_aside(const iv_wgmma_shared &m, const iv_wgmma_node
     if constexpr (S::KEEP2)
         iv_wgmma_add(d, v.aside);
     else
-        iv_wgmma_join_parked<S::COUNT, S::CONSUMERS>(m.park + threadIdx.x, d);
+        iv_wgmma_join_parked<S::COUNT, 32>(iv_wgmma_aside_of<S>(m), d);
 }
 
 /* Four leaves, of which the first block is under way in a: their nodes of level 1, in b and c. Three accumulators let
@@ -240,29 +246,62 @@ template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_w
     if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
 }
 
-/* A wide tile's outputs part by part. FLOWING: the next tile has begun in `next`, a block of it is issued before each
- * part, and its entries are looked up on the way. */
-template <class S, bool FLOWING>
-IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
-                                  iv_wgmma_nodes<S> &v, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
-    int before = FLOWING ? iv_wgmma_go_on<S, false>(plan, m, f, next) : 0;
+/* A wide tile's outputs part by part; nothing is under way. */
+template <class S>
+IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, iv_wgmma_nodes<S> &v,
+                                  const float (&root)[S::COUNT]) {
     iv_wgmma_finish<S>(m, v);
-    __syncwarp();
     iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
-    iv_wgmma_entry e = {-1, 0.0f};
-    if constexpr (FLOWING) {
-        iv_wgmma_expect<S>(plan, m.tiles[(made + 1) % IV_TILES]);
-        if constexpr (S::LOOSE) iv_wgmma_ask_slot(plan, m.tiles[(made + 1) % IV_TILES], e);
-        iv_wgmma_settle<S>(m, before);
-    }
+    iv_stage_free();
+#pragma unroll 1
+    for (int first = 0; first < S::COUNT / 4; first += IV_PART) iv_wgmma_emit_part<S>(plan, m, made, s, first, root);
+}
+
+/* The same while the next tile has begun in `next`: a block of it is issued before each part, and its entries are
+ * looked up on the way. */
+template <class S>
+IV_DEVICE void iv_wgmma_values_beside(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                      float (&next)[S::COUNT], const float (&root)[S::COUNT], iv_wgmma_entry &e) {
+    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
 #pragma unroll 1
     for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
-        if constexpr (FLOWING) before = iv_wgmma_go_on<S, false>(plan, m, f, next);
-        if (S::LOOSE && FLOWING && first == IV_PART) iv_wgmma_ask_weight(plan, e);
-        iv_wgmma_emit_part<S>(plan, m, made, s, first, root);
-        if constexpr (FLOWING) iv_wgmma_settle<S>(m, before);
+        int before = iv_wgmma_go_on<S, false>(plan, m, f, next);
+        if (S::LOOSE && first == IV_PART) iv_wgmma_ask_weight(plan, e);
+        iv_wgmma_emit_values<S>(plan, m, s, first, root);
+        iv_wgmma_settle<S>(m, before);
     }
-    if constexpr (S::LOOSE && FLOWING) iv_wgmma_keep_entry(plan, m, e);
+}
+
+/* Activations: code of its own for each part, since such tiles are many. */
+template <class S>
+IV_DEVICE void iv_wgmma_activations_beside(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+                                           int made, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
+    iv_wgmma_tile t = m.tiles[made % IV_TILES];
+#pragma unroll
+    for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
+        int before = iv_wgmma_go_on<S, false>(plan, m, f, next);
+        iv_stage_activations<S>(plan, m, t, first, root);
+        iv_wgmma_settle<S>(m, before);
+    }
+    iv_stage_store<S>(plan, m, t);
+}
+
+template <class S>
+IV_DEVICE void iv_wgmma_emit_flowing(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+                                     iv_wgmma_nodes<S> &v, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
+    int before = iv_wgmma_go_on<S, false>(plan, m, f, next);
+    iv_wgmma_finish<S>(m, v);
+    iv_stage_free();
+    const iv_wgmma_tile &after = m.tiles[(made + 1) % IV_TILES];
+    iv_wgmma_entry e = {-1, 0.0f};
+    iv_wgmma_expect<S>(plan, after);
+    if constexpr (S::LOOSE) iv_wgmma_ask_slot(plan, after, e);
+    iv_wgmma_settle<S>(m, before);
+    if (plan.epilogue == IV_GPU_SWIGLU)
+        iv_wgmma_activations_beside<S>(plan, m, f, made, next, root);
+    else
+        iv_wgmma_values_beside<S>(plan, m, f, made, next, root, e);
+    if constexpr (S::LOOSE) iv_wgmma_keep_entry(plan, m, e);
 }
 
 /* The first block of a tile is under way whose outputs will not be made beside it: its entries are looked up, one
@@ -312,7 +351,7 @@ template <class S>
 IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
     iv_wgmma_flow f = {{0, 0}, 0, 0};
-    bool flows = plan.blocks >= S::COUNT / 4 / IV_PART + 2;
+    bool flows = plan.blocks >= S::COUNT / 4 / IV_PART + 2 && iv_stage_flows<S>(plan);
     float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
     if (tiles == 0) return;
     if (threadIdx.x >= 128 && flows) iv_mbar_wait(m.full + 8, 0); /* one warpgroup rests while the other multiplies */
@@ -324,14 +363,15 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
         iv_wgmma_root_of_one<S>(v);
         if (flows && at + 1 < tiles) {
             iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-            iv_wgmma_emit_wide<S, true>(plan, m, f, at, v, v.a, root);
+            iv_wgmma_emit_flowing<S>(plan, m, f, at, v, v.a, root);
             continue;
         }
-        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, root);
-        if (at + 1 == tiles) return;
+        iv_wgmma_emit_wide<S>(plan, m, at, v, root);
+        if (at + 1 == tiles) break;
         iv_wgmma_go_on<S, true>(plan, m, f, v.a);
         iv_wgmma_find_entries<S>(plan, m, f, at + 1, v.a);
     }
+    iv_bulk_wait();
 }
 
 /* ---- wide tiles with one accumulator -------------------------------------------------------------------------- */
@@ -361,7 +401,7 @@ IV_DEVICE void iv_wgmma_consume_alone(const iv_wgmma_plan &plan, const iv_wgmma_
             iv_wgmma_go_on<S, true>(plan, m, f, v.a);
         iv_wgmma_find_entries<S>(plan, m, f, at, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
-        iv_wgmma_emit_wide<S, false>(plan, m, f, at, v, v.a, v.a);
+        iv_wgmma_emit_wide<S>(plan, m, at, v, v.a);
     }
 }
 
@@ -390,6 +430,7 @@ template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan
     char *bars = shared + plan.stages * S::STAGE + S::PARK;
     iv_wgmma_shared m;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
+    m.mine = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * IV_ROW_BYTES;
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
     m.led = m.empty + 8 * plan.stages;
     char *rows = bars + 16 * plan.stages + 16;
@@ -416,7 +457,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     int first = blockIdx.x / ctas, step = gridDim.x / ctas, first_leaf = S::MATES > 1 ? 0 : rank * S::LEAVES;
     m.mate = S::MATES > 1 ? rank : 0;
     iv_dependency_release();
-    if (plan.groups.count) {
+    if (!S::DENSE && plan.groups.count) {
         iv_dependency_wait();
         if (threadIdx.x < 32) iv_wgmma_count_tiles<S>(plan, (int *)m.prefix);
     }
@@ -424,12 +465,12 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         iv_cluster_sync();
     else
         __syncthreads();
-    if (plan.groups.count) tiles = m.prefix[plan.groups.count];
+    if (!S::DENSE && plan.groups.count) tiles = m.prefix[plan.groups.count];
     if (threadIdx.x >= S::CONSUMERS) {
         if constexpr (S::MOVED) iv_registers_give<S::GIVEN>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
             iv_dependency_wait();
-        } else if (plan.gathered) {
+        } else if (!S::DENSE && plan.gathered) {
             iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step);
         } else if (iv_elect()) {
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, first_leaf);
@@ -468,7 +509,8 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             S::THREADS,
             S::PARK + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES,
-            S::CTAS};
+            S::CTAS,
+            S::DENSE};
 }
 
 template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int MATES = 1>

@@ -151,8 +151,7 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * since code that the instruction cache does not hold takes longer to come than to run.
  *
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
- * shared memory, in 16 rows of 128 bytes that lie in its own places of `park`: written as fragments, read as rows. The
- * eight pieces of a row are rotated, so that neither meets a bank twice. */
+ * shared memory, in 16 rows of 128 bytes in its own part of `park`: written as fragments, read as rows. The eight pieces of a row are rotated, so that neither meets a bank twice. */
 /* How a tile's outputs are made: by rows, of which some or their ends may not be there, and which in loose shapes may
  * be scattered; else one by one, as where rows do not lie on 16 bytes. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;
@@ -174,12 +173,17 @@ struct iv_wgmma_spot {
     const float *bias;
 };
 
+/* Whether outputs can be made by rows where these are whole. */
+template <class S> IV_DEVICE bool iv_wgmma_rows_fit(const iv_wgmma_plan &plan) {
+    bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
+    return plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0 && (uintptr_t)plan.bias % 16 == 0 &&
+           !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add || !S::LOOSE));
+}
+
 template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    bool rows = plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0 && (uintptr_t)plan.bias % 16 == 0 &&
-                !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add));
     iv_wgmma_spot s = {IV_WAY_ANY, 0, 0, NULL, NULL};
-    if (!rows || (t.q + S::QN > plan.n && plan.n % 4) || (!S::LOOSE && plan.weighted)) return s;
+    if (!iv_wgmma_rows_fit<S>(plan) || (t.q + S::QN > plan.n && plan.n % 4)) return s;
     int thread = iv_thread_here();
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
     int token = t.p + thread / 32 * 16 + l.row;
@@ -218,9 +222,12 @@ template <class S> IV_DEVICE void iv_wgmma_expect(const iv_wgmma_plan &plan, con
             iv_prefetch_l2(out + 4 * i * plan.out_stride);
 }
 
-/* Row r of the warp's 16, and a row's piece of four outputs. */
+/* A warp's own part of `park`; row r of its 16, and a row's piece of four outputs. */
+template <class S> IV_DEVICE char *iv_wgmma_rows_of(const iv_wgmma_shared &m, int thread) {
+    return (char *)m.park + thread / 32 * (S::PARK / (S::CONSUMERS / 32));
+}
 template <class S> IV_DEVICE char *iv_wgmma_row_at(const iv_wgmma_shared &m, int thread, int row) {
-    return (char *)(m.park + thread / 32 * 32 + row / 4 * S::CONSUMERS) + row % 4 * 128;
+    return iv_wgmma_rows_of<S>(m, thread) + row * 128;
 }
 IV_DEVICE int iv_wgmma_piece_at(int row, int piece) { return ((piece + 2 * row) & 7) * 16; }
 template <class S>
@@ -232,7 +239,7 @@ IV_DEVICE float4 iv_wgmma_piece(const iv_wgmma_shared &m, int thread, int row, i
 template <class S>
 IV_DEVICE void iv_wgmma_turn(const iv_wgmma_shared &m, int first, const float (&root)[S::COUNT]) {
     int thread = iv_thread_here(), row = thread % 32 / 4;
-    char *above = iv_wgmma_row_at<S>(m, thread, row) + thread % 2 * 8, *below = above + 2 * S::CONSUMERS * 16;
+    char *above = iv_wgmma_row_at<S>(m, thread, row) + thread % 2 * 8, *below = above + 8 * 128;
 #pragma unroll
     for (int part = 0; part < S::COUNT / 4; part += IV_PART)
         if (first == part) {
@@ -331,10 +338,10 @@ IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgm
     }
 }
 
-/* Chunks `first` to first + 3. The warp's places in `park` are free. */
+/* Chunks `first` to first + 3 as float32 rows. The warp's part of `park` is free. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
-                                  int first, const float (&root)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_emit_values(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+                                    int first, const float (&root)[S::COUNT]) {
     float4 old[IV_PART];
     if (s.way == IV_WAY_RESIDUAL) {
         const float *out = (const float *)s.out + 8 * first;
@@ -343,10 +350,18 @@ IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shar
             old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 8 * first < s.columns && 4 * i < s.left);
     }
     iv_wgmma_turn<S>(m, first, root);
+    iv_wgmma_emit_rows<S>(plan, m, s, first, old);
+    __syncwarp();
+}
+
+/* The same in any way. */
+template <class S>
+IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
+                                  int first, const float (&root)[S::COUNT]) {
+    if (s.way != IV_WAY_SWIGLU && s.way != IV_WAY_ANY) return iv_wgmma_emit_values<S>(plan, m, s, first, root);
+    iv_wgmma_turn<S>(m, first, root);
     if (s.way == IV_WAY_SWIGLU)
         iv_wgmma_emit_activations<S>(plan, m, s, first);
-    else if (s.way != IV_WAY_ANY)
-        iv_wgmma_emit_rows<S>(plan, m, s, first, old);
     else
         iv_wgmma_emit_any<S>(plan, m, made, first);
     __syncwarp();

@@ -54,7 +54,7 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 /* A ring has room for a root where roots are joined through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
     if (split * w->leaves != a->w.leaves || split > 8 || (split > 1 && (w->wide || a->groups))) return false;
-    if (w->mates > 1 && a->groups) return false;
+    if (w->dense && a->groups) return false;
     if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
     return split == 1 || stages * w->stage >= w->node;
 }
@@ -109,7 +109,7 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
 /* Experts, by the rows that one has on average (measured on an H200: bench/gpu/experts.py): the first tile that
  * suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp gathers rows,
  * or few outputs are scattered, a second CTA multiplies meanwhile; many rows fill wide tiles, whose outputs are whole
- * rows. */
+ * rows. Last what serves matrices of several leaves, which no model has. */
 struct iv_expert_tile {
     size_t rows; /* at most */
     int tile_n, tile_m, variant, ctas;
@@ -117,13 +117,15 @@ struct iv_expert_tile {
 static const iv_expert_tile packed_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                               {48, 128, 64, IV_WGMMA_SWAPPED, 1},
                                               {SIZE_MAX, 256, 128, IV_WGMMA_WIDE, 1},
-                                              {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1}};
+                                              {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1},
+                                              {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 1}};
 static const iv_expert_tile gathered_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                                 {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
 static const iv_expert_tile down_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                             {60, 128, 64, IV_WGMMA_SWAPPED, 2},
                                             {SIZE_MAX, 256, 128, IV_WGMMA_WIDE, 1},
-                                            {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1}};
+                                            {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1},
+                                            {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
 
 #define IV_TILES_OF(table) {table, sizeof table / sizeof *table}
 static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {

@@ -62,8 +62,14 @@ template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MAT
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
     static constexpr bool ALONE = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
-    /* nodes that wait there, or the part of the outputs that is made */
-    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES : WIDE ? CONSUMERS * IV_PART * 16 : 0;
+    static constexpr bool DENSE = (WIDE && LEAVES > 1) || MATES > 1; /* no experts: these are one chain */
+    /* activations beside a next tile are rows of PITCH bytes (linear_wgmma_stage.cuh) */
+    static constexpr int PITCH = QN + 16;
+    /* nodes that wait there, or the outputs that are made */
+    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES
+                                : !WIDE               ? 0
+                                : QN == 128           ? PN * PITCH
+                                                      : CONSUMERS * IV_PART * 16;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
     /* rows of outputs may be scattered: experts, who have one chain. Others' code stays short. */
     static constexpr bool LOOSE = WIDE && LEAVES == 1;
@@ -78,6 +84,7 @@ struct iv_wgmma_instance {
     bool wide;
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
+    bool dense;                            /* no experts */
 };
 const iv_wgmma_instance *iv_wgmma_bf16(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16(size_t *count);
@@ -90,7 +97,8 @@ struct iv_wgmma_tile {
 
 struct iv_wgmma_shared { /* addresses */
     uint32_t ring, full, empty, led;
-    int mate; /* of the CTAs that share Q rows, this one */
+    uint32_t mine; /* P rows of this warpgroup in a stage; one for a warp, as the compiler sees */
+    int mate;      /* of the CTAs that share Q rows, this one */
     float4 *root, *park;
     int *rows;               /* of gathered tokens */
     iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
@@ -102,7 +110,7 @@ template <class S>
 IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at) {
     iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
     int token_tiles = plan.token_tiles;
-    if (plan.groups.count) {
+    if (!S::DENSE && plan.groups.count) {
         int low = 0, high = (int)plan.groups.count;
         while (high - low > 1) {
             int middle = (low + high) / 2;
@@ -202,7 +210,7 @@ IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *t
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
     int made = 0;
     iv_wgmma_ring r = {0, 0};
-    if (!plan.groups.count && first < tiles) {
+    if ((S::DENSE || !plan.groups.count) && first < tiles) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, first);
         m.tiles[0] = t;
         early = iv_wgmma_produce_early<S>(weights, plan, m, t, first_leaf);

@@ -93,6 +93,9 @@ void copy_box(uint32_t to, const CUtensorMap *map, uint32_t bar, const int (&cor
               uint32_t ctas); // bit mask or 0
 void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar);
 void copy_own(uint32_t to, const void *from, uint32_t there); // cp.async
+void store_bytes(void *to, uint32_t from, uint32_t bytes);    // by the copy engine, for this thread
+void stores_commit();
+void stores_wait(int pending);
 void copies_commit();
 void copies_wait(int pending); // -1: also what was not committed
 

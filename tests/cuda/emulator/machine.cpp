@@ -52,6 +52,7 @@ static void leave() {
 static void entry() {
     for (;;) {
         me->cta->grid->body();
+        if (!me->stores.empty() || !me->stored.empty()) fail("a thread ends before what the copy engine stores for it");
         me->done = true;
         leave();
     }
@@ -150,7 +151,7 @@ static void end_cluster(Cluster *k) {
                 fail("a warp left in the middle of something");
         for (Thread *t : c.threads) {
             if (!t->done) t->begun = false; // abandoned: a new context next time
-            t->done = true, t->wait = Wait(), t->copies.clear(), t->committed.clear();
+            t->done = true, t->wait = Wait(), t->copies.clear(), t->committed.clear(), t->stores.clear(), t->stored.clear();
             idle_threads.push_back(t);
         }
         idle_memory.push_back(c.memory);

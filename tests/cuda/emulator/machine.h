@@ -36,6 +36,11 @@ struct Own { // a thread's own copy (cp.async)
     uint32_t there;
 };
 
+struct Store { // by the copy engine, for a thread
+    void *to;
+    uint32_t from, bytes;
+};
+
 struct Place {
     dim3 thread, block, block_dim, grid;
 };
@@ -48,6 +53,8 @@ struct Thread {
     uint64_t cluster_turn = 0;
     std::deque<std::vector<Own>> committed;
     std::vector<Own> copies;
+    std::deque<std::vector<Store>> stored;
+    std::vector<Store> stores;
     jmp_buf context;
     ucontext_t first;
     char *stack = nullptr;

@@ -141,6 +141,12 @@ static inline void cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__b
     uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint64_t) {
     copy_bytes(to, from, bytes, bar);
 }
+static inline void cp_async_bulk_global_shared__cta_bulk_group(void *to, uint32_t from, uint32_t bytes) {
+    store_bytes(to, from, bytes);
+}
+static inline void cp_async_bulk_commit_group() { stores_commit(); }
+static inline void cp_async_bulk_wait_group_read(int pending) { stores_wait(pending); }
+static inline void cp_async_bulk_wait_group(int pending) { stores_wait(pending); }
 static inline void cp_async_cg_shared_global(uint32_t to, const void *from, int, uint32_t there) {
     copy_own(to, from, there);
 }

@@ -291,6 +291,29 @@ void copies_wait(int pending) {
         for (const Own &c : me->committed.front()) land_own(c);
 }
 
+// What is stored is read at once or when it is waited for: who writes there before shows.
+static void land_store(const Store &s) { memcpy(s.to, memory(s.from, s.bytes, 16), s.bytes); }
+
+void store_bytes(void *to, uint32_t from, uint32_t bytes) {
+    if ((uintptr_t)to % 16 || bytes % 16 || !bytes) fail("a store that is not of whole 16 bytes");
+    memory(from, bytes, 16);
+    if (random_below(2))
+        land_store({to, from, bytes});
+    else
+        me->stores.push_back({to, from, bytes});
+}
+
+void stores_commit() {
+    if (!me->stores.empty()) me->stored.push_back(std::move(me->stores));
+    me->stores.clear();
+}
+
+void stores_wait(int pending) {
+    if (!me->stored.empty() && fault_strikes(EMU_FORGET_STORES, 2)) return;
+    for (; me->stored.size() > (size_t)pending; me->stored.pop_front())
+        for (const Store &s : me->stored.front()) land_store(s);
+}
+
 // ---- tensor cores ----
 
 static float step(matrix_type type, const uint16_t *a, const uint16_t *b, float c) {

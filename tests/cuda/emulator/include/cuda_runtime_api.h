@@ -72,7 +72,8 @@ typedef enum emu_fault {
     EMU_FORGET_SYNCS,  /* barriers of threads wait for nobody */
     EMU_RELEASE_EARLY, /* copies say that they are there before they are */
     EMU_FORGET_LAST,   /* the end of the launch before is not waited for, half of the time */
-    EMU_FLIP_BIT       /* one in 64 results of the tensor cores has another lowest bit */
+    EMU_FLIP_BIT,      /* one in 64 results of the tensor cores has another lowest bit */
+    EMU_FORGET_STORES  /* what the copy engine stores is not waited for, half of the time */
 } emu_fault;
 void emu_plant(emu_fault fault);
 bool emu_fault_happened(void); /* since it was planted */

@@ -1,0 +1,53 @@
+/* linear_wgmma_stage.cuh: activations of a wide tile that has a next one (linear_wgmma.cuh): made of the registers that
+ * have the roots, laid as 16-bit rows in the warp's own part of `park`, and brought to memory by the copy engine. What
+ * outputs cost is instructions, in energy more than in time. float32 rows are slower so (bench/RESULTS.md). */
+#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_STAGE_CUH
+#define IV_KERNELS_CUDA_LINEAR_WGMMA_STAGE_CUH
+
+#include "kernels/cuda/linear_wgmma_emit.cuh"
+
+/* Whether all of the layer's outputs are whole rows of 16 bytes: else a tile's are made when nothing is under way. */
+template <class S> IV_DEVICE bool iv_stage_flows(const iv_wgmma_plan &plan) {
+    return iv_wgmma_rows_fit<S>(plan) && plan.n % 4 == 0 && (plan.epilogue != IV_GPU_SWIGLU || plan.out_stride % 8 == 0);
+}
+
+/* The warp's rows are free again: what the copy engine read of them, it has read. */
+IV_DEVICE void iv_stage_free(void) {
+    iv_bulk_wait_read();
+    __syncwarp();
+}
+
+/* 16 activations of a row, of chunks `first` to first + 3 of the root: gates and ups by turns. Of what is not there
+ * gates are plain. */
+template <class S>
+IV_DEVICE void iv_stage_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
+                                    int first, const float (&root)[S::COUNT]) {
+    int thread = iv_thread_here(), lane = thread % 32, left = t.rows - (t.p + thread / 32 * 16 + lane / 4);
+    float gate[8], up[8], y[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int at = 4 * (first + i / 4 * 2) + i % 4;
+        gate[i] = iv_gate(root[at], i % 4 / 2 * 8 < left && t.q + 8 * first + i / 4 * 16 < plan.n);
+        up[i] = root[at + 4];
+    }
+    iv_swiglu_many(gate, up, y);
+    char *above = iv_wgmma_rows_of<S>(m, thread) + lane / 4 * S::PITCH + (4 * first + lane % 4 * 2) * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        *(uint32_t *)(above + i % 2 * 8 * S::PITCH + i / 2 * 16) = iv_pack16(S::TYPE, y[2 * i], y[2 * i + 1]);
+}
+
+/* The warp has written its rows: to memory, each by a lane. */
+template <class S>
+IV_DEVICE void iv_stage_store(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
+    iv_fence_async();
+    __syncwarp();
+    int thread = iv_thread_here(), lane = thread % 32, token = t.p + thread / 32 * 16 + lane;
+    int columns = min(plan.n - t.q, S::QN);
+    uint16_t *out = (uint16_t *)plan.out + (size_t)(t.first + token) * plan.out_stride + t.q / 2;
+    if (lane < 16 && token < t.rows && columns > 0)
+        iv_bulk_store(out, iv_shared(iv_wgmma_rows_of<S>(m, thread)) + lane * S::PITCH, (uint32_t)columns);
+    iv_bulk_commit();
+}
+
+#endif
