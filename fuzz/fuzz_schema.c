@@ -12,7 +12,7 @@ static void try_few_states(iv_constraint_kind kind, const char *text, iv_reasoni
     iv_arena arena;
     iv_error err = {0};
     iv_arena_init(&arena, 64 << 20);
-    IV_ASSERT(iv_kind_compile(kind, text, reasoning, &arena, &a, &err) == IV_OK || err.message[0]);
+    IV_ASSERT(iv_kind_compile(kind, text, reasoning, NULL, &arena, &a, &err) == IV_OK || err.message[0]);
     iv_automaton_free(&a), iv_arena_free(&arena);
 }
 

@@ -177,12 +177,30 @@ typedef enum iv_constraint_kind {
     IV_CONSTRAINT_JSON_SCHEMA, /* text: the schema, JSON */
     IV_CONSTRAINT_REGEX,       /* text: the expression that the whole answer matches */
     IV_CONSTRAINT_CHOICE,      /* text: a JSON array of strings, one of which the answer is */
-    IV_CONSTRAINT_TOOL_CALL,   /* text: a JSON array of {"name", "parameters": schema}: the answer calls one of them */
-    IV_CONSTRAINT_TOOL_CALLS   /* the same, one or more calls */
+    IV_CONSTRAINT_TOOL_CALL,   /* text: a JSON array of {"name", "parameters": schema}: the answer calls one of them in
+                                * Hermes' form; or {"form": an iv_tool_form's name, "tools": that array} */
+    IV_CONSTRAINT_TOOL_CALLS   /* the same, one or more calls (one in Llama's form) */
 } iv_constraint_kind;
 
 /* "none", "json_object", "json_schema", "regex", "choice", "tool_call", "tool_calls". Static string. */
 IV_API const char *iv_constraint_name(iv_constraint_kind kind);
+
+/* How a model writes its calls of tools (docs/CLI.md, "Tool calls"). */
+typedef enum iv_tool_form {
+    IV_TOOL_FORM_HERMES,          /* <tool_call>{"name": ..., "arguments": {...}}</tool_call> */
+    IV_TOOL_FORM_LLAMA3_JSON,     /* {"name": ..., "parameters": {...}} */
+    IV_TOOL_FORM_MISTRAL,         /* [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] */
+    IV_TOOL_FORM_MISTRAL_NAME,    /* [TOOL_CALLS]NAME{...} */
+    IV_TOOL_FORM_MISTRAL_ARGS,    /* [TOOL_CALLS]NAME[ARGS]{...} */
+    IV_TOOL_FORM_MISTRAL_CALL_ID, /* [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
+    IV_TOOL_FORM_NONE             /* calls are not looked for */
+} iv_tool_form;
+
+/* "hermes", "llama3_json", "mistral", "mistral_name", "mistral_args", "mistral_call_id", "none". Static string. */
+IV_API const char *iv_tool_form_name(iv_tool_form form);
+
+/* Whether a tool's name can be written without quotes: ASCII letters, digits, '_', '-' and '.', one at least. */
+IV_API bool iv_tool_name_is_bare(const char *name, size_t bytes);
 
 /* What comes before the constrained part of the answer of a reasoning model. */
 typedef enum iv_reasoning {

@@ -70,6 +70,11 @@ void iv_automaton_bytes(iv_automaton *a, uint32_t from, uint8_t low, uint8_t hig
     add_edge(a, from, (iv_edge){.to = to, .rule = IV_NO_RULE, .low = low, .high = high});
 }
 
+void iv_automaton_special(iv_automaton *a, uint32_t from, iv_special special, uint32_t to) {
+    a->specials = true;
+    add_edge(a, from, (iv_edge){.to = to, .rule = IV_NO_RULE - 1 - (int32_t)special, .low = 1, .high = 0});
+}
+
 void iv_automaton_skip(iv_automaton *a, uint32_t from, uint32_t to) {
     add_edge(a, from, (iv_edge){.to = to, .rule = IV_NO_RULE, .low = 1, .high = 0});
 }
@@ -98,8 +103,6 @@ uint32_t iv_automaton_text(iv_automaton *a, uint32_t from, const char *s) {
 }
 
 /* ---- what is alive ------------------------------------------------------------------------------------- */
-
-static bool takes_byte(const iv_edge *e) { return e->low <= e->high; }
 
 /* An edge lies in the list of the state it leads to, and a call also in that of its rule's start. */
 typedef struct backward {
@@ -160,7 +163,7 @@ static bool mark_alive(iv_automaton *a) {
 
 /* ---- no rule calls itself first ------------------------------------------------------------------------ */
 
-/* A walk through all that can be entered without taking a byte. A call is left as if it had taken one: rules that are
+/* A walk through all that can be entered without taking anything. A call is left as if it had taken one: rules that are
  * called never match the empty text. */
 typedef struct left_walk {
     const iv_automaton *a;
@@ -188,7 +191,7 @@ static int32_t walk_left(left_walk *w, uint32_t start) {
         }
         const iv_edge *e = &a->edges[*at];
         *at = e->next;
-        if (takes_byte(e)) continue;
+        if (iv_edge_takes(e)) continue;
         uint32_t to = e->rule >= 0 ? a->rules[e->rule].start : e->to;
         if (w->colour[to] == 1 && e->rule >= 0) return e->rule;
         if (w->colour[to] == 0) enter(w, to);

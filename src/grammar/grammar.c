@@ -25,11 +25,11 @@ struct iv_grammar {
     int32_t *path; /* [longest + 1]: states along a branch of the tree */
 };
 
-static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_automaton *a,
-                         iv_error *err) {
+static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
+                         iv_automaton *a, iv_error *err) {
     iv_arena arena;
     iv_arena_init(&arena, ARENA_BYTES_MAX);
-    iv_status status = iv_kind_compile(kind, text, reasoning, &arena, a, err);
+    iv_status status = iv_kind_compile(kind, text, reasoning, v, &arena, a, err);
     if (status == IV_NO_MEMORY && arena.full) /* trying again would not help */
         status = iv_fail(err, IV_LIMIT, "%s: compiling it takes more than %d bytes", iv_constraint_name(kind),
                          ARENA_BYTES_MAX);
@@ -54,7 +54,7 @@ iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasonin
     g->mask_most = iv_size_max(IV_GRAMMAR_MASKS_BYTES / (8 * iv_size_max(g->words, 1)), 1);
     g->path = calloc(v->longest + 1, sizeof *g->path);
     iv_status status = g->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
-    if (status == IV_OK) status = compile(kind, text, reasoning, &g->automaton, err);
+    if (status == IV_OK) status = compile(kind, text, reasoning, v, &g->automaton, err);
     if (status == IV_OK) status = iv_machine_open(&g->machine, &g->automaton, err);
     if (status == IV_OK)
         *out = g;
@@ -90,6 +90,16 @@ static int32_t mask_place(iv_grammar *g) {
     return (int32_t)at;
 }
 
+static iv_status walk_specials(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
+    for (int i = 0; g->automaton.specials && i < IV_SPECIALS; i++) {
+        int32_t id = g->vocabulary->specials[i], next;
+        if (id < 0) continue;
+        IV_TRY(iv_machine_special(&g->machine, state, (iv_special)i, &next, err));
+        if (next != IV_MACHINE_DEAD) mask[id / 64] |= (uint64_t)1 << (id % 64);
+    }
+    return IV_OK;
+}
+
 /* Walks the tree: below a byte that nothing follows there is nothing. */
 static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
     const iv_vocabulary *v = g->vocabulary;
@@ -114,7 +124,7 @@ static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *er
             mask[v->token_ids[t] / 64] |= (uint64_t)1 << (v->token_ids[t] % 64);
         i++;
     }
-    return IV_OK;
+    return walk_specials(g, state, mask, err);
 }
 
 static iv_status find_mask(iv_grammar *g, int32_t state, const uint64_t **out, iv_error *err) {
@@ -137,6 +147,19 @@ static iv_status take_bytes(iv_grammar *g, int32_t *state, const char *s, size_t
     return IV_OK;
 }
 
+/* *known: the token is one that a grammar may take. */
+static iv_status take_token(iv_grammar *g, int32_t *state, int32_t id, bool *known, iv_error *err) {
+    const iv_vocabulary *v = g->vocabulary;
+    *known = id >= 0 && (size_t)id < v->size && v->offsets[id + 1] > v->offsets[id];
+    if (*known) return take_bytes(g, state, v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id], err);
+    for (int i = 0; id >= 0 && i < IV_SPECIALS; i++) {
+        if (v->specials[i] != id) continue;
+        *known = true;
+        return iv_machine_special(&g->machine, *state, (iv_special)i, state, err);
+    }
+    return IV_OK;
+}
+
 /* Forgets all states but one where too many are kept. Masks belong to states. */
 static iv_status forget_if_full(iv_grammar *g, int32_t *keep, iv_error *err) {
     if (iv_machine_bytes(&g->machine) <= g->states_bytes) return IV_OK;
@@ -154,13 +177,11 @@ static iv_status have_start(iv_grammar *g, iv_error *err) {
 }
 
 static iv_status catch_up(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, iv_error *err) {
-    const iv_vocabulary *v = g->vocabulary;
+    bool known;
     if (m->generation != g->generation) *m = (iv_matcher){.state = IV_MACHINE_START};
     for (; m->tokens < count; m->tokens++) {
         int32_t id = ids[m->tokens];
-        bool known = id >= 0 && (size_t)id < v->size && v->offsets[id + 1] > v->offsets[id];
-        if (known)
-            IV_TRY(take_bytes(g, &m->state, v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id], err));
+        IV_TRY(take_token(g, &m->state, id, &known, err));
         if (!known || m->state == IV_MACHINE_DEAD)
             return iv_fail(err, IV_INVALID, "constraint: token %zu of the answer, id %d, does not continue it",
                            m->tokens, (int)id);

@@ -3,11 +3,11 @@
 #include "base/utf8.h"
 #include "format/json.h"
 #include "grammar/regular.h"
-#include "grammar/schema.h"
+#include "grammar/tool_calls.h"
 
 #include <string.h>
 
-enum { CHOICES_MAX = 20000, TOOLS_MAX = 512, TOOL_NAME_BYTES_MAX = 256, LINES_AFTER_REASONING = 2 };
+enum { CHOICES_MAX = 20000, LINES_AFTER_REASONING = 2 };
 
 const char *iv_constraint_name(iv_constraint_kind kind) {
     static const char *const names[] = {"none",   "json_object", "json_schema", "regex",
@@ -15,26 +15,10 @@ const char *iv_constraint_name(iv_constraint_kind kind) {
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 
-/* Where a tool's arguments begin, and what they are called. */
-typedef struct tool_place {
-    uint32_t state;
-    const char *name;
-} tool_place;
-
-/* What an automaton is made with. */
-typedef struct maker {
-    iv_arena *arena;
-    iv_automaton *a;
-    iv_schema_common common;
-    tool_place *tools; /* [tool_count] */
-    size_t tool_count;
-} maker;
-
 /* ---- the parts ----------------------------------------------------------------------------------------- */
 
-/* root: what references of the schema are looked up in. */
-static iv_status write_schema(maker *m, const char *name, json_t *root, json_t *schema, uint32_t from, uint32_t to,
-                              iv_error *err) {
+iv_status iv_kind_write_schema(iv_kind_maker *m, const char *name, json_t *root, json_t *schema, uint32_t from,
+                               uint32_t to, iv_error *err) {
     iv_schema_set set;
     int32_t rule;
     IV_TRY(iv_schema_set_open(&set, name, root, &m->common, m->a, m->arena, err));
@@ -45,7 +29,7 @@ static iv_status write_schema(maker *m, const char *name, json_t *root, json_t *
     return status;
 }
 
-static iv_status write_object(maker *m, uint32_t from, uint32_t to, iv_error *err) {
+iv_status iv_kind_write_object(iv_kind_maker *m, uint32_t from, uint32_t to, iv_error *err) {
     iv_schema_set set;
     IV_TRY(iv_schema_set_open(&set, "json_object", NULL, &m->common, m->a, m->arena, err));
     int32_t rule = iv_schema_any_object(&set);
@@ -54,7 +38,7 @@ static iv_status write_object(maker *m, uint32_t from, uint32_t to, iv_error *er
     return IV_OK;
 }
 
-static iv_status write_regex(maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
+static iv_status write_regex(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
     iv_regular r;
     IV_TRY(iv_regular_parse("regex", text, strlen(text), true, m->arena, &r, err));
     return iv_regular_spell("regex", &r, m->a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE}, 0, SIZE_MAX, from, to, err);
@@ -72,75 +56,6 @@ static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from
                            json_is_string(one) ? "\"\"" : iv_json_type_name(one));
         iv_automaton_text_to(a, from, json_string_value(one), json_string_length(one), to);
     }
-    return IV_OK;
-}
-
-/* ---- tool calls: <tool_call>\n{"name": "NAME", "arguments": {...}}\n</tool_call> ------------------------- */
-
-/* Arguments are an object, also where their schema would allow more. */
-static iv_status write_arguments(maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
-                                 iv_error *err) {
-    json_t *type = json_object_get(parameters, "type"), *one;
-    size_t i;
-    bool may = !type || (json_is_string(type) && strcmp(json_string_value(type), "object") == 0);
-    if (!parameters || json_is_null(parameters) || json_is_true(parameters)) return write_object(m, from, to, err);
-    json_array_foreach(type, i, one) may |= json_is_string(one) && strcmp(json_string_value(one), "object") == 0;
-    if (!may) return iv_fail(err, IV_INVALID, "%s: #: type: wanted \"object\": arguments are one", name);
-    if (json_is_string(type) || !json_is_object(parameters))
-        return write_schema(m, name, parameters, parameters, from, to, err);
-    json_t *object = json_copy(parameters);
-    bool ok = object && json_object_set_new(object, "type", json_string("object")) == 0;
-    iv_status status = ok ? write_schema(m, name, parameters, object, from, to, err)
-                          : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
-    json_decref(object);
-    return status;
-}
-
-static iv_status write_call(maker *m, json_t *tool, size_t index, uint32_t from, uint32_t to, iv_error *err) {
-    iv_automaton *a = m->a;
-    const char *name = json_string_value(json_object_get(tool, "name"));
-    char where[400];
-    if (!name || !*name || strlen(name) > TOOL_NAME_BYTES_MAX ||
-        strlen(name) != json_string_length(json_object_get(tool, "name")))
-        return iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string of 1 to %d bytes without NUL", index,
-                       TOOL_NAME_BYTES_MAX);
-    snprintf(where, sizeof where, "parameters of tool \"%s\"", name);
-    char *kept = iv_arena_strndup(m->arena, where, strlen(where));
-    if (!kept) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
-    uint32_t at = iv_automaton_text(a, from, "{\"name\""), next = iv_automaton_state(a);
-    iv_json_string_spell(a, name, strlen(name), iv_json_mark(a, at, ':'), next);
-    at = iv_automaton_text(a, iv_json_mark(a, next, ','), "\"arguments\"");
-    next = iv_automaton_state(a);
-    at = iv_json_mark(a, at, ':');
-    iv_automaton_bytes(a, next, '}', '}', to);
-    m->tools[m->tool_count++] = (tool_place){at, kept};
-    return write_arguments(m, kept, json_object_get(tool, "parameters"), at, next, err);
-}
-
-static iv_status write_calls(maker *m, const json_t *list, bool several, uint32_t from, uint32_t to, iv_error *err) {
-    iv_automaton *a = m->a;
-    json_t *one;
-    size_t i, count = json_array_size(list);
-    if (!json_is_array(list) || count == 0 || count > TOOLS_MAX)
-        return iv_fail(err, IV_INVALID, "tools: wanted a list of 1 to %d, found %s of %zu", TOOLS_MAX,
-                       iv_json_type_name(list), count);
-    if (!(m->tools = IV_ARENA_NEW(m->arena, count, tool_place))) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
-    uint32_t open = iv_automaton_text(a, from, "<tool_call>\n"), close = iv_automaton_state(a);
-    uint32_t end = iv_automaton_text(a, close, "\n</tool_call>");
-    json_array_foreach((json_t *)(uintptr_t)list, i, one) {
-        if (a->failed != IV_OK) return IV_OK;
-        IV_TRY(write_call(m, one, i, open, close, err));
-    }
-    iv_automaton_skip(a, end, to);
-    if (several) iv_automaton_text_to(a, end, "\n", 1, from);
-    return IV_OK;
-}
-
-/* A tool that cannot be called is a mistake, also beside others. */
-static iv_status check_tools(const maker *m, iv_error *err) {
-    for (size_t i = 0; i < m->tool_count; i++)
-        if (!m->a->alive[m->tools[i].state])
-            return iv_fail(err, IV_INVALID, "%s: no object that ends can satisfy them", m->tools[i].name);
     return IV_OK;
 }
 
@@ -181,17 +96,17 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
     return content;
 }
 
-static iv_status write_json_kind(maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
+static iv_status write_json_kind(iv_kind_maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
                                  iv_error *err) {
     if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, m->a, from, to, err);
-    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return write_schema(m, "json_schema", json, json, from, to, err);
-    return write_calls(m, json, kind == IV_CONSTRAINT_TOOL_CALLS, from, to, err);
+    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return iv_kind_write_schema(m, "json_schema", json, json, from, to, err);
+    return iv_tool_calls_write(m, json, kind == IV_CONSTRAINT_TOOL_CALLS, from, to, err);
 }
 
-iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_arena *arena,
-                          iv_automaton *a, iv_error *err) {
+iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
+                          iv_arena *arena, iv_automaton *a, iv_error *err) {
     const char *name = iv_constraint_name(kind);
-    maker m = {.arena = arena, .a = a};
+    iv_kind_maker m = {.arena = arena, .a = a, .vocabulary = v};
     json_t *json = NULL;
     iv_status status;
     int32_t root = iv_automaton_rule(a, name);
@@ -200,7 +115,7 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     iv_automaton_end(a, end);
     uint32_t from = write_reasoning(a, reasoning, a->rules[root].start);
     if (kind == IV_CONSTRAINT_JSON_OBJECT) {
-        status = write_object(&m, from, end, err);
+        status = iv_kind_write_object(&m, from, end, err);
     } else if (kind == IV_CONSTRAINT_REGEX) {
         status = write_regex(&m, text, from, end, err);
     } else {
@@ -211,6 +126,7 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     }
     if (status != IV_OK) return status;
     status = iv_automaton_finish(a, err);
-    if (status == IV_OK || status == IV_INVALID) IV_TRY(check_tools(&m, err)); /* says more than that nothing ends */
+    if (status == IV_OK || status == IV_INVALID)
+        IV_TRY(iv_tool_calls_check(&m, err)); /* says more than that nothing ends */
     return status;
 }

@@ -133,8 +133,8 @@ static bool close_place(iv_machine *m, iv_place p) {
     for (uint32_t i = a->first[p.state]; ok && i; i = a->edges[i].next) {
         const iv_edge *e = &a->edges[i];
         if (!a->alive[e->to]) continue;
-        takes |= e->low <= e->high;
-        if (e->low <= e->high) continue;
+        takes |= iv_edge_takes(e);
+        if (iv_edge_takes(e)) continue;
         if (e->rule < 0) {
             ok = follow(m, (iv_place){e->to, p.stack});
             continue;
@@ -204,7 +204,8 @@ static iv_status close_set(iv_machine *m, int32_t *out, iv_error *err) {
     return iv_fail(err, IV_LIMIT, "constraint: more than %d ways to read the same text", SET_MAX);
 }
 
-iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err) {
+/* Over edges of the byte, or, where it is none, of the special token whose `rule` it is. */
+static iv_status step_over(iv_machine *m, int32_t state, int byte, int32_t rule, int32_t *out, iv_error *err) {
     const iv_automaton *a = m->a;
     bool ok = true;
     begin_step(m);
@@ -214,13 +215,22 @@ iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32
         iv_place p = m->places[k];
         for (uint32_t i = a->first[p.state]; ok && i; i = a->edges[i].next) {
             const iv_edge *e = &a->edges[i];
-            if (byte >= e->low && byte <= e->high && a->alive[e->to]) ok = follow(m, (iv_place){e->to, p.stack});
+            bool over = byte >= 0 ? byte >= e->low && byte <= e->high : e->rule == rule;
+            if (over && a->alive[e->to]) ok = follow(m, (iv_place){e->to, p.stack});
         }
     }
     if (!ok && m->work_count < SET_MAX) return no_memory(err);
-    IV_TRY(close_set(m, out, err));
+    return close_set(m, out, err);
+}
+
+iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err) {
+    IV_TRY(step_over(m, state, byte, IV_NO_RULE, out, err));
     *iv_machine_slot(m, state, byte) = *out;
     return IV_OK;
+}
+
+iv_status iv_machine_special(iv_machine *m, int32_t state, iv_special special, int32_t *out, iv_error *err) {
+    return step_over(m, state, -1, IV_NO_RULE - 1 - (int32_t)special, out, err);
 }
 
 /* ---- beginning and end --------------------------------------------------------------------------------- */

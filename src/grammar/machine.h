@@ -62,6 +62,8 @@ size_t iv_machine_bytes(const iv_machine *m);
 
 /* The state behind a byte. IV_LIMIT: too many places at once. */
 iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err);
+/* The state behind a special token; not kept, as it is asked for seldom. */
+iv_status iv_machine_special(iv_machine *m, int32_t state, iv_special special, int32_t *out, iv_error *err);
 
 static inline int32_t *iv_machine_slot(const iv_machine *m, int32_t state, uint8_t byte) {
     return &m->next[(uint32_t)state / IV_MACHINE_BLOCK][(uint32_t)state % IV_MACHINE_BLOCK][byte];

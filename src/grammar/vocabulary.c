@@ -9,6 +9,11 @@
 
 static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "vocabulary: no memory"); }
 
+const char *iv_special_name(iv_special special) {
+    static const char *const names[IV_SPECIALS] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
+    return names[special];
+}
+
 /* ---- the tree ------------------------------------------------------------------------------------------ */
 
 static size_t length_of(const iv_vocabulary *v, int32_t id) {
@@ -78,6 +83,7 @@ static iv_status plant(iv_vocabulary *v, iv_error *err) {
 iv_status iv_vocabulary_make(const char *bytes, const size_t *offsets, size_t size, iv_vocabulary *out, iv_error *err) {
     *out = (iv_vocabulary){
         .size = size, .offsets = calloc(size + 1, sizeof *out->offsets), .bytes = malloc(offsets[size] + 1)};
+    for (size_t i = 0; i < IV_SPECIALS; i++) out->specials[i] = -1;
     iv_status status = out->offsets && out->bytes ? IV_OK : no_memory(err);
     if (status == IV_OK) {
         memcpy(out->offsets, offsets, (size + 1) * sizeof *offsets);
@@ -122,6 +128,15 @@ static iv_status add_token(teller *w, int32_t id, iv_buf *bytes, iv_error *err) 
     return ok ? IV_OK : no_memory(err);
 }
 
+static void find_specials(const iv_tokenizer *t, iv_vocabulary *v) {
+    for (int i = 0; i < IV_SPECIALS; i++) {
+        const char *name = iv_special_name((iv_special)i);
+        int32_t id;
+        bool has = iv_tokenizer_find(t, name, strlen(name), &id) && iv_tokenizer_is_special(t, id);
+        if (has && id >= 0 && (size_t)id < v->size) v->specials[i] = id;
+    }
+}
+
 iv_status iv_vocabulary_open(const iv_tokenizer *t, size_t size, iv_vocabulary *out, iv_error *err) {
     teller w = {.t = t};
     iv_buf bytes = {0};
@@ -133,6 +148,7 @@ iv_status iv_vocabulary_open(const iv_tokenizer *t, size_t size, iv_vocabulary *
         offsets[i + 1] = bytes.len;
     }
     if (status == IV_OK) status = iv_vocabulary_make(bytes.data, offsets, size, out, err);
+    if (status == IV_OK) find_specials(t, out);
     iv_token_stream_close(w.stream);
     iv_buf_free(&w.text), iv_buf_free(&bytes);
     free(offsets);

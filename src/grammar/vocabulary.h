@@ -1,11 +1,12 @@
 /* vocabulary.h: the bytes of every token, and all of them as one tree, for walks that look at a shared beginning once.
  *
  * A token's bytes are those it adds in the middle of a text. Special tokens have none, nor have ids that name nothing:
- * they never match a grammar. Immutable once open; any number of threads. */
+ * they never match a grammar, but where it asks for one by its name. Immutable once open; any number of threads. */
 #ifndef IV_GRAMMAR_VOCABULARY_H
 #define IV_GRAMMAR_VOCABULARY_H
 
 #include "base/status.h"
+#include "grammar/automaton.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,7 +26,8 @@ typedef struct iv_vocabulary {
     iv_vocabulary_node *nodes; /* [node_count + 1]; the last one only ends the others */
     size_t node_count;
     int32_t *token_ids;
-    size_t longest; /* bytes of a token */
+    size_t longest;                /* bytes of a token */
+    int32_t specials[IV_SPECIALS]; /* ids; -1: there is none that is special */
 } iv_vocabulary;
 
 struct iv_tokenizer;
@@ -36,6 +38,8 @@ enum { IV_VOCABULARY_TOKEN_BYTES_MAX = 4096 /* longer tokens never match */ };
 iv_status iv_vocabulary_open(const struct iv_tokenizer *t, size_t size, iv_vocabulary *out, iv_error *err);
 /* The same from given bytes: token i is bytes[offsets[i] .. offsets[i + 1]), none if empty. Copies. */
 iv_status iv_vocabulary_make(const char *bytes, const size_t *offsets, size_t size, iv_vocabulary *out, iv_error *err);
+/* "[TOOL_CALLS]" and so on. Static string. */
+const char *iv_special_name(iv_special special);
 void iv_vocabulary_close(iv_vocabulary *v); /* a zeroed one is fine */
 
 #endif

@@ -540,7 +540,8 @@ static void full_at_any_place(void **state) {
             iv_arena arena;
             iv_error err = {0};
             iv_arena_init(&arena, 1 << 20);
-            iv_status status = iv_kind_compile(cases[i].kind, cases[i].text, IV_REASONING_OPTIONAL, &arena, &a, &err);
+            iv_status status =
+                iv_kind_compile(cases[i].kind, cases[i].text, IV_REASONING_OPTIONAL, NULL, &arena, &a, &err);
             if (status != IV_OK && (status != IV_LIMIT || !strstr(err.message, "it needs more than")))
                 fail_msg("%s: %zu states: %s: %s", cases[i].text, most, iv_status_name(status), err.message);
             iv_automaton_free(&a), iv_arena_free(&arena);
