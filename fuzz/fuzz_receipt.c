@@ -23,6 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     IV_ASSERT(q.logprobs >= -1 && q.logprobs <= 20 && q.stop_count <= 16);
     for (size_t k = 0; k < q.stop_count; k++) IV_ASSERT(q.stop[k][0]);
     for (size_t k = 0; k < q.stop_id_count; k++) IV_ASSERT(q.stop_ids[k] >= 0);
+    IV_ASSERT(q.show_id_count <= 8);
+    for (size_t k = 0; k < q.show_id_count; k++) IV_ASSERT(q.show_ids[k] >= 0);
     for (size_t k = 0; k < q.logit_bias_count; k++) IV_ASSERT(fabsf(q.logit_bias[k].bias) <= 100);
     IV_ASSERT(i.id_count <= q.max_tokens && i.finish != IV_FINISH_NONE && i.digest[0] && i.maker.fingerprint[0]);
     for (size_t k = 0; k < i.id_count; k++) IV_ASSERT(i.ids[k] >= 0 && i.logprobs[k] <= 0);

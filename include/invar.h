@@ -242,7 +242,9 @@ typedef struct iv_request {
     const char *constraint_text; /* as the kind wants it; at most 4 MiB */
     iv_reasoning reasoning;      /* beside a constraint */
     bool ignore_eos;
-    bool keep_special; /* special tokens appear in the text */
+    bool keep_special;       /* special tokens appear in the text */
+    const int32_t *show_ids; /* those that do in any case, at most 8: a call of a tool may begin with one */
+    size_t show_id_count;
     bool keep_logits;  /* token events carry the whole row of logits */
     bool keep_receipt; /* the last event carries a receipt */
 } iv_request;

@@ -44,12 +44,19 @@ static void show(iv_sequence *s, iv_event_slot *v, size_t end) {
     s->shown = end;
 }
 
+static bool is_shown(const iv_sequence *s, int32_t token) {
+    for (size_t i = 0; i < s->show_id_count; i++)
+        if (s->show_ids[i] == token) return true;
+    return false;
+}
+
 /* Pushes the token through the stream and decides what may be shown. */
 static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, bool last, const char **stop,
                               iv_error *err) {
     if (!s->stream) return IV_OK;
     size_t from = s->text.len, at = 0;
-    IV_TRY(iv_token_stream_push(s->stream, token, &s->text, err));
+    IV_TRY(is_shown(s, token) ? iv_token_stream_show(s->stream, token, &s->text, err)
+                              : iv_token_stream_push(s->stream, token, &s->text, err));
     if (last) {
         s->flushed = true;
         IV_TRY(iv_token_stream_flush(s->stream, &s->text, err));

@@ -23,6 +23,7 @@ enum {
     IV_STOPS_MAX = 16,
     IV_STOP_BYTES_MAX = 256,
     IV_STOP_IDS_MAX = 64,
+    IV_SHOW_IDS_MAX = 8,
     IV_LOGIT_BIAS_MAX = 4096,
     IV_LOGPROBS_MAX = 20,
     IV_LOGITS_MIN = 128, /* rows of logits that there is room for at once, or more */
@@ -50,6 +51,8 @@ typedef struct iv_sequence {
     size_t stop_count;
     int32_t *stop_ids;
     size_t stop_id_count;
+    int32_t show_ids[IV_SHOW_IDS_MAX];
+    size_t show_id_count;
     iv_seen *seen; /* sorted by id */
     size_t seen_count, seen_capacity;
 

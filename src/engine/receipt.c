@@ -74,6 +74,12 @@ static bool add_constraint(json_t *request, const iv_constraint *c) {
     return json_object_set_new(request, "constraint", object) == 0;
 }
 
+/* The same. */
+static bool add_show_ids(json_t *request, const iv_sequence *s) {
+    return s->show_id_count == 0 ||
+           json_object_set_new(request, "show_ids", id_array(s->show_ids, s->show_id_count)) == 0;
+}
+
 static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
     json_t *request =
@@ -95,7 +101,7 @@ static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
                   "eos_ids", eos_array(e, s),                                                              //
                   "ignore_eos", (int)s->ignore_eos,                                                        //
                   "keep_special", (int)s->keep_special);
-    if (!request || add_constraint(request, s->constraint)) return request;
+    if (!request || (add_constraint(request, s->constraint) && add_show_ids(request, s))) return request;
     json_decref(request);
     return NULL;
 }

@@ -201,6 +201,14 @@ static iv_status read_stop_ids(iv_receipt *r, const iv_json_object *o, iv_error 
     return take_ids(o, "eos_ids", 2 * IV_EOS_IDS_MAX, ids, &r->request.stop_id_count, err);
 }
 
+static iv_status read_show_ids(iv_receipt *r, const iv_json_object *o, iv_error *err) {
+    if (!iv_json_object_has(o, "show_ids")) return IV_OK;
+    int32_t *ids = IV_ARENA_NEW(&r->arena, IV_SHOW_IDS_MAX, int32_t);
+    if (!ids) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for token ids", o->file);
+    r->request.show_ids = ids;
+    return take_ids(o, "show_ids", IV_SHOW_IDS_MAX, ids, &r->request.show_id_count, err);
+}
+
 static iv_status read_bias(iv_receipt *r, const iv_json_object *o, iv_error *err) {
     json_t *array;
     IV_TRY(need_array(o, "logit_bias", IV_LOGIT_BIAS_MAX, &array, err));
@@ -281,6 +289,7 @@ static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error
                                         "logit_bias",
                                         "ignore_eos",
                                         "keep_special",
+                                        "show_ids",
                                         "constraint",
                                         NULL};
     iv_json_object o;
@@ -299,6 +308,7 @@ static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error
     IV_TRY(read_bias(r, &o, err));
     IV_TRY(read_stops(r, &o, err));
     IV_TRY(read_stop_ids(r, &o, err));
+    IV_TRY(read_show_ids(r, &o, err));
     IV_TRY(need_bool(&o, "ignore_eos", &ignored, err));
     IV_TRY(read_constraint(q, &o, err));
     q->ignore_eos = true; /* what the model ended by is in stop_ids */

@@ -47,6 +47,16 @@ static iv_status check_score_only(const iv_request *r, iv_error *err) {
     return IV_OK;
 }
 
+static iv_status check_show_ids(const iv_request *r, size_t vocab, iv_error *err) {
+    if (r->show_id_count > IV_SHOW_IDS_MAX)
+        return iv_fail(err, IV_INVALID, "show ids: wanted at most %d, found %zu", IV_SHOW_IDS_MAX, r->show_id_count);
+    for (size_t i = 0; i < r->show_id_count; i++)
+        if (r->show_ids[i] < 0 || (size_t)r->show_ids[i] >= vocab)
+            return iv_fail(err, IV_INVALID, "show ids: wanted a token id below %zu, found %d", vocab,
+                           (int)r->show_ids[i]);
+    return IV_OK;
+}
+
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
     IV_TRY(in_range("temperature", r->temperature, 0.0f, 100.0f, false, err));
@@ -80,6 +90,7 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
         if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
             return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab,
                            (int)r->stop_ids[i]);
+    IV_TRY(check_show_ids(r, vocab, err));
     if (r->logit_bias_count > IV_LOGIT_BIAS_MAX)
         return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX,
                        r->logit_bias_count);
@@ -187,6 +198,7 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
         ok = ok && (s->receipt_bits = calloc(s->tokens_max - s->prompt_tokens, sizeof *s->receipt_bits)) != NULL;
     for (size_t i = 0; ok && i < r->logit_bias_count; i++) s->bias[i] = r->logit_bias[i];
     for (size_t i = 0; ok && i < r->stop_id_count; i++) s->stop_ids[s->stop_id_count++] = r->stop_ids[i];
+    for (size_t i = 0; i < r->show_id_count; i++) s->show_ids[s->show_id_count++] = r->show_ids[i];
     for (size_t i = 0; ok && i < r->stop_count; i++, s->stop_count++) ok = (s->stop[i] = strdup(r->stop[i])) != NULL;
     if (!ok) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     s->sampling.bias = s->bias;

@@ -306,6 +306,10 @@ iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_e
     return decode_id(s->tokenizer, s->skip_special, &s->run, id, out, err);
 }
 
+iv_status iv_token_stream_show(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err) {
+    return decode_id(s->tokenizer, false, &s->run, id, out, err);
+}
+
 iv_status iv_token_stream_flush(iv_token_stream *s, iv_buf *out, iv_error *err) {
     return iv_decode_flush(&s->run, out, err);
 }

@@ -80,6 +80,8 @@ iv_status iv_token_stream_follow(iv_token_stream *s, const int32_t *ids, size_t 
 /* Room, so that tokens of up to so many bytes seldom need memory later. */
 iv_status iv_token_stream_reserve(iv_token_stream *s, size_t bytes, iv_error *err);
 iv_status iv_token_stream_push(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err);
+/* The same for a token that is not skipped, special or not. */
+iv_status iv_token_stream_show(iv_token_stream *s, int32_t id, iv_buf *out, iv_error *err);
 iv_status iv_token_stream_flush(iv_token_stream *s, iv_buf *out, iv_error *err);
 void iv_token_stream_close(iv_token_stream *s); /* NULL is allowed */
 

@@ -50,7 +50,9 @@ static iv_request full_request(const iv_engine *e) {
     r.temperature = 0.7f, r.top_p = 0.95f, r.min_p = 0.01f, r.top_k = 40, r.repetition_penalty = 1.05f;
     r.presence_penalty = 0.1f, r.frequency_penalty = -0.2f, r.seed = UINT64_MAX, r.logprobs = 3;
     r.logit_bias = bias, r.logit_bias_count = 3, r.stop = stops, r.stop_count = 2;
+    static const int32_t show_ids[] = {1, 687};
     r.stop_ids = stop_ids, r.stop_id_count = 2, r.keep_special = true;
+    r.show_ids = show_ids, r.show_id_count = 2;
     return r;
 }
 
@@ -78,6 +80,7 @@ static void comes_back_as_it_was(void **state) {
     }
     assert_int_equal(back.stop_count, 2);
     for (size_t i = 0; i < 2; i++) assert_string_equal(back.stop[i], q.stop[i]);
+    assert_true(back.show_id_count == 2 && back.show_ids[0] == 1 && back.show_ids[1] == 687);
     assert_int_equal(back.stop_id_count, 3); /* 3, 1 and the model's <|im_end|> */
     assert_int_equal(back.stop_ids[2], 688);
     iv_receipt_info i;

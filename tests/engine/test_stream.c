@@ -59,13 +59,26 @@ static void the_end_token_is_not_text(void **state) {
     answer *kept = answer_to(e, &r);
     assert_string_equal(text_of(kept) + strlen(text_of(a)), "<|im_end|>");
     assert_string_equal(a->digest, kept->digest);
-    r.ignore_eos = true;
+    static const int32_t eos[] = {EOS};
+    iv_error err;
+    r.keep_special = false, r.show_ids = eos, r.show_id_count = 1; /* this one is shown, kept or not */
+    answer *shown = answer_to(e, &r);
+    assert_string_equal(text_of(shown), text_of(kept));
+    static const char *const stop[] = {"im_end"};
+    r.stop = stop, r.stop_count = 1; /* and is text to stop strings */
+    answer *stopped = answer_to(e, &r);
+    assert_true(stopped->has_stop && strcmp(text_of(stopped) + strlen(text_of(a)), "<|") == 0);
+    r.show_id_count = 9;
+    uint64_t id;
+    assert_int_equal(iv_engine_submit(e, &r, &id, &err), IV_INVALID);
+    r.show_ids = NULL, r.show_id_count = 0, r.stop_count = 0;
+    r.ignore_eos = true, r.keep_special = true;
     answer *on = answer_to(e, &r);
     assert_int_equal(on->finish, IV_FINISH_LENGTH);
     assert_int_equal(on->count, 100);
     assert_memory_equal(on->ids, a->ids, a->count * sizeof *a->ids);
     iv_engine_close(e);
-    answers_free(a, 1), answers_free(kept, 1), answers_free(on, 1);
+    answers_free(a, 1), answers_free(kept, 1), answers_free(on, 1), answers_free(shown, 1), answers_free(stopped, 1);
 }
 
 /* ---- stops --------------------------------------------------------------------------------------------- */
