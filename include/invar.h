@@ -385,6 +385,10 @@ IV_API const char *iv_token_string(const iv_textual *t, int32_t id, size_t *byte
  * where it ends with </think>, else OPTIONAL for a model whose vocabulary has <think> and </think> as tokens. */
 IV_API iv_reasoning iv_reasoning_after(const iv_textual *t, const char *prompt, size_t bytes);
 
+/* The form in which the chat template writes a call back; where it shows none, that whose tokens the vocabulary has:
+ * <tool_call>, [TOOL_CALLS] (with [ARGS] or without), <|python_tag|>; else Hermes'. */
+IV_API iv_tool_form iv_tool_form_of(const iv_textual *t);
+
 /* Renders the model's chat template. variables_json: an object whose members are the template's variables
  * ("messages", "tools", "add_generation_prompt", ...). strftime_now: what strftime_now() returns, NULL: the clock. */
 IV_API iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,

@@ -1,0 +1,142 @@
+/* Which form of calls a model has: from templates made for this, from real ones, and from tokenizers alone. */
+#include "../format/scratch.h"
+#include "format/json.h"
+
+#include <invar.h>
+
+static iv_tool_form form_of(const char *template) {
+    scratch s;
+    iv_textual *t = NULL;
+    iv_error err;
+    static const char tokens[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}";
+    scratch_open(&s);
+    scratch_write(&s, "tokenizer_config.json", tokens, strlen(tokens));
+    if (template) scratch_write(&s, "chat_template.jinja", template, strlen(template));
+    ASSERT_OK(iv_textual_open(s.dir, &t, &err), &err);
+    iv_tool_form form = iv_tool_form_of(t);
+    iv_textual_close(t);
+    scratch_close(&s);
+    return form;
+}
+
+#define EACH_CALL "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{% set f = c.function %}"
+#define END "{% endfor %}{% endfor %}"
+
+static void made_templates(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        iv_tool_form form;
+    } cases[] = {
+        {"{{ messages }}", IV_TOOL_FORM_HERMES},
+        {"{{ raise_exception('no') }}", IV_TOOL_FORM_HERMES},
+        {"{{ tools }}{{ messages[0].content }}", IV_TOOL_FORM_HERMES},
+        {EACH_CALL
+         "<tool_call>\n{\"name\": \"{{ f.name }}\", \"arguments\": {{ f.arguments | tojson }}}\n</tool_call>" END,
+         IV_TOOL_FORM_HERMES},
+        {EACH_CALL "{{ '{\"name\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments | tojson }}}" END,
+         IV_TOOL_FORM_LLAMA3_JSON},
+        {EACH_CALL "{{ '{\"tool\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments | tojson }}}" END,
+         IV_TOOL_FORM_HERMES},
+        {EACH_CALL "[TOOL_CALLS] [{{ f | tojson }}]" END, IV_TOOL_FORM_MISTRAL},
+        {EACH_CALL "[TOOL_CALLS]{{ f.name }}{{ f.arguments | tojson }}" END, IV_TOOL_FORM_MISTRAL_NAME},
+        {EACH_CALL "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}" END, IV_TOOL_FORM_MISTRAL_ARGS},
+        {EACH_CALL "[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}" END,
+         IV_TOOL_FORM_MISTRAL_CALL_ID},
+        {EACH_CALL "[TOOL_CALLS]{{ f.name }}[OTHER]{{ f.arguments | tojson }}" END, IV_TOOL_FORM_HERMES},
+    };
+    assert_int_equal(form_of(NULL), IV_TOOL_FORM_HERMES);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (form_of(cases[i].text) != cases[i].form)
+            fail_msg("%s: found %s", cases[i].text, iv_tool_form_name(form_of(cases[i].text)));
+}
+
+/* Those that are not here have Hermes' form, or none that is known. */
+static const struct {
+    const char *model;
+    iv_tool_form form;
+} real[] = {
+    {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL},    {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON},
+    {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON},   {"library/llama3.2-vision:90b", IV_TOOL_FORM_LLAMA3_JSON},
+    {"library/llama4:latest", IV_TOOL_FORM_LLAMA3_JSON}, {"library/nemotron:70b", IV_TOOL_FORM_LLAMA3_JSON}};
+
+static void real_templates(void **state) {
+    (void)state;
+    const char *path = shared_path("golden/chat_templates.json");
+    SKIP_WITHOUT(path, "shared/golden/chat_templates.json");
+    json_t *all, *one;
+    iv_error err;
+    size_t i, met = 0;
+    ASSERT_OK(iv_json_read(path, 64 << 20, &all, &err), &err);
+    json_array_foreach(json_object_get(all, "templates"), i, one) {
+        const char *model = json_string_value(json_object_get(one, "model"));
+        iv_tool_form want = IV_TOOL_FORM_HERMES, found;
+        for (size_t k = 0; k < sizeof real / sizeof *real; k++)
+            if (strcmp(model, real[k].model) == 0) want = real[k].form, met++;
+        found = form_of(json_string_value(json_object_get(one, "template")));
+        if (found != want)
+            fail_msg("%s: wanted %s, found %s", model, iv_tool_form_name(want), iv_tool_form_name(found));
+    }
+    assert_int_equal(met, sizeof real / sizeof *real);
+    json_decref(all);
+}
+
+static void real_tokenizers(void **state) {
+    (void)state;
+    static const struct {
+        const char *dir;
+        iv_tool_form form; /* of the tokenizer beside its own template */
+    } cases[] = {{"tokenizers/qwen3", IV_TOOL_FORM_HERMES},
+                 {"tokenizers/mistral_nemo", IV_TOOL_FORM_MISTRAL},
+                 {"tokenizers/gpt2", IV_TOOL_FORM_HERMES}};
+    SKIP_WITHOUT(shared_path("tokenizers/qwen3"), "shared/tokenizers");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_textual *t = NULL;
+        iv_error err;
+        ASSERT_OK(iv_textual_open(shared_path(cases[i].dir), &t, &err), &err);
+        assert_int_equal(iv_tool_form_of(t), cases[i].form);
+        iv_textual_close(t);
+    }
+}
+
+/* Without a template the vocabulary says it. */
+static void tokens_alone(void **state) {
+    (void)state;
+    static const struct {
+        const char *tokens[2];
+        iv_tool_form form;
+    } cases[] = {{{"<tool_call>", "[TOOL_CALLS]"}, IV_TOOL_FORM_HERMES},
+                 {{"[TOOL_CALLS]", "<|python_tag|>"}, IV_TOOL_FORM_MISTRAL},
+                 {{"[TOOL_CALLS]", "[ARGS]"}, IV_TOOL_FORM_MISTRAL_ARGS},
+                 {{"<|python_tag|>", "x"}, IV_TOOL_FORM_LLAMA3_JSON},
+                 {{"y", "x"}, IV_TOOL_FORM_HERMES}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        scratch s;
+        char json[1000];
+        iv_textual *t = NULL;
+        iv_error err;
+        snprintf(json, sizeof json,
+                 "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 1, \"content\": \"%s\", \"single_word\": false, "
+                 "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}, {\"id\": 2, "
+                 "\"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": "
+                 "false, \"special\": true}], \"normalizer\": null, \"pre_tokenizer\": null, \"post_processor\": null, "
+                 "\"decoder\": null, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}}",
+                 cases[i].tokens[0], cases[i].tokens[1]);
+        scratch_open(&s);
+        scratch_write(&s, "tokenizer.json", json, strlen(json));
+        ASSERT_OK(iv_textual_open(s.dir, &t, &err), &err);
+        assert_int_equal(iv_tool_form_of(t), cases[i].form);
+        iv_textual_close(t);
+        scratch_close(&s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(made_templates),
+        cmocka_unit_test(real_templates),
+        cmocka_unit_test(real_tokenizers),
+        cmocka_unit_test(tokens_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
