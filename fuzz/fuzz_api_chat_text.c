@@ -1,6 +1,7 @@
-/* fuzz_api_chat_text.c: the parts of a text do not depend on how it was cut. Input: a byte of switches, a byte of
- * sizes, then text. */
+/* fuzz_api_chat_text.c: the parts of a text do not depend on how it was cut; calls have arguments; a text without calls
+ * is all there. Input: a byte of switches, a byte of sizes, then text. */
 #include "base/status.h"
+#include "format/json.h"
 #include "serve/api/chat_text.h"
 
 #include <string.h>
@@ -11,7 +12,18 @@ static bool equal(const iv_buf *a, const iv_buf *b) {
     return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
 }
 
+static void check_call(const iv_chat_call *call) {
+    json_t *v = NULL;
+    iv_error err;
+    IV_ASSERT(*call->name);
+    IV_ASSERT(iv_json_parse_repeating("arguments", call->arguments, strlen(call->arguments), &v, &err) == IV_OK);
+    IV_ASSERT(json_is_object(v));
+    json_decref(v);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const iv_tool_form forms[] = {IV_TOOL_FORM_HERMES, IV_TOOL_FORM_LLAMA3_JSON, IV_TOOL_FORM_MISTRAL,
+                                         IV_TOOL_FORM_NONE};
     static iv_chat_text whole, cut;
     if (size < 2) return 0;
     const char *text = (const char *)data + 2;
@@ -19,6 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool split = data[0] & 1, inside = data[0] & 2, tools = data[0] & 4, one = data[0] & 8;
     iv_chat_text_init(&whole, split, inside, tools, one);
     iv_chat_text_init(&cut, split, inside, tools, one);
+    whole.form = cut.form = forms[data[0] >> 4 & 3];
     iv_chat_text_push(&whole, text, n);
     for (uint32_t state = data[1]; at < n; state = state * 1664525u + 1013904223u) {
         size_t step = (state >> 24) % (1 + data[1] % 23) + 1;
@@ -32,7 +45,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0; i < whole.call_count; i++) {
         IV_ASSERT(strcmp(whole.calls[i].name, cut.calls[i].name) == 0);
         IV_ASSERT(strcmp(whole.calls[i].arguments, cut.calls[i].arguments) == 0);
+        check_call(&whole.calls[i]);
     }
+    if (whole.call_count == 0 && !split)
+        IV_ASSERT(equal(&whole.content, &(iv_buf){.data = (char *)(uintptr_t)text, .len = n}));
     IV_ASSERT(whole.call_count <= 1 || !one);
     iv_chat_text_free(&whole), iv_chat_text_free(&cut);
     return 0;

@@ -17,6 +17,12 @@ static const cli_flag batch_flags[] = {{.name = "input",
                                         .metavar = "NAME",
                                         .unset = "the directory's",
                                         .help = "what requests call the model"},
+                                       {.name = "tool-call-parser",
+                                        .kind = CLI_CHOICE,
+                                        .metavar = "NAME",
+                                        .choices = "auto hermes llama3_json mistral none",
+                                        .unset = "auto: as its chat template writes them",
+                                        .help = "the form in which the model calls tools"},
                                        {0}};
 static const cli_section batch_section = {"Batch", batch_flags};
 

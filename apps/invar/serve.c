@@ -46,6 +46,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->http.open_cache = cli_has(args, "allow-flush");
     o->http.allowed_origins = cli_text(args, "allowed-origins", NULL);
     o->proof_urls = cli_text(args, "proof-urls", NULL);
+    o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
     o->served_model_name = cli_text(args, "served-model-name", NULL);
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
     o->drain_ms = (uint32_t)cli_count(args, "drain-timeout", o->drain_ms / 1000) * 1000; /* at most a day */

@@ -5,6 +5,7 @@
 #include "serve/batch.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
+#include "serve/api/tools.h"
 #include "serve/batch_file.h"
 
 #include <errno.h>
@@ -223,6 +224,7 @@ static iv_status open_batch(batch *b, iv_error *err) {
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));
     b->counts->other_rank = !b->server.bridge;
     if (!b->server.bridge) return IV_OK;
+    IV_TRY(iv_api_tools_open(&b->server, b->o->tool_call_parser, err));
     if (standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
     b->counts->lines = b->lines.count;
     IV_TRY(iv_batch_output_open(b->o->output, &b->lines, &b->fd, &b->counts->kept, err));

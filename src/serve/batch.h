@@ -10,6 +10,7 @@
 typedef struct iv_batch_options {
     iv_bridge_options bridge;
     const char *served_model_name; /* NULL: the model's directory name */
+    const char *tool_call_parser;  /* as in server.h */
     const char *input,
         *output; /* paths of regular files; the output is made if it is not there. "-": the standard ones */
     /* Both may be NULL. Called often, on the calling thread. */

@@ -3,6 +3,7 @@
 #include "serve/server.h"
 #include "serve/api/admin.h"
 #include "serve/api/task.h"
+#include "serve/api/tools.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/page/page.h"
@@ -189,6 +190,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
+    IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
     IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));

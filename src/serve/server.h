@@ -12,6 +12,7 @@ typedef struct iv_server_options {
     iv_http_options http;
     iv_bridge_options bridge;
     const char *served_model_name; /* what /v1/models says; NULL: the model's directory name */
+    const char *tool_call_parser;  /* the form of calls of tools: auto (NULL), hermes, llama3_json, mistral, none */
     const char *proof_urls;        /* servers that the page compares with: origins with commas; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
@@ -39,6 +40,9 @@ typedef struct iv_server {
     iv_metrics *metrics;
     iv_work *work; /* what may take long; NULL: at once, on this thread */
     const char *model_name;
+    iv_tool_form tool_form; /* api/tools.c: this and the next two */
+    int32_t tool_ids[4];    /* special tokens in it, which its texts show */
+    size_t tool_id_count;
     bool draining;
     struct iv_task *tasks;         /* api/task.c: those that wait for the engine; NULL at first */
     struct iv_admin_order *orders; /* api/admin.c: those whose report has not come; NULL at first */

@@ -7,6 +7,8 @@ typedef struct example {
     bool split, inside, tools, one;
 } example;
 
+#define LLAMA_CALL "{\"name\": \"f\", \"parameters\": {\"x\": 1.50}}"
+
 static const example examples[] = {
     {"hello", "", "hello", "", true, false, true, false},
     {"", "", "", "", true, false, true, false},
@@ -55,12 +57,109 @@ static const example examples[] = {
     {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>", "",
      "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>", "", true, false, true, false},
     {"<tool_call>", "", "<tool_call>", "", true, false, true, false},
+    /* arguments in a string are an object's text, or none */
+    {"<tool_call>{\"name\":\"f\",\"arguments\":\"\"}</tool_call>", "", "", "f({});", true, false, true, false},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":\"7\"}</tool_call>", "",
+     "<tool_call>{\"name\":\"f\",\"arguments\":\"7\"}</tool_call>", "", true, false, true, false},
     {"<tool_call>{\"name\":\"f\"}</tool_call>", "", "<tool_call>{\"name\":\"f\"}</tool_call>", "", true, false, false,
      false},
     {"a < b <tool_ x  \n", "", "a < b <tool_ x  \n", "", true, false, true, false},
+    {LLAMA_CALL, "", LLAMA_CALL, "", true, false, true, false},
     {"<think>a <tool_call>{\"name\":\"f\"}</tool_call> b</think>c", "a <tool_call>{\"name\":\"f\"}</tool_call> b", "c",
      "", true, false, true, false},
 };
+
+#define USUAL true, false, true, false
+#define TAG "<|python_tag|>"
+#define F LLAMA_CALL
+#define G "{\"name\":\"g\",\"parameters\":{}}"
+
+static const example llama_examples[] = {
+    {F, "", "", "f({\"x\": 1.50});", USUAL},
+    {" \n" F "\n", "", "", "f({\"x\": 1.50});", USUAL},
+    {F "; " G, "", "", "f({\"x\": 1.50});g({});", USUAL},
+    {F ";" G ";", "", "", "f({\"x\": 1.50});g({});", USUAL},
+    {F "; " G, "", "", "f({\"x\": 1.50});", true, false, true, true},
+    {"<think>hm</think>\n\n" G, "hm", "", "g({});", USUAL},
+    {G, "", "", "g({});", false, false, true, false},
+    {TAG F, "", "", "f({\"x\": 1.50});", USUAL},
+    {TAG " " F ";\n" G, "", "", "f({\"x\": 1.50});g({});", USUAL},
+    {"I call.\n" TAG F, "", "I call.", "f({\"x\": 1.50});", USUAL},
+    {"{\"type\": \"function\", \"name\": \"f\", \"arguments\": {\"a\": \"};{\\\"\"}}", "", "",
+     "f({\"a\": \"};{\\\"\"});", USUAL},
+    {"{\"name\": \"f\", \"parameters\": \"{\\\"k\\\": [2]}\"}", "", "", "f({\"k\": [2]});", USUAL},
+    /* what is not all of the answer, or no call, is its text */
+    {F " and more", "", F " and more", "", USUAL},
+    {"So: " F, "", "So: " F, "", USUAL},
+    {F F, "", F F, "", USUAL},
+    {F "; {\"name\": \"g\"}", "", F "; {\"name\": \"g\"}", "", USUAL},
+    {"{\"name\": \"Bob\", \"age\": 7}", "", "{\"name\": \"Bob\", \"age\": 7}", "", USUAL},
+    {"{\"name\": \"f\", \"parameters\": [1]}", "", "{\"name\": \"f\", \"parameters\": [1]}", "", USUAL},
+    {"{\"name\": \"f\", \"parameters\": {", "", "{\"name\": \"f\", \"parameters\": {", "", USUAL},
+    {"{\"name\": \"f\", \"parameters\": {]}", "", "{\"name\": \"f\", \"parameters\": {]}", "", USUAL},
+    {"\n{x}\n", "", "\n{x}\n", "", USUAL},
+    {"[" F "]", "", "[" F "]", "", USUAL},
+    {"  ", "", "  ", "", USUAL},
+    {TAG, "", TAG, "", USUAL},
+    {"a " TAG "f.call(x=1)", "", "a " TAG "f.call(x=1)", "", USUAL},
+    {TAG "no " TAG G, "", TAG "no", "g({});", USUAL},
+    {G TAG G, "", G, "g({});", USUAL},
+    {"<|python_", "", "<|python_", "", USUAL},
+    {F, "", F, "", true, false, false, false},
+    {"<tool_call>" G "</tool_call>", "", "<tool_call>" G "</tool_call>", "", USUAL},
+};
+
+#define SIGN "[TOOL_CALLS]"
+#define H "{\"name\": \"h\", \"arguments\": {\"x\": [1, {\"y\": \"]\"}]}}"
+#define I "{\"name\":\"i\",\"arguments\":{},\"id\":\"abcdefghi\"}"
+
+static const example mistral_examples[] = {
+    {SIGN "[" H "]", "", "", "h({\"x\": [1, {\"y\": \"]\"}]});", USUAL},
+    {SIGN " [" H ", " I "]", "", "", "h({\"x\": [1, {\"y\": \"]\"}]});i({});", USUAL},
+    {SIGN "[" I ", " H "]", "", "", "i({});", true, false, true, true},
+    {"I call.\n" SIGN "[" I "]\n", "", "I call.", "i({});", USUAL},
+    {"<think>a" SIGN "</think>b " SIGN "[" I "] c", "a" SIGN, "b c", "i({});", USUAL},
+    {SIGN "[{\"name\": \"f\"}]", "", "", "f({});", USUAL},
+    {SIGN "[{\"name\": \"f\", \"arguments\": \"{\\\"k\\\":1}\"}]", "", "", "f({\"k\":1});", USUAL},
+    {SIGN "f{\"a\": 19.990}", "", "", "f({\"a\": 19.990});", USUAL},
+    {SIGN "f[ARGS]{\"a\":1}" SIGN "g-2.x[ARGS] {}", "", "", "f({\"a\":1});g-2.x({});", USUAL},
+    {SIGN " f [CALL_ID]abcdefghi[ARGS]{}", "", "", "f({});", USUAL},
+    {SIGN "f[CALL_ID]a{}", "", SIGN "f[CALL_ID]a{}", "", USUAL},
+    {SIGN "f[ARGS][CALL_ID]a{}", "", SIGN "f[ARGS][CALL_ID]a{}", "", USUAL},
+    {SIGN "f[CALL_ID]a[CALL_ID]b[ARGS]{}", "", SIGN "f[CALL_ID]a[CALL_ID]b[ARGS]{}", "", USUAL},
+    {SIGN "f[AR", "", SIGN "f[AR", "", USUAL},
+    {SIGN "f{\"a\":}", "", SIGN "f{\"a\":}", "", USUAL},
+    {SIGN "f", "", SIGN "f", "", USUAL},
+    {SIGN, "", SIGN, "", USUAL},
+    {SIGN "[]", "", SIGN "[]", "", USUAL},
+    {SIGN "[" I ", 7]", "", SIGN "[" I ", 7]", "", USUAL},
+    {SIGN "[" I ",]", "", SIGN "[" I ",]", "", USUAL},
+    {SIGN "[" I, "", SIGN "[" I, "", USUAL},
+    {SIGN "[{\"name\": \"f\", \"arguments\": [1]}] ", "", SIGN "[{\"name\": \"f\", \"arguments\": [1]}] ", "", USUAL},
+    {SIGN "[x] " SIGN "[" I "]", "", SIGN "[x]", "i({});", USUAL},
+    {SIGN "[\"" SIGN "[" I "]", "", SIGN "[\"", "i({});", USUAL},
+    {SIGN SIGN "[" I "]", "", SIGN, "i({});", USUAL},
+    {SIGN "[{\"name\":\"f\",\"arguments\":{\"a\":\"" SIGN "[]\"}}]", "", "", "f({\"a\":\"" SIGN "[]\"});", USUAL},
+    {"[TOOL", "", "[TOOL", "", USUAL},
+    {"[" I "]", "", "[" I "]", "", USUAL},
+    {SIGN "[" I "]", "", SIGN "[" I "]", "", true, false, false, false},
+};
+
+static const example none_examples[] = {
+    {"<think>a</think>" F, "a", F, "", USUAL},
+    {"<tool_call>" G "</tool_call> ", "", "<tool_call>" G "</tool_call> ", "", USUAL},
+    {SIGN "[" I "]", "", SIGN "[" I "]", "", USUAL},
+};
+
+#define TABLE(list) (list), sizeof(list) / sizeof *(list)
+static const struct {
+    const example *list;
+    size_t count;
+    iv_tool_form form;
+} tables[] = {{TABLE(examples), IV_TOOL_FORM_HERMES},
+              {TABLE(llama_examples), IV_TOOL_FORM_LLAMA3_JSON},
+              {TABLE(mistral_examples), IV_TOOL_FORM_MISTRAL},
+              {TABLE(none_examples), IV_TOOL_FORM_NONE}};
 
 static const char *view(const iv_buf *b) { return b->data ? b->data : ""; }
 
@@ -70,22 +169,47 @@ static void compare(const example *e, const iv_chat_text *c) {
         assert_true(iv_buf_printf(&calls, "%s(%s);", c->calls[i].name, c->calls[i].arguments));
     assert_false(c->failed);
     assert_string_equal(view(&c->reasoning), e->reasoning);
-    assert_string_equal(view(&c->content), e->content);
+    if (strcmp(view(&c->content), e->content) != 0)
+        fail_msg("%s: wanted '%s', found '%s'", e->text, e->content, view(&c->content));
     assert_string_equal(view(&calls), e->calls);
     iv_buf_free(&calls);
 }
 
+static void begin(iv_chat_text *c, const example *e, iv_tool_form form) {
+    iv_chat_text_init(c, e->split, e->inside, e->tools, e->one);
+    c->form = form;
+}
+
 static void whole(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
-        const example *e = &examples[i];
-        iv_chat_text c;
-        iv_chat_text_init(&c, e->split, e->inside, e->tools, e->one);
-        iv_chat_text_push(&c, e->text, strlen(e->text));
-        iv_chat_text_end(&c);
-        compare(e, &c);
-        iv_chat_text_free(&c);
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (size_t i = 0; i < tables[t].count; i++) {
+            const example *e = &tables[t].list[i];
+            iv_chat_text c;
+            begin(&c, e, tables[t].form);
+            iv_chat_text_push(&c, e->text, strlen(e->text));
+            iv_chat_text_end(&c);
+            compare(e, &c);
+            iv_chat_text_free(&c);
+        }
+}
+
+static void cut_one(const example *e, iv_tool_form form, size_t round, uint64_t *seed) {
+    size_t n = strlen(e->text), at = 0, most = round < 100 ? 1 : 9;
+    iv_chat_text c;
+    begin(&c, e, form);
+    while (at < n) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        size_t step = round == 0 ? 1 : (size_t)(*seed >> 33) % most + 1;
+        if (step > n - at) step = n - at;
+        iv_chat_text_push(&c, e->text + at, step);
+        at += step;
+        assert_memory_equal(view(&c.content), e->content, c.content.len);
+        assert_memory_equal(view(&c.reasoning), e->reasoning, c.reasoning.len);
     }
+    iv_chat_text_end(&c);
+    compare(e, &c);
+    iv_chat_text_free(&c);
 }
 
 /* Cut anywhere: the same parts, and what was given out once stays. */
@@ -93,36 +217,82 @@ static void cut(void **state) {
     (void)state;
     uint64_t seed = 1;
     for (size_t round = 0; round < 200; round++)
-        for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
-            const example *e = &examples[i];
-            size_t n = strlen(e->text), at = 0, most = round < 100 ? 1 : 9;
-            iv_chat_text c;
-            iv_chat_text_init(&c, e->split, e->inside, e->tools, e->one);
-            while (at < n) {
-                seed = seed * 6364136223846793005u + 1442695040888963407u;
-                size_t step = round == 0 ? 1 : (size_t)(seed >> 33) % most + 1;
-                if (step > n - at) step = n - at;
-                iv_chat_text_push(&c, e->text + at, step);
-                at += step;
-                assert_memory_equal(view(&c.content), e->content, c.content.len);
-                assert_memory_equal(view(&c.reasoning), e->reasoning, c.reasoning.len);
-            }
-            iv_chat_text_end(&c);
-            compare(e, &c);
-            iv_chat_text_free(&c);
-        }
+        for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+            for (size_t i = 0; i < tables[t].count; i++) cut_one(&tables[t].list[i], tables[t].form, round, &seed);
+}
+
+/* A list is known to be calls once it ends; what is bare, at the end of the answer. */
+static void as_soon_as_it_is_certain(void **state) {
+    (void)state;
+    iv_chat_text c;
+    iv_chat_text_init(&c, true, false, true, false);
+    c.form = IV_TOOL_FORM_MISTRAL;
+    iv_chat_text_push(&c, SIGN "[" I, strlen(SIGN "[" I));
+    assert_int_equal(c.call_count, 0);
+    iv_chat_text_push(&c, "]", 1);
+    assert_int_equal(c.call_count, 1);
+    iv_chat_text_free(&c);
+    iv_chat_text_init(&c, true, false, true, false);
+    c.form = IV_TOOL_FORM_LLAMA3_JSON;
+    iv_chat_text_push(&c, "{\"a\": 1} b", 10); /* text at once, when it cannot be a call any more */
+    assert_string_equal(view(&c.content), "{\"a\": 1} b");
+    iv_chat_text_free(&c);
+}
+
+/* Deeper than is looked: text. And what is announced again and again takes no longer than it is long. */
+static void limits(void **state) {
+    (void)state;
+    enum { DEPTH = IV_JSON_SCAN_DEPTH_MAX, SIGNS = SANITIZED ? 20000 : 100000 };
+    iv_buf b = {0};
+    iv_chat_text c;
+    for (int extra = 0; extra < 2; extra++) {
+        int lists = DEPTH - 2 + extra; /* beside the list and the call */
+        iv_buf_clear(&b);
+        assert_true(iv_buf_puts(&b, SIGN "[{\"name\":\"f\",\"x\":"));
+        for (int i = 0; i < lists; i++) assert_true(iv_buf_putc(&b, '['));
+        for (int i = 0; i < lists; i++) assert_true(iv_buf_putc(&b, ']'));
+        assert_true(iv_buf_puts(&b, "}]"));
+        iv_chat_text_init(&c, true, false, true, false);
+        c.form = IV_TOOL_FORM_MISTRAL;
+        iv_chat_text_push(&c, b.data, b.len);
+        iv_chat_text_end(&c);
+        assert_int_equal(c.call_count, !extra);
+        assert_int_equal(c.content.len, extra ? b.len : 0);
+        iv_chat_text_free(&c);
+    }
+    iv_buf_clear(&b);
+    assert_true(iv_buf_puts(&b, SIGN "[\""));
+    for (int i = 0; i < SIGNS; i++) assert_true(iv_buf_puts(&b, SIGN));
+    iv_chat_text_init(&c, true, false, true, false);
+    c.form = IV_TOOL_FORM_MISTRAL;
+    iv_chat_text_push(&c, b.data, b.len);
+    iv_chat_text_end(&c);
+    assert_int_equal(c.content.len, b.len);
+    assert_memory_equal(c.content.data, b.data, b.len);
+    iv_chat_text_free(&c);
+    iv_buf_free(&b);
 }
 
 static void too_many_calls_stay_text(void **state) {
     (void)state;
-    static const char one[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
-    iv_chat_text c;
-    iv_chat_text_init(&c, true, false, true, false);
-    for (size_t i = 0; i < IV_CHAT_CALLS_MAX + 2; i++) iv_chat_text_push(&c, one, strlen(one));
-    iv_chat_text_end(&c);
-    assert_int_equal(c.call_count, IV_CHAT_CALLS_MAX);
-    assert_int_equal(c.content.len, 2 * strlen(one));
-    iv_chat_text_free(&c);
+    static const struct {
+        const char *one;
+        iv_tool_form form;
+        bool all; /* one too many makes all of them text */
+    } cases[] = {{"<tool_call>{\"name\":\"f\"}</tool_call>", IV_TOOL_FORM_HERMES, false},
+                 {SIGN "f{}", IV_TOOL_FORM_MISTRAL, false},
+                 {G ";", IV_TOOL_FORM_LLAMA3_JSON, true}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        size_t bytes = strlen(cases[k].one);
+        iv_chat_text c;
+        iv_chat_text_init(&c, true, false, true, false);
+        c.form = cases[k].form;
+        for (size_t i = 0; i < IV_CHAT_CALLS_MAX + 2; i++) iv_chat_text_push(&c, cases[k].one, bytes);
+        iv_chat_text_end(&c);
+        assert_int_equal(c.call_count, cases[k].all ? 0 : IV_CHAT_CALLS_MAX);
+        assert_int_equal(c.content.len, (cases[k].all ? IV_CHAT_CALLS_MAX + 2 : 2) * bytes);
+        iv_chat_text_free(&c);
+    }
 }
 
 /* Where an answer is held to something, line ends behind the reasoning are not part of it. */
@@ -145,6 +315,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole),
         cmocka_unit_test(cut),
+        cmocka_unit_test(as_soon_as_it_is_certain),
+        cmocka_unit_test(limits),
         cmocka_unit_test(too_many_calls_stay_text),
         cmocka_unit_test(line_ends_behind_reasoning),
     };

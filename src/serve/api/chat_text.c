@@ -1,20 +1,26 @@
 /* chat_text.c: a small machine over the text: tags are looked for only where they can begin. */
 #include "serve/api/chat_text.h"
-#include "format/json.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char THINK[] = "<think>", THOUGHT[] = "</think>", CALL[] = "<tool_call>", CALLED[] = "</tool_call>";
 
+/* What announces a call. */
+static const char *sign_of(const iv_chat_text *c) {
+    if (c->form == IV_TOOL_FORM_HERMES) return CALL;
+    return c->form == IV_TOOL_FORM_LLAMA3_JSON ? "<|python_tag|>" : "[TOOL_CALLS]";
+}
+
+static bool looks_for_calls(const iv_chat_text *c) { return c->tools && c->form != IV_TOOL_FORM_NONE; }
+
 void iv_chat_text_init(iv_chat_text *c, bool split, bool inside, bool tools, bool one_call) {
     *c = (iv_chat_text){.tools = tools, .one_call = one_call};
-    c->state = !split ? IV_CHAT_CONTENT : inside ? IV_CHAT_REASONING : IV_CHAT_START;
+    c->state = !split ? IV_CHAT_BEGIN : inside ? IV_CHAT_REASONING : IV_CHAT_START;
 }
 
 void iv_chat_text_free(iv_chat_text *c) {
     iv_buf_free(&c->pending), iv_buf_free(&c->space), iv_buf_free(&c->reasoning), iv_buf_free(&c->content);
-    for (size_t i = 0; i < c->call_count; i++) free(c->calls[i].name), free(c->calls[i].arguments);
+    for (size_t i = 0; i < c->call_count; i++) iv_chat_call_free(&c->calls[i]);
     c->call_count = 0;
 }
 
@@ -24,10 +30,27 @@ static void add(iv_chat_text *c, iv_buf *to, const char *s, size_t n) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-static void drop(iv_buf *b, size_t n) {
-    if (n == 0) return;
-    memmove(b->data, b->data + n, b->len - n);
-    b->len -= n;
+/* What is pending. */
+typedef struct rest {
+    const char *s;
+    size_t n;
+} rest;
+
+static rest pending(const iv_chat_text *c) {
+    return c->pending.len ? (rest){c->pending.data + c->taken, c->pending.len - c->taken} : (rest){"", 0};
+}
+
+static void drop(iv_chat_text *c, size_t n) {
+    c->taken += n;
+    if (c->taken == c->pending.len) iv_buf_clear(&c->pending), c->taken = 0;
+}
+
+/* Once for each new text, however many parts it has. */
+static void close_up(iv_chat_text *c) {
+    iv_buf *b = &c->pending;
+    if (c->taken == 0) return;
+    memmove(b->data, b->data + c->taken, b->len - c->taken);
+    b->len -= c->taken, c->taken = 0;
     b->data[b->len] = 0;
 }
 
@@ -37,7 +60,7 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
     if (n == 0) return;
     size_t solid = n;
     c->trimming = false;
-    while (c->tools && solid && is_space(s[solid - 1])) solid--;
+    while (looks_for_calls(c) && solid && is_space(s[solid - 1])) solid--;
     if (solid) {
         if (!c->content.len) c->calls_before = c->call_count;
         add(c, &c->content, c->space.data, c->space.len);
@@ -49,46 +72,22 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
 
 /* ---- tool calls ---------------------------------------------------------------------------------------- */
 
-/* Byte for byte as the model wrote them: read and written again, numbers would be others. */
-static char *arguments_text(const json_t *object, const char *s, size_t n) {
-    const char *key = json_object_get(object, "arguments") ? "arguments" : "parameters", *text;
-    const json_t *arguments = json_object_get(object, key);
-    size_t bytes;
-    if (!arguments) return strdup("{}");
-    if (json_is_string(arguments)) return strdup(json_string_value(arguments));
-    if (!json_is_object(arguments) || !iv_json_member_text(s, n, key, &text, &bytes)) return NULL;
-    return strndup(text, bytes);
-}
-
 static bool take_call(iv_chat_text *c, const char *s, size_t n) {
-    iv_error err;
-    json_t *object = NULL;
-    if (c->call_count == IV_CHAT_CALLS_MAX) return false;
-    if (iv_json_parse_repeating("tool call", s, n, &object, &err) != IV_OK) return false;
-    const char *name = json_string_value(json_object_get(object, "name"));
-    iv_chat_call call = {0};
-    if (name && *name && strlen(name) == json_string_length(json_object_get(object, "name"))) {
-        call.name = strdup(name);
-        call.arguments = arguments_text(object, s, n);
-    }
-    json_decref(object);
-    if (!call.name || !call.arguments) {
-        free(call.name), free(call.arguments);
-        return false;
-    }
-    if (c->one_call && c->call_count) {
-        free(call.name), free(call.arguments);
-        return true;
-    }
-    c->calls[c->call_count++] = call;
+    iv_chat_call call;
+    if (c->call_count == IV_CHAT_CALLS_MAX || !iv_chat_call_read(s, n, false, &call)) return false;
+    if (c->one_call && c->call_count)
+        iv_chat_call_free(&call);
+    else
+        c->calls[c->call_count++] = call;
     return true;
 }
 
 /* Where a call's text ends: at the first end tag that is not inside a string of it. */
 static bool find_call_end(iv_chat_text *c, size_t *n) {
     size_t tag = strlen(CALLED);
-    for (; c->searched + tag <= c->pending.len; c->searched++) {
-        const char *s = c->pending.data + c->searched;
+    const rest p = pending(c);
+    for (; c->searched + tag <= p.n; c->searched++) {
+        const char *s = p.s + c->searched;
         bool is_tag = *s == '<' && memcmp(s, CALLED, tag) == 0;
         if (is_tag && (c->quotes_wrong || !c->in_string)) {
             *n = c->searched;
@@ -108,78 +107,134 @@ static bool find_call_end(iv_chat_text *c, size_t *n) {
 /* The text of a call is over: `closed` if its end tag was there. What is no call may have a quote too few, and ends at
  * the first tag of all. That is looked for once in a text: each time, it could be all of the rest. */
 static void end_call(iv_chat_text *c, size_t n, bool closed) {
-    if (take_call(c, c->pending.data, n)) {
+    const char *s = pending(c).s;
+    if (take_call(c, s, n)) {
         iv_buf_clear(&c->space);
     } else {
         if (c->quoted_end) n = c->quoted_end - 1, closed = c->quotes_wrong = true;
         add_content(c, CALL, strlen(CALL));
-        add_content(c, c->pending.data, n);
+        add_content(c, s, n);
         if (closed) add_content(c, CALLED, strlen(CALLED));
     }
-    drop(&c->pending, n + (closed ? strlen(CALLED) : 0));
+    drop(c, n + (closed ? strlen(CALLED) : 0));
     c->searched = c->quoted_end = 0, c->in_string = c->escaped = false;
     c->state = IV_CHAT_CONTENT;
+}
+
+/* The other forms' calls are looked for from here on; `is_signed`: behind what announces them. */
+static void begin_calls(iv_chat_text *c, bool is_signed) {
+    c->found = (iv_chat_calls){.llama = c->form == IV_TOOL_FORM_LLAMA3_JSON};
+    c->signed_calls = is_signed;
+    c->state = IV_CHAT_CALLS;
+}
+
+/* What is pending may be calls; if not, it is content like any other. False: more text is needed. */
+static bool turn_calls(iv_chat_text *c, bool last) {
+    const rest p = pending(c);
+    iv_calls_found found = iv_chat_calls_look(&c->found, p.s, p.n, last);
+    if (found == IV_CALLS_MORE) return false;
+    size_t room = IV_CHAT_CALLS_MAX - c->call_count, count = 0;
+    if (found == IV_CALLS_DONE) count = iv_chat_calls_take(&c->found, p.s, c->calls + c->call_count, room);
+    if (count) {
+        c->call_count += count;
+        while (c->one_call && c->call_count > 1) iv_chat_call_free(&c->calls[--c->call_count]);
+        iv_buf_clear(&c->space);
+        drop(c, c->found.at);
+    } else if (c->signed_calls) {
+        add_content(c, sign_of(c), strlen(sign_of(c)));
+    }
+    c->state = IV_CHAT_CONTENT;
+    return c->pending.len > 0;
 }
 
 /* ---- the machine --------------------------------------------------------------------------------------- */
 
 /* How many last bytes may be the beginning of the tag. */
-static size_t held(const iv_buf *b, const char *tag) {
+static size_t held(rest p, const char *tag) {
     size_t n = strlen(tag) - 1;
-    if (n > b->len) n = b->len;
-    while (n && memcmp(b->data + b->len - n, tag, n) != 0) n--;
+    if (n > p.n) n = p.n;
+    while (n && memcmp(p.s + p.n - n, tag, n) != 0) n--;
     return n;
 }
 
-static char *find(const iv_buf *b, const char *tag) {
-    return b->len ? memmem(b->data, b->len, tag, strlen(tag)) : NULL;
+static bool turn_start(iv_chat_text *c, bool last) {
+    const rest p = pending(c);
+    size_t from = 0, n = strlen(THINK);
+    while (from < p.n && is_space(p.s[from])) from++;
+    bool may = p.n - from < n && !last && memcmp(p.s + from, THINK, p.n - from) == 0;
+    if (may) return false;
+    bool is = p.n - from >= n && memcmp(p.s + from, THINK, n) == 0;
+    if (is) drop(c, from + n);
+    c->state = is ? IV_CHAT_REASONING : IV_CHAT_BEGIN;
+    return true;
+}
+
+/* Llama's calls may begin the content without any sign. */
+static bool turn_begin(iv_chat_text *c, bool last) {
+    const rest p = pending(c);
+    bool bare = looks_for_calls(c) && c->form == IV_TOOL_FORM_LLAMA3_JSON;
+    size_t from = 0;
+    while (bare && from < p.n && is_space(p.s[from])) from++;
+    if (bare && from == p.n && !last) return false;
+    c->state = IV_CHAT_CONTENT;
+    if (bare && from < p.n && p.s[from] == '{') begin_calls(c, false);
+    return true;
+}
+
+static bool turn_call(iv_chat_text *c, bool last) {
+    size_t n = pending(c).n;
+    bool closed = find_call_end(c, &n);
+    if (!closed && !last) return false;
+    end_call(c, n, closed);
+    return c->pending.len > 0;
+}
+
+/* Reasoning and content go on up to the next tag. */
+static bool turn_text(iv_chat_text *c, bool last) {
+    const rest p = pending(c);
+    bool reasoning = c->state == IV_CHAT_REASONING;
+    const char *tag = reasoning ? THOUGHT : sign_of(c);
+    const char *at = p.n ? memmem(p.s, p.n, tag, strlen(tag)) : NULL;
+    size_t n = at ? (size_t)(at - p.s) : p.n - (last ? 0 : held(p, tag));
+    if (reasoning)
+        add(c, &c->reasoning, p.s, n);
+    else
+        add_content(c, p.s, n);
+    drop(c, n + (at ? strlen(tag) : 0));
+    if (!at) return false;
+    c->trimming = c->trim && reasoning;
+    if (reasoning)
+        c->state = IV_CHAT_BEGIN;
+    else if (c->form == IV_TOOL_FORM_HERMES)
+        c->state = IV_CHAT_CALL;
+    else
+        begin_calls(c, true);
+    return true;
 }
 
 /* One turn in the present state; false: more text is needed. */
 static bool turn(iv_chat_text *c, bool last) {
-    iv_buf *p = &c->pending;
-    const char *tag = c->state == IV_CHAT_REASONING ? THOUGHT : CALL;
-    if (c->state == IV_CHAT_START) {
-        size_t from = 0, n = strlen(THINK);
-        while (from < p->len && is_space(p->data[from])) from++;
-        bool may = p->len - from < n && !last && memcmp(p->data + from, THINK, p->len - from) == 0;
-        if (may) return false;
-        bool is = p->len - from >= n && memcmp(p->data + from, THINK, n) == 0;
-        if (is) drop(p, from + n);
-        c->state = is ? IV_CHAT_REASONING : IV_CHAT_CONTENT;
-        return true;
+    switch (c->state) {
+    case IV_CHAT_START: return turn_start(c, last);
+    case IV_CHAT_BEGIN: return turn_begin(c, last);
+    case IV_CHAT_CALL: return turn_call(c, last);
+    case IV_CHAT_CALLS: return turn_calls(c, last);
+    default: break;
     }
-    if (c->state == IV_CHAT_CONTENT && !c->tools) {
-        add_content(c, p->data, p->len);
-        iv_buf_clear(p);
-        return false;
-    }
-    size_t n = p->len;
-    if (c->state == IV_CHAT_CALL) {
-        bool closed = find_call_end(c, &n);
-        if (!closed && !last) return false;
-        end_call(c, n, closed);
-        return p->len > 0;
-    }
-    char *at = find(p, tag);
-    n = at ? (size_t)(at - p->data) : p->len - (last ? 0 : held(p, tag));
-    if (c->state == IV_CHAT_REASONING)
-        add(c, &c->reasoning, p->data, n);
-    else
-        add_content(c, p->data, n);
-    drop(p, n + (at ? strlen(tag) : 0));
-    if (at) c->trimming = c->trim && c->state == IV_CHAT_REASONING;
-    if (at) c->state = c->state == IV_CHAT_REASONING ? IV_CHAT_CONTENT : IV_CHAT_CALL;
-    return at != NULL;
+    if (c->state == IV_CHAT_REASONING || looks_for_calls(c)) return turn_text(c, last);
+    add_content(c, pending(c).s, pending(c).n);
+    drop(c, pending(c).n);
+    return false;
 }
 
 void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n) {
+    close_up(c);
     add(c, &c->pending, text, n);
     while (c->pending.len && turn(c, false)) {}
 }
 
 void iv_chat_text_end(iv_chat_text *c) {
-    while ((c->pending.len || c->state == IV_CHAT_CALL) && turn(c, true)) {}
+    while ((c->pending.len || c->state == IV_CHAT_CALL || c->state == IV_CHAT_CALLS) && turn(c, true)) {}
     if (c->call_count == 0) add(c, &c->content, c->space.data, c->space.len);
     iv_buf_clear(&c->space);
 }

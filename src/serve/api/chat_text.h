@@ -1,5 +1,8 @@
-/* chat_text.h: splits what a chat model wrote into reasoning (<think>...</think>), content and tool calls
- * (<tool_call>{"name": ..., "arguments": ...}</tool_call>, as Qwen and Hermes write them), while it is being written.
+/* chat_text.h: splits what a chat model wrote into reasoning (<think>...</think>), content and tool calls, in the form
+ * that the model has learnt (iv_tool_form), while it is being written.
+ *
+ * Hermes' calls stand between their tags, wherever these are. Llama's are the whole answer behind its reasoning, or all
+ * that follows <|python_tag|>. Mistral's follow [TOOL_CALLS].
  *
  * Invariants: the parts do not depend on how the text was cut into pushes; what was given out is never taken back; a
  * tool call that is not what it should be stays in the content, tags and all. */
@@ -7,19 +10,28 @@
 #define IV_SERVE_API_CHAT_TEXT_H
 
 #include "base/buf.h"
+#include "base/status.h"
+#include "serve/api/chat_calls.h"
 
 enum { IV_CHAT_CALLS_MAX = 128 }; /* more stay text */
-
-typedef struct iv_chat_call {
-    char *name, *arguments; /* arguments: JSON text, as the model wrote it */
-} iv_chat_call;
 
 typedef struct iv_chat_text {
     bool tools, one_call; /* one_call: further calls are left out */
     bool trim;            /* line ends between reasoning and content are no content; set after init */
+    iv_tool_form form;    /* of calls, if there are tools; Hermes' unless set after init */
     bool trimming;
-    enum { IV_CHAT_START, IV_CHAT_REASONING, IV_CHAT_CONTENT, IV_CHAT_CALL } state;
-    iv_buf pending; /* not decided yet */
+    enum {
+        IV_CHAT_START,
+        IV_CHAT_REASONING,
+        IV_CHAT_BEGIN, /* of the content */
+        IV_CHAT_CONTENT,
+        IV_CHAT_CALL, /* Hermes', behind its tag */
+        IV_CHAT_CALLS /* the others': `found` looks at what is pending */
+    } state;
+    iv_chat_calls found;
+    bool signed_calls; /* what stands before such calls was there, and is not pending */
+    iv_buf pending;    /* not decided yet ... */
+    size_t taken;      /* ... behind so many bytes */
     /* A call's text: so much of it has no end tag outside of its strings; where it stands; an end tag inside of them,
      * plus one. */
     size_t searched, quoted_end;

@@ -153,7 +153,16 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     return p->regex ? set_regex(&w, "regex", p->regex) : IV_OK;
 }
 
-iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, bool one, iv_request *r,
+/* Hermes' form needs no word. */
+static iv_status set_calls(reader *w, iv_constraint_kind kind, iv_tool_form form, json_t *list) {
+    if (form == IV_TOOL_FORM_HERMES) return set_json(w, "tool_choice", kind, list);
+    json_t *formed = json_pack("{s:s, s:O}", "form", iv_tool_form_name(form), "tools", list);
+    iv_status status = set_json(w, "tool_choice", kind, formed);
+    json_decref(formed);
+    return status;
+}
+
+iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
                                   iv_error *err) {
     reader w = {.p = p, .r = r, .prefix = "", .err = err};
     json_t *list = json_array(), *tool;
@@ -178,7 +187,8 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
         status =
             iv_fail(err, IV_INVALID, "tool_choice: wanted one of \"tools\", found \"%.60s\"", name ? name : "none");
     else
-        status = set_json(&w, "tool_choice", one || name ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, list);
+        status =
+            set_calls(&w, p->one_tool_call || name ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, form, list);
     json_decref(list);
     return status;
 }

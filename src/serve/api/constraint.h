@@ -9,9 +9,10 @@
  * The schema itself is looked at when the request is submitted. */
 iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err);
 
-/* A call of one of `tools` (as Chat Completions or Responses have them), or of the one that is named, is all that the
- * answer may be; `one`: a single call. No other constraint may be there. */
-iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, bool one, iv_request *r,
+/* A call of one of `tools` (as Chat Completions or Responses have them), or of the one that is named, in the model's
+ * own form, is all that the answer may be: a single call where it is named, or the parameters say so. No other
+ * constraint may be there. */
+iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
                                   iv_error *err);
 
 #endif

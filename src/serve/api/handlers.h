@@ -34,9 +34,6 @@ void iv_handle_abort(void *user, iv_exchange *x);
 /* A prompt that is text or a list of token ids; `name` heads errors. */
 iv_status iv_api_read_prompt(const char *name, json_t *v, iv_api_prompt *p, iv_error *err);
 
-/* openai_chat.c: checks tools and tool_choice; tools is NULL behind it where none may be called. */
-iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err);
-
 /* messages.c: appends the messages, checked and as templates expect them, to `out`. */
 iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err);
 

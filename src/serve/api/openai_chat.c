@@ -3,36 +3,12 @@
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
+#include "serve/api/tools.h"
 #include "format/json.h"
 
 #include <string.h>
 
 /* ---- the body ------------------------------------------------------------------------------------------ */
-
-iv_status iv_api_settle_tools(iv_api_params *p, iv_error *err) {
-    const char *choice = json_string_value(p->tool_choice), *name = NULL;
-    if (json_is_object(p->tool_choice)) {
-        json_t *named = json_object_get(p->tool_choice, "function"); /* a chat has the name in there */
-        name = json_string_value(json_object_get(named ? named : p->tool_choice, "name"));
-        choice = name ? json_string_value(json_object_get(p->tool_choice, "type")) : NULL;
-    }
-    bool forced = choice && strcmp(choice, name ? "function" : "required") == 0;
-    if (p->tool_choice && !forced && !(choice && !name && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "tool_choice: wanted \"auto\", \"none\", \"required\" or a function's name in "
-                       "{\"type\": \"function\", ...}");
-    bool needless = choice && !forced && (strcmp(choice, "none") == 0 || p->tools); /* "auto" beside an empty list */
-    if (choice && !needless && json_array_size(p->tools) == 0)
-        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\"", choice);
-    if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
-    if (json_array_size(p->tools) == 0) p->tools = NULL;
-    for (size_t i = 0; i < json_array_size(p->tools); i++) {
-        const char *type = json_string_value(json_object_get(json_array_get(p->tools, i), "type"));
-        if (!type || strcmp(type, "function") != 0)
-            return iv_fail(err, IV_INVALID, "tools[%zu].type: wanted \"function\"", i);
-    }
-    return forced ? iv_api_constraint_force(p, p->tools, name, p->one_tool_call, &p->request, err) : IV_OK;
-}
 
 static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
@@ -43,7 +19,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_continue(p, t->body, err));
-    IV_TRY(iv_api_settle_tools(p, err));
+    IV_TRY(iv_api_tools_settle(t->server, p, err));
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
@@ -66,9 +42,8 @@ static void out_head(const iv_task *t, const char *object, iv_json_out *o) {
 }
 
 static void out_call(const iv_task *t, const iv_child *c, size_t i, bool with_index, iv_json_out *o) {
-    char id[80];
-    /* The same in every run but for the response's own id. */
-    snprintf(id, sizeof id, "call_%.40s_%zu_%zu", iv_exchange_id(t->x), c->index, i);
+    char id[IV_CALL_ID_BYTES];
+    iv_api_call_id(t->server, iv_exchange_id(t->x), c->index, i, id);
     iv_out_open(o, '{');
     if (with_index) iv_out_kv_uint(o, "index", i);
     iv_out_kv_text(o, "id", id);

@@ -7,6 +7,7 @@
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/responses_input.h"
+#include "serve/api/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,19 +15,19 @@
 /* ---- the body ------------------------------------------------------------------------------------------ */
 
 /* What the answer repeats of the body, and what the template gets for it. */
-static iv_status read_tools(iv_api_params *p, json_t **tools, iv_error *err) {
+static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t **tools, iv_error *err) {
     if (json_array_size(p->tools) == 0) p->tools = NULL;
     if (!p->tools) { /* then "auto" says nothing */
         const char *choice = json_string_value(p->tool_choice);
         if (choice && strcmp(choice, "auto") == 0) p->tool_choice = NULL;
-        return iv_api_settle_tools(p, err);
+        return iv_api_tools_settle(s, p, err);
     }
     char *text = json_dumps(p->tools, JSON_COMPACT | JSON_REAL_PRECISION(17));
     p->tools_text = text ? iv_arena_strndup(&p->arena, text, strlen(text)) : NULL;
     free(text);
     if (!p->tools_text) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     IV_TRY(iv_responses_tools(p->tools, tools, err));
-    iv_status status = iv_api_settle_tools(p, err);
+    iv_status status = iv_api_tools_settle(s, p, err);
     if (status == IV_OK && p->tools) return IV_OK;
     json_decref(*tools);
     *tools = NULL;
@@ -43,7 +44,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
-    IV_TRY(read_tools(p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
+    IV_TRY(read_tools(t->server, p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
     json_t *list = json_array();
     iv_status status = iv_task_make_prompts(t, 1, err);
     if (status == IV_OK)
@@ -97,18 +98,21 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
     iv_out_close(o, ']'), iv_out_close(o, '}');
 }
 
-static void out_call_id(const iv_task *t, const char *key, const char *prefix, size_t i, iv_json_out *o) {
+/* The item's own id. */
+static void out_item_of_call(const iv_task *t, const char *key, size_t i, iv_json_out *o) {
     char id[80];
-    snprintf(id, sizeof id, "%s_%.40s_0_%zu", prefix, iv_exchange_id(t->x), i);
+    snprintf(id, sizeof id, "fc_%.40s_0_%zu", iv_exchange_id(t->x), i);
     iv_out_kv_text(o, key, id);
 }
 
 static void out_call_item(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
     const iv_chat_call *call = &c->chat->calls[i];
+    char id[IV_CALL_ID_BYTES];
+    iv_api_call_id(t->server, iv_exchange_id(t->x), 0, i, id);
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", "function_call");
-    out_call_id(t, "id", "fc", i, o);
-    out_call_id(t, "call_id", "call", i, o);
+    out_item_of_call(t, "id", i, o);
+    iv_out_kv_text(o, "call_id", id);
     iv_out_kv_text(o, "name", call->name);
     iv_out_kv_text(o, "arguments", filled ? call->arguments : "");
     iv_out_kv_text(o, "status", filled ? "completed" : "in_progress");
@@ -292,7 +296,7 @@ static void call_item_event(iv_task *t, const iv_child *c, const char *name, siz
 static void call_arguments_event(iv_task *t, const iv_child *c, const char *name, size_t i, const char *key,
                                  iv_buf *out) {
     iv_json_out o = begin_event(t, name, out);
-    out_call_id(t, "item_id", "fc", i, &o);
+    out_item_of_call(t, "item_id", i, &o);
     iv_out_kv_uint(&o, "output_index", call_index(c, i));
     if (strcmp(key, "arguments") == 0) iv_out_kv_text(&o, "name", c->chat->calls[i].name); /* the last one */
     iv_out_kv_text(&o, key, c->chat->calls[i].arguments);

@@ -151,6 +151,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
             bool inside = t->params.reasoning_open;
             iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
                               t->params.one_tool_call);
+            c->chat->form = t->server->tool_form;
             c->chat->trim = t->params.request.constraint != IV_CONSTRAINT_NONE;
         }
         IV_TRY(start_child(t, c, i, err));

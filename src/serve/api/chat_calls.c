@@ -1,0 +1,123 @@
+/* chat_calls.c: a machine over the bytes up to where calls end, then a second look at what they are. */
+#include "serve/api/chat_calls.h"
+#include "format/json.h"
+
+#include <string.h>
+
+static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+/* ---- looking ------------------------------------------------------------------------------------------- */
+
+static iv_calls_found look_json(iv_chat_calls *k, char c) {
+    iv_json_scanned found = iv_json_scan_byte(&k->scan, c);
+    if (found == IV_JSON_WRONG) return IV_CALLS_WRONG;
+    if (found == IV_JSON_MORE) return IV_CALLS_MORE;
+    k->values++, k->step = IV_CALLS_BEHIND;
+    return k->llama ? IV_CALLS_MORE : IV_CALLS_DONE;
+}
+
+static iv_calls_found begin_json(iv_chat_calls *k, char c) {
+    k->step = IV_CALLS_JSON, k->json = k->at;
+    k->scan = (iv_json_scan){0};
+    return look_json(k, c);
+}
+
+/* [ARGS] or, once before it, [CALL_ID]. */
+static iv_calls_found look_bracket(iv_chat_calls *k, const char *s) {
+    static const char args[] = "[ARGS]", call_id[] = "[CALL_ID]";
+    size_t n = k->at - k->bracket;
+    bool id = s[k->bracket + 1] == call_id[1] && !k->with_id;
+    const char *wanted = id ? call_id : args;
+    if (s[k->at] != wanted[n]) return IV_CALLS_WRONG;
+    if (wanted[n + 1]) return IV_CALLS_MORE;
+    k->step = id ? IV_CALLS_ID : IV_CALLS_ARGS;
+    k->with_id |= id;
+    return IV_CALLS_MORE;
+}
+
+static iv_calls_found begin_bracket(iv_chat_calls *k) {
+    k->step = IV_CALLS_BRACKET, k->bracket = k->at;
+    return IV_CALLS_MORE;
+}
+
+static iv_calls_found look_before(iv_chat_calls *k, char c) {
+    if (is_space(c)) return IV_CALLS_MORE;
+    if (c == (k->llama ? '{' : '[')) return begin_json(k, c);
+    if (k->llama || !iv_tool_name_is_bare(&c, 1)) return IV_CALLS_WRONG;
+    k->step = IV_CALLS_NAME, k->name = k->at;
+    return IV_CALLS_MORE;
+}
+
+static iv_calls_found look_name(iv_chat_calls *k, char c) {
+    bool goes_on = k->step == IV_CALLS_NAME && iv_tool_name_is_bare(&c, 1);
+    if (goes_on) return IV_CALLS_MORE;
+    if (k->step == IV_CALLS_NAME) k->name_end = k->at;
+    k->step = IV_CALLS_NAMED;
+    if (is_space(c)) return IV_CALLS_MORE;
+    return c == '{' ? begin_json(k, c) : c == '[' ? begin_bracket(k) : IV_CALLS_WRONG;
+}
+
+static iv_calls_found look_byte(iv_chat_calls *k, const char *s) {
+    char c = s[k->at];
+    switch (k->step) {
+    case IV_CALLS_BEFORE: return look_before(k, c);
+    case IV_CALLS_NAME:
+    case IV_CALLS_NAMED: return look_name(k, c);
+    case IV_CALLS_BRACKET: return look_bracket(k, s);
+    case IV_CALLS_ID:
+        if (c == '[') return begin_bracket(k);
+        return is_space(c) || iv_tool_name_is_bare(&c, 1) ? IV_CALLS_MORE : IV_CALLS_WRONG;
+    case IV_CALLS_ARGS: return is_space(c) ? IV_CALLS_MORE : c == '{' ? begin_json(k, c) : IV_CALLS_WRONG;
+    case IV_CALLS_JSON: return look_json(k, c);
+    case IV_CALLS_BEHIND:
+        if (c == ';') k->step = IV_CALLS_BEFORE;
+        return c == ';' || is_space(c) ? IV_CALLS_MORE : IV_CALLS_WRONG;
+    }
+    return IV_CALLS_WRONG;
+}
+
+iv_calls_found iv_chat_calls_look(iv_chat_calls *k, const char *s, size_t n, bool last) {
+    for (; k->at < n; k->at++) {
+        iv_calls_found found = look_byte(k, s);
+        if (found == IV_CALLS_MORE) continue;
+        if (found == IV_CALLS_DONE) k->at++;
+        return found;
+    }
+    if (!last) return IV_CALLS_MORE;
+    bool whole = k->llama && k->values && (k->step == IV_CALLS_BEFORE || k->step == IV_CALLS_BEHIND);
+    return whole ? IV_CALLS_DONE : IV_CALLS_WRONG;
+}
+
+/* ---- taking -------------------------------------------------------------------------------------------- */
+
+/* Objects in s[at, end) with these between them. */
+static size_t take_objects(const char *s, size_t at, size_t end, const char *between, bool whole, iv_chat_call *out,
+                           size_t room) {
+    size_t count = 0;
+    for (;;) {
+        while (at < end && (is_space(s[at]) || strchr(between, s[at]))) at++;
+        if (at == end) return count;
+        size_t bytes = iv_json_scan_end(s + at, end - at);
+        bool is_call = s[at] == '{' && bytes && count < room && iv_chat_call_read(s + at, bytes, whole, &out[count]);
+        if (!is_call) break;
+        at += bytes, count++;
+    }
+    while (count) iv_chat_call_free(&out[--count]);
+    return 0;
+}
+
+static bool is_json(const char *s, size_t n) {
+    iv_error unused;
+    json_t *v = NULL;
+    bool is = iv_json_parse_repeating("tool calls", s, n, &v, &unused) == IV_OK;
+    json_decref(v);
+    return is;
+}
+
+size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *out, size_t room) {
+    if (k->llama) return take_objects(s, 0, k->at, ";", true, out, room);
+    const char *json = s + k->json;
+    size_t n = k->at - k->json;
+    if (*json == '{') return room && iv_chat_call_make(s + k->name, k->name_end - k->name, json, n, out);
+    return is_json(json, n) ? take_objects(json, 1, n - 1, ",", false, out, room) : 0;
+}
