@@ -90,6 +90,12 @@ static void lm_eval_harness(void **state) {
     run_client("lm_eval_harness.py");
 }
 
+/* So does this one, of models made for it. */
+static void tool_forms(void **state) {
+    (void)state;
+    run_client("tool_forms.py");
+}
+
 static void disconnects(void **state) {
     (void)state;
     run_client("disconnects.py");
@@ -116,9 +122,9 @@ static void failure_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lm_eval),         cmocka_unit_test(sglang_modes),  cmocka_unit_test(openai_package),
-        cmocka_unit_test(disconnects),     cmocka_unit_test(sglang_script), cmocka_unit_test(lm_eval_harness),
-        cmocka_unit_test(failure_is_seen),
+        cmocka_unit_test(lm_eval),     cmocka_unit_test(sglang_modes),    cmocka_unit_test(openai_package),
+        cmocka_unit_test(disconnects), cmocka_unit_test(sglang_script),   cmocka_unit_test(lm_eval_harness),
+        cmocka_unit_test(tool_forms),  cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }

@@ -33,6 +33,8 @@ typedef struct fake_child {
     iv_constraint_kind constraint;
     iv_reasoning reasoning;
     char constraint_text[400]; /* its beginning */
+    int32_t show_ids[8];
+    size_t show_id_count;
 } fake_child;
 
 struct iv_bridge {
@@ -118,6 +120,8 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *r, void *owner, uint6
     *c = (fake_child){.owner = owner, .id = *id, .seed = r->seed, .open = true, .max_tokens = r->max_tokens};
     c->constraint = r->constraint, c->reasoning = r->reasoning;
     snprintf(c->constraint_text, sizeof c->constraint_text, "%s", r->constraint_text ? r->constraint_text : "-");
+    c->show_id_count = r->show_id_count;
+    if (r->show_id_count) memcpy(c->show_ids, r->show_ids, r->show_id_count * sizeof *r->show_ids);
     c->first_id = r->ids && r->id_count ? r->ids[0] : -1;
     b->count++;
     return IV_OK;

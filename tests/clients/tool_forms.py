@@ -1,0 +1,186 @@
+"""The openai package, unmodified, against servers whose models write calls as Llama's and Mistral's do: tiny-math with other
+templates and tokens. The answers are forced, or held to a text that has a call in it: tiny-math has learnt no tools."""
+
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+
+from support import check, main, skip
+from upstream import BINARY, derived_model, serving
+
+try:
+    import openai
+except ImportError:
+    skip("the openai package is not here")
+
+scratch = tempfile.TemporaryDirectory()
+TURN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+END = "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+TEMPLATES = {
+    "llama": TURN + """{{ '{"name": "' + c.function.name + '", "parameters": ' }}{{ c.function.arguments | tojson }}}""" + END,
+    "mistral": TURN + "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}"
+    "{{ '[TOOL_CALLS][' if loop.first else ', ' }}{{ c.function | tojson }}{{ ']' if loop.last }}" + END,
+    "args": TURN + "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}" + END,
+}
+SPECIAL = ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
+
+
+def tool(name, **properties):
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+DIGIT = {"enum": [1, 2, 3]}
+TOOLS = [tool("add", a=DIGIT, b=DIGIT), tool("half", x=DIGIT)]
+
+
+def model(name):
+    """tiny-math with a template that calls tools, and with the special tokens of such models behind its own."""
+    made = derived_model(scratch.name, name)
+    for file in ("chat_template.jinja", "tokenizer.json"):
+        text = (made / file).read_text()
+        (made / file).unlink()
+        (made / file).write_text(text)
+    (made / "chat_template.jinja").write_text(TEMPLATES[name])
+    tokenizer = json.loads((made / "tokenizer.json").read_text())
+    first = 1 + max(token["id"] for token in tokenizer["added_tokens"])
+    like = next(token for token in tokenizer["added_tokens"] if token["special"])
+    tokenizer["added_tokens"] += [like | {"id": first + i, "content": text} for i, text in enumerate(SPECIAL)]
+    (made / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return made, {text: first + i for i, text in enumerate(SPECIAL)}
+
+
+def client_of(port):
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def gather(stream):
+    """Calls by their index and the content of a stream, as clients put them together."""
+    calls, content, finish = {}, "", None
+    for event in stream:
+        for choice in event.choices:
+            content += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+            for piece in choice.delta.tool_calls or []:
+                call = calls.setdefault(piece.index, {"id": None, "name": None, "arguments": ""})
+                call["id"] = piece.id or call["id"]
+                call["name"] = piece.function.name or call["name"]
+                call["arguments"] += piece.function.arguments or ""
+    return [calls[i] for i in sorted(calls)], content, finish
+
+
+def same(whole, streamed):
+    return [(c.function.name, c.function.arguments) for c in whole] == [(c["name"], c["arguments"]) for c in streamed]
+
+
+def check_call(name, arguments):
+    check(set(json.loads(arguments)) == ({"a", "b"} if name == "add" else {"x"}), name, arguments)
+
+
+def forced(client, short_ids, tokens):
+    several = 0
+    for seed in range(6):
+        asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, seed=seed, max_tokens=600, temperature=1.5,
+                     extra_body={"top_k": -1, "return_token_ids": True}, tool_choice="required")
+        r = client.chat.completions.create(**asked)
+        c = r.choices[0]
+        if c.finish_reason == "length":
+            continue
+        check(c.finish_reason == "tool_calls" and c.message.tool_calls and c.message.content is None, c)
+        check((tokens["[TOOL_CALLS]"] in c.token_ids) == short_ids, c.token_ids)  # behind its reasoning
+        for call in c.message.tool_calls:
+            check_call(call.function.name, call.function.arguments)
+            check(bool(re.fullmatch("[0-9A-Za-z]{9}", call.id)) == short_ids, call.id)
+        several += len(c.message.tool_calls) > 1
+        calls, content, finish = gather(client.chat.completions.create(stream=True, **asked))
+        check(same(c.message.tool_calls, calls) and content == "" and finish == "tool_calls", calls)
+        # What was called goes back through the template.
+        told = [*QUESTION, c.message.model_dump(exclude_none=True)]
+        told += [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in c.message.tool_calls]
+        again = client.chat.completions.create(model=MODEL, messages=told, tools=TOOLS, max_tokens=3)
+        check(again.usage.prompt_tokens > r.usage.prompt_tokens)
+    named = {"type": "function", "function": {"name": "half"}}
+    r = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice=named, max_tokens=400, seed=1)
+    check([call.function.name for call in r.choices[0].message.tool_calls] == ["half"], r)
+    one = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice="required", seed=2,
+                                         temperature=3, parallel_tool_calls=False, max_tokens=400)
+    check(len(one.choices[0].message.tool_calls) == 1, one)
+    flat = [{"type": "function"} | t["function"] for t in TOOLS]
+    r = client.responses.create(model=MODEL, input="hi", tools=flat, tool_choice="required", max_output_tokens=600)
+    calls = [item for item in r.output if item.type == "function_call"]
+    check(calls and all(bool(re.fullmatch("[0-9A-Za-z]{9}", call.call_id)) == short_ids for call in calls), r.output)
+    return several
+
+
+def held_to(client, text, wanted, content):
+    """With tool_choice "auto": what is recognised in an answer that can be nothing but `text`."""
+    asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, max_tokens=400, seed=1,
+                 extra_body={"structured_outputs": {"choice": [text]}})
+    message = client.chat.completions.create(**asked).choices[0].message
+    found = [(c.function.name, c.function.arguments) for c in message.tool_calls or []]
+    check(found == wanted and (message.content or "") == content, text, message)
+    calls, streamed, finish = gather(client.chat.completions.create(stream=True, **asked))
+    check(same(message.tool_calls or [], calls) and streamed == content, text, calls, streamed)
+    check(finish == ("tool_calls" if wanted else "stop"), finish)
+
+
+MODEL = "tiny-math"
+
+
+def test_llama():
+    made, tokens = model("llama")
+    with serving(made, "--served-model-name", MODEL) as port:
+        client = client_of(port)
+        check(forced(client, False, tokens) == 0, "several calls in Llama's form")
+        first = '{"name": "add", "parameters": {"a": 1.50, "b": 2}}'
+        held_to(client, first, [("add", '{"a": 1.50, "b": 2}')], "")
+        held_to(client, first + "; " + first, [("add", '{"a": 1.50, "b": 2}')] * 2, "")
+        held_to(client, "I call <|python_tag|>" + first, [("add", '{"a": 1.50, "b": 2}')], "I call")
+        held_to(client, first + " is it", [], first + " is it")
+        held_to(client, '{"name": "Bob", "age": 7}', [], '{"name": "Bob", "age": 7}')
+
+
+def test_mistral():
+    made, tokens = model("mistral")
+    with serving(made, "--served-model-name", MODEL) as port:
+        client = client_of(port)
+        check(forced(client, True, tokens) > 0, "never several calls")
+        held_to(client, 'So. [TOOL_CALLS] [{"name": "half", "arguments": {"x": 1e2}}, {"name": "add"}]',
+                [("half", '{"x": 1e2}'), ("add", "{}")], "So.")
+        held_to(client, "[TOOL_CALLS]half[ARGS]{}", [("half", "{}")], "")
+        held_to(client, "[TOOL_CALLS] [{]", [], "[TOOL_CALLS] [{]")
+
+
+def test_mistral_args():
+    made, tokens = model("args")
+    with serving(made, "--served-model-name", MODEL) as port:
+        check(forced(client_of(port), True, tokens) > 0, "never several calls")
+        r = client_of(port).chat.completions.create(
+            model=MODEL, messages=QUESTION, tools=TOOLS, seed=3, max_tokens=300, tool_choice="required",
+            stop=["[ARGS]"], extra_body={"return_receipt": True})
+        check(r.choices[0].finish_reason == "stop" and "[ARGS]" not in r.choices[0].message.content, r)
+        check(r.choices[0].message.content.startswith("[TOOL_CALLS]"), "the token is not text")
+        receipts = pathlib.Path(scratch.name) / "receipt"
+        receipts.write_text(json.dumps(r.invar["receipt"]) + "\n")
+    ran = subprocess.run([BINARY, "replay", str(receipts)], text=True, capture_output=True)
+    check(ran.returncode == 0 and "equal" in ran.stdout, ran.stdout, ran.stderr)
+
+
+def test_flag():
+    made = pathlib.Path(scratch.name) / "llama"
+    with serving(made, "--served-model-name", MODEL, "--tool-call-parser", "hermes") as port:
+        held_to(client_of(port), '<tool_call>{"name": "half"}</tool_call>', [("half", "{}")], "")
+    with serving(made, "--served-model-name", MODEL, "--tool-call-parser", "none") as port:
+        text = '{"name": "half", "parameters": {"x": 1}}'
+        held_to(client_of(port), text, [], text)
+        try:
+            client_of(port).chat.completions.create(model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice="required")
+            check(False, "a call was forced")
+        except openai.BadRequestError as e:
+            check(e.body["param"] == "tool_choice", e.body)
+
+
+main(test_llama, test_mistral, test_mistral_args, test_flag)

@@ -1,0 +1,324 @@
+/* The forms of calls through the APIs: which is chosen, what forces them, how they come back whole and as events, what
+ * they are named; and that what a real template writes for a call is what is forced and read. */
+#include "support.h"
+#include "api_fake.h"
+#include "format/json.h"
+#include "grammar/grammar.h"
+#include "serve/api/chat_text.h"
+#include "serve/api/tools.h"
+#include "text/jinja/template.h"
+
+#include <ctype.h>
+
+static iv_bridge bridge;
+static iv_server_options options;
+static iv_server server;
+
+static int begin(void **state) {
+    (void)state;
+    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
+}
+
+static int close_words(void **state) {
+    (void)state;
+    iv_textual_close(bridge.words);
+    return 0;
+}
+
+#define CHAT "/v1/chat/completions"
+#define RESPONSES "/v1/responses"
+#define HI "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+#define TOOLS                                                                                                         \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":{\"name\":" \
+    "\"g\"}}]"
+#define LISTED "[{\"name\":\"f\",\"parameters\":null},{\"name\":\"g\",\"parameters\":null}]"
+
+/* ---- which form ---------------------------------------------------------------------------------------- */
+
+static void parsers(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        iv_tool_form form;
+    } cases[] = {{NULL, IV_TOOL_FORM_HERMES},       {"auto", IV_TOOL_FORM_HERMES},
+                 {"hermes", IV_TOOL_FORM_HERMES},   {"llama3_json", IV_TOOL_FORM_LLAMA3_JSON},
+                 {"mistral", IV_TOOL_FORM_MISTRAL}, {"none", IV_TOOL_FORM_NONE}};
+    iv_error err;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ASSERT_OK(iv_api_tools_open(&server, cases[i].name, &err), &err);
+        assert_int_equal(server.tool_form, cases[i].form);
+        assert_int_equal(server.tool_id_count, 0); /* tiny-math has none of the tokens */
+    }
+    assert_int_equal(iv_api_tools_open(&server, "pythonic", &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "found \"pythonic\""));
+}
+
+/* A model that has the token, by its own template or by the flag; nobody else asks for it to be shown. */
+static void special_tokens_are_shown(void **state) {
+    (void)state;
+    const char *dir = shared_path("tokenizers/mistral_nemo");
+    SKIP_WITHOUT(dir, "shared/tokenizers/mistral_nemo");
+    iv_textual *own = bridge.words, *words = NULL;
+    iv_error err;
+    ASSERT_OK(iv_textual_open(dir, &words, &err), &err);
+    bridge.words = words;
+    ASSERT_OK(iv_api_tools_open(&server, "hermes", &err), &err);
+    assert_int_equal(server.tool_id_count, 0);
+    ASSERT_OK(iv_api_tools_open(&server, NULL, &err), &err);
+    assert_int_equal(server.tool_form, IV_TOOL_FORM_MISTRAL);
+    assert_true(server.tool_id_count == 1 && server.tool_ids[0] == 9);
+    static const char *const bodies[] = {HI TOOLS "}", HI TOOLS ",\"tool_choice\":\"none\"}", HI "\"n\":1}"};
+    for (size_t i = 0; i < 3; i++) {
+        iv_exchange x = {.writes_left = 1000};
+        bridge.count = 0;
+        fake_call(&server, &x, CHAT, bodies[i], strlen(bodies[i]));
+        assert_int_equal(bridge.count, 1);
+        assert_int_equal(bridge.children[0].show_id_count, i == 0);
+        if (i == 0) assert_int_equal(bridge.children[0].show_ids[0], 9);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        fake_close(&x);
+    }
+    bridge.words = own;
+    iv_textual_close(words);
+}
+
+static void forced_calls(void **state) {
+    (void)state;
+    static const struct {
+        iv_tool_form form;
+        const char *more;
+        iv_constraint_kind kind;
+        const char *text;
+    } cases[] = {
+        {IV_TOOL_FORM_HERMES, ",\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS, LISTED},
+        {IV_TOOL_FORM_LLAMA3_JSON, ",\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS,
+         "{\"form\":\"llama3_json\",\"tools\":" LISTED "}"},
+        {IV_TOOL_FORM_MISTRAL, ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", IV_CONSTRAINT_TOOL_CALL,
+         "{\"form\":\"mistral\",\"tools\":" LISTED "}"},
+        {IV_TOOL_FORM_MISTRAL_ARGS, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+         IV_CONSTRAINT_TOOL_CALL, "{\"form\":\"mistral_args\",\"tools\":[{\"name\":\"g\",\"parameters\":null}]}"},
+        {IV_TOOL_FORM_NONE, ",\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
+    };
+    char body[500];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = {.writes_left = 1000};
+        server.tool_form = cases[i].form;
+        snprintf(body, sizeof body, HI TOOLS "%s", cases[i].more);
+        bridge.count = 0;
+        fake_call(&server, &x, CHAT, body, strlen(body));
+        assert_int_equal(bridge.count, 1);
+        assert_int_equal(bridge.children[0].constraint, cases[i].kind);
+        assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        fake_close(&x);
+    }
+    iv_exchange x = {.writes_left = 1000};
+    bridge.count = 0;
+    snprintf(body, sizeof body, HI TOOLS ",\"tool_choice\":\"required\"}");
+    fake_call(&server, &x, CHAT, body, strlen(body));
+    assert_true(bridge.count == 0 && x.status == 400 && strstr(x.out.data, "tool_choice: wanted \\\"auto\\\""));
+    fake_close(&x);
+}
+
+/* ---- what comes back ----------------------------------------------------------------------------------- */
+
+/* All events of a stream put together, or a whole answer: "content|name(arguments);...|finish". */
+static void gather(const iv_exchange *x, bool stream, iv_buf *out, iv_buf *ids) {
+    iv_buf content = {0}, calls = {0};
+    const char *at = x->out.data, *finish = "";
+    char kept[40] = "";
+    for (size_t next = 0; at && *at; at = strstr(at, "\n\n") ? strstr(at, "\n\n") + 2 : NULL) {
+        json_t *v, *one;
+        iv_error err;
+        size_t i;
+        if (stream && strncmp(at, "data: [DONE]", 12) == 0) break;
+        const char *json = at + (stream ? 6 : 0), *end = stream ? strstr(at, "\n\n") : at + strlen(at);
+        ASSERT_OK(iv_json_parse("event", json, (size_t)(end - json), &v, &err), &err);
+        json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+        json_t *message = json_object_get(choice, stream ? "delta" : "message");
+        const char *text = json_string_value(json_object_get(message, "content"));
+        if (text) assert_true(iv_buf_puts(&content, text));
+        json_array_foreach(json_object_get(message, "tool_calls"), i, one) {
+            json_t *f = json_object_get(one, "function");
+            if (stream) assert_int_equal(json_integer_value(json_object_get(one, "index")), next++);
+            assert_string_equal(json_string_value(json_object_get(one, "type")), "function");
+            assert_true(iv_buf_printf(&calls, "%s(%s);", json_string_value(json_object_get(f, "name")),
+                                      json_string_value(json_object_get(f, "arguments"))));
+            assert_true(iv_buf_printf(ids, "%s ", json_string_value(json_object_get(one, "id"))));
+        }
+        const char *why = json_string_value(json_object_get(choice, "finish_reason"));
+        if (why) snprintf(kept, sizeof kept, "%s", why);
+        finish = kept;
+        json_decref(v);
+        if (!stream) break;
+    }
+    assert_true(iv_buf_printf(out, "%s|%s|%s", content.data ? content.data : "", calls.data ? calls.data : "", finish));
+    iv_buf_free(&content), iv_buf_free(&calls);
+}
+
+static void answers(void **state) {
+    (void)state;
+    static const struct {
+        iv_tool_form form;
+        const char *text, *wanted;
+    } cases[] = {
+        {IV_TOOL_FORM_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"x\": 1.0}}", "|f({\"x\": 1.0});|tool_calls"},
+        {IV_TOOL_FORM_LLAMA3_JSON,
+         "So.<|python_tag|>{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{\"y\":[]}}",
+         "So.|f({});g({\"y\":[]});|tool_calls"},
+        {IV_TOOL_FORM_LLAMA3_JSON, "{\"answer\": 42}", "{\"answer\": 42}||stop"},
+        {IV_TOOL_FORM_MISTRAL, "Well. [TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"x\": 1e5}}, {\"name\": \"g\"}]",
+         "Well.|f({\"x\": 1e5});g({});|tool_calls"},
+        {IV_TOOL_FORM_MISTRAL_ARGS, "[TOOL_CALLS]f[ARGS]{\"x\": 0.10}[TOOL_CALLS]g[ARGS]{}",
+         "|f({\"x\": 0.10});g({});|tool_calls"},
+        {IV_TOOL_FORM_MISTRAL, "[TOOL_CALLS] [{\"name\": 7}]", "[TOOL_CALLS] [{\"name\": 7}]||stop"},
+        {IV_TOOL_FORM_NONE, "[TOOL_CALLS]f{} <tool_call>{\"name\":\"f\"}</tool_call>",
+         "[TOOL_CALLS]f{} <tool_call>{\"name\":\"f\"}</tool_call>||stop"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t step = 1; step < 40; step += 6) {
+            bool stream = step > 1;
+            const char *body = stream ? HI TOOLS ",\"stream\":true}" : HI TOOLS "}";
+            iv_exchange x = {.writes_left = 1000};
+            iv_buf found = {0}, ids = {0};
+            server.tool_form = cases[i].form;
+            bridge.count = 0;
+            fake_call(&server, &x, CHAT, body, strlen(body));
+            for (size_t at = 0, n = strlen(cases[i].text); at < n; at += step) {
+                char part[64];
+                snprintf(part, sizeof part, "%.*s", (int)(step < n - at ? step : n - at), cases[i].text + at);
+                fake_token(&server, 0, 7, part);
+            }
+            fake_done(&server, 0, IV_FINISH_STOP);
+            gather(&x, stream, &found, &ids);
+            assert_string_equal(found.data, cases[i].wanted);
+            iv_buf_free(&found), iv_buf_free(&ids);
+            fake_close(&x);
+        }
+}
+
+/* Nine letters and digits where Mistral's templates will see them again; all different. */
+static void ids_of_calls(void **state) {
+    (void)state;
+    char all[64][IV_CALL_ID_BYTES];
+    size_t count = 0;
+    for (int form = 0; form <= IV_TOOL_FORM_NONE; form++) {
+        server.tool_form = (iv_tool_form)form;
+        bool is_short = form >= IV_TOOL_FORM_MISTRAL && form < IV_TOOL_FORM_NONE;
+        iv_api_call_id(&server, "abc", 1, 2, all[0]);
+        if (!is_short) assert_string_equal(all[0], "call_abc_1_2");
+        if (!is_short) continue;
+        assert_int_equal(strlen(all[0]), 9);
+        for (const char *c = all[0]; *c; c++) assert_true(isalnum((unsigned char)*c));
+    }
+    server.tool_form = IV_TOOL_FORM_MISTRAL;
+    for (size_t choice = 0; choice < 8; choice++)
+        for (size_t i = 0; i < 8; i++) {
+            iv_api_call_id(&server, "abc", choice, i, all[count]);
+            for (size_t k = 0; k < count; k++) assert_string_not_equal(all[k], all[count]);
+            count++;
+        }
+    static const char body[] = "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}";
+    iv_exchange x = {.writes_left = 1000};
+    char wanted[120];
+    bridge.count = 0;
+    fake_call(&server, &x, RESPONSES, body, strlen(body));
+    fake_token(&server, 0, 7, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}}]");
+    fake_done(&server, 0, IV_FINISH_STOP);
+    iv_api_call_id(&server, "test", 0, 0, all[0]);
+    snprintf(wanted, sizeof wanted,
+             "\"id\":\"fc_test_0_0\",\"call_id\":\"%s\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"", all[0]);
+    assert_non_null(strstr(x.out.data, wanted));
+    fake_close(&x);
+}
+
+/* ---- real templates ------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *model;
+    iv_tool_form form;
+    const char *begin, *end; /* of what the assistant says */
+} real[] = {
+    {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL, "[/INST]", "</s>"},
+    {"tokenizer:qwen3", IV_TOOL_FORM_HERMES, "</think>\n\n", "<|im_end|>"},
+    {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>"},
+    {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>"},
+};
+
+static const char conversation[] =
+    "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
+    "\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":"
+    "\"f\",\"arguments\":{\"city\":\"Z\xc3\xbcrich\",\"list\":[1,{\"a\":2.5}]}}}]}],\"tools\":[{\"type\":\"function\","
+    "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}";
+
+static void check_said(const char *model, iv_tool_form form, const char *said, size_t n) {
+    static iv_vocabulary bytes;
+    char text[200], all[256];
+    size_t offsets[257];
+    iv_grammar *g;
+    iv_error err;
+    iv_chat_text c;
+    bool matches;
+    for (size_t i = 0; i < 256; i++) all[i] = (char)i;
+    for (size_t i = 0; i <= 256; i++) offsets[i] = i;
+    ASSERT_OK(iv_vocabulary_make(all, offsets, 256, &bytes, &err), &err);
+    snprintf(text, sizeof text, "{\"form\":\"%s\",\"tools\":[{\"name\":\"f\"}]}", iv_tool_form_name(form));
+    ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_TOOL_CALL, text, IV_REASONING_NONE, &bytes, &g, &err), &err);
+    ASSERT_OK(iv_grammar_matches(g, said, n, &matches, NULL, &err), &err);
+    if (!matches) fail_msg("%s writes what is not forced: %.*s", model, (int)n, said);
+    iv_grammar_close(g);
+    iv_vocabulary_close(&bytes);
+    iv_chat_text_init(&c, true, false, true, false);
+    c.form = form;
+    iv_chat_text_push(&c, said, n);
+    iv_chat_text_end(&c);
+    if (c.call_count != 1) fail_msg("%s writes what is not read: %.*s", model, (int)n, said);
+    assert_string_equal(c.calls[0].name, "f");
+    assert_string_equal(c.calls[0].arguments, "{\"city\": \"Z\xc3\xbcrich\", \"list\": [1, {\"a\": 2.5}]}");
+    assert_int_equal(c.content.len, 0);
+    iv_chat_text_free(&c);
+}
+
+static void what_templates_write(void **state) {
+    (void)state;
+    const char *path = shared_path("golden/chat_templates.json");
+    SKIP_WITHOUT(path, "shared/golden/chat_templates.json");
+    json_t *all, *one, *variables;
+    iv_error err;
+    size_t i, met = 0;
+    ASSERT_OK(iv_json_read(path, 64 << 20, &all, &err), &err);
+    ASSERT_OK(iv_json_parse("conversation", conversation, strlen(conversation), &variables, &err), &err);
+    json_array_foreach(json_object_get(all, "templates"), i, one) {
+        const char *model = json_string_value(json_object_get(one, "model"));
+        const json_t *source = json_object_get(one, "template");
+        size_t k = 0;
+        while (k < sizeof real / sizeof *real && strcmp(model, real[k].model) != 0) k++;
+        if (k == sizeof real / sizeof *real) continue;
+        iv_template *t;
+        iv_buf out = {0};
+        ASSERT_OK(
+            iv_template_parse(model, json_string_value(source), json_string_length(source), IV_JINJA_CHAT, &t, &err),
+            &err);
+        ASSERT_OK(iv_template_render(t, variables, "now", &out, &err), &err);
+        const char *said = strstr(out.data, real[k].begin), *end;
+        assert_non_null(said);
+        said += strlen(real[k].begin);
+        end = strstr(said, real[k].end);
+        assert_non_null(end);
+        check_said(model, real[k].form, said, (size_t)(end - said));
+        iv_buf_free(&out);
+        iv_template_close(t);
+        met++;
+    }
+    json_decref(variables), json_decref(all);
+    assert_int_equal(met, sizeof real / sizeof *real);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(parsers, begin),      cmocka_unit_test_setup(special_tokens_are_shown, begin),
+        cmocka_unit_test_setup(forced_calls, begin), cmocka_unit_test_setup(answers, begin),
+        cmocka_unit_test_setup(ids_of_calls, begin), cmocka_unit_test(what_templates_write),
+    };
+    return cmocka_run_group_tests(tests, NULL, close_words);
+}
