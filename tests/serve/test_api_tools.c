@@ -197,6 +197,23 @@ static void answers(void **state) {
         }
 }
 
+/* An answer that response_format holds to JSON is content, whatever it looks like. */
+static void asked_for_json(void **state) {
+    (void)state;
+    static const char body[] = HI TOOLS ",\"response_format\":{\"type\":\"json_object\"}}";
+    iv_exchange x = {.writes_left = 1000};
+    iv_buf found = {0}, ids = {0};
+    server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
+    bridge.count = 0;
+    fake_call(&server, &x, CHAT, body, strlen(body));
+    fake_token(&server, 0, 7, "{\"name\":\"f\",\"parameters\":{}}");
+    fake_done(&server, 0, IV_FINISH_STOP);
+    gather(&x, false, &found, &ids);
+    assert_string_equal(found.data, "{\"name\":\"f\",\"parameters\":{}}||stop");
+    iv_buf_free(&found), iv_buf_free(&ids);
+    fake_close(&x);
+}
+
 /* Nine letters and digits where Mistral's templates will see them again; all different. */
 static void ids_of_calls(void **state) {
     (void)state;
@@ -318,7 +335,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(parsers, begin),      cmocka_unit_test_setup(special_tokens_are_shown, begin),
         cmocka_unit_test_setup(forced_calls, begin), cmocka_unit_test_setup(answers, begin),
-        cmocka_unit_test_setup(ids_of_calls, begin), cmocka_unit_test(what_templates_write),
+        cmocka_unit_test_setup(ids_of_calls, begin), cmocka_unit_test_setup(asked_for_json, begin),
+        cmocka_unit_test(what_templates_write),
     };
     return cmocka_run_group_tests(tests, NULL, close_words);
 }

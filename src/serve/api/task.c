@@ -139,6 +139,13 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     return IV_OK;
 }
 
+/* JSON that was asked for is the answer, also where it looks like a call. */
+static iv_tool_form form_of_calls(const iv_task *t) {
+    iv_constraint_kind kind = t->params.request.constraint;
+    bool json = kind == IV_CONSTRAINT_JSON_OBJECT || kind == IV_CONSTRAINT_JSON_SCHEMA;
+    return json ? IV_TOOL_FORM_NONE : t->server->tool_form;
+}
+
 iv_status iv_task_submit(iv_task *t, iv_error *err) {
     size_t count = t->prompt_count * (size_t)t->params.n;
     t->children = calloc(count, sizeof *t->children);
@@ -151,7 +158,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
             bool inside = t->params.reasoning_open;
             iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
                               t->params.one_tool_call);
-            c->chat->form = t->server->tool_form;
+            c->chat->form = form_of_calls(t);
             c->chat->trim = t->params.request.constraint != IV_CONSTRAINT_NONE;
         }
         IV_TRY(start_child(t, c, i, err));
