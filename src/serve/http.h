@@ -32,7 +32,8 @@ typedef struct iv_http_options {
     uint16_t port;                      /* 0: any free one, see iv_http_port */
     const char *api_key, *admin_key;    /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
     bool open_cache;                    /* routes that can only make others wait, not change what they get */
-    const char *allowed_origins;        /* for browsers: "*", or origins with commas; NULL: none */
+    const char *allowed_origins;        /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
+                                         * A request that names another one is 403 */
     size_t connections_max;             /* 4096; more are refused with 503 */
     size_t head_bytes_max;              /* 16 KiB */
     size_t body_bytes_max;              /* 8 MiB */

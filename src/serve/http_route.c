@@ -98,6 +98,31 @@ static bool origin_allowed(const char *allowed, const char *origin) {
     return false;
 }
 
+/* A page of this very server, as the browser names it in Host, whichever of http and https is spoken in front of it. */
+static bool origin_is_own(const iv_exchange *x, const char *origin) {
+    static const struct {
+        const char *scheme, *port; /* that both may leave out */
+    } schemes[] = {{"http://", ":80"}, {"https://", ":443"}};
+    const char *host = iv_http_head_field(&x->head, "Host");
+    for (size_t i = 0; host && i < 2; i++) {
+        size_t n = strlen(schemes[i].scheme), bytes = strlen(host);
+        if (strncmp(origin, schemes[i].scheme, n) != 0) continue;
+        if (strcasecmp(origin + n, host) == 0) return true;
+        size_t port = strlen(schemes[i].port);
+        if (bytes <= port || strcmp(host + bytes - port, schemes[i].port) != 0) continue;
+        if (strlen(origin + n) == bytes - port && strncasecmp(origin + n, host, bytes - port) == 0) return true;
+    }
+    return false;
+}
+
+/* Browsers send some requests of foreign pages without asking first (a POST of plain text, of a form), and only what
+ * comes back is kept from the page: the work would be done. */
+static bool may_ask(const iv_exchange *x, const char **origin) {
+    const char *allowed = x->http->allowed_origins;
+    *origin = iv_http_head_field(&x->head, "Origin");
+    return !*origin || origin_is_own(x, *origin) || (allowed && origin_allowed(allowed, *origin));
+}
+
 bool iv_http_put_origin(const iv_exchange *x, iv_buf *out) {
     const char *allowed = x->http->allowed_origins;
     if (!allowed || !*allowed) return true;
@@ -156,6 +181,13 @@ bool iv_http_admit(iv_exchange *x) {
         else
             snprintf(message, sizeof message, "no such path on this server");
         iv_exchange_refuse(x, known ? 405 : 404, unread, message);
+        return false;
+    }
+    const char *origin;
+    if (!may_ask(x, &origin)) {
+        snprintf(message, sizeof message,
+                 "Origin: wanted this server's own, or one of its --allowed-origins, found \"%.80s\"", origin);
+        iv_exchange_refuse(x, 403, unread, message);
         return false;
     }
     int status = check_key(h, x, route->access & ~(unsigned)IV_HTTP_ALWAYS, &why);

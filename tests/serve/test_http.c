@@ -501,6 +501,72 @@ static void test_origins(void **state) {
     finish(&s);
 }
 
+/* Whether a request that names the origin reaches a handler, whatever its body is called. */
+static int status_for(served *s, const char *host, const char *origin, const char *type) {
+    char text[512];
+    answer a;
+    snprintf(text, sizeof text,
+             "POST /echo HTTP/1.1\r\nHost: %s\r\n%s%s%sContent-Type: %s\r\nContent-Length: 2\r\n\r\n{}", host,
+             origin ? "Origin: " : "", origin ? origin : "", origin ? "\r\n" : "", type);
+    ask(s->port, text, &a);
+    if (a.status == 403) {
+        assert_non_null(strstr(a.body, "\"message\":\"Origin: wanted this server's own"));
+        assert_non_null(strstr(a.body, "\"code\":403"));
+        assert_null(answer_field(&a, "Access-Control-Allow-Origin"));
+    }
+    return a.status;
+}
+
+static void test_foreign_pages(void **state) {
+    (void)state;
+    static const struct {
+        const char *host, *origin;
+        int status;
+    } cases[] = {
+        {"localhost:8000", NULL, 200},
+        {"localhost:8000", "http://localhost:8000", 200},
+        {"LocalHost:8000", "https://localhost:8000", 200},
+        {"localhost:8000", "http://localhost:8001", 403},
+        {"localhost:8000", "http://localhost", 403},
+        {"localhost", "http://localhost", 200},
+        {"localhost:80", "http://localhost", 200},
+        {"localhost:443", "https://localhost", 200},
+        {"localhost:443", "http://localhost", 403},
+        {"[::1]:8000", "http://[::1]:8000", 200},
+        {"a.b", "http://a.b.evil", 403},
+        {"a.b.evil", "http://a.b", 403},
+        {"a.b", "http://c.d:1", 200},
+        {"a.b", "null", 403},
+        {"a.b", "file://a.b", 403},
+        {"a.b", "", 403},
+    };
+    static const char *const types[] = {"application/json", "text/plain", "application/x-www-form-urlencoded"};
+    served s;
+    answer a;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.allowed_origins = "http://c.d:1";
+    start(&s, &o);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t t = 0; t < 3; t++) {
+            int status = status_for(&s, cases[i].host, cases[i].origin, types[t]);
+            if (status != cases[i].status)
+                fail_msg("%s, %s: %d", cases[i].host, cases[i].origin ? cases[i].origin : "none", status);
+        }
+    ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://y\r\n\r\n", &a);
+    assert_int_equal(a.status, 403);
+    finish(&s);
+    o.allowed_origins = NULL;
+    start(&s, &o);
+    assert_int_equal(status_for(&s, "a.b", "http://c.d:1", "text/plain"), 403);
+    assert_int_equal(status_for(&s, "a.b", "http://a.b", "text/plain"), 200);
+    finish(&s);
+    o.allowed_origins = "*";
+    start(&s, &o);
+    assert_int_equal(status_for(&s, "a.b", "null", "text/plain"), 200);
+    finish(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_basic_requests),
@@ -517,6 +583,7 @@ int main(void) {
         cmocka_unit_test(test_connection_limit),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_foreign_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
