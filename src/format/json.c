@@ -172,6 +172,25 @@ bool iv_json_member_text(const char *object, size_t n, const char *key, const ch
     return found;
 }
 
+bool iv_json_element_text(const char *list, size_t n, size_t *at, const char **text, size_t *bytes) {
+    size_t i = skip_space(list, n, *at ? *at : skip_space(list, n, 0) + 1); /* behind the [ */
+    if (i < n && list[i] == ',') i = skip_space(list, n, i + 1);
+    if (i >= n || list[i] == ']') return false;
+    *at = value_end(list, n, i);
+    *text = list + i, *bytes = *at - i;
+    return true;
+}
+
+bool iv_json_unsigned(const char *text, size_t n, uint64_t *out) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!is_digit(text[i]) || __builtin_mul_overflow(value, (uint64_t)10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(text[i] - '0'), &value))
+            return false;
+    *out = value;
+    return n > 0;
+}
+
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err) {
     iv_buf bytes = {0};
     iv_status status = iv_file_read(path, max_bytes, &bytes, err);

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Parses n bytes as one JSON value: duplicate keys, trailing and NUL bytes, invalid UTF-8, NaN and nesting over
  * jansson's limit are refused; NUL escapes are allowed in strings. An integer beyond 64 bits, as
@@ -18,6 +19,13 @@ iv_status iv_json_parse_repeating(const char *name, const char *bytes, size_t n,
 /* A member's own text, as it is written, of an object that iv_json_parse_repeating took. False: the object has no such
  * member, or memory is out. */
 bool iv_json_member_text(const char *object, size_t n, const char *key, const char **text, size_t *bytes);
+
+/* The next element's own text of a list that iv_json_parse_repeating took. *at: 0 before the first one, else as it was
+ * left. False: there are no more. */
+bool iv_json_element_text(const char *list, size_t n, size_t *at, const char **text, size_t *bytes);
+
+/* An integer's own text as a number without sign; false if it is none, or above 64 bits. */
+bool iv_json_unsigned(const char *text, size_t n, uint64_t *out);
 
 /* The same as iv_json_parse for a file of at most max_bytes. */
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err);

@@ -118,10 +118,9 @@ static void refuse(slot *s, const iv_error *why) {
 }
 
 static void ask(slot *s, const iv_batch_request *r) {
-    char id[48], *body = json_dumps(r->body, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char id[48];
     request_id(s, id);
-    s->x = body ? iv_exchange_local(id, body, strlen(body), replied, s) : NULL;
-    free(body);
+    s->x = iv_exchange_local(id, r->body_text, r->body_bytes, replied, s);
     if (!s->x) {
         fail(s->b, IV_NO_MEMORY, "line: no memory");
         return;

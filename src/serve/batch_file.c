@@ -131,6 +131,8 @@ iv_status iv_batch_line_read(iv_batch_lines *l, size_t place, iv_batch_request *
     if (!json_is_object(out->body)) return iv_fail(err, IV_INVALID, "body: wanted a JSON object");
     if (json_is_true(json_object_get(out->body, "stream")))
         return iv_fail(err, IV_UNSUPPORTED, "stream: wanted false: a batch has nobody to stream to");
+    if (!iv_json_member_text(line->text, line->bytes, "body", &out->body_text, &out->body_bytes))
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     return IV_OK;
 }
 

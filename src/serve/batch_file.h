@@ -31,6 +31,8 @@ void iv_batch_lines_free(iv_batch_lines *l);
 /* One line as it should be; all borrowed from `root`. */
 typedef struct iv_batch_request {
     json_t *root, *id, *body; /* id: NULL where there is no usable one */
+    const char *body_text;    /* as it stands in the line: written again, its numbers could be others */
+    size_t body_bytes;
     enum { IV_BATCH_COMPLETIONS, IV_BATCH_CHAT, IV_BATCH_RESPONSES } api;
 } iv_batch_request;
 

@@ -103,12 +103,46 @@ static void members(void **state) {
     }
 }
 
+static void elements(void **state) {
+    (void)state;
+    static const struct {
+        const char *list, *texts[4];
+    } cases[] = {
+        {"[]", {NULL}},
+        {" [ ] ", {NULL}},
+        {"[1]", {"1"}},
+        {"[ {\"a\":[1,2]} ,\n18446744073709551615,\"],\" ]", {"{\"a\":[1,2]}", "18446744073709551615", "\"],\""}},
+        {"[[],[[]]]", {"[]", "[[]]"}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t at = 0, bytes, n = strlen(cases[i].list), count = 0;
+        const char *text;
+        for (; iv_json_element_text(cases[i].list, n, &at, &text, &bytes); count++) {
+            assert_non_null(cases[i].texts[count]);
+            assert_int_equal(bytes, strlen(cases[i].texts[count]));
+            assert_memory_equal(text, cases[i].texts[count], bytes);
+        }
+        assert_null(cases[i].texts[count]);
+    }
+}
+
+static void unsigned_integers(void **state) {
+    (void)state;
+    uint64_t v = 7;
+    assert_true(iv_json_unsigned("18446744073709551615", 20, &v) && v == UINT64_MAX);
+    assert_true(iv_json_unsigned("0", 1, &v) && v == 0);
+    static const char *const wrong[] = {"", "-1", "1.0", "1e3", "18446744073709551616", "99999999999999999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_false(iv_json_unsigned(wrong[i], strlen(wrong[i]), &v));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_integers),
         cmocka_unit_test(errors_beside_wide_integers),
         cmocka_unit_test(bytes_that_are_no_json),
         cmocka_unit_test(members),
+        cmocka_unit_test(elements),
+        cmocka_unit_test(unsigned_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@ static const iv_request defaults = {.add_special = true,
 
 static iv_status read_text(unsigned body, const char *text, iv_api_params *p, json_t **json, iv_error *err) {
     iv_api_params_init(p, &defaults);
+    p->text = text, p->bytes = strlen(text);
     ASSERT_OK(iv_json_parse("test", text, strlen(text), json, err), err);
     iv_status status = iv_api_params_read(p, body, "", *json, err);
     if (status == IV_OK && body & (IV_API_COMPLETIONS | IV_API_CHAT)) status = iv_api_params_settle(p, body, err);
@@ -64,15 +65,28 @@ static void nothing_changes_what_is_absent(void **state) {
     iv_api_params_free(&p);
 }
 
-static void negative_seeds_are_those_of_64_bits(void **state) {
+/* Negative or without sign: the same bits, down to the last. */
+static void seeds_have_64_bits(void **state) {
     (void)state;
-    iv_api_params p;
-    iv_error err;
-    json_t *json;
-    ASSERT_OK(read_text(IV_API_CHAT, "{\"seed\":-2}", &p, &json, &err), &err);
-    assert_true(p.request.has_seed && p.request.seed == UINT64_MAX - 1);
-    json_decref(json);
-    iv_api_params_free(&p);
+    static const struct {
+        const char *text;
+        uint64_t seed;
+        bool is_unsigned;
+    } cases[] = {{"{\"seed\":-2}", UINT64_MAX - 1, false},
+                 {"{\"seed\":-9223372036854775808}", (uint64_t)1 << 63, false},
+                 {"{\"seed\":9223372036854775807}", INT64_MAX, false},
+                 {"{\"n\":1,\"seed\" : 9223372036854775808 }", (uint64_t)1 << 63, true},
+                 {"{\"s\\u0065ed\":12345678901234567891,\"user\":\"seed\"}", 12345678901234567891u, true},
+                 {"{\"seed\":18446744073709551615}", UINT64_MAX, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_api_params p;
+        iv_error err;
+        json_t *json;
+        ASSERT_OK(read_text(IV_API_CHAT, cases[i].text, &p, &json, &err), &err);
+        assert_true(p.request.has_seed && p.request.seed == cases[i].seed && p.seed_unsigned == cases[i].is_unsigned);
+        json_decref(json);
+        iv_api_params_free(&p);
+    }
 }
 
 static void refusals_name_the_field(void **state) {
@@ -89,7 +103,11 @@ static void refusals_name_the_field(void **state) {
         {IV_API_CHAT, "{\"top_k\":2147483648}", "top_k: wanted an integer"},
         {IV_API_CHAT, "{\"top_k\":1.5}", "top_k: wanted an integer"},
         {IV_API_CHAT, "{\"n\":129}", "n: wanted an integer from 1 to 128, found 129"},
-        {IV_API_CHAT, "{\"seed\":18446744073709551615}", "seed: "},
+        {IV_API_CHAT, "{\"seed\":18446744073709551616}", "seed: wanted an integer of 64 bits"},
+        {IV_API_CHAT, "{\"seed\":-9223372036854775809}", "seed: "},
+        {IV_API_CHAT, "{\"seed\":9.3e18}", "seed: "},
+        {IV_API_CHAT, "{\"seed\":18446744073709551615.0}", "seed: "},
+        {IV_API_CHAT, "{\"seed\":\"5\"}", "seed: "},
         {IV_API_CHAT, "{\"seed\":1.5}", "seed: "},
         {IV_API_CHAT, "{\"stream\":1}", "stream: wanted true or false, found 1"},
         {IV_API_CHAT, "{\"logprobs\":1}", "logprobs: wanted true or false, found 1"},
@@ -157,12 +175,9 @@ static void drawn_seeds_differ_and_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_arrives),
-        cmocka_unit_test(nothing_changes_what_is_absent),
-        cmocka_unit_test(negative_seeds_are_those_of_64_bits),
-        cmocka_unit_test(refusals_name_the_field),
-        cmocka_unit_test(long_values_are_cut),
-        cmocka_unit_test(drawn_seeds_differ_and_fit),
+        cmocka_unit_test(every_field_arrives), cmocka_unit_test(nothing_changes_what_is_absent),
+        cmocka_unit_test(seeds_have_64_bits),  cmocka_unit_test(refusals_name_the_field),
+        cmocka_unit_test(long_values_are_cut), cmocka_unit_test(drawn_seeds_differ_and_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,37 @@ static void seeds_of_choices_can_be_asked_for(void **state) {
     json_decref(v);
 }
 
+/* Above 63 bits it is told as it was asked, without a sign; in a list each has its own. */
+static void large_seeds_come_back(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
+    run(&x);
+    assert_true(bridge.children[0].seed == UINT64_MAX - 1 && bridge.children[1].seed == UINT64_MAX);
+    for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
+    assert_int_equal(x.status, 200);
+    assert_non_null(strstr(x.out.data, "\"seed\":18446744073709551614,"));
+    assert_non_null(strstr(x.out.data, "\"seed\":18446744073709551615,"));
+    fake_close(&x);
+    begin(NULL);
+    x = ask("/generate", "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"sampling_seed\":9223372036854775809},"
+                         "{\"sampling_seed\":-1} , {\"top_p\":0.5,\"sampling_seed\":18446744073709551615}]}");
+    run(&x);
+    assert_true(bridge.children[0].seed == ((uint64_t)1 << 63) + 1 && bridge.children[1].seed == UINT64_MAX);
+    assert_true(bridge.children[2].seed == UINT64_MAX);
+    for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
+    assert_int_equal(x.status, 200);
+    assert_non_null(strstr(x.out.data, "\"seed\":9223372036854775809,"));
+    assert_non_null(strstr(x.out.data, "\"seed\":-1,"));
+    assert_non_null(strstr(x.out.data, "\"seed\":18446744073709551615,"));
+    fake_close(&x);
+    begin(NULL);
+    x = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":{\"sampling_seed\":9223372036854775809}}");
+    run(&x);
+    assert_true(bridge.count == 2 && bridge.children[1].seed == ((uint64_t)1 << 63) + 1);
+    for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
+    fake_close(&x);
+}
+
 static void refusal_gets_its_status(void **state) {
     (void)state;
     iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
@@ -474,6 +505,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(offsets_are_those_of_the_echoed_text, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),
+        cmocka_unit_test_setup_teardown(large_seeds_come_back, begin, end),
         cmocka_unit_test_setup_teardown(readers_leave, begin, end),
         cmocka_unit_test_setup_teardown(aborts, begin, end),
         cmocka_unit_test_setup_teardown(abort_of_a_leaving_reader, begin, end),

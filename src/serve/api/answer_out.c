@@ -65,7 +65,11 @@ static void out_parameters(const iv_request *r, iv_json_out *o) {
 }
 
 static void out_outcome(const iv_child *c, iv_json_out *o) {
-    iv_out_key(o, "seed"), iv_out_int(o, (int64_t)c->seed); /* as it is asked for: params.c */
+    iv_out_key(o, "seed"); /* as it was asked for: params.c */
+    if (c->seed_unsigned)
+        iv_out_uint(o, c->seed);
+    else
+        iv_out_int(o, (int64_t)c->seed);
     iv_out_kv_text(o, "digest", c->digest[0] ? c->digest : NULL);
     if (!c->receipt) return;
     iv_out_key(o, "receipt"), iv_out_raw(o, c->receipt, strlen(c->receipt));

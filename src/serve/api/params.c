@@ -294,6 +294,17 @@ static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_err
     return IV_OK;
 }
 
+/* Negative, or up to 64 bits without sign: what jansson has as a real has lost digits, which the text has. */
+static iv_status read_seed(iv_api_params *p, const char *key, const char *name, const json_t *v, iv_error *err) {
+    const char *text;
+    size_t n;
+    p->seed_unsigned = json_is_real(v) && p->text && iv_json_member_text(p->text, p->bytes, key, &text, &n) &&
+                       iv_json_unsigned(text, n, &p->request.seed);
+    if (json_is_integer(v)) p->request.seed = (uint64_t)json_integer_value(v);
+    p->request.has_seed = json_is_integer(v) || p->seed_unsigned;
+    return p->request.has_seed ? IV_OK : wrong(name, "an integer of 64 bits", v, err);
+}
+
 static iv_status read_only(const field *f, const char *name, const json_t *v, iv_error *err) {
     char bars[SHOWN_BYTES + 4], text[SHOWN_BYTES], wanted[160];
     snprintf(bars, sizeof bars, "|%s|", shown(v, text, sizeof text));
@@ -330,10 +341,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
             return wrong(name, "a string without NUL", v, err);
         return (*(const char **)at = keep(p, v)) ? IV_OK : no_memory(name, err);
     case JSON: return read_json(f, name, v, at, err);
-    case SEED:
-        if (!json_is_integer(v)) return wrong(name, "an integer of 64 bits", v, err);
-        p->request.has_seed = true, p->request.seed = (uint64_t)json_integer_value(v);
-        return IV_OK;
+    case SEED: return read_seed(p, f->name, name, v, err);
     case STOP: return read_stop(p, name, v, err);
     case STOP_IDS: return read_stop_ids(p, name, v, err);
     case BIAS: return read_bias(p, name, v, err);

@@ -33,6 +33,9 @@ enum {
 typedef struct iv_api_params {
     iv_arena arena;
     iv_request request;                        /* without prompt; max_tokens below */
+    const char *text;                          /* of the object that is read, NULL: unknown. Seeds above 63 bits ... */
+    size_t bytes;                              /* ... are read there: JSON values have no room for them */
+    bool seed_unsigned;                        /* it was such a one, and is told so */
     int64_t max_tokens, max_completion_tokens; /* -1: not given */
     int64_t n;
     int64_t top_logprobs, prompt_logprobs; /* -1: not given */

@@ -47,8 +47,14 @@ static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
     return iv_api_params_seed(r, err);
 }
 
+/* The text of sampling_params, and how far its elements were taken. */
+typedef struct sampling_text {
+    const char *s;
+    size_t n, at;
+} sampling_text;
+
 /* sampling_params: one object for all prompts, or a list with one for each. */
-static iv_status read_sampling(iv_task *t, size_t at, iv_request *out, iv_error *err) {
+static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_request *out, iv_error *err) {
     iv_api_params *p = &t->params;
     json_t *v = p->sampling_params;
     char prefix[48] = "sampling_params.";
@@ -61,7 +67,10 @@ static iv_status read_sampling(iv_task *t, size_t at, iv_request *out, iv_error 
     int64_t n = p->n;
     bool no_stop_trim = p->no_stop_trim;
     iv_request start = p->request;
-    p->max_tokens = -1, p->json_schema = p->regex = NULL;
+    p->max_tokens = -1, p->json_schema = p->regex = NULL, p->seed_unsigned = false;
+    p->text = text->s, p->bytes = text->n;
+    if (json_is_array(v) && !(text->s && iv_json_element_text(text->s, text->n, &text->at, &p->text, &p->bytes)))
+        p->text = NULL;
     if (v) IV_TRY(iv_api_params_read(p, IV_API_SAMPLING, prefix, json_is_array(v) ? json_array_get(v, at) : v, err));
     if (at > 0 && p->n != n) return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
     if (at > 0 && p->no_stop_trim != no_stop_trim)
@@ -95,13 +104,14 @@ static iv_status peek_n(iv_api_params *p, iv_error *err) {
     return status;
 }
 
-static iv_status read_prompt(iv_task *t, size_t i, iv_error *err) {
+static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_api_prompt *prompt = &t->prompts[i];
     const char *name = p->prompt ? "text" : "input_ids";
     json_t *v = p->prompt ? p->prompt : p->input_ids;
     json_t *one = is_batch(p) ? json_array_get(v, i) : v;
-    IV_TRY(read_sampling(t, i, &prompt->request, err));
+    IV_TRY(read_sampling(t, i, text, &prompt->request, err));
+    prompt->seed_unsigned = p->seed_unsigned;
     if (p->prompt && !json_is_string(one)) return iv_fail(err, IV_INVALID, "text: wanted strings");
     IV_TRY(iv_api_read_prompt(name, one, prompt, err));
     IV_TRY(read_rid(p, i, t->prompt_count, &prompt->rid, err));
@@ -123,7 +133,10 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     size_t count = is_batch(p) ? json_array_size(p->prompt ? p->prompt : p->input_ids) : 1;
     IV_TRY(iv_task_make_prompts(t, count, err));
     t->list = is_batch(p) || p->n > 1;
-    for (size_t i = 0; i < count; i++) IV_TRY(read_prompt(t, i, err));
+    sampling_text text = {0};
+    if (p->sampling_params && !iv_json_member_text(p->text, p->bytes, "sampling_params", &text.s, &text.n))
+        text.s = NULL;
+    for (size_t i = 0; i < count; i++) IV_TRY(read_prompt(t, i, &text, err));
     return IV_OK;
 }
 

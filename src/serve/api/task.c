@@ -91,7 +91,9 @@ iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *f
 iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format) {
     iv_error err = {0};
     iv_task *t = iv_task_open_bare(s, x, format);
-    if (!t || iv_api_body(x, false, &t->body, &err) == IV_OK) return t;
+    if (!t) return NULL;
+    t->params.text = iv_exchange_body(x, &t->params.bytes);
+    if (iv_api_body(x, false, &t->body, &err) == IV_OK) return t;
     iv_task_fail(t, &err);
     return NULL;
 }
@@ -106,7 +108,10 @@ iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
     t->prompts = calloc(count, sizeof *t->prompts);
     if (!t->prompts) return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
     t->prompt_count = count;
-    for (size_t i = 0; i < count; i++) t->prompts[i].request = t->params.request;
+    for (size_t i = 0; i < count; i++) {
+        t->prompts[i].request = t->params.request;
+        t->prompts[i].seed_unsigned = t->params.seed_unsigned;
+    }
     return IV_OK;
 }
 
@@ -129,7 +134,7 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
     uint64_t no_larger = r.seed > INT64_MAX ? UINT64_MAX : INT64_MAX; /* than a JSON integer: it may be asked again */
     r.seed = (r.seed + index % (size_t)t->params.n) & no_larger;
-    c->seed = r.seed;
+    c->seed = r.seed, c->seed_unsigned = p->seed_unsigned;
     if (p->as_ids)
         r.ids = p->ids.data, r.id_count = c->prompt_tokens = p->ids.count;
     else

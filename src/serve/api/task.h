@@ -30,6 +30,7 @@ typedef struct iv_child {
     iv_task *task;
     size_t index, prompt; /* of task->children, of task->prompts */
     uint64_t id, seed;
+    bool seed_unsigned;
     bool open; /* reports may still come */
     iv_buf text;
     size_t characters;            /* of text */
@@ -52,7 +53,8 @@ typedef struct iv_api_prompt {
     iv_text text;
     iv_ids ids;
     bool as_ids; /* the engine gets the ids */
-    char *rid;   /* NULL: none */
+    bool seed_unsigned;
+    char *rid; /* NULL: none */
 } iv_api_prompt;
 
 /* How one API writes a task's answer. */
