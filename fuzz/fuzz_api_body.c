@@ -50,6 +50,8 @@ static void check_events(const char *text, size_t n) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0 || !open_words()) return 0;
     iv_server s = {.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
+    bool mistral = data[0] & 128;
+    s.tool_form = mistral ? IV_TOOL_FORM_MISTRAL : IV_TOOL_FORM_HERMES;
     iv_exchange x = {.writes_left = data[0] & 8 ? 1 : 1000};
     char *body = malloc(size); /* NUL-terminated, as the real one is */
     IV_ASSERT(body);
@@ -60,9 +62,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
     fake_call(&s, &x, paths[data[0] & 7], body, size - 1);
     for (size_t i = 0; i < bridge.count && !x.ended; i++) {
-        fake_token(&s, i, 17, "<think>x</think> \xc3\xa9<tool_");
+        fake_token(&s, i, 17, mistral ? "<think>x</think> \xc3\xa9[TOOL_" : "<think>x</think> \xc3\xa9<tool_");
         if (data[0] & 16) fake_refuse(&s, i, IV_INVALID, "prompt: too long");
-        fake_token(&s, i, 200, "call>{\"name\":\"f\"}</tool_call>");
+        fake_token(&s, i, 200, mistral ? "CALLS]f[ARGS]{}" : "call>{\"name\":\"f\"}</tool_call>");
         if (!x.ended) fake_done(&s, i, data[0] & 32 ? IV_FINISH_ERROR : IV_FINISH_STOP);
     }
     if (bridge.order_owner) {

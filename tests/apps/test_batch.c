@@ -315,6 +315,26 @@ static void responses(void **state) {
     json_decref(whole), json_decref(answer);
 }
 
+/* A body is read as it stands: no digit of a large seed is lost, and what -1 means is what 2^64 - 1 means. */
+static void large_seeds(void **state) {
+    (void)state;
+    static const char in[] = LINE(
+        "a", "/v1/completions", "{\"prompt\":\"1 +\",\"max_tokens\":3,\"temperature\":2,\"seed\":18446744073709551615}")
+        LINE("b", "/v1/completions", "{\"prompt\":\"1 +\",\"max_tokens\":3,\"temperature\":2,\"seed\":-1}");
+    forget();
+    write_file("in.jsonl", in, sizeof in - 1);
+    BATCH();
+    expect_counts("2 lines: 0 answered before, 2 answered now, 0 refused");
+    read_back("out.jsonl", first);
+    const char *a = strstr(first, "\"seed\":18446744073709551615,"), *b = strstr(first, "\"seed\":-1,");
+    assert_true(a && b && a < b);
+    a = strstr(a, "\"digest\""), b = strstr(b, "\"digest\"");
+    assert_true(a && b);
+    assert_memory_equal(a, b, 80);
+    BATCH();
+    expect_counts("2 answered before, 0 answered now");
+}
+
 /* In a pipe: what a file would hold comes out, but for ids and times; nothing is kept, so that again it is all anew. */
 static void standard_input_and_output(void **state) {
     (void)state;
@@ -409,6 +429,7 @@ int main(void) {
                                        cmocka_unit_test(order_and_interrupt),
                                        cmocka_unit_test(more_than_fit),
                                        cmocka_unit_test(responses),
+                                       cmocka_unit_test(large_seeds),
                                        cmocka_unit_test(standard_input_and_output),
                                        cmocka_unit_test(reader_that_leaves),
                                        cmocka_unit_test(interrupted_while_it_reads),

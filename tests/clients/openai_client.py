@@ -55,6 +55,19 @@ def test_drawn_seed_repeats():
     check(r.invar["seed"] < 2**53)
 
 
+def test_large_seeds():
+    asked = dict(model=MODEL, messages=QUESTION, max_tokens=12, **WILD)
+    asked["extra_body"] = asked["extra_body"] | {"return_receipt": True}
+    for seed in (2**63, 2**64 - 1, 12345678901234567891):
+        one = client.chat.completions.create(seed=seed, **asked).invar
+        other = client.chat.completions.create(seed=seed - 2**64, **asked).invar
+        check(one["seed"] == seed and other["seed"] == seed - 2**64, one["seed"], other["seed"])
+        check(one["digest"] == other["digest"], seed)
+        check(one["receipt"]["request"]["seed"] == other["receipt"]["request"]["seed"] == str(seed))
+    refused("seed", seed=2**64)
+    refused("seed", seed=-2**63 - 1)
+
+
 def test_parameters_are_returned():
     r = client.chat.completions.create(
         model=MODEL,

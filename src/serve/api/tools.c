@@ -10,13 +10,15 @@
 
 static bool is_mistral(iv_tool_form form) { return form >= IV_TOOL_FORM_MISTRAL && form < IV_TOOL_FORM_NONE; }
 
-/* A special token of the model, which is in its texts only if that is asked for. */
-static bool find_special(const iv_textual *words, const char *spelling, int32_t *id) {
+/* A special token that the model can draw, and that is in its texts only if that is asked for. */
+static bool find_special(const iv_bridge *b, const char *spelling, int32_t *id) {
+    const iv_textual *words = iv_bridge_textual(b);
     iv_error unused;
     iv_ids ids = {0};
     iv_text skipped = {0};
     bool found = iv_tokenize(words, spelling, strlen(spelling), false, &ids, &unused) == IV_OK && ids.count == 1 &&
-                 iv_detokenize(words, ids.data, 1, false, &skipped, &unused) == IV_OK && skipped.bytes == 0;
+                 iv_detokenize(words, ids.data, 1, false, &skipped, &unused) == IV_OK && skipped.bytes == 0 &&
+                 (size_t)ids.data[0] < iv_bridge_info(b)->vocab_size;
     if (found) *id = ids.data[0];
     iv_ids_free(&ids), iv_text_free(&skipped);
     return found;
@@ -30,7 +32,7 @@ static void find_specials(iv_server *s) {
                                : s->tool_form == IV_TOOL_FORM_LLAMA3_JSON ? llama
                                                                           : hermes;
     for (s->tool_id_count = 0; *names && s->tool_form != IV_TOOL_FORM_NONE; names++)
-        if (find_special(iv_bridge_textual(s->bridge), *names, &s->tool_ids[s->tool_id_count])) s->tool_id_count++;
+        if (find_special(s->bridge, *names, &s->tool_ids[s->tool_id_count])) s->tool_id_count++;
 }
 
 iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err) {
