@@ -237,7 +237,7 @@ static void ids_of_calls(void **state) {
         }
     static const char body[] = "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}";
     iv_exchange x = {.writes_left = 1000};
-    char wanted[120];
+    char wanted[200];
     bridge.count = 0;
     fake_call(&server, &x, RESPONSES, body, strlen(body));
     fake_token(&server, 0, 7, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}}]");
