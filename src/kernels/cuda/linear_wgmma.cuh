@@ -11,8 +11,8 @@
  * which they have issued before. Two of them may share the weights that they bring from L2. A tile of 256 outputs (one
  * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
  * one multiplies while the other makes outputs.
- * A block of 128 x 128 takes 614 cycles where its products take 512: shared memory's traffic. Larger tiles, which have
- * less per product, leave no room for the tree's sums (bench/RESULTS.md).
+ * The loop runs at the speed of its products; what a tile takes beyond is its outputs and the ends of its leaves, in
+ * long runs by the energy of their instructions (bench/RESULTS.md).
  * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
  * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs.
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1

@@ -151,7 +151,8 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * since code that the instruction cache does not hold takes longer to come than to run.
  *
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
- * shared memory, in 16 rows of 128 bytes in its own part of `park`: written as fragments, read as rows. The eight pieces of a row are rotated, so that neither meets a bank twice. */
+ * shared memory, in 16 rows of 128 bytes in its own part of `park`: written as fragments, read as rows. The eight pieces
+ * of a row are rotated, so that neither meets a bank twice. */
 /* How a tile's outputs are made: by rows, of which some or their ends may not be there, and which in loose shapes may
  * be scattered; else one by one, as where rows do not lie on 16 bytes. */
 typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;

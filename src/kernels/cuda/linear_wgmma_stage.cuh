@@ -8,7 +8,8 @@
 
 /* Whether all of the layer's outputs are whole rows of 16 bytes: else a tile's are made when nothing is under way. */
 template <class S> IV_DEVICE bool iv_stage_flows(const iv_wgmma_plan &plan) {
-    return iv_wgmma_rows_fit<S>(plan) && plan.n % 4 == 0 && (plan.epilogue != IV_GPU_SWIGLU || plan.out_stride % 8 == 0);
+    bool aligned = plan.epilogue != IV_GPU_SWIGLU || plan.out_stride % 8 == 0;
+    return aligned && iv_wgmma_rows_fit<S>(plan) && plan.n % 4 == 0;
 }
 
 /* The warp's rows are free again: what the copy engine read of them, it has read. */
