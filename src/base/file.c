@@ -13,8 +13,11 @@ iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
     /* O_NONBLOCK: a FIFO in place of a file must not hang the open. */
     int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f < 0) {
-        iv_status status = errno == ENOENT || errno == ENOTDIR ? IV_NOT_FOUND : IV_IO;
-        return iv_fail(err, status, "%s: cannot open: %s", path, strerror(errno));
+        int why = errno;
+        if (why == ENOENT && iv_file_exists(path))
+            return iv_fail(err, IV_IO, "%s: cannot open: a symbolic link that leads to no file", path);
+        iv_status status = why == ENOENT || why == ENOTDIR ? IV_NOT_FOUND : IV_IO;
+        return iv_fail(err, status, "%s: cannot open: %s", path, strerror(why));
     }
     struct stat st;
     if (fstat(f, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -85,7 +88,7 @@ iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error 
 
 bool iv_file_exists(const char *path) {
     struct stat st;
-    return stat(path, &st) == 0;
+    return lstat(path, &st) == 0;
 }
 
 iv_status iv_path_join(const char *dir, const char *name, iv_buf *out, iv_error *err) {

@@ -18,6 +18,8 @@ iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t 
 /* Writes bytes to path through a temporary file and a rename, so that a reader never sees half of it. */
 iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err);
 
+/* Is there anything of this name? A symbolic link to nothing counts: who opens it gets IV_IO, so that a download that
+ * was cut short does not pass for a directory without an optional file. */
 bool iv_file_exists(const char *path);
 
 /* dir + "/" + name, into out (replacing its content). */

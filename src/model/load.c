@@ -91,6 +91,7 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
         *checkpoint = c;
         return IV_OK;
     }
+    iv_error_prefix(err, "%s", dir);
     iv_checkpoint_close(c);
     free_shards(m->next);
     iv_arena_free(&m->arena);
@@ -171,14 +172,16 @@ static iv_status use_rows(const iv_weight_part *part, const iv_weight_target *to
     return IV_OK;
 }
 
-static iv_status use_chunk(const iv_weight_part *part, const void *bytes, size_t element, size_t n, iv_error *err) {
+static iv_status use_chunk(const iv_weight_part *part, const char *path, const void *bytes, size_t element, size_t n,
+                           iv_error *err) {
     const iv_tensor_info *t = part->tensor;
     if (!part->checked) return IV_OK;
     size_t bad = first_not_finite(t->dtype, bytes, n);
-    if (bad < n) return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->name, element + bad);
+    if (bad < n)
+        return iv_fail(err, IV_FORMAT, "%s: %s: element %zu is not a finite number", path, t->name, element + bad);
     bad = first_out_of_range(t->dtype, part->type, bytes, n);
     if (bad < n)
-        return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->name, element + bad,
+        return iv_fail(err, IV_FORMAT, "%s: %s: element %zu is too large for %s", path, t->name, element + bad,
                        iv_dtype_name(part->type));
     for (const iv_weight_target *to = part->targets; to; to = to->next)
         IV_TRY(use_rows(part, to, bytes, element / part->columns, n / part->columns, err));
@@ -199,7 +202,7 @@ static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t dig
         status = iv_checkpoint_read(job->c, t, chunk, at, n, err);
         if (status != IV_OK) break;
         iv_digest_add(d, chunk, n);
-        status = use_chunk(part, chunk, at / width, n / width, err);
+        status = use_chunk(part, iv_checkpoint_path(job->c, t), chunk, at / width, n / width, err);
         size_t done = atomic_fetch_add(&job->done_bytes, n) + n;
         if (job->o->progress && pthread_mutex_trylock(&job->lock) == 0) {
             job->o->progress(job->o->user, done, job->total_bytes);
@@ -227,6 +230,21 @@ static void load_task(void *context, size_t index, size_t worker) {
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Beside tied embeddings nobody reads a head, so it has to repeat them: of another one nobody can say whether it or the
+ * configuration is meant. */
+static iv_status check_tied_head(const iv_model *m, const iv_checkpoint *c, const uint8_t (*digests)[32],
+                                 iv_error *err) {
+    static const char head_name[] = "lm_head.weight", embedding_name[] = "model.embed_tokens.weight";
+    const iv_tensor_info *head = iv_checkpoint_find(c, head_name), *embedding = iv_checkpoint_find(c, embedding_name),
+                         *first = head ? iv_checkpoint_at(c, 0) : NULL;
+    if (!m->config.tie_embeddings || !head || !embedding) return IV_OK;
+    if (head->dtype == embedding->dtype && memcmp(digests[head - first], digests[embedding - first], 32) == 0)
+        return IV_OK;
+    return iv_fail(err, IV_FORMAT,
+                   "%s: %s: wanted the bytes of %s, as tie_word_embeddings is true in config.json, found others",
+                   iv_checkpoint_path(c, head), head_name, embedding_name);
+}
+
 static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_weight_plan *plan, const iv_model_options *o,
                           iv_pool *pool, iv_error *err) {
     loading job = {.c = c, .plan = plan, .o = o, .total_bytes = iv_checkpoint_bytes(c), .err = err};
@@ -236,6 +254,7 @@ static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_weight_p
     iv_pool_run(pool, plan->count, load_task, &job);
     iv_status status = atomic_load(&job.failed) ? err->status : IV_OK;
     if (status == IV_OK && o->progress) o->progress(o->user, job.total_bytes, job.total_bytes);
+    if (status == IV_OK) status = check_tied_head(m, c, (const uint8_t(*)[32])job.digests, err);
     if (status == IV_OK)
         status = iv_checkpoint_digest_join(c, (const uint8_t(*)[32])job.digests, m->weights_digest, err);
     pthread_mutex_destroy(&job.lock);

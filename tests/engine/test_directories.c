@@ -2,12 +2,14 @@
  * whose numbers overflow. */
 #include "made_model.h"
 
+/* The line names the directory too: a process may have several. */
 static void expect_open(const char *dir, const char *dtype, iv_status want, const char *text) {
     iv_engine_options o = made_options(dir);
     iv_engine *e = NULL;
     iv_error err;
     o.dtype = dtype;
     expect_error(text, iv_engine_open(&o, &e, &err), &err, want, text);
+    expect_error("directory", err.status, &err, want, dir);
     assert_null(e);
 }
 
@@ -72,6 +74,28 @@ static void tensors(void **state) {
     made_close(&m);
 }
 
+/* Published checkpoints repeat the tied embedding as a head; one that is something else is not passed over. */
+static void heads_beside_tied_embeddings(void **state) {
+    (void)state;
+    made_model m;
+    made_open(&m, "qwen2");
+    size_t from = made_find(&m, "model.embed_tokens.weight"), n = made_elements(&m, from);
+    m.tensors[m.count] = m.tensors[from];
+    m.names[m.count] = strdup("lm_head.weight"), m.data[m.count] = malloc(n * sizeof(uint16_t));
+    m.tensors[m.count].name = m.names[m.count], m.tensors[m.count].data = m.data[m.count];
+    uint16_t *head = m.data[m.count++];
+    memcpy(head, m.data[from], n * sizeof *head);
+    iv_engine_options o = made_options(made_write(&m));
+    iv_engine_close(open_with(&o));
+    head[n - 1] ^= 1;
+    expect_open(made_write(&m), "auto", IV_FORMAT,
+                "lm_head.weight: wanted the bytes of model.embed_tokens.weight, as tie_word_embeddings is true");
+    made_config(&m, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+    o = made_options(made_write(&m));
+    iv_engine_close(open_with(&o));
+    made_close(&m);
+}
+
 static void files(void **state) {
     (void)state;
     made_model m;
@@ -104,6 +128,24 @@ static void words_without_weights(void **state) {
     expect_error("a file", iv_textual_open(file, &t, &err), &err, IV_INVALID, "wanted a model directory");
     assert_null(t);
     iv_textual_close(t);
+}
+
+/* A download cut short leaves links to nothing: an optional file that is one of them is not one that is not there. */
+static void links_to_nothing(void **state) {
+    (void)state;
+    static const char *const names[] = {"config.json",           "model.safetensors",      "tokenizer.json",
+                                        "tokenizer_config.json", "generation_config.json", "chat_template.jinja"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        made_model m;
+        made_open(&m, "qwen3");
+        made_write(&m);
+        unlink(scratch_path(&m.s, names[i]));
+        assert_int_equal(symlink("/nonexistent/blob", scratch_path(&m.s, names[i])), 0);
+        char text[100];
+        snprintf(text, sizeof text, "%s: cannot open: a symbolic link", names[i]);
+        expect_open(m.s.dir, "auto", IV_IO, text);
+        made_close(&m);
+    }
 }
 
 static void without_a_tokenizer_ids_work(void **state) {
@@ -204,8 +246,10 @@ static void overflowing_logits_end_a_request(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(configurations),
                                        cmocka_unit_test(tensors),
+                                       cmocka_unit_test(heads_beside_tied_embeddings),
                                        cmocka_unit_test(files),
                                        cmocka_unit_test(words_without_weights),
+                                       cmocka_unit_test(links_to_nothing),
                                        cmocka_unit_test(without_a_tokenizer_ids_work),
                                        cmocka_unit_test(one_overflow_spares_the_others),
                                        cmocka_unit_test(overflowing_logits_end_a_request)};
