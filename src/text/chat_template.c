@@ -17,11 +17,11 @@ struct iv_chat_template {
     uint8_t digest[32];
 };
 
-/* What has been read of a model directory, before it is parsed. Borrows from config and file. */
+/* What has been read of a model directory, before it is parsed. Borrows from what was found. */
 typedef struct source {
     const char *plain, *tool_use; /* NULL: none */
     size_t plain_n, tool_use_n;
-    const char *where; /* the file, for errors */
+    const char *where, *tool_use_where; /* the files, for errors */
 } source;
 
 static iv_status not_found(const char *dir, iv_error *err) {
@@ -116,43 +116,62 @@ static iv_status make_digest(iv_chat_template *t, const source *from, iv_error *
 static iv_status parse_source(iv_chat_template *t, const source *from, iv_error *err) {
     IV_TRY(iv_template_parse(from->where, from->plain, from->plain_n, IV_JINJA_CHAT, &t->plain, err));
     if (from->tool_use)
-        IV_TRY(iv_template_parse(from->where, from->tool_use, from->tool_use_n, IV_JINJA_CHAT, &t->tool_use, err));
+        IV_TRY(iv_template_parse(from->tool_use_where, from->tool_use, from->tool_use_n, IV_JINJA_CHAT, &t->tool_use,
+                                 err));
     return make_digest(t, from, err);
 }
 
-/* Both files may be missing: without a config there are no tokens, without either no template. */
-static iv_status load(iv_chat_template *t, const char *dir, const char *jinja_path, const char *config_path,
-                      iv_buf *file, json_t **config, iv_error *err) {
+/* What a directory has of files. */
+typedef struct found {
+    iv_buf jinja_path, tool_use_path, config_path, jinja, tool_use;
+    json_t *config;
+} found;
+
+static void found_free(found *f) {
+    iv_buf_free(&f->jinja_path), iv_buf_free(&f->tool_use_path), iv_buf_free(&f->config_path);
+    iv_buf_free(&f->jinja), iv_buf_free(&f->tool_use);
+    json_decref(f->config);
+}
+
+/* The template that is a file, and beside it that for tools, as transformers saves a list of named ones today. */
+static iv_status read_files(found *f, source *out, iv_error *err) {
+    IV_TRY(iv_file_read(f->jinja_path.data, IVJ_MAX_SOURCE_BYTES, &f->jinja, err));
+    *out = (source){.plain = f->jinja.data, .plain_n = f->jinja.len, .where = f->jinja_path.data};
+    if (!iv_file_exists(f->tool_use_path.data)) return IV_OK;
+    IV_TRY(iv_file_read(f->tool_use_path.data, IVJ_MAX_SOURCE_BYTES, &f->tool_use, err));
+    out->tool_use = f->tool_use.data, out->tool_use_n = f->tool_use.len, out->tool_use_where = f->tool_use_path.data;
+    return IV_OK;
+}
+
+/* All files may be missing: without a config there are no tokens, without it and chat_template.jinja no template. */
+static iv_status load(iv_chat_template *t, const char *dir, found *f, iv_error *err) {
+    const char *config_path = f->config_path.data;
     source from = {0};
     if (iv_file_exists(config_path)) {
-        IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, config, err));
-        if (!json_is_object(*config))
-            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", config_path, iv_json_type_name(*config));
-        IV_TRY(read_tokens(config_path, *config, t->variables, err));
+        IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, &f->config, err));
+        if (!json_is_object(f->config))
+            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", config_path, iv_json_type_name(f->config));
+        IV_TRY(read_tokens(config_path, f->config, t->variables, err));
     }
-    if (iv_file_exists(jinja_path)) {
-        IV_TRY(iv_file_read(jinja_path, IVJ_MAX_SOURCE_BYTES, file, err));
-        from = (source){.plain = file->data, .plain_n = file->len, .where = jinja_path};
+    if (iv_file_exists(f->jinja_path.data)) {
+        IV_TRY(read_files(f, &from, err));
     } else {
-        from.where = config_path;
-        if (*config) IV_TRY(read_config(config_path, *config, &from, err));
+        from.where = from.tool_use_where = config_path;
+        if (f->config) IV_TRY(read_config(config_path, f->config, &from, err));
     }
     return from.plain ? parse_source(t, &from, err) : not_found(dir, err);
 }
 
 iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_error *err) {
     iv_chat_template *t = calloc(1, sizeof *t);
-    iv_buf jinja_path = {0}, config_path = {0}, file = {0};
-    json_t *config = NULL;
+    found f = {0};
     if (!t) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a chat template", dir);
     iv_status status = defaults(&t->variables, err);
-    if (status == IV_OK) status = iv_path_join(dir, "chat_template.jinja", &jinja_path, err);
-    if (status == IV_OK) status = iv_path_join(dir, "tokenizer_config.json", &config_path, err);
-    if (status == IV_OK) status = load(t, dir, jinja_path.data, config_path.data, &file, &config, err);
-    iv_buf_free(&jinja_path);
-    iv_buf_free(&config_path);
-    iv_buf_free(&file);
-    json_decref(config);
+    if (status == IV_OK) status = iv_path_join(dir, "chat_template.jinja", &f.jinja_path, err);
+    if (status == IV_OK) status = iv_path_join(dir, "additional_chat_templates/tool_use.jinja", &f.tool_use_path, err);
+    if (status == IV_OK) status = iv_path_join(dir, "tokenizer_config.json", &f.config_path, err);
+    if (status == IV_OK) status = load(t, dir, &f, err);
+    found_free(&f);
     if (status == IV_OK)
         *out = t;
     else

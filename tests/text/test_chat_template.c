@@ -95,6 +95,34 @@ static void chooses_between_named_templates(void **state) {
     assert_renders(NULL, config, "{\"tools\": [1, 2]}", "T2");
 }
 
+/* As transformers saves such a list today. */
+static void chooses_between_template_files(void **state) {
+    (void)state;
+    directory d = make_directory("D", "{\"chat_template\": \"no\"}");
+    iv_chat_template *t;
+    iv_error err;
+    iv_buf folder = {0}, file = {0}, out = {0};
+    json_t *none = json_object(), *tools = json_pack("{s[i]}", "tools", 1);
+    ASSERT_OK(iv_path_join(d.path, "additional_chat_templates", &folder, &err), &err);
+    assert_int_equal(mkdir(folder.data, 0777), 0);
+    ASSERT_OK(iv_path_join(folder.data, "tool_use.jinja", &file, &err), &err);
+    ASSERT_OK(iv_file_write(file.data, "T{{ tools|length }}", 19, &err), &err);
+    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
+    assert_string_equal(out.data, "D");
+    iv_buf_clear(&out);
+    ASSERT_OK(iv_chat_template_render(t, tools, NULL, &out, &err), &err);
+    assert_string_equal(out.data, "T1");
+    iv_chat_template_close(t);
+    ASSERT_OK(iv_file_write(file.data, "{{", 2, &err), &err);
+    assert_int_equal(iv_chat_template_open(d.path, &t, &err), IV_TEMPLATE);
+    assert_non_null(strstr(err.message, "additional_chat_templates/tool_use.jinja:1: "));
+    unlink(file.data), rmdir(folder.data);
+    json_decref(none), json_decref(tools);
+    iv_buf_free(&folder), iv_buf_free(&file), iv_buf_free(&out);
+    remove_directory(&d);
+}
+
 static void refuses_broken_directories(void **state) {
     (void)state;
     assert_open_fails(NULL, NULL, IV_NOT_FOUND, "no chat template");
@@ -161,6 +189,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_template),
                                        cmocka_unit_test(gives_the_defaults_of_apply_chat_template),
                                        cmocka_unit_test(chooses_between_named_templates),
+                                       cmocka_unit_test(chooses_between_template_files),
                                        cmocka_unit_test(refuses_broken_directories),
                                        cmocka_unit_test(render_errors_name_the_line),
                                        cmocka_unit_test(digest_covers_templates_and_tokens)};
