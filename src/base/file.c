@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -63,27 +64,56 @@ iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error
     return status;
 }
 
-iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err) {
-    iv_buf tmp = {0};
-    if (!iv_buf_printf(&tmp, "%s.tmp.%ld", path, (long)getpid()))
-        return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+/* The name that a rename has to replace: what a symbolic link leads to, and not the link. */
+static iv_status place_of(const char *path, char **out, iv_error *err) {
+    *out = realpath(path, NULL);
+    if (!*out && errno == ENOENT) *out = strdup(path);
+    return *out ? IV_OK : iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
+}
+
+iv_status iv_file_writer_open(const char *path, iv_file_writer *w, iv_error *err) {
+    struct stat st;
+    *w = (iv_file_writer){.path = path, .fd = -1};
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) { /* a device or a pipe: nothing to replace */
+        w->fd = open(path, O_WRONLY | O_CLOEXEC);
+        return w->fd >= 0 ? IV_OK : iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
+    }
+    IV_TRY(place_of(path, &w->place, err));
     iv_status status = IV_OK;
-    int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) status = iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
-    for (size_t done = 0; status == IV_OK && done < n;) {
-        ssize_t put = write(fd, (const char *)bytes + done, iv_size_min(n - done, (size_t)1 << 30));
+    if (!iv_buf_printf(&w->temporary, "%s.tmp.%ld", w->place, (long)getpid()))
+        status = iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    else if ((w->fd = open(w->temporary.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
+        status = iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
+    if (status == IV_OK) return IV_OK;
+    iv_buf_free(&w->temporary), free(w->place);
+    return status;
+}
+
+iv_status iv_file_writer_put(iv_file_writer *w, const void *bytes, size_t n, iv_error *err) {
+    for (size_t done = 0; done < n;) {
+        ssize_t put = write(w->fd, (const char *)bytes + done, iv_size_min(n - done, (size_t)1 << 30));
         if (put >= 0)
             done += (size_t)put;
         else if (errno != EINTR)
-            status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
+            return iv_fail(err, IV_IO, "%s: write failed: %s", w->path, strerror(errno));
     }
-    if (fd >= 0 && close(fd) != 0 && status == IV_OK)
-        status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
-    if (status == IV_OK && rename(tmp.data, path) != 0)
-        status = iv_fail(err, IV_IO, "%s: cannot rename into place: %s", path, strerror(errno));
-    if (status != IV_OK && fd >= 0) unlink(tmp.data);
-    iv_buf_free(&tmp);
+    return IV_OK;
+}
+
+iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *err) {
+    if (close(w->fd) != 0 && status == IV_OK)
+        status = iv_fail(err, IV_IO, "%s: write failed: %s", w->path, strerror(errno));
+    if (status == IV_OK && w->place && rename(w->temporary.data, w->place) != 0)
+        status = iv_fail(err, IV_IO, "%s: cannot rename into place: %s", w->path, strerror(errno));
+    if (status != IV_OK && w->place) unlink(w->temporary.data);
+    iv_buf_free(&w->temporary), free(w->place);
     return status;
+}
+
+iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err) {
+    iv_file_writer w;
+    IV_TRY(iv_file_writer_open(path, &w, err));
+    return iv_file_writer_close(&w, iv_file_writer_put(&w, bytes, n, err), err);
 }
 
 bool iv_file_exists(const char *path) {

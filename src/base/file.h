@@ -15,7 +15,20 @@ iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err);
 /* Reads exactly n bytes at offset; IV_IO if the file has become shorter. Safe from several threads. */
 iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t offset, iv_error *err);
 
-/* Writes bytes to path through a temporary file and a rename, so that a reader never sees half of it. */
+/* A file that is written under a temporary name and renamed when it is whole, so that a reader never sees half of it
+ * and a failure leaves what was there. What is no regular file (a device, a pipe) is written to as it stands. */
+typedef struct iv_file_writer {
+    const char *path; /* the caller's, for errors */
+    char *place;      /* what is to be replaced; NULL: nothing is */
+    iv_buf temporary;
+    int fd;
+} iv_file_writer;
+iv_status iv_file_writer_open(const char *path, iv_file_writer *w, iv_error *err);
+iv_status iv_file_writer_put(iv_file_writer *w, const void *bytes, size_t n, iv_error *err);
+/* status: what writing came to; anything but IV_OK throws the file away. Returns it, or what closing came to. */
+iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *err);
+
+/* Writes a whole file so. */
 iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err);
 
 /* Is there anything of this name? A symbolic link to nothing counts: who opens it gets IV_IO, so that a download that

@@ -9,13 +9,10 @@
 #include "base/utf8.h"
 #include "format/json.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { LENGTH_BYTES = 8 };
 
@@ -305,41 +302,25 @@ static iv_status build_header(const char *path, const iv_tensor_data *tensors, s
     return check_names_differ(path, tensors, count, err);
 }
 
-static iv_status write_all(int fd, const char *path, const void *bytes, size_t n, iv_error *err) {
-    for (size_t done = 0; done < n;) {
-        ssize_t put = write(fd, (const char *)bytes + done, iv_size_min(n - done, (size_t)1 << 30));
-        if (put >= 0)
-            done += (size_t)put;
-        else if (errno != EINTR)
-            return iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
+static iv_status write_tensors(iv_file_writer *w, const iv_tensor_data *tensors, size_t count, iv_error *err) {
+    for (size_t i = 0; i < count; i++) {
+        size_t elements, bytes = 0;
+        IV_ASSERT(shape_bytes(tensors[i].shape, tensors[i].ndim, iv_dtype_bytes(tensors[i].dtype), &elements, &bytes));
+        IV_TRY(iv_file_writer_put(w, tensors[i].data, bytes, err));
     }
     return IV_OK;
 }
 
-static iv_status write_file(const char *path, const char *tmp, const iv_buf *header, const iv_tensor_data *tensors,
-                            size_t count, iv_error *err) {
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
-    iv_status status = write_all(fd, path, header->data, header->len, err);
-    for (size_t i = 0; i < count && status == IV_OK; i++) {
-        size_t elements, bytes = 0;
-        IV_ASSERT(shape_bytes(tensors[i].shape, tensors[i].ndim, iv_dtype_bytes(tensors[i].dtype), &elements, &bytes));
-        status = write_all(fd, path, tensors[i].data, bytes, err);
-    }
-    if (close(fd) != 0 && status == IV_OK) status = iv_fail(err, IV_IO, "%s: write failed: %s", path, strerror(errno));
-    if (status == IV_OK && rename(tmp, path) != 0)
-        status = iv_fail(err, IV_IO, "%s: cannot rename into place: %s", path, strerror(errno));
-    if (status != IV_OK) unlink(tmp);
-    return status;
-}
-
 iv_status iv_safetensors_write(const char *path, const iv_tensor_data *tensors, size_t count, iv_error *err) {
-    iv_buf header = {0}, tmp = {0};
+    iv_buf header = {0};
+    iv_file_writer w;
     iv_status status = build_header(path, tensors, count, &header, err);
-    if (status == IV_OK && !iv_buf_printf(&tmp, "%s.tmp.%ld", path, (long)getpid()))
-        status = iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
-    if (status == IV_OK) status = write_file(path, tmp.data, &header, tensors, count, err);
+    if (status == IV_OK) status = iv_file_writer_open(path, &w, err);
+    if (status == IV_OK) {
+        status = iv_file_writer_put(&w, header.data, header.len, err);
+        if (status == IV_OK) status = write_tensors(&w, tensors, count, err);
+        status = iv_file_writer_close(&w, status, err);
+    }
     iv_buf_free(&header);
-    iv_buf_free(&tmp);
     return status;
 }
