@@ -234,6 +234,16 @@ static void drop_started(reading *r, long *keep, long config_start) {
     *keep = config_start;
 }
 
+static const char settings_begin[] = "{\"eval\": ";
+
+/* The line at which a run was cut is dropped; where it is the first, it has to be one of ours for that. */
+static int check_cut(const reading *r, const char *line, size_t n, iv_error *err) {
+    size_t most = sizeof settings_begin - 1;
+    if (r->line > 0 || memcmp(line, settings_begin, n < most ? n : most) == 0) return CLI_OK;
+    return cli_fail(err, CLI_FAILED, "%s: wanted results of invar eval, found another file (choose another --out)",
+                    r->results->path);
+}
+
 /* Reads all whole lines; the file is then cut behind the last good one. */
 static int read_file(reading *r, const char *settings, iv_error *err) {
     FILE *file = r->results->file;
@@ -249,6 +259,7 @@ static int read_file(reading *r, const char *settings, iv_error *err) {
         keep = ftell(file);
         if (r->line == 1 || r->results->config != before) config_start = keep;
     }
+    if (code == CLI_OK && n > 0) code = check_cut(r, line, (size_t)n, err);
     free(line);
     free(r->fingerprint);
     if (code != CLI_OK) return code;
@@ -278,7 +289,7 @@ int cli_results_open(const char *dir, const char *settings, const cli_configs *c
     reading r = {.results = out, .configs = configs, .dataset = dataset, .records = records};
     int code = read_file(&r, settings, err);
     if (code == CLI_OK && r.line == 0) {
-        fprintf(out->file, "{\"eval\": %s}\n", settings);
+        fprintf(out->file, "%s%s}\n", settings_begin, settings);
         if (fflush(out->file) != 0)
             code = cli_fail(err, CLI_FAILED, "%s: write failed: %s", out->path, strerror(errno));
     }

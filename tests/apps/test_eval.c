@@ -354,6 +354,13 @@ static void damaged_results_are_named(void **state) {
     BAD("results.jsonl:3: wanted the result of problem 'held-out-0002' with as given");
 #undef BAD
     free(all);
+    static const char other[] = "{\"ours\": false}"; /* without a newline, as if it had been cut */
+    write_file("bad/results.jsonl", other, sizeof other - 1);
+    RUN(EVAL(in_folder("bad"), "--max-tokens", "4"));
+    expect_error(1, "results.jsonl: wanted results of invar eval, found another file");
+    all = slurp(in_run("bad", "results.jsonl"), &n);
+    assert_true(n == sizeof other - 1 && memcmp(all, other, n) == 0);
+    free(all);
     write_file("file", "", 0);
     RUN(EVAL(in_folder("file"), "--max-tokens", "4"));
     expect_error(1, "file/results.jsonl: cannot open: Not a directory");
