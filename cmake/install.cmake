@@ -19,6 +19,23 @@ set(INVAR_PC_CUDA "")
 if(INVAR_WITH_CUDA)
   set(INVAR_PC_CUDA "${INVAR_CUDART} -ldl -lrt ")
 endif()
+# The prefix as seen from the file itself, so that `cmake --install --prefix` and a moved tree are found; an absolute library
+# folder says nothing about it.
+set(INVAR_PC_PREFIX ${CMAKE_INSTALL_PREFIX})
+if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH INVAR_PC_UP "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  string(REGEX REPLACE "/$" "" INVAR_PC_UP "${INVAR_PC_UP}")
+  set(INVAR_PC_PREFIX "\${pcfiledir}/${INVAR_PC_UP}")
+endif()
+# Without the shared library every program needs what the static one does.
+set(INVAR_PC_PRIVATE .private)
+set(INVAR_PC_LIBS "")
+set(INVAR_PC_LIBS_PRIVATE "${INVAR_PC_CUDA}-pthread -lm")
+if(NOT TARGET invar_shared)
+  set(INVAR_PC_PRIVATE "")
+  set(INVAR_PC_LIBS " ${INVAR_PC_LIBS_PRIVATE}")
+  set(INVAR_PC_LIBS_PRIVATE "")
+endif()
 configure_file(cmake/invar.pc.in invar.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/invar.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
