@@ -55,7 +55,6 @@ static iv_status open_own_gpu(iv_engine *e, iv_model_options *m, iv_error *err) 
 
 static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     size_t ranks = o->tensor_parallel_size ? o->tensor_parallel_size : 1, count;
-    IV_TRY(check_transport(o, err));
     if (iv_mpi_processes() > 1) return open_own_gpu(e, m, err);
     IV_TRY(iv_gpu_count(&count, err));
     if (ranks > IV_RANKS_MAX)
@@ -75,12 +74,17 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
     if (!automatic && !cuda && strcmp(device, "cpu") != 0)
         return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
     IV_TRY(parse_arithmetic(o->arithmetic ? o->arithmetic : "auto", &given, &e->arithmetic, err));
-    bool floats = m->has_dtype && m->dtype == IV_F32;
+    IV_TRY(check_transport(o, err));
+    iv_dtype type = IV_BF16; /* of no account on a CPU */
+    if (automatic || cuda) IV_TRY(iv_model_dtype(o->model, m, &type, err));
+    bool floats = type == IV_F32;
     if (automatic && !floats) cuda = prefers_gpu(o, e, given);
     if (!given) e->arithmetic = cuda && !floats ? IV_TC16 : IV_FMA32;
     if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != (cuda ? IV_TC16 : IV_FMA32))
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic %s on device %s, found %s",
                        cuda ? "tc16" : "fma32", cuda ? "cuda" : "cpu", cuda ? "fma32" : "tc16");
+    if (cuda && floats && e->arithmetic == IV_TC16)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
     m->plain_rows = e->numerics == IV_VANILLA_BLAS; /* no SwiGLU in a library's epilogue */
     return cuda ? open_gpus(o, e, m, err) : IV_OK;
 }

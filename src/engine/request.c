@@ -47,13 +47,35 @@ static iv_status check_score_only(const iv_request *r, iv_error *err) {
     return IV_OK;
 }
 
+static iv_status check_array(const char *name, const void *array, size_t count, iv_error *err) {
+    if (array || count == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: wanted %zu entries, found NULL", name, count);
+}
+
 static iv_status check_show_ids(const iv_request *r, size_t vocab, iv_error *err) {
     if (r->show_id_count > IV_SHOW_IDS_MAX)
         return iv_fail(err, IV_INVALID, "show ids: wanted at most %d, found %zu", IV_SHOW_IDS_MAX, r->show_id_count);
+    IV_TRY(check_array("show ids", r->show_ids, r->show_id_count, err));
     for (size_t i = 0; i < r->show_id_count; i++)
         if (r->show_ids[i] < 0 || (size_t)r->show_ids[i] >= vocab)
             return iv_fail(err, IV_INVALID, "show ids: wanted a token id below %zu, found %d", vocab,
                            (int)r->show_ids[i]);
+    return IV_OK;
+}
+
+static iv_status check_stops(const iv_request *r, iv_error *err) {
+    if (r->stop_count > IV_STOPS_MAX)
+        return iv_fail(err, IV_INVALID, "stop: wanted at most %d strings, found %zu", IV_STOPS_MAX, r->stop_count);
+    IV_TRY(check_array("stop", r->stop, r->stop_count, err));
+    for (size_t i = 0; i < r->stop_count; i++) {
+        if (!r->stop[i]) return iv_fail(err, IV_INVALID, "stop: wanted a string, found NULL in place %zu", i);
+        size_t n = strlen(r->stop[i]), bad;
+        if (n == 0 || n > IV_STOP_BYTES_MAX)
+            return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n,
+                           i);
+        if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
+            return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
+    }
     return IV_OK;
 }
 
@@ -72,20 +94,12 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     IV_TRY(check_logprobs("prompt_logprobs", r->prompt_logprobs, vocab, err));
     IV_TRY(check_score_only(r, err));
     if (r->constraint != IV_CONSTRAINT_NONE) IV_TRY(iv_textual_need_tokenizer(e->textual, err));
-    if (r->stop_count > IV_STOPS_MAX)
-        return iv_fail(err, IV_INVALID, "stop: wanted at most %d strings, found %zu", IV_STOPS_MAX, r->stop_count);
-    for (size_t i = 0; i < r->stop_count; i++) {
-        size_t n = strlen(r->stop[i]), bad;
-        if (n == 0 || n > IV_STOP_BYTES_MAX)
-            return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n,
-                           i);
-        if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
-            return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
-    }
+    IV_TRY(check_stops(r, err));
     /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
     size_t most = IV_STOP_IDS_MAX + (r->ignore_eos ? 2 * IV_EOS_IDS_MAX : 0);
     if (r->stop_id_count > most)
         return iv_fail(err, IV_INVALID, "stop ids: wanted at most %zu, found %zu", most, r->stop_id_count);
+    IV_TRY(check_array("stop ids", r->stop_ids, r->stop_id_count, err));
     for (size_t i = 0; i < r->stop_id_count; i++)
         if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
             return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab,
@@ -94,6 +108,7 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     if (r->logit_bias_count > IV_LOGIT_BIAS_MAX)
         return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX,
                        r->logit_bias_count);
+    IV_TRY(check_array("logit_bias", r->logit_bias, r->logit_bias_count, err));
     for (size_t i = 0; i < r->logit_bias_count; i++) {
         int32_t id = r->logit_bias[i].id;
         if (id < 0 || (size_t)id >= vocab)

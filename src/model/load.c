@@ -107,6 +107,18 @@ iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m,
     return plan_from_headers(dir, &one, m, checkpoint, &plan, err);
 }
 
+iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *out, iv_error *err) {
+    iv_model m = {0};
+    iv_checkpoint *c = NULL;
+    iv_status status = IV_OK;
+    if (!o->has_dtype) status = iv_model_config_read(dir, &m.config, err);
+    if (status == IV_OK && !o->has_dtype && !m.config.has_dtype) status = open_weights(dir, o, &m.config, &c, err);
+    if (status == IV_OK) status = choose_dtype(o, &m, c, err);
+    iv_checkpoint_close(c);
+    *out = m.dtype;
+    return status;
+}
+
 typedef struct loading {
     const iv_checkpoint *c;
     const iv_weight_plan *plan;

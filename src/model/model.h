@@ -81,6 +81,9 @@ typedef struct iv_model_options {
 iv_status iv_model_open(const char *dir, const iv_model_options *options, iv_pool *pool, iv_model **out, iv_error *err);
 void iv_model_close(iv_model *m); /* NULL is fine */
 
+/* The type that it would be held in: what the options say, else config.json, else the embedding. */
+iv_status iv_model_dtype(const char *dir, const iv_model_options *options, iv_dtype *out, iv_error *err);
+
 /* What would be loaded, from headers alone and on one rank: fills config, dtype, kv_layout, weight_bytes; no data.
  * The caller closes the checkpoint and frees out->arena. */
 iv_status iv_model_plan(const char *dir, const iv_model_options *options, iv_model *out, iv_checkpoint **checkpoint,

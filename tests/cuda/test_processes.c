@@ -1,6 +1,6 @@
 /* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes that the CPU's tc16 gives, by
  * NCCL (a stand-in for it) and through the host's memory, also where logits are scored in slices; what cannot be is
- * refused; a rank that hangs ends the job, also while the ranks connect. */
+ * refused; a rank that hangs ends the job, also while the ranks connect. A checkpoint's type decides as a flag does. */
 #define main test_mpi_main
 int main(void);
 #include "comm/test_mpi.c"
@@ -63,6 +63,33 @@ static void same_digests(void **state) {
 }
 
 /* A small model with words, and a request to score a prompt of more tokens than a slice of logits has room for. */
+/* One that only its config.json calls float32 is computed as --dtype float32 is, and not as tc16 on a GPU. */
+static void float32_checkpoints(void **state) {
+    (void)state;
+    static const char *const ways[] = {"--device cpu", "--device cuda", "--device auto",
+                                       "--device cuda --dtype float32"};
+    char dir[] = "/tmp/invar-test-XXXXXX", line[3000], want[100], got[100], *out, *errors;
+    const char *made = "generate %s --ids 1,2,3 --max-tokens 2 --ignore-eos --seed 3 --json --enforce-eager %s";
+    assert_non_null(mkdtemp(dir));
+    snprintf(line, sizeof line,
+             "cd %s && cp model.safetensors %s && sed 's/\"bfloat16\"/\"float32\"/' config.json >%s/config.json",
+             INVAR_SOURCE_DIR "/tests/data/hf/qwen3", dir, dir);
+    assert_int_equal(system(line), 0);
+    size_t begin = sizeof INVAR - 1;
+    strcpy(line, INVAR);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        snprintf(line + begin, sizeof line - begin, made, dir, ways[i]);
+        digest_of(line, i ? got : want);
+        if (i && strcmp(got, want) != 0) fail_msg("%s: wanted %s, got %s", ways[i], want, got);
+    }
+    snprintf(line + begin, sizeof line - begin, made, dir, "--device cuda --arithmetic tc16");
+    assert_int_equal(run(line, &out, &errors), 1);
+    if (!strstr(errors, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32")) fail_msg("%s", errors);
+    free(out), free(errors);
+    snprintf(line, sizeof line, "rm -r %s", dir);
+    assert_int_equal(system(line), 0);
+}
+
 static void write_scored(void) {
     enum { TOKENS = 150 };
     char path[300], line[1000];
@@ -308,6 +335,7 @@ int main(void) {
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_moves),
                                        cmocka_unit_test(opening_looks_at_the_clock),
+                                       cmocka_unit_test(float32_checkpoints),
                                        cmocka_unit_test(what_cannot_be_is_refused),
                                        cmocka_unit_test(same_digests),
                                        cmocka_unit_test(same_scores_slice_after_slice),

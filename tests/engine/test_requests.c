@@ -27,7 +27,7 @@ static void every_field_is_checked(void **state) {
     const iv_request good = ask(e, "2 + 2 =", 4);
     iv_request r;
     memset(long_stop, 'a', 257);
-    const char *const too_long[] = {long_stop};
+    const char *const too_long[] = {long_stop}, *const absent[] = {"a", NULL};
 #define REFUSED(text, ...)   \
     do {                     \
         r = good;            \
@@ -57,6 +57,10 @@ static void every_field_is_checked(void **state) {
     REFUSED("stop ids", r.stop_ids = stop_ids, r.stop_id_count = 65);
     REFUSED("stop ids: wanted a token id below 1024", r.stop_ids = outside, r.stop_id_count = 2);
     REFUSED("stop ids", r.stop_ids = negative, r.stop_id_count = 1);
+    REFUSED("stop: wanted 2 entries, found NULL", r.stop_count = 2);
+    REFUSED("stop: wanted a string, found NULL in place 1", r.stop = absent, r.stop_count = 2);
+    REFUSED("stop ids: wanted 1 entries, found NULL", r.stop_id_count = 1);
+    REFUSED("logit_bias: wanted 3 entries, found NULL", r.logit_bias_count = 3);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 4097);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0].bias = 101);
     REFUSED("logit_bias", r.logit_bias = biases, r.logit_bias_count = 1, biases[0].bias = NAN);
@@ -97,6 +101,7 @@ static void options_are_checked(void **state) {
     REFUSED(IV_INVALID, "dtype", o.dtype = "int8");
     REFUSED(IV_INVALID, "arithmetic", o.arithmetic = "fast");
     REFUSED(IV_INVALID, "isa", o.isa = "neon");
+    REFUSED(IV_INVALID, "rank_transport: wanted auto, nccl or host, found 'x'", o.rank_transport = "x");
     REFUSED(IV_INVALID, "max_num_seqs", o.max_num_seqs = 1025);
     REFUSED(IV_INVALID, "max_num_batched_tokens", o.max_num_batched_tokens = 65537);
     REFUSED(IV_INVALID, "threads", o.threads = 257);
