@@ -17,7 +17,7 @@ void iv_request_init(const iv_engine *e, iv_request *r) {
                       .logprobs = -1,
                       .prompt_logprobs = -1};
     if (g->has_temperature) r->temperature = (float)g->temperature;
-    if (g->has_top_p && g->top_p > 0) r->top_p = (float)g->top_p;
+    if (g->has_top_p) r->top_p = (float)g->top_p;
     if (g->has_min_p) r->min_p = (float)g->min_p;
     if (g->has_top_k) r->top_k = (int32_t)g->top_k;
     if (g->has_repetition_penalty) r->repetition_penalty = (float)g->repetition_penalty;
@@ -81,9 +81,12 @@ static iv_status check_stops(const iv_request *r, iv_error *err) {
 
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
+    const iv_generation_config *g = &e->generation;
+    bool suggested = g->has_temperature && r->temperature == (float)g->temperature;
     IV_TRY(in_range("temperature", r->temperature, 0.0f, 100.0f, false, err));
     if (r->temperature > 0.0f && r->temperature < 1e-4f)
-        return iv_fail(err, IV_INVALID, "temperature: wanted 0 or 0.0001 to 100, found %g", (double)r->temperature);
+        return iv_fail(err, IV_INVALID, "temperature: wanted 0 or 0.0001 to 100, found %g%s", (double)r->temperature,
+                       suggested ? " (generation_config.json)" : "");
     IV_TRY(in_range("top_p", r->top_p, 0.0f, 1.0f, true, err));
     IV_TRY(in_range("min_p", r->min_p, 0.0f, 1.0f, false, err));
     IV_TRY(in_range("repetition_penalty", r->repetition_penalty, 0.0f, 100.0f, true, err));

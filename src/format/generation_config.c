@@ -19,6 +19,8 @@ static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, 
     IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature, err));
     IV_TRY(iv_json_object_int(o, "top_k", 0, IV_VOCAB_MAX, &g->top_k, &g->has_top_k, err));
     IV_TRY(iv_json_object_real(o, "top_p", 0, 1, &g->top_p, &g->has_top_p, err));
+    if (g->has_top_p && g->top_p == 0)
+        return iv_fail(err, IV_FORMAT, "%s: top_p: wanted a number above 0, found 0", o->file);
     IV_TRY(iv_json_object_real(o, "min_p", 0, 1, &g->min_p, &g->has_min_p, err));
     IV_TRY(iv_json_object_real(o, "repetition_penalty", 0, IV_REPETITION_PENALTY_MAX, &g->repetition_penalty,
                                &g->has_repetition_penalty, err));

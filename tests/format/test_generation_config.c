@@ -58,6 +58,7 @@ static void bad_values_are_named(void **state) {
         {"{\"top_k\":-1}", IV_FORMAT, "top_k: wanted an integer from 0"},
         {"{\"top_k\":1.5}", IV_FORMAT, "found 1.5"},
         {"{\"top_p\":1.1}", IV_FORMAT, "top_p: wanted a number from 0 to 1"},
+        {"{\"top_p\":0}", IV_FORMAT, "top_p: wanted a number above 0, found 0"},
         {"{\"min_p\":-1}", IV_FORMAT, "min_p"},
         {"{\"repetition_penalty\":0}", IV_FORMAT, "repetition_penalty: wanted a number above 0"},
         {"{\"max_new_tokens\":0}", IV_FORMAT, "max_new_tokens: wanted an integer from 1"},
