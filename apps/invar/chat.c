@@ -94,7 +94,12 @@ static int do_save(chat *c, const char *rest, iv_error *err) {
     if (code != CLI_OK) return code;
     json_t *whole = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 0);
     if (!whole) return no_memory(err);
-    if (json_dump_file(whole, rest, JSON_INDENT(2)) != 0) code = cli_fail(err, CLI_FAILED, "%s: cannot write", rest);
+    char *text = json_dumps(whole, JSON_INDENT(2));
+    cli_page page = {0};
+    code = text ? cli_page_open(&page, err) : no_memory(err);
+    if (code == CLI_OK) fputs(text, page.file);
+    if (code == CLI_OK) code = cli_page_write(&page, rest, err);
+    free(text);
     json_decref(whole);
     return code;
 }
@@ -188,10 +193,6 @@ static int reply(chat *c, iv_error *err) {
 }
 
 static int say(chat *c, const char *text, size_t bytes, iv_error *err) {
-    size_t bad;
-    if (!cli_utf8_valid(text, bytes, &bad))
-        return cli_fail(err, CLI_FAILED, "message: wanted UTF-8, found byte 0x%02x at offset %zu",
-                        (unsigned)(unsigned char)text[bad], bad);
     int code = add_turn(c, "user", text, bytes, err);
     if (code != CLI_OK) return code;
     code = reply(c, err);
@@ -232,8 +233,15 @@ static cli_line read_message(const chat *c, cli_bytes *out) {
 
 static int take_message(chat *c, const cli_bytes *message, iv_error *err) {
     const char *text = message->data;
+    size_t bad;
     if (message->count == 0) return CLI_OK;
-    if (text[0] == '/' && text[1] != '/') return run_chat_command(c, text, err);
+    if (!cli_utf8_valid(text, message->count, &bad))
+        return cli_fail(err, CLI_FAILED, "message: wanted UTF-8, found byte 0x%02x at offset %zu",
+                        (unsigned)(unsigned char)text[bad], bad);
+    bool command = text[0] == '/' && text[1] != '/';
+    if (command && strlen(text) != message->count)
+        return cli_fail(err, CLI_FAILED, "command: wanted no NUL, found one at offset %zu", strlen(text));
+    if (command) return run_chat_command(c, text, err);
     size_t skip = text[0] == '/';
     return say(c, text + skip, message->count - skip, err);
 }

@@ -504,14 +504,16 @@ static void chats_line_by_line(void **state) {
 
 static void chat_errors_do_not_end_it(void **state) {
     (void)state;
-    RUN_WITH("/sed 3\n/temperature hot\n\xff\n/save\n2 + 2\n", "chat", "tiny-math", "--temperature", "0",
-             "--max-tokens", "4");
+    RUN_WITH("/sed 3\n/temperature hot\n\xff\n/save\n/system \xc3\n/save /nonexistent/x\n2 + 2\n", "chat", "tiny-math",
+             "--temperature", "0", "--max-tokens", "4");
     assert_int_equal(came.code, 1);
     assert_true(came.out_bytes > 1);
     assert_non_null(strstr(came.err, "unknown command '/sed': did you mean /seed?\n"));
     assert_non_null(strstr(came.err, "--temperature: wanted a number from 0 to 100, found 'hot'\n"));
     assert_non_null(strstr(came.err, "message: wanted UTF-8, found byte 0xff at offset 0\n"));
     assert_non_null(strstr(came.err, "/save: wanted a file name\n"));
+    assert_non_null(strstr(came.err, "message: wanted UTF-8, found byte 0xc3 at offset 8\n"));
+    assert_non_null(strstr(came.err, "/nonexistent/x: cannot write: No such file or directory\n"));
     assert_non_null(strstr(came.err, "digest sha256:"));
 }
 
