@@ -185,6 +185,22 @@ static iv_status open_forward(iv_engine *e, iv_error *err) {
     return IV_OK;
 }
 
+/* Adds the tokenizer's own end of sequence to those of generation_config.json, as vLLM and SGLang do: many fine-tuned
+ * models end their turns with it while both configurations still name the base model's. Ids that the vocabulary does
+ * not have end nothing, and no request could name them when a receipt is computed again. */
+static void complete_ends(iv_engine *e) {
+    iv_generation_config *g = &e->generation;
+    int64_t own = e->textual->eos_id, vocab = e->model->config.vocab_size;
+    size_t kept = 0, count = g->has_eos ? g->eos_count : 0;
+    bool known = own < 0 || own >= vocab;
+    for (size_t i = 0; i < count; i++) {
+        known |= g->eos_ids[i] == own;
+        if (g->eos_ids[i] < vocab) g->eos_ids[kept++] = g->eos_ids[i];
+    }
+    if (!known && kept < IV_EOS_IDS_MAX) g->eos_ids[kept++] = own;
+    g->eos_count = kept, g->has_eos = kept > 0;
+}
+
 static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *err) {
     size_t pages = 0;
     iv_model_options m = {0};
@@ -198,6 +214,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     if (e->numerics == IV_VANILLA_BLAS && !e->gpus[0]) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
     e->model_options = m;
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
+    complete_ends(e);
     if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
     e->kernels = iv_kernels_select(e->isa);

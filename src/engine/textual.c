@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { TEMPLATE_FILE_BYTES_MAX = 1 << 20 };
+enum { TEMPLATE_FILE_BYTES_MAX = 1 << 20, CONFIG_BYTES_MAX = 16 << 20 };
 
 void iv_text_free(iv_text *text) {
     free(text->data);
@@ -34,6 +34,19 @@ static iv_status need_directory(const char *model, iv_error *err) {
     return IV_OK;
 }
 
+/* A string, or an object that has it as "content". */
+static iv_status read_eos(const char *path, iv_textual *t, iv_error *err) {
+    json_t *config;
+    if (!t->tokenizer || !iv_file_exists(path)) return IV_OK;
+    IV_TRY(iv_json_read(path, CONFIG_BYTES_MAX, &config, err));
+    const json_t *token = json_object_get(config, "eos_token");
+    if (json_is_object(token)) token = json_object_get(token, "content");
+    const char *text = json_string_value(token);
+    if (text && !iv_tokenizer_find(t->tokenizer, text, json_string_length(token), &t->eos_id)) t->eos_id = -1;
+    json_decref(config);
+    return IV_OK;
+}
+
 iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
     IV_TRY(need_directory(model, err));
     iv_textual *t = calloc(1, sizeof *t);
@@ -48,6 +61,9 @@ iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
         status = iv_chat_template_open(model, &t->chat, err);
         if (status == IV_NOT_FOUND) status = IV_OK;
     }
+    t->eos_id = -1;
+    if (status == IV_OK) status = iv_path_join(model, "tokenizer_config.json", &path, err);
+    if (status == IV_OK) status = read_eos(path.data, t, err);
     iv_buf_free(&path);
     if (status == IV_OK)
         *out = t;

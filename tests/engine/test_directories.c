@@ -170,6 +170,58 @@ static void without_a_tokenizer_ids_work(void **state) {
     answers_free(a, 1);
 }
 
+/* What a receipt of this request asks for can be asked again. */
+static void receipt_repeats(iv_engine *e, iv_request *r) {
+    iv_error err;
+    uint64_t id;
+    iv_receipt *receipt = NULL;
+    r->keep_receipt = true;
+    ASSERT_OK(iv_engine_submit(e, r, &id, &err), &err);
+    for (bool busy = true; busy;) {
+        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+        for (iv_event event; iv_engine_next_event(e, &event);)
+            if (event.kind == IV_EVENT_DONE)
+                ASSERT_OK(iv_receipt_read("kept", event.receipt, strlen(event.receipt), &receipt, &err), &err);
+    }
+    iv_request again;
+    assert_non_null(receipt);
+    iv_receipt_get_request(receipt, &again);
+    answer *a = answer_to(e, &again);
+    assert_int_equal(a->finish, IV_FINISH_STOP);
+    answers_free(a, 1);
+    iv_receipt_close(receipt);
+}
+
+/* Both configurations may name the end of the base model only; the turn of a fine-tuned one ends with its tokenizer's.
+ */
+static void the_tokenizers_end_ends(void **state) {
+    (void)state;
+    static const char *const words[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+    made_model m;
+    made_open(&m, "models/tiny-math");
+    made_config(&m, "\"eos_token_id\": 688", "\"eos_token_id\": 5");
+    for (size_t i = 0; i < 3; i++) {
+        char from[4200];
+        snprintf(from, sizeof from, "%s/%s", source_path("models/tiny-math"), words[i]);
+        assert_int_equal(symlink(from, scratch_path(&m.s, words[i])), 0);
+    }
+    static const char generation[] = "{\"eos_token_id\": [6, 16777215]}";
+    iv_engine_options o = made_options(made_write(&m));
+    for (int i = 0; i < 2; i++) { /* without a generation_config.json, and with one */
+        if (i) scratch_write(&m.s, "generation_config.json", generation, sizeof generation - 1);
+        iv_engine *e = open_with(&o);
+        iv_request r = ask(e, "2 + 2 =", 200);
+        r.temperature = 0;
+        answer *a = answer_to(e, &r);
+        assert_int_equal(a->finish, IV_FINISH_STOP);
+        assert_int_equal(a->ids[a->count - 1], 688);
+        receipt_repeats(e, &r);
+        iv_engine_close(e);
+        answers_free(a, 1);
+    }
+    made_close(&m);
+}
+
 /* ---- overflow ------------------------------------------------------------------------------------------ */
 
 static void fill_bf16(made_model *m, const char *name, float x) {
@@ -251,6 +303,7 @@ int main(void) {
                                        cmocka_unit_test(words_without_weights),
                                        cmocka_unit_test(links_to_nothing),
                                        cmocka_unit_test(without_a_tokenizer_ids_work),
+                                       cmocka_unit_test(the_tokenizers_end_ends),
                                        cmocka_unit_test(one_overflow_spares_the_others),
                                        cmocka_unit_test(overflowing_logits_end_a_request)};
     return cmocka_run_group_tests(tests, NULL, NULL);
