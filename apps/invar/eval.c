@@ -36,7 +36,8 @@ typedef struct eval {
     cli_results results;
     char *settings;
     cli_sampling sampling;
-    size_t longest; /* prompt, in tokens */
+    size_t longest; /* prompt, in tokens: */
+    const cli_problem *longest_of;
     /* The configuration at work: jobs[i] answers problem first + i. */
     job *jobs;
     size_t first, job_count;
@@ -76,7 +77,7 @@ static int make_prompt(eval *e, const iv_textual *t, cli_problem *p, iv_error *e
         p->ids = calloc(ids.count, sizeof *p->ids);
         if (p->ids) memcpy(p->ids, ids.data, ids.count * sizeof *p->ids);
         p->id_count = ids.count;
-        if (ids.count > e->longest) e->longest = ids.count;
+        if (ids.count > e->longest) e->longest = ids.count, e->longest_of = p;
     }
     iv_ids_free(&ids);
     return code != CLI_OK || p->ids ? code : cli_fail(err, CLI_FAILED, "problem '%.60s': no tokens", p->id);
@@ -263,8 +264,9 @@ static int open_engine(const eval *e, size_t config, iv_engine **out, iv_error *
     if (iv_inspect(o.model, o.dtype, &info, err) != IV_OK) return CLI_FAILED;
     size_t wanted = e->longest + cli_count(e->args, "max-tokens", MAX_TOKENS), most = (size_t)info.max_positions;
     if (e->longest >= most)
-        return cli_fail(err, CLI_FAILED, "%s: the longest prompt has %zu tokens, the model has %zu positions",
-                        e->args->operands[0], e->longest, most);
+        return cli_fail(err, CLI_FAILED,
+                        "%s: the longest prompt, that of problem '%.60s', has %zu tokens, the model has %zu positions",
+                        e->args->operands[0], e->longest_of->id, e->longest, most);
     if (!o.max_model_len) o.max_model_len = wanted < most ? wanted : most;
     return cli_engine_open_with(&o, e->args->operands[0], out, err);
 }

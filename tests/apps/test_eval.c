@@ -395,7 +395,7 @@ static void plain_prompts_and_long_ones(void **state) {
     strcat(big, "\"}\n");
     write_file("big.jsonl", big, strlen(big));
     RUN("eval", "tiny-math", "--dataset", in_folder("big.jsonl"));
-    expect_error(1, "tiny-math: the longest prompt has ");
+    expect_error(1, "tiny-math: the longest prompt, that of problem '1', has ");
 }
 
 int main(void) {
