@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,24 +56,52 @@ int cli_page_out(cli_page *page, iv_error *err) {
     return code;
 }
 
+/* Where a file of this name is or would be: a symbolic link stays, what it leads to is replaced. NULL: out of memory.
+ */
+static char *place_of(const char *path) {
+    char *place = realpath(path, NULL);
+    return place ? place : strdup(path);
+}
+
+static bool put_file(const cli_page *page, const char *path) {
+    FILE *file = fopen(path, "we");
+    bool good = file && fwrite(page->data, 1, page->bytes, file) == page->bytes;
+    if (file) good &= fclose(file) == 0;
+    return good;
+}
+
+/* A file is replaced when it is written whole, so that a full disk leaves what was there; a device or a pipe, or a file
+ * in a folder that takes no others, is just written to. errno says what went wrong. */
+static bool replace_file(const cli_page *page, const char *path) {
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return put_file(page, path);
+    char *place = place_of(path), *part = NULL;
+    if (!place || asprintf(&part, "%s.tmp.%ld", place, (long)getpid()) < 0) part = NULL;
+    bool good = part && put_file(page, part) && rename(part, place) == 0;
+    int why = errno;
+    if (part && !good) unlink(part);
+    free(part), free(place);
+    errno = why;
+    return good || (why == EACCES && put_file(page, path));
+}
+
 int cli_page_write(cli_page *page, const char *path, iv_error *err) {
     if (strcmp(path, "-") == 0) return cli_page_out(page, err);
     int code = cli_page_end(page, err);
-    if (code == CLI_OK) {
-        FILE *file = fopen(path, "we");
-        bool good = file && fwrite(page->data, 1, page->bytes, file) == page->bytes;
-        if (file) good &= fclose(file) == 0;
-        if (!good) code = cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
-    }
+    if (code == CLI_OK && !replace_file(page, path))
+        code = cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
     cli_page_free(page);
     return code;
 }
 
 int cli_check_writable(const char *path, iv_error *err) {
+    struct stat st;
     if (!path || strcmp(path, "-") == 0) return CLI_OK;
+    bool ours = lstat(path, &st) != 0;
     FILE *file = fopen(path, "ae");
     if (!file) return cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
     fclose(file);
+    if (ours) unlink(path);
     return CLI_OK;
 }
 

@@ -2,7 +2,9 @@
  * standard error and its exit code. Models: models/tiny-math of the source tree, found by its bare name. */
 #include "program.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #define MARBLES "Mia has 34 marbles. Mia buys 18 more. Mia gives away 7. How many marbles does Mia have now?"
 
@@ -476,6 +478,34 @@ static void a_signal_ends_the_answer(void **state) {
     assert_non_null(strstr(came.err, "\ndigest sha256:"));
 }
 
+/* The limit on file sizes stands in for a full disk. */
+static void a_file_that_cannot_be_written_stays(void **state) {
+    (void)state;
+    struct rlimit before, small;
+    struct stat st;
+    char receipt[200];
+    snprintf(receipt, sizeof receipt, "%s", in_folder("kept.json"));
+    write_file("kept.json", "old", 3);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before, small.rlim_cur = 200;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    RUN("generate", "tiny-math", "-p", "2", "--max-tokens", "1", "--quiet", "--receipt", receipt);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(came.code, 1);
+    assert_non_null(strstr(came.err, "kept.json: cannot write: File too large\n"));
+    char kept[10] = "";
+    FILE *file = fopen(receipt, "re");
+    assert_non_null(file);
+    assert_int_equal(fread(kept, 1, sizeof kept, file), 3);
+    assert_string_equal(kept, "old");
+    fclose(file);
+    RUN("generate", "tiny-math", "--ids", "1024", "--quiet", "--receipt", in_folder("none.json"));
+    expect_error(1, "wanted an id below 1024");
+    assert_int_equal(lstat(in_folder("none.json"), &st), -1); /* and nothing empty is left */
+}
+
 /* ---- chat, bench, completion --------------------------------------------------------------------------- */
 
 static void chats_line_by_line(void **state) {
@@ -642,6 +672,7 @@ int main(void) {
         cmocka_unit_test(a_reader_that_left),
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(a_signal_ends_the_answer),
+        cmocka_unit_test(a_file_that_cannot_be_written_stays),
         cmocka_unit_test(chats_line_by_line),
         cmocka_unit_test(chat_errors_do_not_end_it),
         cmocka_unit_test(benches),
