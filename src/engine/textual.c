@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
+#include "text/special_tokens.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -34,17 +35,24 @@ static iv_status need_directory(const char *model, iv_error *err) {
     return IV_OK;
 }
 
-/* A string, or an object that has it as "content". */
-static iv_status read_eos(const char *path, iv_textual *t, iv_error *err) {
-    json_t *config;
-    if (!t->tokenizer || !iv_file_exists(path)) return IV_OK;
-    IV_TRY(iv_json_read(path, CONFIG_BYTES_MAX, &config, err));
-    const json_t *token = json_object_get(config, "eos_token");
-    if (json_is_object(token)) token = json_object_get(token, "content");
+static iv_status find_eos(iv_textual *t, const json_t *config, iv_error *err) {
+    json_t *tokens = json_object();
+    if (!tokens) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for its special tokens", t->model);
+    iv_status status = iv_special_tokens_read(t->model, config, tokens, err);
+    const json_t *token = json_object_get(tokens, "eos_token");
     const char *text = json_string_value(token);
     if (text && !iv_tokenizer_find(t->tokenizer, text, json_string_length(token), &t->eos_id)) t->eos_id = -1;
+    json_decref(tokens);
+    return status;
+}
+
+static iv_status read_eos(const char *path, iv_textual *t, iv_error *err) {
+    json_t *config = NULL;
+    if (!t->tokenizer) return IV_OK;
+    if (iv_file_exists(path)) IV_TRY(iv_json_read(path, CONFIG_BYTES_MAX, &config, err));
+    iv_status status = find_eos(t, config, err);
     json_decref(config);
-    return IV_OK;
+    return status;
 }
 
 iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {

@@ -9,7 +9,7 @@ struct iv_textual {
     char *model;
     iv_tokenizer *tokenizer; /* NULL: the directory has no tokenizer.json */
     iv_chat_template *chat;  /* NULL: the model has no chat template */
-    int32_t eos_id;          /* eos_token of tokenizer_config.json; -1: none, or none that the vocabulary has */
+    int32_t eos_id;          /* the eos_token of text/special_tokens.h; -1: none, or none that the vocabulary has */
 };
 
 /* IV_NOT_FOUND, saying so, when the model has no tokenizer. */

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
+#include "text/special_tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,23 +63,6 @@ static iv_status read_config(const char *path, const json_t *config, source *out
                        iv_json_type_name(field));
     out->plain = json_string_value(field);
     out->plain_n = json_string_length(field);
-    return IV_OK;
-}
-
-/* The special tokens of tokenizer_config.json, each a string or an object with its "content". */
-static iv_status read_tokens(const char *path, const json_t *config, json_t *variables, iv_error *err) {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        json_t *token = json_object_get(config, names[i]);
-        if (json_is_object(token)) token = json_object_get(token, "content");
-        if (!token || json_is_null(token)) continue;
-        if (!json_is_string(token))
-            return iv_fail(err, IV_FORMAT, "%s: %s: wanted a string, found %s", path, names[i],
-                           iv_json_type_name(token));
-        if (json_object_set(variables, names[i], token) != 0)
-            return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %s", path, names[i]);
-    }
     return IV_OK;
 }
 
@@ -147,12 +131,8 @@ static iv_status read_files(found *f, source *out, iv_error *err) {
 static iv_status load(iv_chat_template *t, const char *dir, found *f, iv_error *err) {
     const char *config_path = f->config_path.data;
     source from = {0};
-    if (iv_file_exists(config_path)) {
-        IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, &f->config, err));
-        if (!json_is_object(f->config))
-            return iv_fail(err, IV_FORMAT, "%s: wanted an object, found %s", config_path, iv_json_type_name(f->config));
-        IV_TRY(read_tokens(config_path, f->config, t->variables, err));
-    }
+    if (iv_file_exists(config_path)) IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, &f->config, err));
+    IV_TRY(iv_special_tokens_read(dir, f->config, t->variables, err));
     if (iv_file_exists(f->jinja_path.data)) {
         IV_TRY(read_files(f, &from, err));
     } else {

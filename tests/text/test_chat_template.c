@@ -95,6 +95,34 @@ static void chooses_between_named_templates(void **state) {
     assert_renders(NULL, config, "{\"tools\": [1, 2]}", "T2");
 }
 
+/* Older directories keep the tokens apart; newer ones keep a copy that counts for nothing. */
+static void tokens_of_their_own_file(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *wanted;
+    } cases[] = {{NULL, "<s>/</s>"},
+                 {"{\"bos_token\": \"<b>\", \"pad_token\": \"<p>\"}", "<s>/</s><p>"},
+                 {"{\"bos_token\": \"<b>\", \"added_tokens_decoder\": {}}", "<b>/"}};
+    static const char map[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}}";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        directory d = make_directory("{{ bos_token }}/{{ eos_token }}{{ pad_token }}", cases[i].config);
+        iv_chat_template *t;
+        iv_error err;
+        iv_buf file = {0}, out = {0};
+        json_t *none = json_object();
+        ASSERT_OK(iv_path_join(d.path, "special_tokens_map.json", &file, &err), &err);
+        ASSERT_OK(iv_file_write(file.data, map, sizeof map - 1, &err), &err);
+        ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+        ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
+        assert_string_equal(out.data, cases[i].wanted);
+        iv_chat_template_close(t);
+        unlink(file.data);
+        json_decref(none);
+        iv_buf_free(&file), iv_buf_free(&out);
+        remove_directory(&d);
+    }
+}
+
 /* As transformers saves such a list today. */
 static void chooses_between_template_files(void **state) {
     (void)state;
@@ -189,6 +217,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_template),
                                        cmocka_unit_test(gives_the_defaults_of_apply_chat_template),
                                        cmocka_unit_test(chooses_between_named_templates),
+                                       cmocka_unit_test(tokens_of_their_own_file),
                                        cmocka_unit_test(chooses_between_template_files),
                                        cmocka_unit_test(refuses_broken_directories),
                                        cmocka_unit_test(render_errors_name_the_line),
