@@ -67,7 +67,7 @@ iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
     if (status == IV_OK && iv_file_exists(path.data)) status = iv_tokenizer_open(model, &t->tokenizer, err);
     if (status == IV_OK) {
         status = iv_chat_template_open(model, &t->chat, err);
-        if (status == IV_NOT_FOUND) status = IV_OK;
+        if (status == IV_NOT_FOUND) t->no_chat = *err, status = IV_OK;
     }
     t->eos_id = -1;
     if (status == IV_OK) status = iv_path_join(model, "tokenizer_config.json", &path, err);
@@ -147,10 +147,10 @@ static iv_status parse_variables(const char *json, size_t bytes, json_t **out, i
 
 iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,
                          iv_text *out, iv_error *err) {
-    if (!t->chat)
-        return iv_fail(err, IV_NOT_FOUND,
-                       "%s: has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",
-                       t->model);
+    if (!t->chat) {
+        *err = t->no_chat;
+        return err->status;
+    }
     json_t *variables;
     iv_buf buf = {0};
     IV_TRY(parse_variables(variables_json, bytes, &variables, err));

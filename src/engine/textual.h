@@ -8,7 +8,8 @@
 struct iv_textual {
     char *model;
     iv_tokenizer *tokenizer; /* NULL: the directory has no tokenizer.json */
-    iv_chat_template *chat;  /* NULL: the model has no chat template */
+    iv_chat_template *chat;  /* NULL: the model has no chat template, ... */
+    iv_error no_chat;        /* ... because of this */
     int32_t eos_id;          /* the eos_token of text/special_tokens.h; -1: none, or none that the vocabulary has */
 };
 

@@ -27,7 +27,7 @@ typedef struct source {
 
 static iv_status not_found(const char *dir, iv_error *err) {
     return iv_fail(err, IV_NOT_FOUND,
-                   "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
+                   "%s: has no chat template: neither chat_template.jinja nor \"chat_template\" in "
                    "tokenizer_config.json",
                    dir);
 }

@@ -148,6 +148,23 @@ static void links_to_nothing(void **state) {
     }
 }
 
+/* Said when a template is asked for: the model runs without. */
+static void a_list_without_a_default(void **state) {
+    (void)state;
+    static const char config[] = "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}";
+    made_model m;
+    iv_text text = {0};
+    iv_error err;
+    made_open(&m, "qwen3");
+    iv_engine_options o = made_options(made_write(&m));
+    scratch_write(&m.s, "tokenizer_config.json", config, sizeof config - 1);
+    iv_engine *e = open_with(&o);
+    expect_error("list", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
+                 "tokenizer_config.json: chat_template: no template in the list is named \"default\"");
+    iv_engine_close(e);
+    made_close(&m);
+}
+
 static void without_a_tokenizer_ids_work(void **state) {
     (void)state;
     iv_engine_options o = made_options(INVAR_SOURCE_DIR "/tests/data/hf/qwen3");
@@ -302,6 +319,7 @@ int main(void) {
                                        cmocka_unit_test(files),
                                        cmocka_unit_test(words_without_weights),
                                        cmocka_unit_test(links_to_nothing),
+                                       cmocka_unit_test(a_list_without_a_default),
                                        cmocka_unit_test(without_a_tokenizer_ids_work),
                                        cmocka_unit_test(the_tokenizers_end_ends),
                                        cmocka_unit_test(one_overflow_spares_the_others),
