@@ -52,14 +52,13 @@ static iv_status check_array(const char *name, const void *array, size_t count, 
     return iv_fail(err, IV_INVALID, "%s: wanted %zu entries, found NULL", name, count);
 }
 
-static iv_status check_show_ids(const iv_request *r, size_t vocab, iv_error *err) {
-    if (r->show_id_count > IV_SHOW_IDS_MAX)
-        return iv_fail(err, IV_INVALID, "show ids: wanted at most %d, found %zu", IV_SHOW_IDS_MAX, r->show_id_count);
-    IV_TRY(check_array("show ids", r->show_ids, r->show_id_count, err));
-    for (size_t i = 0; i < r->show_id_count; i++)
-        if (r->show_ids[i] < 0 || (size_t)r->show_ids[i] >= vocab)
-            return iv_fail(err, IV_INVALID, "show ids: wanted a token id below %zu, found %d", vocab,
-                           (int)r->show_ids[i]);
+static iv_status check_ids(const char *name, const int32_t *ids, size_t count, size_t most, size_t vocab,
+                           iv_error *err) {
+    if (count > most) return iv_fail(err, IV_INVALID, "%s: wanted at most %zu, found %zu", name, most, count);
+    IV_TRY(check_array(name, ids, count, err));
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || (size_t)ids[i] >= vocab)
+            return iv_fail(err, IV_INVALID, "%s: wanted a token id below %zu, found %d", name, vocab, (int)ids[i]);
     return IV_OK;
 }
 
@@ -100,14 +99,8 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     IV_TRY(check_stops(r, err));
     /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
     size_t most = IV_STOP_IDS_MAX + (r->ignore_eos ? 2 * IV_EOS_IDS_MAX : 0);
-    if (r->stop_id_count > most)
-        return iv_fail(err, IV_INVALID, "stop ids: wanted at most %zu, found %zu", most, r->stop_id_count);
-    IV_TRY(check_array("stop ids", r->stop_ids, r->stop_id_count, err));
-    for (size_t i = 0; i < r->stop_id_count; i++)
-        if (r->stop_ids[i] < 0 || (size_t)r->stop_ids[i] >= vocab)
-            return iv_fail(err, IV_INVALID, "stop ids: wanted a token id below %zu, found %d", vocab,
-                           (int)r->stop_ids[i]);
-    IV_TRY(check_show_ids(r, vocab, err));
+    IV_TRY(check_ids("stop ids", r->stop_ids, r->stop_id_count, most, vocab, err));
+    IV_TRY(check_ids("show ids", r->show_ids, r->show_id_count, IV_SHOW_IDS_MAX, vocab, err));
     if (r->logit_bias_count > IV_LOGIT_BIAS_MAX)
         return iv_fail(err, IV_INVALID, "logit_bias: wanted at most %d entries, found %zu", IV_LOGIT_BIAS_MAX,
                        r->logit_bias_count);

@@ -14,7 +14,8 @@
  * The loop runs at the speed of its products; what a tile takes beyond is its outputs and the ends of its leaves, in
  * long runs by the energy of their instructions (bench/RESULTS.md).
  * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
- * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs.
+ * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs; but for
+ * activations of a tile that has a next one, which are many (linear_wgmma_stage.cuh).
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
  * is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
  *
@@ -173,7 +174,7 @@ template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in re
     float a[S::COUNT], b[S::COUNT], c[S::COUNT], aside[S::KEEP2 ? S::COUNT : 1];
 };
 
-/* A thread's places for it there, in its warp's part. */
+/* A thread's places of a node that waits in shared memory, in its warp's part of `park`. */
 template <class S> IV_DEVICE float4 *iv_wgmma_aside_of(const iv_wgmma_shared &m) {
     return (float4 *)iv_wgmma_rows_of<S>(m, threadIdx.x) + threadIdx.x % 32;
 }

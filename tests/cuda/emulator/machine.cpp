@@ -420,4 +420,5 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **p, unsigned, i
 void emu_seed(uint64_t seed) { emu::state = seed * 0x9e3779b97f4a7c15u + 88172645463325252u; }
 void emu_plant(emu_fault kind) { emu::fault = kind, emu::fault_happened = false; }
 bool emu_fault_happened(void) { return emu::fault_happened; }
+size_t emu_stores(void) { return emu::stores_made; }
 }

@@ -134,6 +134,7 @@ extern unsigned lateness;
 extern std::vector<Copy> copies;
 extern emu_fault fault;
 extern bool fault_happened;
+extern size_t stores_made;
 
 uint32_t random_below(uint32_t n);
 bool fault_strikes(emu_fault kind, uint32_t one_of); // if that is planted: in one of so many cases

@@ -294,7 +294,10 @@ void copies_wait(int pending) {
 // What is stored is read at once or when it is waited for: who writes there before shows.
 static void land_store(const Store &s) { memcpy(s.to, memory(s.from, s.bytes, 16), s.bytes); }
 
+size_t stores_made;
+
 void store_bytes(void *to, uint32_t from, uint32_t bytes) {
+    stores_made++;
     if ((uintptr_t)to % 16 || bytes % 16 || !bytes) fail("a store that is not of whole 16 bytes");
     memory(from, bytes, 16);
     if (random_below(2))

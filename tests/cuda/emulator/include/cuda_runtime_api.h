@@ -77,6 +77,7 @@ typedef enum emu_fault {
 } emu_fault;
 void emu_plant(emu_fault fault);
 bool emu_fault_happened(void); /* since it was planted */
+size_t emu_stores(void);       /* of the copy engine to global memory, since the program began */
 
 #ifdef __cplusplus
 }
