@@ -30,7 +30,7 @@ static struct {
     iv_gpu_peers peers[R];
     float *node[2][R], *x[R], *weight[R];
     void *normed[R];
-    uint32_t *failed;
+    iv_gpu_given_up *given_up;
 } t;
 
 static void prepare(void) {
@@ -41,8 +41,8 @@ static void prepare(void) {
         s = s * 6364136223846793005u + 1442695040888963407u;
         values[i] = (float)(uint32_t)(s >> 33) * 0x1p-30f - 1.0f;
     }
-    check(cudaHostAlloc((void **)&t.failed, 4, cudaHostAllocPortable), "host memory");
-    *t.failed = 0;
+    check(cudaHostAlloc((void **)&t.given_up, sizeof *t.given_up, cudaHostAllocPortable), "host memory");
+    memset(t.given_up, 0, sizeof *t.given_up);
     for (int r = 0; r < t.ranks; r++) {
         check(cudaSetDevice(r), "device");
         for (int other = 0; other < t.ranks; other++)
@@ -58,7 +58,7 @@ static void prepare(void) {
         check(cudaDeviceSynchronize(), "synchronization");
     }
     for (int r = 0; r < t.ranks; r++) {
-        t.peers[r] = (iv_gpu_peers){.ranks = t.ranks, .rank = r, .failed = t.failed, .timeout_ns = 2000000000};
+        t.peers[r] = (iv_gpu_peers){.ranks = t.ranks, .rank = r, .given_up = t.given_up, .timeout_ns = 2000000000};
         memcpy(t.peers[r].flags, flags, sizeof flags);
     }
     free(values);
@@ -115,7 +115,7 @@ static float milliseconds(size_t rows, iv_gpu_join_way way, int joins) {
         for (int r = 0; r < t.ranks; r++) check(cudaStreamSynchronize(t.stream[r]), "run");
         check(cudaEventElapsedTime(&ms[i], begin, end), "time");
     }
-    if (*t.failed) check(999, "a rank waited in vain");
+    if (t.given_up->any) check(999, "a rank waited in vain");
     for (int r = 0; r < t.ranks; r++) cudaGraphExecDestroy(exec[r]);
     cudaEventDestroy(begin), cudaEventDestroy(end);
     qsort(ms, TURNS, sizeof *ms, by_value);

@@ -5,7 +5,7 @@
  * Block b of a rank meets block b of every other rank: it writes a number that grows by one each time into its word of
  * their flags, and waits until theirs stand in its own. The number is kept in device memory, so replayed graphs go on
  * counting. All ranks launch the same joins and meetings in the same order. Who waits longer than the timeout says so
- * in host memory and goes on: results are rubbish then, but nobody hangs. */
+ * in host memory, and for whom, and goes on: results are rubbish then, but nobody hangs. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -20,6 +20,7 @@ enum {
     RANKS = IV_GPU_RANKS_MAX,
     COUNTS = BLOCKS_MAX * RANKS, /* where in the flags the numbers stand that blocks have come to */
     POLLS = 1024,                /* between two looks at the clock */
+    LOOKS = 16,                  /* at the clock, at least, before a thread gives up */
     SHARED_MAX = 200 << 10,
     TWO_SHOT_BYTES = 1 << 18 /* over the links: what a second meeting is worth */
 };
@@ -46,7 +47,7 @@ DEVICE uint32_t get_flag(const uint32_t *flag) {
 
 DEVICE uint64_t clock_ns(void) {
     uint64_t t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
 
@@ -63,18 +64,33 @@ DEVICE void announce(const iv_gpu_peers &p, uint32_t count) {
         put_flag(&p.flags[threadIdx.x][blockIdx.x * RANKS + p.rank], count);
 }
 
+DEVICE void give_up(const iv_gpu_peers &p, int32_t behind) {
+    uint64_t word = (uint64_t)(uint32_t)behind << 32 | (uint64_t)blockIdx.x << 8 | (threadIdx.x + 1);
+    *(volatile uint64_t *)&p.given_up->rank[p.rank] = word;
+    *(volatile uint32_t *)&p.given_up->any = 1;
+}
+
+/* Is it over for who last looked at the clock at *last? Time that passes between two looks counts for a
+ * part of the patience at most: a GPU may be taken away from this thread for a while, and clocks may be set. */
+DEVICE bool is_over(const iv_gpu_peers &p, uint64_t *last, uint64_t *waited) {
+    uint64_t now = clock_ns(), passed = *last ? now - *last : 0, most = p.timeout_ns / LOOKS;
+    *waited += passed < most ? passed : most;
+    *last = now;
+    return *waited >= p.timeout_ns;
+}
+
 /* To be followed by a __syncthreads(). */
 DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
     if (threadIdx.x >= p.ranks || threadIdx.x == p.rank) return;
     const uint32_t *flag = &p.flags[p.rank][blockIdx.x * RANKS + threadIdx.x];
-    uint64_t start = 0;
-    for (uint32_t polls = 1; (int32_t)(get_flag(flag) - count) < 0; polls++) {
+    uint64_t last = 0, waited = 0;
+    int32_t behind;
+    for (uint32_t polls = 1; (behind = (int32_t)(count - get_flag(flag))) > 0; polls++) {
         if (polls % POLLS) continue;
-        uint64_t now = clock_ns();
-        if (start == 0) start = now;
-        if (now - start < p.timeout_ns && *(volatile uint32_t *)p.failed == 0) continue;
-        if (now - start >= p.timeout_ns) *(volatile uint32_t *)p.failed = 1 + (uint32_t)p.rank;
-        break;
+        if (*(volatile uint32_t *)&p.given_up->any) return;
+        if (!is_over(p, &last, &waited)) continue;
+        give_up(p, behind);
+        return;
     }
 }
 

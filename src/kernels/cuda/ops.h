@@ -262,13 +262,30 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_s
 
 enum { IV_GPU_RANKS_MAX = 8 };
 
+/* Who gave up waiting, in the host's memory, which all GPUs reach; zeroed once. */
+typedef struct iv_gpu_given_up {
+    uint32_t any;                    /* not 0: somebody did, and nobody waits any more */
+    uint64_t rank[IV_GPU_RANKS_MAX]; /* 0, or what that rank waited for, of which iv_gpu_awaited_of makes */
+} iv_gpu_given_up;
+
 /* What the GPUs of one process share: flags in the memory of each, which the others reach by NVLink or PCIe. */
 typedef struct iv_gpu_peers {
     int ranks, rank;
     uint32_t *flags[IV_GPU_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
-    uint32_t *failed;                  /* host memory that all GPUs reach: 1 + the rank that gave up waiting */
-    uint64_t timeout_ns;
+    iv_gpu_given_up *given_up;
+    uint64_t timeout_ns; /* of a thread's own time: a look at the clock counts for a 16th at most, however late it is */
 } iv_gpu_peers;
+
+typedef struct iv_gpu_awaited {
+    uint32_t rank, block; /* block `block` of rank `rank` */
+    uint32_t behind;      /* so many meetings behind this rank's */
+} iv_gpu_awaited;
+
+/* A word is behind << 32 | block << 8 | (rank + 1): one store. */
+static inline iv_gpu_awaited iv_gpu_awaited_of(uint64_t word) {
+    iv_gpu_awaited a = {(uint32_t)(word & 0xff) - 1, (uint32_t)(word >> 8 & 0xffffff), (uint32_t)(word >> 32)};
+    return a;
+}
 
 enum { IV_GPU_FLAG_WORDS = 4096 };
 

@@ -195,10 +195,10 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
     if (!code) code = cudaHostAlloc((void **)&g->likely, picks * IV_GPU_LIKELY_MAX * sizeof *g->likely, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->failed, 64, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
     IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
     memset(g->inputs, 0, g->inputs_capacity);
-    *g->failed = 0;
+    memset(g->given_up, 0, sizeof *g->given_up);
     g->spans = calloc(g->o.spans_max, sizeof *g->spans);
     return g->spans ? IV_OK : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
 }
@@ -300,7 +300,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
     cudaFreeHost(g->likely);
-    cudaFreeHost(g->failed);
+    cudaFreeHost(g->given_up);
     cudaGetLastError();
     free(g->spans);
     pthread_cond_destroy(&g->wake);

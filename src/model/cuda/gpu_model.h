@@ -105,7 +105,7 @@ struct iv_gpu_model {
     iv_gpu_sampled *sampled;
     iv_gpu_likely *likely;
     uint64_t *bad;
-    uint32_t *failed;
+    iv_gpu_given_up *given_up;
     iv_gpu_span *spans; /* ordinary memory: what the plan is made of */
     gpu_step step;
     bool lost;

@@ -97,7 +97,7 @@ static int norm_rows(const step *t, const float *weight) {
 static iv_gpu_peers peers_of(const gpu_rank *r) {
     iv_gpu_peers p = {.ranks = (int)r->g->ranks,
                       .rank = (int)r->rank,
-                      .failed = r->g->failed,
+                      .given_up = r->g->given_up,
                       .timeout_ns = (uint64_t)r->g->o.timeout_ms * 1000000u};
     for (size_t i = 0; i < r->g->ranks; i++) p.flags[i] = r->g->rank[i].flags;
     return p;

@@ -174,6 +174,18 @@ void iv_gpu_stop_threads(iv_gpu_model *g) {
 
 /* ---- the step ---------------------------------------------------------------------------------------------- */
 
+static iv_status given_up(const iv_gpu_model *g, iv_error *err) {
+    size_t who = 0;
+    uint32_t whom = 0;
+    for (size_t r = 0; r < g->ranks; r++) { /* rather for one who did not wait himself */
+        uint64_t word = g->given_up->rank[r];
+        if (word) who = r, whom = iv_gpu_awaited_of(word).rank;
+        if (word && !g->given_up->rank[whom]) break;
+    }
+    return iv_fail(err, IV_IO, "rank %zu: waited %zu ms in vain for rank %u (rank_timeout_ms sets it)", who,
+                   g->o.timeout_ms, whom);
+}
+
 static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
     atomic_store(&g->finished, 0);
     if (g->ranks > 1) give_turn(g);
@@ -184,8 +196,7 @@ static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
         status = g->broke.status;
     }
     if (status == IV_OK && g->processes) status = iv_gpu_least(g, &g->bad[0], err);
-    if (status == IV_OK && *(volatile uint32_t *)g->failed)
-        status = iv_fail(err, IV_IO, "rank %u: waited %zu ms in vain for another GPU", *g->failed - 1, g->o.timeout_ms);
+    if (status == IV_OK && ((volatile iv_gpu_given_up *)g->given_up)->any) status = given_up(g, err);
     return status;
 }
 
