@@ -13,7 +13,10 @@
 
 #include <stdlib.h>
 
-enum { REQUESTS = 6, VOCAB_MAX = 2048, ANSWER = 5 };
+#ifndef ANSWER_TOKENS
+#define ANSWER_TOKENS 5
+#endif
+enum { REQUESTS = 6, VOCAB_MAX = 2048, ANSWER = ANSWER_TOKENS };
 
 typedef struct model_case {
     const char *name, *dir;

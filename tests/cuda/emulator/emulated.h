@@ -25,7 +25,8 @@ static inline void another_machine(rng *r, size_t more) {
 }
 
 static const char *const fault_names[] = {
-    "none",        "forgotten waits",           "a lost arrival", "forgotten barriers",
-    "early bytes", "launches that do not wait", "a flipped bit",  "forgotten stores"};
+    "none",           "forgotten waits",           "a lost arrival", "forgotten barriers",
+    "early bytes",    "launches that do not wait", "a flipped bit",  "forgotten stores",
+    "forgotten peers"};
 
 #endif

@@ -1,4 +1,5 @@
-// emulator.h: a GPU of one's own, in one thread: the threads of CTAs as fibers, with what they share.
+// emulator.h: a GPU of one's own, in one thread: the threads of CTAs as fibers, with what they share. What goes to a
+// stream runs in that stream's thread (streams.cpp), so several GPUs of a process meet in each other's memory.
 //
 // Modelled: warps whose lanes meet at warp-wide words (a lane that is elsewhere is an error); named barriers; mbarriers
 // with arrivals and bytes; clusters and their shared memory; the copy engine, whose copies land late; wgmma, which
@@ -19,7 +20,7 @@
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
 namespace emu {
@@ -38,17 +39,19 @@ struct shape {
     size_t shared;
     int cluster;
     bool overlaps; // begins when all CTAs of the launch before have let it or have left
-    shape(dim3 g, dim3 b, size_t s = 0, int c = 1, bool o = false)
-        : grid(g), block(b), shared(s), cluster(c), overlaps(o) {}
-    shape(dim3 g, dim3 b, size_t s, void *) : shape(g, b, s) {} // of <<<>>>, with its stream
+    void *stream;
+    shape(dim3 g, dim3 b, size_t s = 0, int c = 1, bool o = false, void *t = nullptr)
+        : grid(g), block(b), shared(s), cluster(c), overlaps(o), stream(t) {}
+    shape(dim3 g, dim3 b, size_t s, void *t) : shape(g, b, s, 1, false, t) {} // of <<<>>>
 };
-int launch(const shape &s, std::function<void()> body); // runs with what is waited for next
+int launch(const shape &s, std::function<void()> body); // runs with what is waited for next, or in its stream
 template <class F, class... A> static inline void start(const shape &s, F kernel, A... arguments) {
     launch(s, [=] { kernel(arguments...); });
 }
 void release_next();
 void wait_for_last();
 int multiprocessors();
+uint64_t host_ns(); // of a clock
 
 // Ends the launch with an error; of a fiber, does not return.
 [[gnu::format(printf, 1, 2)]] void fail(const char *format, ...);
@@ -81,6 +84,8 @@ void barrier(int id, int threads, bool wait);
 int barrier_count(int threads, bool vote); // all threads, and how many voted for it
 void cluster_barrier(bool arrive, bool wait);
 void spin(); // another thread's turn: what is looked for in memory is not there yet
+void wrote_for_peers(); // what they may look for
+bool spin_for_peer(); // it may come from another GPU; false: taken as come (a planted fault)
 
 void mbarrier_init(uint32_t bar, uint32_t count);
 void mbarrier_arrive(uint32_t bar, uint32_t bytes);

@@ -2,7 +2,10 @@
 // emulator.h for what is modelled.
 #include "machine.h"
 
+#include <atomic>
+#include <chrono>
 #include <cinttypes>
+#include <condition_variable>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -10,28 +13,31 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-dim3 threadIdx, blockIdx, blockDim, gridDim;
+__thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emu {
 
-Thread *me;
-uint64_t progress;
-long now;
-unsigned lateness;
-std::vector<Copy> copies;
-emu_fault fault;
-bool fault_happened;
+// All of it is a host thread's own: a thread of the host runs what it launched itself, or what is in one stream.
+__thread Thread *me;
+__thread uint64_t progress;
+__thread long now;
+__thread unsigned lateness;
+thread_local std::vector<Copy> copies;
+std::atomic<emu_fault> fault;
+std::atomic<bool> fault_happened;
 
-static uint64_t state = 88172645463325252u;
-static jmp_buf scheduler;
-static std::vector<Thread *> idle_threads;
-static std::vector<unsigned char *> idle_memory;
-static std::vector<std::unique_ptr<Cluster>> resident;
-static std::deque<std::shared_ptr<Grid>> grids; // in order; those that have not ended, and what follows them
-static std::shared_ptr<Grid> newest;
-static bool failed;
-static int device, last_error;
-static char message[8192];
+static std::atomic<uint64_t> seed;
+static __thread uint64_t state = 88172645463325252u;
+static __thread jmp_buf scheduler;
+static thread_local std::vector<Thread *> idle_threads;
+static thread_local std::vector<unsigned char *> idle_memory;
+static thread_local std::vector<std::unique_ptr<Cluster>> resident;
+static thread_local std::deque<std::shared_ptr<Grid>> grids; // in order; those that have not ended, what follows them
+static thread_local std::shared_ptr<Grid> newest;
+static __thread bool failed;
+static __thread int device, last_error;
+static __thread char message[8192];
+static char said[8192]; // the last launch's that failed
 
 uint32_t random_below(uint32_t n) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -79,6 +85,14 @@ void block(const Wait &w) {
 }
 
 void spin() { block({SPIN, "a value in memory", 0, 0}); }
+
+bool spin_for_peer() {
+    if (fault_strikes(EMU_FORGET_PEERS, 2)) return false;
+    block({PEER, "a value that another GPU writes", 0, 0});
+    return true;
+}
+
+static bool spins(const Thread &t) { return t.wait.reason == SPIN || t.wait.reason == PEER; }
 
 void fail(const char *format, ...) {
     if (!failed) {
@@ -151,7 +165,8 @@ static void end_cluster(Cluster *k) {
                 fail("a warp left in the middle of something");
         for (Thread *t : c.threads) {
             if (!t->done) t->begun = false; // abandoned: a new context next time
-            t->done = true, t->wait = Wait(), t->copies.clear(), t->committed.clear(), t->stores.clear(), t->stored.clear();
+            t->done = true, t->wait = Wait();
+            t->copies.clear(), t->committed.clear(), t->stores.clear(), t->stored.clear();
             idle_threads.push_back(t);
         }
         idle_memory.push_back(c.memory);
@@ -172,12 +187,12 @@ static void run_warp(Cta *c, unsigned warp) {
         bool any = false;
         for (unsigned i = 0; i < LANES && !failed; i++) {
             Thread *t = c->threads[warp * LANES + (i ^ backwards)];
-            bool spun = t->wait.reason == SPIN;
+            bool spun = spins(*t);
             if (t->done || !ready(*t) || (spun && pass)) continue;
             resume(t);
             if (failed) return;
             if (t->done) c->left--;
-            if (spun && !t->done && t->wait.reason == SPIN) continue;
+            if (spun && !t->done && spins(*t)) continue;
             progress++, any = true;
         }
         if (!any) return;
@@ -288,6 +303,28 @@ static void end_what_has() {
     }
 }
 
+static std::mutex peers_lock;
+static std::condition_variable peers_wrote;
+
+void wrote_for_peers() {
+    std::lock_guard<std::mutex> hold(peers_lock);
+    peers_wrote.notify_all();
+}
+
+static void await_peers() {
+    std::unique_lock<std::mutex> hold(peers_lock);
+    peers_wrote.wait_for(hold, std::chrono::microseconds(PAUSE_US));
+}
+
+// Other GPUs run in other threads, so they may yet bring what is waited for.
+static bool waits_for_peer() {
+    for (auto &k : resident)
+        for (Cta &c : k->ctas)
+            for (Thread *t : c.threads)
+                if (!t->done && t->wait.reason == PEER) return true;
+    return false;
+}
+
 /* All that was launched. */
 static void run_all() {
     size_t room = (size_t)multiprocessors() * (1 + random_below(2));
@@ -302,22 +339,47 @@ static void run_all() {
             for (const Copy &c : copies) now = now > c.due ? now : c.due;
             land_copies();
         } else if (++idle > 4) {
-            report_deadlock();
+            if (!waits_for_peer()) report_deadlock();
+            if (idle % LOOKS_A_PAUSE == 0) await_peers();
         }
     }
 }
 
-static int finish_all() {
+int finish_all() {
     if (grids.empty()) return 0;
     failed = false;
     is_slow_launch = random_below(2) != 0, lateness = 1u << 3 * random_below(4);
     run_all();
     for (auto &k : resident) end_cluster(k.get()); // of launches that failed
     resident.clear(), copies.clear(), grids.clear(), newest.reset();
+    if (failed) {
+        std::lock_guard<std::mutex> hold(memory_lock);
+        memcpy(said, message, sizeof said);
+    }
     return last_error = failed ? cudaErrorLaunchFailure : 0;
 }
 
 int multiprocessors() { return device + 2; }
+
+void begin_thread(int its_device, uint64_t number) {
+    device = its_device;
+    state ^= (seed + number) * 0x9e3779b97f4a7c15u;
+}
+
+void end_thread() {
+    for (Thread *t : idle_threads) {
+        munmap(t->stack, STACK_BYTES);
+        delete t;
+    }
+    for (unsigned char *m : idle_memory) free(m);
+    idle_threads.clear(), idle_memory.clear();
+}
+
+void enqueue(const shape &s, const std::function<void()> &body) {
+    size_t count = (size_t)s.grid.x * s.grid.y * s.grid.z;
+    auto g = std::make_shared<Grid>(Grid{s, body, grids.empty() ? nullptr : newest, count, 0, 0, 0});
+    grids.push_back(newest = g);
+}
 
 int launch(const shape &s, std::function<void()> body) {
     last_error = cudaErrorInvalidConfiguration;
@@ -325,9 +387,10 @@ int launch(const shape &s, std::function<void()> body) {
         s.block.x % LANES || s.block.y != 1 || s.block.z != 1 || s.shared > SHARED_MAX || s.cluster < 1 ||
         s.cluster > 8 || s.grid.x % (unsigned)s.cluster)
         return last_error;
-    size_t count = (size_t)s.grid.x * s.grid.y * s.grid.z;
-    auto g = std::make_shared<Grid>(Grid{s, std::move(body), grids.empty() ? nullptr : newest, count, 0, 0, 0});
-    grids.push_back(newest = g);
+    if (is_stream(s.stream))
+        launch_in(s.stream, s, std::move(body));
+    else
+        enqueue(s, body);
     return last_error = 0;
 }
 
@@ -339,7 +402,7 @@ struct room {
     void *map;
     size_t bytes;
 };
-static std::unordered_map<void *, room> rooms;
+static std::unordered_map<void *, room> rooms; // under memory_lock
 
 static CUresult encode(CUtensorMap *m, CUtensorMapDataType, cuuint32_t sides, void *base, const cuuint64_t *size,
                        const cuuint64_t *stride, const cuuint32_t *box, const cuuint32_t *step, CUtensorMapInterleave,
@@ -368,14 +431,16 @@ cudaError_t emu_malloc(void **p, size_t bytes) {
     mprotect((char *)r.map + whole, page, PROT_NONE);
     *p = (char *)r.map + whole - used;
     memset(*p, 0xa5, used);
+    std::lock_guard<std::mutex> hold(emu::memory_lock);
     rooms[*p] = r;
     return cudaSuccess;
 }
 
 cudaError_t cudaFree(void *p) {
     if (!p) return cudaSuccess;
-    cudaError_t failed = emu::finish_all();
+    cudaError_t failed = cudaDeviceSynchronize();
     if (failed) return failed;
+    std::lock_guard<std::mutex> hold(emu::memory_lock);
     auto found = rooms.find(p);
     if (found == rooms.end()) return cudaErrorInvalidValue;
     munmap(found->second.map, found->second.bytes);
@@ -393,14 +458,19 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
     if (!failed) memset(to, value, bytes);
     return failed;
 }
-cudaError_t cudaDeviceSynchronize(void) { return emu::finish_all(); }
+cudaError_t cudaDeviceSynchronize(void) {
+    cudaError_t failed = emu::finish_all();
+    return failed ? failed : emu::wait_for_streams(emu::device);
+}
 cudaError_t cudaGetLastError(void) {
     int e = emu::last_error;
     emu::last_error = 0;
     return e;
 }
 const char *cudaGetErrorString(cudaError_t e) {
-    return e == cudaErrorLaunchFailure ? emu::message : e == cudaErrorInvalidValue ? "invalid value" : "error";
+    return e == cudaErrorLaunchFailure        ? emu::said
+           : e == cudaErrorDevicesUnavailable ? "the GPU is lost"
+           : e == cudaErrorInvalidValue ? "invalid value" : "error";
 }
 cudaError_t cudaGetDeviceCount(int *count) { return *count = 64, cudaSuccess; }
 cudaError_t cudaGetDevice(int *device) { return *device = emu::device, cudaSuccess; }
@@ -417,7 +487,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **p, unsigned, i
     return cudaSuccess;
 }
 
-void emu_seed(uint64_t seed) { emu::state = seed * 0x9e3779b97f4a7c15u + 88172645463325252u; }
+void emu_seed(uint64_t seed) { emu::seed = seed, emu::state = seed * 0x9e3779b97f4a7c15u + 88172645463325252u; }
 void emu_plant(emu_fault kind) { emu::fault = kind, emu::fault_happened = false; }
 bool emu_fault_happened(void) { return emu::fault_happened; }
 size_t emu_stores(void) { return emu::stores_made; }

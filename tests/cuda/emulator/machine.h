@@ -5,10 +5,12 @@
 
 #include "emulator.h"
 
+#include <atomic>
 #include <csetjmp>
 #include <cuda_runtime_api.h>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <ucontext.h>
 #include <unordered_map>
@@ -16,12 +18,20 @@
 
 namespace emu {
 
-enum { LANES = 32, BARRIERS = 16, SHARED_MAX = 227 * 1024, SHARED_BYTES = 232 * 1024, STACK_BYTES = 64 * 1024 };
+enum {
+    LANES = 32,
+    BARRIERS = 16,
+    SHARED_MAX = 227 * 1024,
+    SHARED_BYTES = 232 * 1024,
+    STACK_BYTES = 64 * 1024,
+    LOOKS_A_PAUSE = 8, /* at what other GPUs write, and how long a pause is */
+    PAUSE_US = 500
+};
 
 struct Cta;
 struct Cluster;
 
-enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN, GRID };
+enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN, PEER, GRID };
 
 struct Wait { // until a count is no longer what it was; of an mbarrier, until the phase of a parity has ended
     Reason reason = NOTHING;
@@ -127,14 +137,15 @@ struct Copy { // of the copy engine, under way
     uint32_t bytes;
 };
 
-extern Thread *me; // NULL: the scheduler runs
-extern uint64_t progress;
-extern long now; // turns of warps
-extern unsigned lateness;
-extern std::vector<Copy> copies;
-extern emu_fault fault;
-extern bool fault_happened;
-extern size_t stores_made;
+extern __thread Thread *me; // NULL: the scheduler runs
+extern __thread uint64_t progress;
+extern __thread long now; // turns of warps
+extern __thread unsigned lateness;
+extern thread_local std::vector<Copy> copies;
+extern std::atomic<emu_fault> fault;
+extern std::atomic<bool> fault_happened;
+extern std::atomic<size_t> stores_made;
+inline std::mutex memory_lock; // over what all host threads share in machine.cpp
 
 uint32_t random_below(uint32_t n);
 bool fault_strikes(emu_fault kind, uint32_t one_of); // if that is planted: in one of so many cases
@@ -145,6 +156,16 @@ Mbarrier &mbarrier_of(Cta *cta, uint32_t address);
 void mbarrier_took(Mbarrier &b);
 void land_copies();
 bool ready(const Thread &t);
+
+// ---- a host thread and what it runs (machine.cpp), streams (streams.cpp) ----
+
+void begin_thread(int device, uint64_t number);
+void end_thread();
+void enqueue(const shape &s, const std::function<void()> &body); // behind what this thread has
+int finish_all();                                                // all of that
+inline bool is_stream(void *s) { return (uintptr_t)s > 2; }      // not the default one, nor a thread's
+void launch_in(void *stream, const shape &s, std::function<void()> body);
+int wait_for_streams(int device);
 
 // All lanes of the warp bring `words` of `in`; the last to come calls finish(meeting); the lane's
 // out.

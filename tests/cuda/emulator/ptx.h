@@ -60,12 +60,14 @@ static inline void st_global_v2_f32(float *p, float x, float y) { p[0] = x, p[1]
 static inline void st_global_v4_f32(float *p, float x, float y, float z, float w) {
     p[0] = x, p[1] = y, p[2] = z, p[3] = w;
 }
-template <class T> static inline void st_release_sys_global_u32(T *p, uint32_t v) { *p = v; }
-template <class T> static inline void ld_acquire_sys_global_u32(uint32_t &v, const T *p) {
-    spin();
-    v = *p;
+template <class T> static inline void st_release_sys_global_u32(T *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    wrote_for_peers();
 }
-static inline uint64_t special_globaltimer() { return 0; } // time stands still: who waits in vain is a deadlock
+template <class T> static inline void ld_acquire_sys_global_u32(uint32_t &v, const T *p) {
+    v = spin_for_peer() ? __atomic_load_n(p, __ATOMIC_ACQUIRE) : (uint32_t)INT32_MAX;
+}
+static inline uint64_t special_globaltimer() { return host_ns(); }
 static inline void mov_u64(uint64_t &r, uint64_t v) { r = v; }
 template <class T> static inline void ld_acquire_gpu_global_s32(int &v, const T *p) {
     spin();

@@ -113,6 +113,7 @@ static std::string operand_of(std::string o, const std::string &predicate, const
     if (o == "p") o = predicate;
     if (o.compare(0, 2, "%%") == 0) return "emu::special_" + o.substr(2) + "()";
     if (o.compare(0, 2, "0f") == 0) return "__uint_as_float(0x" + o.substr(2) + ")";
+    if (o[0] == '%' && !isdigit((unsigned char)o[1])) fail("a register with one % where there are operands: " + o);
     return o[0] == '%' ? values.at((size_t)atoi(o.c_str() + 1)) : o;
 }
 

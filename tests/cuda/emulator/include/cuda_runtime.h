@@ -18,7 +18,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
-extern dim3 threadIdx, blockIdx, blockDim, gridDim; // of the thread that runs
+extern __thread dim3 threadIdx, blockIdx, blockDim, gridDim; // of the thread that runs
 
 struct alignas(8) float2 {
     float x, y;
@@ -139,7 +139,7 @@ static inline cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, F, const
 template <class... P, class... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... arguments) {
     bool overlaps = emu_attribute(c, cudaLaunchAttributeProgrammaticStreamSerialization, 0) != 0;
-    return emu::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, emu_cluster_of(c), overlaps},
+    return emu::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, emu_cluster_of(c), overlaps, c->stream},
                        [=] { kernel(arguments...); });
 }
 #endif

@@ -17,11 +17,15 @@ typedef int cudaDriverEntryPointQueryResult;
 enum {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorDevicesUnavailable = 46,
+    cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719,
     cudaErrorNotSupported = 801
 };
-enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaEventDisableTiming = 2 };
 enum { cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
 enum { cudaEnableDefault, cudaDriverEntryPointSuccess = 0, cudaStreamCaptureModeThreadLocal };
@@ -41,28 +45,46 @@ cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device);
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **p, unsigned version, int flags,
                                              cudaDriverEntryPointQueryResult *found);
 
-/* Graphs are not emulated: these fail. */
-typedef void *cudaGraph_t, *cudaGraphExec_t;
-static inline cudaError_t cudaStreamCreate(cudaStream_t *s) { return (void)s, cudaErrorNotSupported; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaErrorNotSupported; }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, cudaErrorNotSupported; }
-static inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, int m) {
-    return (void)s, (void)m, cudaErrorNotSupported;
-}
-static inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
-    return (void)s, (void)g, cudaErrorNotSupported;
-}
-static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, int flags) {
-    return (void)e, (void)g, (void)flags, cudaErrorNotSupported;
-}
-static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
-    return (void)e, (void)s, cudaErrorNotSupported;
-}
-static inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return (void)e, cudaErrorNotSupported; }
-static inline cudaError_t cudaGraphDestroy(cudaGraph_t g) { return (void)g, cudaErrorNotSupported; }
+/* Streams, events and graphs (streams.cpp). Capturing knows one stream. */
+typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+cudaError_t cudaStreamCreate(cudaStream_t *s);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, int kind, cudaStream_t s);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
+                              int kind, cudaStream_t s);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s);
+cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t n);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventQuery(cudaEvent_t e);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int a, int b);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
 /* Schedules, delays of copies and what a launch finds in shared memory follow from the seed. */
 void emu_seed(uint64_t seed);
+
+/* What can happen to a GPU: after so many launches in streams it is lost, or the next launch comes late; device -1: no
+ * more. And that GPUs do not reach one another's memory. */
+void emu_trouble(int device, long after_launches, unsigned stalls_ms);
+void emu_keep_peers_apart(bool apart);
+size_t emu_graph_launches(void); /* since the program began */
 
 /* Mistakes that a kernel could have, made on purpose in the launches that follow, at places that the seed draws. */
 typedef enum emu_fault {
@@ -73,7 +95,8 @@ typedef enum emu_fault {
     EMU_RELEASE_EARLY, /* copies say that they are there before they are */
     EMU_FORGET_LAST,   /* the end of the launch before is not waited for, half of the time */
     EMU_FLIP_BIT,      /* one in 64 results of the tensor cores has another lowest bit */
-    EMU_FORGET_STORES  /* what the copy engine stores is not waited for, half of the time */
+    EMU_FORGET_STORES, /* what the copy engine stores is not waited for, half of the time */
+    EMU_FORGET_PEERS   /* other GPUs are not waited for, half of the time */
 } emu_fault;
 void emu_plant(emu_fault fault);
 bool emu_fault_happened(void); /* since it was planted */
