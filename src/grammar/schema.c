@@ -246,39 +246,14 @@ uint32_t iv_json_mark(iv_automaton *a, uint32_t from, char mark) {
 
 /* ---- references ---------------------------------------------------------------------------------------- */
 
-/* One step of a JSON pointer, unescaped into out; returns what is behind it. */
-static const char *pointer_step(const char *p, char *out, size_t size) {
-    size_t n = 0;
-    for (; *p && *p != '/' && n + 1 < size; p++) {
-        char c = *p;
-        if (c == '~' && (p[1] == '0' || p[1] == '1')) c = *++p == '0' ? '~' : '/';
-        if (c == '%' && p[1] == '2' && p[2] == '4') c = '$', p += 2; /* as some writers have "%24defs" */
-        out[n++] = c;
-    }
-    out[n] = 0;
-    return p;
-}
-
 static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where, json_t **out, const char **place,
                          iv_error *err) {
     const char *text = json_string_value(ref);
-    char key[400];
     if (!text) return iv_schema_fail(s, IV_INVALID, where, "$ref: wanted a string", err);
     if (text[0] != '#' || (text[1] && text[1] != '/'))
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
                               "$ref: wanted \"#\" or a JSON pointer in this document, \"#/...\"", err);
-    *out = s->root;
-    for (const char *p = text + 1; *p == '/' && *out;) {
-        p = pointer_step(p + 1, key, sizeof key);
-        if (json_is_array(*out)) {
-            char *end;
-            unsigned long i = strtoul(key, &end, 10);
-            *out = *key && !*end ? json_array_get(*out, i) : NULL;
-        } else {
-            *out = json_object_get(*out, key);
-        }
-        if (*p && *p != '/') *out = NULL; /* a key longer than any that is looked for */
-    }
+    *out = iv_json_pointer(s->root, text);
     if (!*out) return iv_fail(err, IV_INVALID, "%s: %.300s: $ref: \"%.100s\" is not there", s->name, where, text);
     *place = iv_arena_strndup(s->arena, text, iv_size_min(strlen(text), 300));
     return *place ? IV_OK : iv_schema_no_memory(s, err);
@@ -345,6 +320,13 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
     return IV_OK;
 }
 
+/* For json_decref. Rules of what is in `plain` know it by address: it stays. */
+static iv_status open_parts(iv_schema_set *s, json_t *schema, const char *where, parts *out, iv_error *err) {
+    *out = (parts){.plain = json_object(), .choices = json_array()};
+    if (!out->plain || !out->choices || json_array_append(s->made, out->plain) != 0) return iv_schema_no_memory(s, err);
+    return take_apart(s, schema, where, 0, out, err);
+}
+
 /* A schema that stands for everything taken apart, with one branch of the first choice. */
 static json_t *with_branch(iv_schema_set *s, const parts *p, json_t *branch) {
     json_t *all = json_pack("[O, O]", p->plain, branch);
@@ -378,19 +360,36 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
 
 static iv_status write_combined(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                                 iv_error *err) {
-    parts p = {.plain = json_object(), .choices = json_array()};
-    iv_status status = p.plain && p.choices ? IV_OK : iv_schema_no_memory(s, err);
-    if (status == IV_OK) status = take_apart(s, schema, where, 0, &p, err);
-    if (status == IV_OK && !p.nothing) {
-        if (json_array_size(p.choices))
-            status = write_choices(s, &p, where, from, to, err);
-        else if (json_array_append(s->made, p.plain) != 0) /* rules of its parts know them by address */
-            status = iv_schema_no_memory(s, err);
-        else
-            status = iv_schema_plain(s, p.plain, where, from, to, err);
-    }
+    parts p;
+    iv_status status = open_parts(s, schema, where, &p, err);
+    if (status == IV_OK && !p.nothing)
+        status = json_array_size(p.choices) ? write_choices(s, &p, where, from, to, err)
+                                            : iv_schema_plain(s, p.plain, where, from, to, err);
     json_decref(p.plain), json_decref(p.choices);
     return status;
+}
+
+static iv_status each(iv_schema_set *s, json_t *schema, const char *where, int depth, iv_schema_writer *write,
+                      void *user, iv_error *err) {
+    parts p;
+    if (depth > REFERENCES_MAX)
+        return iv_schema_fail(s, IV_UNSUPPORTED, where, "refers to itself with nothing in between", err);
+    iv_status status = open_parts(s, schema, where, &p, err);
+    json_t *list = json_object_get(json_array_get(p.choices, 0), "list"), *branch;
+    size_t i;
+    if (status == IV_OK && !p.nothing && !list) status = write(s, p.plain, where, user, err);
+    if (status == IV_OK && !p.nothing) json_array_foreach(list, i, branch) {
+            json_t *one = with_branch(s, &p, branch);
+            status = one ? each(s, one, where, depth + 1, write, user, err) : iv_schema_no_memory(s, err);
+            if (status != IV_OK) break;
+        }
+    json_decref(p.plain), json_decref(p.choices);
+    return status;
+}
+
+iv_status iv_schema_each(iv_schema_set *s, json_t *schema, const char *where, iv_schema_writer *write, void *user,
+                         iv_error *err) {
+    return each(s, schema, where, 0, write, user, err);
 }
 
 /* A reference with nothing but labels beside it is its target's own rule: so recursion ends. */

@@ -12,20 +12,6 @@ enum { LITERAL_DEPTH_MAX = 64, LITERALS_MAX = 20000 };
 
 /* ---- which values the keywords beside it allow --------------------------------------------------------- */
 
-static unsigned kind_of(const json_t *v) {
-    double x = json_number_value(v);
-    switch (json_typeof(v)) {
-    case JSON_OBJECT: return IV_KIND_OBJECT;
-    case JSON_ARRAY: return IV_KIND_ARRAY;
-    case JSON_STRING: return IV_KIND_STRING;
-    case JSON_INTEGER: return IV_KIND_INTEGER;
-    case JSON_REAL: return x == floor(x) ? IV_KIND_INTEGER : IV_KIND_NUMBER;
-    case JSON_TRUE:
-    case JSON_FALSE: return IV_KIND_BOOLEAN;
-    default: return IV_KIND_NULL;
-    }
-}
-
 static size_t length_of(const json_t *string) {
     size_t n = 0;
     for (size_t i = 0; i < json_string_length(string); i++)
@@ -64,7 +50,7 @@ static bool within(const json_t *schema, const json_t *v) {
     double x = measure(v);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         const json_t *bound = json_object_get(schema, limits[i].key);
-        if (!json_is_number(bound) || !(kind_of(v) & limits[i].kinds)) continue;
+        if (!json_is_number(bound) || !(iv_json_kind_of(v) & limits[i].kinds)) continue;
         double y = json_number_value(bound);
         if (limits[i].least ? x < y : x > y) return false;
         if (limits[i].open && x == y) return false;
@@ -93,7 +79,7 @@ static const char *hard_keyword(const json_t *schema, unsigned kind) {
 static iv_status allows(const iv_schema_set *s, const json_t *schema, const json_t *v, const char *where, bool *out,
                         iv_error *err) {
     const json_t *type = json_object_get(schema, "type"), *only = json_object_get(schema, "const");
-    unsigned kind = kind_of(v), allowed = 127;
+    unsigned kind = iv_json_kind_of(v), allowed = IV_KIND_ALL;
     if (type) IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
     *out = kind & allowed && within(schema, v) && (!only || json_equal(only, v));
     const char *hard = *out ? hard_keyword(schema, kind) : NULL;
@@ -177,23 +163,37 @@ static iv_status write_value(iv_schema_set *s, const json_t *v, const char *wher
     }
 }
 
-iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
-                             iv_error *err) {
+iv_status iv_schema_value(iv_schema_set *s, const json_t *v, const char *where, uint32_t from, uint32_t to,
+                          iv_error *err) {
+    return write_value(s, v, where, 0, from, to, err);
+}
+
+iv_status iv_schema_values(iv_schema_set *s, const json_t *schema, const char *where, json_t **out, iv_error *err) {
     json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const"), *v;
     size_t i;
-    bool good;
+    bool good, ok = true;
     if (list && !json_is_array(list)) return iv_schema_fail(s, IV_INVALID, where, "enum: wanted a list", err);
     if (json_array_size(list) > LITERALS_MAX)
         return iv_fail(err, IV_LIMIT, "%s: %.300s: enum: %zu values, at most %d are read", s->name, where,
                        json_array_size(list), LITERALS_MAX);
+    if (!(*out = json_array()) || json_array_append_new(s->made, *out) != 0) return iv_schema_no_memory(s, err);
     if (!list) {
         IV_TRY(allows(s, schema, only, where, &good, err));
-        return good ? write_value(s, only, where, 0, from, to, err) : IV_OK;
+        ok = !good || json_array_append(*out, only) == 0;
     }
-    IV_TRY(iv_schema_spend(s, json_array_size(list), IV_EFFORT_VALUE, where, err));
+    if (list) IV_TRY(iv_schema_spend(s, json_array_size(list), IV_EFFORT_VALUE, where, err));
     json_array_foreach(list, i, v) {
         IV_TRY(allows(s, schema, v, where, &good, err));
-        if (good) IV_TRY(write_value(s, v, where, 0, from, to, err));
+        ok = ok && (!good || json_array_append(*out, v) == 0);
     }
+    return ok ? IV_OK : iv_schema_no_memory(s, err);
+}
+
+iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                             iv_error *err) {
+    json_t *list, *v;
+    size_t i;
+    IV_TRY(iv_schema_values(s, schema, where, &list, err));
+    json_array_foreach(list, i, v) IV_TRY(write_value(s, v, where, 0, from, to, err));
     return IV_OK;
 }

@@ -2,6 +2,8 @@
 #ifndef IV_GRAMMAR_SCHEMA_PARTS_H
 #define IV_GRAMMAR_SCHEMA_PARTS_H
 
+#include "format/json_schema.h"
+#include "grammar/regular.h"
 #include "grammar/schema.h"
 
 /* "where/key" in the set's arena; "" when memory is out, which a later allocation will tell. */
@@ -22,18 +24,24 @@ iv_status iv_schema_merge(iv_schema_set *s, json_t *a, json_t *b, const char *wh
 /* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */
 json_t *iv_schema_both(iv_schema_set *s, json_t *x, json_t *y);
 
-/* The kinds of values, as bits. */
-enum {
-    IV_KIND_NULL = 1,
-    IV_KIND_BOOLEAN = 2,
-    IV_KIND_INTEGER = 4,
-    IV_KIND_NUMBER = 8,
-    IV_KIND_STRING = 16,
-    IV_KIND_ARRAY = 32,
-    IV_KIND_OBJECT = 64
-};
 /* The bits of a "type" keyword. */
 iv_status iv_schema_kinds(const iv_schema_set *s, const json_t *type, const char *where, unsigned *out, iv_error *err);
+
+/* Calls `write` for plain schemas, without references and combinations, that a value satisfies one of where it
+ * satisfies the schema: each branch with all that stands beside it. They stay in s->made. */
+typedef iv_status iv_schema_writer(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err);
+iv_status iv_schema_each(iv_schema_set *s, json_t *schema, const char *where, iv_schema_writer *write, void *user,
+                         iv_error *err);
+
+/* What the keywords of strings say: characters as the machine takes them, from min to max. */
+typedef struct iv_schema_text {
+    iv_regular m;
+    size_t min, max;
+    bool any;        /* the machine takes any */
+    char place[480]; /* heads errors */
+} iv_schema_text;
+
+iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *where, iv_schema_text *out, iv_error *err);
 
 /* A schema of plain keywords, without references and combinations. */
 iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
@@ -47,6 +55,10 @@ iv_status iv_schema_object(iv_schema_set *s, json_t *schema, const char *where, 
 /* enum and const: the values that the other keywords allow. */
 iv_status iv_schema_literals(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                              iv_error *err);
+/* The values of enum or const that the other keywords allow, in s->made. */
+iv_status iv_schema_values(iv_schema_set *s, const json_t *schema, const char *where, json_t **out, iv_error *err);
+iv_status iv_schema_value(iv_schema_set *s, const json_t *v, const char *where, uint32_t from, uint32_t to,
+                          iv_error *err);
 /* A count of at least 0 and at most IV_SCHEMA_COUNT_MAX; *out stays where the keyword is absent. */
 iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
                           iv_error *err);

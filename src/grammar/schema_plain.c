@@ -5,22 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct kind_name {
-    const char *name;
-    unsigned bits;
-} kind_name;
-
-static const kind_name kinds[] = {{"null", IV_KIND_NULL},       {"boolean", IV_KIND_BOOLEAN},
-                                  {"integer", IV_KIND_INTEGER}, {"number", IV_KIND_INTEGER | IV_KIND_NUMBER},
-                                  {"string", IV_KIND_STRING},   {"array", IV_KIND_ARRAY},
-                                  {"object", IV_KIND_OBJECT}};
-
 static iv_status kind_of(const iv_schema_set *s, const json_t *name, const char *where, unsigned *out, iv_error *err) {
-    for (size_t i = 0; json_is_string(name) && i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(json_string_value(name), kinds[i].name) == 0) {
-            *out |= kinds[i].bits;
-            return IV_OK;
-        }
+    unsigned bits = json_is_string(name) ? iv_json_kind_named(json_string_value(name)) : 0;
+    *out |= bits;
+    if (bits) return IV_OK;
     return iv_schema_fail(s, IV_INVALID, where,
                           "type: wanted null, boolean, integer, number, string, array or object, or a list of them",
                           err);
@@ -33,35 +21,6 @@ iv_status iv_schema_kinds(const iv_schema_set *s, const json_t *type, const char
     if (!json_is_array(type)) return kind_of(s, type, where, out, err);
     json_array_foreach(type, i, one) IV_TRY(kind_of(s, one, where, out, err));
     return IV_OK;
-}
-
-/* Which kinds a keyword says something about. */
-static const kind_name subjects[] = {
-    {"minLength", IV_KIND_STRING},
-    {"maxLength", IV_KIND_STRING},
-    {"pattern", IV_KIND_STRING},
-    {"format", IV_KIND_STRING},
-    {"minimum", IV_KIND_INTEGER | IV_KIND_NUMBER},
-    {"maximum", IV_KIND_INTEGER | IV_KIND_NUMBER},
-    {"exclusiveMinimum", IV_KIND_INTEGER | IV_KIND_NUMBER},
-    {"exclusiveMaximum", IV_KIND_INTEGER | IV_KIND_NUMBER},
-    {"items", IV_KIND_ARRAY},
-    {"prefixItems", IV_KIND_ARRAY},
-    {"minItems", IV_KIND_ARRAY},
-    {"maxItems", IV_KIND_ARRAY},
-    {"uniqueItems", IV_KIND_ARRAY},
-    {"properties", IV_KIND_OBJECT},
-    {"required", IV_KIND_OBJECT},
-    {"additionalProperties", IV_KIND_OBJECT},
-    {"minProperties", IV_KIND_OBJECT},
-    {"maxProperties", IV_KIND_OBJECT},
-};
-
-static unsigned subject_kinds(const json_t *schema, unsigned of) {
-    unsigned bits = 0;
-    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
-        if (json_object_get(schema, subjects[i].name)) bits |= subjects[i].bits & of;
-    return bits;
 }
 
 iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const char *key, const char *where, size_t *out,
@@ -179,13 +138,13 @@ static void write_words(iv_automaton *a, unsigned allowed, uint32_t from, uint32
 iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                           iv_error *err) {
     const json_t *type = json_object_get(schema, "type");
-    unsigned all = 127, allowed = all;
+    unsigned allowed = IV_KIND_ALL;
     if (json_object_get(schema, "const") || json_object_get(schema, "enum"))
         return iv_schema_literals(s, schema, where, from, to, err);
     if (type) {
         IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
-    } else if (subject_kinds(schema, all)) {
-        allowed = subject_kinds(schema, all); /* who speaks of lengths means a string */
+    } else if (iv_json_kinds_spoken_of(schema)) {
+        allowed = iv_json_kinds_spoken_of(schema); /* who speaks of lengths means a string */
     } else {
         iv_automaton_call(s->a, from, iv_schema_any(s), to);
         return IV_OK;

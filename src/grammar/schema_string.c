@@ -1,6 +1,5 @@
 /* schema_string.c: strings: any, of a length, of a pattern, of a format. */
 #include "base/utf8.h"
-#include "grammar/regular.h"
 #include "grammar/schema_parts.h"
 
 #include <string.h>
@@ -88,14 +87,11 @@ static iv_status read_text(const iv_schema_set *s, const json_t *schema, const c
     return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted a string without NUL", s->name, where, key);
 }
 
-iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
-                           iv_error *err) {
+iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *where, iv_schema_text *out, iv_error *err) {
     const char *pattern, *name;
-    char place[480];
-    size_t min = 0, max = SIZE_MAX;
-    iv_regular m;
-    IV_TRY(iv_schema_count(s, schema, "minLength", where, &min, err));
-    IV_TRY(iv_schema_count(s, schema, "maxLength", where, &max, err));
+    *out = (iv_schema_text){.max = SIZE_MAX};
+    IV_TRY(iv_schema_count(s, schema, "minLength", where, &out->min, err));
+    IV_TRY(iv_schema_count(s, schema, "maxLength", where, &out->max, err));
     IV_TRY(read_text(s, schema, "pattern", where, &pattern, err));
     IV_TRY(read_text(s, schema, "format", where, &name, err));
     const format *known = name ? find_format(name) : NULL;
@@ -104,21 +100,27 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
     if (known && !known->pattern) name = NULL;
     if (pattern && name)
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported beside \"format\"", err);
-    if (!pattern && !name && min == 0 && max == SIZE_MAX) {
-        iv_automaton_call(s->a, from, iv_schema_any_string(s), to);
-        return IV_OK;
-    }
-    snprintf(place, sizeof place, "%.100s: %.300s/%s", s->name, where,
+    snprintf(out->place, sizeof out->place, "%.100s: %.300s/%s", s->name, where,
              pattern ? "pattern"
              : name  ? "format"
                      : "length");
-    bool free = !pattern && !name;
-    if (free && !iv_regular_anything(s->arena, &m)) return iv_schema_no_memory(s, err);
+    out->any = !pattern && !name;
+    if (out->any) return iv_regular_anything(s->arena, &out->m) ? IV_OK : iv_schema_no_memory(s, err);
     if (name) pattern = known->pattern;
-    if (!free) IV_TRY(iv_regular_parse(place, pattern, strlen(pattern), name != NULL, s->arena, &m, err));
-    IV_TRY(iv_schema_spend(s, m.bytes_read, IV_EFFORT_COMPARE / 2, where, err));
+    IV_TRY(iv_regular_parse(out->place, pattern, strlen(pattern), name != NULL, s->arena, &out->m, err));
+    return iv_schema_spend(s, out->m.bytes_read, IV_EFFORT_COMPARE / 2, where, err);
+}
+
+iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                           iv_error *err) {
+    iv_schema_text t;
+    IV_TRY(iv_schema_text_read(s, schema, where, &t, err));
+    if (t.any && t.min == 0 && t.max == SIZE_MAX) {
+        iv_automaton_call(s->a, from, iv_schema_any_string(s), to);
+        return IV_OK;
+    }
     uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, end, '"', '"', to);
-    iv_writing how = {IV_SPELL_JSON, free ? any_character(s) : IV_NO_RULE};
-    return iv_regular_spell(place, &m, s->a, how, min, max, begin, end, err);
+    iv_writing how = {IV_SPELL_JSON, t.any ? any_character(s) : IV_NO_RULE};
+    return iv_regular_spell(t.place, &t.m, s->a, how, t.min, t.max, begin, end, err);
 }

@@ -1,0 +1,135 @@
+/* Which kinds of values a schema speaks of, and where its references lead. */
+#include "support.h"
+#include "format/json.h"
+#include "format/json_schema.h"
+
+enum { N = IV_KIND_NULL, B = IV_KIND_BOOLEAN, I = IV_KIND_INTEGER, F = IV_KIND_INTEGER | IV_KIND_NUMBER };
+enum { S = IV_KIND_STRING, A = IV_KIND_ARRAY, O = IV_KIND_OBJECT };
+
+static json_t *parse(const char *text) {
+    json_t *v;
+    iv_error err;
+    ASSERT_OK(iv_json_parse("test", text, strlen(text), &v, &err), &err);
+    return v;
+}
+
+static void kinds_of_a_property(void **state) {
+    (void)state;
+    static const struct {
+        const char *x; /* the property's schema */
+        unsigned kinds;
+    } cases[] = {
+        {"{\"type\":\"string\"}", S},
+        {"{\"type\":\"integer\"}", I},
+        {"{\"type\":\"number\"}", F},
+        {"{\"type\":[\"boolean\",\"null\"]}", B | N},
+        /* nothing is said: a string */
+        {"{}", S},
+        {"true", S},
+        {"{\"description\":\"any\"}", S},
+        {"{\"type\":\"tuple\"}", S},
+        {"{\"type\":7}", S},
+        {"{\"anyOf\":[{},{\"description\":\"any\"}]}", S},
+        {"{\"$ref\":\"#/nowhere\"}", S},
+        {"{\"$ref\":\"other.json\"}", S},
+        {"{\"$ref\":\"#/$defs/self\"}", S},
+        /* values */
+        {"{\"enum\":[\"a\",1,null]}", S | I | N},
+        {"{\"enum\":[\"a\",1,null],\"type\":[\"string\",\"null\"]}", S | N},
+        {"{\"const\":1.5}", IV_KIND_NUMBER},
+        {"{\"const\":2.0}", I},
+        {"{\"enum\":[[],{},true]}", A | O | B},
+        /* branches join, all else meets */
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", S | N},
+        {"{\"oneOf\":[{\"type\":\"array\"},{\"const\":1}],\"type\":[\"array\",\"string\"]}", A},
+        {"{\"allOf\":[{\"type\":[\"string\",\"integer\"]},{\"type\":[\"integer\",\"null\"]}]}", I},
+        {"{\"anyOf\":[{},{\"type\":\"integer\"}]}", S | I},
+        {"{\"$ref\":\"#/$defs/point\"}", O},
+        {"{\"$ref\":\"#/$defs/maybe\",\"description\":\"x\"}", O | N},
+        {"false", S}, /* says nothing of what may be there */
+        /* words without a type count where nothing else is said */
+        {"{\"minLength\":1}", S},
+        {"{\"minimum\":1}", F},
+        {"{\"items\":{}}", A},
+        {"{\"properties\":{}}", O},
+        {"{\"minLength\":1,\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", S | N},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[600];
+        snprintf(
+            text, sizeof text,
+            "{\"properties\":{\"x\":%s},\"$defs\":{\"point\":{\"type\":\"object\"},\"maybe\":{\"anyOf\":[{\"$ref\":"
+            "\"#/$defs/point\"},{\"type\":\"null\"}]},\"self\":{\"$ref\":\"#/$defs/self\"}}}",
+            cases[i].x);
+        json_t *v = parse(text);
+        unsigned found = iv_json_parameter_kinds(v, "x");
+        if (found != cases[i].kinds) fail_msg("%s: wanted %u, found %u", cases[i].x, cases[i].kinds, found);
+        json_decref(v);
+    }
+}
+
+static void properties_by_place(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *name;
+        unsigned kinds;
+    } cases[] = {
+        {"{\"properties\":{\"x\":{\"type\":\"integer\"}}}", "y", S},
+        {"{\"properties\":{},\"additionalProperties\":{\"type\":\"integer\"}}", "y", I},
+        {"{\"additionalProperties\":true}", "y", S},
+        {"{\"additionalProperties\":false}", "y", S},
+        {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"properties\":{\"x\":{\"type\":\"array\"}}}}}", "x", A},
+        {"{\"allOf\":[{\"properties\":{\"x\":{\"type\":\"array\"}}},{\"properties\":{\"y\":{\"type\":\"null\"}}}]}",
+         "x", A},
+        {"{\"anyOf\":[{\"properties\":{\"x\":{\"type\":\"array\"}}},{\"properties\":{\"x\":{\"type\":\"null\"}}}]}",
+         "x", A | N},
+        {"null", "x", S},
+        {"[]", "x", S},
+        {"\"x\"", "x", S},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = parse(cases[i].schema);
+        if (iv_json_parameter_kinds(v, cases[i].name) != cases[i].kinds) fail_msg("%s", cases[i].schema);
+        json_decref(v);
+    }
+}
+
+/* However often branches double, and however references turn, an answer comes soon. */
+static void no_schema_takes_long(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "{\"properties\":{\"x\":{\"$ref\":\"#/a\"}},\"a\":{\"anyOf\":[{\"$ref\":\"#/a\"},{\"$ref\":\"#/a\"}]}}",
+        "{\"allOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}"};
+    for (size_t i = 0; i < 2; i++) {
+        json_t *v = parse(texts[i]);
+        assert_int_equal(iv_json_parameter_kinds(v, "x"), S);
+        json_decref(v);
+    }
+}
+
+static void pointers(void **state) {
+    (void)state;
+    static const struct {
+        const char *pointer, *wanted; /* as a string there; NULL: nothing */
+    } cases[] = {{"#/a", "1"},    {"#/b/1", "3"},  {"#/b/2", NULL}, {"#/b/x", NULL}, {"#/c~1d/~0", "4"},
+                 {"#/%24e", "5"}, {"#/a/f", NULL}, {"a", NULL},     {"#a", NULL},    {"", NULL}};
+    json_t *v = parse("{\"a\":\"1\",\"b\":[\"2\",\"3\"],\"c/d\":{\"~\":\"4\"},\"$e\":\"5\"}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *found = json_string_value(iv_json_pointer(v, cases[i].pointer));
+        if (!found != !cases[i].wanted || (found && strcmp(found, cases[i].wanted) != 0))
+            fail_msg("%s: wanted %s, found %s", cases[i].pointer, cases[i].wanted ? cases[i].wanted : "nothing",
+                     found ? found : "nothing");
+    }
+    assert_ptr_equal(iv_json_pointer(v, "#"), v);
+    json_decref(v);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kinds_of_a_property),
+        cmocka_unit_test(properties_by_place),
+        cmocka_unit_test(no_schema_takes_long),
+        cmocka_unit_test(pointers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
