@@ -193,10 +193,13 @@ typedef enum iv_tool_form {
     IV_TOOL_FORM_MISTRAL_NAME,    /* [TOOL_CALLS]NAME{...} */
     IV_TOOL_FORM_MISTRAL_ARGS,    /* [TOOL_CALLS]NAME[ARGS]{...} */
     IV_TOOL_FORM_MISTRAL_CALL_ID, /* [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
+    IV_TOOL_FORM_QWEN3_CODER,     /* <tool_call><function=NAME><parameter=KEY>...</parameter></function></tool_call> */
     IV_TOOL_FORM_NONE             /* calls are not looked for */
 } iv_tool_form;
 
-/* "hermes", "llama3_json", "mistral", "mistral_name", "mistral_args", "mistral_call_id", "none". Static string. */
+/* "hermes", "llama3_json", "mistral", "mistral_name", "mistral_args", "mistral_call_id", "qwen3_coder", "none". Static
+ * string.
+ */
 IV_API const char *iv_tool_form_name(iv_tool_form form);
 
 /* Whether a tool's name can be written without quotes: ASCII letters, digits, '_', '-' and '.', one at least. */

@@ -41,7 +41,7 @@ iv_status iv_kind_write_object(iv_kind_maker *m, uint32_t from, uint32_t to, iv_
 static iv_status write_regex(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
     iv_regular r;
     IV_TRY(iv_regular_parse("regex", text, strlen(text), true, m->arena, &r, err));
-    return iv_regular_spell("regex", &r, m->a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE}, 0, SIZE_MAX, from, to, err);
+    return iv_regular_spell("regex", &r, m->a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE, 0}, 0, SIZE_MAX, from, to, err);
 }
 
 static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from, uint32_t to, iv_error *err) {

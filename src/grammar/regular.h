@@ -34,11 +34,21 @@ iv_status iv_regular_parse(const char *where, const char *pattern, size_t bytes,
 /* Any characters at all. False: no memory. */
 bool iv_regular_anything(iv_arena *arena, iv_regular *out);
 
+/* All characters but those of ASCII, as iv_regular_avoid has them where it can. */
+extern const iv_codepoints iv_beyond_ascii;
+
+/* What m takes, but for texts with one of the words in them (a list that ends with NULL, of ASCII), which are looked
+ * for as if a line end stood before the text, and but for texts that begin with one of the characters not_first.
+ * IV_LIMIT. */
+iv_status iv_regular_avoid(const char *where, const iv_regular *m, const char *const *words, const char *not_first,
+                           iv_arena *arena, iv_regular *out, iv_error *err);
+
 /* How the characters of a machine are written: spelled out, or, whatever their sets, as one rule that writes any
  * character (IV_NO_RULE: spelled). */
 typedef struct iv_writing {
     iv_spelling spelling;
     int32_t any_character;
+    int32_t beyond_ascii; /* a rule that writes any character of that set, plus one; 0: spelled */
 } iv_writing;
 
 /* Adds the machine's paths of min to max characters (SIZE_MAX: any number) between two states of the automaton. */

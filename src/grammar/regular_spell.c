@@ -40,6 +40,8 @@ static void write_state(product *p, size_t index, iv_writing how, uint32_t to) {
         uint32_t there = reach(p, e->to, next, &target);
         if (how.any_character >= 0)
             iv_automaton_call(p->a, here, how.any_character, there);
+        else if (how.beyond_ascii && e->set == &iv_beyond_ascii)
+            iv_automaton_call(p->a, here, how.beyond_ascii - 1, there);
         else
             iv_codepoints_spell(e->set, p->a, how.spelling, here, there, &p->tails[target]);
     }

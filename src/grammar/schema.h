@@ -16,6 +16,7 @@ enum { IV_SCHEMA_COUNT_MAX = 50000 /* characters of a string, items of an array,
 /* Rules of no document in particular, which several in one automaton share. Plus one; 0: not made yet. */
 typedef struct iv_schema_common {
     int32_t any, any_character, any_string, any_number, any_object, any_array;
+    int32_t any_text, beyond_ascii; /* of a parameter, of a character (tool_parameters.c) */
 } iv_schema_common;
 
 /* A document that rules are made of, one for each schema in it. */

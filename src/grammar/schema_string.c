@@ -121,6 +121,6 @@ iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, 
     }
     uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
     iv_automaton_bytes(s->a, end, '"', '"', to);
-    iv_writing how = {IV_SPELL_JSON, t.any ? any_character(s) : IV_NO_RULE};
+    iv_writing how = {IV_SPELL_JSON, t.any ? any_character(s) : IV_NO_RULE, 0};
     return iv_regular_spell(t.place, &t.m, s->a, how, t.min, t.max, begin, end, err);
 }

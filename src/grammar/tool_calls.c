@@ -5,17 +5,20 @@
  *     mistral           [TOOL_CALLS][{"name": "NAME", "arguments": {...}}, ...], each perhaps with an "id"
  *     mistral_name      [TOOL_CALLS]NAME{...}, again and again
  *     mistral_args      [TOOL_CALLS]NAME[ARGS]{...}
- *     mistral_call_id   [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
+ *     mistral_call_id   [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}
+ *     qwen3_coder <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n...</function>\n</tool_call>, one
+ * to a line */
 #include "grammar/tool_calls.h"
 #include "format/json.h"
+#include "grammar/tool_parameters.h"
 
 #include <string.h>
 
 enum { TOOLS_MAX = 512, TOOL_NAME_BYTES_MAX = 256, CALL_ID_CHARS = 9 };
 
 const char *iv_tool_form_name(iv_tool_form form) {
-    static const char *const names[] = {"hermes",       "llama3_json",     "mistral", "mistral_name",
-                                        "mistral_args", "mistral_call_id", "none"};
+    static const char *const names[] = {"hermes",       "llama3_json",     "mistral",     "mistral_name",
+                                        "mistral_args", "mistral_call_id", "qwen3_coder", "none"};
     return (size_t)form < sizeof names / sizeof *names ? names[form] : "none";
 }
 
@@ -110,6 +113,20 @@ static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_place *place, i
     return write_arguments(m, place->name, parameters, at, to, err);
 }
 
+/* <function=NAME> and the parameters, each in a tag of its own. */
+static iv_status write_tagged_call(iv_kind_maker *m, const iv_tool_place *place, const char *name, json_t *parameters,
+                                   uint32_t from, uint32_t to, iv_error *err) {
+    iv_automaton *a = m->a;
+    if (!iv_tool_name_is_writable(name))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: the model's form of calls wants a name without '<', '>' and control characters",
+                       place->name);
+    uint32_t at = iv_automaton_text(a, iv_automaton_text(a, from, "<function="), name);
+    at = iv_automaton_text(a, at, ">\n");
+    m->tools[m->tool_count++] = (iv_tool_place){at, place->name};
+    return iv_tool_parameters_write(m, place->name, parameters, at, to, err);
+}
+
 static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_tool_form form, uint32_t from, uint32_t to,
                             iv_error *err) {
     const char *name = json_string_value(json_object_get(tool, "name"));
@@ -122,6 +139,7 @@ static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_too
     snprintf(where, sizeof where, "parameters of tool \"%s\"", name);
     iv_tool_place place = {.name = iv_arena_strndup(m->arena, where, strlen(where))};
     if (!place.name) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    if (form == IV_TOOL_FORM_QWEN3_CODER) return write_tagged_call(m, &place, name, parameters, from, to, err);
     if (form > IV_TOOL_FORM_MISTRAL) return write_bare_call(m, &place, form, name, parameters, from, to, err);
     const char *key = form == IV_TOOL_FORM_LLAMA3_JSON ? "\"parameters\"" : "\"arguments\"";
     return write_object_call(m, &place, name, key, form == IV_TOOL_FORM_MISTRAL, parameters, from, to, err);
@@ -134,7 +152,7 @@ static void write_around(iv_kind_maker *m, iv_tool_form form, bool several, uint
                          uint32_t *close) {
     iv_automaton *a = m->a;
     *open = from, *close = iv_automaton_state(a);
-    if (form == IV_TOOL_FORM_HERMES) {
+    if (form == IV_TOOL_FORM_HERMES || form == IV_TOOL_FORM_QWEN3_CODER) {
         *open = iv_automaton_text(a, from, "<tool_call>\n");
         uint32_t end = iv_automaton_text(a, *close, "\n</tool_call>");
         iv_automaton_skip(a, end, to);

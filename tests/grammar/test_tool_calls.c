@@ -7,6 +7,8 @@
     "\"required\":[\"a\"]}},{\"name\":\"now\"}]"
 #define FORM(name) "{\"form\":\"" name "\",\"tools\":" TOOLS "}"
 
+#define CODER(parameters) "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":" parameters "}]}"
+
 static iv_vocabulary bytes;
 
 static int open_all(void **state) {
@@ -61,10 +63,120 @@ static void forms_as_bytes(void **state) {
         {FORM("mistral_args"), "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}", false, true},
         {FORM("mistral_call_id"), "[TOOL_CALLS]now[CALL_ID]123456789[ARGS]{}", true, true},
         {FORM("mistral_call_id"), "[TOOL_CALLS]now[CALL_ID]12345678[ARGS]{}", false, false},
+        {FORM("qwen3_coder"), "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+         true, true},
+        {FORM("qwen3_coder"), "<tool_call>\n<function=add>\n</function>\n</tool_call>", false, false},
+        {FORM("qwen3_coder"), "<function=now>\n</function>", false, false},
+        {FORM("qwen3_coder"),
+         "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</"
+         "tool_call>",
+         false, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         expect(false, cases[i].form, cases[i].answer, cases[i].one);
         expect(true, cases[i].form, cases[i].answer, cases[i].several);
+    }
+}
+
+#define CALL(body) "<tool_call>\n<function=f>\n" body "</function>\n</tool_call>"
+#define P(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
+
+/* Qwen3-Coder's: the schema of a tool "f", and what calls it. */
+static void tags_as_bytes(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *answer;
+        bool matches;
+    } cases[] = {
+        /* properties in their order, those that are required */
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+         CALL(P("a", "1")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+         CALL(P("a", "-17") P("b", "two\nlines of \"text\" \\ <x> </x> null")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+         CALL(P("b", "") P("a", "1")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+         CALL(P("b", "")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"}}}", CALL(P("a", "x")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"}}}", CALL(P("a", "1") P("a", "1")), false},
+        {"{\"properties\":{\"a\":{}},\"additionalProperties\":true}", CALL(P("a", "{") P("b", "")), false},
+        {"{\"properties\":{},\"additionalProperties\":false}", CALL(""), true},
+        {"{\"properties\":{}}", CALL(P("a", "1")), false},
+        {"{\"required\":[\"a\"]}", CALL(P("a", "any")), true},
+        {"{\"required\":[\"a\"]}", CALL(""), false},
+        /* none are known: any, with plain names */
+        {"null", CALL(""), true},
+        {"null", CALL(P("a-b.c_1", "x\ny") P("d", "")), true},
+        {"true", CALL(P("a b", "")), false},
+        {"{}", CALL(P("", "")), false},
+        {"{\"type\":\"object\"}", CALL(P("a", "1")), true},
+        {"{\"additionalProperties\":{\"type\":\"integer\"}}", CALL(P("a", "1") P("b", "2")), true},
+        {"{\"additionalProperties\":{\"type\":\"integer\"}}", CALL(P("a", "x")), false},
+        {"{\"type\":\"object\",\"maxProperties\":1}", CALL(P("a", "1") P("b", "2")), false},
+        {"{\"type\":\"object\",\"minProperties\":1}", CALL(""), false},
+        {"{\"type\":\"object\",\"minProperties\":1}", CALL(P("a", "1") P("b", "2")), true},
+        /* a text has no end of its own in it, wherever it begins */
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</parameter>y")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter>")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x\n</function>")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</function>")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</function>\n </function>")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n\n<<parameter=b>\n\n")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n\n<parameter=b>")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n<</parameter<\n<")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\xff")), false},
+        /* strings by their keywords */
+        {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "\xc3\xa9\n<")), true},
+        {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "abcd")), false},
+        {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "a")), false},
+        {"{\"properties\":{\"a\":{\"pattern\":\"^<.+>$\"}}}", CALL(P("a", "</x>")), true},
+        {"{\"properties\":{\"a\":{\"pattern\":\"^<.+>$\"}}}", CALL(P("a", "</parameter>")), false},
+        {"{\"properties\":{\"a\":{\"format\":\"date\"}}}", CALL(P("a", "2024-02-29")), true},
+        {"{\"properties\":{\"a\":{\"format\":\"date\"}}}", CALL(P("a", "2023-02-29")), false},
+        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}", CALL(P("a", "x y")),
+         true},
+        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}", CALL(P("a", "")),
+         true},
+        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}",
+         CALL(P("a", "{\"k\": [\"</parameter>\"]}")), true},
+        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null]}}}", CALL(P("a", "\"x y\"")), false},
+        {"{\"properties\":{\"a\":{\"enum\":[\"a</parameter>\",\"b\"]}}}", CALL(P("a", "a</parameter>")), false},
+        {"{\"properties\":{\"a\":{\"enum\":[\"3\",4]}}}", CALL(P("a", "3")), false}, /* would be read as a number */
+        /* other kinds as JSON, beside strings too */
+        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "null")), true},
+        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "nothing")), true},
+        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "7")), true},
+        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "4")), false},
+        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "x4")), true},
+        {"{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"array\",\"maxItems\":0},{\"type\":\"string\"}]}}}",
+         CALL(P("a", "[1]")), false},
+        {"{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}}}",
+         CALL(P("a", "[\"x\", \"</parameter>\"]")), true},
+        {"{\"properties\":{\"a\":{\"type\":\"boolean\"}}}", CALL(P("a", "True")), false},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+         "d\"}},\"$defs\":{\"d\":{\"properties\":{\"x\":{}},\"required\":[\"x\"]"
+         "}}}",
+         CALL(P("a", "{\"x\": 1}")), true},
+        {"{\"properties\":{\"a\":{\"allOf\":[{\"type\":[\"string\",\"number\"]},{\"type\":[\"string\",\"array\"]}]}}}",
+         CALL(P("a", "1")), true}, /* of the string that is left, any text */
+        /* the whole may have branches */
+        {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
+         ","
+         "\"required\":[\"b\"]}]}",
+         CALL(P("b", "2")), true},
+        {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
+         ","
+         "\"required\":[\"b\"]}]}",
+         CALL(P("a", "1") P("b", "2")), false},
+        {"{\"$ref\":\"#/$defs/d\",\"$defs\":{\"d\":{\"properties\":{\"x\":{\"type\":\"null\"}},\"required\":[\"x\"]}}}",
+         CALL(P("x", "null")), true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[600];
+        snprintf(text, sizeof text, "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
+                 cases[i].schema);
+        expect(false, text, cases[i].answer, cases[i].matches);
     }
 }
 
@@ -79,6 +191,23 @@ static void refusals(void **state) {
         {"{\"form\":\"mistral\",\"tools\":[]}", "tools: wanted a list of 1 to 512"},
         {"{\"form\":\"mistral_name\",\"tools\":[{\"name\":\"a b\"}]}", "wants a name of letters"},
         {"{\"form\":\"mistral_args\",\"tools\":[{\"name\":\"f\",\"parameters\":false}]}", "no object that ends"},
+        {CODER("{\"type\":\"string\"}"), "parameters of tool \"f\": no object that ends"},
+        {CODER("false"), "no object that ends"},
+        {CODER("{\"properties\":{\"a\":{\"enum\":[\"</parameter>\"]}},\"required\":[\"a\"]}"), "no object that ends"},
+        {CODER("{\"properties\":{\"a\":false},\"required\":[\"a\"]}"), "no object that ends"},
+        {CODER("{\"properties\":{\"a>b\":{}}}"), "#/properties/a>b: the model's form of calls wants names"},
+        {CODER("{\"properties\":{\"\":{}}}"), "wants names of 1 to 256 bytes"},
+        {CODER("{\"properties\":{\"a\":{\"not\":{}}}}"), "#/properties/a/not: this keyword is not supported"},
+        {CODER("{\"properties\":{\"a\":{\"type\":\"tuple\"}}}"), "type: wanted null, boolean"},
+        {CODER("{\"properties\":{\"a\":{}},\"minProperties\":1}"), "not supported beside \"properties\""},
+        {CODER("{\"minProperties\":2}"), "minProperties: the model's form of calls wants 0 or 1"},
+        {CODER("{\"enum\":[{}]}"), "enum, const: not supported for arguments"},
+        {CODER("{\"properties\":[]}"), "wanted \"properties\", an object"},
+        {CODER("{\"required\":[1]}"), "required: wanted strings"},
+        {CODER("{\"properties\":{\"a\":{\"maxLength\":50000}}}"), "it needs more than"},
+        {CODER("{\"properties\":{\"a\":{\"$ref\":\"#/properties/a\"}}}"), "refers to itself"},
+        {CODER("{\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/properties/a\"}]}}}"), "refers to itself"},
+        {"{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"a<b\"}]}", "wants a name without '<'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_grammar *g = NULL;
@@ -152,10 +281,8 @@ static void with_a_real_vocabulary(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_as_bytes),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(special_tokens),
-        cmocka_unit_test(with_a_real_vocabulary),
+        cmocka_unit_test(forms_as_bytes), cmocka_unit_test(tags_as_bytes),          cmocka_unit_test(refusals),
+        cmocka_unit_test(special_tokens), cmocka_unit_test(with_a_real_vocabulary),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
