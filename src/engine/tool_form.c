@@ -60,19 +60,31 @@ static bool form_around(span before, span between, iv_tool_form *form) {
     return quoted && (*form != IV_TOOL_FORM_LLAMA3_JSON || parameters);
 }
 
+/* Qwen3-Coder's calls are no JSON: a tag for the name and one for each argument. */
+static bool form_of_tags(span all, iv_tool_form *form) {
+    static const char open[] = "<function=" NAME ">";
+    size_t name;
+    *form = IV_TOOL_FORM_QWEN3_CODER;
+    if (!find_last(all, open, &name)) return false;
+    size_t from = name > BEFORE_BYTES ? name - BEFORE_BYTES : 0, behind = name + strlen(open);
+    return contains((span){all.s + from, name - from}, "<tool_call>") &&
+           contains((span){all.s + behind, all.n - behind}, "<parameter=" KEY ">");
+}
+
 static bool form_of_template(const iv_textual *t, iv_tool_form *form) {
     iv_text text = {0};
     iv_error unused;
     size_t key, name;
     if (!t->chat || iv_render_chat(t, conversation, strlen(conversation), NULL, &text, &unused) != IV_OK) return false;
     span all = {text.data, text.bytes};
-    bool found = find_last(all, "{\"" KEY, &key) && find_last((span){all.s, key}, NAME, &name);
+    bool tags = form_of_tags(all, form);
+    bool found = !tags && find_last(all, "{\"" KEY, &key) && find_last((span){all.s, key}, NAME, &name);
     if (found) {
         size_t behind = name + strlen(NAME), from = name > BEFORE_BYTES ? name - BEFORE_BYTES : 0;
         found = form_around((span){all.s + from, name - from}, (span){all.s + behind, key - behind}, form);
     }
     iv_text_free(&text);
-    return found;
+    return tags || found;
 }
 
 static bool knows(const iv_textual *t, const char *token) {

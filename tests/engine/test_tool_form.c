@@ -21,6 +21,9 @@ static iv_tool_form form_of(const char *template) {
 
 #define EACH_CALL "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{% set f = c.function %}"
 #define END "{% endfor %}{% endfor %}"
+#define TAGS                                                                                                     \
+    "<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n" \
+    "{% endfor %}</function>\n"
 
 static void made_templates(void **state) {
     (void)state;
@@ -44,6 +47,11 @@ static void made_templates(void **state) {
         {EACH_CALL "[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}" END,
          IV_TOOL_FORM_MISTRAL_CALL_ID},
         {EACH_CALL "[TOOL_CALLS]{{ f.name }}[OTHER]{{ f.arguments | tojson }}" END, IV_TOOL_FORM_HERMES},
+        {EACH_CALL "<tool_call>\n" TAGS "</tool_call>" END, IV_TOOL_FORM_QWEN3_CODER},
+        {EACH_CALL "<tool_call>" TAGS END "{\"probe_key\"}", IV_TOOL_FORM_QWEN3_CODER},
+        {EACH_CALL "<other:tool_call>\n" TAGS "</other:tool_call>" END, IV_TOOL_FORM_HERMES},
+        {EACH_CALL "<tool_call><function={{ f.name }}>{{ f.arguments | tojson }}</function></tool_call>" END,
+         IV_TOOL_FORM_HERMES},
     };
     assert_int_equal(form_of(NULL), IV_TOOL_FORM_HERMES);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -56,9 +64,10 @@ static const struct {
     const char *model;
     iv_tool_form form;
 } real[] = {
-    {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL},    {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON},
-    {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON},   {"library/llama3.2-vision:90b", IV_TOOL_FORM_LLAMA3_JSON},
-    {"library/llama4:latest", IV_TOOL_FORM_LLAMA3_JSON}, {"library/nemotron:70b", IV_TOOL_FORM_LLAMA3_JSON}};
+    {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL},     {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON},
+    {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON},    {"library/llama3.2-vision:90b", IV_TOOL_FORM_LLAMA3_JSON},
+    {"library/llama4:latest", IV_TOOL_FORM_LLAMA3_JSON},  {"library/nemotron:70b", IV_TOOL_FORM_LLAMA3_JSON},
+    {"library/qwen3-coder:30b", IV_TOOL_FORM_QWEN3_CODER}};
 
 static void real_templates(void **state) {
     (void)state;
