@@ -85,7 +85,7 @@ _invar() {
         serve:--host) _invar_words ''; return ;;
         serve:--port) _invar_words ''; return ;;
         serve:--served-model-name) _invar_words ''; return ;;
-        serve:--tool-call-parser) _invar_words 'auto hermes llama3_json mistral none'; return ;;
+        serve:--tool-call-parser) _invar_words 'auto hermes llama3_json mistral qwen3_coder qwen3_xml none'; return ;;
         serve:--proof-urls) _invar_words ''; return ;;
         serve:--max-queued-requests) _invar_words ''; return ;;
         serve:--drain-timeout) _invar_words ''; return ;;
@@ -114,7 +114,7 @@ _invar() {
         batch:--input | batch:-i) _invar_files; return ;;
         batch:--output | batch:-o) _invar_files; return ;;
         batch:--served-model-name) _invar_words ''; return ;;
-        batch:--tool-call-parser) _invar_words 'auto hermes llama3_json mistral none'; return ;;
+        batch:--tool-call-parser) _invar_words 'auto hermes llama3_json mistral qwen3_coder qwen3_xml none'; return ;;
         batch:--load-format) _invar_words 'auto dummy'; return ;;
         batch:--dummy-seed) _invar_words ''; return ;;
         batch:--device) _invar_words 'auto cpu cuda'; return ;;

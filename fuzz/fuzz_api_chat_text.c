@@ -8,6 +8,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static const char tools_of_coder[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},"
+    "\"i\":{\"type\":\"integer\"},\"o\":{\"type\":[\"object\",\"array\"]},\"m\":{\"type\":[\"string\",\"array\","
+    "\"null\"]}}}}}]";
+
 static bool equal(const iv_buf *a, const iv_buf *b) {
     return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
 }
@@ -25,13 +30,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const iv_tool_form forms[] = {IV_TOOL_FORM_HERMES, IV_TOOL_FORM_LLAMA3_JSON, IV_TOOL_FORM_MISTRAL,
                                          IV_TOOL_FORM_NONE};
     static iv_chat_text whole, cut;
+    static json_t *schemas;
+    if (!schemas) IV_ASSERT((schemas = json_loads(tools_of_coder, 0, NULL)));
     if (size < 2) return 0;
     const char *text = (const char *)data + 2;
     size_t n = size - 2, at = 0;
     bool split = data[0] & 1, inside = data[0] & 2, tools = data[0] & 4, one = data[0] & 8;
     iv_chat_text_init(&whole, split, inside, tools, one);
     iv_chat_text_init(&cut, split, inside, tools, one);
-    whole.form = cut.form = forms[data[0] >> 4 & 3];
+    whole.form = cut.form = data[0] & 64 ? IV_TOOL_FORM_QWEN3_CODER : forms[data[0] >> 4 & 3];
+    if (data[0] & 128) whole.schemas = cut.schemas = schemas;
     iv_chat_text_push(&whole, text, n);
     for (uint32_t state = data[1]; at < n; state = state * 1664525u + 1013904223u) {
         size_t step = (state >> 24) % (1 + data[1] % 23) + 1;

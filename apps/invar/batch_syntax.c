@@ -20,7 +20,7 @@ static const cli_flag batch_flags[] = {{.name = "input",
                                        {.name = "tool-call-parser",
                                         .kind = CLI_CHOICE,
                                         .metavar = "NAME",
-                                        .choices = "auto hermes llama3_json mistral none",
+                                        .choices = "auto hermes llama3_json mistral qwen3_coder qwen3_xml none",
                                         .unset = "auto: as its chat template writes them",
                                         .help = "the form in which the model calls tools"},
                                        {0}};

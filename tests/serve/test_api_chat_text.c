@@ -145,6 +145,95 @@ static const example mistral_examples[] = {
     {SIGN "[" I "]", "", SIGN "[" I "]", "", true, false, false, false},
 };
 
+/* What the tools of Qwen3-Coder's examples take. */
+static const char coder_tools[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+    "\"s\":{\"type\":\"string\"},\"i\":{\"type\":\"integer\"},\"n\":{\"type\":\"number\"},\"b\":{\"type\":"
+    "\"boolean\"},\"z\":{\"type\":\"null\"},\"o\":{\"type\":\"object\"},\"a\":{\"type\":\"array\"},\"sn\":{\"type\":["
+    "\"string\",\"null\"]},\"si\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]},\"sa\":{\"type\":["
+    "\"string\",\"array\"]},\"r\":{\"$ref\":\"#/$defs/p\"},\"u\":{}},\"$defs\":{\"p\":{\"type\":\"object\"}}}}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
+
+#define FN(name, parameters) "<function=" name ">\n" parameters "</function>"
+#define TC(name, parameters) "<tool_call>\n" FN(name, parameters) "\n</tool_call>"
+#define P(key, value) "<parameter=" key ">\n" value "\n</parameter>\n"
+
+static const example coder_examples[] = {
+    {TC("f", P("s", "Z\xc3\xbcrich")), "", "", "f({\"s\": \"Z\xc3\xbcrich\"});", USUAL},
+    {TC("f", ""), "", "", "f({});", USUAL},
+    {TC("f", P("s", "a") P("i", "7")) "\n" TC("g", P("x", "1")), "", "",
+     "f({\"s\": \"a\", \"i\": 7});g({\"x\": \"1\"});", USUAL},
+    {TC("f", P("i", "1")) TC("f", P("i", "2")), "", "", "f({\"i\": 1});", true, false, true, true},
+    {"I call.\n\n" TC("f", P("s", "a")) "\n", "", "I call.", "f({\"s\": \"a\"});", USUAL},
+    {"<think>hm " TC("f", "") "</think>\n\n" TC("g", ""), "hm " TC("f", ""), "", "g({});", USUAL},
+    {"hm</think>" TC("g", ""), "hm", "", "g({});", true, true, true, false},
+    {TC("f", "") " and so on", "", " and so on", "f({});", USUAL},
+    {TC("unknown", P("x", "{}")), "", "", "unknown({\"x\": \"{}\"});", USUAL},
+    /* a string is what it is */
+    {TC("f", P("s", "two\n\n lines \"q\" \\ \t<b>&lt;")), "", "",
+     "f({\"s\": \"two\\n\\n lines \\\"q\\\" \\\\ \\t<b>&lt;\"});", USUAL},
+    {TC("f", P("s", "")), "", "", "f({\"s\": \"\"});", USUAL},
+    {TC("f", P("s", "\na\n")), "", "", "f({\"s\": \"\\na\\n\"});", USUAL},
+    {TC("f", P("s", "null") P("u", "7")), "", "", "f({\"s\": \"null\", \"u\": \"7\"});", USUAL},
+    {"<tool_call><function=f><parameter=s>a b</parameter><parameter=i> 3 </parameter></function></tool_call>", "", "",
+     "f({\"s\": \"a b\", \"i\": 3});", USUAL},
+    {"<tool_call><function=f><parameter=s></parameter></function>", "", "", "f({\"s\": \"\"});", USUAL},
+    /* other types as the schema has them, byte for byte */
+    {TC("f", P("n", "1.50") P("i", "12345678901234567890") P("b", "true") P("z", "null")), "", "",
+     "f({\"n\": 1.50, \"i\": 12345678901234567890, \"b\": true, \"z\": null});", USUAL},
+    {TC("f", P("b", "False") P("z", "None") P("i", "NULL")), "", "", "f({\"b\": false, \"z\": null, \"i\": null});",
+     USUAL},
+    {TC("f", P("o", "{\"x\": [1,  2.0],\n \"y\": \"</parameter>\"}")), "", "",
+     "f({\"o\": {\"x\": [1,  2.0],\n \"y\": \"</parameter>\"}});", USUAL},
+    {TC("f", P("a", "[\"</parameter></function></tool_call>\"]") P("r", "{}")), "", "",
+     "f({\"a\": [\"</parameter></function></tool_call>\"], \"r\": {}});", USUAL},
+    {TC("f", P("i", "many") P("b", "yes") P("o", "{'a': 1}") P("n", "NaN")), "", "",
+     "f({\"i\": \"many\", \"b\": \"yes\", \"o\": \"{'a': 1}\", \"n\": \"NaN\"});", USUAL},
+    {TC("f", P("a", "[1, \"x") P("s", "b")), "", "", "f({\"a\": \"[1, \\\"x\", \"s\": \"b\"});", USUAL},
+    {TC("f", P("a", "[1] or so")), "", "", "f({\"a\": \"[1] or so\"});", USUAL},
+    {TC("f", P("sn", "null")) TC("f", P("sn", "nil")) TC("f", P("si", "7")) TC("f", P("si", "7 ")), "", "",
+     "f({\"sn\": null});f({\"sn\": \"nil\"});f({\"si\": 7});f({\"si\": \"7 \"});", USUAL},
+    {TC("f", P("si", "007") P("sn", "7") P("sa", "[x]") P("si", "1.5")), "", "",
+     "f({\"si\": \"1.5\", \"sn\": \"7\", \"sa\": \"[x]\"});", USUAL}, /* the last of repeated ones */
+    /* tags inside of a string */
+    {TC("f", P("s", "a </parameter> b </function> <parameter=i> c")), "", "",
+     "f({\"s\": \"a </parameter> b </function> <parameter=i> c\"});", USUAL},
+    {TC("f", P("s", "<x>\n</function>\n</x> <tool_call>")), "", "",
+     "f({\"s\": \"<x>\\n</function>\\n</x> <tool_call>\"});", USUAL},
+    {TC("f", P("s", "a\n<parameter=other>\nb")), "", "", "f({\"s\": \"a\\n<parameter=other>\\nb\"});", USUAL},
+    {TC("f", P("s", "a</parameter>\n<parameter=\n>")), "", "", "f({\"s\": \"a</parameter>\\n<parameter=\\n>\"});",
+     USUAL},
+    {TC("f", P("s", "</parameter </parameter>")), "", "", "f({\"s\": \"</parameter </parameter>\"});", USUAL},
+    /* tags that were forgotten */
+    {FN("f", P("s", "a")) "\n</tool_call>", "", "", "f({\"s\": \"a\"});", USUAL},
+    {"So: " FN("f", P("s", "a")) FN("g", ""), "", "So:", "f({\"s\": \"a\"});g({});", USUAL},
+    {TC("f", P("s", "a")) "\n" FN("g", ""), "", "", "f({\"s\": \"a\"});g({});", USUAL},
+    {"<tool_call>\n" FN("f", "") FN("g", "") "</tool_call>", "", "", "f({});g({});", USUAL},
+    {"<tool_call>\n<function=f>\n" P("s", "a") "</tool_call>", "", "", "f({\"s\": \"a\"});", USUAL},
+    {"<tool_call>\n" FN("f", P("s", "a")), "", "", "f({\"s\": \"a\"});", USUAL},
+    {TC("f", "<parameter=s>\na\n<parameter=i>\n5\n"), "", "", "f({\"s\": \"a\", \"i\": 5});", USUAL},
+    /* what is none stays text, tags and all */
+    {"<function=h>\n</function>", "", "<function=h>\n</function>", "", USUAL},
+    {"Write <function=f> so. ", "", "Write <function=f> so. ", "", USUAL},
+    {"<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "", "<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "", USUAL},
+    {"<tool_call> no " TC("g", ""), "", "<tool_call> no", "g({});", USUAL},
+    {"<tool_call>" TC("g", ""), "", "<tool_call>", "g({});", USUAL},
+    {"<tool_call><function=></function></tool_call>", "", "<tool_call><function=></function></tool_call>", "", USUAL},
+    {"<tool_call><function=a\nb></function>", "", "<tool_call><function=a\nb></function>", "", USUAL},
+    {"<tool_call>\n<function=f>\n<x>", "", "<tool_call>\n<function=f>\n<x>", "", USUAL},
+    /* cut short, also where calls stand in the value */
+    {"<tool_call>\n<function=f>\n<parameter=s>\nabc", "", "<tool_call>\n<function=f>\n<parameter=s>\nabc", "", USUAL},
+    {"<tool_call>\n<function=f>\n<parameter=s>\nabc\n</parameter>\n", "",
+     "<tool_call>\n<function=f>\n<parameter=s>\nabc\n</parameter>\n", "", USUAL},
+    {TC("g", "") "\n<tool_call>\n<function=f>\n<parameter=s>\n<tool_call>" FN("g", "") ".", "",
+     "\n<tool_call>\n<function=f>\n<parameter=s>\n<tool_call>" FN("g", "") ".", "g({});", USUAL},
+    {"<tool_call>\n<func", "", "<tool_call>\n<func", "", USUAL},
+    {"<tool_call>", "", "<tool_call>", "", USUAL},
+    {"<tool", "", "<tool", "", USUAL},
+    {"a <function", "", "a <function", "", USUAL},
+    {TC("g", ""), "", TC("g", ""), "", true, false, false, false},
+};
+
 static const example none_examples[] = {
     {"<think>a</think>" F, "a", F, "", USUAL},
     {"<tool_call>" G "</tool_call> ", "", "<tool_call>" G "</tool_call> ", "", USUAL},
@@ -159,6 +248,7 @@ static const struct {
 } tables[] = {{TABLE(examples), IV_TOOL_FORM_HERMES},
               {TABLE(llama_examples), IV_TOOL_FORM_LLAMA3_JSON},
               {TABLE(mistral_examples), IV_TOOL_FORM_MISTRAL},
+              {TABLE(coder_examples), IV_TOOL_FORM_QWEN3_CODER},
               {TABLE(none_examples), IV_TOOL_FORM_NONE}};
 
 static const char *view(const iv_buf *b) { return b->data ? b->data : ""; }
@@ -175,9 +265,23 @@ static void compare(const example *e, const iv_chat_text *c) {
     iv_buf_free(&calls);
 }
 
+static json_t *schemas;
+
+static int open_schemas(void **state) {
+    (void)state;
+    schemas = json_loads(coder_tools, 0, NULL);
+    return schemas ? 0 : -1;
+}
+
+static int close_schemas(void **state) {
+    (void)state;
+    json_decref(schemas);
+    return 0;
+}
+
 static void begin(iv_chat_text *c, const example *e, iv_tool_form form) {
     iv_chat_text_init(c, e->split, e->inside, e->tools, e->one);
-    c->form = form;
+    c->form = form, c->schemas = schemas;
 }
 
 static void whole(void **state) {
@@ -219,6 +323,38 @@ static void cut(void **state) {
     for (size_t round = 0; round < 200; round++)
         for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
             for (size_t i = 0; i < tables[t].count; i++) cut_one(&tables[t].list[i], tables[t].form, round, &seed);
+}
+
+/* What never ends, announced again and again, with white space, with lists that do not close. */
+static void limits_of_tags(void **state) {
+    (void)state;
+    static const char *const parts[] = {"<tool_call>",
+                                        "<tool_call><function=f><parameter=s>",
+                                        "<function=f>\n",
+                                        "<function=f><parameter=a>[\"",
+                                        "</parameter>          ",
+                                        "</parameter><parameter=",
+                                        "<parameter=s>\n</function>",
+                                        "                "};
+    enum { BYTES = SANITIZED ? 40000 : 400000 };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        for (int streamed = 0; streamed < 2; streamed++) {
+            iv_buf b = {0};
+            iv_chat_text c;
+            assert_true(iv_buf_puts(&b, "<tool_call><function=f><parameter=s>"));
+            while (b.len < BYTES) assert_true(iv_buf_puts(&b, parts[i]));
+            assert_true(iv_buf_puts(&b, "."));
+            iv_chat_text_init(&c, true, false, true, false);
+            c.form = IV_TOOL_FORM_QWEN3_CODER, c.schemas = schemas;
+            for (size_t at = 0, step = streamed ? 7 : b.len; at < b.len; at += step)
+                iv_chat_text_push(&c, b.data + at, step < b.len - at ? step : b.len - at);
+            iv_chat_text_end(&c);
+            assert_int_equal(c.call_count, 0);
+            assert_int_equal(c.content.len, b.len);
+            assert_memory_equal(c.content.data, b.data, b.len);
+            iv_chat_text_free(&c);
+            iv_buf_free(&b);
+        }
 }
 
 /* A list is known to be calls once it ends; what is bare, at the end of the answer. */
@@ -281,6 +417,7 @@ static void too_many_calls_stay_text(void **state) {
         bool all; /* one too many makes all of them text */
     } cases[] = {{"<tool_call>{\"name\":\"f\"}</tool_call>", IV_TOOL_FORM_HERMES, false},
                  {SIGN "f{}", IV_TOOL_FORM_MISTRAL, false},
+                 {TC("f", ""), IV_TOOL_FORM_QWEN3_CODER, false},
                  {G ";", IV_TOOL_FORM_LLAMA3_JSON, true}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         size_t bytes = strlen(cases[k].one);
@@ -317,8 +454,9 @@ int main(void) {
         cmocka_unit_test(cut),
         cmocka_unit_test(as_soon_as_it_is_certain),
         cmocka_unit_test(limits),
+        cmocka_unit_test(limits_of_tags),
         cmocka_unit_test(too_many_calls_stay_text),
         cmocka_unit_test(line_ends_behind_reasoning),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_schemas, close_schemas);
 }

@@ -42,7 +42,8 @@ static void parsers(void **state) {
         iv_tool_form form;
     } cases[] = {{NULL, IV_TOOL_FORM_HERMES},       {"auto", IV_TOOL_FORM_HERMES},
                  {"hermes", IV_TOOL_FORM_HERMES},   {"llama3_json", IV_TOOL_FORM_LLAMA3_JSON},
-                 {"mistral", IV_TOOL_FORM_MISTRAL}, {"none", IV_TOOL_FORM_NONE}};
+                 {"mistral", IV_TOOL_FORM_MISTRAL}, {"qwen3_coder", IV_TOOL_FORM_QWEN3_CODER},
+                 {"none", IV_TOOL_FORM_NONE},       {"qwen3_xml", IV_TOOL_FORM_QWEN3_CODER}};
     iv_error err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ASSERT_OK(iv_api_tools_open(&server, cases[i].name, &err), &err);
@@ -97,6 +98,8 @@ static void forced_calls(void **state) {
          "{\"form\":\"mistral\",\"tools\":" LISTED "}"},
         {IV_TOOL_FORM_MISTRAL_ARGS, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
          IV_CONSTRAINT_TOOL_CALL, "{\"form\":\"mistral_args\",\"tools\":[{\"name\":\"g\",\"parameters\":null}]}"},
+        {IV_TOOL_FORM_QWEN3_CODER, ",\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS,
+         "{\"form\":\"qwen3_coder\",\"tools\":" LISTED "}"},
         {IV_TOOL_FORM_NONE, ",\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
     };
     char body[500];
@@ -172,6 +175,13 @@ static void answers(void **state) {
         {IV_TOOL_FORM_MISTRAL_ARGS, "[TOOL_CALLS]f[ARGS]{\"x\": 0.10}[TOOL_CALLS]g[ARGS]{}",
          "|f({\"x\": 0.10});g({});|tool_calls"},
         {IV_TOOL_FORM_MISTRAL, "[TOOL_CALLS] [{\"name\": 7}]", "[TOOL_CALLS] [{\"name\": 7}]||stop"},
+        {IV_TOOL_FORM_QWEN3_CODER,
+         "Well.\n<tool_call>\n<function=f>\n<parameter=x>\n7\n</parameter>\n</function>\n</"
+         "tool_call>\n<tool_call>\n<function="
+         "g>\n</function>\n</tool_call>",
+         "Well.|f({\"x\": \"7\"});g({});|tool_calls"},
+        {IV_TOOL_FORM_QWEN3_CODER, "<tool_call>\n<function=f>\n<parameter=x>\n7",
+         "<tool_call>\n<function=f>\n<parameter=x>\n7||stop"},
         {IV_TOOL_FORM_NONE, "[TOOL_CALLS]f{} <tool_call>{\"name\":\"f\"}</tool_call>",
          "[TOOL_CALLS]f{} <tool_call>{\"name\":\"f\"}</tool_call>||stop"},
     };
@@ -221,7 +231,7 @@ static void ids_of_calls(void **state) {
     size_t count = 0;
     for (int form = 0; form <= IV_TOOL_FORM_NONE; form++) {
         server.tool_form = (iv_tool_form)form;
-        bool is_short = form >= IV_TOOL_FORM_MISTRAL && form < IV_TOOL_FORM_NONE;
+        bool is_short = form >= IV_TOOL_FORM_MISTRAL && form <= IV_TOOL_FORM_MISTRAL_CALL_ID;
         iv_api_call_id(&server, "abc", 1, 2, all[0]);
         if (!is_short) assert_string_equal(all[0], "call_abc_1_2");
         if (!is_short) continue;
@@ -251,15 +261,21 @@ static void ids_of_calls(void **state) {
 
 /* ---- real templates ------------------------------------------------------------------------------------ */
 
+#define AS_WRITTEN "{\"city\": \"Z\xc3\xbcrich\", \"list\": [1, {\"a\": 2.5}]}"
+
 static const struct {
     const char *model;
     iv_tool_form form;
     const char *begin, *end; /* of what the assistant says */
+    const char *arguments;
 } real[] = {
-    {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL, "[/INST]", "</s>"},
-    {"tokenizer:qwen3", IV_TOOL_FORM_HERMES, "</think>\n\n", "<|im_end|>"},
-    {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>"},
-    {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>"},
+    {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL, "[/INST]", "</s>", AS_WRITTEN},
+    {"tokenizer:qwen3", IV_TOOL_FORM_HERMES, "</think>\n\n", "<|im_end|>", AS_WRITTEN},
+    {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>", AS_WRITTEN},
+    {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>", AS_WRITTEN},
+    /* that template writes objects and lists as Python does, and the tool says nothing of them */
+    {"library/qwen3-coder:30b", IV_TOOL_FORM_QWEN3_CODER, "<|im_start|>assistant\n", "<|im_end|>",
+     "{\"city\": \"Z\xc3\xbcrich\", \"list\": \"[1, {'a': 2.5}]\"}"},
 };
 
 static const char conversation[] =
@@ -268,7 +284,7 @@ static const char conversation[] =
     "\"f\",\"arguments\":{\"city\":\"Z\xc3\xbcrich\",\"list\":[1,{\"a\":2.5}]}}}]}],\"tools\":[{\"type\":\"function\","
     "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}";
 
-static void check_said(const char *model, iv_tool_form form, const char *said, size_t n) {
+static void check_said(const char *model, iv_tool_form form, const char *arguments, const char *said, size_t n) {
     static iv_vocabulary bytes;
     char text[200], all[256];
     size_t offsets[257];
@@ -291,7 +307,7 @@ static void check_said(const char *model, iv_tool_form form, const char *said, s
     iv_chat_text_end(&c);
     if (c.call_count != 1) fail_msg("%s writes what is not read: %.*s", model, (int)n, said);
     assert_string_equal(c.calls[0].name, "f");
-    assert_string_equal(c.calls[0].arguments, "{\"city\": \"Z\xc3\xbcrich\", \"list\": [1, {\"a\": 2.5}]}");
+    assert_string_equal(c.calls[0].arguments, arguments);
     assert_int_equal(c.content.len, 0);
     iv_chat_text_free(&c);
 }
@@ -322,7 +338,7 @@ static void what_templates_write(void **state) {
         said += strlen(real[k].begin);
         end = strstr(said, real[k].end);
         assert_non_null(end);
-        check_said(model, real[k].form, said, (size_t)(end - said));
+        check_said(model, real[k].form, real[k].arguments, said, (size_t)(end - said));
         iv_buf_free(&out);
         iv_template_close(t);
         met++;

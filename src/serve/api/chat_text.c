@@ -3,12 +3,21 @@
 
 #include <string.h>
 
-static const char THINK[] = "<think>", THOUGHT[] = "</think>", CALL[] = "<tool_call>", CALLED[] = "</tool_call>";
+static const char THINK[] = "<think>", THOUGHT[] = "</think>", CALL[] = "<tool_call>", CALLED[] = "</tool_call>",
+                  FUNCTION[] = "<function=";
+
+typedef const char *const *tags; /* up to NULL */
 
 /* What announces a call. */
-static const char *sign_of(const iv_chat_text *c) {
-    if (c->form == IV_TOOL_FORM_HERMES) return CALL;
-    return c->form == IV_TOOL_FORM_LLAMA3_JSON ? "<|python_tag|>" : "[TOOL_CALLS]";
+static tags signs_of(const iv_chat_text *c) {
+    static const char *const hermes[] = {CALL, NULL}, *const llama[] = {"<|python_tag|>", NULL},
+                             *const mistral[] = {"[TOOL_CALLS]", NULL}, *const coder[] = {CALL, FUNCTION, NULL};
+    switch (c->form) {
+    case IV_TOOL_FORM_HERMES: return hermes;
+    case IV_TOOL_FORM_LLAMA3_JSON: return llama;
+    case IV_TOOL_FORM_QWEN3_CODER: return coder;
+    default: return mistral;
+    }
 }
 
 static bool looks_for_calls(const iv_chat_text *c) { return c->tools && c->form != IV_TOOL_FORM_NONE; }
@@ -121,27 +130,45 @@ static void end_call(iv_chat_text *c, size_t n, bool closed) {
     c->state = IV_CHAT_CONTENT;
 }
 
-/* The other forms' calls are looked for from here on; `is_signed`: behind what announces them. */
-static void begin_calls(iv_chat_text *c, bool is_signed) {
+/* The other forms' calls are looked for from here on. sign: what announces them and was there; NULL: nothing. */
+static void begin_calls(iv_chat_text *c, const char *sign) {
     c->found = (iv_chat_calls){.llama = c->form == IV_TOOL_FORM_LLAMA3_JSON};
-    c->signed_calls = is_signed;
+    c->coder = (iv_coder_call){.tools = c->schemas, .bare = sign == FUNCTION};
+    c->sign = sign;
     c->state = IV_CHAT_CALLS;
+}
+
+/* Takes what was found in s: how many, and how far they reach. */
+static size_t take_calls(iv_chat_text *c, const char *s, size_t *bytes) {
+    size_t room = IV_CHAT_CALLS_MAX - c->call_count;
+    *bytes = c->form == IV_TOOL_FORM_QWEN3_CODER ? c->coder.at : c->found.at;
+    if (c->form != IV_TOOL_FORM_QWEN3_CODER) return iv_chat_calls_take(&c->found, s, c->calls + c->call_count, room);
+    if (!room) return 0;
+    if (iv_coder_call_take(&c->coder, s, &c->calls[c->call_count])) return 1;
+    c->failed = true;
+    return 0;
 }
 
 /* What is pending may be calls; if not, it is content like any other. False: more text is needed. */
 static bool turn_calls(iv_chat_text *c, bool last) {
     const rest p = pending(c);
-    iv_calls_found found = iv_chat_calls_look(&c->found, p.s, p.n, last);
+    bool coder = c->form == IV_TOOL_FORM_QWEN3_CODER;
+    iv_calls_found found =
+        coder ? iv_coder_call_look(&c->coder, p.s, p.n, last) : iv_chat_calls_look(&c->found, p.s, p.n, last);
     if (found == IV_CALLS_MORE) return false;
-    size_t room = IV_CHAT_CALLS_MAX - c->call_count, count = 0;
-    if (found == IV_CALLS_DONE) count = iv_chat_calls_take(&c->found, p.s, c->calls + c->call_count, room);
+    size_t count = 0, bytes = 0;
+    if (found == IV_CALLS_DONE) count = take_calls(c, p.s, &bytes);
     if (count) {
         c->call_count += count;
         while (c->one_call && c->call_count > 1) iv_chat_call_free(&c->calls[--c->call_count]);
         iv_buf_clear(&c->space);
-        drop(c, c->found.at);
-    } else if (c->signed_calls) {
-        add_content(c, sign_of(c), strlen(sign_of(c)));
+        drop(c, bytes);
+    } else if (c->sign) {
+        add_content(c, c->sign, strlen(c->sign));
+    }
+    if (coder && found == IV_CALLS_WRONG && c->coder.cut) { /* a value without an end: no call is looked for in it */
+        add_content(c, p.s, p.n);
+        drop(c, p.n);
     }
     c->state = IV_CHAT_CONTENT;
     return c->pending.len > 0;
@@ -155,6 +182,18 @@ static size_t held(rest p, const char *tag) {
     if (n > p.n) n = p.n;
     while (n && memcmp(p.s + p.n - n, tag, n) != 0) n--;
     return n;
+}
+
+/* Where the first of the tags begins; *found: which. NULL: where none has begun. */
+static size_t find_tag(rest p, tags list, bool last, const char **found) {
+    size_t first = p.n, open = p.n;
+    *found = NULL;
+    for (; *list; list++) {
+        const char *at = p.n ? memmem(p.s, p.n, *list, strlen(*list)) : NULL;
+        if (at && (size_t)(at - p.s) < first) first = (size_t)(at - p.s), *found = *list;
+        if (!last && p.n - held(p, *list) < open) open = p.n - held(p, *list);
+    }
+    return *found ? first : open;
 }
 
 static bool turn_start(iv_chat_text *c, bool last) {
@@ -177,7 +216,7 @@ static bool turn_begin(iv_chat_text *c, bool last) {
     while (bare && from < p.n && is_space(p.s[from])) from++;
     if (bare && from == p.n && !last) return false;
     c->state = IV_CHAT_CONTENT;
-    if (bare && from < p.n && p.s[from] == '{') begin_calls(c, false);
+    if (bare && from < p.n && p.s[from] == '{') begin_calls(c, NULL);
     return true;
 }
 
@@ -191,24 +230,24 @@ static bool turn_call(iv_chat_text *c, bool last) {
 
 /* Reasoning and content go on up to the next tag. */
 static bool turn_text(iv_chat_text *c, bool last) {
+    static const char *const thought[] = {THOUGHT, NULL};
     const rest p = pending(c);
     bool reasoning = c->state == IV_CHAT_REASONING;
-    const char *tag = reasoning ? THOUGHT : sign_of(c);
-    const char *at = p.n ? memmem(p.s, p.n, tag, strlen(tag)) : NULL;
-    size_t n = at ? (size_t)(at - p.s) : p.n - (last ? 0 : held(p, tag));
+    const char *tag;
+    size_t n = find_tag(p, reasoning ? thought : signs_of(c), last, &tag);
     if (reasoning)
         add(c, &c->reasoning, p.s, n);
     else
         add_content(c, p.s, n);
-    drop(c, n + (at ? strlen(tag) : 0));
-    if (!at) return false;
+    drop(c, n + (tag ? strlen(tag) : 0));
+    if (!tag) return false;
     c->trimming = c->trim && reasoning;
     if (reasoning)
         c->state = IV_CHAT_BEGIN;
     else if (c->form == IV_TOOL_FORM_HERMES)
         c->state = IV_CHAT_CALL;
     else
-        begin_calls(c, true);
+        begin_calls(c, tag);
     return true;
 }
 

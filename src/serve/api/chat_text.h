@@ -2,7 +2,8 @@
  * that the model has learnt (iv_tool_form), while it is being written.
  *
  * Hermes' calls stand between their tags, wherever these are. Llama's are the whole answer behind its reasoning, or all
- * that follows <|python_tag|>. Mistral's follow [TOOL_CALLS].
+ * that follows <|python_tag|>. Mistral's follow [TOOL_CALLS]. Qwen3-Coder's stand between their tags, too, but are no
+ * JSON (coder_call.h).
  *
  * Invariants: the parts do not depend on how the text was cut into pushes; what was given out is never taken back; a
  * tool call that is not what it should be stays in the content, tags and all. */
@@ -12,13 +13,15 @@
 #include "base/buf.h"
 #include "base/status.h"
 #include "serve/api/chat_calls.h"
+#include "serve/api/coder_call.h"
 
 enum { IV_CHAT_CALLS_MAX = 128 }; /* more stay text */
 
 typedef struct iv_chat_text {
-    bool tools, one_call; /* one_call: further calls are left out */
-    bool trim;            /* line ends between reasoning and content are no content; set after init */
-    iv_tool_form form;    /* of calls, if there are tools; Hermes' unless set after init */
+    bool tools, one_call;  /* one_call: further calls are left out */
+    bool trim;             /* line ends between reasoning and content are no content; set after init */
+    iv_tool_form form;     /* of calls, if there are tools; Hermes' unless set after init */
+    const json_t *schemas; /* the tools, for a form that wants types; borrowed, NULL: not known; set after init */
     bool trimming;
     enum {
         IV_CHAT_START,
@@ -26,12 +29,13 @@ typedef struct iv_chat_text {
         IV_CHAT_BEGIN, /* of the content */
         IV_CHAT_CONTENT,
         IV_CHAT_CALL, /* Hermes', behind its tag */
-        IV_CHAT_CALLS /* the others': `found` looks at what is pending */
+        IV_CHAT_CALLS /* the others': `found` or `coder` looks at what is pending */
     } state;
     iv_chat_calls found;
-    bool signed_calls; /* what stands before such calls was there, and is not pending */
-    iv_buf pending;    /* not decided yet ... */
-    size_t taken;      /* ... behind so many bytes */
+    iv_coder_call coder;
+    const char *sign; /* what stands before such calls was there, and is not pending; NULL: nothing */
+    iv_buf pending;   /* not decided yet ... */
+    size_t taken;     /* ... behind so many bytes */
     /* A call's text: so much of it has no end tag outside of its strings; where it stands; an end tag inside of them,
      * plus one. */
     size_t searched, quoted_end;

@@ -54,7 +54,7 @@ static void close_task(iv_task *t) {
         if (t->next) t->next->link = t->link;
     }
     free(t->children), free(t->prompts), free(t->id);
-    json_decref(t->body);
+    json_decref(t->body), json_decref(t->tools);
     iv_api_params_free(&t->params);
     free(t);
 }
@@ -163,7 +163,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
             bool inside = t->params.reasoning_open;
             iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
                               t->params.one_tool_call);
-            c->chat->form = form_of_calls(t);
+            c->chat->form = form_of_calls(t), c->chat->schemas = t->tools;
             c->chat->trim = t->params.request.constraint != IV_CONSTRAINT_NONE;
         }
         IV_TRY(start_child(t, c, i, err));
@@ -212,6 +212,7 @@ iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kw
                           .owner = t,
                           .finished = rendered};
     iv_render *r;
+    t->tools = json_incref(tools);
     iv_exchange_on_gone(t->x, gone, t);
     IV_TRY(iv_render_start(t->server, &in, &r, err));
     /* Without threads the task may have ended by now. */

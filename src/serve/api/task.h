@@ -74,7 +74,8 @@ struct iv_task {
     const iv_task_format *format;
     iv_api_params params;
     json_t *body;
-    char *id; /* of the response */
+    json_t *tools; /* as the template gets them; answers are read by their schemas */
+    char *id;      /* of the response */
     int64_t created;
     double arrived;
     iv_api_prompt *prompts;

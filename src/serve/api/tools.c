@@ -8,7 +8,9 @@
 
 /* ---- the form ------------------------------------------------------------------------------------------ */
 
-static bool is_mistral(iv_tool_form form) { return form >= IV_TOOL_FORM_MISTRAL && form < IV_TOOL_FORM_NONE; }
+static bool is_mistral(iv_tool_form form) {
+    return form >= IV_TOOL_FORM_MISTRAL && form <= IV_TOOL_FORM_MISTRAL_CALL_ID;
+}
 
 /* A special token that the model can draw, and that is in its texts only if that is asked for. */
 static bool find_special(const iv_bridge *b, const char *spelling, int32_t *id) {
@@ -42,6 +44,8 @@ iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err) {
     } parsers[] = {{"hermes", IV_TOOL_FORM_HERMES},
                    {"llama3_json", IV_TOOL_FORM_LLAMA3_JSON},
                    {"mistral", IV_TOOL_FORM_MISTRAL},
+                   {"qwen3_coder", IV_TOOL_FORM_QWEN3_CODER},
+                   {"qwen3_xml", IV_TOOL_FORM_QWEN3_CODER}, /* vLLM's other name for it */
                    {"none", IV_TOOL_FORM_NONE}};
     iv_tool_form own = iv_tool_form_of(iv_bridge_textual(s->bridge));
     bool found = !name || strcmp(name, "auto") == 0;
@@ -49,8 +53,11 @@ iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err) {
     for (size_t i = 0; !found && i < sizeof parsers / sizeof *parsers; i++)
         if (strcmp(name, parsers[i].name) == 0) s->tool_form = parsers[i].form, found = true;
     if (!found)
-        return iv_fail(err, IV_INVALID,
-                       "tool-call-parser: wanted auto, hermes, llama3_json, mistral or none, found \"%.40s\"", name);
+        return iv_fail(
+            err, IV_INVALID,
+            "tool-call-parser: wanted auto, hermes, llama3_json, mistral, qwen3_coder, qwen3_xml or none, found "
+            "\"%.40s\"",
+            name);
     /* How the forced ones of Mistral's are written is still the template's business. */
     if (s->tool_form == IV_TOOL_FORM_MISTRAL && is_mistral(own)) s->tool_form = own;
     find_specials(s);

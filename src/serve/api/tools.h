@@ -8,7 +8,7 @@
 enum { IV_CALL_ID_BYTES = 80 };
 
 /* Finds the form of calls and the special tokens in it. name: "auto" or NULL, "hermes", "llama3_json", "mistral",
- * "none". */
+ * "qwen3_coder" (or "qwen3_xml"), "none". */
 iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err);
 
 /* Checks tools and tool_choice, and forces a call where one is wanted; tools is NULL behind it where none may be

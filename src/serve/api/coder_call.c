@@ -1,0 +1,288 @@
+/* coder_call.c: tags are matched where they may begin, and again from there when too little of them had come. */
+#include "serve/api/coder_call.h"
+#include "format/json_schema.h"
+#include "serve/api/coder_value.h"
+#include "serve/api/json_out.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256 };
+
+/* ---- tags ---------------------------------------------------------------------------------------------- */
+
+/* Whether something stands at a place; MAYBE: the text ends before that is known. */
+typedef enum match { NO, MAYBE, YES } match;
+
+typedef struct cursor {
+    const char *s;
+    size_t n, at;
+} cursor;
+
+static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+static void skip_space(cursor *c) {
+    size_t most = c->at + SPACE_MAX;
+    while (c->at < c->n && c->at < most && is_space(c->s[c->at])) c->at++;
+}
+
+/* Goes behind it on YES. */
+static match take(cursor *c, const char *what) {
+    size_t n = strlen(what), left = c->n - c->at;
+    if (memcmp(c->s + c->at, what, left < n ? left : n) != 0) return NO;
+    if (left < n) return MAYBE;
+    c->at += n;
+    return YES;
+}
+
+/* A name and the > behind it. */
+static match take_name(cursor *c, size_t *from, size_t *end) {
+    *from = c->at;
+    for (*end = c->at; *end < c->n; ++*end) {
+        unsigned char b = (unsigned char)c->s[*end];
+        if (b == '>' && *end > *from) {
+            c->at = *end + 1;
+            return YES;
+        }
+        if (b < 0x20 || b == 0x7f || b == '<' || b == '>' || *end - *from == NAME_MAX_BYTES) return NO;
+    }
+    return MAYBE;
+}
+
+typedef enum tag { PARAMETER, FUNCTION_END, CALL_END } tag;
+
+/* The next tag of a call behind white space; from, end: of a parameter's name. */
+static match take_tag(cursor *c, tag *which, size_t *from, size_t *end) {
+    static const char *const tags[] = {"<parameter=", "</function>", "</tool_call>"};
+    match best = NO;
+    skip_space(c);
+    for (int i = 0; i < 3; i++) {
+        match m = take(c, tags[i]);
+        if (m == MAYBE) best = MAYBE;
+        if (m != YES) continue;
+        *which = (tag)i;
+        return i == PARAMETER ? take_name(c, from, end) : YES;
+    }
+    return best;
+}
+
+/* ---- the tools ----------------------------------------------------------------------------------------- */
+
+/* Whether there is one with this name; its parameters. */
+static bool find_tool(const json_t *tools, const char *name, size_t n, json_t **parameters) {
+    json_t *one;
+    size_t i;
+    *parameters = NULL;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, one) {
+        json_t *nested = json_object_get(one, "function"), *function = nested ? nested : one;
+        const char *own = json_string_value(json_object_get(function, "name"));
+        if (!own || strlen(own) != n || memcmp(own, name, n) != 0) continue;
+        *parameters = json_object_get(function, "parameters");
+        return true;
+    }
+    return false;
+}
+
+static bool is_property(const iv_coder_call *k, const char *name, size_t n) {
+    const char *key;
+    json_t *unused;
+    json_object_foreach(json_object_get(k->parameters, "properties"), key,
+                        unused) if (strlen(key) == n && memcmp(key, name, n) == 0) return true;
+    return false;
+}
+
+static unsigned kinds_of(const iv_coder_call *k, const char *name, size_t n) {
+    char key[NAME_MAX_BYTES + 1];
+    if (!k->parameters) return IV_KIND_STRING;
+    memcpy(key, name, n), key[n] = 0;
+    return iv_json_parameter_kinds(k->parameters, key);
+}
+
+/* ---- values -------------------------------------------------------------------------------------------- */
+
+/* </parameter> and what must follow; *behind: it itself. */
+static match take_value_end(const char *s, size_t n, size_t at, size_t *behind) {
+    cursor c = {s, n, at};
+    tag unused;
+    size_t from, end;
+    match m = take(&c, "</parameter>");
+    *behind = c.at;
+    return m == YES ? take_tag(&c, &unused, &from, &end) : m;
+}
+
+/* The next tag without it, at the beginning of a line. */
+static match take_forgotten_end(const iv_coder_call *k, const char *s, size_t n, size_t at) {
+    cursor c = {s, n, at};
+    size_t from, end;
+    tag which;
+    if (at == 0 || s[at - 1] != '\n') return NO;
+    match m = take_tag(&c, &which, &from, &end);
+    if (m != YES || which == CALL_END) return m == YES ? NO : m;
+    if (which == PARAMETER) return is_property(k, s + from, end - from) ? take(&c, "\n") : NO;
+    skip_space(&c);
+    return take(&c, "</tool_call>");
+}
+
+static void end_value(iv_coder_call *k, const char *s, size_t end, size_t at) {
+    if (k->value < end && s[k->value] == '\n') k->value++;
+    if (k->value < end && s[end - 1] == '\n') end--;
+    k->value_end = end, k->at = at, k->step = IV_CODER_TAG;
+}
+
+/* An object or a list: up to where its brackets close, then to the end of the value. NO: it is text after all. */
+static match look_json(iv_coder_call *k, const char *s, size_t n) {
+    for (; k->look == IV_CODER_JSON && k->scanned < n; k->scanned++) {
+        iv_json_scanned found = iv_json_scan_byte(&k->scan, s[k->scanned]);
+        if (found == IV_JSON_WRONG) return NO;
+        if (found == IV_JSON_DONE) k->look = IV_CODER_CLOSED;
+    }
+    if (k->look == IV_CODER_JSON) return MAYBE;
+    cursor c = {s, n, k->scanned};
+    size_t behind;
+    skip_space(&c);
+    match m = take_value_end(s, n, c.at, &behind);
+    if (m == YES) end_value(k, s, c.at, behind);
+    return m;
+}
+
+static match look_text(iv_coder_call *k, const char *s, size_t n, bool last) {
+    for (; k->at < n; k->at++) {
+        const char *found = memchr(s + k->at, '<', n - k->at);
+        size_t behind;
+        k->at = found ? (size_t)(found - s) : n;
+        if (!found) break;
+        match m = take_value_end(s, n, k->at, &behind);
+        match forgotten = m == NO ? take_forgotten_end(k, s, n, k->at) : NO;
+        if (m == YES || forgotten == YES) {
+            end_value(k, s, k->at, m == YES ? behind : k->at);
+            return YES;
+        }
+        if ((m == MAYBE || forgotten == MAYBE) && !last) return MAYBE;
+    }
+    return MAYBE;
+}
+
+static match look_value(iv_coder_call *k, const char *s, size_t n, bool last) {
+    if (k->look == IV_CODER_UNKNOWN) {
+        while (k->scanned < n && is_space(s[k->scanned])) k->scanned++;
+        if (k->scanned == n && !last) return MAYBE;
+        char first = k->scanned < n ? s[k->scanned] : 0;
+        bool json = (first == '{' && k->kinds & IV_KIND_OBJECT) || (first == '[' && k->kinds & IV_KIND_ARRAY);
+        k->look = json ? IV_CODER_JSON : IV_CODER_TEXT;
+        k->scan = (iv_json_scan){0};
+    }
+    if (k->look != IV_CODER_TEXT) {
+        match m = look_json(k, s, n);
+        if (m == YES || (m == MAYBE && !last)) return m;
+        k->look = IV_CODER_TEXT;
+    }
+    return look_text(k, s, n, last);
+}
+
+/* ---- the machine --------------------------------------------------------------------------------------- */
+
+static match look_open(iv_coder_call *k, cursor *c) {
+    if (!k->bare) skip_space(c);
+    match m = k->bare ? YES : take(c, "<function=");
+    if (m == YES) k->at = c->at, k->step = IV_CODER_NAME;
+    return m;
+}
+
+static match look_name(iv_coder_call *k, cursor *c) {
+    match m = take_name(c, &k->name, &k->name_end);
+    if (m != YES) return m;
+    bool known = find_tool(k->tools, c->s + k->name, k->name_end - k->name, &k->parameters);
+    k->at = c->at, k->step = IV_CODER_TAG;
+    return known || !k->bare ? YES : NO;
+}
+
+static match look_tag(iv_coder_call *k, cursor *c) {
+    tag which;
+    match m = take_tag(c, &which, &k->key, &k->key_end);
+    if (m != YES) return m;
+    k->at = c->at;
+    k->step = which == PARAMETER ? IV_CODER_VALUE : which == FUNCTION_END ? IV_CODER_BEHIND : IV_CODER_WHOLE;
+    if (which != PARAMETER) return YES;
+    k->value = k->scanned = k->at, k->look = IV_CODER_UNKNOWN;
+    k->kinds = kinds_of(k, c->s + k->key, k->key_end - k->key);
+    return YES;
+}
+
+static match look_behind(iv_coder_call *k, cursor *c, bool last) {
+    skip_space(c);
+    match m = take(c, "</tool_call>");
+    if (m == MAYBE && !last) return MAYBE;
+    if (m == YES) k->at = c->at;
+    k->step = IV_CODER_WHOLE;
+    return YES;
+}
+
+/* YES: it went on. */
+static match go_on(iv_coder_call *k, const char *s, size_t n, bool last) {
+    cursor c = {s, n, k->at};
+    switch (k->step) {
+    case IV_CODER_OPEN: return look_open(k, &c);
+    case IV_CODER_NAME: return look_name(k, &c);
+    case IV_CODER_TAG: return look_tag(k, &c);
+    case IV_CODER_VALUE: return look_value(k, s, n, last);
+    case IV_CODER_BEHIND: return look_behind(k, &c, last);
+    case IV_CODER_WHOLE: break;
+    }
+    return NO;
+}
+
+iv_calls_found iv_coder_call_look(iv_coder_call *k, const char *s, size_t n, bool last) {
+    while (k->step != IV_CODER_WHOLE) {
+        match m = go_on(k, s, n, last);
+        if (m == YES) continue;
+        if (m == MAYBE && !last) return IV_CALLS_MORE;
+        k->cut = m == MAYBE;
+        return IV_CALLS_WRONG;
+    }
+    return IV_CALLS_DONE;
+}
+
+/* ---- taking -------------------------------------------------------------------------------------------- */
+
+static bool keep_value(const iv_coder_call *k, const char *s, json_t *values) {
+    char key[NAME_MAX_BYTES + 1];
+    iv_buf text = {0};
+    memcpy(key, s + k->key, k->key_end - k->key), key[k->key_end - k->key] = 0;
+    bool ok = iv_coder_value_write(k->kinds, s + k->value, k->value_end - k->value, &text) &&
+              json_object_set_new_nocheck(values, key, json_stringn_nocheck(text.data, text.len)) == 0;
+    iv_buf_free(&text);
+    return ok;
+}
+
+/* Spaces as most writers of such arguments have them. */
+static bool write_arguments(json_t *values, iv_buf *out) {
+    const char *key;
+    json_t *v;
+    bool ok = iv_buf_puts(out, "{"), first = true;
+    json_object_foreach(values, key, v) {
+        iv_json_out o = {.buf = out};
+        ok = ok && (first || iv_buf_puts(out, ", "));
+        if (ok) iv_out_string(&o, key, strlen(key));
+        ok = ok && !o.failed && iv_buf_puts(out, ": ") &&
+             iv_buf_append(out, json_string_value(v), json_string_length(v));
+        first = false;
+    }
+    return ok && iv_buf_puts(out, "}");
+}
+
+bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out) {
+    iv_coder_call again = {.tools = k->tools, .bare = k->bare};
+    json_t *values = json_object();
+    iv_buf text = {0};
+    bool ok = values != NULL;
+    while (ok && again.step != IV_CODER_WHOLE) {
+        bool in_value = again.step == IV_CODER_VALUE;
+        ok = go_on(&again, s, k->at, true) == YES && (!in_value || keep_value(&again, s, values));
+    }
+    ok = ok && write_arguments(values, &text);
+    *out = (iv_chat_call){0};
+    if (ok) *out = (iv_chat_call){strndup(s + k->name, k->name_end - k->name), text.data};
+    if (!ok || !out->name) free(text.data), *out = (iv_chat_call){0};
+    json_decref(values);
+    return out->name != NULL;
+}

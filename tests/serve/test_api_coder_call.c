@@ -1,0 +1,230 @@
+/* Calls in Qwen3-Coder's form: each kind of value by itself, and that whatever is forced is read as arguments that
+ * satisfy the tool's schema. */
+#include "support.h"
+#include "format/json.h"
+#include "format/json_schema.h"
+#include "grammar/grammar.h"
+#include "random.h"
+#include "serve/api/chat_text.h"
+#include "serve/api/coder_value.h"
+
+/* ---- values -------------------------------------------------------------------------------------------- */
+
+static void values(void **state) {
+    (void)state;
+    enum { S = IV_KIND_STRING, N = IV_KIND_NULL, I = IV_KIND_INTEGER, F = IV_KIND_INTEGER | IV_KIND_NUMBER };
+    enum { B = IV_KIND_BOOLEAN, A = IV_KIND_ARRAY, O = IV_KIND_OBJECT };
+    static const struct {
+        unsigned kinds;
+        const char *text, *wanted;
+    } cases[] = {
+        {S, "7", "\"7\""},
+        {S, "", "\"\""},
+        {S, "null", "\"null\""},
+        {S, " a\n", "\" a\\n\""},
+        {S, "\x01\x7f\xff", "\"\\u0001\\u007f\xef\xbf\xbd\""},
+        {0, "7", "\"7\""},
+        {I, "7", "7"},
+        {I, " -7\n", "-7"},
+        {I, "7.0", "7.0"},
+        {I, "+7", "\"+7\""},
+        {I, "", "\"\""},
+        {I, " \n", "\" \\n\""},
+        {I, "seven ", "\"seven \""},
+        {I, "NONE", "null"},
+        {F, "1e999", "\"1e999\""},
+        {F, "-0.10", "-0.10"},
+        {F, "NaN", "\"NaN\""},
+        {F, "1 2", "\"1 2\""},
+        {B, "TRUE", "true"},
+        {B, "False", "false"},
+        {B, "1", "1"},
+        {B, "yes", "\"yes\""},
+        {N, "null", "null"},
+        {O, "{\"a\":1,\"a\":2}", "{\"a\":1,\"a\":2}"},
+        {O, "{'a': 1}", "\"{'a': 1}\""},
+        {A, "[1,]", "\"[1,]\""},
+        {A | N, "Null", "null"},
+        {S | N, "null", "null"},
+        {S | N, "NULL", "null"},
+        {S | N, "None", "\"None\""},
+        {S | N, " null", "\" null\""},
+        {S | N, "7", "\"7\""},
+        {S | I, "7", "7"},
+        {S | I, "12345678901234567890", "12345678901234567890"},
+        {S | I, "7.5", "\"7.5\""},
+        {S | F, "7.5", "7.5"},
+        {S | F, " 7.5", "\" 7.5\""},
+        {S | B, "true", "true"},
+        {S | B, "True", "\"True\""},
+        {S | O, "{}", "{}"},
+        {S | O, "[]", "\"[]\""},
+        {S | A, "[{}]", "[{}]"},
+        {S | A, "\"x\"", "\"\\\"x\\\"\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_buf out = {0};
+        assert_true(iv_coder_value_write(cases[i].kinds, cases[i].text, strlen(cases[i].text), &out));
+        if (strcmp(out.data, cases[i].wanted) != 0)
+            fail_msg("%u '%s': wanted %s, found %s", cases[i].kinds, cases[i].text, cases[i].wanted, out.data);
+        iv_buf_free(&out);
+    }
+}
+
+/* The value of any type may stand where the text ends, and where a NUL is in it. */
+static void any_bytes(void **state) {
+    (void)state;
+    iv_buf out = {0};
+    assert_true(iv_coder_value_write(IV_KIND_STRING, "a\0b", 3, &out));
+    assert_string_equal(out.data, "\"a\\u0000b\"");
+    iv_buf_clear(&out);
+    assert_true(iv_coder_value_write(IV_KIND_INTEGER, "1\0", 2, &out));
+    assert_string_equal(out.data, "\"1\\u0000\"");
+    iv_buf_free(&out);
+}
+
+/* ---- what is forced is read ---------------------------------------------------------------------------- */
+
+/* Bytes, and what may go wrong in one piece, so that random answers meet it. */
+static const char *const pieces[] = {"</parameter>",
+                                     "\n</parameter>\n",
+                                     "</function>",
+                                     "\n</function>\n",
+                                     "</tool_call>",
+                                     "\n<parameter=b>\n",
+                                     "<parameter=a>",
+                                     "<tool_call>",
+                                     "<function=f>",
+                                     "\n\n",
+                                     "null",
+                                     "true",
+                                     "[\"",
+                                     "{\"",
+                                     "\"]",
+                                     "\"}",
+                                     "\xc3\xa9",
+                                     "\\\"",
+                                     "</",
+                                     "12",
+                                     "\n</parameter>"};
+enum { PIECES = sizeof pieces / sizeof *pieces, MOST = 1500 };
+
+static void open_pieces(iv_vocabulary *v) {
+    iv_buf all = {0};
+    size_t offsets[256 + PIECES + 1];
+    iv_error err;
+    for (size_t i = 0; i < 256; i++) offsets[i] = i, assert_true(iv_buf_putc(&all, (char)i));
+    for (size_t i = 0; i < PIECES; i++) offsets[256 + i] = all.len, assert_true(iv_buf_puts(&all, pieces[i]));
+    offsets[256 + PIECES] = all.len;
+    ASSERT_OK(iv_vocabulary_make(all.data, offsets, 256 + PIECES, v, &err), &err);
+    iv_buf_free(&all);
+}
+
+static bool has_bit(const uint64_t *mask, size_t i) { return mask[i / 64] >> (i % 64) & 1; }
+
+/* A random answer that ends, or false. */
+static bool walk(iv_grammar *g, const iv_vocabulary *v, rng *r, iv_buf *text) {
+    int32_t ids[MOST];
+    uint64_t mask[(256 + PIECES) / 64 + 1];
+    iv_matcher m = {0};
+    iv_error err;
+    iv_buf_clear(text);
+    for (size_t n = 0; n < MOST; n++) {
+        bool end;
+        size_t count = 0, chosen = 0;
+        ASSERT_OK(iv_grammar_mask(g, &m, ids, n, mask, &end, &err), &err);
+        if (end && rng_below(r, 2)) return true;
+        size_t from = rng_below(r, 3) ? 256 : 0; /* pieces, where some may stand */
+        for (int again = 0; !count && again < 2; again++, from = 0)
+            for (size_t i = from; i < v->size; i++)
+                if (has_bit(mask, i) && rng_below(r, (uint32_t)++count) == 0) chosen = i;
+        if (!count) return end;
+        ids[n] = (int32_t)chosen;
+        assert_true(iv_buf_append(text, v->bytes + v->offsets[chosen], v->offsets[chosen + 1] - v->offsets[chosen]));
+    }
+    return false;
+}
+
+static void check_read(const char *parameters, json_t *tools, const iv_buf *text, iv_grammar *json) {
+    static iv_chat_text c;
+    iv_error err;
+    bool matches;
+    iv_chat_text_init(&c, true, false, true, false);
+    c.form = IV_TOOL_FORM_QWEN3_CODER, c.schemas = tools;
+    for (size_t at = 0, step; at < text->len; at += step) {
+        step = at % 11 + 1 < text->len - at ? at % 11 + 1 : text->len - at;
+        iv_chat_text_push(&c, text->data + at, step);
+    }
+    iv_chat_text_end(&c);
+    if (c.call_count == 0 || c.content.len) fail_msg("%s: not read: %s", parameters, text->data);
+    for (size_t i = 0; i < c.call_count; i++) {
+        const char *found = c.calls[i].arguments;
+        assert_string_equal(c.calls[i].name, "f");
+        ASSERT_OK(iv_grammar_matches(json, found, strlen(found), &matches, NULL, &err), &err);
+        if (!matches) fail_msg("%s:\n%s\nis read as %s", parameters, text->data, found);
+    }
+    iv_chat_text_free(&c);
+}
+
+static void forced_is_read(void **state) {
+    (void)state;
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"string\"}},\"required\":["
+        "\"a\"]}",
+        "{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]},\"b\":{\"type\":\"boolean\"}},\"required\":[\"a\"]}",
+        "{\"properties\":{\"a\":{\"type\":[\"string\",\"number\"],\"minimum\":5},\"b\":{\"type\":\"integer\"}}}",
+        "{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"array\",\"items\":{\"enum\":[\"</"
+        "parameter>\",7]}},{\"type\":\"string\"}]}}}",
+        "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"b\":{\"type\":\"object\"}}}",
+        "{\"properties\":{\"a\":{\"type\":[\"string\",\"boolean\",\"object\"],\"maxLength\":20,\"required\":[\"x\"]}}}",
+        "{\"properties\":{\"a\":{\"minLength\":3,\"maxLength\":30},\"b\":{\"enum\":[\"x\",\"</"
+        "parameter>\",\"1\",2,null]}}}",
+        "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[<a-z/>=\\\\n]+$\"}},\"required\":[\"a\"]}",
+        "{\"properties\":{\"a\":{\"format\":\"date\"},\"b\":{\"type\":[\"null\",\"integer\"]}}}",
+        "{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1},\"b\":{}},\"required\":[\"a\"]},{\"properties\":{\"b\":{"
+        "\"type\":"
+        "\"array\"}},\"required\":[\"b\"]}]}",
+        "{\"additionalProperties\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}}",
+        "{\"type\":\"object\"}",
+        "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+        "n\"},\"b\":{\"type\":\"string\"}}}}}",
+    };
+    rng r = {11};
+    iv_vocabulary v;
+    iv_error err;
+    iv_buf text = {0};
+    size_t ended = 0;
+    open_pieces(&v);
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+        iv_grammar *g, *json;
+        iv_buf form = {0};
+        json_t *tools = json_pack("[{s:s,s:{s:s,s:o}}]", "type", "function", "function", "name", "f", "parameters",
+                                  json_loads(schemas[i], 0, NULL));
+        assert_non_null(tools);
+        assert_true(iv_buf_printf(&form, "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
+                                  schemas[i]));
+        ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_TOOL_CALLS, form.data, IV_REASONING_NONE, &v, &g, &err), &err);
+        ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_JSON_SCHEMA, schemas[i], IV_REASONING_NONE, &v, &json, &err), &err);
+        for (size_t round = 0; round < (SANITIZED ? 15 : 1000); round++) {
+            if (!walk(g, &v, &r, &text)) continue;
+            check_read(schemas[i], tools, &text, json);
+            ended++;
+        }
+        iv_grammar_close(g), iv_grammar_close(json);
+        iv_buf_free(&form);
+        json_decref(tools);
+    }
+    print_message("%zu answers were read\n", ended);
+    assert_true(ended > (SANITIZED ? 50 : 5000));
+    iv_buf_free(&text);
+    iv_vocabulary_close(&v);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values),
+        cmocka_unit_test(any_bytes),
+        cmocka_unit_test(forced_is_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
