@@ -1,4 +1,4 @@
-"""The openai package, unmodified, against servers whose models write calls as Llama's and Mistral's do: tiny-math with other
+"""The openai package, unmodified, against servers whose models write calls as Llama's, Mistral's and Qwen3-Coder do: tiny-math with other
 templates and tokens. The answers are forced, or held to a text that has a call in it: tiny-math has learnt no tools."""
 
 import json
@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import urllib.request
 
 from support import check, main, skip
 from upstream import BINARY, derived_model, serving
@@ -22,6 +23,28 @@ TEMPLATES = {
     "llama": TURN + """{{ '{"name": "' + c.function.name + '", "parameters": ' }}{{ c.function.arguments | tojson }}}""" + END,
     "mistral": TURN + "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}"
     "{{ '[TOOL_CALLS][' if loop.first else ', ' }}{{ c.function | tojson }}{{ ']' if loop.last }}" + END,
+    # What Qwen3-Coder's has: a macro over a schema's own words, tests of types, filters, calls without JSON.
+    "coder": """{% macro rest(schema, known) %}
+{%- if schema is mapping %}{%- for key in schema if key not in known %}
+{%- set value = schema[key] %}
+{{- '\\n<' ~ key ~ '>' ~ (value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string) ~ '</' ~ key ~ '>' }}
+{%- endfor %}{%- endif %}
+{% endmacro %}
+{%- set seen = namespace(tools=0) %}
+{%- if tools is defined and tools is iterable and tools | length > 0 %}{{- '<|im_start|>system\\n<tools>' }}
+{%- for tool in tools %}{%- if tool.function is defined %}{%- set tool = tool.function %}{%- endif %}
+{%- set seen.tools = seen.tools + 1 %}{{- '\\n<function>\\n<name>' ~ tool.name ~ '</name>' }}
+{%- for name, schema in tool.parameters.properties | items %}{{- '\\n<parameter>' ~ name ~ rest(schema, ['name']) }}{%- endfor %}
+{{- rest(tool.parameters, ['type', 'properties']) ~ '\\n</function>' }}{%- endfor %}{{- '\\n</tools> ' ~ seen.tools ~ '<|im_end|>\\n' }}
+{%- endif %}
+{%- for m in messages %}{{- '<|im_start|>' ~ m.role ~ '\\n' ~ (m.content if m.content is string else '') }}
+{%- if m.tool_calls is defined and m.tool_calls is iterable and m.tool_calls is not mapping %}{%- for call in m.tool_calls %}
+{%- set call = call.function if call.function is defined else call %}
+{{- '\\n<tool_call>\\n<function=' + call.name + '>\\n' }}
+{%- for name, value in call.arguments | items %}
+{%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}
+{{- '<parameter=' ~ name ~ '>\\n' ~ value ~ '\\n</parameter>\\n' }}{%- endfor %}{{- '</function>\\n</tool_call>' }}{%- endfor %}{%- endif %}
+{{- '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}""",
     "args": TURN + "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}" + END,
 }
 SPECIAL = ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
@@ -169,10 +192,97 @@ def test_mistral_args():
     check(ran.returncode == 0 and "equal" in ran.stdout, ran.stdout, ran.stderr)
 
 
+def coder_call(name, **arguments):
+    """As the template writes it."""
+    values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()}
+    body = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items())
+    return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
+
+
+NOTE = tool("note", text={"type": "string", "maxLength": 30}, tags={"type": "array", "items": {"enum": ["</parameter>", 1]}, "maxItems": 2},
+            sure={"type": ["boolean", "null"]}, where={"anyOf": [{"type": "string", "maxLength": 9}, {"$ref": "#/$defs/place"}]})
+NOTE["function"]["parameters"]["$defs"] = {"place": {"type": "object", "properties": {"x": DIGIT}, "required": ["x"]}}
+
+
+def check_note(arguments):
+    """By hand what the schema says."""
+    check(list(arguments) == ["text", "tags", "sure", "where"], arguments)
+    check(isinstance(arguments["text"], str) and len(arguments["text"]) <= 30, arguments)
+    check(isinstance(arguments["tags"], list) and len(arguments["tags"]) <= 2, arguments)
+    check(all(tag in ("</parameter>", 1) for tag in arguments["tags"]), arguments)
+    check(arguments["sure"] in (True, False, None), arguments)
+    where = arguments["where"]
+    check(where.get("x") in (1, 2, 3) if isinstance(where, dict) else len(where) <= 9, arguments)
+
+
+def notes(client):
+    """Every kind of value, forced, whole and streamed, and back through the template."""
+    ended = 0
+    for seed in range(8):
+        asked = dict(model=MODEL, messages=QUESTION, tools=[NOTE], tool_choice="required", parallel_tool_calls=False, seed=seed,
+                     max_tokens=300, temperature=1.2)
+        c = client.chat.completions.create(**asked).choices[0]
+        if c.finish_reason == "length":
+            check(not c.message.tool_calls and "<tool_call>" in c.message.content, c)
+            continue
+        ended += 1
+        check(len(c.message.tool_calls) == 1 and c.message.content is None, c)
+        check_note(json.loads(c.message.tool_calls[0].function.arguments))
+        calls, content, _ = gather(client.chat.completions.create(stream=True, **asked))
+        check(same(c.message.tool_calls, calls) and content == "", calls)
+        told = [*QUESTION, c.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": "x", "content": "ok"}]
+        client.chat.completions.create(model=MODEL, messages=told, tools=[NOTE], max_tokens=2)
+    check(ended > 2, "few notes have ended")
+
+
+def raw(port, path, body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def goes_back(client, port):
+    """A call comes back from its arguments byte for byte as it was written."""
+    asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice="required", seed=3, max_tokens=600, temperature=1.5,
+                 extra_body={"return_token_ids": True})
+    c = client.chat.completions.create(**asked).choices[0]
+    check(c.finish_reason == "tool_calls", c)
+    said = raw(port, "/detokenize", {"tokens": c.token_ids})["prompt"]
+    calls = "<tool_call>" + said.split("<tool_call>", 1)[1].replace("<|im_end|>", "")
+    told = [*QUESTION, c.message.model_dump(exclude_none=True)]
+    ids = raw(port, "/tokenize", {"messages": told, "tools": TOOLS, "add_generation_prompt": False})["tokens"]
+    prompt = raw(port, "/detokenize", {"tokens": ids})["prompt"]
+    check(calls in prompt, calls, prompt)
+    check("<parameter>a\n<enum>[1, 2, 3]</enum>" in prompt and '<required>["a", "b"]</required>' in prompt, prompt)
+    check("</tools> 2<|im_end|>" in prompt, prompt)
+
+
+def test_coder():
+    made, tokens = model("coder")
+    text = 'a "b"\n\\ </parameter>\n</x> <function='
+    with serving(made, "--served-model-name", MODEL) as port:
+        client = client_of(port)
+        check(forced(client, False, tokens) > 0, "never several calls")
+        goes_back(client, port)
+        notes(client)
+        held_to(client, "So.\n" + coder_call("add", a=1, b=2.50), [("add", '{"a": 1, "b": 2.5}')], "So.")
+        held_to(client, coder_call("half", x="7 ") + "\n" + coder_call("other", x=text),
+                [("half", '{"x": 7}'), ("other", json.dumps({"x": text}))], "")
+        held_to(client, coder_call("half", x=1).removeprefix("<tool_call>\n"), [("half", '{"x": 1}')], "")
+        held_to(client, '<tool_call>\n{"name": "half"}\n</tool_call>', [], '<tool_call>\n{"name": "half"}\n</tool_call>')
+        flat = [{"type": "function"} | t["function"] for t in TOOLS]
+        r = client.responses.create(model=MODEL, input="hi", tools=flat, tool_choice={"type": "function", "name": "half"},
+                                    max_output_tokens=600)
+        check([json.loads(i.arguments)["x"] in (1, 2, 3) for i in r.output if i.type == "function_call"] == [True], r.output)
+
+
 def test_flag():
     made = pathlib.Path(scratch.name) / "llama"
     with serving(made, "--served-model-name", MODEL, "--tool-call-parser", "hermes") as port:
         held_to(client_of(port), '<tool_call>{"name": "half"}</tool_call>', [("half", "{}")], "")
+    for name in "qwen3_coder", "qwen3_xml":
+        with serving(made, "--served-model-name", MODEL, "--tool-call-parser", name) as port:
+            held_to(client_of(port), coder_call("half", x=1), [("half", '{"x": 1}')], "")
     with serving(made, "--served-model-name", MODEL, "--tool-call-parser", "none") as port:
         text = '{"name": "half", "parameters": {"x": 1}}'
         held_to(client_of(port), text, [], text)
@@ -183,4 +293,4 @@ def test_flag():
             check(e.body["param"] == "tool_choice", e.body)
 
 
-main(test_llama, test_mistral, test_mistral_args, test_flag)
+main(test_llama, test_mistral, test_mistral_args, test_coder, test_flag)
