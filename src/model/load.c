@@ -74,6 +74,10 @@ static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_pl
 static iv_status open_weights(const char *dir, const iv_model_options *o, const iv_model_config *config,
                               iv_checkpoint **out, iv_error *err) {
     if (!o->dummy) return iv_checkpoint_open(dir, out, err);
+    if (config->has_dtype && config->dtype == IV_F64)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s/config.json: dtype: wanted bfloat16, float16 or float32 for dummy weights, found float64",
+                       dir);
     return iv_weight_plan_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
 }
 

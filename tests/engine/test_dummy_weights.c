@@ -132,6 +132,15 @@ static void refusals(void **state) {
     o.load_format = "gguf";
     expect_error("gguf", iv_engine_open(&o, &e, &err), &err, IV_INVALID,
                  "load_format: wanted auto or dummy, found 'gguf'");
+    static const char *const parts[] = {"{\"model_type\": \"llama\", \"hidden_size\": 16, \"intermediate_size\": 16,",
+                                        "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"vocab_size\": 9,",
+                                        "\"max_position_embeddings\": 64, \"dtype\": \"float64\"}"};
+    char config[400];
+    snprintf(config, sizeof config, "%s%s%s", parts[0], parts[1], parts[2]);
+    scratch_write(&s, "config.json", config, strlen(config));
+    o.load_format = "dummy";
+    expect_error("float64", iv_engine_open(&o, &e, &err), &err, IV_UNSUPPORTED,
+                 "config.json: dtype: wanted bfloat16, float16 or float32 for dummy weights, found float64");
     assert_null(e);
     scratch_close(&s);
 }
