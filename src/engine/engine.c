@@ -108,7 +108,8 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     IV_TRY(iv_model_plan(o->model, m, &plan, &c, err));
     size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
            limit = (size_t)plan.config.max_positions;
-    iv_status status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
+    iv_status status = e->gpus[0] ? iv_gpu_model_check(&plan.config, err) : IV_OK;
+    if (status == IV_OK) status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
     size_t available =
         e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
     size_t page = token * IV_ATTENTION_BLOCK, wish, all,

@@ -23,6 +23,9 @@ typedef struct iv_gpu_model_options {
     size_t processes;  /* 1: all ranks are here; else every rank is a process, and this one has one GPU */
 } iv_gpu_model_options;
 
+/* IV_UNSUPPORTED names what GPUs do not take of a configuration that CPUs do; before anything is loaded. */
+iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err);
+
 /* Bytes that one GPU needs beside weights and pages, at most; for sizing before anything is loaded. */
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks);
 

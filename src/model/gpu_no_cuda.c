@@ -1,6 +1,11 @@
 /* gpu_no_cuda.c: gpu.h in a build without CUDA. Nothing gets this far: no GPU can be opened. */
 #include "model/gpu.h"
 
+iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
+    (void)c;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks) {
     (void)c, (void)o, (void)ranks;
     return 0;

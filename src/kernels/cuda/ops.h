@@ -208,7 +208,8 @@ int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t 
 
 /* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
  * *true_rows go nowhere (NULL: all rows count). logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1];
- * slots [rows * k]. At most 512 experts. */
+ * slots [rows * k]. */
+enum { IV_GPU_EXPERTS_MAX = 512 };
 int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
                  int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
 

@@ -9,7 +9,7 @@
 #include "numerics/rows.h"
 
 enum {
-    EXPERTS_MAX = 512,
+    EXPERTS_MAX = IV_GPU_EXPERTS_MAX,
     LANE_GROUPS = IV_ROW_LANES / 32,
     SMALL_ROWS = 32, /* routed and grouped by one block */
     SMALL_THREADS = 128, /* of it at least */
