@@ -359,7 +359,14 @@ int finish_all() {
     return last_error = failed ? cudaErrorLaunchFailure : 0;
 }
 
-int multiprocessors() { return device + 2; }
+/* Of device 0: two, or what the environment says, for programs that take this one. */
+static int fewest() {
+    static const char *said = getenv("INVAR_EMULATED_SMS");
+    static const int n = said && atoi(said) > 0 ? atoi(said) : 2;
+    return n;
+}
+
+int multiprocessors() { return device + fewest(); }
 
 void begin_thread(int its_device, uint64_t number) {
     device = its_device;
@@ -478,7 +485,7 @@ cudaError_t cudaSetDevice(int device) { return emu::device = device, cudaSuccess
 cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == cudaDevAttrComputeCapabilityMajor   ? 9
              : attribute == cudaDevAttrComputeCapabilityMinor ? 0
-                                                              : device + 2;
+                                                              : device + emu::fewest();
     return cudaSuccess;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **p, unsigned, int,
