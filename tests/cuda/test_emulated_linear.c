@@ -163,6 +163,37 @@ typedef struct chain { /* of the device */
     float *h, *norm;
 } chain;
 
+/* More tiles of rows than a grid has blocks in one direction. */
+static void more_rows_than_a_grid_is_high(void **state) {
+    (void)state;
+    enum { ROWS = 65535 * 8 + 5, K = IV_CHAIN_STEP };
+    iv_gpu_linear_config c[2];
+    float weight[K] = {3}, *x = calloc(ROWS, sizeof(float[K])), *y = malloc(ROWS * sizeof *y);
+    void *on_gpu[3];
+    assert_true(x && y);
+    for (size_t i = 0; i < ROWS; i++) x[i * K] = (float)i;
+    CUDA(cudaMalloc(&on_gpu[0], sizeof weight));
+    CUDA(cudaMalloc(&on_gpu[1], ROWS * sizeof(float[K])));
+    CUDA(cudaMalloc(&on_gpu[2], ROWS * sizeof *y));
+    CUDA(cudaMemcpy(on_gpu[0], weight, sizeof weight, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(on_gpu[1], x, ROWS * sizeof(float[K]), cudaMemcpyHostToDevice));
+    iv_gpu_linear_args a = {.arithmetic = IV_FMA32,
+                            .w = {.type = IV_F32, .n = 1, .k_padded = K, .leaves = 1, .data = on_gpu[0]},
+                            .type = IV_F32,
+                            .x = on_gpu[1],
+                            .x_stride = K,
+                            .rows = ROWS,
+                            .out = on_gpu[2],
+                            .out_stride = 1};
+    assert_int_equal(iv_gpu_generic_configs(&a, c, 2), 2);
+    CUDA(iv_gpu_linear_with(&a, c[0].tile_m < c[1].tile_m ? &c[0] : &c[1], NULL));
+    CUDA(cudaMemcpy(y, on_gpu[2], ROWS * sizeof *y, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < ROWS; i++)
+        if (y[i] != 3 * (float)i) fail_msg("row %zu: wanted %g, got %g", i, 3 * (double)i, (double)y[i]);
+    for (size_t i = 0; i < 3; i++) CUDA(cudaFree(on_gpu[i]));
+    free(x), free(y);
+}
+
 /* One linear layer of the chain, by any configuration, or by the generic kernel, which is waited for. */
 static void chain_linear(rng *r, const chain *c, bool plain, const void *w, bool down) {
     static iv_gpu_linear_config all[CONFIGS_MAX];
@@ -297,7 +328,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planted_mistakes_are_caught),   cmocka_unit_test(wgmma_has_the_laws_bits),
         cmocka_unit_test(wide_tiles_have_the_laws_bits), cmocka_unit_test(wide_chains_have_the_laws_bits),
-        cmocka_unit_test(generic_has_the_laws_bits),     cmocka_unit_test(overlapping_layers_have_the_same_bits)};
+        cmocka_unit_test(generic_has_the_laws_bits),     cmocka_unit_test(overlapping_layers_have_the_same_bits),
+        cmocka_unit_test(more_rows_than_a_grid_is_high)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

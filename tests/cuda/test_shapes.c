@@ -62,6 +62,7 @@ static shape draw(rng *r) {
     if (strcmp(s.family, "llama") != 0 && rng_below(r, 2)) s.window = PICK(r, windows);
     s.tokens = PICK(r, tokens), s.chunk = PICK(r, chunks), s.ranks = 1;
     if (rng_below(r, 4) == 0) s.ranks = 2 + rng_below(r, 4);
+    if (s.ranks > 1 && rng_below(r, 4)) s.intermediate = 128 * (1 + rng_below(r, 3)); /* of eight leaves */
     while (s.tokens > 1 && cost_of(&s) > COST_MAX) s.tokens /= 2;
     if (s.chunk < s.tokens / 8) s.chunk = s.tokens / 3;
     if (s.ranks > 1 && s.chunk < s.tokens) s.chunk = s.tokens;

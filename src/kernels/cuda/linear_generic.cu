@@ -6,6 +6,10 @@
 enum { VARIANT_TILE, VARIANT_ROWS, VARIANT_MMA }; /* of a configuration */
 enum { STEP = 16 };                               /* k at a time: divides every leaf */
 
+/* A grid has 65,535 blocks at most in y and in z: of rows as many there as fit, more of them behind one another. */
+enum { GRID_SIDE_MAX = 65535 };
+static __device__ __forceinline__ int row_tile(void) { return (int)(blockIdx.y + blockIdx.z * gridDim.y); }
+
 /* ---- a tile goes out ------------------------------------------------------------------------------------------ */
 
 static __device__ void put_tile(const iv_linear_problem &p, const iv_linear_rows &r, const float *y, int stride, int n0,
@@ -46,7 +50,7 @@ template <typename TW, typename TX> static __global__ void __launch_bounds__(256
     constexpr int N = 64, PAD = N + 4;
     __shared__ float s[N * PAD]; /* [2][STEP][PAD] while summing, then y */
     float *ws = s, *xs = s + STEP * PAD;
-    iv_linear_rows r = iv_linear_find_rows(p, blockIdx.y, N);
+    iv_linear_rows r = iv_linear_find_rows(p, row_tile(), N);
     if (r.count == 0) return;
     int n0 = blockIdx.x * N, lane_n = threadIdx.x % 16, lane_m = threadIdx.x / 16;
     int load = threadIdx.x / 4, load_k = threadIdx.x % 4 * 4; /* of a step: row `load`, four k */
@@ -90,7 +94,7 @@ template <typename TW, typename TX> static __global__ void __launch_bounds__(256
 template <typename TW, typename TX> static __global__ void __launch_bounds__(256) fma32_rows(iv_linear_problem p) {
     constexpr int N = 32, M = 8, PAD = STEP + 1;
     __shared__ float ws[IV_LEAVES_MAX][N * PAD], xs[IV_LEAVES_MAX][M * STEP], sums[IV_LEAVES_MAX][M * N], y[M * N];
-    iv_linear_rows r = iv_linear_find_rows(p, blockIdx.y, M);
+    iv_linear_rows r = iv_linear_find_rows(p, row_tile(), M);
     if (r.count == 0) return;
     int n0 = blockIdx.x * N, warp = threadIdx.x / 32, lane = threadIdx.x % 32, leaf_k = p.k_padded / p.leaves;
     const TW *w = (const TW *)((const char *)p.w + r.expert * p.expert_bytes) + (size_t)warp * leaf_k;
@@ -158,7 +162,7 @@ template <iv_dtype TYPE> static __global__ void __launch_bounds__(128) tc16_mma(
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
     constexpr int N = 64, M = 32, PAD = N + 1;
     __shared__ float y[M * PAD];
-    iv_linear_rows r = iv_linear_find_rows(p, blockIdx.y, M);
+    iv_linear_rows r = iv_linear_find_rows(p, row_tile(), M);
     if (r.count == 0) return;
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, n0 = blockIdx.x * N;
     const char *w = (const char *)p.w + r.expert * p.expert_bytes;
@@ -213,8 +217,9 @@ int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_confi
     iv_linear_problem p = iv_linear_problem_of(a);
     size_t tiles = iv_linear_row_tiles(a, (size_t)c->tile_m);
     if (tiles == 0 || a->w.n == 0) return 0;
-    if (tiles > 65535) return cudaErrorInvalidValue;
-    dim3 grid((unsigned)((a->w.n + (size_t)c->tile_n - 1) / (size_t)c->tile_n), (unsigned)tiles);
+    size_t deep = (tiles + GRID_SIDE_MAX - 1) / GRID_SIDE_MAX, high = (tiles + deep - 1) / deep;
+    if (deep > GRID_SIDE_MAX) return cudaErrorInvalidValue;
+    dim3 grid((unsigned)((a->w.n + (size_t)c->tile_n - 1) / (size_t)c->tile_n), (unsigned)high, (unsigned)deep);
     if (c->variant == VARIANT_MMA)
         a->type == IV_BF16 ? tc16_mma<IV_BF16><<<grid, 128, 0, s>>>(p) : tc16_mma<IV_F16><<<grid, 128, 0, s>>>(p);
     else if (a->w.type == IV_F32)
