@@ -111,7 +111,7 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     iv_status status = e->gpus[0] ? iv_gpu_model_check(&plan.config, err) : IV_OK;
     if (status == IV_OK) status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
     size_t available =
-        e->gpus[0] ? iv_device_memory_available(e, &plan.config, o) : iv_ranks_memory_available(e->ranks);
+        e->gpus[0] ? iv_device_memory_available(e, &plan.config, plan.dtype, o) : iv_ranks_memory_available(e->ranks);
     size_t page = token * IV_ATTENTION_BLOCK, wish, all,
            room = kv_room(o, e->gpus[0], available, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);

@@ -26,8 +26,9 @@ typedef struct iv_gpu_model_options {
 /* IV_UNSUPPORTED names what GPUs do not take of a configuration that CPUs do; before anything is loaded. */
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err);
 
-/* Bytes that one GPU needs beside weights and pages, at most; for sizing before anything is loaded. */
-size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks);
+/* Bytes that one GPU needs beside weights and pages, at most, for a model held in `type`; for sizing before anything is
+ * loaded. */
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o, size_t ranks);
 
 /* gpus[r] is the place of the r-th model of `first`. IV_NO_MEMORY names the GPU and the bytes wanted. */
 iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,

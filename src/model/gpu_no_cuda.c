@@ -6,8 +6,9 @@ iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
 
-size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks) {
-    (void)c, (void)o, (void)ranks;
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
+                                  size_t ranks) {
+    (void)c, (void)type, (void)o, (void)ranks;
     return 0;
 }
 

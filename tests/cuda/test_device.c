@@ -563,6 +563,19 @@ static void control_scores_of_a_baseline_differ(void **state) {
     free_scored(law), free_scored(other);
 }
 
+/* What is set aside before anything is loaded knows how wide activations are. */
+static void floats_want_more_memory(void **state) {
+    (void)state;
+    iv_model_config c;
+    iv_error err;
+    ASSERT_OK(iv_model_config_read(source_path("tests/data/hf/qwen3"), &c, &err), &err);
+    iv_gpu_model_options o = {.tokens_max = 8192, .spans_max = 16, .logits_max = 128, .positions_max = 1024};
+    size_t halves = iv_gpu_model_working_bytes(&c, IV_BF16, &o, 1),
+           floats = iv_gpu_model_working_bytes(&c, IV_F32, &o, 1);
+    size_t row = (size_t)(c.hidden_size + 2 * c.heads * c.head_dim + c.intermediate_size); /* of 16 bits, or of 32 */
+    if (floats < halves + 8192 * row * 2) fail_msg("wanted %zu bytes and more, found %zu", halves, floats);
+}
+
 /* What cannot be had is refused with a reason. */
 static void refusals(void **state) {
     (void)state;
@@ -598,6 +611,7 @@ int main(void) {
                                        cmocka_unit_test(filters_and_log_probabilities),
                                        cmocka_unit_test(scores_of_prompts),
                                        cmocka_unit_test(control_scores_of_a_baseline_differ),
+                                       cmocka_unit_test(floats_want_more_memory),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

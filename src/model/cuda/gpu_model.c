@@ -32,9 +32,10 @@ static bool size_inputs(iv_gpu_model *g) {
     return true;
 }
 
-size_t iv_gpu_model_working_bytes(const iv_model_config *c, const iv_gpu_model_options *o, size_t ranks) {
+size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
+                                  size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
-    iv_model m = {.config = *c, .dtype = IV_BF16};
+    iv_model m = {.config = *c, .dtype = type};
     iv_split cut;
     iv_error unused;
     if (iv_split_make(c, 1, false, &m.split, &unused) != IV_OK ||
