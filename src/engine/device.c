@@ -103,7 +103,7 @@ static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_optio
 
 /* Ranks are alike, so the GPU with the least decides. */
 size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, iv_dtype type,
-                                  const iv_engine_options *o) {
+                                  const iv_engine_options *o, size_t *working) {
     size_t least = SIZE_MAX, ranks = 0;
     for (; ranks < IV_RANKS_MAX && e->gpus[ranks]; ranks++)
         least = iv_size_min(least, iv_gpu_memory_available(e->gpus[ranks]));
@@ -111,10 +111,10 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
         least = iv_ranks_memory_available(e->ranks), ranks = iv_ranks_size(e->ranks);
     iv_gpu_model_options options = options_of(e, o);
     options.positions_max = o->max_model_len ? o->max_model_len : (size_t)c->max_positions;
-    size_t working = iv_gpu_model_working_bytes(c, type, &options, ranks);
-    if (ranks > 1) /* the embedding, which they have whole */
-        working += (size_t)c->vocab_size * (size_t)c->hidden_size * iv_dtype_bytes(type);
-    least = least > working ? least - working : 1;
+    *working = iv_gpu_model_working_bytes(c, type, &options, ranks);
+    size_t shared = ranks > 1 ? (size_t)c->vocab_size * (size_t)c->hidden_size * iv_dtype_bytes(type) : 0;
+    if (!iv_size_add(*working, shared, working)) *working = SIZE_MAX; /* ranks have the embedding whole */
+    least = least > *working ? least - *working : 1;
     return least > SIZE_MAX / ranks ? SIZE_MAX : least * ranks;
 }
 

@@ -101,6 +101,20 @@ static size_t kv_room(const iv_engine_options *o, bool gpus, size_t available, s
     return gpus ? available / 100 * 95 / page : available / 2 / page;
 }
 
+static iv_status no_room(const iv_engine *e, const iv_engine_options *o, size_t page, size_t weights, size_t working,
+                         iv_error *err) {
+    if (o->kv_bytes)
+        return iv_fail(err, IV_LIMIT, "KV cache: one page of 64 tokens takes %zu bytes, there is room for %zu", page,
+                       o->kv_bytes);
+    if (!e->gpus[0])
+        return iv_fail(err, IV_LIMIT, "KV cache: one page of 64 tokens takes %zu bytes, more than weights of %zu leave",
+                       page, weights);
+    return iv_fail(err, IV_LIMIT,
+                   "KV cache: one page of 64 tokens takes %zu bytes, more than weights of %zu leave, and what each GPU "
+                   "sets aside: %zu for steps of max_num_batched_tokens %zu and positions up to max_model_len",
+                   page, weights, working, e->max_num_batched_tokens);
+}
+
 /* How long a sequence may get, and how many pages there are. Decided from headers, before anything is loaded. */
 static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_options *m, size_t *pages, iv_error *err) {
     iv_model plan;
@@ -110,8 +124,8 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
            limit = (size_t)plan.config.max_positions;
     iv_status status = e->gpus[0] ? iv_gpu_model_check(&plan.config, err) : IV_OK;
     if (status == IV_OK) status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t available =
-        e->gpus[0] ? iv_device_memory_available(e, &plan.config, plan.dtype, o) : iv_ranks_memory_available(e->ranks);
+    size_t working = 0, available = e->gpus[0] ? iv_device_memory_available(e, &plan.config, plan.dtype, o, &working)
+                                               : iv_ranks_memory_available(e->ranks);
     size_t page = token * IV_ATTENTION_BLOCK, wish, all,
            room = kv_room(o, e->gpus[0], available, plan.weight_bytes, page, &wish);
     iv_checkpoint_close(c);
@@ -121,9 +135,7 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     if (o->max_model_len > limit)
         return iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu", limit,
                        o->max_model_len);
-    if (room == 0)
-        return iv_fail(err, IV_LIMIT, "KV cache: one page of 64 tokens takes %zu bytes, more than there is room for",
-                       page);
+    if (room == 0) return no_room(e, o, page, plan.weight_bytes, working, err);
     room = iv_size_min(room, SIZE_MAX / page / 2); /* so that sizes below cannot overflow */
     e->max_model_len = o->max_model_len ? o->max_model_len : iv_size_min(limit, room * IV_ATTENTION_BLOCK);
     size_t longest = iv_kv_pages_for(e->max_model_len);

@@ -213,6 +213,12 @@ static void what_gpus_do_not_take(void **state) {
     free(cpu);
     assert_null(logits_by("", &s, ON_CUDA, &bytes, why));
     assert_string_equal(why, "invar: num_experts: device cuda takes at most 512, found 513 (device cpu takes more)");
+    shape wide = s; /* a step of 65,536 rows, in 4 GiB */
+    wide.hidden = 16384, wide.experts = 8, wide.chunk = 65536;
+    write_config(&wide);
+    assert_null(logits_by("", &wide, "--device cuda --enforce-eager", &bytes, why));
+    if (!strstr(why, "sets aside: ") || !strstr(why, "max_num_batched_tokens 65536")) fail_msg("%s", why);
+    write_config(&s);
     s.experts = 512;
     assert_true(compare(&s, &(rng){1}));
 }
