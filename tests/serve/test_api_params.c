@@ -65,6 +65,32 @@ static void nothing_changes_what_is_absent(void **state) {
     iv_api_params_free(&p);
 }
 
+/* What no token can depend on, and what asks for nothing but what happens anyway. */
+static void labels_are_accepted(void **state) {
+    (void)state;
+    static const struct {
+        unsigned body;
+        const char *text;
+    } cases[] = {
+        {IV_API_CHAT, "{\"store\":true,\"metadata\":{\"a\":\"b\"},\"user\":\"u\",\"service_tier\":\"flex\","
+                      "\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\",\"prompt_cache_retention\":\"24h\"}"},
+        {IV_API_CHAT, "{\"store\":false,\"verbosity\":\"medium\",\"stream_reasoning\":true,\"ebnf\":null,"
+                      "\"return_hidden_states\":false}"},
+        {IV_API_COMPLETIONS, "{\"metadata\":{},\"service_tier\":\"priority\",\"suffix\":\"\"}"},
+        {IV_API_RESPONSES, "{\"store\":true,\"service_tier\":\"scale\",\"prompt_cache_retention\":\"24h\","
+                           "\"max_tool_calls\":3}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_api_params p;
+        iv_error err;
+        json_t *json;
+        ASSERT_OK(read_text(cases[i].body, cases[i].text, &p, &json, &err), &err);
+        assert_memory_equal(&p.request, &defaults, sizeof defaults);
+        json_decref(json);
+        iv_api_params_free(&p);
+    }
+}
+
 /* Negative or without sign: the same bits, down to the last. */
 static void seeds_have_64_bits(void **state) {
     (void)state;
@@ -116,6 +142,12 @@ static void refusals_name_the_field(void **state) {
         {IV_API_COMPLETIONS, "{\"logprobs\":21}", "logprobs: wanted an integer from 0 to 20, found 21"},
         {IV_API_COMPLETIONS, "{\"logprobs\":true}", "logprobs: wanted an integer"},
         {IV_API_COMPLETIONS, "{\"suffix\":\"x\"}", "suffix: wanted null"},
+        {IV_API_COMPLETIONS, "{\"store\":true}", "store: this field is not known here"},
+        {IV_API_CHAT, "{\"store\":\"yes\"}", "store: wanted true false"},
+        {IV_API_CHAT, "{\"verbosity\":\"low\"}", "verbosity: wanted \"medium\""},
+        {IV_API_CHAT, "{\"stream_reasoning\":false}", "stream_reasoning: wanted true"},
+        {IV_API_CHAT, "{\"ebnf\":\"a\"}", "ebnf: wanted null"},
+        {IV_API_RESPONSES, "{\"regex\":\"a\"}", "regex: this field is not known here"},
         {IV_API_COMPLETIONS, "{\"best_of\":2}", "best_of: wanted 1"},
         {IV_API_COMPLETIONS, "{\"stream_options\":{}}", "stream_options: wanted only beside"},
         {IV_API_COMPLETIONS, "{\"stream\":true,\"stream_options\":{\"x\":1}}", "stream_options.x: "},
@@ -175,9 +207,10 @@ static void drawn_seeds_differ_and_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_arrives), cmocka_unit_test(nothing_changes_what_is_absent),
-        cmocka_unit_test(seeds_have_64_bits),  cmocka_unit_test(refusals_name_the_field),
-        cmocka_unit_test(long_values_are_cut), cmocka_unit_test(drawn_seeds_differ_and_fit),
+        cmocka_unit_test(every_field_arrives),        cmocka_unit_test(nothing_changes_what_is_absent),
+        cmocka_unit_test(labels_are_accepted),        cmocka_unit_test(seeds_have_64_bits),
+        cmocka_unit_test(refusals_name_the_field),    cmocka_unit_test(long_values_are_cut),
+        cmocka_unit_test(drawn_seeds_differ_and_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,7 +214,8 @@ static void messages_of_assistants(void **state) {
         "[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"refusal\",\"refusal\":"
         "\"no\"}]},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"\"}},"
         "{\"function\":{\"name\":\"f\",\"arguments\":null}},{\"function\":{\"name\":\"f\"}},"
-        "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}]}]";
+        "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}],\"annotations\":[],"
+        "\"provider_specific_fields\":{\"refusal\":null},\"cache_control\":{\"type\":\"ephemeral\"},\"id\":null}]";
     static const char wanted[] =
         "[{\"content\":\"a\\nno\",\"role\":\"assistant\"},{\"content\":\"\",\"role\":\"assistant\",\"tool_calls\":["
         "{\"function\":{\"arguments\":{},\"name\":\"f\"}},{\"function\":{\"arguments\":{},\"name\":\"f\"}},"

@@ -99,8 +99,12 @@ static iv_status read_format(reader *w, const char *field, json_t *v, bool flat)
 
 /* The Responses API's "text". */
 static iv_status read_text(reader *w, json_t *v) {
-    static const char *const names[] = {"format", NULL};
+    static const char *const names[] = {"format", "verbosity", NULL};
     IV_TRY(only(w, "text", v, names));
+    const json_t *verbosity = json_object_get(v, "verbosity");
+    if (verbosity && !json_is_null(verbosity) &&
+        !(json_is_string(verbosity) && strcmp(json_string_value(verbosity), "medium") == 0))
+        return wanted(w, "text.verbosity", "\"medium\" (nothing else is supported)");
     json_t *format = json_object_get(v, "format");
     return format && !json_is_null(format) ? read_format(w, "text.format", format, true) : IV_OK;
 }

@@ -13,6 +13,8 @@ enum { MESSAGES_MAX = 4096 };
 static const char *const roles[] = {"system", "user", "assistant", "tool"};
 static const char *const fields[] = {"role",      "content",           "name",    "tool_calls", "tool_call_id",
                                      "reasoning", "reasoning_content", "refusal", "audio",      "function_call"};
+/* What clients hang on messages for themselves and other servers; no template sees it. */
+static const char *const labels[] = {"annotations", "cache_control", "provider_specific_fields"};
 
 static const char *const types[] = {"text", "input_text", "output_text", "refusal"}; /* of parts */
 
@@ -115,7 +117,8 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
     if (!json_is_object(message))
         return iv_fail(err, IV_INVALID, "messages[%zu]: wanted an object, found %s", at, iv_json_type_name(message));
     json_object_foreach(message, key, value) {
-        if (json_is_null(value)) continue; /* as if absent: clients send whole objects back */
+        if (json_is_null(value) || one_of(key, labels, sizeof labels / sizeof *labels))
+            continue; /* null: as if absent: clients send whole objects back */
         if (!one_of(key, fields, sizeof fields / sizeof *fields))
             return iv_fail(err, IV_INVALID, "messages[%zu].%.60s: this field is not known here", at, key);
         bool unseen = strcmp(key, "refusal") == 0 || strcmp(key, "audio") == 0 || strcmp(key, "function_call") == 0;
