@@ -136,6 +136,39 @@ static void calls_made_before(void **state) {
     json_decref(messages);
 }
 
+/* How much to think, as templates ask for it; what the caller says of enable_thinking is not overruled. */
+static void efforts(void **state) {
+    (void)state;
+    static const struct {
+        const char *effort, *kwargs, *wanted; /* wanted: or a part of the error */
+    } cases[] = {
+        {NULL, NULL, "-|-"},
+        {"high", NULL, "high|True"},
+        {"none", NULL, "none|False"},
+        {"low", "{\"enable_thinking\":false}", "low|False"},
+        {"none", "{\"x\":1}", "none|False"},
+        {NULL, "{\"reasoning_effort\":\"odd\"}", "odd|-"},
+        {"low", "{\"reasoning_effort\":\"odd\"}", NULL},
+    };
+    use_template("{{ reasoning_effort | default('-') }}|{{ enable_thinking | default('-') }}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        seen s = {0};
+        iv_render *r;
+        iv_error err;
+        json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "u");
+        json_t *effort = cases[i].effort ? json_string(cases[i].effort) : NULL;
+        json_t *kwargs = cases[i].kwargs ? json_loads(cases[i].kwargs, 0, NULL) : NULL;
+        iv_render_input in = {
+            .messages = messages, .kwargs = kwargs, .effort = effort, .owner = &s, .finished = finished};
+        iv_status status = iv_render_start(&server, &in, &r, &err);
+        if (cases[i].wanted)
+            assert_string_equal(s.text, cases[i].wanted);
+        else
+            assert_true(status == IV_INVALID && strstr(err.message, "chat_template_kwargs.reasoning_effort: "));
+        json_decref(messages), json_decref(effort), json_decref(kwargs);
+    }
+}
+
 /* An owner that has left hears nothing; the rendering ends all the same. */
 static void leaving(void **state) {
     (void)state;
@@ -163,6 +196,7 @@ static void leaving(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain),     cmocka_unit_test(trimming),          cmocka_unit_test(thinking),
-        cmocka_unit_test(not_shown), cmocka_unit_test(calls_made_before), cmocka_unit_test(leaving)};
+        cmocka_unit_test(not_shown), cmocka_unit_test(calls_made_before), cmocka_unit_test(efforts),
+        cmocka_unit_test(leaving)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -120,6 +120,7 @@ static iv_status start_tokenizing(tokenizing *t, iv_api_params *p, const json_t 
                           .messages = p->messages,
                           .tools = p->tools,
                           .kwargs = p->template_kwargs,
+                          .effort = p->effort,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final,
                           .want_ids = true,

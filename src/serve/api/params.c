@@ -27,7 +27,8 @@ typedef enum kind {
     BIAS,
     TOP_K,  /* -1 means off, too */
     ACCEPT, /* says nothing that could change an answer */
-    ONLY    /* one of the values in `only`, which mean what happens anyway */
+    ONLY,   /* one of the values in `only`, which mean what happens anyway */
+    ONE_OF  /* one of the values in `only`, kept */
 } kind;
 
 typedef struct field {
@@ -43,6 +44,8 @@ typedef struct field {
 #define OPENAI (IV_API_COMPLETIONS | IV_API_CHAT)
 #define CHATS (IV_API_CHAT | IV_API_RESPONSES)
 #define EVERY (OPENAI | IV_API_SAMPLING)
+#define EFFORTS "|\"none\"|\"minimal\"|\"low\"|\"medium\"|\"high\"|\"xhigh\"|\"max\"|"
+#define SUMMARIES "|\"auto\"|\"concise\"|\"detailed\"|" /* the reasoning itself comes, which is more */
 
 static const field fields[] = {
     /* sampling */
@@ -136,6 +139,11 @@ static const field fields[] = {
     {IV_API_CHAT | IV_API_TOKENIZE, "chat_template_kwargs", JSON, AT(template_kwargs), 0, 0, "|object|"},
     {IV_API_CHAT | IV_API_TOKENIZE, "add_generation_prompt", BOOL, AT(add_generation_prompt), 0, 0, NULL},
     {IV_API_CHAT | IV_API_TOKENIZE, "continue_final_message", BOOL, AT(continue_final), 0, 0, NULL},
+    {IV_API_CHAT | IV_API_TOKENIZE, "reasoning_effort", ONE_OF, AT(effort), 0, 0, EFFORTS},
+    {IV_API_RESPONSES, "reasoning", JSON, AT(reasoning), 0, 0, "|object|"},
+    {IV_API_REASONING, "effort", ONE_OF, AT(effort), 0, 0, EFFORTS},
+    {IV_API_REASONING, "summary", ONLY, 0, 0, 0, SUMMARIES},
+    {IV_API_REASONING, "generate_summary", ONLY, 0, 0, 0, SUMMARIES},
     {IV_API_CHAT, "chat_template", ONLY, 0, 0, 0, "|null|"},
     {IV_API_CHAT, "documents", ONLY, 0, 0, 0, "|[]|"},
     {IV_API_CHAT, "functions", ONLY, 0, 0, 0, "|[]|"},
@@ -355,6 +363,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
         return IV_OK;
     case ACCEPT: return IV_OK;
     case ONLY: return read_only(f, name, v, err);
+    case ONE_OF: *(json_t **)at = v; return read_only(f, name, v, err);
     }
     return IV_OK;
 }
@@ -385,6 +394,7 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name, if both are there */
     if (options) IV_TRY(iv_api_params_read(p, IV_API_STREAM_OPTIONS, "stream_options.", options, err));
     if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
+    if (p->reasoning) IV_TRY(iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err));
     if (body == IV_API_CHAT) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
         p->want_logprobs = json_is_true(p->logprobs);

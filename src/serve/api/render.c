@@ -47,6 +47,14 @@ static iv_status merge_kwargs(json_t *variables, json_t *kwargs, iv_error *err) 
     return IV_OK;
 }
 
+/* Templates ask how much to think, or whether at all. An enable_thinking of the caller's own stands. */
+static iv_status set_effort(json_t *variables, json_t *effort, const json_t *kwargs, iv_error *err) {
+    bool think = strcmp(json_string_value(effort), "none") != 0;
+    if (json_object_set(variables, "reasoning_effort", effort) != 0) return no_memory(err);
+    if (json_object_get(kwargs, "enable_thinking")) return IV_OK;
+    return json_object_set_new(variables, "enable_thinking", json_boolean(think)) == 0 ? IV_OK : no_memory(err);
+}
+
 static iv_status take_text(iv_render *r, iv_error *err) {
     iv_buf b = {0};
     if (!iv_buf_append(&b, json_string_value(r->in.text), json_string_length(r->in.text))) return no_memory(err);
@@ -62,6 +70,7 @@ static iv_status make_variables(iv_render *r, iv_error *err) {
     iv_status status = iv_api_read_messages(in->messages, list, err);
     if (status == IV_OK && in->continue_final) status = mark_final(r, list, err);
     if (status == IV_OK && in->tools && json_object_set(variables, "tools", in->tools) != 0) status = no_memory(err);
+    if (status == IV_OK && in->effort) status = set_effort(variables, in->effort, in->kwargs, err);
     if (status == IV_OK) status = merge_kwargs(variables, in->kwargs, err);
     if (status == IV_OK && !(r->variables = json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17))))
         status = no_memory(err);

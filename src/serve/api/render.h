@@ -15,6 +15,7 @@ typedef struct iv_render iv_render;
 typedef struct iv_render_input {
     json_t *text;                      /* a string that is the prompt already; NULL: messages are rendered */
     json_t *messages, *tools, *kwargs; /* NULL: none */
+    json_t *effort;                    /* of reasoning: a string, or NULL */
     bool generation_prompt;
     bool continue_final;           /* the prompt ends where the text of the last message does */
     bool want_ids, special_tokens; /* tokenize the prompt, too */

@@ -205,6 +205,7 @@ iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kw
     iv_render_input in = {.messages = messages,
                           .tools = tools,
                           .kwargs = kwargs,
+                          .effort = p->effort,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final,
                           .want_ids = p->return_token_ids,
