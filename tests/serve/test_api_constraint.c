@@ -60,6 +60,7 @@ static void every_way_to_ask(void **state) {
         {CHAT, HI "\"guided_regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
         {CHAT, HI "\"guided_choice\":[\"z\"],\"guided_json\":null}", IV_CONSTRAINT_CHOICE, "[\"z\"]"},
         {CHAT, HI "\"regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
+        {RESPONSES, "{\"input\":\"x\",\"structured_outputs\":{\"regex\":\"z\"}}", IV_CONSTRAINT_REGEX, "z"},
         {COMPLETIONS, PROMPT "\"regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
         {RESPONSES, "{\"input\":\"x\",\"text\":{}}", IV_CONSTRAINT_NONE, "-"},
         {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"medium\",\"format\":null}}", IV_CONSTRAINT_NONE, "-"},

@@ -179,7 +179,7 @@ static void choices_of_tools(void **state) {
 static void input_becomes_messages(void **state) {
     (void)state;
     static const char input[] =
-        "[{\"role\":\"user\",\"content\":\"a\"},"
+        "[{\"role\":\"user\",\"content\":\"a\",\"name\":\"n\"},"
         "{\"type\":\"reasoning\",\"id\":\"rs\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":\"r\"}"
         "]},"
         "{\"type\":\"message\",\"role\":\"assistant\",\"id\":\"m\",\"status\":\"completed\","
@@ -190,7 +190,7 @@ static void input_becomes_messages(void **state) {
         "{\"type\":\"function_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":\"input_text\",\"text\":\"y\"}]},"
         "{\"type\":\"function_call\",\"call_id\":\"3\",\"name\":\"f\",\"arguments\":\"{}\"}]";
     static const char wanted[] =
-        "[{\"content\":\"i\",\"role\":\"system\"},{\"content\":\"a\",\"role\":\"user\"},"
+        "[{\"content\":\"i\",\"role\":\"system\"},{\"content\":\"a\",\"name\":\"n\",\"role\":\"user\"},"
         "{\"content\":[{\"text\":\"b\",\"type\":\"output_text\"}],\"reasoning_content\":\"r\",\"role\":\"assistant\","
         "\"tool_calls\":[{\"function\":{\"arguments\":\"{}\",\"name\":\"f\"},\"id\":\"1\",\"type\":\"function\"},"
         "{\"function\":{\"arguments\":\"{}\",\"name\":\"g\"},\"id\":\"2\",\"type\":\"function\"}]},"
@@ -259,6 +259,14 @@ static void refusals(void **state) {
         {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"huge\"}}", "reasoning.effort", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"summary\":true}}", "reasoning.summary", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"budget\":5}}", "reasoning.budget", 400},
+        {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"name\":1}]}", "messages[0].name", 400},
+        {"{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"]}", "include", 400},
+        {"{\"input\":\"a\",\"include\":\"reasoning.encrypted_content\"}", "include", 400},
+        {"{\"input\":\"a\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
+         "stream_options.include_usage", 400},
+        {"{\"input\":\"a\",\"stream_options\":{}}", "stream_options", 400},
+        {"{\"input\":\"a\",\"truncation\":\"auto\"}", "truncation", 400},
+        {"{\"input\":\"a\",\"previous_response_id\":\"resp_1\"}", "previous_response_id", 400},
         {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\"}]}", "tools[0].name", 400},
         {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"function\":{}}]}", "tools[0].function",
          400},
@@ -275,9 +283,35 @@ static void refusals(void **state) {
     }
 }
 
+/* What clients and frameworks send of their own accord. */
+static void whole_bodies(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"input\":\"a\",\"store\":false,\"include\":[\"reasoning.encrypted_content\"],\"reasoning\":{\"effort\":"
+        "\"low\",\"summary\":\"auto\"},\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"}}",
+        "{\"input\":\"a\",\"store\":true,\"include\":[],\"reasoning\":{\"effort\":null},\"stream\":true,"
+        "\"stream_options\":{\"include_obfuscation\":false}}",
+        "{\"input\":\"a\",\"top_k\":5,\"min_p\":0.5,\"seed\":1,\"stop\":[\"b\"],\"logit_bias\":{\"1\":2},"
+        "\"presence_penalty\":1,\"frequency_penalty\":1,\"repetition_penalty\":2,\"ignore_eos\":true,"
+        "\"stop_token_ids\":[3],\"skip_special_tokens\":false,\"priority\":1,"
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}}"};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        iv_exchange x = {.writes_left = 100};
+        begin(NULL);
+        fake_call(&server, &x, "/v1/responses", bodies[i], strlen(bodies[i]));
+        if (bridge.count != 1) fail_msg("%s: %s", bodies[i], x.out.data);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        assert_int_equal(x.status, 200);
+        fake_close(&x);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(items), cmocka_unit_test(choices_of_tools),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(items),
+                                       cmocka_unit_test(choices_of_tools),
                                        cmocka_unit_test(input_becomes_messages),
-                                       cmocka_unit_test(messages_of_assistants), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(messages_of_assistants),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(whole_bodies)};
     return cmocka_run_group_tests(tests, begin, close_words);
 }

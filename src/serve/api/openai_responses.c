@@ -50,7 +50,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     if (status == IV_OK)
         status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
                       : iv_fail(err, IV_NO_MEMORY, "input: no memory");
-    if (status == IV_OK) status = iv_task_render(t, list, tools, NULL, err);
+    if (status == IV_OK) status = iv_task_render(t, list, tools, p->template_kwargs, err);
     json_decref(list), json_decref(tools);
     return status;
 }

@@ -28,7 +28,8 @@ typedef enum kind {
     TOP_K,  /* -1 means off, too */
     ACCEPT, /* says nothing that could change an answer */
     ONLY,   /* one of the values in `only`, which mean what happens anyway */
-    ONE_OF  /* one of the values in `only`, kept */
+    ONE_OF, /* one of the values in `only`, kept */
+    EACH_OF /* a list of values in `only`, as ONLY */
 } kind;
 
 typedef struct field {
@@ -45,24 +46,29 @@ typedef struct field {
 #define CHATS (IV_API_CHAT | IV_API_RESPONSES)
 #define EVERY (OPENAI | IV_API_SAMPLING)
 #define EFFORTS "|\"none\"|\"minimal\"|\"low\"|\"medium\"|\"high\"|\"xhigh\"|\"max\"|"
+/* Reasoning comes as it is, not encrypted too; the others are about tools that are refused. */
+#define INCLUDES                                                                                 \
+    "|\"reasoning.encrypted_content\"|\"file_search_call.results\"|\"web_search_call.results\"|" \
+    "\"web_search_call.action.sources\"|\"message.input_image.image_url\"|"                      \
+    "\"computer_call_output.output.image_url\"|\"code_interpreter_call.outputs\"|"
 #define SUMMARIES "|\"auto\"|\"concise\"|\"detailed\"|" /* the reasoning itself comes, which is more */
 
 static const field fields[] = {
     /* sampling */
     {EVERY | IV_API_RESPONSES, "temperature", FLOAT, AT(request.temperature), 0, 100, NULL},
     {EVERY | IV_API_RESPONSES, "top_p", FLOAT, AT(request.top_p), 0, 1, NULL},
-    {EVERY, "top_k", TOP_K, AT(request.top_k), -1, INT32_MAX, NULL},
-    {EVERY, "min_p", FLOAT, AT(request.min_p), 0, 1, NULL},
-    {EVERY, "repetition_penalty", FLOAT, AT(request.repetition_penalty), 0, 100, NULL},
-    {EVERY, "presence_penalty", FLOAT, AT(request.presence_penalty), -2, 2, NULL},
-    {EVERY, "frequency_penalty", FLOAT, AT(request.frequency_penalty), -2, 2, NULL},
-    {EVERY, "logit_bias", BIAS, 0, 0, 0, NULL},
+    {EVERY | IV_API_RESPONSES, "top_k", TOP_K, AT(request.top_k), -1, INT32_MAX, NULL},
+    {EVERY | IV_API_RESPONSES, "min_p", FLOAT, AT(request.min_p), 0, 1, NULL},
+    {EVERY | IV_API_RESPONSES, "repetition_penalty", FLOAT, AT(request.repetition_penalty), 0, 100, NULL},
+    {EVERY | IV_API_RESPONSES, "presence_penalty", FLOAT, AT(request.presence_penalty), -2, 2, NULL},
+    {EVERY | IV_API_RESPONSES, "frequency_penalty", FLOAT, AT(request.frequency_penalty), -2, 2, NULL},
+    {EVERY | IV_API_RESPONSES, "logit_bias", BIAS, 0, 0, 0, NULL},
     {OPENAI | IV_API_RESPONSES, "seed", SEED, 0, 0, 0, NULL},
     {IV_API_SAMPLING, "sampling_seed", SEED, 0, 0, 0, NULL},
-    {EVERY, "stop", STOP, 0, 0, 0, NULL},
-    {EVERY, "stop_token_ids", STOP_IDS, 0, 0, 0, NULL},
-    {EVERY, "ignore_eos", BOOL, AT(request.ignore_eos), 0, 0, NULL},
-    {EVERY, "skip_special_tokens", NOT_BOOL, AT(request.keep_special), 0, 0, NULL},
+    {EVERY | IV_API_RESPONSES, "stop", STOP, 0, 0, 0, NULL},
+    {EVERY | IV_API_RESPONSES, "stop_token_ids", STOP_IDS, 0, 0, 0, NULL},
+    {EVERY | IV_API_RESPONSES, "ignore_eos", BOOL, AT(request.ignore_eos), 0, 0, NULL},
+    {EVERY | IV_API_RESPONSES, "skip_special_tokens", NOT_BOOL, AT(request.keep_special), 0, 0, NULL},
     {EVERY, "spaces_between_special_tokens", ONLY, 0, 0, 0, "|true|"},
     {EVERY, "n", INT, AT(n), 1, IV_API_CHOICES_MAX, NULL},
     {IV_API_COMPLETIONS, "max_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
@@ -81,7 +87,7 @@ static const field fields[] = {
     {OPENAI, "bad_words", ONLY, 0, 0, 0, "|[]|"},
     {OPENAI, "truncate_prompt_tokens", ONLY, 0, 0, 0, "|null|"},
     {OPENAI, "response_format", JSON, AT(response_format), 0, 0, "|object|"},
-    {OPENAI, "structured_outputs", JSON, AT(structured_outputs), 0, 0, "|object|"},
+    {OPENAI | IV_API_RESPONSES, "structured_outputs", JSON, AT(structured_outputs), 0, 0, "|object|"},
     {OPENAI, "guided_json", JSON, AT(guided_json), 0, 0, "|object|string|"},
     {OPENAI, "guided_regex", JSON, AT(guided_regex), 0, 0, "|string|"},
     {OPENAI, "guided_choice", JSON, AT(guided_choice), 0, 0, "|array|"},
@@ -106,7 +112,7 @@ static const field fields[] = {
     {OPENAI, "return_tokens_as_token_ids", BOOL, AT(tokens_as_ids), 0, 0, NULL},
     {IV_API_STREAM_OPTIONS, "include_usage", BOOL, AT(include_usage), 0, 0, NULL},
     {IV_API_STREAM_OPTIONS, "continuous_usage_stats", BOOL, AT(usage_always), 0, 0, NULL},
-    {IV_API_STREAM_OPTIONS, "include_obfuscation", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_STREAM_OPTIONS | IV_API_RESPONSE_STREAM_OPTIONS, "include_obfuscation", ONLY, 0, 0, 0, "|false|"},
     {IV_API_CHAT, "separate_reasoning", BOOL, AT(separate_reasoning), 0, 0, NULL},
     {IV_API_CHAT, "include_reasoning", ONLY, 0, 0, 0, "|true|"},
     {IV_API_CHAT, "stream_reasoning", ONLY, 0, 0, 0, "|true|"},
@@ -136,7 +142,7 @@ static const field fields[] = {
     {IV_API_RESPONSES, "tools", JSON, AT(tools), 0, 0, "|array|"},
     {CHATS, "tool_choice", JSON, AT(tool_choice), 0, 0, "|string|object|"},
     {CHATS, "parallel_tool_calls", NOT_BOOL, AT(one_tool_call), 0, 0, NULL},
-    {IV_API_CHAT | IV_API_TOKENIZE, "chat_template_kwargs", JSON, AT(template_kwargs), 0, 0, "|object|"},
+    {CHATS | IV_API_TOKENIZE, "chat_template_kwargs", JSON, AT(template_kwargs), 0, 0, "|object|"},
     {IV_API_CHAT | IV_API_TOKENIZE, "add_generation_prompt", BOOL, AT(add_generation_prompt), 0, 0, NULL},
     {IV_API_CHAT | IV_API_TOKENIZE, "continue_final_message", BOOL, AT(continue_final), 0, 0, NULL},
     {IV_API_CHAT | IV_API_TOKENIZE, "reasoning_effort", ONE_OF, AT(effort), 0, 0, EFFORTS},
@@ -155,11 +161,11 @@ static const field fields[] = {
     {IV_API_RESPONSES, "previous_response_id", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
     {IV_API_RESPONSES, "truncation", ONLY, 0, 0, 0, "|\"disabled\"|"},
-    {IV_API_RESPONSES, "include", ONLY, 0, 0, 0, "|[]|"},
+    {IV_API_RESPONSES, "include", EACH_OF, 0, 0, 0, INCLUDES},
     {IV_API_RESPONSES, "text", JSON, AT(text_options), 0, 0, "|object|"},
     {IV_API_RESPONSES, "top_logprobs", ONLY, 0, 0, 0, "|0|"},
-    {OPENAI, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
-    {OPENAI, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
+    {OPENAI | IV_API_RESPONSES, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
+    {OPENAI | IV_API_RESPONSES, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
     {IV_API_GENERATE, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
     {IV_API_GENERATE, "image_data", ONLY, 0, 0, 0, "|null|[]|"},
     {IV_API_GENERATE, "input_embeds", ONLY, 0, 0, 0, "|null|"},
@@ -318,7 +324,7 @@ static iv_status read_seed(iv_api_params *p, const char *key, const char *name, 
 }
 
 static iv_status read_only(const field *f, const char *name, const json_t *v, iv_error *err) {
-    char bars[SHOWN_BYTES + 4], text[SHOWN_BYTES], wanted[160];
+    char bars[SHOWN_BYTES + 4], text[SHOWN_BYTES], wanted[320];
     snprintf(bars, sizeof bars, "|%s|", shown(v, text, sizeof text));
     if (strstr(f->only, bars)) return IV_OK;
     size_t n = strlen(f->only);
@@ -363,6 +369,10 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
         return IV_OK;
     case ACCEPT: return IV_OK;
     case ONLY: return read_only(f, name, v, err);
+    case EACH_OF:
+        if (!json_is_array(v)) return wrong(name, "a list", v, err);
+        for (size_t i = 0; i < json_array_size(v); i++) IV_TRY(read_only(f, name, json_array_get(v, i), err));
+        return IV_OK;
     case ONE_OF: *(json_t **)at = v; return read_only(f, name, v, err);
     }
     return IV_OK;
@@ -392,7 +402,8 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     json_t *options = p->sampling_params;                                        /* stream_options */
     if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name, if both are there */
-    if (options) IV_TRY(iv_api_params_read(p, IV_API_STREAM_OPTIONS, "stream_options.", options, err));
+    unsigned options_of = body == IV_API_RESPONSES ? IV_API_RESPONSE_STREAM_OPTIONS : IV_API_STREAM_OPTIONS;
+    if (options) IV_TRY(iv_api_params_read(p, options_of, "stream_options.", options, err));
     if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
     if (p->reasoning) IV_TRY(iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err));
     if (body == IV_API_CHAT) {

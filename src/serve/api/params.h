@@ -28,7 +28,8 @@ enum {
     IV_API_DETOKENIZE = 1 << 7,
     IV_API_ABORT = 1 << 8,
     IV_API_WEIGHTS = 1 << 9,
-    IV_API_REASONING = 1 << 10 /* a response's "reasoning" */
+    IV_API_REASONING = 1 << 10,              /* a response's "reasoning" ... */
+    IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11 /* ... and its "stream_options" */
 };
 
 typedef struct iv_api_params {

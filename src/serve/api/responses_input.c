@@ -45,13 +45,18 @@ static json_t *open_message(json_t *list, const char *closed_by) {
 
 static iv_status read_message(size_t at, json_t *item, json_t *list, iv_error *err) {
     json_t *content = json_object_get(item, "content"), *role;
-    IV_TRY(check_keys("input", at, item, "|type|role|content|id|status|", err));
+    json_t *name = json_object_get(item, "name");
+    IV_TRY(check_keys("input", at, item, "|type|role|content|name|id|status|", err));
     IV_TRY(need_string(at, item, "role", &role, err));
     if (!content) return iv_fail(err, IV_INVALID, "input[%zu].content: wanted, found nothing", at);
-    if (strcmp(json_string_value(role), "assistant") != 0)
-        return add_message(list, json_string_value(role), content, err);
-    json_t *message = open_message(list, "content");
-    return message && json_object_set(message, "content", content) == 0 ? IV_OK : no_memory(err);
+    if (strcmp(json_string_value(role), "assistant") == 0) {
+        json_t *message = open_message(list, "content");
+        if (!message || json_object_set(message, "content", content) != 0) return no_memory(err);
+    } else {
+        IV_TRY(add_message(list, json_string_value(role), content, err));
+    }
+    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    return !name || json_object_set(last, "name", name) == 0 ? IV_OK : no_memory(err);
 }
 
 static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err) {
