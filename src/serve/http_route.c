@@ -1,6 +1,7 @@
 /* http_route.c: which handler a request is for, and whether it may come in: paths, methods, keys, origins. */
 #include "serve/http_connection.h"
 #include "base/digest.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,6 +156,13 @@ static void cut_slash(iv_exchange *x) {
     if (n > 1 && path[n - 1] == '/') path[n - 1] = 0;
 }
 
+/* How much of a path an error shows: whole characters. */
+static int shown_bytes(const char *path) {
+    size_t n = strnlen(path, 100), bad = n;
+    if (!iv_utf8_valid((const uint8_t *)path, n, &bad)) n = bad;
+    return (int)n;
+}
+
 bool iv_http_admit(iv_exchange *x) {
     const iv_http *h = x->http;
     bool unread = x->head.chunked || x->head.length > 0;
@@ -179,7 +187,8 @@ bool iv_http_admit(iv_exchange *x) {
         if (known)
             snprintf(message, sizeof message, "%s: not a method of this path; it has %s", x->head.method, methods);
         else
-            snprintf(message, sizeof message, "no such path on this server");
+            snprintf(message, sizeof message, "%s %.*s: no such path on this server", x->head.method,
+                     shown_bytes(x->head.path), x->head.path);
         iv_exchange_refuse(x, known ? 405 : 404, unread, message);
         return false;
     }

@@ -184,6 +184,12 @@ static void test_methods(void **state) {
     hear(fd, &a); /* the connection is still in step */
     assert_int_equal(a.status, 404);
     assert_non_null(strstr(a.body, "\"code\":404"));
+    assert_non_null(strstr(a.body, "\"GET /nowhere: no such path on this server\""));
+    char far[200]; /* a path is cut between characters */
+    snprintf(far, sizeof far, "GET /%098d%s HTTP/1.1\r\nHost: x\r\n\r\n", 0, "%C3%A9");
+    say(fd, far);
+    hear(fd, &a);
+    assert_non_null(strstr(a.body, "000: no such path"));
     say(fd, "GET /size HTTP/1.1\r\nHost: x\r\n\r\nDELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fd, &a);
     assert_int_equal(a.status, 405);
