@@ -87,6 +87,14 @@ static void every_way_to_ask(void **state) {
          "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
          IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
+        /* A format is that of a message: agents send it along with calls that are forced first. */
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
+         IV_CONSTRAINT_TOOL_CALLS, "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+         "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"},\"text\":{\"format\":{\"type\":\"json_schema\","
+         "\"name\":\"n\",\"schema\":{}}}}",
+         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_exchange x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
@@ -167,7 +175,9 @@ static void wrong_ways_are_refused(void **state) {
         {CHAT, HI TOOLS "\"tool_choice\":\"any\"}", "tool_choice", NULL},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\"}}", "tool_choice", NULL},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}", "tool_choice", NULL},
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}", "tool_choice",
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"text\"},\"guided_regex\":\"a\"}",
+         "tool_choice", "found \\\"regex\\\" too"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"yaml\"}}", "response_format.type",
          NULL},
         {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"guided_regex\":\"a\"}", "tool_choice",
          "found \\\"regex\\\" too"},

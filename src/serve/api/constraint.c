@@ -149,6 +149,7 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     reader w = {.p = p, .r = r, .prefix = prefix, .err = err};
     if (p->response_format) IV_TRY(read_format(&w, "response_format", p->response_format, false));
     if (p->text_options) IV_TRY(read_text(&w, p->text_options));
+    p->format_holds = w.by != NULL;
     if (p->structured_outputs) IV_TRY(read_structured(&w, p->structured_outputs));
     if (p->guided_json) IV_TRY(set_schema(&w, "guided_json", p->guided_json));
     if (p->guided_regex) IV_TRY(set_regex(&w, "guided_regex", p->guided_regex));
@@ -172,7 +173,8 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     json_t *list = json_array(), *tool;
     size_t i;
     bool ok = list != NULL;
-    if (r->constraint != IV_CONSTRAINT_NONE) w.by = iv_constraint_name(r->constraint);
+    /* A format is that of the message, and what is forced to call has none. */
+    if (r->constraint != IV_CONSTRAINT_NONE && !p->format_holds) w.by = iv_constraint_name(r->constraint);
     json_array_foreach(tools, i, tool) {
         json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
         const char *own = json_string_value(json_object_get(function, "name"));

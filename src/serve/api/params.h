@@ -48,6 +48,7 @@ typedef struct iv_api_params {
     bool separate_reasoning, one_tool_call, no_stop_trim, text_in_logprobs;
     bool add_generation_prompt, continue_final, abort_all;
     bool reasoning_open; /* by the rendered prompt */
+    bool format_holds;   /* the constraint is that of response_format, or of text.format */
     bool add_special;
     const char *model, *weights;
     const char *tools_text; /* of a response: the tools as JSON, as they were given */
