@@ -77,6 +77,8 @@ static void labels_are_accepted(void **state) {
         {IV_API_CHAT, "{\"store\":false,\"verbosity\":\"medium\",\"stream_reasoning\":true,\"ebnf\":null,"
                       "\"return_hidden_states\":false}"},
         {IV_API_COMPLETIONS, "{\"metadata\":{},\"service_tier\":\"priority\",\"suffix\":\"\"}"},
+        {IV_API_GENERATE, "{\"return_routed_experts\":false,\"return_prompt_token_ids\":false,\"return_bytes\":false,"
+                          "\"return_entropy\":false,\"session_id\":\"s\",\"custom_labels\":{\"a\":\"b\"}}"},
         {IV_API_RESPONSES, "{\"store\":true,\"service_tier\":\"scale\",\"prompt_cache_retention\":\"24h\","
                            "\"max_tool_calls\":3}"},
     };
@@ -169,6 +171,7 @@ static void refusals_name_the_field(void **state) {
         {IV_API_SAMPLING, "{\"regex\":5}", "regex: wanted string"},
         {IV_API_SAMPLING, "{\"ebnf\":\"a\"}", "ebnf: wanted null"},
         {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
+        {IV_API_GENERATE, "{\"return_routed_experts\":true}", "return_routed_experts: wanted false"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_api_params p;

@@ -123,6 +123,10 @@ static const field fields[] = {
     {IV_API_GENERATE, "return_text_in_logprobs", BOOL, AT(text_in_logprobs), 0, 0, NULL},
     {IV_API_GENERATE, "token_ids_logprob", ONLY, 0, 0, 0, "|null|"},
     {OPENAI | IV_API_GENERATE, "return_hidden_states", ONLY, 0, 0, 0, "|false|"},
+    {OPENAI | IV_API_GENERATE, "return_routed_experts", ONLY, 0, 0, 0, "|false|"},
+    {OPENAI | IV_API_GENERATE, "return_prompt_token_ids", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_GENERATE, "return_bytes", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_GENERATE, "return_entropy", ONLY, 0, 0, 0, "|false|"},
     {IV_API_TOKENIZE, "return_token_strs", BOOL, AT(return_token_strings), 0, 0, NULL},
     /* prompts */
     {OPENAI | IV_API_RESPONSES | IV_API_TOKENIZE | IV_API_DETOKENIZE, "model", STRING, AT(model), 0, 0, NULL},
@@ -181,6 +185,9 @@ static const field fields[] = {
     {CHATS, "safety_identifier", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_key", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_retention", ACCEPT, 0, 0, 0, NULL},
+    {CHATS, "prompt_cache_options", ACCEPT, 0, 0, 0, NULL},
+    {OPENAI | IV_API_GENERATE, "session_id", ACCEPT, 0, 0, 0, NULL},
+    {OPENAI | IV_API_GENERATE, "custom_labels", ACCEPT, 0, 0, 0, NULL},
     {IV_API_RESPONSES, "max_tool_calls", ACCEPT, 0, 0, 0, NULL}, /* of tools that are OpenAI's own */
     /* administration */
     {IV_API_ABORT, "rid", JSON, AT(rid), 0, 0, "|string|array|"},
