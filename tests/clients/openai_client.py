@@ -357,6 +357,45 @@ def test_responses_tools():
     check(again.usage.input_tokens > r.usage.output_tokens, "what came out goes in")
 
 
+def test_labels():
+    """What frameworks send for themselves and for other servers changes no bit."""
+    asked = dict(model=MODEL, max_tokens=20, temperature=0)
+    said = {"role": "assistant", "content": "42", "annotations": [], "provider_specific_fields": {"refusal": None}, "refusal": None,
+            "audio": None, "function_call": None, "tool_calls": None}
+    begun = [QUESTION[0], {"role": "assistant", "content": "42"}, {"role": "user", "content": "And?"}]
+    plain = client.chat.completions.create(messages=begun, **asked)
+    labelled = client.chat.completions.create(
+        messages=[QUESTION[0], said, {"role": "user", "content": "And?", "cache_control": {"type": "ephemeral"}}], store=True,
+        metadata={"a": "b"}, user="u", service_tier="flex", safety_identifier="s", prompt_cache_key="k",
+        parallel_tool_calls=True, verbosity="medium", reasoning_effort="low",
+        extra_body={"prompt_cache_retention": "24h", "session_id": "s"}, **asked)
+    check(labelled.invar["digest"] == plain.invar["digest"])
+    refused("verbosity", verbosity="low")
+    refused("reasoning_effort", extra_body={"reasoning_effort": "huge"})
+    asked = dict(model=MODEL, input="What is 1 + 1?", max_output_tokens=20, temperature=0)
+    r = client.responses.create(store=True, include=["reasoning.encrypted_content"], text={"verbosity": "medium"}, metadata={},
+                                reasoning={"effort": "low", "summary": "auto"}, prompt_cache_key="k", service_tier="flex", **asked)
+    check(r.invar["digest"] == client.responses.create(**asked).invar["digest"] and r.store is False)
+
+
+def test_forced_call_beside_a_format():
+    """A format is that of a message: agents ask for one, and force their tools first."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"enum": [{"x": 1}]}}}]
+    r = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=tools, tool_choice="required", max_tokens=300, seed=1,
+                                       parallel_tool_calls=False, response_format={"type": "json_object"})
+    calls = r.choices[0].message.tool_calls
+    check(r.choices[0].finish_reason == "tool_calls" and json.loads(calls[0].function.arguments) == {"x": 1}, r)
+
+
+def test_sampling_of_responses():
+    """The fields that a chat has: the same prompt, the same bits."""
+    more = {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1, "stop": ["zz"], "logit_bias": {"5": -1}, "presence_penalty": 0.5}
+    asked = dict(model=MODEL, temperature=1.5, extra_body=more | {"seed": 9})
+    r = client.responses.create(input="What is 1 + 1?", max_output_tokens=30, **asked)
+    chat = client.chat.completions.create(messages=[{"role": "user", "content": "What is 1 + 1?"}], max_tokens=30, **asked)
+    check(r.invar["digest"] == chat.invar["digest"])
+
+
 def test_continue_final_message():
     """A message that is continued: the prompt ends with its text, and the answer goes on as it did."""
     whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=60, temperature=0,
