@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     text[scanned] = 0;
     static iv_http_head head;
     int status = iv_http_head_parse(text, scanned, &head, &err);
-    check(status == 0 || status == 400 || status == 417 || status == 431 || status == 505);
+    check(status == 0 || status == 400 || status == 415 || status == 417 || status == 431 || status == 505);
     if (status == 0) {
         check_head(&head);
         if (head.chunked) try_chunks(bytes + scanned, n - scanned);

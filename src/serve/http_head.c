@@ -210,6 +210,15 @@ static int check_framing(iv_http_head *head, iv_error *err) {
     return 0;
 }
 
+/* A packed body is not unpacked: it could be a thousand times what its length says. */
+static int check_coding(const iv_http_head *head, iv_error *err) {
+    const char *coding = iv_http_head_field(head, "Content-Encoding");
+    if (!coding || !*coding || strcasecmp(coding, "identity") == 0) return 0;
+    return iv_fail(err, IV_UNSUPPORTED, "Content-Encoding: wanted none, found %.40s",
+                   iv_http_is_token(coding) ? coding : "several"),
+           415;
+}
+
 static int check_expect(iv_http_head *head, iv_error *err) {
     const char *expect = iv_http_head_field(head, "Expect");
     if (!expect || head->minor == 0) return 0;
@@ -241,6 +250,7 @@ int iv_http_head_parse(char *text, size_t n, iv_http_head *head, iv_error *err) 
     if (!status) status = check_once(head, err);
     if (!status) status = check_host(head, err);
     if (!status) status = check_framing(head, err);
+    if (!status) status = check_coding(head, err);
     if (!status) status = check_expect(head, err);
     return status;
 }

@@ -207,6 +207,11 @@ static void test_methods(void **state) {
     close(fd);
     ask(s.port, "GET / HTTP/2.0\r\nHost: x\r\n\r\n", &a);
     assert_int_equal(a.status, 505);
+    ask(s.port, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nhi", &a);
+    assert_int_equal(a.status, 415);
+    assert_non_null(strstr(a.body, "Content-Encoding: wanted none, found gzip"));
+    ask(s.port, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nhi", &a);
+    assert_int_equal(a.status, 200);
     ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", &a);
     assert_int_equal(a.status, 417);
     finish(&s);
