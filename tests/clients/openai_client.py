@@ -357,6 +357,28 @@ def test_responses_tools():
     check(again.usage.input_tokens > r.usage.output_tokens, "what came out goes in")
 
 
+def test_logprobs_of_responses():
+    """Of what stands behind the reasoning: the last of those that a chat has."""
+    asked = dict(model=MODEL, input="What is 12 + 30?", max_output_tokens=60, include=["message.output_text.logprobs"], top_logprobs=2,
+                 extra_body={"seed": 1})
+    r = client.responses.create(**asked)
+    part = r.output[-1].content[0]
+    chat = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "What is 12 + 30?"}], max_tokens=60, seed=1,
+                                          logprobs=True, top_logprobs=2)
+    wanted = chat.choices[0].logprobs.content
+    check(r.invar["digest"] == chat.invar["digest"] and 0 < len(part.logprobs) < len(wanted))
+    check([(e.token, e.logprob) for e in part.logprobs] == [(e.token, e.logprob) for e in wanted[-len(part.logprobs):]])
+    check(all(len(e.top_logprobs) == 2 for e in part.logprobs))
+    check("".join(e.token for e in part.logprobs).startswith(part.text) or r.status == "incomplete", part)
+    told = []
+    for event in client.responses.create(stream=True, **asked):
+        if event.type == "response.output_text.delta":
+            told += [e.token for e in event.logprobs]
+        if event.type == "response.output_text.done":
+            check([e.token for e in event.logprobs][: len(told)] == told and event.text == part.text)
+    check(told, "nothing told while it came")
+
+
 def test_labels():
     """What frameworks send for themselves and for other servers changes no bit."""
     asked = dict(model=MODEL, max_tokens=20, temperature=0)

@@ -174,6 +174,53 @@ static void choices_of_tools(void **state) {
     iv_buf_free(&found);
 }
 
+#define LOGPROBS ",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":2"
+
+static size_t logprobs_of(const json_t *holder) {
+    const json_t *list = json_object_get(holder, "logprobs"), *entry;
+    size_t i;
+    assert_true(json_is_array(list));
+    json_array_foreach(list, i, entry) {
+        assert_true(json_real_value(json_object_get(entry, "logprob")) == -0.25);
+        assert_int_equal(json_array_size(json_object_get(entry, "top_logprobs")), 2);
+    }
+    return json_array_size(list);
+}
+
+/* Those of a message are of the tokens behind the reasoning, however they came; a token that ends in it is one. */
+static void logprobs(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t piece, wanted;
+    } cases[] = {{"<think>a</think>bcd", 1, 3},
+                 {"<think>a</think>bcd", 2, 2},
+                 {"<think>a</think>bcd", 3, 2},
+                 {"<think>a</think>bcd", 40, 1},
+                 {"bcd", 1, 3},
+                 {"<think>\303\251</think>bcd", 3, 2},
+                 {"<think>abc", 1, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = respond(cases[i].text, cases[i].piece, false, LOGPROBS);
+        json_t *answer = parse(x.out.data, x.out.len), *output = json_object_get(answer, "output");
+        json_t *message = json_array_get(output, json_array_size(output) - 1);
+        assert_int_equal(logprobs_of(json_array_get(json_object_get(message, "content"), 0)), cases[i].wanted);
+        json_decref(answer);
+        fake_close(&x);
+        x = respond(cases[i].text, cases[i].piece, true, LOGPROBS);
+        size_t told = 0, whole = 0;
+        for (char *at = x.out.data; (at = strstr(at, "data: ")) != NULL;) {
+            size_t n = strcspn(at += 6, "\n");
+            json_t *e = parse(at, n);
+            if (strcmp(word(e, "type"), "response.output_text.delta") == 0) told += logprobs_of(e);
+            if (strcmp(word(e, "type"), "response.output_text.done") == 0) whole = logprobs_of(e);
+            json_decref(e);
+        }
+        assert_true(told == cases[i].wanted && whole == cases[i].wanted);
+        fake_close(&x);
+    }
+}
+
 /* ---- what goes in -------------------------------------------------------------------------------------- */
 
 static void input_becomes_messages(void **state) {
@@ -260,7 +307,10 @@ static void refusals(void **state) {
         {"{\"input\":\"a\",\"reasoning\":{\"summary\":true}}", "reasoning.summary", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"budget\":5}}", "reasoning.budget", 400},
         {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"name\":1}]}", "messages[0].name", 400},
-        {"{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"]}", "include", 400},
+        {"{\"input\":\"a\",\"include\":[\"reasoning.encrypted_content\",\"b\"]}", "include", 400},
+        {"{\"input\":\"a\",\"include\":[7]}", "include", 400},
+        {"{\"input\":\"a\",\"top_logprobs\":2}", "top_logprobs", 400},
+        {"{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":21}", "top_logprobs", 400},
         {"{\"input\":\"a\",\"include\":\"reasoning.encrypted_content\"}", "include", 400},
         {"{\"input\":\"a\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
          "stream_options.include_usage", 400},
@@ -312,6 +362,7 @@ int main(void) {
                                        cmocka_unit_test(input_becomes_messages),
                                        cmocka_unit_test(messages_of_assistants),
                                        cmocka_unit_test(refusals),
+                                       cmocka_unit_test(logprobs),
                                        cmocka_unit_test(whole_bodies)};
     return cmocka_run_group_tests(tests, begin, close_words);
 }

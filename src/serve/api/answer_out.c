@@ -226,11 +226,10 @@ static void out_chat_entry(namer *n, int32_t id, float logprob, iv_json_out *o) 
     iv_out_key(o, "token_id"), iv_out_int(o, id);
 }
 
-void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
+void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
     namer n = {.t = t};
     const iv_token_list *l = &c->tokens;
-    iv_out_open(o, '{');
-    iv_out_key(o, "content"), iv_out_open(o, '[');
+    iv_out_open(o, '[');
     for (size_t i = from; i < l->count; i++) {
         iv_out_open(o, '{');
         out_chat_entry(&n, l->ids[i], l->logprobs[i], o);
@@ -243,8 +242,14 @@ void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_j
         }
         iv_out_close(o, ']'), iv_out_close(o, '}');
     }
-    iv_out_close(o, ']'), iv_out_close(o, '}');
+    iv_out_close(o, ']');
     free_namer(&n);
+}
+
+void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
+    iv_out_open(o, '{');
+    iv_out_key(o, "content"), iv_out_logprobs_list(t, c, from, o);
+    iv_out_close(o, '}');
 }
 
 /* Rank among all tokens: known of those that are among the likeliest. */

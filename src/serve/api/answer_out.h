@@ -17,6 +17,7 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o);
 void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bool echo, iv_json_out *o);
 /* OpenAI's chat: {"content": [...]} of the tokens from `from` on. */
 void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o);
+void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o); /* its entries alone */
 /* vLLM's: [null, {"id": {...}}, ...] of the prompt. */
 void iv_out_prompt_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o);
 

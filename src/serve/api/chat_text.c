@@ -65,7 +65,7 @@ static void close_up(iv_chat_text *c) {
 
 /* With tools, white space around calls is no content: it waits for what follows. */
 static void add_content(iv_chat_text *c, const char *s, size_t n) {
-    while (c->trimming && n && *s == '\n') s++, n--;
+    while (c->trimming && n && *s == '\n') s++, n--, c->begun++;
     if (n == 0) return;
     size_t solid = n;
     c->trimming = false;
@@ -243,7 +243,7 @@ static bool turn_text(iv_chat_text *c, bool last) {
     if (!tag) return false;
     c->trimming = c->trim && reasoning;
     if (reasoning)
-        c->state = IV_CHAT_BEGIN;
+        c->state = IV_CHAT_BEGIN, c->begun = c->pushed - pending(c).n;
     else if (c->form == IV_TOOL_FORM_HERMES)
         c->state = IV_CHAT_CALL;
     else
@@ -269,6 +269,7 @@ static bool turn(iv_chat_text *c, bool last) {
 void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n) {
     close_up(c);
     add(c, &c->pending, text, n);
+    c->pushed += n;
     while (c->pending.len && turn(c, false)) {}
 }
 
@@ -276,4 +277,8 @@ void iv_chat_text_end(iv_chat_text *c) {
     while ((c->pending.len || c->state == IV_CHAT_CALL || c->state == IV_CHAT_CALLS) && turn(c, true)) {}
     if (c->call_count == 0) add(c, &c->content, c->space.data, c->space.len);
     iv_buf_clear(&c->space);
+}
+
+size_t iv_chat_text_begun(const iv_chat_text *c) {
+    return c->state == IV_CHAT_START || c->state == IV_CHAT_REASONING ? c->pushed : c->begun;
 }

@@ -36,6 +36,8 @@ typedef struct iv_chat_text {
     const char *sign; /* what stands before such calls was there, and is not pending; NULL: nothing */
     iv_buf pending;   /* not decided yet ... */
     size_t taken;     /* ... behind so many bytes */
+    size_t pushed;    /* bytes, in all ... */
+    size_t begun;     /* ... and those that come before the content */
     /* A call's text: so much of it has no end tag outside of its strings; where it stands; an end tag inside of them,
      * plus one. */
     size_t searched, quoted_end;
@@ -54,5 +56,8 @@ void iv_chat_text_init(iv_chat_text *c, bool split, bool inside, bool tools, boo
 void iv_chat_text_free(iv_chat_text *c);
 void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n);
 void iv_chat_text_end(iv_chat_text *c); /* no more text */
+
+/* How much of the text is no content and no call, because it reasons: so far all of it, if it still does. */
+size_t iv_chat_text_begun(const iv_chat_text *c);
 
 #endif

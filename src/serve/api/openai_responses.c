@@ -62,11 +62,37 @@ static const char *status_name(const iv_child *c) {
     return c->finish == IV_FINISH_STOP ? "completed" : "incomplete";
 }
 
+/* The first token that is behind the reasoning, with a part of its text at least. */
+static size_t first_behind(const iv_child *c) {
+    const iv_token_list *l = &c->tokens;
+    size_t begun = iv_chat_text_begun(c->chat), characters = 0, i = 0;
+    for (size_t k = 0; k < begun && k < c->text.len; k++) characters += ((unsigned char)c->text.data[k] & 0xc0) != 0x80;
+    while (i < l->count && (i + 1 < l->count ? l->text_at[i + 1] : c->characters) <= characters) i++;
+    return i;
+}
+
+/* Of tokens from there on; SIZE_MAX: of none, nor of any that was not asked for. */
+static void out_logprobs(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
+    iv_out_key(o, "logprobs");
+    if (t->params.want_logprobs && from != SIZE_MAX)
+        iv_out_logprobs_list(t, c, from, o);
+    else
+        iv_out_open(o, '['), iv_out_close(o, ']');
+}
+
 static void out_part(const char *type, const iv_buf *text, iv_json_out *o) {
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", type);
     iv_out_key(o, "text"), iv_out_string(o, text->data ? text->data : "", text->len);
-    if (strcmp(type, "output_text") == 0) iv_out_key(o, "annotations"), iv_out_open(o, '['), iv_out_close(o, ']');
+    iv_out_close(o, '}');
+}
+
+static void out_message_part(const iv_task *t, const iv_child *c, const iv_buf *text, size_t from, iv_json_out *o) {
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "type", "output_text");
+    iv_out_key(o, "text"), iv_out_string(o, text->data ? text->data : "", text->len);
+    iv_out_key(o, "annotations"), iv_out_open(o, '['), iv_out_close(o, ']');
+    out_logprobs(t, c, from, o);
     iv_out_close(o, '}');
 }
 
@@ -94,7 +120,7 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
     iv_out_kv_text(o, "status", status_name(c));
     iv_out_kv_text(o, "role", "assistant");
     iv_out_key(o, "content"), iv_out_open(o, '[');
-    if (filled) out_part("output_text", &c->chat->content, o);
+    if (filled) out_message_part(t, c, &c->chat->content, first_behind(c), o);
     iv_out_close(o, ']'), iv_out_close(o, '}');
 }
 
@@ -236,19 +262,20 @@ static void item_event(iv_task *t, const iv_child *c, const char *name, bool mes
     end_event(t, &o);
 }
 
-/* An event about the only part of an item: `key` and text are what it carries. */
+/* An event about the only part of an item: `key` and text are what it carries; `from`: the first token of a message's
+ * text that it tells about. */
 static void part_event(iv_task *t, const iv_child *c, const char *name, bool message, const char *key, const char *text,
-                       size_t n, iv_buf *out) {
+                       size_t n, size_t from, iv_buf *out) {
     iv_json_out o = begin_event(t, name, out);
     out_item_id(t, "item_id", message ? "msg" : "rs", &o);
     iv_out_kv_uint(&o, "output_index", message ? message_index(c) : 0);
     iv_out_kv_uint(&o, "content_index", 0);
     if (strcmp(key, "part") == 0) {
         iv_buf view = {.data = (char *)(uintptr_t)text, .len = n};
-        iv_out_key(&o, "part"), out_part("output_text", &view, &o);
+        iv_out_key(&o, "part"), out_message_part(t, c, &view, from, &o);
     } else {
         iv_out_key(&o, key), iv_out_string(&o, n ? text : "", n);
-        if (message) iv_out_key(&o, "logprobs"), iv_out_open(&o, '['), iv_out_close(&o, ']');
+        if (message) out_logprobs(t, c, from, &o);
     }
     end_event(t, &o);
 }
@@ -258,7 +285,7 @@ static void reasoning_events(iv_task *t, iv_child *c, iv_buf *out) {
     if (r->len == c->sent_reasoning) return;
     if (c->sent_reasoning == 0) item_event(t, c, "response.output_item.added", false, false, out);
     part_event(t, c, "response.reasoning_text.delta", false, "delta", r->data + c->sent_reasoning,
-               r->len - c->sent_reasoning, out);
+               r->len - c->sent_reasoning, SIZE_MAX, out);
     c->sent_reasoning = r->len;
 }
 
@@ -267,7 +294,7 @@ static void end_reasoning(iv_task *t, iv_child *c, iv_buf *out) {
     const iv_buf *r = &c->chat->reasoning;
     if (!r->len || c->reasoning_ended) return;
     c->reasoning_ended = true;
-    part_event(t, c, "response.reasoning_text.done", false, "text", r->data, r->len, out);
+    part_event(t, c, "response.reasoning_text.done", false, "text", r->data, r->len, SIZE_MAX, out);
     item_event(t, c, "response.output_item.done", false, true, out);
 }
 
@@ -276,13 +303,14 @@ static void begin_message(iv_task *t, iv_child *c, iv_buf *out) {
     if (c->message_began) return;
     c->message_began = true;
     item_event(t, c, "response.output_item.added", true, false, out);
-    part_event(t, c, "response.content_part.added", true, "part", "", 0, out);
+    part_event(t, c, "response.content_part.added", true, "part", "", 0, SIZE_MAX, out);
 }
 
 static void end_message(iv_task *t, const iv_child *c, iv_buf *out) {
     const iv_buf *text = &c->chat->content;
-    part_event(t, c, "response.output_text.done", true, "text", text->data, text->len, out);
-    part_event(t, c, "response.content_part.done", true, "part", text->data, text->len, out);
+    size_t from = first_behind(c);
+    part_event(t, c, "response.output_text.done", true, "text", text->data, text->len, from, out);
+    part_event(t, c, "response.content_part.done", true, "part", text->data, text->len, from, out);
     item_event(t, c, "response.output_item.done", true, true, out);
 }
 
@@ -329,8 +357,8 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
         call_events(t, c, c->chat->calls_before, out);
         begin_message(t, c, out);
         part_event(t, c, "response.output_text.delta", true, "delta", text->data + c->sent_content,
-                   text->len - c->sent_content, out);
-        c->sent_content = text->len;
+                   text->len - c->sent_content, c->sent_content ? c->sent_tokens : first_behind(c), out);
+        c->sent_content = text->len, c->sent_tokens = c->tokens.count;
     }
     call_events(t, c, c->chat->call_count, out);
     if (!done) return;

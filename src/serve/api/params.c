@@ -29,7 +29,7 @@ typedef enum kind {
     ACCEPT, /* says nothing that could change an answer */
     ONLY,   /* one of the values in `only`, which mean what happens anyway */
     ONE_OF, /* one of the values in `only`, kept */
-    EACH_OF /* a list of values in `only`, as ONLY */
+    EACH_OF /* a list of values in `only`, kept */
 } kind;
 
 typedef struct field {
@@ -46,10 +46,11 @@ typedef struct field {
 #define CHATS (IV_API_CHAT | IV_API_RESPONSES)
 #define EVERY (OPENAI | IV_API_SAMPLING)
 #define EFFORTS "|\"none\"|\"minimal\"|\"low\"|\"medium\"|\"high\"|\"xhigh\"|\"max\"|"
+#define LOGPROBS "message.output_text.logprobs"
 /* Reasoning comes as it is, not encrypted too; the others are about tools that are refused. */
-#define INCLUDES                                                                                 \
-    "|\"reasoning.encrypted_content\"|\"file_search_call.results\"|\"web_search_call.results\"|" \
-    "\"web_search_call.action.sources\"|\"message.input_image.image_url\"|"                      \
+#define INCLUDES                                                                                                  \
+    "|\"" LOGPROBS "\"|\"reasoning.encrypted_content\"|\"file_search_call.results\"|\"web_search_call.results\"|" \
+    "\"web_search_call.action.sources\"|\"message.input_image.image_url\"|"                                       \
     "\"computer_call_output.output.image_url\"|\"code_interpreter_call.outputs\"|"
 #define SUMMARIES "|\"auto\"|\"concise\"|\"detailed\"|" /* the reasoning itself comes, which is more */
 
@@ -104,7 +105,7 @@ static const field fields[] = {
     {IV_API_COMPLETIONS, "echo", BOOL, AT(echo), 0, 0, NULL},
     {IV_API_CHAT, "echo", ONLY, 0, 0, 0, "|false|"},
     {OPENAI, "logprobs", JSON, AT(logprobs), 0, 0, "|integer|true|false|"},
-    {IV_API_CHAT, "top_logprobs", INT, AT(top_logprobs), 0, 20, NULL},
+    {CHATS, "top_logprobs", INT, AT(top_logprobs), 0, 20, NULL},
     {OPENAI, "prompt_logprobs", INT, AT(prompt_logprobs), 0, 20, NULL},
     {OPENAI | IV_API_GENERATE, "return_sampling_logprobs", BOOL, AT(sampling_logprobs), 0, 0, NULL},
     {OPENAI | IV_API_GENERATE, "return_receipt", BOOL, AT(return_receipt), 0, 0, NULL},
@@ -165,9 +166,8 @@ static const field fields[] = {
     {IV_API_RESPONSES, "previous_response_id", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
     {IV_API_RESPONSES, "truncation", ONLY, 0, 0, 0, "|\"disabled\"|"},
-    {IV_API_RESPONSES, "include", EACH_OF, 0, 0, 0, INCLUDES},
+    {IV_API_RESPONSES, "include", EACH_OF, AT(include), 0, 0, INCLUDES},
     {IV_API_RESPONSES, "text", JSON, AT(text_options), 0, 0, "|object|"},
-    {IV_API_RESPONSES, "top_logprobs", ONLY, 0, 0, 0, "|0|"},
     {OPENAI | IV_API_RESPONSES, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
     {OPENAI | IV_API_RESPONSES, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
     {IV_API_GENERATE, "priority", INT, AT(priority), INT32_MIN, INT32_MAX, NULL},
@@ -378,6 +378,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
     case ONLY: return read_only(f, name, v, err);
     case EACH_OF:
         if (!json_is_array(v)) return wrong(name, "a list", v, err);
+        *(json_t **)at = v;
         for (size_t i = 0; i < json_array_size(v); i++) IV_TRY(read_only(f, name, json_array_get(v, i), err));
         return IV_OK;
     case ONE_OF: *(json_t **)at = v; return read_only(f, name, v, err);
@@ -406,13 +407,24 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
     return IV_OK;
 }
 
+/* A response's log-probabilities are among what it is to include. */
+static iv_status settle_response(iv_api_params *p, iv_error *err) {
+    const json_t *item;
+    size_t i;
+    json_array_foreach(p->include, i, item) p->want_logprobs |= strcmp(json_string_value(item), LOGPROBS) == 0;
+    if (p->top_logprobs > 0 && !p->want_logprobs)
+        return iv_fail(err, IV_INVALID, "top_logprobs: wanted only beside \"" LOGPROBS "\" in \"include\"");
+    if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
+    return p->reasoning ? iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err) : IV_OK;
+}
+
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     json_t *options = p->sampling_params;                                        /* stream_options */
     if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name, if both are there */
     unsigned options_of = body == IV_API_RESPONSES ? IV_API_RESPONSE_STREAM_OPTIONS : IV_API_STREAM_OPTIONS;
     if (options) IV_TRY(iv_api_params_read(p, options_of, "stream_options.", options, err));
     if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
-    if (p->reasoning) IV_TRY(iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err));
+    if (body == IV_API_RESPONSES) IV_TRY(settle_response(p, err));
     if (body == IV_API_CHAT) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
         p->want_logprobs = json_is_true(p->logprobs);

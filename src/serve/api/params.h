@@ -54,6 +54,7 @@ typedef struct iv_api_params {
     const char *tools_text; /* of a response: the tools as JSON, as they were given */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;
     json_t *return_logprob, *instructions, *logprobs;
+    json_t *include;            /* of a response */
     json_t *reasoning, *effort; /* effort: how much the model is to think, for the template */
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice;
     json_t *json_schema, *regex; /* of sampling_params */
