@@ -83,9 +83,9 @@ uint32_t lane_id();
 void barrier(int id, int threads, bool wait);
 int barrier_count(int threads, bool vote); // all threads, and how many voted for it
 void cluster_barrier(bool arrive, bool wait);
-void spin(); // another thread's turn: what is looked for in memory is not there yet
+void spin();            // another thread's turn: what is looked for in memory is not there yet
 void wrote_for_peers(); // what they may look for
-bool spin_for_peer(); // it may come from another GPU; false: taken as come (a planted fault)
+bool spin_for_peer();   // it may come from another GPU; false: taken as come (a planted fault)
 
 void mbarrier_init(uint32_t bar, uint32_t count);
 void mbarrier_arrive(uint32_t bar, uint32_t bytes);
