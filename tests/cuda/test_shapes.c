@@ -1,7 +1,7 @@
 /* Models of shapes that nobody has seen: random config.json files of all families, run by the program over emulated
- * GPUs, give whole rows of logits with the bits of the CPU's, in tc16 and fma32, in chunks, and as processes under
- * mpirun, cut over ranks; who refuses one says so in the same words. What GPUs alone do not take is refused by name
- * before anything is loaded. */
+ * GPUs, give whole rows of logits with the bits of the CPU's, in tc16 and fma32, in chunks, and cut over ranks, threads
+ * of one process or processes under mpirun; who refuses one says so in the same words. What GPUs alone do not take is
+ * refused by name before anything is loaded. */
 #include "random.h"
 
 #include <sys/wait.h>
@@ -61,7 +61,7 @@ static shape draw(rng *r) {
     s.arithmetic = strcmp(s.dtype, "float32") == 0 || rng_below(r, 4) == 0 ? "fma32" : "tc16";
     if (strcmp(s.family, "llama") != 0 && rng_below(r, 2)) s.window = PICK(r, windows);
     s.tokens = PICK(r, tokens), s.chunk = PICK(r, chunks), s.ranks = 1;
-    if (rng_below(r, 4) == 0) s.ranks = 2 + rng_below(r, 4);
+    if (rng_below(r, 3) == 0) s.ranks = 2 + rng_below(r, 7);
     if (s.ranks > 1 && rng_below(r, 4)) s.intermediate = 128 * (1 + rng_below(r, 3)); /* of eight leaves */
     while (s.tokens > 1 && cost_of(&s) > COST_MAX) s.tokens /= 2;
     if (s.chunk < s.tokens / 8) s.chunk = s.tokens / 3;
@@ -156,15 +156,20 @@ static bool compare(const shape *s, rng *r) {
     char *want = logits_by("", s, after, &want_bytes, want_why);
     size_t at = (size_t)snprintf(before, sizeof before, "env INVAR_EMULATED_SEED=%u INVAR_EMULATED_SMS=%u ",
                                  (unsigned)rng_below(r, 1000000), 2 + (unsigned)rng_below(r, 12));
-    if (s->ranks > 1) snprintf(before + at, sizeof before - at, "mpirun --quiet --oversubscribe -n %zu ", s->ranks);
-    char *got = logits_by(before, s, s->ranks > 1 ? ON_CUDA " --rank-transport host" : ON_CUDA, &bytes, why);
+    bool processes = s->ranks > 1 && rng_below(r, 2) && mpi_is_here();
+    snprintf(after, sizeof after, ON_CUDA " --rank-transport host");
+    if (processes)
+        snprintf(before + at, sizeof before - at, "mpirun --quiet --oversubscribe -n %zu ", s->ranks);
+    else
+        snprintf(after, sizeof after, ON_CUDA " --tp %zu", s->ranks);
+    char *got = logits_by(before, s, after, &bytes, why);
     if (strcmp(want_why, why) != 0) fail_msg("%s: the CPU says '%s', the GPU '%s'", text, want_why, why);
     if (want && (bytes != want_bytes || memcmp(want, got, bytes) != 0)) {
         size_t first = 0;
         while (first < bytes && first < want_bytes && want[first] == got[first]) first++;
         fail_msg("%s: other logits, from byte %zu of %zu on", text, first, want_bytes);
     }
-    printf("%s: %s\n", text, want ? "equal" : why);
+    printf("%s%s: %s\n", text, processes ? " as processes" : "", want ? "equal" : why);
     fflush(stdout);
     free(want), free(got);
     return bytes > 0;
@@ -174,10 +179,8 @@ static void random_shapes(void **state) {
     (void)state;
     size_t count = trials(USUAL, LONG), computed = 0;
     rng r = rng_start("shapes");
-    bool mpi = mpi_is_here();
     for (size_t i = 0; i < count; i++) {
         shape s = draw(&r);
-        if (!mpi) s.ranks = 1;
         computed += compare(&s, &r);
     }
     assert_true(computed > count / 2);

@@ -29,7 +29,9 @@ std::atomic<bool> fault_happened;
 static std::atomic<uint64_t> seed;
 static __thread uint64_t state = 88172645463325252u;
 static __thread jmp_buf scheduler;
+static const uint64_t STACK_END = 0x5ac4e9d01b7736f2u;
 static thread_local std::vector<Thread *> idle_threads;
+static thread_local std::vector<char *> all_stacks;
 static thread_local std::vector<unsigned char *> idle_memory;
 static thread_local std::vector<std::unique_ptr<Cluster>> resident;
 static thread_local std::deque<std::shared_ptr<Grid>> grids; // in order; those that have not ended, what follows them
@@ -76,6 +78,10 @@ static void resume(Thread *t) {
         setcontext(&t->first);
     }
     me = nullptr;
+    if (memcmp(t->stack, &STACK_END, sizeof STACK_END) != 0) {
+        fprintf(stderr, "emulator: a thread needs more than %d bytes of stack\n", STACK_BYTES);
+        abort();
+    }
 }
 
 void block(const Wait &w) {
@@ -108,15 +114,22 @@ void fail(const char *format, ...) {
     if (me) leave(); // for good
 }
 
-static Thread *take_thread() {
-    if (idle_threads.empty()) {
-        Thread *t = new Thread;
-        t->stack = (char *)mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
+// A process has so many mappings and no more: stacks come many at once, each with a word at its end that must stay.
+static void make_threads() {
+    char *stacks = (char *)mmap(nullptr, (size_t)LANES * STACK_BYTES, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (t->stack == MAP_FAILED) abort();
-        mprotect(t->stack, (size_t)sysconf(_SC_PAGESIZE), PROT_NONE); // what goes beyond its stack stops there
+    if (stacks == MAP_FAILED) abort();
+    all_stacks.push_back(stacks);
+    for (int i = LANES; i--;) {
+        Thread *t = new Thread;
+        t->stack = stacks + (size_t)i * STACK_BYTES;
+        memcpy(t->stack, &STACK_END, sizeof STACK_END);
         idle_threads.push_back(t);
     }
+}
+
+static Thread *take_thread() {
+    if (idle_threads.empty()) make_threads();
     Thread *t = idle_threads.back();
     idle_threads.pop_back();
     return t;
@@ -374,12 +387,10 @@ void begin_thread(int its_device, uint64_t number) {
 }
 
 void end_thread() {
-    for (Thread *t : idle_threads) {
-        munmap(t->stack, STACK_BYTES);
-        delete t;
-    }
+    for (Thread *t : idle_threads) delete t;
+    for (char *stacks : all_stacks) munmap(stacks, (size_t)LANES * STACK_BYTES);
     for (unsigned char *m : idle_memory) free(m);
-    idle_threads.clear(), idle_memory.clear();
+    idle_threads.clear(), all_stacks.clear(), idle_memory.clear();
 }
 
 void enqueue(const shape &s, const std::function<void()> &body) {
