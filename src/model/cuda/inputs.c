@@ -83,6 +83,14 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
     return fewest;
 }
 
+/* What the first plan may take, so that the second stands behind it: in a graph always at one place for its rows. */
+static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const iv_gpu_attention_shape *shape,
+                               size_t used) {
+    size_t spans = iv_size_min(s->rows, g->o.spans_max);
+    if (s->graph) used = iv_gpu_attention_plan_bytes(shape, s->rows, spans, g->o.positions_max);
+    return (used + 63) / 64 * 64;
+}
+
 /* The plan of all layers that see everything, then that of the layers with a window. */
 static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
     const iv_model *m = planned_for(g);
@@ -91,12 +99,11 @@ static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t room = g->inputs_capacity - s->at.plan, used;
     if (g->windowed) room /= 2;
-    room = room / 64 * 64;
     used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, room);
     s->input_bytes = s->at.plan + used;
     if (used && g->windowed) {
-        shape = iv_gpu_shape_of(g, m, g->window);
-        s->at.window_plan = s->at.plan + room;
+        s->at.window_plan = s->at.plan + first_plan_bytes(g, s, &shape, used);
+        room = g->inputs_capacity - s->at.window_plan, shape = iv_gpu_shape_of(g, m, g->window);
         used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, room);
         s->input_bytes = s->at.window_plan + used;
     }
