@@ -10,6 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* What a clone without git-lfs has in place of a large file. */
+static bool is_lfs_pointer(int fd, size_t size) {
+    static const char begin[] = "version https://git-lfs.github.com/spec/";
+    enum { POINTER_BYTES_MAX = 1024, BEGIN = sizeof begin - 1 };
+    char text[BEGIN];
+    return size >= BEGIN && size < POINTER_BYTES_MAX && pread(fd, text, BEGIN, 0) == BEGIN &&
+           memcmp(text, begin, BEGIN) == 0;
+}
+
 iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
     /* O_NONBLOCK: a FIFO in place of a file must not hang the open. */
     int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -25,6 +34,11 @@ iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
         const char *found = S_ISDIR(st.st_mode) ? "a directory" : "not a regular file";
         close(f);
         return iv_fail(err, IV_IO, "%s: wanted a file, found %s", path, found);
+    }
+    if (is_lfs_pointer(f, (size_t)st.st_size)) {
+        close(f);
+        return iv_fail(err, IV_FORMAT, "%s: wanted a file, found Git LFS's pointer to it (git lfs pull fetches it)",
+                       path);
     }
     *fd = f;
     *size = (size_t)st.st_size;

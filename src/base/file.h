@@ -9,7 +9,8 @@
  * missing, a directory, too large, a short read. */
 iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error *err);
 
-/* Opens a regular file for reading; *fd is the caller's to close, *size its length in bytes. */
+/* Opens a regular file for reading; *fd is the caller's to close, *size its length in bytes. A pointer of Git LFS is
+ * refused. */
 iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err);
 
 /* Reads exactly n bytes at offset; IV_IO if the file has become shorter. Safe from several threads. */

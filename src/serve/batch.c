@@ -163,7 +163,9 @@ static void write_line(batch *b, const slot *s) {
             bool gone = errno == EPIPE && iv_batch_is_standard(b->o->output);
             if (b->failed == IV_OK)
                 b->failed = gone ? iv_fail(&b->why, IV_IO, "%s", "")
-                                 : iv_fail(&b->why, IV_IO, "%s: %s", b->o->output, strerror(errno));
+                                 : iv_fail(&b->why, IV_IO, "%s: %s",
+                                           iv_batch_is_standard(b->o->output) ? "standard output" : b->o->output,
+                                           strerror(errno));
             return;
         }
         at += (size_t)n;

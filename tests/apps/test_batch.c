@@ -382,6 +382,19 @@ static void reader_that_leaves(void **state) {
     assert_string_equal(came.err, "");
 }
 
+static void output_that_is_full(void **state) {
+    (void)state;
+    static const char in[] = TEXT_LINE("one");
+    int full = open("/dev/full", O_WRONLY);
+    if (full < 0) {
+        printf("SKIPPED: there is no /dev/full\n");
+        skip();
+    }
+    finish(start(in, full, (const char *const[]){"batch", "tiny-math", "-i", "-", "-o", "-", NULL}));
+    close(full);
+    expect_error(1, "standard output: No space left on device");
+}
+
 /* Also while it waits for requests that do not come. */
 static void interrupted_while_it_reads(void **state) {
     (void)state;
@@ -432,6 +445,7 @@ int main(void) {
                                        cmocka_unit_test(large_seeds),
                                        cmocka_unit_test(standard_input_and_output),
                                        cmocka_unit_test(reader_that_leaves),
+                                       cmocka_unit_test(output_that_is_full),
                                        cmocka_unit_test(interrupted_while_it_reads),
                                        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

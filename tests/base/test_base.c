@@ -7,6 +7,8 @@
 #include "base/size.h"
 #include "base/utf8.h"
 
+#include <unistd.h>
+
 static void error_lines_are_printable(void **state) {
     (void)state;
     iv_error err;
@@ -68,6 +70,15 @@ static void files_name_what_is_wrong(void **state) {
     assert_int_equal(iv_file_read(source_path("CMakeLists.txt"), 10, &buf, &err), IV_LIMIT);
     ASSERT_OK(iv_file_read(source_path("CMakeLists.txt"), 1 << 20, &buf, &err), &err);
     assert_true(buf.len > 100);
+    char path[] = "/tmp/invar-test-XXXXXX";
+    int fd = mkstemp(path);
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+    assert_int_equal(write(fd, pointer, sizeof pointer - 1), sizeof pointer - 1);
+    assert_int_equal(iv_file_read(path, 1 << 20, &buf, &err), IV_FORMAT);
+    assert_non_null(strstr(err.message, "found Git LFS's pointer to it"));
+    assert_int_equal(ftruncate(fd, 30), 0); /* shorter than its first line */
+    ASSERT_OK(iv_file_read(path, 1 << 20, &buf, &err), &err);
+    close(fd), unlink(path);
     iv_buf_free(&buf);
 }
 
