@@ -316,8 +316,8 @@ static void end_what_has() {
     }
 }
 
-static std::mutex peers_lock;
-static std::condition_variable peers_wrote;
+static std::mutex &peers_lock = *new std::mutex; // never destroyed, as streams.cpp's
+static std::condition_variable &peers_wrote = *new std::condition_variable;
 
 void wrote_for_peers() {
     std::lock_guard<std::mutex> hold(peers_lock);

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <set>
 #include <thread>
 #include <unistd.h>
@@ -37,9 +38,11 @@ struct Event {
     int error;
 };
 
-static std::mutex lock; // over all that follows, and all streams and events
-static std::condition_variable changed;
-static std::set<Stream *> streams;
+// Never destroyed: a process may end while its streams wait.
+static std::mutex &lock = *new std::mutex; // over all that follows, and all streams and events
+static std::condition_variable &changed = *new std::condition_variable;
+static std::set<Stream *> &streams = *new std::set<Stream *>;
+static std::map<const char *, size_t> &pinned = *new std::map<const char *, size_t>; // memory of the host, bytes
 static uint64_t streams_made, graph_launches;
 
 uint64_t host_ns() {
@@ -128,6 +131,12 @@ int wait_for_streams(int device) {
     return error;
 }
 
+static bool is_pinned(const void *p) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto next = pinned.upper_bound((const char *)p);
+    return next != pinned.begin() && (const char *)p < std::prev(next)->first + std::prev(next)->second;
+}
+
 // Done by the stream, or now.
 static cudaError_t soon(cudaStream_t stream, std::function<void()> what) {
     if (!is_stream(stream)) {
@@ -191,10 +200,16 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     return is_idle(s) ? s->error : (int)cudaErrorNotReady;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, int, cudaStream_t s) {
-    return soon(s, [=] {
-        if (n) memcpy(to, from, n);
-    });
+// Memory of the host that is not pinned is read before the call returns, and written before it returns.
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, int kind, cudaStream_t s) {
+    if (!n) return cudaSuccess;
+    if (kind == cudaMemcpyHostToDevice && is_stream(s) && !is_pinned(from)) {
+        auto staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + n);
+        return soon(s, [=] { memcpy(to, staged->data(), n); });
+    }
+    cudaError_t code = soon(s, [=] { memcpy(to, from, n); });
+    if (code || kind != cudaMemcpyDeviceToHost || is_pinned(to)) return code;
+    return cudaStreamSynchronize(s);
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
                               int, cudaStream_t s) {
@@ -284,9 +299,14 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete (Graph *)e, 
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
     *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!*p) return cudaErrorMemoryAllocation;
+    std::lock_guard<std::mutex> hold(lock);
+    return pinned[(const char *)*p] = bytes, cudaSuccess;
 }
-cudaError_t cudaFreeHost(void *p) { return free(p), cudaSuccess; }
+cudaError_t cudaFreeHost(void *p) {
+    std::lock_guard<std::mutex> hold(lock);
+    return pinned.erase((const char *)p), free(p), cudaSuccess;
+}
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int a, int b) {
     *can = a != b && !peers_apart;
