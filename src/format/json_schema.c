@@ -9,7 +9,8 @@
 enum {
     UNSAID = 2 * IV_KIND_ALL + 1, /* every kind, and a bit that no word of a schema sets */
     DEPTH_MAX = 64,
-    SCHEMAS_MAX = 10000 /* that are looked at */
+    LOOKS_MAX = 80000, /* for one answer ... */
+    A_SCHEMA = 8       /* ... of which a schema takes so many, an entry of a list one */
 };
 
 typedef struct kind_name {
@@ -107,28 +108,41 @@ json_t *iv_json_pointer(json_t *root, const char *text) {
 typedef struct look {
     json_t *root;
     bool spoken; /* keywords without a type count too */
-    size_t left;
+    size_t left; /* LOOKS_MAX - those taken */
 } look;
 
 /* name: of this property of the schema; NULL: of itself. */
 static unsigned kinds_of(look *l, json_t *schema, const char *name, int depth);
 
-static unsigned kinds_of_type(const json_t *type) {
-    const json_t *one;
-    size_t i;
+static bool take_looks(look *l, size_t n) {
+    bool enough = l->left >= n;
+    l->left -= enough ? n : l->left;
+    return enough;
+}
+
+static unsigned kinds_of_type(look *l, const json_t *type) {
     unsigned bits = 0;
     if (json_is_string(type)) bits = iv_json_kind_named(json_string_value(type));
-    json_array_foreach(type, i, one) if (json_is_string(one)) bits |= iv_json_kind_named(json_string_value(one));
+    for (size_t i = 0; i < json_array_size(type) && take_looks(l, 1); i++) {
+        const char *one = json_string_value(json_array_get(type, i));
+        bits |= one ? iv_json_kind_named(one) : 0;
+    }
     return bits ? bits : UNSAID;
 }
 
+/* Of more than may be looked at, any. */
+static unsigned kinds_of_values(look *l, const json_t *list) {
+    unsigned bits = 0;
+    if (!take_looks(l, json_array_size(list))) return UNSAID;
+    for (size_t i = 0; i < json_array_size(list); i++) bits |= iv_json_kind_of(json_array_get(list, i));
+    return bits;
+}
+
 /* What the schema's own words say of it. */
-static unsigned own_kinds(const look *l, json_t *schema) {
-    json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const"), *one;
-    unsigned bits = kinds_of_type(json_object_get(schema, "type")), listed = 0;
-    size_t i;
-    json_array_foreach(list, i, one) listed |= iv_json_kind_of(one);
-    if (json_is_array(list)) bits &= listed;
+static unsigned own_kinds(look *l, json_t *schema) {
+    json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
+    unsigned bits = kinds_of_type(l, json_object_get(schema, "type"));
+    if (json_is_array(list)) bits &= kinds_of_values(l, list);
     if (only) bits &= iv_json_kind_of(only);
     unsigned spoken = l->spoken && bits == UNSAID ? iv_json_kinds_spoken_of(schema) : 0;
     return spoken ? spoken : bits;
@@ -144,10 +158,9 @@ static unsigned property_kinds(look *l, json_t *schema, const char *name, int de
 /* A branch that says nothing beside one that does is a string, as alone. */
 static unsigned any_of(look *l, json_t *list, const char *name, int depth) {
     unsigned said = 0;
-    json_t *one;
     size_t i, silent = 0;
-    json_array_foreach(list, i, one) {
-        unsigned bits = kinds_of(l, one, name, depth + 1);
+    for (i = 0; i < json_array_size(list) && take_looks(l, 1); i++) {
+        unsigned bits = kinds_of(l, json_array_get(list, i), name, depth + 1);
         silent += bits == UNSAID;
         said |= bits == UNSAID ? IV_KIND_STRING : bits;
     }
@@ -156,15 +169,14 @@ static unsigned any_of(look *l, json_t *list, const char *name, int depth) {
 
 static unsigned kinds_of(look *l, json_t *schema, const char *name, int depth) {
     static const char *const branches[] = {"anyOf", "oneOf"};
-    json_t *one;
-    size_t i;
     if (json_is_false(schema)) return 0;
-    if (!json_is_object(schema) || depth > DEPTH_MAX || l->left == 0) return UNSAID;
-    l->left--;
+    if (!json_is_object(schema) || depth > DEPTH_MAX || !take_looks(l, A_SCHEMA)) return UNSAID;
     unsigned bits = name ? property_kinds(l, schema, name, depth) : own_kinds(l, schema);
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
     if (ref) bits &= kinds_of(l, iv_json_pointer(l->root, ref), name, depth + 1);
-    json_array_foreach(json_object_get(schema, "allOf"), i, one) bits &= kinds_of(l, one, name, depth + 1);
+    const json_t *all = json_object_get(schema, "allOf");
+    for (size_t i = 0; i < json_array_size(all) && take_looks(l, 1); i++)
+        bits &= kinds_of(l, json_array_get(all, i), name, depth + 1);
     for (size_t k = 0; k < 2; k++) {
         json_t *list = json_object_get(schema, branches[k]);
         if (json_array_size(list)) bits &= any_of(l, list, name, depth);
@@ -172,11 +184,13 @@ static unsigned kinds_of(look *l, json_t *schema, const char *name, int depth) {
     return bits;
 }
 
-unsigned iv_json_parameter_kinds(json_t *parameters, const char *name) {
+unsigned iv_json_parameter_kinds(json_t *parameters, const char *name, size_t *looks) {
     unsigned bits = UNSAID;
+    *looks = 0;
     for (int spoken = 0; spoken < 2 && bits == UNSAID; spoken++) {
-        look l = {.root = parameters, .spoken = spoken, .left = SCHEMAS_MAX};
+        look l = {.root = parameters, .spoken = spoken, .left = LOOKS_MAX};
         bits = kinds_of(&l, parameters, name, 0);
+        *looks += LOOKS_MAX - l.left;
     }
     return bits == UNSAID ? IV_KIND_STRING : bits & IV_KIND_ALL;
 }

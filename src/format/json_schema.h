@@ -28,7 +28,8 @@ unsigned iv_json_kinds_spoken_of(const json_t *schema);
 json_t *iv_json_pointer(json_t *root, const char *text);
 
 /* As what the text of a parameter may be read that a model wrote without quotes: the kinds that `parameters`, the
- * schema of all of them, allows for it by types, values, branches and references. Where nothing is said, a string. */
-unsigned iv_json_parameter_kinds(json_t *parameters, const char *name);
+ * schema of all of them, allows for it by types, values, branches and references. Where nothing is said, a string.
+ * *looks: what that took, some nanoseconds each; bounded, so that not all of a schema without measure is seen. */
+unsigned iv_json_parameter_kinds(json_t *parameters, const char *name, size_t *looks);
 
 #endif

@@ -8,7 +8,11 @@
 
 /* What ends a value for its reader: none of it may stand in one. */
 static const char *const ends[] = {"</parameter>", "\n<parameter=", "\n</function>", NULL};
-enum { AVOID_EFFORT = 2560 /* for each state of a pattern, with those words */, OPEN_NAME_BYTES = 64 };
+enum {
+    AVOID_EFFORT = 2560, /* for each state of a pattern, with those words */
+    LOOK_EFFORT = 8,     /* for each look at what kinds a parameter may have */
+    OPEN_NAME_BYTES = 64
+};
 
 typedef struct writer {
     iv_kind_maker *m;
@@ -127,8 +131,11 @@ static iv_status write_value(iv_schema_set *s, json_t *plain, const char *where,
 }
 
 /* "<parameter=" is there; the name is. */
-static iv_status write_rest(const writer *w, iv_schema_set *s, json_t *schema, unsigned kinds, const char *where,
+static iv_status write_rest(const writer *w, iv_schema_set *s, json_t *schema, const char *name, const char *where,
                             uint32_t from, uint32_t to, iv_error *err) {
+    size_t looks;
+    unsigned kinds = iv_json_parameter_kinds(w->parameters, name, &looks);
+    IV_TRY(iv_schema_spend(s, looks, LOOK_EFFORT, where, err));
     writer value = {.m = w->m, .kinds = kinds, .from = iv_automaton_text(s->a, from, ">\n")};
     value.to = iv_automaton_state(s->a);
     iv_automaton_text_to(s->a, value.to, "\n</parameter>\n", 14, to);
@@ -155,7 +162,7 @@ static iv_status write_named(const writer *w, iv_schema_set *s, const char *name
                        "control characters",
                        s->name, where, IV_TOOL_WRITABLE_BYTES_MAX);
     uint32_t named = iv_automaton_text(s->a, iv_automaton_text(s->a, *at, "<parameter="), name);
-    IV_TRY(write_rest(w, s, schema, iv_json_parameter_kinds(w->parameters, name), where, named, next, err));
+    IV_TRY(write_rest(w, s, schema, name, where, named, next, err));
     if (!required) iv_automaton_skip(s->a, *at, next);
     *at = next;
     return IV_OK;
@@ -186,8 +193,7 @@ static iv_status write_open(const writer *w, iv_schema_set *s, json_t *plain, js
             iv_automaton_skip(a, on, named);
             name = on;
         }
-        unsigned kinds = iv_json_parameter_kinds(w->parameters, "");
-        IV_TRY(write_rest(w, s, rest, kinds, place, named, next, err));
+        IV_TRY(write_rest(w, s, rest, "", place, named, next, err));
         if (last) return IV_OK;
         at = next;
     }

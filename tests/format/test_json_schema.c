@@ -1,5 +1,6 @@
 /* Which kinds of values a schema speaks of, and where its references lead. */
 #include "support.h"
+#include "base/buf.h"
 #include "format/json.h"
 #include "format/json_schema.h"
 
@@ -11,6 +12,11 @@ static json_t *parse(const char *text) {
     iv_error err;
     ASSERT_OK(iv_json_parse("test", text, strlen(text), &v, &err), &err);
     return v;
+}
+
+static unsigned kinds_in(json_t *schema, const char *name) {
+    size_t looks;
+    return iv_json_parameter_kinds(schema, name, &looks);
 }
 
 static void kinds_of_a_property(void **state) {
@@ -62,7 +68,7 @@ static void kinds_of_a_property(void **state) {
             "\"#/$defs/point\"},{\"type\":\"null\"}]},\"self\":{\"$ref\":\"#/$defs/self\"}}}",
             cases[i].x);
         json_t *v = parse(text);
-        unsigned found = iv_json_parameter_kinds(v, "x");
+        unsigned found = kinds_in(v, "x");
         if (found != cases[i].kinds) fail_msg("%s: wanted %u, found %u", cases[i].x, cases[i].kinds, found);
         json_decref(v);
     }
@@ -89,7 +95,7 @@ static void properties_by_place(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *v = parse(cases[i].schema);
-        if (iv_json_parameter_kinds(v, cases[i].name) != cases[i].kinds) fail_msg("%s", cases[i].schema);
+        if (kinds_in(v, cases[i].name) != cases[i].kinds) fail_msg("%s", cases[i].schema);
         json_decref(v);
     }
 }
@@ -102,8 +108,37 @@ static void no_schema_takes_long(void **state) {
         "{\"allOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}"};
     for (size_t i = 0; i < 2; i++) {
         json_t *v = parse(texts[i]);
-        assert_int_equal(iv_json_parameter_kinds(v, "x"), S);
+        assert_int_equal(kinds_in(v, "x"), S);
         json_decref(v);
+    }
+}
+
+/* All that is looked at is counted, and there is an end to it. */
+static void looks_are_counted(void **state) {
+    (void)state;
+    enum { ENTRIES = 1000, MOST = 200000 };
+    static const struct {
+        const char *before, *entry, *behind;
+        bool again; /* and again, until enough is seen */
+    } cases[] = {{"{\"properties\":{\"x\":{\"enum\":[", "1", "]}}}", false},
+                 {"{\"properties\":{\"x\":{\"type\":[", "\"null\"", "]}}}", false},
+                 {"{\"properties\":{\"x\":{\"anyOf\":[", "true", "]}}}", false},
+                 {"{\"allOf\":[", "true", "]}", false},
+                 {"{\"allOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},", "true", "]}", true},
+                 {"{\"allOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"}],\"anyOf\":[", "true", "]}", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_buf b = {0};
+        size_t looks;
+        assert_true(iv_buf_puts(&b, cases[i].before));
+        for (size_t k = 0; k < ENTRIES; k++)
+            assert_true(iv_buf_puts(&b, k ? "," : "") && iv_buf_puts(&b, cases[i].entry));
+        assert_true(iv_buf_puts(&b, cases[i].behind));
+        json_t *v = parse(b.data);
+        iv_json_parameter_kinds(v, "x", &looks);
+        if (looks < ENTRIES || looks > (cases[i].again ? MOST : 3 * ENTRIES))
+            fail_msg("%s: %zu looks", cases[i].before, looks);
+        json_decref(v);
+        iv_buf_free(&b);
     }
 }
 
@@ -129,6 +164,7 @@ int main(void) {
         cmocka_unit_test(kinds_of_a_property),
         cmocka_unit_test(properties_by_place),
         cmocka_unit_test(no_schema_takes_long),
+        cmocka_unit_test(looks_are_counted),
         cmocka_unit_test(pointers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

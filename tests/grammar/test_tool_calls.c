@@ -1,5 +1,6 @@
 /* Calls of tools in each form: what matches as bytes, and that a special token stands where the form has one, where
  * only that token may stand. */
+#include "base/buf.h"
 #include "with_vocabulary.h"
 
 #define TOOLS                                                                                               \
@@ -218,6 +219,30 @@ static void refusals(void **state) {
     }
 }
 
+/* To find the kinds of each name, all of what stands beside them is looked at: that is paid for, too. */
+static void kinds_are_work(void **state) {
+    (void)state;
+    enum { NAMES = 2000, ENTRIES = 5000 };
+    static const size_t entries[] = {1, ENTRIES};
+    for (size_t i = 0; i < 2; i++) {
+        iv_buf b = {0};
+        iv_grammar *g = NULL;
+        iv_error err = {0};
+        bool ok =
+            iv_buf_puts(&b, "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"allOf\":[true");
+        for (size_t k = 1; k < entries[i]; k++) ok = ok && iv_buf_puts(&b, ",true");
+        ok = ok && iv_buf_puts(&b, "],\"properties\":{\"x\":{}");
+        for (size_t k = 0; k < NAMES; k++) ok = ok && iv_buf_printf(&b, ",\"%zu\":{\"type\":\"null\"}", k);
+        assert_true(ok && iv_buf_puts(&b, "}}}]}"));
+        iv_status status = iv_grammar_open(IV_CONSTRAINT_TOOL_CALLS, b.data, IV_REASONING_NONE, &bytes, &g, &err);
+        if (i == 0) assert_int_equal(status, IV_OK);
+        if (i == 1) assert_int_equal(status, IV_LIMIT);
+        if (i == 1 && !strstr(err.message, "too much work")) fail_msg("%s", err.message);
+        iv_grammar_close(g);
+        iv_buf_free(&b);
+    }
+}
+
 /* Where the vocabulary has the token, bytes that spell it are not it. */
 static void special_tokens(void **state) {
     (void)state;
@@ -281,8 +306,8 @@ static void with_a_real_vocabulary(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_as_bytes), cmocka_unit_test(tags_as_bytes),          cmocka_unit_test(refusals),
-        cmocka_unit_test(special_tokens), cmocka_unit_test(with_a_real_vocabulary),
+        cmocka_unit_test(forms_as_bytes), cmocka_unit_test(tags_as_bytes),  cmocka_unit_test(refusals),
+        cmocka_unit_test(kinds_are_work), cmocka_unit_test(special_tokens), cmocka_unit_test(with_a_real_vocabulary),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

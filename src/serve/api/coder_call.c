@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256 };
+enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256, LOOKS_MAX = 1 << 23 /* at schemas, for a call */ };
 
 /* ---- tags ---------------------------------------------------------------------------------------------- */
 
@@ -83,19 +83,29 @@ static bool find_tool(const json_t *tools, const char *name, size_t n, json_t **
     return false;
 }
 
-static bool is_property(const iv_coder_call *k, const char *name, size_t n) {
-    const char *key;
-    json_t *unused;
-    json_object_foreach(json_object_get(k->parameters, "properties"), key,
-                        unused) if (strlen(key) == n && memcmp(key, name, n) == 0) return true;
-    return false;
+typedef struct own_name {
+    char text[NAME_MAX_BYTES + 1];
+} own_name;
+
+static own_name name_of(const char *name, size_t n) {
+    own_name out;
+    memcpy(out.text, name, n), out.text[n] = 0;
+    return out;
 }
 
-static unsigned kinds_of(const iv_coder_call *k, const char *name, size_t n) {
-    char key[NAME_MAX_BYTES + 1];
-    if (!k->parameters) return IV_KIND_STRING;
-    memcpy(key, name, n), key[n] = 0;
-    return iv_json_parameter_kinds(k->parameters, key);
+static bool is_property(const iv_coder_call *k, const char *name, size_t n) {
+    own_name own = name_of(name, n);
+    return json_object_get(json_object_get(k->parameters, "properties"), own.text) != NULL;
+}
+
+/* A schema that takes more looks than any that is meant well has strings from there on. */
+static unsigned kinds_of(iv_coder_call *k, const char *name, size_t n) {
+    own_name own = name_of(name, n);
+    size_t looks;
+    if (!k->parameters || k->looks > LOOKS_MAX) return IV_KIND_STRING;
+    unsigned kinds = iv_json_parameter_kinds(k->parameters, own.text, &looks);
+    k->looks += looks;
+    return kinds;
 }
 
 /* ---- values -------------------------------------------------------------------------------------------- */
@@ -245,11 +255,10 @@ iv_calls_found iv_coder_call_look(iv_coder_call *k, const char *s, size_t n, boo
 /* ---- taking -------------------------------------------------------------------------------------------- */
 
 static bool keep_value(const iv_coder_call *k, const char *s, json_t *values) {
-    char key[NAME_MAX_BYTES + 1];
+    own_name own = name_of(s + k->key, k->key_end - k->key);
     iv_buf text = {0};
-    memcpy(key, s + k->key, k->key_end - k->key), key[k->key_end - k->key] = 0;
     bool ok = iv_coder_value_write(k->kinds, s + k->value, k->value_end - k->value, &text) &&
-              json_object_set_new_nocheck(values, key, json_stringn_nocheck(text.data, text.len)) == 0;
+              json_object_set_new_nocheck(values, own.text, json_stringn_nocheck(text.data, text.len)) == 0;
     iv_buf_free(&text);
     return ok;
 }

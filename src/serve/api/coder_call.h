@@ -27,6 +27,7 @@ typedef struct iv_coder_call {
     size_t name, name_end, key, key_end, value, value_end;
     json_t *parameters; /* the schema of the tool's; NULL: not known */
     unsigned kinds;     /* of the value */
+    size_t looks;       /* at schemas, for the kinds of all values */
     enum { IV_CODER_UNKNOWN, IV_CODER_TEXT, IV_CODER_JSON, IV_CODER_CLOSED } look;
     size_t scanned; /* of a value that may be an object or a list */
     iv_json_scan scan;
