@@ -432,6 +432,27 @@ static void too_many_calls_stay_text(void **state) {
     }
 }
 
+/* Nor are calls looked for in what is too many: each time, it could be all of the rest. */
+static void a_call_too_many_is_read_once(void **state) {
+    (void)state;
+    enum { SIGNS = SANITIZED ? 5000 : 40000 };
+    iv_buf b = {0};
+    iv_chat_text c;
+    for (size_t i = 0; i < IV_CHAT_CALLS_MAX; i++) assert_true(iv_buf_puts(&b, TC("f", "")));
+    size_t calls = b.len;
+    for (size_t i = 0; i < SIGNS; i++) assert_true(iv_buf_puts(&b, "<tool_call><function=f><parameter=s>"));
+    assert_true(iv_buf_puts(&b, "</parameter></function></tool_call> and so on"));
+    iv_chat_text_init(&c, true, false, true, false);
+    c.form = IV_TOOL_FORM_QWEN3_CODER, c.schemas = schemas;
+    iv_chat_text_push(&c, b.data, b.len);
+    iv_chat_text_end(&c);
+    assert_int_equal(c.call_count, IV_CHAT_CALLS_MAX);
+    assert_int_equal(c.content.len, b.len - calls);
+    assert_memory_equal(c.content.data, b.data + calls, b.len - calls);
+    iv_chat_text_free(&c);
+    iv_buf_free(&b);
+}
+
 /* Where an answer is held to something, line ends behind the reasoning are not part of it. */
 static void line_ends_behind_reasoning(void **state) {
     (void)state;
@@ -456,6 +477,7 @@ int main(void) {
         cmocka_unit_test(limits),
         cmocka_unit_test(limits_of_tags),
         cmocka_unit_test(too_many_calls_stay_text),
+        cmocka_unit_test(a_call_too_many_is_read_once),
         cmocka_unit_test(line_ends_behind_reasoning),
     };
     return cmocka_run_group_tests(tests, open_schemas, close_schemas);

@@ -138,12 +138,13 @@ static void begin_calls(iv_chat_text *c, const char *sign) {
     c->state = IV_CHAT_CALLS;
 }
 
+static size_t room(const iv_chat_text *c) { return IV_CHAT_CALLS_MAX - c->call_count; }
+
 /* Takes what was found in s: how many, and how far they reach. */
 static size_t take_calls(iv_chat_text *c, const char *s, size_t *bytes) {
-    size_t room = IV_CHAT_CALLS_MAX - c->call_count;
     *bytes = c->form == IV_TOOL_FORM_QWEN3_CODER ? c->coder.at : c->found.at;
-    if (c->form != IV_TOOL_FORM_QWEN3_CODER) return iv_chat_calls_take(&c->found, s, c->calls + c->call_count, room);
-    if (!room) return 0;
+    if (c->form != IV_TOOL_FORM_QWEN3_CODER) return iv_chat_calls_take(&c->found, s, c->calls + c->call_count, room(c));
+    if (!room(c)) return 0;
     if (iv_coder_call_take(&c->coder, s, &c->calls[c->call_count])) return 1;
     c->failed = true;
     return 0;
@@ -166,10 +167,11 @@ static bool turn_calls(iv_chat_text *c, bool last) {
     } else if (c->sign) {
         add_content(c, c->sign, strlen(c->sign));
     }
-    if (coder && found == IV_CALLS_WRONG && c->coder.cut) { /* a value without an end: no call is looked for in it */
-        add_content(c, p.s, p.n);
-        drop(c, p.n);
-    }
+    /* No call is looked for in a value without an end, nor in a call too many: each time it could be all of the rest.
+     */
+    size_t text = !coder || count ? 0 : found == IV_CALLS_DONE ? bytes : c->coder.cut ? p.n : 0;
+    add_content(c, p.s, text);
+    drop(c, text);
     c->state = IV_CHAT_CONTENT;
     return c->pending.len > 0;
 }
