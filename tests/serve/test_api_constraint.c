@@ -182,6 +182,9 @@ static void wrong_ways_are_refused(void **state) {
         {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"guided_regex\":\"a\"}", "tool_choice",
          "found \\\"regex\\\" too"},
         {CHAT, HI "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"required\"}", "tools[0].function.name", NULL},
+        {CHAT,
+         HI "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\\u0000g\"}}],\"tool_choice\":\"required\"}",
+         "tools[0].function.name", "wanted a string without NUL"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_exchange x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};

@@ -177,10 +177,11 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     if (r->constraint != IV_CONSTRAINT_NONE && !p->format_holds) w.by = iv_constraint_name(r->constraint);
     json_array_foreach(tools, i, tool) {
         json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
-        const char *own = json_string_value(json_object_get(function, "name"));
-        if (!own) {
+        const json_t *named = json_object_get(function, "name");
+        const char *own = json_string_value(named);
+        if (!own || strlen(own) != json_string_length(named)) {
             json_decref(list);
-            return iv_fail(err, IV_INVALID, "tools[%zu].function.name: wanted a string", i);
+            return iv_fail(err, IV_INVALID, "tools[%zu].function.name: wanted a string without NUL", i);
         }
         if (name && strcmp(name, own) != 0) continue;
         ok = ok && json_array_append_new(list, json_pack("{s:s, s:O?}", "name", own, "parameters",
