@@ -123,13 +123,14 @@ static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_e
     return IV_OK;
 }
 
-/* Has the longest step rows enough for parts? Prompts that come together fill it. Steps with experts are not cut. */
+/* Has the longest step rows enough for parts? Prompts that come together fill it. Steps with experts are not cut, nor
+ * those of one GPU, which joins nothing. */
 static bool has_parts(const model_case *m, const way *w) {
     size_t most = 0;
     for (size_t i = 0; i < REQUESTS; i++)
         most = !w->alone ? most + m->prompts[i] : m->prompts[i] > most ? m->prompts[i] : most;
     if (most > w->budget) most = w->budget;
-    return w->part_rows && !m->experts && (most + 7) / 8 * 8 / w->part_rows >= PARTS;
+    return w->part_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->part_rows >= PARTS;
 }
 
 static void check_parts(const model_case *m, const way *w) {
