@@ -56,11 +56,23 @@ static std::atomic<long> launches_left;
 static std::atomic<unsigned> stall_ms;
 static std::atomic<bool> peers_apart;
 
+enum { STALL_SECONDS_MAX = 300 };
+
+static bool is_idle(const Stream *s) { return s->todo.empty() && !s->busy; }
+
 // Before a launch: 0, or the error in its place.
 static int trouble(int device) {
-    if (troubled != device || --launches_left >= 0) return 0;
+    long left = troubled == device ? --launches_left : 0;
+    if (left >= 0) return 0;
     if (!stall_ms) return cudaErrorDevicesUnavailable;
-    if (launches_left == -1) usleep(stall_ms * 1000);
+    if (left != -1) return 0;
+    usleep(stall_ms * 1000);
+    std::unique_lock<std::mutex> hold(lock); // however slow this machine is, the others have given up then
+    changed.wait_for(hold, std::chrono::seconds(STALL_SECONDS_MAX), [device] {
+        for (Stream *s : streams)
+            if (s->device != device && !is_idle(s)) return false;
+        return true;
+    });
     return 0;
 }
 
@@ -115,8 +127,6 @@ void launch_in(void *stream, const shape &s, std::function<void()> body) {
                                    return error;
                                }});
 }
-
-static bool is_idle(const Stream *s) { return s->todo.empty() && !s->busy; }
 
 int wait_for_streams(int device) {
     std::unique_lock<std::mutex> hold(lock);

@@ -86,8 +86,9 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 /* Schedules, delays of copies and what a launch finds in shared memory follow from the seed. */
 void emu_seed(uint64_t seed);
 
-/* What can happen to a GPU: after so many launches in streams it is lost, or the next launch comes late; device -1: no
- * more. And that GPUs do not reach one another's memory. */
+/* What can happen to a GPU: after so many launches in streams it is lost, or the next launch comes late: by so long at
+ * least, and until all other GPUs have done, or given up, what they have; device -1: no more. And that GPUs do not
+ * reach one another's memory. */
 void emu_trouble(int device, long after_launches, unsigned stalls_ms);
 void emu_keep_peers_apart(bool apart);
 size_t emu_graph_launches(void); /* since the program began */
