@@ -83,6 +83,30 @@ static void any_bytes(void **state) {
     iv_buf_free(&out);
 }
 
+/* A schema that never ends is looked at for so many parameters; whatever comes behind them is text. */
+static void looks_have_an_end(void **state) {
+    (void)state;
+    static const size_t counts[] = {20, 400};
+    json_t *tools = json_loads("[{\"name\":\"f\",\"parameters\":{\"properties\":{\"i\":{\"type\":\"integer\"}},"
+                               "\"allOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}}]",
+                               0, NULL);
+    assert_non_null(tools);
+    for (size_t k = 0; k < 2; k++) {
+        iv_buf b = {0};
+        iv_coder_call c = {.tools = tools};
+        iv_chat_call call;
+        assert_true(iv_buf_puts(&b, "<function=f>"));
+        for (size_t i = 0; i < counts[k]; i++) assert_true(iv_buf_puts(&b, "<parameter=i>7</parameter>"));
+        assert_true(iv_buf_puts(&b, "</function></tool_call>"));
+        assert_int_equal(iv_coder_call_look(&c, b.data, b.len, true), IV_CALLS_DONE);
+        assert_true(iv_coder_call_take(&c, b.data, &call));
+        assert_string_equal(call.arguments, k ? "{\"i\": \"7\"}" : "{\"i\": 7}");
+        iv_chat_call_free(&call);
+        iv_buf_free(&b);
+    }
+    json_decref(tools);
+}
+
 /* ---- what is forced is read ---------------------------------------------------------------------------- */
 
 /* Bytes, and what may go wrong in one piece, so that random answers meet it. */
@@ -224,6 +248,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values),
         cmocka_unit_test(any_bytes),
+        cmocka_unit_test(looks_have_an_end),
         cmocka_unit_test(forced_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
