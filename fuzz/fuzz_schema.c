@@ -25,6 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t n;
     if (size == 0) return 0;
     iv_constraint_kind kind = kinds[data[0] & 3];
+    if (kind == IV_CONSTRAINT_TOOL_CALLS && data[0] & 16) kind = IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
     iv_reasoning reasoning = (iv_reasoning)(data[0] >> 2 & 3) % 3;
     char *text = malloc(size);
     IV_ASSERT(text);

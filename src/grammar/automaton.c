@@ -70,6 +70,11 @@ void iv_automaton_bytes(iv_automaton *a, uint32_t from, uint8_t low, uint8_t hig
     add_edge(a, from, (iv_edge){.to = to, .rule = IV_NO_RULE, .low = low, .high = high});
 }
 
+void iv_automaton_cut(iv_automaton *a, uint32_t from, char byte, uint32_t to) {
+    add_edge(a, from,
+             (iv_edge){.to = to, .rule = IV_NO_RULE, .low = (uint8_t)byte, .high = (uint8_t)byte, .cut = true});
+}
+
 void iv_automaton_special(iv_automaton *a, uint32_t from, iv_special special, uint32_t to) {
     a->specials = true;
     add_edge(a, from, (iv_edge){.to = to, .rule = IV_NO_RULE - 1 - (int32_t)special, .low = 1, .high = 0});

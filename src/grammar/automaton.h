@@ -29,6 +29,7 @@ typedef struct iv_edge {
     int32_t rule;      /* of a call; IV_NO_RULE; or below it, by as much as the special token's number and 1 */
     uint8_t low, high; /* of a byte; low > high: it takes none */
     bool tail;         /* a call after which its own rule ends: nothing need be remembered */
+    bool cut;          /* whoever goes over it goes alone: every other way to read the text ends there */
 } iv_edge;
 
 typedef struct iv_rule {
@@ -53,6 +54,8 @@ uint32_t iv_automaton_state(iv_automaton *a);
 /* A rule with a start state of its own; IV_NO_RULE after a failure. */
 int32_t iv_automaton_rule(iv_automaton *a, const char *where);
 void iv_automaton_bytes(iv_automaton *a, uint32_t from, uint8_t low, uint8_t high, uint32_t to);
+/* An edge over one byte that is a cut. */
+void iv_automaton_cut(iv_automaton *a, uint32_t from, char byte, uint32_t to);
 void iv_automaton_special(iv_automaton *a, uint32_t from, iv_special special, uint32_t to);
 void iv_automaton_skip(iv_automaton *a, uint32_t from, uint32_t to);
 void iv_automaton_call(iv_automaton *a, uint32_t from, int32_t rule, uint32_t to);

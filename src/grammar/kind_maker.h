@@ -19,6 +19,7 @@ typedef struct iv_kind_maker {
     iv_schema_common common;
     iv_tool_place *tools; /* [tool_count] */
     size_t tool_count;
+    uint32_t format; /* where JSON begins that may stand instead of calls; 0: none may */
 } iv_kind_maker;
 
 /* kinds.c. root: what references of the schema are looked up in. */

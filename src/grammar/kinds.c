@@ -7,11 +7,14 @@
 
 #include <string.h>
 
+static const char FORMAT[] = "json_schema"; /* heads the errors of one */
+
 enum { CHOICES_MAX = 20000, LINES_AFTER_REASONING = 2 };
 
 const char *iv_constraint_name(iv_constraint_kind kind) {
-    static const char *const names[] = {"none",   "json_object", "json_schema", "regex",
-                                        "choice", "tool_call",   "tool_calls"};
+    static const char *const names[] = {
+        "none",       "json_object",       "json_schema",       "regex", "choice", "tool_call",
+        "tool_calls", "tool_call_or_json", "tool_calls_or_json"};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 
@@ -96,10 +99,24 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
     return content;
 }
 
+/* Calls begin in a state of their own: no JSON comes behind one. */
+static iv_status write_calls_or_json(iv_kind_maker *m, json_t *json, bool several, uint32_t from, uint32_t to,
+                                     iv_error *err) {
+    json_t *schema = json_object_get(json, "schema");
+    uint32_t calls = iv_automaton_state(m->a);
+    m->format = iv_automaton_state(m->a);
+    iv_automaton_skip(m->a, from, calls), iv_automaton_skip(m->a, from, m->format);
+    if (!schema) return iv_fail(err, IV_INVALID, "tools: schema: wanted a JSON schema beside them, found nothing");
+    IV_TRY(iv_tool_calls_write(m, json, several, calls, to, err));
+    return iv_kind_write_schema(m, FORMAT, schema, schema, m->format, to, err);
+}
+
 static iv_status write_json_kind(iv_kind_maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
                                  iv_error *err) {
     if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, m->a, from, to, err);
-    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return iv_kind_write_schema(m, "json_schema", json, json, from, to, err);
+    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return iv_kind_write_schema(m, FORMAT, json, json, from, to, err);
+    if (kind >= IV_CONSTRAINT_TOOL_CALL_OR_JSON)
+        return write_calls_or_json(m, json, kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON, from, to, err);
     return iv_tool_calls_write(m, json, kind == IV_CONSTRAINT_TOOL_CALLS, from, to, err);
 }
 
@@ -128,5 +145,7 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     status = iv_automaton_finish(a, err);
     if (status == IV_OK || status == IV_INVALID)
         IV_TRY(iv_tool_calls_check(&m, err)); /* says more than that nothing ends */
+    if (status == IV_OK && m.format && !a->alive[m.format])
+        return iv_fail(err, IV_INVALID, "%s: nothing that ends can satisfy it", FORMAT);
     return status;
 }

@@ -207,7 +207,7 @@ static iv_status close_set(iv_machine *m, int32_t *out, iv_error *err) {
 /* Over edges of the byte, or, where it is none, of the special token whose `rule` it is. */
 static iv_status step_over(iv_machine *m, int32_t state, int byte, int32_t rule, int32_t *out, iv_error *err) {
     const iv_automaton *a = m->a;
-    bool ok = true;
+    bool ok = true, cut = false;
     begin_step(m);
     const iv_machine_state *s = &m->states[state];
     m->effort += s->count;
@@ -216,7 +216,10 @@ static iv_status step_over(iv_machine *m, int32_t state, int byte, int32_t rule,
         for (uint32_t i = a->first[p.state]; ok && i; i = a->edges[i].next) {
             const iv_edge *e = &a->edges[i];
             bool over = byte >= 0 ? byte >= e->low && byte <= e->high : e->rule == rule;
-            if (over && a->alive[e->to]) ok = follow(m, (iv_place){e->to, p.stack});
+            if (!over || !a->alive[e->to] || (cut && !e->cut)) continue;
+            if (e->cut && !cut) begin_step(m); /* without those that were reached before it */
+            cut |= e->cut;
+            ok = follow(m, (iv_place){e->to, p.stack});
         }
     }
     if (!ok && m->work_count < SET_MAX) return no_memory(err);

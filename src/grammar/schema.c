@@ -237,10 +237,15 @@ int32_t iv_schema_any(iv_schema_set *s) {
 }
 
 uint32_t iv_json_mark(iv_automaton *a, uint32_t from, char mark) {
-    uint32_t behind = iv_automaton_state(a), on = iv_automaton_state(a);
+    uint32_t behind = iv_automaton_state(a);
     iv_automaton_bytes(a, from, (uint8_t)mark, (uint8_t)mark, behind);
-    iv_automaton_bytes(a, behind, ' ', ' ', on);
-    iv_automaton_skip(a, behind, on);
+    return iv_json_space(a, behind);
+}
+
+uint32_t iv_json_space(iv_automaton *a, uint32_t from) {
+    uint32_t on = iv_automaton_state(a);
+    iv_automaton_bytes(a, from, ' ', ' ', on);
+    iv_automaton_skip(a, from, on);
     return on;
 }
 

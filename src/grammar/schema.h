@@ -52,5 +52,6 @@ int32_t iv_schema_any_object(iv_schema_set *s);
 void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint32_t from, uint32_t to);
 /* ':' or ',' and perhaps a space. */
 uint32_t iv_json_mark(iv_automaton *a, uint32_t from, char mark);
+uint32_t iv_json_space(iv_automaton *a, uint32_t from); /* perhaps a space */
 
 #endif

@@ -72,17 +72,23 @@ static uint32_t write_call_id(iv_automaton *a, uint32_t from) {
     return from;
 }
 
-/* {"name": "NAME", KEY: {...}}, with_id: perhaps with an "id" at its end. */
-static iv_status write_object_call(iv_kind_maker *m, const iv_tool_place *place, const char *name, const char *key,
-                                   bool with_id, json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
+/* {"name": "NAME", KEY: {...}}, Mistral's perhaps with an "id" at its end. */
+static iv_status write_object_call(iv_kind_maker *m, const iv_tool_place *place, const char *name, iv_tool_form form,
+                                   json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
+    bool bare = form == IV_TOOL_FORM_LLAMA3_JSON;
     uint32_t at = iv_automaton_text(a, from, "{\"name\""), next = iv_automaton_state(a);
     iv_json_string_spell(a, name, strlen(name), iv_json_mark(a, at, ':'), next);
-    at = iv_automaton_text(a, iv_json_mark(a, next, ','), key);
+    at = iv_automaton_text(a, iv_json_mark(a, next, ','), bare ? "\"parameters\"" : "\"arguments\"");
     next = iv_automaton_state(a);
-    at = iv_json_mark(a, at, ':');
+    uint32_t marked = iv_automaton_state(a);
+    if (bare && m->format) /* no sign has told it from other JSON */
+        iv_automaton_cut(a, at, ':', marked);
+    else
+        iv_automaton_bytes(a, at, ':', ':', marked);
+    at = iv_json_space(a, marked);
     iv_automaton_bytes(a, next, '}', '}', to);
-    if (with_id) {
+    if (form == IV_TOOL_FORM_MISTRAL) {
         uint32_t id = iv_automaton_text(a, iv_json_mark(a, next, ','), "\"id\"");
         id = write_call_id(a, iv_automaton_text(a, iv_json_mark(a, id, ':'), "\""));
         iv_automaton_text_to(a, id, "\"}", 2, to);
@@ -141,8 +147,7 @@ static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_too
     if (!place.name) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     if (form == IV_TOOL_FORM_QWEN3_CODER) return write_tagged_call(m, &place, name, parameters, from, to, err);
     if (form > IV_TOOL_FORM_MISTRAL) return write_bare_call(m, &place, form, name, parameters, from, to, err);
-    const char *key = form == IV_TOOL_FORM_LLAMA3_JSON ? "\"parameters\"" : "\"arguments\"";
-    return write_object_call(m, &place, name, key, form == IV_TOOL_FORM_MISTRAL, parameters, from, to, err);
+    return write_object_call(m, &place, name, form, parameters, from, to, err);
 }
 
 /* ---- the forms ----------------------------------------------------------------------------------------- */

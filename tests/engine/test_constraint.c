@@ -4,7 +4,7 @@
 #include "format/json.h"
 #include "grammar/grammar.h"
 
-enum { CASES = 10, TOKENS = 120, VOCAB = 1024 };
+enum { CASES = 12, TOKENS = 120, VOCAB = 1024 };
 
 static const char schema[] =
     "{\"type\":\"object\",\"properties\":{\"sum\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":999},"
@@ -14,6 +14,9 @@ static const char schema[] =
 static const char tools[] =
     "[{\"name\":\"add\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},"
     "\"b\":{\"type\":\"integer\"}},\"required\":[\"a\",\"b\"]}},{\"name\":\"stop\"}]";
+static const char either[] =
+    "{\"form\":\"llama3_json\",\"tools\":[{\"name\":\"add\",\"parameters\":{\"properties\":{\"a\":{\"enum\":[1,2]}}}}],"
+    "\"schema\":{\"properties\":{\"name\":{\"enum\":[\"add\",\"ad\"]},\"list\":{\"items\":{\"enum\":[1,2,3]}}}}}";
 static const char question[] = "<|im_start|>user\nWhat is 17 * 6?<|im_end|>\n<|im_start|>assistant\n";
 
 /* Every kind, with filters, penalties, biases and both ways to end. */
@@ -26,9 +29,10 @@ static iv_request make_case(const iv_engine *e, size_t i) {
                  {IV_CONSTRAINT_JSON_OBJECT, NULL},
                  {IV_CONSTRAINT_REGEX, "([a-c]{2}[0-9]+ ){4,40}end"},
                  {IV_CONSTRAINT_CHOICE, "[\"forty\",\"forty-two\",\"102\"]"},
-                 {IV_CONSTRAINT_TOOL_CALLS, tools}};
+                 {IV_CONSTRAINT_TOOL_CALLS, tools},
+                 {IV_CONSTRAINT_TOOL_CALLS_OR_JSON, either}};
     iv_request r = ask(e, question, TOKENS);
-    r.constraint = kinds[i % 5].kind, r.constraint_text = kinds[i % 5].text;
+    r.constraint = kinds[i % 6].kind, r.constraint_text = kinds[i % 6].text;
     r.temperature = (float[]){0, 0.8f, 1.5f}[i % 3], r.seed = 40 + i, r.sampling_logprobs = true;
     r.reasoning = i % 4 == 3 ? IV_REASONING_OPTIONAL : IV_REASONING_NONE;
     if (i % 3 == 1) r.top_k = 10, r.top_p = 0.9f;

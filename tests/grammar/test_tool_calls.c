@@ -24,14 +24,17 @@ static int close_all(void **state) {
     return 0;
 }
 
-static void expect(bool several, const char *text, const char *answer, bool wanted) {
-    iv_constraint_kind kind = several ? IV_CONSTRAINT_TOOL_CALLS : IV_CONSTRAINT_TOOL_CALL;
+static void expect_kind(iv_constraint_kind kind, const char *text, const char *answer, bool wanted) {
     iv_grammar *g = open_grammar(kind, text, IV_REASONING_NONE, &bytes);
     iv_error err;
     bool matches;
     ASSERT_OK(iv_grammar_matches(g, answer, strlen(answer), &matches, NULL, &err), &err);
     if (matches != wanted) fail_msg("%s: '%s' %s", text, answer, wanted ? "does not match" : "matches");
     iv_grammar_close(g);
+}
+
+static void expect(bool several, const char *text, const char *answer, bool wanted) {
+    expect_kind(several ? IV_CONSTRAINT_TOOL_CALLS : IV_CONSTRAINT_TOOL_CALL, text, answer, wanted);
 }
 
 static void forms_as_bytes(void **state) {
@@ -243,6 +246,74 @@ static void kinds_are_work(void **state) {
     }
 }
 
+#define EITHER(form, schema) "{\"form\":\"" form "\",\"tools\":" TOOLS ",\"schema\":" schema "}"
+#define NAMED "{\"properties\":{\"name\":{\"enum\":[\"add\",\"ad\",\"Bob\"]},\"parameters\":{\"type\":\"integer\"}}}"
+
+/* Calls, or JSON by a schema; never both, one behind the other. */
+static void calls_or_json(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *answer;
+        bool one, several;
+    } cases[] = {
+        {EITHER("hermes", NAMED), "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>", true,
+         true},
+        {EITHER("hermes", NAMED), "{\"name\": \"Bob\"}", true, true},
+        {EITHER("hermes", NAMED), "{\"name\": \"add\", \"parameters\": 7}", true, true},
+        {EITHER("hermes", NAMED), "{\"name\": \"Eve\"}", false, false},
+        {EITHER("hermes", NAMED), "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n{}", false,
+         false},
+        {EITHER("hermes", NAMED), "{}\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", false,
+         false},
+        {EITHER("hermes", NAMED), "", false, false},
+        {EITHER("mistral_name", "true"), "[TOOL_CALLS]now{}[TOOL_CALLS]now{}", false, true},
+        {EITHER("mistral_name", "true"), "[TOOL_CALLS]now{}[]", false, false},
+        {EITHER("mistral_name", "true"), "[]", true, true},
+        {EITHER("qwen3_coder", "{\"type\":\"string\"}"), "<tool_call>\n<function=now>\n</function>\n</tool_call>", true,
+         true},
+        {EITHER("qwen3_coder", "{\"type\":\"string\"}"), "\"<tool_call>\"", true, true},
+        {EITHER("qwen3_coder", "{\"$ref\":\"#/$defs/d\",\"$defs\":{\"d\":{\"const\":5}}}"), "5", true, true},
+        /* What begins as a call is one, also where the schema would let it be something else. */
+        {EITHER("llama3_json", NAMED), "{\"name\": \"add\", \"parameters\": {\"a\": 1}}", true, true},
+        {EITHER("llama3_json", NAMED), "{\"name\":\"add\",\"parameters\":{\"a\":1}}", true, true},
+        {EITHER("llama3_json", NAMED), "{\"name\": \"add\", \"parameters\": 7}", false, false},
+        {EITHER("llama3_json", NAMED), "{\"name\": \"ad\", \"parameters\": 7}", true, true},
+        {EITHER("llama3_json", NAMED), "{\"name\": \"add\"}", true, true},
+        {EITHER("llama3_json", NAMED), "{\"parameters\": 7}", true, true},
+        {EITHER("llama3_json", "{\"type\":\"object\"}"), "{\"name\": \"add\", \"parameters\": {\"a\": 1}, \"b\": 2}",
+         false, false},
+        {EITHER("llama3_json", "{\"type\":\"object\"}"), "{\"name\": \"add\", \"parameter\": {\"a\": 1}, \"b\": 2}",
+         true, true},
+        {EITHER("llama3_json", "{\"type\":\"object\"}"), "{\"x\": {\"name\": \"add\", \"parameters\": 1}}", true, true},
+        {EITHER("llama3_json", "{\"type\":\"object\"}"), "{\"name\": \"\\u0061dd\", \"parameters\": 1}", true, true},
+        {EITHER("llama3_json", "{\"type\":\"array\"}"), "[{\"name\": \"add\", \"parameters\": 1}]", true, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_kind(IV_CONSTRAINT_TOOL_CALL_OR_JSON, cases[i].text, cases[i].answer, cases[i].one);
+        expect_kind(IV_CONSTRAINT_TOOL_CALLS_OR_JSON, cases[i].text, cases[i].answer, cases[i].several);
+    }
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {
+        {FORM("hermes"), "tools: schema: wanted a JSON schema beside them, found nothing"},
+        {TOOLS, "tools: schema: wanted"},
+        {EITHER("hermes", "false"), "json_schema: nothing that ends can satisfy it"},
+        {EITHER("hermes", "{\"properties\":{\"a\":{\"not\":{}}}}"), "json_schema: #/properties/a/not: this keyword"},
+        {"{\"form\":\"hermes\",\"tools\":[{\"name\":\"f\",\"parameters\":false}],\"schema\":true}",
+         "parameters of tool \"f\": no object that ends"},
+        {"{\"form\":\"hermes\",\"tools\":[{\"name\":\"f\",\"parameters\":false}],\"schema\":false}", "that ends"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        iv_grammar *g = NULL;
+        iv_error err = {0};
+        iv_status status =
+            iv_grammar_open(IV_CONSTRAINT_TOOL_CALLS_OR_JSON, wrong[i].text, IV_REASONING_NONE, &bytes, &g, &err);
+        if (status != (strstr(wrong[i].says, "keyword") ? IV_UNSUPPORTED : IV_INVALID) ||
+            !strstr(err.message, wrong[i].says))
+            fail_msg("%s: %s", wrong[i].text, err.message);
+    }
+}
+
 /* Where the vocabulary has the token, bytes that spell it are not it. */
 static void special_tokens(void **state) {
     (void)state;
@@ -270,6 +341,14 @@ static void special_tokens(void **state) {
         if (n < sizeof answer / sizeof *answer) assert_true(has_bit(mask, (size_t)answer[n]));
         assert_int_equal(end, n == 7);
     }
+    iv_grammar_close(g);
+    g = open_grammar(IV_CONSTRAINT_TOOL_CALLS_OR_JSON, EITHER("mistral_args", "{\"type\":\"string\"}"),
+                     IV_REASONING_OPEN, &v);
+    static const int32_t thought[] = {'<', '/', 't', 'h', 'i', 'n', 'k', '>', '\n'};
+    iv_matcher m = {0};
+    bool end;
+    ASSERT_OK(iv_grammar_mask(g, &m, thought, 9, mask, &end, &err), &err);
+    for (size_t i = 0; i < v.size; i++) assert_int_equal(has_bit(mask, i), i == TOOL_CALLS || i == '"' || i == '\n');
     iv_grammar_close(g);
     iv_vocabulary_close(&v);
 }
@@ -307,7 +386,8 @@ static void with_a_real_vocabulary(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forms_as_bytes), cmocka_unit_test(tags_as_bytes),  cmocka_unit_test(refusals),
-        cmocka_unit_test(kinds_are_work), cmocka_unit_test(special_tokens), cmocka_unit_test(with_a_real_vocabulary),
+        cmocka_unit_test(kinds_are_work), cmocka_unit_test(calls_or_json),
+        cmocka_unit_test(special_tokens), cmocka_unit_test(with_a_real_vocabulary),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
