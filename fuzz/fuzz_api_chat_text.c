@@ -36,8 +36,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *text = (const char *)data + 2;
     size_t n = size - 2, at = 0;
     bool split = data[0] & 1, inside = data[0] & 2, tools = data[0] & 4, one = data[0] & 8;
-    iv_chat_text_init(&whole, split, inside, tools, one);
-    iv_chat_text_init(&cut, split, inside, tools, one);
+    bool either = data[1] & 128;
+    iv_chat_text_init(&whole, split || either, inside, tools, one);
+    iv_chat_text_init(&cut, split || either, inside, tools, one);
+    whole.either = cut.either = either, whole.joined = cut.joined = either && !split;
     whole.form = cut.form = data[0] & 64 ? IV_TOOL_FORM_QWEN3_CODER : forms[data[0] >> 4 & 3];
     if (data[0] & 128) whole.schemas = cut.schemas = schemas;
     iv_chat_text_push(&whole, text, n);
@@ -58,6 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (whole.call_count == 0 && !split)
         IV_ASSERT(equal(&whole.content, &(iv_buf){.data = (char *)(uintptr_t)text, .len = n}));
     IV_ASSERT(whole.call_count <= 1 || !one);
+    IV_ASSERT(!whole.no_calls || whole.call_count == 0);
     iv_chat_text_free(&whole), iv_chat_text_free(&cut);
     return 0;
 }

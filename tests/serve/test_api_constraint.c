@@ -87,6 +87,28 @@ static void every_way_to_ask(void **state) {
          "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
          IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
+        /* A format beside tools that may be called, or not. */
+        {CHAT, HI TOOLS "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_TOOL_CALLS_OR_JSON,
+         "{\"form\":\"hermes\",\"tools\":[" F
+         ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"type\":\"object\"}}"},
+        {CHAT,
+         HI TOOLS
+         "\"tool_choice\":\"auto\",\"parallel_tool_calls\":false,\"response_format\":{\"type\":\"json_schema\","
+         "\"json_schema\":{\"schema\":{\"b\":1.5,\"a\":2}}}}",
+         IV_CONSTRAINT_TOOL_CALL_OR_JSON,
+         "{\"form\":\"hermes\",\"tools\":[" F ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"b\":1.5,\"a\":2}}"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+         "\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{}}}}",
+         IV_CONSTRAINT_TOOL_CALLS_OR_JSON, "{\"form\":\"hermes\",\"tools\":[" F "],\"schema\":{}}"},
+        {CHAT, HI TOOLS "\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}",
+         IV_CONSTRAINT_JSON_OBJECT, ""},
+        {CHAT, HI "\"tools\":[],\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_JSON_OBJECT, ""},
+        {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"}}", IV_CONSTRAINT_NONE, "-"},
+        {CHAT, HI TOOLS "\"guided_json\":{}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
+        {CHAT, HI TOOLS "\"structured_outputs\":{\"regex\":\"a\"}}", IV_CONSTRAINT_REGEX, "a"},
+        {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"},\"guided_choice\":[\"a\"]}", IV_CONSTRAINT_CHOICE,
+         "[\"a\"]"},
         /* A format is that of a message: agents send it along with calls that are forced first. */
         {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
          IV_CONSTRAINT_TOOL_CALLS, "[" F ",{\"name\":\"g\",\"parameters\":null}]"},

@@ -207,10 +207,89 @@ static void answers(void **state) {
         }
 }
 
-/* An answer that response_format holds to JSON is content, whatever it looks like. */
+/* Calls or JSON beside a response_format, in chats, whole and as they come. */
+static void calls_or_json(void **state) {
+    (void)state;
+    static const struct {
+        iv_tool_form form;
+        const char *more, *text, *wanted;
+    } cases[] = {
+        {IV_TOOL_FORM_LLAMA3_JSON, "", "{\"name\":\"f\",\"parameters\":{}}", "|f({});|tool_calls"},
+        {IV_TOOL_FORM_LLAMA3_JSON, "", "{\"name\":\"h\",\"parameters\":{}}",
+         "{\"name\":\"h\",\"parameters\":{}}||stop"},
+        {IV_TOOL_FORM_LLAMA3_JSON, ",\"tool_choice\":\"auto\"", "<think>x</think>\n\n{\"answer\": \"<|python_tag|>\"}",
+         "{\"answer\": \"<|python_tag|>\"}||stop"},
+        {IV_TOOL_FORM_LLAMA3_JSON, ",\"separate_reasoning\":false",
+         "<think>x</think>\n{\"name\":\"f\",\"parameters\":{}}", "<think>x</think>|f({});|tool_calls"},
+        {IV_TOOL_FORM_HERMES, "", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+         "|f({});|tool_calls"},
+        {IV_TOOL_FORM_HERMES, ",\"parallel_tool_calls\":false", "{\"a\": \"<tool_call>\"}",
+         "{\"a\": \"<tool_call>\"}||stop"},
+        {IV_TOOL_FORM_MISTRAL_NAME, "", "[TOOL_CALLS]f{\"x\": 1}[TOOL_CALLS]g{}", "|f({\"x\": 1});g({});|tool_calls"},
+        {IV_TOOL_FORM_MISTRAL, "", "{\"a\": \"[TOOL_CALLS]f{}\"}", "{\"a\": \"[TOOL_CALLS]f{}\"}||stop"},
+        {IV_TOOL_FORM_QWEN3_CODER, "", "<tool_call>\n<function=f>\n</function>\n</tool_call>", "|f({});|tool_calls"},
+        {IV_TOOL_FORM_QWEN3_CODER, "", "{\"a\": \"<tool_call><function=f></function></tool_call>\"}",
+         "{\"a\": \"<tool_call><function=f></function></tool_call>\"}||stop"},
+        {IV_TOOL_FORM_NONE, "", "{\"name\":\"f\",\"parameters\":{}}", "{\"name\":\"f\",\"parameters\":{}}||stop"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t step = 1; step < 40; step += 6) {
+            char body[700];
+            bool stream = step > 1;
+            iv_exchange x = {.writes_left = 1000};
+            iv_buf found = {0}, ids = {0};
+            snprintf(body, sizeof body, HI TOOLS ",\"response_format\":{\"type\":\"json_object\"}%s,\"stream\":%s}",
+                     cases[i].more, stream ? "true" : "false");
+            server.tool_form = cases[i].form;
+            bridge.count = 0;
+            fake_call(&server, &x, CHAT, body, strlen(body));
+            for (size_t at = 0, n = strlen(cases[i].text); at < n; at += step) {
+                char part[64];
+                snprintf(part, sizeof part, "%.*s", (int)(step < n - at ? step : n - at), cases[i].text + at);
+                fake_token(&server, 0, 7, part);
+            }
+            fake_done(&server, 0, IV_FINISH_STOP);
+            gather(&x, stream, &found, &ids);
+            assert_string_equal(found.data, cases[i].wanted);
+            iv_buf_free(&found), iv_buf_free(&ids);
+            fake_close(&x);
+        }
+}
+
+/* The same of a response: its items, and what it says of the choice. */
+static void calls_or_json_of_responses(void **state) {
+    (void)state;
+    static const char body[] =
+        "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"text\":{\"format\":{\"type\":"
+        "\"json_schema\",\"name\":\"n\",\"schema\":{\"type\":\"object\"}}},\"stream\":%s}";
+    static const struct {
+        const char *text, *has, *has_not;
+    } cases[] = {
+        {"{\"name\": \"f\", \"parameters\": {}}", "\"type\":\"function_call\"", "output_text"},
+        {"{\"name\": \"f\", \"age\": 7}", "\"text\":\"{\\\"name\\\": \\\"f\\\", \\\"age\\\": 7}\"",
+         "\"type\":\"function_call\""},
+    };
+    server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
+    for (size_t i = 0; i < 4; i++) {
+        char text[500];
+        iv_exchange x = {.writes_left = 1000};
+        snprintf(text, sizeof text, body, i % 2 ? "true" : "false");
+        bridge.count = 0;
+        fake_call(&server, &x, RESPONSES, text, strlen(text));
+        assert_int_equal(bridge.children[0].constraint, IV_CONSTRAINT_TOOL_CALLS_OR_JSON);
+        fake_token(&server, 0, 7, cases[i / 2].text);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        assert_non_null(strstr(x.out.data, cases[i / 2].has));
+        assert_null(strstr(x.out.data, cases[i / 2].has_not));
+        assert_non_null(strstr(x.out.data, "\"tool_choice\":\"auto\""));
+        fake_close(&x);
+    }
+}
+
+/* Where no tool may be called, an answer that response_format holds to JSON is content, whatever it looks like. */
 static void asked_for_json(void **state) {
     (void)state;
-    static const char body[] = HI TOOLS ",\"response_format\":{\"type\":\"json_object\"}}";
+    static const char body[] = HI TOOLS ",\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}";
     iv_exchange x = {.writes_left = 1000};
     iv_buf found = {0}, ids = {0};
     server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
@@ -349,9 +428,10 @@ static void what_templates_write(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(parsers, begin),      cmocka_unit_test_setup(special_tokens_are_shown, begin),
-        cmocka_unit_test_setup(forced_calls, begin), cmocka_unit_test_setup(answers, begin),
-        cmocka_unit_test_setup(ids_of_calls, begin), cmocka_unit_test_setup(asked_for_json, begin),
+        cmocka_unit_test_setup(parsers, begin),       cmocka_unit_test_setup(special_tokens_are_shown, begin),
+        cmocka_unit_test_setup(forced_calls, begin),  cmocka_unit_test_setup(answers, begin),
+        cmocka_unit_test_setup(ids_of_calls, begin),  cmocka_unit_test_setup(asked_for_json, begin),
+        cmocka_unit_test_setup(calls_or_json, begin), cmocka_unit_test_setup(calls_or_json_of_responses, begin),
         cmocka_unit_test(what_templates_write),
     };
     return cmocka_run_group_tests(tests, NULL, close_words);

@@ -2,6 +2,7 @@
 #include "serve/api/chat_calls.h"
 #include "format/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -86,6 +87,57 @@ iv_calls_found iv_chat_calls_look(iv_chat_calls *k, const char *s, size_t n, boo
     if (!last) return IV_CALLS_MORE;
     bool whole = k->llama && k->values && (k->step == IV_CALLS_BEFORE || k->step == IV_CALLS_BEHIND);
     return whole ? IV_CALLS_DONE : IV_CALLS_WRONG;
+}
+
+/* ---- how they begin ------------------------------------------------------------------------------------ */
+
+/* Goes on over `what`, or so much of it as is there; false: something else is. */
+static bool pass(const char **s, size_t *n, const char *what) {
+    size_t some = strlen(what) < *n ? strlen(what) : *n;
+    bool is = memcmp(*s, what, some) == 0;
+    *s += some, *n -= some;
+    return is;
+}
+
+static void pass_space(const char **s, size_t *n) {
+    if (*n && **s == ' ') ++*s, --*n;
+}
+
+/* A byte of a name, escaped only where it must be, as src/grammar spells it. */
+static bool pass_spelled(const char **s, size_t *n, char c) {
+    static const char marks[] = "\"\\\b\f\n\r\t", escapes[] = "\"\\bfnrt";
+    const char *mark = strchr(marks, c);
+    char text[8] = {c, 0};
+    if (mark)
+        text[0] = '\\', text[1] = escapes[mark - marks];
+    else if ((unsigned char)c < 0x20)
+        snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
+    return pass(s, n, text);
+}
+
+static iv_calls_found open_call(const char *name, const char *s, size_t n) {
+    bool is = pass(&s, &n, "{\"name\":");
+    pass_space(&s, &n);
+    for (is = is && pass(&s, &n, "\""); is && *name; name++) is = pass_spelled(&s, &n, *name);
+    is = is && pass(&s, &n, "\",");
+    pass_space(&s, &n);
+    is = is && pass(&s, &n, "\"parameters\"");
+    if (!is || (n && *s != ':')) return IV_CALLS_WRONG;
+    return n ? IV_CALLS_DONE : IV_CALLS_MORE;
+}
+
+iv_calls_found iv_chat_calls_open(const json_t *tools, const char *s, size_t n) {
+    iv_calls_found best = IV_CALLS_WRONG;
+    json_t *one;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, one) {
+        json_t *nested = json_object_get(one, "function");
+        const char *name = json_string_value(json_object_get(nested ? nested : one, "name"));
+        iv_calls_found found = name ? open_call(name, s, n) : IV_CALLS_WRONG;
+        if (found == IV_CALLS_DONE) return found;
+        if (found == IV_CALLS_MORE) best = found;
+    }
+    return best;
 }
 
 /* ---- taking -------------------------------------------------------------------------------------------- */

@@ -11,6 +11,8 @@
 #include "serve/api/chat_call.h"
 #include "serve/api/json_scan.h"
 
+#include <jansson.h>
+
 typedef enum iv_calls_found { IV_CALLS_MORE, IV_CALLS_DONE, IV_CALLS_WRONG } iv_calls_found;
 
 /* Zeroed, but for the form: nothing was looked at yet. */
@@ -36,6 +38,9 @@ typedef struct iv_chat_calls {
 /* Looks at what is new of the text s; `last`: nothing will follow. DONE: its first k->at bytes have the form of calls.
  */
 iv_calls_found iv_chat_calls_look(iv_chat_calls *k, const char *s, size_t n, bool last);
+/* Whether a text that is one of Llama's calls or other JSON is a call of one of the tools, which are as a chat's body
+ * has them: it begins {"name": "NAME", "parameters":, as a constraint spells it. MORE: too little of it is there. */
+iv_calls_found iv_chat_calls_open(const json_t *tools, const char *s, size_t n);
 /* Behind DONE: the calls, `room` at most, the caller's to free. 0: they are none. */
 size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *out, size_t room);
 

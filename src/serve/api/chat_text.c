@@ -20,7 +20,7 @@ static tags signs_of(const iv_chat_text *c) {
     }
 }
 
-static bool looks_for_calls(const iv_chat_text *c) { return c->tools && c->form != IV_TOOL_FORM_NONE; }
+static bool looks_for_calls(const iv_chat_text *c) { return c->tools && !c->no_calls && c->form != IV_TOOL_FORM_NONE; }
 
 void iv_chat_text_init(iv_chat_text *c, bool split, bool inside, bool tools, bool one_call) {
     *c = (iv_chat_text){.tools = tools, .one_call = one_call};
@@ -205,13 +205,39 @@ static bool turn_start(iv_chat_text *c, bool last) {
     bool may = p.n - from < n && !last && memcmp(p.s + from, THINK, p.n - from) == 0;
     if (may) return false;
     bool is = p.n - from >= n && memcmp(p.s + from, THINK, n) == 0;
+    if (is && c->joined) add_content(c, p.s, from + n);
     if (is) drop(c, from + n);
     c->state = is ? IV_CHAT_REASONING : IV_CHAT_BEGIN;
     return true;
 }
 
+/* Whether s begins with one of the tags. */
+static iv_calls_found begins_with(const char *s, size_t n, tags list) {
+    iv_calls_found best = IV_CALLS_WRONG;
+    for (; *list; list++) {
+        size_t length = strlen(*list);
+        if (memcmp(s, *list, n < length ? n : length) != 0) continue;
+        if (n >= length) return IV_CALLS_DONE;
+        best = IV_CALLS_MORE;
+    }
+    return best;
+}
+
+/* Calls or JSON? False: more text is needed. */
+static bool settle_either(iv_chat_text *c, bool last) {
+    const rest p = pending(c);
+    size_t from = 0;
+    while (from < p.n && is_space(p.s[from])) from++;
+    bool llama = c->form == IV_TOOL_FORM_LLAMA3_JSON;
+    iv_calls_found found = llama ? iv_chat_calls_open(c->schemas, p.s + from, p.n - from)
+                                 : begins_with(p.s + from, p.n - from, signs_of(c));
+    c->no_calls = found == IV_CALLS_WRONG;
+    return found != IV_CALLS_MORE || last;
+}
+
 /* Llama's calls may begin the content without any sign. */
 static bool turn_begin(iv_chat_text *c, bool last) {
+    if (c->either && looks_for_calls(c) && !settle_either(c, last)) return false;
     const rest p = pending(c);
     bool bare = looks_for_calls(c) && c->form == IV_TOOL_FORM_LLAMA3_JSON;
     size_t from = 0;
@@ -237,15 +263,16 @@ static bool turn_text(iv_chat_text *c, bool last) {
     bool reasoning = c->state == IV_CHAT_REASONING;
     const char *tag;
     size_t n = find_tag(p, reasoning ? thought : signs_of(c), last, &tag);
-    if (reasoning)
+    if (reasoning && !c->joined)
         add(c, &c->reasoning, p.s, n);
     else
         add_content(c, p.s, n);
     drop(c, n + (tag ? strlen(tag) : 0));
     if (!tag) return false;
-    c->trimming = c->trim && reasoning;
+    if (reasoning && c->joined) add_content(c, tag, strlen(tag));
+    c->trimming = c->trim && reasoning && !c->joined;
     if (reasoning)
-        c->state = IV_CHAT_BEGIN, c->begun = c->pushed - pending(c).n;
+        c->state = IV_CHAT_BEGIN, c->begun = c->joined ? 0 : c->pushed - pending(c).n;
     else if (c->form == IV_TOOL_FORM_HERMES)
         c->state = IV_CHAT_CALL;
     else
@@ -282,5 +309,6 @@ void iv_chat_text_end(iv_chat_text *c) {
 }
 
 size_t iv_chat_text_begun(const iv_chat_text *c) {
+    if (c->joined) return 0;
     return c->state == IV_CHAT_START || c->state == IV_CHAT_REASONING ? c->pushed : c->begun;
 }

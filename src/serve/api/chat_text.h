@@ -5,6 +5,9 @@
  * that follows <|python_tag|>. Mistral's follow [TOOL_CALLS]. Qwen3-Coder's stand between their tags, too, but are no
  * JSON (coder_call.h).
  *
+ * An answer that a constraint holds to calls or to JSON is calls if it begins as they do behind its reasoning: with
+ * what announces them or, in Llama's form, as a call of one of the tools. Else nothing in it is looked at.
+ *
  * Invariants: the parts do not depend on how the text was cut into pushes; what was given out is never taken back; a
  * tool call that is not what it should be stays in the content, tags and all. */
 #ifndef IV_SERVE_API_CHAT_TEXT_H
@@ -18,11 +21,14 @@
 enum { IV_CHAT_CALLS_MAX = 128 }; /* more stay text */
 
 typedef struct iv_chat_text {
-    bool tools, one_call;  /* one_call: further calls are left out */
-    bool trim;             /* line ends between reasoning and content are no content; set after init */
-    iv_tool_form form;     /* of calls, if there are tools; Hermes' unless set after init */
+    bool tools, one_call; /* one_call: further calls are left out */
+    bool trim;            /* line ends between reasoning and content are no content; set after init */
+    bool either;       /* the answer is calls from its beginning on, or has none: JSON that was asked for; after init */
+    bool joined;       /* what reasons is content, too; beside `either`; after init */
+    iv_tool_form form; /* of calls, if there are tools; Hermes' unless set after init */
     const json_t *schemas; /* the tools, for a form that wants types; borrowed, NULL: not known; set after init */
     bool trimming;
+    bool no_calls; /* `either`: it is JSON */
     enum {
         IV_CHAT_START,
         IV_CHAT_REASONING,

@@ -1,5 +1,6 @@
 /* constraint.c: the fields that constrain an answer, each checked member by member. */
 #include "serve/api/constraint.h"
+#include "base/buf.h"
 #include "format/json.h"
 
 #include <stdlib.h>
@@ -167,14 +168,11 @@ static iv_status set_calls(reader *w, iv_constraint_kind kind, iv_tool_form form
     return status;
 }
 
-iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
-                                  iv_error *err) {
-    reader w = {.p = p, .r = r, .prefix = "", .err = err};
+/* The tools, or the one that is named, as a constraint has them. */
+static iv_status list_tools(json_t *tools, const char *name, json_t **out, iv_error *err) {
     json_t *list = json_array(), *tool;
     size_t i;
     bool ok = list != NULL;
-    /* A format is that of the message, and what is forced to call has none. */
-    if (r->constraint != IV_CONSTRAINT_NONE && !p->format_holds) w.by = iv_constraint_name(r->constraint);
     json_array_foreach(tools, i, tool) {
         json_t *nested = json_object_get(tool, "function"), *function = nested ? nested : tool;
         const json_t *named = json_object_get(function, "name");
@@ -187,15 +185,40 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
         ok = ok && json_array_append_new(list, json_pack("{s:s, s:O?}", "name", own, "parameters",
                                                          json_object_get(function, "parameters"))) == 0;
     }
-    iv_status status = IV_OK;
-    if (!ok)
-        status = iv_fail(err, IV_NO_MEMORY, "tool_choice: no memory");
-    else if (json_array_size(list) == 0)
-        status =
-            iv_fail(err, IV_INVALID, "tool_choice: wanted one of \"tools\", found \"%.60s\"", name ? name : "none");
-    else
-        status =
-            set_calls(&w, p->one_tool_call || name ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, form, list);
+    *out = list;
+    if (ok && json_array_size(list) > 0) return IV_OK;
     json_decref(list);
+    if (!ok) return iv_fail(err, IV_NO_MEMORY, "tool_choice: no memory");
+    return iv_fail(err, IV_INVALID, "tool_choice: wanted one of \"tools\", found \"%.60s\"", name ? name : "none");
+}
+
+iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
+                                  iv_error *err) {
+    reader w = {.p = p, .r = r, .prefix = "", .err = err};
+    json_t *list;
+    /* A format is that of the message, and what is forced to call has none. */
+    if (r->constraint != IV_CONSTRAINT_NONE && !p->format_holds) w.by = iv_constraint_name(r->constraint);
+    IV_TRY(list_tools(tools, name, &list, err));
+    bool one = p->one_tool_call || name;
+    iv_status status = set_calls(&w, one ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, form, list);
+    json_decref(list);
+    return status;
+}
+
+iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r, iv_error *err) {
+    reader w = {.p = p, .r = r, .prefix = "", .err = err};
+    bool object = r->constraint == IV_CONSTRAINT_JSON_OBJECT; /* as a schema */
+    iv_buf text = {0};
+    json_t *list;
+    IV_TRY(list_tools(tools, NULL, &list, err));
+    char *listed = json_dumps(list, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(list);
+    bool ok = listed && iv_buf_printf(&text, "{\"form\":\"%s\",\"tools\":", iv_tool_form_name(form)) &&
+              iv_buf_puts(&text, listed) && iv_buf_puts(&text, ",\"schema\":") &&
+              iv_buf_puts(&text, object ? "{\"type\":\"object\"}" : r->constraint_text) && iv_buf_puts(&text, "}");
+    iv_constraint_kind kind = p->one_tool_call ? IV_CONSTRAINT_TOOL_CALL_OR_JSON : IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
+    iv_status status =
+        ok ? set(&w, "tool_choice", kind, text.data, text.len) : iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    free(listed), iv_buf_free(&text);
     return status;
 }

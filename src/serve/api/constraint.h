@@ -15,4 +15,7 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
 iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
                                   iv_error *err);
 
+/* r has the constraint of a format, and `tools` may be called beside it: the answer is such calls or JSON by it. */
+iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r, iv_error *err);
+
 #endif

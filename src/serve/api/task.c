@@ -151,6 +151,17 @@ static iv_tool_form form_of_calls(const iv_task *t) {
     return json ? IV_TOOL_FORM_NONE : t->server->tool_form;
 }
 
+/* How the text of an answer is split. */
+static void begin_chat(const iv_task *t, iv_chat_text *c) {
+    const iv_api_params *p = &t->params;
+    iv_constraint_kind kind = p->request.constraint;
+    bool either = kind == IV_CONSTRAINT_TOOL_CALL_OR_JSON || kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
+    iv_chat_text_init(c, p->separate_reasoning || either, p->reasoning_open, p->tools != NULL, p->one_tool_call);
+    c->form = form_of_calls(t), c->schemas = t->tools;
+    c->trim = kind != IV_CONSTRAINT_NONE;
+    c->either = either, c->joined = either && !p->separate_reasoning;
+}
+
 iv_status iv_task_submit(iv_task *t, iv_error *err) {
     size_t count = t->prompt_count * (size_t)t->params.n;
     t->children = calloc(count, sizeof *t->children);
@@ -160,11 +171,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
         iv_child *c = &t->children[i];
         if (t->format->wants_chat) {
             if (!(c->chat = malloc(sizeof *c->chat))) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
-            bool inside = t->params.reasoning_open;
-            iv_chat_text_init(c->chat, t->params.separate_reasoning, inside, t->params.tools != NULL,
-                              t->params.one_tool_call);
-            c->chat->form = form_of_calls(t), c->chat->schemas = t->tools;
-            c->chat->trim = t->params.request.constraint != IV_CONSTRAINT_NONE;
+            begin_chat(t, c->chat);
         }
         IV_TRY(start_child(t, c, i, err));
     }

@@ -98,7 +98,9 @@ iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *er
                        "tool_choice: wanted \"auto\" or \"none\": this server looks for no calls (its "
                        "--tool-call-parser is none)");
     if (p->tools) p->request.show_ids = s->tool_ids, p->request.show_id_count = s->tool_id_count;
-    return forced ? iv_api_constraint_force(p, p->tools, name, s->tool_form, &p->request, err) : IV_OK;
+    if (forced) return iv_api_constraint_force(p, p->tools, name, s->tool_form, &p->request, err);
+    bool either = p->tools && p->format_holds && s->tool_form != IV_TOOL_FORM_NONE;
+    return either ? iv_api_constraint_either(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
 }
 
 /* ---- ids ----------------------------------------------------------------------------------------------- */
