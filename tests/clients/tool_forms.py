@@ -150,6 +150,82 @@ def held_to(client, text, wanted, content):
     check(finish == ("tool_calls" if wanted else "stop"), finish)
 
 
+ANSWER = {"type": "object", "properties": {"name": {"enum": ["add", "half", "sum"]}, "value": DIGIT}, "required": ["name", "value"],
+          "additionalProperties": False}
+
+
+def check_answer(text):
+    found = json.loads(text)
+    check(list(found) == ["name", "value"] and found["name"] in ("add", "half", "sum") and found["value"] in (1, 2, 3), text)
+
+
+def replays(receipts):
+    kinds = {r["request"]["constraint"]["kind"] for r in receipts}
+    check(kinds == {"tool_call_or_json", "tool_calls_or_json"}, kinds)
+    kept = pathlib.Path(scratch.name) / "receipts"
+    kept.write_text("".join(json.dumps(r) + "\n" for r in receipts))
+    ran = subprocess.run([BINARY, "replay", str(kept)], text=True, capture_output=True)
+    check(ran.returncode == 0 and "equal" in ran.stdout, ran.stdout, ran.stderr)
+
+
+def beside_format(client, one_at_most):
+    """A format beside tools that may be called: calls or a message by the format, whole and streamed, and both do come."""
+    seen, receipts = {"calls": 0, "message": 0}, []
+    formed = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ANSWER, "strict": True}}
+    asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, response_format=formed, max_tokens=300, temperature=1.2,
+                 extra_body={"top_k": -1, "return_receipt": True})
+    for seed in range(12):
+        asked |= {"seed": seed, "parallel_tool_calls": seed % 2 == 0}
+        r = client.chat.completions.create(**asked)
+        c = r.choices[0]
+        found = c.message.tool_calls or []
+        calls, content, finish = gather(client.chat.completions.create(stream=True, **asked))
+        check(same(found, calls) and content == (c.message.content or "") and finish == c.finish_reason, c, calls)
+        if c.finish_reason == "length":
+            continue
+        for call in found:
+            check_call(call.function.name, call.function.arguments)
+        if found:
+            check(c.finish_reason == "tool_calls" and c.message.content is None, c)
+            check(len(found) == 1 or not (one_at_most or seed % 2), c)
+        else:
+            check(c.finish_reason == "stop", c)
+            check_answer(c.message.content)
+        seen["calls" if found else "message"] += 1
+        receipts.append(r.invar["receipt"])
+    check(all(seen.values()), seen)
+    replays(receipts)
+    alone = client.chat.completions.create(**asked, tool_choice="none").choices[0]
+    check(not alone.message.tool_calls and "<tool_call>" not in (alone.message.content or ""), alone)
+    try:
+        client.chat.completions.create(**asked | {"tools": [tool("odd", x={"not": {}})]})
+        check(False, "a tool that cannot be called")
+    except openai.BadRequestError as e:
+        check('parameters of tool "odd": #/properties/x/not' in str(e), e)
+
+
+def responses_beside_format(client):
+    flat = [{"type": "function"} | t["function"] for t in TOOLS]
+    text = {"format": {"type": "json_schema", "name": "answer", "schema": ANSWER}}
+    seen = set()
+    for i in range(10):
+        asked = dict(model=MODEL, input=f"What is 12 + {i}?", tools=flat, text=text, max_output_tokens=300, temperature=1.2)
+        r = client.responses.create(**asked, extra_body={"seed": i})
+        ends = ("response.completed", "response.incomplete")
+        stream = client.responses.create(**asked, stream=True, extra_body={"seed": i})
+        streamed = next(e.response for e in stream if e.type in ends)
+        check([x.type for x in streamed.output] == [x.type for x in r.output] and streamed.output_text == r.output_text, r)
+        if r.status != "completed":
+            continue
+        calls = [x for x in r.output if x.type == "function_call"]
+        for call in calls:
+            check_call(call.name, call.arguments)
+        if not calls:
+            check_answer(r.output_text)
+        seen.add("calls" if calls else "message")
+    check(seen == {"calls", "message"}, seen)
+
+
 MODEL = "tiny-math"
 
 
@@ -164,6 +240,8 @@ def test_llama():
         held_to(client, "I call <|python_tag|>" + first, [("add", '{"a": 1.50, "b": 2}')], "I call")
         held_to(client, first + " is it", [], first + " is it")
         held_to(client, '{"name": "Bob", "age": 7}', [], '{"name": "Bob", "age": 7}')
+        beside_format(client, True)
+        responses_beside_format(client)
 
 
 def test_mistral():
@@ -175,6 +253,7 @@ def test_mistral():
                 [("half", '{"x": 1e2}'), ("add", "{}")], "So.")
         held_to(client, "[TOOL_CALLS]half[ARGS]{}", [("half", "{}")], "")
         held_to(client, "[TOOL_CALLS] [{]", [], "[TOOL_CALLS] [{]")
+        beside_format(client, False)
 
 
 def test_mistral_args():
@@ -265,6 +344,7 @@ def test_coder():
         check(forced(client, False, tokens) > 0, "never several calls")
         goes_back(client, port)
         notes(client)
+        beside_format(client, False)
         held_to(client, "So.\n" + coder_call("add", a=1, b=2.50), [("add", '{"a": 1, "b": 2.5}')], "So.")
         held_to(client, coder_call("half", x="7 ") + "\n" + coder_call("other", x=text),
                 [("half", '{"x": 7}'), ("other", json.dumps({"x": text}))], "")
@@ -280,6 +360,8 @@ def test_flag():
     made = pathlib.Path(scratch.name) / "llama"
     with serving(made, "--served-model-name", MODEL, "--tool-call-parser", "hermes") as port:
         held_to(client_of(port), '<tool_call>{"name": "half"}</tool_call>', [("half", "{}")], "")
+        beside_format(client_of(port), False)
+        responses_beside_format(client_of(port))
     for name in "qwen3_coder", "qwen3_xml":
         with serving(made, "--served-model-name", MODEL, "--tool-call-parser", name) as port:
             held_to(client_of(port), coder_call("half", x=1), [("half", '{"x": 1}')], "")
