@@ -385,9 +385,9 @@ static void with_a_real_vocabulary(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_as_bytes), cmocka_unit_test(tags_as_bytes),  cmocka_unit_test(refusals),
-        cmocka_unit_test(kinds_are_work), cmocka_unit_test(calls_or_json),
-        cmocka_unit_test(special_tokens), cmocka_unit_test(with_a_real_vocabulary),
+        cmocka_unit_test(forms_as_bytes),         cmocka_unit_test(tags_as_bytes), cmocka_unit_test(refusals),
+        cmocka_unit_test(kinds_are_work),         cmocka_unit_test(calls_or_json), cmocka_unit_test(special_tokens),
+        cmocka_unit_test(with_a_real_vocabulary),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
