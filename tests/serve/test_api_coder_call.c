@@ -3,8 +3,7 @@
 #include "support.h"
 #include "format/json.h"
 #include "format/json_schema.h"
-#include "grammar/grammar.h"
-#include "random.h"
+#include "grammar/random_walk.h"
 #include "serve/api/chat_text.h"
 #include "serve/api/coder_value.h"
 
@@ -133,42 +132,6 @@ static const char *const pieces[] = {"</parameter>",
                                      "\n</parameter>"};
 enum { PIECES = sizeof pieces / sizeof *pieces, MOST = 1500 };
 
-static void open_pieces(iv_vocabulary *v) {
-    iv_buf all = {0};
-    size_t offsets[256 + PIECES + 1];
-    iv_error err;
-    for (size_t i = 0; i < 256; i++) offsets[i] = i, assert_true(iv_buf_putc(&all, (char)i));
-    for (size_t i = 0; i < PIECES; i++) offsets[256 + i] = all.len, assert_true(iv_buf_puts(&all, pieces[i]));
-    offsets[256 + PIECES] = all.len;
-    ASSERT_OK(iv_vocabulary_make(all.data, offsets, 256 + PIECES, v, &err), &err);
-    iv_buf_free(&all);
-}
-
-static bool has_bit(const uint64_t *mask, size_t i) { return mask[i / 64] >> (i % 64) & 1; }
-
-/* A random answer that ends, or false. */
-static bool walk(iv_grammar *g, const iv_vocabulary *v, rng *r, iv_buf *text) {
-    int32_t ids[MOST];
-    uint64_t mask[(256 + PIECES) / 64 + 1];
-    iv_matcher m = {0};
-    iv_error err;
-    iv_buf_clear(text);
-    for (size_t n = 0; n < MOST; n++) {
-        bool end;
-        size_t count = 0, chosen = 0;
-        ASSERT_OK(iv_grammar_mask(g, &m, ids, n, mask, &end, &err), &err);
-        if (end && rng_below(r, 2)) return true;
-        size_t from = rng_below(r, 3) ? 256 : 0; /* pieces, where some may stand */
-        for (int again = 0; !count && again < 2; again++, from = 0)
-            for (size_t i = from; i < v->size; i++)
-                if (has_bit(mask, i) && rng_below(r, (uint32_t)++count) == 0) chosen = i;
-        if (!count) return end;
-        ids[n] = (int32_t)chosen;
-        assert_true(iv_buf_append(text, v->bytes + v->offsets[chosen], v->offsets[chosen + 1] - v->offsets[chosen]));
-    }
-    return false;
-}
-
 static void check_read(const char *parameters, json_t *tools, const iv_buf *text, iv_grammar *json) {
     static iv_chat_text c;
     iv_error err;
@@ -218,7 +181,7 @@ static void forced_is_read(void **state) {
     iv_error err;
     iv_buf text = {0};
     size_t ended = 0;
-    open_pieces(&v);
+    open_pieces(pieces, PIECES, &v);
     for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
         iv_grammar *g, *json;
         iv_buf form = {0};
@@ -230,7 +193,7 @@ static void forced_is_read(void **state) {
         ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_TOOL_CALLS, form.data, IV_REASONING_NONE, &v, &g, &err), &err);
         ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_JSON_SCHEMA, schemas[i], IV_REASONING_NONE, &v, &json, &err), &err);
         for (size_t round = 0; round < (SANITIZED ? 15 : 1000); round++) {
-            if (!walk(g, &v, &r, &text)) continue;
+            if (!random_walk(g, &v, MOST, 3, &r, &text)) continue;
             check_read(schemas[i], tools, &text, json);
             ended++;
         }

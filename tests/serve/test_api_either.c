@@ -1,7 +1,6 @@
 /* Calls beside a format: random answers of that constraint are calls or JSON by it, and are read as what they are,
  * however their text is cut. */
-#include "grammar/grammar.h"
-#include "random.h"
+#include "grammar/random_walk.h"
 #include "serve/api/chat_text.h"
 #include "support.h"
 
@@ -64,16 +63,7 @@ static json_t *tools;
 
 static int open_all(void **state) {
     (void)state;
-    char all[256 + 64 * PIECES];
-    size_t offsets[256 + PIECES + 1], n = 256;
-    iv_error err;
-    for (size_t i = 0; i < 256; i++) offsets[i] = i, all[i] = (char)i;
-    for (size_t i = 0; i < PIECES; n += strlen(pieces[i++])) {
-        offsets[256 + i] = n;
-        memcpy(all + n, pieces[i], strlen(pieces[i]));
-    }
-    offsets[256 + PIECES] = n;
-    ASSERT_OK(iv_vocabulary_make(all, offsets, 256 + PIECES, &words, &err), &err);
+    open_pieces(pieces, PIECES, &words);
     return (tools = json_loads(TOOLS, 0, NULL)) ? 0 : -1;
 }
 
@@ -82,30 +72,6 @@ static int close_all(void **state) {
     iv_vocabulary_close(&words);
     json_decref(tools);
     return 0;
-}
-
-/* A random answer that ends, or false. */
-static bool walk(iv_grammar *g, rng *r, iv_buf *text) {
-    int32_t ids[MOST];
-    uint64_t mask[(256 + PIECES) / 64 + 1];
-    iv_matcher m = {0};
-    iv_error err;
-    iv_buf_clear(text);
-    for (size_t n = 0; n < MOST; n++) {
-        bool end;
-        size_t count = 0, chosen = 0;
-        ASSERT_OK(iv_grammar_mask(g, &m, ids, n, mask, &end, &err), &err);
-        if (end && rng_below(r, 2)) return true;
-        size_t from = rng_below(r, 5) ? 256 : 0; /* pieces, where some may stand */
-        for (int again = 0; !count && again < 2; again++, from = 0)
-            for (size_t i = from; i < words.size; i++)
-                if (mask[i / 64] >> (i % 64) & 1 && rng_below(r, (uint32_t)++count) == 0) chosen = i;
-        if (!count) return end;
-        ids[n] = (int32_t)chosen;
-        assert_true(iv_buf_append(text, words.bytes + words.offsets[chosen],
-                                  words.offsets[chosen + 1] - words.offsets[chosen]));
-    }
-    return false;
 }
 
 static iv_grammar *compile(iv_constraint_kind kind, const char *text) {
@@ -166,7 +132,7 @@ static void read_as_what_they_are(void **state) {
             iv_grammar *json = compile(IV_CONSTRAINT_JSON_SCHEMA, schemas[i]);
             size_t before[2] = {calls, others};
             for (size_t round = 0; round < (SANITIZED ? 12 : 400); round++) {
-                if (!walk(either, &r, &text)) continue;
+                if (!random_walk(either, &words, MOST, 5, &r, &text)) continue;
                 bool is_call = matches(call, &text);
                 if (!is_call && !matches(json, &text)) fail_msg("%s: %s: neither: %s", name, schemas[i], text.data);
                 check_read((iv_tool_form)form, schemas[i], &text, is_call);
@@ -244,7 +210,7 @@ static void names_as_they_are_spelled(void **state) {
         char *text = json_dumps(formed, 0);
         iv_grammar *g = compile(IV_CONSTRAINT_TOOL_CALL, text);
         iv_buf call = {0};
-        while (!walk(g, &r, &call)) {}
+        while (!random_walk(g, &words, MOST, 5, &r, &call)) {}
         assert_int_equal(iv_chat_calls_open(list, call.data, call.len), IV_CALLS_DONE);
         size_t begun = (size_t)(strstr(call.data, "\"parameters\":") - call.data) + 13;
         for (size_t n = 0; n < begun; n++) assert_int_equal(iv_chat_calls_open(list, call.data, n), IV_CALLS_MORE);

@@ -159,6 +159,24 @@ static void gather(const iv_exchange *x, bool stream, iv_buf *out, iv_buf *ids) 
     iv_buf_free(&content), iv_buf_free(&calls);
 }
 
+/* What a chat's client gets of a text that comes in steps of so many bytes. */
+static void expect_answer(const char *body, bool stream, const char *text, size_t step, const char *wanted) {
+    iv_exchange x = {.writes_left = 1000};
+    iv_buf found = {0}, ids = {0};
+    bridge.count = 0;
+    fake_call(&server, &x, CHAT, body, strlen(body));
+    for (size_t at = 0, n = strlen(text); at < n; at += step) {
+        char part[64];
+        snprintf(part, sizeof part, "%.*s", (int)(step < n - at ? step : n - at), text + at);
+        fake_token(&server, 0, 7, part);
+    }
+    fake_done(&server, 0, IV_FINISH_STOP);
+    gather(&x, stream, &found, &ids);
+    assert_string_equal(found.data, wanted);
+    iv_buf_free(&found), iv_buf_free(&ids);
+    fake_close(&x);
+}
+
 static void answers(void **state) {
     (void)state;
     static const struct {
@@ -189,21 +207,8 @@ static void answers(void **state) {
         for (size_t step = 1; step < 40; step += 6) {
             bool stream = step > 1;
             const char *body = stream ? HI TOOLS ",\"stream\":true}" : HI TOOLS "}";
-            iv_exchange x = {.writes_left = 1000};
-            iv_buf found = {0}, ids = {0};
             server.tool_form = cases[i].form;
-            bridge.count = 0;
-            fake_call(&server, &x, CHAT, body, strlen(body));
-            for (size_t at = 0, n = strlen(cases[i].text); at < n; at += step) {
-                char part[64];
-                snprintf(part, sizeof part, "%.*s", (int)(step < n - at ? step : n - at), cases[i].text + at);
-                fake_token(&server, 0, 7, part);
-            }
-            fake_done(&server, 0, IV_FINISH_STOP);
-            gather(&x, stream, &found, &ids);
-            assert_string_equal(found.data, cases[i].wanted);
-            iv_buf_free(&found), iv_buf_free(&ids);
-            fake_close(&x);
+            expect_answer(body, stream, cases[i].text, step, cases[i].wanted);
         }
 }
 
@@ -236,23 +241,10 @@ static void calls_or_json(void **state) {
         for (size_t step = 1; step < 40; step += 6) {
             char body[700];
             bool stream = step > 1;
-            iv_exchange x = {.writes_left = 1000};
-            iv_buf found = {0}, ids = {0};
             snprintf(body, sizeof body, HI TOOLS ",\"response_format\":{\"type\":\"json_object\"}%s,\"stream\":%s}",
                      cases[i].more, stream ? "true" : "false");
             server.tool_form = cases[i].form;
-            bridge.count = 0;
-            fake_call(&server, &x, CHAT, body, strlen(body));
-            for (size_t at = 0, n = strlen(cases[i].text); at < n; at += step) {
-                char part[64];
-                snprintf(part, sizeof part, "%.*s", (int)(step < n - at ? step : n - at), cases[i].text + at);
-                fake_token(&server, 0, 7, part);
-            }
-            fake_done(&server, 0, IV_FINISH_STOP);
-            gather(&x, stream, &found, &ids);
-            assert_string_equal(found.data, cases[i].wanted);
-            iv_buf_free(&found), iv_buf_free(&ids);
-            fake_close(&x);
+            expect_answer(body, stream, cases[i].text, step, cases[i].wanted);
         }
 }
 
