@@ -9,8 +9,11 @@
 #include "engine/client.h"
 #include "base/digest.h"
 #include "base/file.h"
+#ifdef TEST_WITH_CUDA
 #include "model/cuda/gpu_model.h"
+#endif
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #ifndef ANSWER_TOKENS
@@ -46,6 +49,7 @@ typedef struct way {
     size_t part_rows; /* several ranks cut steps without a graph into parts of about so many rows; 0: as ever */
 } way;
 
+#ifdef TEST_WITH_CUDA
 /* Rows of a part, in place of the model's own. */
 size_t __real_iv_gpu_part_rows(size_t ranks);
 size_t __wrap_iv_gpu_part_rows(size_t ranks);
@@ -63,6 +67,11 @@ int __wrap_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_
         atomic_fetch_add(&joins_of_long_steps, 1);
     return __real_iv_gpu_join(p, a, stream);
 }
+#else /* the CPU alone; nothing is joined */
+enum { PARTS = 4 };
+static size_t part_rows;
+static atomic_size_t joins_of_parts, joins_of_long_steps;
+#endif
 
 static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
     iv_engine_options o;
@@ -564,6 +573,7 @@ static void control_scores_of_a_baseline_differ(void **state) {
     free_scored(law), free_scored(other);
 }
 
+#ifdef TEST_WITH_CUDA
 /* What is set aside before anything is loaded knows how wide activations are. */
 static void floats_want_more_memory(void **state) {
     (void)state;
@@ -576,6 +586,7 @@ static void floats_want_more_memory(void **state) {
     size_t row = (size_t)(c.hidden_size + 2 * c.heads * c.head_dim + c.intermediate_size); /* of 16 bits, or of 32 */
     if (floats < halves + 8192 * row * 2) fail_msg("wanted %zu bytes and more, found %zu", halves, floats);
 }
+#endif
 
 /* What cannot be had is refused with a reason. */
 static void refusals(void **state) {
@@ -612,7 +623,9 @@ int main(void) {
                                        cmocka_unit_test(filters_and_log_probabilities),
                                        cmocka_unit_test(scores_of_prompts),
                                        cmocka_unit_test(control_scores_of_a_baseline_differ),
+#ifdef TEST_WITH_CUDA
                                        cmocka_unit_test(floats_want_more_memory),
+#endif
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * random ways to run them, steps as graphs and in parts; and what an engine says when a GPU is lost, late or out of
  * reach. Requests are those of test_device.c with shorter prompts and answers: a GPU is slow here. */
 #define ANSWER_TOKENS 2
+#define TEST_WITH_CUDA
 #define main test_device_main
 int main(void);
 #include "cuda/test_device.c"
