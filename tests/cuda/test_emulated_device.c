@@ -8,11 +8,7 @@ int main(void);
 #include "cuda/test_device.c"
 #undef main
 
-/* Of the emulator (its cuda_runtime_api.h; here CUDA's own is included). */
-void emu_seed(uint64_t seed);
-void emu_trouble(int device, long after_launches, unsigned stalls_ms);
-void emu_keep_peers_apart(bool apart);
-size_t emu_graph_launches(void);
+#include "cuda/emulator/include/control.h"
 
 enum { SECONDS = 40, SECONDS_LONG = 800 };
 
@@ -49,7 +45,7 @@ static void emulated_gpus_meet_the_cpu(void **state) {
         static const char *const heavy[] = {"wide", "moe", "tiny-math"};
         size_t c = rng_below(&r, CASES), i = 0;
         while (i < 3 && strcmp(cases[c].name, heavy[i]) != 0) i++;
-        if (i < 3) c = i; /* qwen3, qwen2, llama31 */
+        if (i < 3) c = i; /* qwen3, qwen2 or llama31 instead */
         way w = runs < FIRST_WAYS ? first_ways[runs] : random_way(&r), cpu = {"cpu", false, false, 1, 64, 0};
         model_case m = shortened(&cases[c], &r);
         char want[65];
@@ -63,6 +59,22 @@ static void emulated_gpus_meet_the_cpu(void **state) {
     }
     printf("%zu runs, %zu graphs launched\n", runs, emu_graph_launches());
     assert_true(of_ranks[2] && of_ranks[4] && of_ranks[8] && emu_graph_launches() > 0);
+}
+
+/* The comparison can tell: results of the tensor cores with another lowest bit, one in 64. */
+static void control_a_flipped_bit_differs(void **state) {
+    (void)state;
+    rng r = {1};
+    const way cpu = {"cpu", false, false, 1, 64, 0}, gpus = {"cuda", false, false, 2, 64, 0};
+    model_case m = shortened(&cases[0], &r);
+    char want[65], got[65];
+    iv_error err;
+    ASSERT_OK(digest_of(&m, &cpu, want, &err), &err);
+    emu_plant(EMU_FLIP_BIT);
+    ASSERT_OK(digest_of(&m, &gpus, got, &err), &err);
+    assert_true(emu_fault_happened());
+    emu_plant(EMU_NO_FAULT);
+    assert_string_not_equal(got, want);
 }
 
 /* An answer on four GPUs; what the engine says in the end. */
@@ -112,6 +124,8 @@ static void gpus_in_trouble(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_meet_the_cpu), cmocka_unit_test(gpus_in_trouble)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_meet_the_cpu),
+                                       cmocka_unit_test(control_a_flipped_bit_differs),
+                                       cmocka_unit_test(gpus_in_trouble)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* runtime.c: what is left of CUDA's runtime that an engine calls, over the emulator, with CUDA's own types: so the
  * whole program runs with --device cuda on any machine, a rank a thread or a process. INVAR_EMULATED_SEED seeds the
  * schedule, INVAR_EMULATED_SMS says how many multiprocessors device 0 has. */
+#include "include/control.h"
+
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +11,6 @@
 enum { COMPUTE_CAPABILITY = 9, BYTES = 1 << 30 };
 
 cudaError_t emu_malloc(void **p, size_t bytes);
-void emu_seed(uint64_t seed);
 
 __attribute__((constructor)) static void begin(void) {
     const char *seed = getenv("INVAR_EMULATED_SEED");
