@@ -79,7 +79,7 @@ typedef struct problem {
     int owner[IV_LEAVES_MAX];
     float *source[STEPS][IV_LEAVES_MAX], *bias, *weight, *x; /* host */
     float *gpu_source[STEPS][IV_LEAVES_MAX], *gpu_node[2][IV_LEAVES_MAX], *gpu_x[RANKS], *gpu_bias[RANKS],
-        *gpu_weight[RANKS];
+        *gpu_weight[RANKS], *gpu_spoilt[RANKS];
     void *gpu_normed[RANKS];
 } problem;
 
@@ -110,6 +110,8 @@ static void fill(problem *p, rng *r, const team *t, family f) {
         p->gpu_x[k] = gpu_copy(p->x, bytes), p->gpu_bias[k] = gpu_copy(p->bias, p->a.hidden * 4);
         p->gpu_weight[k] = gpu_copy(p->weight, p->a.hidden * 4);
         p->gpu_normed[k] = gpu_room(p->a.rows * p->a.normed_stride * iv_dtype_bytes(p->a.type));
+        p->gpu_spoilt[k] = gpu_room(bytes);
+        GPU_OK(cudaMemset(p->gpu_spoilt[k], 0xff, bytes));
         GPU_OK(cudaDeviceSynchronize());
     }
 }
@@ -120,8 +122,15 @@ static void release(problem *p, const team *t) {
         cudaFree(p->gpu_node[0][i]), cudaFree(p->gpu_node[1][i]);
     }
     for (int k = 0; k < t->ranks; k++)
-        cudaFree(p->gpu_x[k]), cudaFree(p->gpu_bias[k]), cudaFree(p->gpu_weight[k]), cudaFree(p->gpu_normed[k]);
+        cudaFree(p->gpu_x[k]), cudaFree(p->gpu_bias[k]), cudaFree(p->gpu_weight[k]), cudaFree(p->gpu_normed[k]),
+            cudaFree(p->gpu_spoilt[k]);
     free(p->x), free(p->bias), free(p->weight);
+}
+
+/* By a kernel: graphs of ranks that share a GPU also share its copy engine, whose queue is one. There a copy of rank
+ * 0's next step, which waits for rank 0's join, stands before the copy for which that join waits. */
+static void put(const problem *p, const float *from, float *to, cudaStream_t s) {
+    GPU_OK(iv_gpu_copy_columns(IV_F32, from, p->a.hidden, 0, p->a.hidden, p->a.rows, to, p->a.hidden, s));
 }
 
 /* All steps of one rank as a graph: a node is spoilt, written, joined. */
@@ -136,9 +145,8 @@ static cudaGraphExec_t capture(const problem *p, const team *t, int rank) {
         for (size_t i = 0; i < p->nodes; i++) {
             a.node[i] = p->gpu_node[step % 2][i];
             if (p->owner[i] != rank) continue;
-            GPU_OK(cudaMemsetAsync(p->gpu_node[step % 2][i], 0xff, p->values * sizeof(float), s));
-            GPU_OK(cudaMemcpyAsync(p->gpu_node[step % 2][i], p->gpu_source[step][i], p->values * sizeof(float),
-                                   cudaMemcpyDeviceToDevice, s));
+            put(p, p->gpu_spoilt[rank], p->gpu_node[step % 2][i], s);
+            put(p, p->gpu_source[step][i], p->gpu_node[step % 2][i], s);
         }
         a.x = p->gpu_x[rank], a.bias = p->a.bias ? p->gpu_bias[rank] : NULL;
         a.norm_weight = p->a.norm_weight ? p->gpu_weight[rank] : NULL;
