@@ -4,6 +4,7 @@
     python3 bench/gpu/linear.py --ops build/bench/gpu/libinvar_gpu_ops.so --peers DIR --json linear.jsonl
     python3 bench/gpu/linear.py --figure8 ...
     python3 bench/gpu/linear.py --in-turn ...       the four layers of a decoder's layer, one after another
+    python3 bench/gpu/linear.py --sweep --in-turn   what each configuration costs there (fit_linear.py)
 
 cuBLAS is torch.mm. DIR holds the peers' sources, which are not ours to keep: batch_invariant_ops.py (Thinking Machines)
 and tree_based_matmul.py (TBIK's Triton kernel); one that is not there is said to be missing. All methods compute
@@ -32,6 +33,13 @@ RANKS = {f"{name}/{ranks}": (SHAPES[name][0], SHAPES[name][1] // ranks, SHAPES[n
          for name in ("qkv", "gate_up", "head") for ranks in (2, 4, 8)}
 SHAPES.update(RANKS)
 TOKENS = (1, 8, 16, 64, 100, 128, 200, 256, 1000, 1024, 4096, 8192)  # some that fill no tile
+# Decoders whose layers are tried in turn: hidden, outputs of qkv, inputs of out, outputs of gate_up, leaves of out and
+# down. Those of ranks have fewer.
+DECODERS = {"8b": (4096, 6144, 4096, 24576, 8), "8b/2": (4096, 3072, 2048, 12288, 4),
+            "8b/4": (4096, 1536, 1024, 6144, 2), "8b/8": (4096, 768, 512, 3072, 1),
+            "32b": (5120, 10240, 8192, 51200, 8), "32b/2": (5120, 5120, 4096, 25600, 4),
+            "32b/4": (5120, 2560, 2048, 12800, 2), "70b/4": (8192, 2560, 2048, 14336, 2),
+            "1.7b": (2048, 4096, 2048, 12288, 8), "0.6b": (1024, 4096, 2048, 6144, 8)}
 FIGURE8_TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 HEAD_TOKENS_MAX, FLOAT32_TOKENS_MAX = 256, 4096
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -286,6 +294,85 @@ def sweep(options, records, ops):
                   ["best"] * options.best, rows)
 
 
+class Decoder:
+    """One decoder's layer at one number of rows: norm, qkv, two small kernels in place of rotation and attention, out,
+    norm, gate_up, down."""
+
+    def __init__(self, ops, sizes, m, sets=5):
+        hidden, qkv, heads, inner2, cut = sizes
+        kind, padded = torch.bfloat16, -(-m // 256) * 256
+
+        def rows(n, dtype=kind):
+            return torch.randn(padded, n, device="cuda", dtype=dtype)[:m]
+
+        self.ops, self.x, h, act = ops, rows(hidden, torch.float32), rows(hidden), rows(inner2 // 2)
+        end = "residual" if cut == 8 else "store"  # a rank's outputs are nodes
+        node = self.x if cut == 8 else rows(hidden, torch.float32)
+        self.layers = {"qkv": (h, rows(qkv, torch.float32), "store", None), "out": (rows(heads), node, end, cut),
+                       "gate_up": (h, act, "swiglu", None), "down": (act, node, end, cut)}
+        self.norm = ops.rmsnorm(self.x, torch.ones(hidden, device="cuda"), h)
+        self.between = ops.rmsnorm(rows(heads, torch.float32), torch.ones(heads, device="cuda"), self.layers["out"][0])
+        self.weights = {name: [torch.randn(out.shape[1] * (2 if name == "gate_up" else 1), x.shape[1], device="cuda",
+                                           dtype=kind) * 0.02 for _ in range(sets)]
+                        for name, (x, out, _, _) in self.layers.items()}
+
+    def call(self, name, at, config=None):
+        x, out, epilogue, leaves = self.layers[name]
+        return self.ops.linear(x, self.weights[name][at], out, config=config, **options_of(x, epilogue, leaves))
+
+    def args(self, name):
+        x, out, epilogue, leaves = self.layers[name]
+        return self.ops.linear_args(x, self.weights[name][0], out, **options_of(x, epilogue, leaves))
+
+    def turns(self, name=None, config=None, without=None):
+        """Calls of the whole, with this configuration of one layer, or without one."""
+        def turn(at):
+            calls = {n: self.call(n, at, config if n == name else None) for n in self.layers if n != without}
+            calls.update({1: self.norm, 2: self.between})
+            order = [calls[n] for n in (1, "qkv", 2, 2, "out", 1, "gate_up", "down") if n in calls]
+            return lambda: [call() for call in order]
+        return [turn(at) for at in range(len(self.weights["qkv"]))]
+
+    def near(self, name, times=1.5, most=28):
+        """The configurations that may be the fastest, by their time alone."""
+        taken = []
+        for config in self.ops.linear_configs(self.args(name)):
+            call = self.call(name, 1, config)
+            try:
+                call()
+                taken.append((min(measure.once(call) for _ in range(3)), config))
+            except RuntimeError as problem:
+                measure.missing(self.ops.describe(config), problem)
+        taken.sort(key=lambda t: t[0])
+        return [config for ms, config in taken if ms < times * taken[0][0]][:most]
+
+
+def sweep_in_turn(options, records, ops):
+    """What each configuration of each layer adds to the others' time, as layers follow one another in a model."""
+    for which in options.decoders or DECODERS:
+        for m in options.tokens or TOKENS:
+            d = Decoder(ops, DECODERS[which], m)
+            for name, (x, out, epilogue, leaves) in d.layers.items():
+                d.x.normal_()  # residuals grow
+                methods = {"": d.turns(without=name)}
+                methods.update({ops.describe(c): d.turns(name, c) for c in d.near(name)})
+                chosen = ops.describe(ops.linear_choose(d.args(name)))
+                if chosen not in methods:
+                    methods[chosen] = d.turns()
+                taken = measure.compare(methods, turns=options.turns, graph_ms=1.2)
+                rest = taken.pop("")
+                configs = sorted((us - rest, text) for text, us in taken.items() if us)
+                n = out.shape[1] * (2 if name == "gate_up" else 1)
+                records.add({"bench": "sweep", "shape": f"{which} {name}", "k": x.shape[1], "n": n, "m": m,
+                             "type": "bfloat16", "leaves": leaves, "rest_us": rest, "chosen": chosen, "wrong": [],
+                             "configs": configs})
+                us = dict((t, u) for u, t in configs)[chosen]
+                print(f"# {which} {name} {m} | others {rest:.1f} | {us:.1f} {chosen} | "
+                      f"{configs[0][0]:.1f} {configs[0][1]}", flush=True)
+            del d
+            torch.cuda.empty_cache()
+
+
 def load(options):
     """Our library and the peers' functions, as far as they are there."""
     ops, peers = None, {}
@@ -319,6 +406,7 @@ def main():
     parser.add_argument("--shape", action="append", default=[], metavar="K,N,EPILOGUE", help="one more shape")
     parser.add_argument("--ranks", action="store_true", help="the shapes of ranks: " + ", ".join(RANKS))
     parser.add_argument("--in-turn", action="store_true", help="a decoder layer's four, one after another")
+    parser.add_argument("--decoders", type=lambda s: s.split(","), help="with --sweep --in-turn: " + ", ".join(DECODERS))
     parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
     parser.add_argument("--alone", action="store_true", help="with --sweep: launches that follow one another, and not a "
                                                              "small layer each")
@@ -338,6 +426,10 @@ def main():
         warm_peers(options)
         return
     records = measure.Records(options.json)
+    if options.sweep and options.in_turn:
+        measure.warm_up()
+        sweep_in_turn(options, records, gpu_ops.Ops(options.ops))
+        return
     if options.sweep:
         sweep(options, records, gpu_ops.Ops(options.ops))
         return

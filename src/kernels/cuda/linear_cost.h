@@ -1,7 +1,7 @@
 /* linear_cost.h: how long a configuration of the wgmma family (linear_wgmma_sm90a.cu) takes for a dense layer, by a
- * model whose constants were fitted to measurements on an H200 (bench/gpu/fit_linear.py): to 64 rows of launches that
- * follow one another, above of launches that each follow another kernel. Of two configurations the cheaper is taken;
- * bits do not depend on it. Plain C: tested where no GPU is. */
+ * model whose constants were fitted to measurements on an H200 (bench/gpu/fit_linear.py): of layers in turn, as in
+ * a model, or of single ones, whichever made the faster steps. Of two configurations of one layer the cheaper is taken,
+ * and only between such can it be asked; bits do not depend on it. Plain C: tested where no GPU is. */
 #ifndef IV_KERNELS_CUDA_LINEAR_COST_H
 #define IV_KERNELS_CUDA_LINEAR_COST_H
 
