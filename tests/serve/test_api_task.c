@@ -373,6 +373,44 @@ static void aborts(void **state) {
     }
 }
 
+/* What a client calls its request is the answer's id, with vLLM's field behind the prefix, and aborts it. */
+static void names(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *id, *abort;
+        int aborted;
+    } row[] = {
+        {"/v1/completions", "{\"prompt\":\"a\",\"rid\":\"r\"}", "r", "{\"rid\":\"r\"}", 1},
+        {"/v1/completions", "{\"prompt\":\"a\",\"rid\":\"\"}", "", "{\"rid\":\"x\"}", 0},
+        {"/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"rid\":[\"r1\",\"r2\"]}", NULL, "{\"rid\":\"r2\"}", 1},
+        {"/v1/completions", "{\"prompt\":\"a\",\"request_id\":\"mine\"}", "cmpl-mine", "{\"rid\":\"mine\"}", 1},
+        {"/v1/completions", "{\"prompt\":\"a\",\"request_id\":\"mine\"}", "cmpl-mine", "{\"rid\":\"cmpl-mine\"}", 1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        begin(NULL);
+        iv_exchange x = ask(row[i].path, row[i].body), stop = ask("/abort_request", row[i].abort);
+        run(&x);
+        run(&stop);
+        json_t *v = answer(&stop, 200);
+        assert_int_equal(json_integer_value(json_object_get(v, "aborted")), row[i].aborted);
+        json_decref(v);
+        if (!row[i].aborted) fake_done(&server, 0, IV_FINISH_STOP);
+        v = answer(&x, 200);
+        if (row[i].id) assert_string_equal(json_string_value(json_object_get(v, "id")), row[i].id);
+        json_decref(v);
+        fake_close(&x);
+    }
+    static const char *const wrong[] = {"{\"prompt\":\"a\",\"rid\":[\"r1\",\"r2\"]}", "{\"prompt\":\"a\",\"rid\":[1]}",
+                                        "{\"prompt\":\"a\",\"request_id\":1}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        begin(NULL);
+        iv_exchange x = ask("/v1/completions", wrong[i]);
+        run(&x);
+        json_decref(answer(&x, 400));
+        fake_close(&x);
+    }
+}
+
 /* A stream whose reader has gone silently is aborted without harm, and not counted as over. */
 static void abort_of_a_leaving_reader(void **state) {
     (void)state;
@@ -508,6 +546,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(large_seeds_come_back, begin, end),
         cmocka_unit_test_setup_teardown(readers_leave, begin, end),
         cmocka_unit_test_setup_teardown(aborts, begin, end),
+        cmocka_unit_test_setup_teardown(names, begin, end),
         cmocka_unit_test_setup_teardown(abort_of_a_leaving_reader, begin, end),
         cmocka_unit_test_setup_teardown(orders, begin, end),
         cmocka_unit_test_setup_teardown(bodies_that_are_none, begin, end),

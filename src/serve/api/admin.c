@@ -93,7 +93,9 @@ static bool read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params
 
 /* By the id a client gave: of a prompt (rid), of the exchange, or of the response. */
 static bool is_named(const iv_task *t, const char *name) {
-    if (strcmp(t->id, name) == 0 || strcmp(t->id + strlen(t->format->id_prefix), name) == 0) return true;
+    size_t prefix = strlen(t->format->id_prefix);
+    if (strcmp(t->id, name) == 0) return true;
+    if (strncmp(t->id, t->format->id_prefix, prefix) == 0 && strcmp(t->id + prefix, name) == 0) return true;
     for (size_t i = 0; i < t->prompt_count; i++)
         if (t->prompts[i].rid && strcmp(t->prompts[i].rid, name) == 0) return true;
     return false;

@@ -85,16 +85,6 @@ static bool is_batch(const iv_api_params *p) {
     return p->prompt ? json_is_array(p->prompt) : json_is_array(json_array_get(p->input_ids, 0));
 }
 
-static iv_status read_rid(const iv_api_params *p, size_t at, size_t count, char **out, iv_error *err) {
-    const json_t *v = json_is_array(p->rid) ? json_array_get(p->rid, at) : p->rid;
-    if (!p->rid) return IV_OK;
-    if (json_is_array(p->rid) && json_array_size(p->rid) != count)
-        return iv_fail(err, IV_INVALID, "rid: wanted %zu, one for each prompt, found %zu", count,
-                       json_array_size(p->rid));
-    if (!json_is_string(v)) return iv_fail(err, IV_INVALID, "rid: wanted a string");
-    return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
-}
-
 /* n is needed before there are prompts, for its product is limited. */
 static iv_status peek_n(iv_api_params *p, iv_error *err) {
     json_t *v = json_is_array(p->sampling_params) ? json_array_get(p->sampling_params, 0) : p->sampling_params;
@@ -114,7 +104,6 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
     prompt->seed_unsigned = p->seed_unsigned;
     if (p->prompt && !json_is_string(one)) return iv_fail(err, IV_INVALID, "text: wanted strings");
     IV_TRY(iv_api_read_prompt(name, one, prompt, err));
-    IV_TRY(read_rid(p, i, t->prompt_count, &prompt->rid, err));
     if (prompt->request.prompt_logprobs < 0) return IV_OK;
     IV_TRY(iv_task_need_ids(t, prompt, err));
     if (prompt->request.prompt_logprobs_start > prompt->ids.count)

@@ -98,6 +98,28 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
     return NULL;
 }
 
+/* A prompt's name by `rid`, which is one for all or a list. */
+static iv_status read_rid(const json_t *rid, size_t at, size_t count, char **out, iv_error *err) {
+    const json_t *v = json_is_array(rid) ? json_array_get(rid, at) : rid;
+    if (!rid) return IV_OK;
+    if (json_is_array(rid) && json_array_size(rid) != count)
+        return iv_fail(err, IV_INVALID, "rid: wanted %zu, one for each prompt, found %zu", count, json_array_size(rid));
+    if (!json_is_string(v)) return iv_fail(err, IV_INVALID, "rid: wanted a string");
+    return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
+}
+
+/* How the client calls the request: by vLLM's name for that, or SGLang's. */
+static iv_status read_names(iv_task *t, iv_error *err) {
+    const iv_api_params *p = &t->params;
+    for (size_t i = 0; i < t->prompt_count; i++) IV_TRY(read_rid(p->rid, i, t->prompt_count, &t->prompts[i].rid, err));
+    if (!p->request_id && !json_is_string(p->rid)) return IV_OK;
+    char *id =
+        json_is_string(p->rid) ? strdup(json_string_value(p->rid)) : response_id(t->format->id_prefix, p->request_id);
+    if (!id) return iv_fail(err, IV_NO_MEMORY, "request_id: no memory");
+    free(t->id), t->id = id;
+    return IV_OK;
+}
+
 iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
     size_t children;
     IV_ASSERT(!t->prompts);
@@ -112,7 +134,7 @@ iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
         t->prompts[i].request = t->params.request;
         t->prompts[i].seed_unsigned = t->params.seed_unsigned;
     }
-    return IV_OK;
+    return read_names(t, err);
 }
 
 iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err) {

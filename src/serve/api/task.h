@@ -95,7 +95,7 @@ struct iv_task {
 /* A task for an exchange with its body parsed, or NULL: the error is then answered already. */
 iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format);
 iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
-/* An array of `count` prompts, zeroed, each with the task's request. */
+/* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. */
 iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err);
 /* Renders the only prompt of the task, and then submits it. Reports do the rest. IV_OK: the task looks after itself
  * from here on, and may have ended already. */
