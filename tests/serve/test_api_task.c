@@ -401,6 +401,8 @@ static void names(void **state) {
         fake_close(&x);
     }
     static const char *const wrong[] = {"{\"prompt\":\"a\",\"rid\":[\"r1\",\"r2\"]}", "{\"prompt\":\"a\",\"rid\":[1]}",
+                                        "{\"prompt\":\"a\",\"rid\":\"a\\u0000b\"}",
+                                        "{\"prompt\":\"a\",\"request_id\":\"a\\u0000b\"}",
                                         "{\"prompt\":\"a\",\"request_id\":1}"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         begin(NULL);

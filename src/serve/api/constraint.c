@@ -105,7 +105,9 @@ static iv_status read_text(reader *w, json_t *v) {
     const json_t *verbosity = json_object_get(v, "verbosity");
     if (verbosity && !json_is_null(verbosity) &&
         !(json_is_string(verbosity) && strcmp(json_string_value(verbosity), "medium") == 0))
-        return wanted(w, "text.verbosity", "\"medium\" (nothing else is supported)");
+        return iv_fail(w->err, IV_INVALID,
+                       "%stext.verbosity: wanted \"medium\" (nothing else is supported), found \"%.40s\"", w->prefix,
+                       json_is_string(verbosity) ? json_string_value(verbosity) : iv_json_type_name(verbosity));
     json_t *format = json_object_get(v, "format");
     return format && !json_is_null(format) ? read_format(w, "text.format", format, true) : IV_OK;
 }

@@ -104,7 +104,8 @@ static iv_status read_rid(const json_t *rid, size_t at, size_t count, char **out
     if (!rid) return IV_OK;
     if (json_is_array(rid) && json_array_size(rid) != count)
         return iv_fail(err, IV_INVALID, "rid: wanted %zu, one for each prompt, found %zu", count, json_array_size(rid));
-    if (!json_is_string(v)) return iv_fail(err, IV_INVALID, "rid: wanted a string");
+    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
+        return iv_fail(err, IV_INVALID, "rid: wanted a string without NUL");
     return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
 }
 
