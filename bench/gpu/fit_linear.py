@@ -13,6 +13,7 @@ and so are the names. Needs numpy, no GPU.
 
 import argparse
 import json
+import lzma
 import math
 import pathlib
 import random
@@ -57,10 +58,15 @@ def up(a, b):
     return -(-a // b)
 
 
+def lines_of(path):
+    with (lzma.open if path.endswith(".xz") else open)(path, "rt", encoding="utf-8") as file:
+        yield from file
+
+
 def rows_of(paths, model):
     """One row a problem that the model chooses for, and configuration; the problem's number is the last."""
     rows, texts, problems = [], [], []
-    for record in (json.loads(line) for path in paths for line in open(path, encoding="utf-8")):
+    for record in (json.loads(line) for path in paths for line in lines_of(path)):
         if record.get("bench") != "sweep" or not MODELS[model][0] <= record["m"] <= MODELS[model][1]:
             continue
         leaves, before = record["leaves"] or 8, len(rows)
