@@ -352,7 +352,7 @@ def sweep_in_turn(options, records, ops):
     for which in options.decoders or DECODERS:
         for m in options.tokens or TOKENS:
             d = Decoder(ops, DECODERS[which], m)
-            for name, (x, out, epilogue, leaves) in d.layers.items():
+            for name, (_, _, _, leaves) in d.layers.items():
                 d.x.normal_()  # residuals grow
                 methods = {"": d.turns(without=name)}
                 methods.update({ops.describe(c): d.turns(name, c) for c in d.near(name)})
@@ -362,9 +362,9 @@ def sweep_in_turn(options, records, ops):
                 taken = measure.compare(methods, turns=options.turns, graph_ms=1.2)
                 rest = taken.pop("")
                 configs = sorted((us - rest, text) for text, us in taken.items() if us)
-                n = out.shape[1] * (2 if name == "gate_up" else 1)
-                records.add({"bench": "sweep", "shape": f"{which} {name}", "k": x.shape[1], "n": n, "m": m,
-                             "type": "bfloat16", "leaves": leaves, "rest_us": rest, "chosen": chosen, "wrong": [],
+                n, k = d.weights[name][0].shape
+                records.add({"bench": "sweep", "shape": f"{which} {name}", "k": k, "n": n, "m": m, "type": "bfloat16",
+                             "leaves": leaves, "rest_us": rest, "chosen": chosen, "wrong": [],
                              "configs": configs})
                 us = dict((t, u) for u, t in configs)[chosen]
                 print(f"# {which} {name} {m} | others {rest:.1f} | {us:.1f} {chosen} | "
@@ -406,7 +406,8 @@ def main():
     parser.add_argument("--shape", action="append", default=[], metavar="K,N,EPILOGUE", help="one more shape")
     parser.add_argument("--ranks", action="store_true", help="the shapes of ranks: " + ", ".join(RANKS))
     parser.add_argument("--in-turn", action="store_true", help="a decoder layer's four, one after another")
-    parser.add_argument("--decoders", type=lambda s: s.split(","), help="with --sweep --in-turn: " + ", ".join(DECODERS))
+    parser.add_argument("--decoders", type=lambda s: s.split(","),
+                        help="with --sweep --in-turn: " + ", ".join(DECODERS))
     parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")
     parser.add_argument("--alone", action="store_true", help="with --sweep: launches that follow one another, and not a "
                                                              "small layer each")

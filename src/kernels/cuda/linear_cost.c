@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 
-static const double LEAST_US = 0.5; /* of a launch: a line's end, where nothing was measured */
+static const double LEAST_US = 0.5; /* below all that was measured */
 
 /* Microseconds of a block: alone, and of an SM's time where several CTAs are on it. */
 typedef struct tile_cost {

@@ -143,8 +143,8 @@ static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_line
     return false;
 }
 
-/* Rows from which pairs of wide tiles are taken: faster in long runs, which power bounds (they bring less from L2). In
- * short ones they are not, so the model of costs, which was fitted to those, does not know them. */
+/* Rows from which pairs of wide tiles are always taken: faster in long runs, which power bounds (they bring less from
+ * L2), and the model of costs was fitted to no more rows. */
 enum { PAIRS_FROM = 2048 };
 
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
