@@ -221,6 +221,28 @@ static void logprobs(void **state) {
     }
 }
 
+/* Tokens up to the one that says something, tags included; the same in a chat. */
+static void reasoning_is_counted(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t piece, wanted;
+    } cases[] = {{"<think>a</think>bcd", 1, 16},
+                 {"<think>a</think>bcd", 3, 5},
+                 {"<think>a</think>bcd", 40, 0},
+                 {"bcd", 1, 0},
+                 {"<think>abc", 1, 10},
+                 {"<think>a</think>" CALL(1), 1, 16},
+                 {"<think>\303\251</think>b", 1, 17}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = respond(cases[i / 2].text, cases[i / 2].piece, i % 2, "");
+        char wanted[60];
+        snprintf(wanted, sizeof wanted, "\"output_tokens_details\":{\"reasoning_tokens\":%zu}", cases[i / 2].wanted);
+        if (!strstr(x.out.data, wanted)) fail_msg("%s: wanted %s, found %s", cases[i / 2].text, wanted, x.out.data);
+        fake_close(&x);
+    }
+}
+
 /* ---- what goes in -------------------------------------------------------------------------------------- */
 
 static void input_becomes_messages(void **state) {
@@ -363,6 +385,8 @@ int main(void) {
                                        cmocka_unit_test(messages_of_assistants),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(logprobs),
+                                       cmocka_unit_test(reasoning_is_counted),
+                                       cmocka_unit_test(reasoning_is_counted),
                                        cmocka_unit_test(whole_bodies)};
     return cmocka_run_group_tests(tests, begin, close_words);
 }

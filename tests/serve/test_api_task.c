@@ -290,6 +290,25 @@ static void streams_begin_with_the_first_token(void **state) {
     fake_close(&x);
 }
 
+/* Of all choices together, in a chat alone. */
+static void usage_counts_what_reasons(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
+    run(&x);
+    static const char *const tokens[] = {"<think>", "a", "</think>", "b"};
+    for (size_t i = 0; i < 4; i++) fake_token(&server, 0, 1, tokens[i]);
+    for (size_t i = 0; i < 2; i++) fake_token(&server, 1, 1, tokens[i]);
+    for (size_t i = 0; i < 2; i++) fake_done(&server, i, IV_FINISH_LENGTH);
+    assert_non_null(strstr(x.out.data, "\"completion_tokens\":6,"));
+    assert_non_null(strstr(x.out.data, "\"completion_tokens_details\":{\"reasoning_tokens\":5}}"));
+    fake_close(&x);
+    x = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    run(&x);
+    fake_token(&server, 2, 1, "<think>a"), fake_done(&server, 2, IV_FINISH_STOP);
+    assert_null(strstr(x.out.data, "reasoning_tokens"));
+    fake_close(&x);
+}
+
 static const char tools_body[] =
     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
     "\"f\"}}]%s}";
@@ -544,6 +563,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_longest_of_the_answers_is_noted_once, begin, end),
         cmocka_unit_test_setup_teardown(offsets_are_those_of_the_echoed_text, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
+        cmocka_unit_test_setup_teardown(usage_counts_what_reasons, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),
         cmocka_unit_test_setup_teardown(large_seeds_come_back, begin, end),
         cmocka_unit_test_setup_teardown(readers_leave, begin, end),

@@ -17,13 +17,26 @@ const char *iv_answer_finish(iv_finish finish) {
     return NULL;
 }
 
+size_t iv_answer_first_behind(const iv_child *c) {
+    const iv_token_list *l = &c->tokens;
+    size_t begun = iv_chat_text_begun(c->chat), characters = 0, i = 0;
+    if (begun >= c->text.len) return l->count;
+    for (size_t k = 0; k < begun; k++) characters += ((unsigned char)c->text.data[k] & 0xc0) != 0x80;
+    while (i < l->count && (i + 1 < l->count ? l->text_at[i + 1] : c->characters) <= characters) i++;
+    return i;
+}
+
+size_t iv_answer_reasoning_tokens(const iv_child *c) {
+    return c->chat && iv_chat_text_begun(c->chat) ? iv_answer_first_behind(c) : 0;
+}
+
 void iv_out_usage(const iv_task *t, iv_json_out *o) {
-    uint64_t prompt = 0, generated = 0, cached = 0, n = (uint64_t)t->params.n, known = 0;
+    uint64_t prompt = 0, generated = 0, cached = 0, reasoned = 0, n = (uint64_t)t->params.n, known = 0;
     for (size_t i = 0; i < t->child_count; i++) {
         const iv_child *c = &t->children[i];
         if (i % n == 0) known = 0, cached += c->cached_tokens;
         if (c->prompt_tokens > known) prompt += c->prompt_tokens - known, known = c->prompt_tokens; /* any choice's */
-        generated += c->tokens.count;
+        generated += c->tokens.count, reasoned += iv_answer_reasoning_tokens(c);
     }
     iv_out_key(o, "usage"), iv_out_open(o, '{');
     iv_out_kv_uint(o, "prompt_tokens", prompt);
@@ -31,7 +44,13 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_kv_uint(o, "total_tokens", prompt + generated);
     iv_out_key(o, "prompt_tokens_details"), iv_out_open(o, '{');
     iv_out_kv_uint(o, "cached_tokens", cached);
-    iv_out_close(o, '}'), iv_out_close(o, '}');
+    iv_out_close(o, '}');
+    if (t->format->wants_chat) {
+        iv_out_key(o, "completion_tokens_details"), iv_out_open(o, '{');
+        iv_out_kv_uint(o, "reasoning_tokens", reasoned);
+        iv_out_close(o, '}');
+    }
+    iv_out_close(o, '}');
 }
 
 static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_setting(o, v); }

@@ -7,6 +7,11 @@
 /* "stop", "length", "abort"; NULL for none. */
 const char *iv_answer_finish(iv_finish finish);
 
+/* Of a chat: the first token that is behind the reasoning, with a part of its text at least. */
+size_t iv_answer_first_behind(const iv_child *c);
+/* The tokens before it, tags included, if the child reasons at all. */
+size_t iv_answer_reasoning_tokens(const iv_child *c);
+
 /* "usage": {...} of all children, as far as they are. */
 void iv_out_usage(const iv_task *t, iv_json_out *o);
 

@@ -62,16 +62,7 @@ static const char *status_name(const iv_child *c) {
     return c->finish == IV_FINISH_STOP ? "completed" : "incomplete";
 }
 
-/* The first token that is behind the reasoning, with a part of its text at least. */
-static size_t first_behind(const iv_child *c) {
-    const iv_token_list *l = &c->tokens;
-    size_t begun = iv_chat_text_begun(c->chat), characters = 0, i = 0;
-    for (size_t k = 0; k < begun && k < c->text.len; k++) characters += ((unsigned char)c->text.data[k] & 0xc0) != 0x80;
-    while (i < l->count && (i + 1 < l->count ? l->text_at[i + 1] : c->characters) <= characters) i++;
-    return i;
-}
-
-/* Of tokens from there on; SIZE_MAX: of none, nor of any that was not asked for. */
+/* Of tokens from `from` on; SIZE_MAX: of none, nor of any that was not asked for. */
 static void out_logprobs(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
     iv_out_key(o, "logprobs");
     if (t->params.want_logprobs && from != SIZE_MAX)
@@ -120,7 +111,7 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
     iv_out_kv_text(o, "status", status_name(c));
     iv_out_kv_text(o, "role", "assistant");
     iv_out_key(o, "content"), iv_out_open(o, '[');
-    if (filled) out_message_part(t, c, &c->chat->content, first_behind(c), o);
+    if (filled) out_message_part(t, c, &c->chat->content, iv_answer_first_behind(c), o);
     iv_out_close(o, ']'), iv_out_close(o, '}');
 }
 
@@ -175,7 +166,7 @@ static void out_response_usage(const iv_child *c, iv_json_out *o) {
     iv_out_close(o, '}');
     iv_out_kv_uint(o, "output_tokens", c->tokens.count);
     iv_out_key(o, "output_tokens_details"), iv_out_open(o, '{');
-    iv_out_kv_uint(o, "reasoning_tokens", 0); /* not counted apart */
+    iv_out_kv_uint(o, "reasoning_tokens", iv_answer_reasoning_tokens(c));
     iv_out_close(o, '}');
     iv_out_kv_uint(o, "total_tokens", c->prompt_tokens + c->tokens.count);
     iv_out_close(o, '}');
@@ -308,7 +299,7 @@ static void begin_message(iv_task *t, iv_child *c, iv_buf *out) {
 
 static void end_message(iv_task *t, const iv_child *c, iv_buf *out) {
     const iv_buf *text = &c->chat->content;
-    size_t from = first_behind(c);
+    size_t from = iv_answer_first_behind(c);
     part_event(t, c, "response.output_text.done", true, "text", text->data, text->len, from, out);
     part_event(t, c, "response.content_part.done", true, "part", text->data, text->len, from, out);
     item_event(t, c, "response.output_item.done", true, true, out);
@@ -357,7 +348,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
         call_events(t, c, c->chat->calls_before, out);
         begin_message(t, c, out);
         part_event(t, c, "response.output_text.delta", true, "delta", text->data + c->sent_content,
-                   text->len - c->sent_content, c->sent_content ? c->sent_tokens : first_behind(c), out);
+                   text->len - c->sent_content, c->sent_content ? c->sent_tokens : iv_answer_first_behind(c), out);
         c->sent_content = text->len, c->sent_tokens = c->tokens.count;
     }
     call_events(t, c, c->chat->call_count, out);
