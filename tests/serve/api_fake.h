@@ -17,6 +17,7 @@ struct iv_exchange {
     size_t body_bytes;
     int status; /* 0: no response yet */
     iv_buf out, headers;
+    const char *type; /* of a stream */
     bool stream, ended, gone_called;
     size_t writes_left; /* then the reader is gone */
     bool late;          /* on_gone is called by fake_leave, not inside the write */
@@ -80,7 +81,7 @@ void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void 
 }
 void iv_exchange_stream(iv_exchange *x, const char *type) {
     IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
-    x->status = 200, x->stream = true;
+    x->status = 200, x->stream = true, x->type = type;
 }
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
     IV_ASSERT(x->stream && !x->ended);

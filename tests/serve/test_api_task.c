@@ -277,6 +277,7 @@ static void streams_begin_with_the_first_token(void **state) {
     run(&x);
     assert_int_equal(x.status, 0);
     fake_token(&server, 0, 1, "");
+    assert_string_equal(x.type, "text/event-stream; charset=utf-8");
     assert_non_null(strstr(x.out.data, "\"role\":\"assistant\""));
     size_t before = x.out.len;
     fake_token(&server, 0, 1, ""); /* half a character: nothing to say */

@@ -10,6 +10,9 @@
 #include <string.h>
 #include <time.h>
 
+/* The characters are named: some clients take text of no name for Latin-1. */
+static const char EVENTS[] = "text/event-stream; charset=utf-8";
+
 double iv_api_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -397,7 +400,7 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
     iv_buf out = {0};
     iv_exchange *x = t->x;
     bool last = t->done_count == t->child_count;
-    if (!t->began) iv_exchange_stream(x, "text/event-stream");
+    if (!t->began) iv_exchange_stream(x, EVENTS);
     t->began = true;
     t->format->chunk(t, c, done, &out);
     if (last) t->format->close(t, &out);
@@ -433,7 +436,7 @@ void iv_task_abort(iv_task *t) {
     if (t->done_count == t->child_count) return; /* its client is leaving, or it has not begun */
     iv_bridge_get_stats(t->server->bridge, &stats);
     begin_response(t, stats.fingerprint, stats.weight_version);
-    if (t->params.stream && !t->began) iv_exchange_stream(x, "text/event-stream");
+    if (t->params.stream && !t->began) iv_exchange_stream(x, EVENTS);
     t->began = t->params.stream;
     for (size_t i = 0; i < t->child_count; i++) {
         iv_child *c = &t->children[i];
