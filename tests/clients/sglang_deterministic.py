@@ -157,9 +157,9 @@ def test_refusals():
         ({"text": "a", "sampling_params": {"ebnf": "a*"}}, "sampling_params.ebnf"),
         ({"text": "a", "sampling_params": {"top_q": 1}}, "sampling_params.top_q"),
         ({"input_ids": [1, -1]}, "input_ids"),
-        ({"input_ids": [10**6]}, "prompt"),
+        ({"input_ids": [10**6]}, "input_ids"),
         ({"text": "a", "logprob_start_len": 100, "return_logprob": True}, "logprob_start_len"),
-        ({"text": []}, "prompt"),
+        ({"text": []}, "text"),
     ):
         status, answer = call("POST", "/generate", body)
         check(status == 400 and answer["error"]["param"] == name, status, answer)

@@ -302,6 +302,7 @@ static void messages_of_assistants(void **state) {
     for (size_t i = 0; i < 2; i++) {
         messages = parse(bad[i], strlen(bad[i]));
         assert_int_equal(iv_api_read_messages(messages, list, &err), IV_INVALID);
+        assert_non_null(strstr(err.message, ", found "));
         json_decref(messages);
     }
     json_decref(list);
@@ -328,7 +329,20 @@ static void refusals(void **state) {
         {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"huge\"}}", "reasoning.effort", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"summary\":true}}", "reasoning.summary", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"budget\":5}}", "reasoning.budget", 400},
-        {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"name\":1}]}", "messages[0].name", 400},
+        {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"name\":1}]}", "input[0].name", 400},
+        {"{\"instructions\":\"i\",\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"bot\",\"content\":\"a\"}"
+         "]}",
+         "input[1].role", 400},
+        {"{\"input\":[{\"content\":\"a\"}]}", "input[0].role", 400},
+        {"{\"input\":[{\"role\":\"user\",\"content\":7}]}", "input[0].content", 400},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":"
+         "\"input_image\"}]}]}",
+         "input[0].content[1].type", 400},
+        {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\"}]}",
+         "input[0].arguments", 400},
+        {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":[{\"type\":\"input_image\"}]}]}",
+         "input[0].output[0].type", 400},
+        {"{\"input\":[]}", "input", 400},
         {"{\"input\":\"a\",\"include\":[\"reasoning.encrypted_content\",\"b\"]}", "include", 400},
         {"{\"input\":\"a\",\"include\":[7]}", "include", 400},
         {"{\"input\":\"a\",\"top_logprobs\":2}", "top_logprobs", 400},

@@ -135,7 +135,33 @@ static void refusal_gets_its_status(void **state) {
     fake_refuse(&server, 1, IV_INVALID, "prompt: 9 tokens leave no room");
     assert_int_equal(bridge.cancelled, 1);
     fake_token(&server, 0, 1, "never");
-    expect_error_answer(&x, 400, "invalid_request_error", "prompt");
+    expect_error_answer(&x, 400, "invalid_request_error", "prompt[1]");
+}
+
+/* What the engine or a reader calls a prompt is in the body under this name; one of several has a place. */
+static void prompts_have_the_names_of_fields(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *param;
+        size_t refused; /* which of the children; SIZE_MAX: none comes so far */
+    } cases[] = {{"/v1/completions", "{\"prompt\":\"\"}", "prompt", 0},
+                 {"/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}", "prompt[1]", 2},
+                 {"/v1/completions", "{\"prompt\":[[1],[2,\"b\"]]}", "prompt[1]", SIZE_MAX},
+                 {"/v1/completions", "{\"prompt\":[]}", "prompt", SIZE_MAX},
+                 {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "messages", 0},
+                 {"/v1/responses", "{\"input\":\"x\"}", "input", 0},
+                 {"/generate", "{\"text\":\"x\"}", "text", 0},
+                 {"/generate", "{\"text\":[]}", "text", SIZE_MAX},
+                 {"/generate", "{\"text\":[\"a\",7]}", "text[1]", SIZE_MAX},
+                 {"/generate", "{\"input_ids\":[[1],[2]]}", "input_ids[1]", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(NULL);
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        if (cases[i].refused != SIZE_MAX)
+            fake_refuse(&server, cases[i].refused, IV_INVALID, "prompt: wanted at least one token, found none");
+        expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+    }
 }
 
 static void full_queue_is_429(void **state) {
@@ -557,6 +583,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(choices_keep_their_order, begin, end),
         cmocka_unit_test_setup_teardown(seeds_of_choices_can_be_asked_for, begin, end),
         cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
+        cmocka_unit_test_setup_teardown(prompts_have_the_names_of_fields, begin, end),
         cmocka_unit_test_setup_teardown(full_queue_is_429, begin, end),
         cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),
         cmocka_unit_test_setup_teardown(late_error_is_an_event, begin, end),

@@ -135,7 +135,8 @@ static iv_status read_structured(reader *w, json_t *v) {
         for (size_t i = FIRST_UNSUPPORTED; names[i]; i++)
             if (strcmp(key, names[i]) == 0)
                 return iv_fail(w->err, IV_UNSUPPORTED,
-                               "%sstructured_outputs.%s: wanted null (nothing else is supported)", w->prefix, key);
+                               "%sstructured_outputs.%s: wanted null (nothing else is supported), found %s", w->prefix,
+                               key, iv_json_type_name(value));
         if (strcmp(key, "json") == 0) IV_TRY(set_schema(w, "structured_outputs.json", value));
         if (strcmp(key, "regex") == 0) IV_TRY(set_regex(w, "structured_outputs.regex", value));
         if (strcmp(key, "choice") == 0) IV_TRY(set_choice(w, "structured_outputs.choice", value));

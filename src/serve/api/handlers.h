@@ -36,5 +36,11 @@ iv_status iv_api_read_prompt(const char *name, json_t *v, iv_api_prompt *p, iv_e
 
 /* messages.c: appends the messages, checked and as templates expect them, to `out`. */
 iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err);
+/* What a message says, a string or a list of parts, as one string. `name` heads errors. */
+iv_status iv_api_read_content(const char *name, json_t *content, json_t **out, iv_error *err);
+/* The role of the message FIELD[at], as templates know it. */
+iv_status iv_api_read_role(const char *field, size_t at, const json_t *message, const char **out, iv_error *err);
+/* An object as text; no text is that of a function without arguments. NULL: anything else. */
+json_t *iv_api_parse_arguments(const json_t *text);
 
 #endif

@@ -27,7 +27,7 @@ static bool one_of(const char *name, const char *const *list, size_t count) {
 static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "messages: no memory"); }
 
 /* [{"type": "text", "text": ...}, ...] -> one string. */
-static iv_status join_parts(size_t message, json_t *parts, iv_buf *out, iv_error *err) {
+static iv_status join_parts(const char *name, json_t *parts, iv_buf *out, iv_error *err) {
     for (size_t i = 0; i < json_array_size(parts); i++) {
         json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
@@ -35,10 +35,10 @@ static iv_status join_parts(size_t message, json_t *parts, iv_buf *out, iv_error
         json_t *text = json_object_get(part, refusal ? "refusal" : "text");
         if (json_is_string(part)) text = part, type = "text";
         if (!type || !one_of(type, types, sizeof types / sizeof *types))
-            return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].content[%zu].type: wanted \"text\", found \"%.40s\"",
-                           message, i, type ? type : "nothing");
+            return iv_fail(err, IV_UNSUPPORTED, "%s[%zu].type: wanted \"text\", found \"%.40s\"", name, i,
+                           type ? type : "nothing");
         if (!json_is_string(text))
-            return iv_fail(err, IV_INVALID, "messages[%zu].content[%zu].%s: wanted a string, found %s", message, i,
+            return iv_fail(err, IV_INVALID, "%s[%zu].%s: wanted a string, found %s", name, i,
                            refusal ? "refusal" : "text", text ? iv_json_type_name(text) : "nothing");
         if ((i && !iv_buf_putc(out, '\n')) || !iv_buf_append(out, json_string_value(text), json_string_length(text)))
             return no_memory(err);
@@ -46,24 +46,32 @@ static iv_status join_parts(size_t message, json_t *parts, iv_buf *out, iv_error
     return IV_OK;
 }
 
-static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *err) {
+iv_status iv_api_read_content(const char *name, json_t *content, json_t **out, iv_error *err) {
     iv_buf joined = {0};
     iv_status status = IV_OK;
-    if (json_is_string(content)) return json_object_set(out, "content", content) ? no_memory(err) : IV_OK;
-    if (json_is_array(content))
-        status = join_parts(at, content, &joined, err);
+    *out = NULL;
+    if (json_is_string(content))
+        *out = json_incref(content);
+    else if (json_is_array(content))
+        status = join_parts(name, content, &joined, err);
     else if (content && !json_is_null(content))
-        status = iv_fail(err, IV_INVALID, "messages[%zu].content: wanted a string or a list of parts, found %s", at,
+        status = iv_fail(err, IV_INVALID, "%s: wanted a string or a list of parts, found %s", name,
                          iv_json_type_name(content));
-    if (status == IV_OK &&
-        json_object_set_new(out, "content", json_stringn(joined.data ? joined.data : "", joined.len)) != 0)
+    if (status == IV_OK && !*out && !(*out = json_stringn(joined.data ? joined.data : "", joined.len)))
         status = no_memory(err);
     iv_buf_free(&joined);
     return status;
 }
 
-/* An object as text; no text is that of a function without arguments. NULL: anything else. */
-static json_t *parse_arguments(const json_t *text) {
+static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *err) {
+    char name[48];
+    json_t *text;
+    snprintf(name, sizeof name, "messages[%zu].content", at);
+    IV_TRY(iv_api_read_content(name, content, &text, err));
+    return json_object_set_new(out, "content", text) == 0 ? IV_OK : no_memory(err);
+}
+
+json_t *iv_api_parse_arguments(const json_t *text) {
     json_t *parsed = NULL;
     iv_error ignored; /* a model wrote them: names may be repeated */
     if (json_string_length(text) == 0) return json_object();
@@ -85,13 +93,17 @@ static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err)
     for (size_t i = 0; i < json_array_size(copy); i++) {
         json_t *function = json_object_get(json_array_get(copy, i), "function");
         json_t *arguments = json_object_get(function, "arguments");
-        if (!function || !json_is_string(json_object_get(function, "name")))
-            return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls[%zu].function.name: wanted a string", at, i);
+        const json_t *name = json_object_get(function, "name");
+        if (!json_is_string(name))
+            return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls[%zu].function.name: wanted a string, found %s",
+                           at, i, name ? iv_json_type_name(name) : "nothing");
         if (arguments && !json_is_null(arguments) && !json_is_string(arguments)) continue;
-        json_t *parsed = parse_arguments(arguments);
+        json_t *parsed = iv_api_parse_arguments(arguments);
         if (!parsed)
             return iv_fail(err, IV_INVALID,
-                           "messages[%zu].tool_calls[%zu].function.arguments: wanted a JSON object as text", at, i);
+                           "messages[%zu].tool_calls[%zu].function.arguments: wanted a JSON object as text, found "
+                           "%.60s",
+                           at, i, json_string_value(arguments));
         if (json_object_set_new(function, "arguments", parsed) != 0) return no_memory(err);
     }
     return IV_OK;
@@ -111,6 +123,21 @@ static iv_status set_strings(size_t at, json_t *message, json_t *out, iv_error *
     return IV_OK;
 }
 
+iv_status iv_api_read_role(const char *field, size_t at, const json_t *message, const char **out, iv_error *err) {
+    const json_t *v = json_object_get(message, "role");
+    const char *role = json_string_value(v);
+    if (role && strcmp(role, "developer") == 0) role = "system";
+    *out = role;
+    if (role && one_of(role, roles, sizeof roles / sizeof *roles)) return IV_OK;
+    const char *quote = role ? "\"" : "";
+    return iv_fail(err, IV_INVALID, "%s[%zu].role: wanted system, user, assistant or tool, found %s%.40s%s", field, at,
+                   quote,
+                   role ? role
+                   : v  ? iv_json_type_name(v)
+                        : "nothing",
+                   quote);
+}
+
 static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error *err) {
     const char *key;
     json_t *value;
@@ -124,11 +151,8 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
         bool unseen = strcmp(key, "refusal") == 0 || strcmp(key, "audio") == 0 || strcmp(key, "function_call") == 0;
         if (unseen) return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].%s: wanted null", at, key);
     }
-    const char *role = json_string_value(json_object_get(message, "role"));
-    if (role && strcmp(role, "developer") == 0) role = "system";
-    if (!role || !one_of(role, roles, sizeof roles / sizeof *roles))
-        return iv_fail(err, IV_INVALID, "messages[%zu].role: wanted system, user, assistant or tool, found \"%.40s\"",
-                       at, role ? role : "nothing");
+    const char *role;
+    IV_TRY(iv_api_read_role("messages", at, message, &role, err));
     if (json_object_set_new(out, "role", json_string(role)) != 0) return no_memory(err);
     IV_TRY(set_content(at, json_object_get(message, "content"), out, err));
     IV_TRY(set_strings(at, message, out, err));

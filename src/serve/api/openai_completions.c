@@ -31,9 +31,12 @@ static iv_status read_prompts(iv_task *t, iv_error *err) {
     json_t *v = t->params.prompt;
     if (!v) return iv_fail(err, IV_INVALID, "prompt: wanted a string or a list, found nothing");
     bool one = json_is_string(v) || json_is_integer(json_array_get(v, 0));
-    IV_TRY(iv_task_make_prompts(t, one ? 1 : json_array_size(v), err));
-    for (size_t i = 0; i < t->prompt_count; i++)
-        IV_TRY(iv_api_read_prompt("prompt", one ? v : json_array_get(v, i), &t->prompts[i], err));
+    IV_TRY(iv_task_make_prompts(t, "prompt", one ? 1 : json_array_size(v), err));
+    for (size_t i = 0; i < t->prompt_count; i++) {
+        char name[IV_PROMPT_NAME_BYTES];
+        IV_TRY(
+            iv_api_read_prompt(iv_task_prompt_name(t, i, name), one ? v : json_array_get(v, i), &t->prompts[i], err));
+    }
     return IV_OK;
 }
 

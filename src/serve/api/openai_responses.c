@@ -46,7 +46,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     IV_TRY(read_tools(t->server, p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
     json_t *list = json_array();
-    iv_status status = iv_task_make_prompts(t, 1, err);
+    iv_status status = iv_task_make_prompts(t, "input", 1, err);
     if (status == IV_OK)
         status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
                       : iv_fail(err, IV_NO_MEMORY, "input: no memory");

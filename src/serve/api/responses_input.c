@@ -3,6 +3,7 @@
 #include "serve/api/responses_input.h"
 #include "base/buf.h"
 #include "format/json.h"
+#include "serve/api/handlers.h"
 
 #include <string.h>
 
@@ -43,17 +44,30 @@ static json_t *open_message(json_t *list, const char *closed_by) {
     return json_array_append_new(list, last) == 0 ? last : NULL;
 }
 
+/* Looked at here, where its place in the input is known, and read with the whole conversation. */
+static iv_status check_content(size_t at, const char *key, json_t *content, iv_error *err) {
+    char name[48];
+    json_t *text;
+    snprintf(name, sizeof name, "input[%zu].%s", at, key);
+    IV_TRY(iv_api_read_content(name, content, &text, err));
+    json_decref(text);
+    return IV_OK;
+}
+
 static iv_status read_message(size_t at, json_t *item, json_t *list, iv_error *err) {
-    json_t *content = json_object_get(item, "content"), *role;
-    json_t *name = json_object_get(item, "name");
+    json_t *content = json_object_get(item, "content"), *name = json_object_get(item, "name");
+    const char *role;
     IV_TRY(check_keys("input", at, item, "|type|role|content|name|id|status|", err));
-    IV_TRY(need_string(at, item, "role", &role, err));
+    IV_TRY(iv_api_read_role("input", at, item, &role, err));
     if (!content) return iv_fail(err, IV_INVALID, "input[%zu].content: wanted, found nothing", at);
-    if (strcmp(json_string_value(role), "assistant") == 0) {
+    IV_TRY(check_content(at, "content", content, err));
+    if (json_is_null(name)) name = NULL;
+    if (name) IV_TRY(need_string(at, item, "name", &name, err));
+    if (strcmp(role, "assistant") == 0) {
         json_t *message = open_message(list, "content");
         if (!message || json_object_set(message, "content", content) != 0) return no_memory(err);
     } else {
-        IV_TRY(add_message(list, json_string_value(role), content, err));
+        IV_TRY(add_message(list, role, content, err));
     }
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     return !name || json_object_set(last, "name", name) == 0 ? IV_OK : no_memory(err);
@@ -65,6 +79,11 @@ static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err)
     IV_TRY(need_string(at, item, "call_id", &id, err));
     IV_TRY(need_string(at, item, "name", &name, err));
     IV_TRY(need_string(at, item, "arguments", &arguments, err));
+    json_t *parsed = iv_api_parse_arguments(arguments);
+    if (!parsed)
+        return iv_fail(err, IV_INVALID, "input[%zu].arguments: wanted a JSON object as text, found %.60s", at,
+                       json_string_value(arguments));
+    json_decref(parsed);
     json_t *message = open_message(list, "");
     if (!message) return no_memory(err);
     if (!(calls = json_object_get(message, "tool_calls"))) {
@@ -83,6 +102,7 @@ static iv_status read_call_output(size_t at, json_t *item, json_t *list, iv_erro
     if (!json_is_string(output) && !json_is_array(output))
         return iv_fail(err, IV_INVALID, "input[%zu].output: wanted a string or a list of parts, found %s", at,
                        output ? iv_json_type_name(output) : "nothing");
+    IV_TRY(check_content(at, "output", output, err));
     json_t *message = json_pack("{s:s, s:O, s:O}", "role", "tool", "content", output, "tool_call_id", id);
     return json_array_append_new(list, message) == 0 ? IV_OK : no_memory(err);
 }
@@ -137,6 +157,8 @@ static iv_status read_item(size_t at, json_t *item, json_t *list, iv_error *err)
 
 iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_error *err) {
     if (!input) return iv_fail(err, IV_INVALID, "input: wanted a string or a list, found nothing");
+    if (json_is_array(input) && json_array_size(input) == 0)
+        return iv_fail(err, IV_INVALID, "input: wanted at least one item, found an empty list");
     if (instructions) IV_TRY(add_message(list, "system", instructions, err));
     if (json_is_string(input)) return add_message(list, "user", input, err);
     for (size_t i = 0; i < json_array_size(input); i++) IV_TRY(read_item(i, json_array_get(input, i), list, err));
@@ -159,7 +181,9 @@ iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err) {
             status = iv_fail(err, IV_UNSUPPORTED, "tools[%zu].type: wanted \"function\", found \"%.40s\"", i,
                              type ? type : "nothing");
         else if (!json_is_string(json_object_get(tool, "name")))
-            status = iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string", i);
+            status =
+                iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string, found %s", i,
+                        json_object_get(tool, "name") ? iv_json_type_name(json_object_get(tool, "name")) : "nothing");
         else
             status = check_keys("tools", i, tool, "|type|name|description|parameters|strict|", err);
         for (size_t k = 0; status == IV_OK && k < sizeof copied / sizeof *copied; k++) {

@@ -97,12 +97,14 @@ static iv_status peek_n(iv_api_params *p, iv_error *err) {
 static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_api_prompt *prompt = &t->prompts[i];
-    const char *name = p->prompt ? "text" : "input_ids";
+    char name[IV_PROMPT_NAME_BYTES];
     json_t *v = p->prompt ? p->prompt : p->input_ids;
     json_t *one = is_batch(p) ? json_array_get(v, i) : v;
     IV_TRY(read_sampling(t, i, text, &prompt->request, err));
     prompt->seed_unsigned = p->seed_unsigned;
-    if (p->prompt && !json_is_string(one)) return iv_fail(err, IV_INVALID, "text: wanted strings");
+    iv_task_prompt_name(t, i, name);
+    if (p->prompt && !json_is_string(one))
+        return iv_fail(err, IV_INVALID, "%s: wanted a string, found %s", name, iv_json_type_name(one));
     IV_TRY(iv_api_read_prompt(name, one, prompt, err));
     if (prompt->request.prompt_logprobs < 0) return IV_OK;
     IV_TRY(iv_task_need_ids(t, prompt, err));
@@ -120,7 +122,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(read_flag_list(p, err));
     IV_TRY(peek_n(p, err));
     size_t count = is_batch(p) ? json_array_size(p->prompt ? p->prompt : p->input_ids) : 1;
-    IV_TRY(iv_task_make_prompts(t, count, err));
+    IV_TRY(iv_task_make_prompts(t, p->prompt ? "text" : "input_ids", count, err));
     t->list = is_batch(p) || p->n > 1;
     sampling_text text = {0};
     if (p->sampling_params && !iv_json_member_text(p->text, p->bytes, "sampling_params", &text.s, &text.n))
@@ -292,7 +294,7 @@ void iv_handle_health_generate(void *user, iv_exchange *x) {
     iv_request *r = &t->params.request;
     set_neutral(r);
     r->temperature = 0, r->max_tokens = 1, r->has_seed = true;
-    iv_status status = iv_task_make_prompts(t, 1, &err);
+    iv_status status = iv_task_make_prompts(t, "prompt", 1, &err);
     if (status == IV_OK) {
         iv_ids *ids = &t->prompts[0].ids;
         ids->data = calloc(1, sizeof *ids->data);

@@ -124,15 +124,21 @@ static iv_status read_names(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err) {
+const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]) {
+    snprintf(out, IV_PROMPT_NAME_BYTES, t->prompt_count > 1 ? "%s[%zu]" : "%s", t->prompt_name, at);
+    return out;
+}
+
+iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_error *err) {
     size_t children;
     IV_ASSERT(!t->prompts);
-    if (count == 0) return iv_fail(err, IV_INVALID, "prompt: wanted at least one, found an empty list");
+    t->prompt_name = name;
+    if (count == 0) return iv_fail(err, IV_INVALID, "%s: wanted at least one, found an empty list", name);
     if (!iv_size_mul(count, (size_t)t->params.n, &children) || children > IV_API_CHILDREN_MAX)
         return iv_fail(err, IV_LIMIT, "n: wanted at most %d answers in one request, found %zu prompts times %lld",
                        IV_API_CHILDREN_MAX, count, (long long)t->params.n);
     t->prompts = calloc(count, sizeof *t->prompts);
-    if (!t->prompts) return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
+    if (!t->prompts) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     t->prompt_count = count;
     for (size_t i = 0; i < count; i++) {
         t->prompts[i].request = t->params.request;
@@ -481,15 +487,26 @@ static void take(iv_child *c, const iv_report *r) {
     }
 }
 
+/* What the engine calls a prompt has another name in most bodies. */
+static void take_refusal(iv_child *c, const iv_report *r) {
+    static const char prompt[] = "prompt:";
+    const char *message = r->message ? r->message : "refused";
+    size_t n = strlen(prompt);
+    char name[IV_PROMPT_NAME_BYTES];
+    iv_error err;
+    c->open = false;
+    if (strncmp(message, prompt, n) == 0)
+        iv_fail(&err, r->status, "%s:%s", iv_task_prompt_name(c->task, c->prompt, name), message + n);
+    else
+        iv_fail(&err, r->status, "%s", message);
+    iv_task_fail(c->task, &err);
+}
+
 void iv_server_take_report(iv_server *s, const iv_report *r) {
-    iv_error err = {0};
     if (r->kind == IV_REPORT_ORDER) {
         iv_admin_take_report(s, r);
     } else if (r->kind == IV_REPORT_REFUSED) {
-        iv_child *c = r->owner;
-        c->open = false;
-        iv_fail(&err, r->status, "%s", r->message ? r->message : "refused");
-        iv_task_fail(c->task, &err);
+        take_refusal(r->owner, r);
     } else {
         take(r->owner, r);
     }

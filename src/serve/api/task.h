@@ -78,6 +78,7 @@ struct iv_task {
     char *id;      /* of the response */
     int64_t created;
     double arrived;
+    const char *prompt_name; /* the field of the body that holds them */
     iv_api_prompt *prompts;
     size_t prompt_count;
     iv_child *children;
@@ -95,8 +96,12 @@ struct iv_task {
 /* A task for an exchange with its body parsed, or NULL: the error is then answered already. */
 iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format);
 iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
-/* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. */
-iv_status iv_task_make_prompts(iv_task *t, size_t count, iv_error *err);
+/* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. name: the
+ * field that holds them, a constant. */
+iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_error *err);
+/* How errors name a prompt: by its field and, of several, its place. */
+enum { IV_PROMPT_NAME_BYTES = 48 };
+const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]);
 /* Renders the only prompt of the task, and then submits it. Reports do the rest. IV_OK: the task looks after itself
  * from here on, and may have ended already. */
 iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kwargs, iv_error *err);

@@ -70,7 +70,8 @@ static iv_status check_types(const json_t *tools, iv_error *err) {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const char *type = json_string_value(json_object_get(json_array_get(tools, i), "type"));
         if (!type || strcmp(type, "function") != 0)
-            return iv_fail(err, IV_INVALID, "tools[%zu].type: wanted \"function\"", i);
+            return iv_fail(err, IV_INVALID, "tools[%zu].type: wanted \"function\", found \"%.40s\"", i,
+                           type ? type : "nothing");
     }
     return IV_OK;
 }
@@ -82,11 +83,13 @@ iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *er
         name = json_string_value(json_object_get(named ? named : p->tool_choice, "name"));
         choice = name ? json_string_value(json_object_get(p->tool_choice, "type")) : NULL;
     }
+    const char *type = choice ? choice : json_string_value(json_object_get(p->tool_choice, "type"));
     bool forced = choice && strcmp(choice, name ? "function" : "required") == 0;
     if (p->tool_choice && !forced && !(choice && !name && (strcmp(choice, "auto") == 0 || strcmp(choice, "none") == 0)))
         return iv_fail(err, IV_UNSUPPORTED,
                        "tool_choice: wanted \"auto\", \"none\", \"required\" or a function's name in "
-                       "{\"type\": \"function\", ...}");
+                       "{\"type\": \"function\", ...}, found %s%.40s",
+                       json_is_string(p->tool_choice) ? "" : "an object of type ", type ? type : "nothing");
     bool needless = choice && !forced && (strcmp(choice, "none") == 0 || p->tools); /* "auto" beside an empty list */
     if (choice && !needless && json_array_size(p->tools) == 0)
         return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\"", choice);
