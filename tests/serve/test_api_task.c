@@ -317,6 +317,28 @@ static void streams_begin_with_the_first_token(void **state) {
     fake_close(&x);
 }
 
+/* An id that the request named; another token that ended the answer is none of its business. */
+static void stop_reason_may_be_an_id(void **state) {
+    (void)state;
+    static const char *const bodies[][2] = {
+        {"/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stop_token_ids\":[7,9]}"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":3,\"stop_token_ids\":[7,9]}"}};
+    for (size_t i = 0; i < 2; i++) {
+        begin(NULL);
+        iv_exchange x = ask(bodies[i][0], bodies[i][1]);
+        run(&x);
+        fake_token(&server, 0, 9, ""), fake_done(&server, 0, IV_FINISH_STOP);
+        fake_token(&server, 1, 8, ""), fake_done(&server, 1, IV_FINISH_STOP);
+        fake_token(&server, 2, 9, ""), fake_done(&server, 2, IV_FINISH_LENGTH);
+        json_t *v = answer(&x, 200), *choices = json_object_get(v, "choices");
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(choices, 0), "stop_reason")), 9);
+        for (size_t k = 1; k < 3; k++)
+            assert_true(json_is_null(json_object_get(json_array_get(choices, k), "stop_reason")));
+        json_decref(v);
+    }
+}
+
 /* Of all choices together, in a chat alone. */
 static void usage_counts_what_reasons(void **state) {
     (void)state;
@@ -591,6 +613,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_longest_of_the_answers_is_noted_once, begin, end),
         cmocka_unit_test_setup_teardown(offsets_are_those_of_the_echoed_text, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
+        cmocka_unit_test_setup_teardown(stop_reason_may_be_an_id, begin, end),
         cmocka_unit_test_setup_teardown(usage_counts_what_reasons, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),
         cmocka_unit_test_setup_teardown(large_seeds_come_back, begin, end),

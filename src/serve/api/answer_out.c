@@ -17,6 +17,21 @@ const char *iv_answer_finish(iv_finish finish) {
     return NULL;
 }
 
+/* Whether the last token is one of the request's stop ids. */
+static bool ended_by_id(const iv_request *r, const iv_child *c) {
+    if (c->finish != IV_FINISH_STOP || c->stop || !c->tokens.count) return false;
+    for (size_t i = 0; i < r->stop_id_count; i++)
+        if (r->stop_ids[i] == c->tokens.ids[c->tokens.count - 1]) return true;
+    return false;
+}
+
+void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_out *o) {
+    if (done && ended_by_id(&t->prompts[c->prompt].request, c))
+        iv_out_key(o, "stop_reason"), iv_out_int(o, c->tokens.ids[c->tokens.count - 1]);
+    else
+        iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
+}
+
 size_t iv_answer_first_behind(const iv_child *c) {
     const iv_token_list *l = &c->tokens;
     size_t begun = iv_chat_text_begun(c->chat), characters = 0, i = 0;

@@ -7,6 +7,10 @@
 /* "stop", "length", "abort"; NULL for none. */
 const char *iv_answer_finish(iv_finish finish);
 
+/* "stop_reason": what the request named that ended the answer, a string or a token id; null for all else, as in vLLM.
+ */
+void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_out *o);
+
 /* Of a chat: the first token that is behind the reasoning, with a part of its text at least. */
 size_t iv_answer_first_behind(const iv_child *c);
 /* The tokens before it, tags included, if the child reasons at all. */

@@ -96,7 +96,7 @@ static void out_choice_tail(const iv_task *t, const iv_child *c, bool done, iv_j
     else
         iv_out_null(o);
     iv_out_kv_text(o, "finish_reason", done ? finish_name(c) : NULL);
-    iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
+    iv_out_stop_reason(t, c, done, o);
     if (t->params.return_token_ids)
         iv_out_key(o, "token_ids"), iv_out_ids(o, count ? c->tokens.ids + from : NULL, count - from);
 }

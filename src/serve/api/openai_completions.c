@@ -103,7 +103,7 @@ static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
     else
         iv_out_null(o);
     iv_out_kv_text(o, "finish_reason", done ? iv_answer_finish(c->finish) : NULL);
-    iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
+    iv_out_stop_reason(t, c, done, o);
     if (first && t->params.prompt_logprobs >= 0) iv_out_key(o, "prompt_logprobs"), iv_out_prompt_logprobs(t, c, o);
     if (t->params.return_token_ids) {
         if (first) iv_out_prompt_ids(t, c, o);
