@@ -317,6 +317,47 @@ static void streams_begin_with_the_first_token(void **state) {
     fake_close(&x);
 }
 
+/* What changes nothing: as many are made as are given out, and nothing could end them earlier. */
+static void fields_that_ask_for_nothing(void **state) {
+    (void)state;
+#define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+    static const struct {
+        const char *path, *body, *param; /* param: NULL: it is done */
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"best_of\":3}", NULL},
+        {"/v1/completions", "{\"best_of\":2,\"prompt\":\"a\",\"n\":3}", "best_of"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":true}", "best_of"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":16,\"ignore_eos\":true}", NULL},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":17,\"ignore_eos\":true}", "min_tokens"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1}", "min_tokens"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1,\"ignore_eos\":true,\"stop\":\"x\"}", "min_tokens"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1,\"max_tokens\":0,\"echo\":true,\"ignore_eos\":true}",
+         "min_tokens"},
+        {"/v1/chat/completions", CHAT "\"min_tokens\":5000,\"ignore_eos\":true}", NULL},
+        {"/v1/chat/completions", CHAT "\"min_tokens\":6,\"max_tokens\":5,\"ignore_eos\":true}", "min_tokens"},
+        {"/v1/chat/completions", CHAT "\"min_tokens\":5,\"ignore_eos\":true,\"regex\":\"a\"}", "min_tokens"},
+        {"/generate",
+         "{\"text\":\"a\",\"sampling_params\":{\"min_new_tokens\":8,\"max_new_tokens\":8,\"ignore_eos\":true}}", NULL},
+        {"/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":1,\"ignore_eos\":true},{}]}",
+         NULL},
+        {"/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"min_new_tokens\":1}]}",
+         "sampling_params[1].min_new_tokens"}};
+#undef CHAT
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(NULL);
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        if (cases[i].param) {
+            expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+            continue;
+        }
+        if (x.ended) fail_msg("%s: %s", cases[i].body, x.out.data);
+        for (size_t k = 0; k < bridge.count; k++)
+            fake_token(&server, k, 1, "x"), fake_done(&server, k, IV_FINISH_LENGTH);
+        json_decref(answer(&x, 200));
+    }
+}
+
 /* An id that the request named; another token that ended the answer is none of its business. */
 static void stop_reason_may_be_an_id(void **state) {
     (void)state;
@@ -613,6 +654,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_longest_of_the_answers_is_noted_once, begin, end),
         cmocka_unit_test_setup_teardown(offsets_are_those_of_the_echoed_text, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
+        cmocka_unit_test_setup_teardown(fields_that_ask_for_nothing, begin, end),
         cmocka_unit_test_setup_teardown(stop_reason_may_be_an_id, begin, end),
         cmocka_unit_test_setup_teardown(usage_counts_what_reasons, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),

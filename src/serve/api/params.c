@@ -78,9 +78,9 @@ static const field fields[] = {
     {IV_API_CHAT, "max_completion_tokens", INT, AT(max_completion_tokens), 1, INT32_MAX, NULL},
     {IV_API_RESPONSES, "max_output_tokens", INT, AT(max_tokens), 1, INT32_MAX, NULL},
     {IV_API_SAMPLING, "max_new_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
-    {OPENAI, "min_tokens", ONLY, 0, 0, 0, "|0|"},
-    {IV_API_SAMPLING, "min_new_tokens", ONLY, 0, 0, 0, "|0|"},
-    {OPENAI, "best_of", ONLY, 0, 0, 0, "|1|"},
+    {OPENAI, "min_tokens", INT, AT(min_tokens), 0, INT32_MAX, NULL},
+    {IV_API_SAMPLING, "min_new_tokens", INT, AT(min_tokens), 0, INT32_MAX, NULL},
+    {OPENAI, "best_of", INT, AT(best_of), 1, IV_API_CHOICES_MAX, NULL},
     {OPENAI, "use_beam_search", ONLY, 0, 0, 0, "|false|"},
     {OPENAI, "length_penalty", ONLY, 0, 0, 0, "|1|1.0|"},
     {OPENAI, "include_stop_str_in_output", ONLY, 0, 0, 0, "|false|"},
@@ -205,6 +205,7 @@ void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
                          .max_tokens = -1,
                          .max_completion_tokens = -1,
                          .n = 1,
+                         .best_of = 1,
                          .top_logprobs = -1,
                          .prompt_logprobs = -1,
                          .logprob_start_len = -1,
@@ -425,6 +426,9 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     unsigned options_of = body == IV_API_RESPONSES ? IV_API_RESPONSE_STREAM_OPTIONS : IV_API_STREAM_OPTIONS;
     if (options) IV_TRY(iv_api_params_read(p, options_of, "stream_options.", options, err));
     if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
+    if (p->best_of != 1 && p->best_of != p->n)
+        return iv_fail(err, IV_INVALID, "best_of: wanted 1, or as many as n, %lld, found %lld", (long long)p->n,
+                       (long long)p->best_of);
     if (body == IV_API_RESPONSES) IV_TRY(settle_response(p, err));
     if (body == IV_API_CHAT) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
@@ -440,6 +444,19 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     p->request.priority = (int32_t)p->priority;
     p->request.keep_receipt = p->return_receipt;
     p->request.add_special = p->add_special;
+    return IV_OK;
+}
+
+iv_status iv_api_params_least(const iv_api_params *p, const char *name, const iv_request *r, iv_error *err) {
+    bool ends = !r->ignore_eos || r->stop_count || r->stop_id_count || r->constraint != IV_CONSTRAINT_NONE;
+    if (p->min_tokens == 0) return IV_OK;
+    if (ends)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: wanted 0, or \"ignore_eos\": true beside it and nothing that ends the answer, found %lld",
+                       name, (long long)p->min_tokens);
+    if ((r->max_tokens || r->score_only) && (size_t)p->min_tokens > r->max_tokens)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %zu, as the answer may have, found %lld", name,
+                       r->max_tokens, (long long)p->min_tokens);
     return IV_OK;
 }
 

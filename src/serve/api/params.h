@@ -39,7 +39,7 @@ typedef struct iv_api_params {
     size_t bytes;                              /* ... are read there: JSON values have no room for them */
     bool seed_unsigned;                        /* it was such a one, and is told so */
     int64_t max_tokens, max_completion_tokens; /* -1: not given */
-    int64_t n;
+    int64_t n, best_of, min_tokens;
     int64_t top_logprobs, prompt_logprobs; /* -1: not given */
     int64_t logprob_start_len, priority;
     bool want_logprobs; /* of generated tokens */
@@ -70,6 +70,10 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 
 /* What OpenAI's two bodies have in common after reading: logprobs, max_tokens and prompt_logprobs into the request. */
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
+
+/* min_tokens, whose name is `name`: nothing forbids a token here, so it is granted where nothing ends an answer early.
+ * Wants the request with its limits. */
+iv_status iv_api_params_least(const iv_api_params *p, const char *name, const iv_request *r, iv_error *err);
 
 /* A message that is continued has no prompt for another one: off unless the body asks for both, which is refused. */
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err);
