@@ -133,9 +133,22 @@ static int on_turn(void *user, size_t ended, iv_error *err) {
     return code;
 }
 
-/* Sets aside receipts whose fingerprint differs, and those without a token to compute. */
+/* An answer that would be cut says nothing about its bits. */
+static bool too_long(const cli_replayed *item, const iv_engine_info *engine, iv_error *why) {
+    iv_request request;
+    cli_replay_request(item, &request);
+    size_t tokens = request.id_count + request.max_tokens;
+    if (tokens <= engine->max_model_len) return false;
+    cli_fail(why, CLI_FAILED, "max_model_len: wanted %zu or more, the tokens of its prompt and answer, found %zu",
+             tokens, engine->max_model_len);
+    return true;
+}
+
+/* Sets aside receipts whose fingerprint differs, those that do not fit, and those without a token to compute. */
 static int sort_out(replay *r, iv_error *err) {
     size_t kept = 0;
+    iv_engine_info engine;
+    iv_engine_get_info(r->engine, &engine);
     for (size_t i = 0; i < r->job_count; i++) {
         cli_replayed *item = &r->all.items[r->jobs[i]];
         iv_receipt_info info;
@@ -147,6 +160,8 @@ static int sort_out(replay *r, iv_error *err) {
             if (!item->why) return cli_fail(err, CLI_FAILED, "out of memory");
         } else if (info.id_count == 0)
             item->verdict = CLI_REPLAY_EQUAL;
+        else if (too_long(item, &engine, &why))
+            fail_item(item, &why);
         else
             r->jobs[kept++] = r->jobs[i];
     }

@@ -184,6 +184,16 @@ static void the_rest_is_computed(void **state) {
     assert_non_null(strstr(came.out, "many:4  equal"));
 }
 
+/* One that does not fit is not computed: cut, it would differ. */
+static void what_is_too_long_fails(void **state) {
+    (void)state;
+    RUN("replay", in_folder("all.jsonl"), "--max-model-len", "33");
+    expect_unequal("all.jsonl:1  failed: max_model_len: wanted 37 or more",
+                   "receipts: 2 equal, 0 differ, 0 from another maker, 1 failed");
+    RUN("replay", in_folder("0"), "--max-model-len", "37");
+    expect_ok();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_in_every_way),
@@ -193,6 +203,7 @@ int main(void) {
         cmocka_unit_test(bad_files),
         cmocka_unit_test(the_model_is_found),
         cmocka_unit_test(the_rest_is_computed),
+        cmocka_unit_test(what_is_too_long_fails),
     };
     return cmocka_run_group_tests(tests, make_receipts, remove_folder);
 }
