@@ -27,6 +27,8 @@ static int read_options(const cli_args *args, iv_batch_options *o, iv_error *err
     o->output = cli_text(args, "output", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
     o->served_model_name = cli_text(args, "served-model-name", NULL);
+    if (o->served_model_name && !*o->served_model_name)
+        return cli_fail(err, CLI_USAGE, "--served-model-name: wanted a name, found nothing");
     if (!o->input) return cli_fail(err, CLI_USAGE, "--input: wanted a file of requests, found nothing");
     if (!o->output) return cli_fail(err, CLI_USAGE, "--output: wanted a file for the answers, found nothing");
     iv_engine_options_init(&o->bridge.engine);

@@ -48,6 +48,8 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->proof_urls = cli_text(args, "proof-urls", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
     o->served_model_name = cli_text(args, "served-model-name", NULL);
+    if (o->served_model_name && !*o->served_model_name)
+        return cli_fail(err, CLI_USAGE, "--served-model-name: wanted a name, found nothing");
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
     o->drain_ms = (uint32_t)cli_count(args, "drain-timeout", o->drain_ms / 1000) * 1000; /* at most a day */
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;

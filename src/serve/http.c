@@ -101,7 +101,7 @@ static iv_status check_options(const iv_http_options *o, iv_error *err) {
         return iv_fail(err, IV_INVALID, "head_ms, body_ms, idle_ms, stall_ms: wanted more than 0");
     if ((o->api_key && !*o->api_key) || (o->admin_key && !*o->admin_key))
         return iv_fail(err, IV_INVALID, "api_key, admin_key: an empty key would let anybody in");
-    return IV_OK;
+    return iv_http_check_origins(o->allowed_origins, err);
 }
 
 static iv_status make_events(iv_http *h, iv_error *err) {

@@ -158,6 +158,8 @@ void iv_exchange_call_gone(iv_exchange *x); /* from the loop; frees it */
 bool iv_http_admit(iv_exchange *x);
 /* Appends the fields that let a browser read the answer. */
 bool iv_http_put_origin(const iv_exchange *x, iv_buf *out);
+/* A list of origins, or NULL: whether each could be one. */
+iv_status iv_http_check_origins(const char *list, iv_error *err);
 void iv_http_key_digest(const char *key, uint8_t digest[32]);
 
 #endif

@@ -88,6 +88,27 @@ static int check_key(const iv_http *h, const iv_exchange *x, unsigned access, co
 
 /* ---- origins */
 
+/* As browsers write one: SCHEME://HOST[:PORT] and nothing behind it, or null. Anything else would never be met. */
+static bool is_origin(const char *s, size_t n) {
+    const char *host = memmem(s, n, "://", 3);
+    if (!host) return (n == 1 && *s == '*') || (n == 4 && strncmp(s, "null", 4) == 0);
+    size_t before = (size_t)(host - s) + 3;
+    return host > s && n > before && !memchr(s + before, '/', n - before);
+}
+
+iv_status iv_http_check_origins(const char *list, iv_error *err) {
+    for (const char *item = list; item && *item;) {
+        item += strspn(item, " ,");
+        size_t n = strcspn(item, " ,");
+        if (n && !is_origin(item, n))
+            return iv_fail(err, IV_INVALID,
+                           "allowed-origins: wanted *, null or SCHEME://HOST[:PORT] without a path, found \"%.*s\"",
+                           (int)(n < 100 ? n : 100), item);
+        item += n;
+    }
+    return IV_OK;
+}
+
 static bool origin_allowed(const char *allowed, const char *origin) {
     size_t n = strlen(origin);
     for (const char *item = allowed; *item;) {

@@ -244,6 +244,12 @@ static void what_cannot_start(void **state) {
     expect_error(2, "--max-queued-requests: wanted a whole number from 1");
     RUN("serve", "tiny-math", "--port", "0", "--proof-urls", "http://a:1,http://b/path");
     expect_error(1, "proof-urls: wanted http://HOST[:PORT] or https, without a path, found \"http://b/path\"");
+    RUN("serve", "tiny-math", "--port", "0", "--allowed-origins", "http://a:1,http://b/");
+    expect_error(1, "allowed-origins: wanted *, null or SCHEME://HOST[:PORT] without a path, found \"http://b/\"");
+    RUN("serve", "tiny-math", "--served-model-name", "");
+    expect_error(2, "--served-model-name: wanted a name, found nothing");
+    RUN("batch", "tiny-math", "-i", "-", "-o", "-", "--served-model-name", "");
+    expect_error(2, "--served-model-name: wanted a name, found nothing");
     RUN("serve", "tiny-math", "--metrics-compat", "other");
     expect_error(2, "--metrics-compat: wanted one of: vllm sglang, found 'other'");
 }

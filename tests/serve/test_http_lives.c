@@ -284,6 +284,16 @@ static void test_open_errors(void **state) {
     assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_IO);
     o.host = "127.0.0.1", o.api_key = "";
     assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_INVALID);
+    o.api_key = NULL;
+    static const char *const never[] = {"localhost:3000", "http://a, http://b/", "http://", "://a", "nul", "**"};
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+        o.allowed_origins = never[i];
+        assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_INVALID);
+        assert_non_null(strstr(err.message, "allowed-origins: wanted *, null or SCHEME://HOST[:PORT]"));
+    }
+    o.port = 0, o.allowed_origins = "null, chrome-extension://abc,http://[::1]:8000,*";
+    ASSERT_OK(iv_http_open(&o, routes, 1, NULL, &h, &err), &err);
+    iv_http_close(h);
     iv_http_close(NULL);
     finish(&s);
 }

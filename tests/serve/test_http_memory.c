@@ -30,7 +30,7 @@ static const char *const scripts[] = {
     "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 70\r\nExpect: 100-continue\r\n\r\n",
     "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     "GET /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /keyed HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\n",
-    "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS /echo HTTP/1.1\r\nHost: x\r\nOrigin: o\r\nConnection: "
+    "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS /echo HTTP/1.1\r\nHost: x\r\nOrigin: http://o\r\nConnection: "
     "close\r\n\r\n",
 };
 
@@ -54,7 +54,7 @@ static void test_each_allocation_fails(void **state) {
     (void)state;
     iv_http_options o;
     iv_http_options_init(&o);
-    o.allowed_origins = "o", o.api_key = "k";
+    o.allowed_origins = "http://o", o.api_key = "k";
     start(&server, &o);
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         long k = 0;
