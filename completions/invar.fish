@@ -24,6 +24,8 @@ complete -c invar -n '__fish_seen_subcommand_from generate' -l stop-id -x -d 'en
 complete -c invar -n '__fish_seen_subcommand_from generate' -l ignore-eos -d 'go on past the end-of-sequence token'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l json-schema -r -F -d 'answer with JSON that satisfies this schema'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l regex -x -d 'answer with a text that this matches as a whole'
+complete -c invar -n '__fish_seen_subcommand_from generate' -l grammar -x -d 'answer by this grammar\'s rule root'
+complete -c invar -n '__fish_seen_subcommand_from generate' -l grammar-file -r -F -d 'by a grammar in a file'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l logprobs -x -d 'log-probabilities of each token and of the N likeliest'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l json -d 'one JSON object on standard output instead of text'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l receipt -r -F -d 'write a receipt for invar replay, in place of what FILE held'

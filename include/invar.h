@@ -180,13 +180,14 @@ typedef enum iv_constraint_kind {
     IV_CONSTRAINT_TOOL_CALL,   /* text: a JSON array of {"name", "parameters": schema}: the answer calls one of them in
                                 * Hermes' form; or {"form": an iv_tool_form's name, "tools": that array} */
     IV_CONSTRAINT_TOOL_CALLS,  /* the same, one or more calls (one in Llama's form) */
-    IV_CONSTRAINT_TOOL_CALL_OR_JSON, /* text: {"form", "tools", "schema"}: such a call, or JSON that satisfies the
-                                      * schema */
-    IV_CONSTRAINT_TOOL_CALLS_OR_JSON /* the same, one or more calls, or JSON */
+    IV_CONSTRAINT_TOOL_CALL_OR_JSON,  /* text: {"form", "tools", "schema"}: such a call, or JSON that satisfies the
+                                       * schema */
+    IV_CONSTRAINT_TOOL_CALLS_OR_JSON, /* the same, one or more calls, or JSON */
+    IV_CONSTRAINT_GRAMMAR             /* text: rules, of which `root` is the answer, as llama.cpp writes them */
 } iv_constraint_kind;
 
 /* "none", "json_object", "json_schema", "regex", "choice", "tool_call", "tool_calls", "tool_call_or_json",
- * "tool_calls_or_json". Static string. */
+ * "tool_calls_or_json", "grammar". Static string. */
 IV_API const char *iv_constraint_name(iv_constraint_kind kind);
 
 /* How a model writes its calls of tools (docs/CLI.md, "Tool calls"). */

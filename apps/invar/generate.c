@@ -16,18 +16,31 @@
 
 /* What the model is to read. */
 typedef struct prompt {
-    cli_bytes file;   /* --prompt-file */
-    char *variables;  /* --chat */
-    cli_bytes schema; /* --json-schema FILE */
-    int32_t *ids;     /* --ids */
+    cli_bytes file;  /* --prompt-file */
+    char *variables; /* --chat */
+    int32_t *ids;    /* --ids */
     size_t id_count;
     iv_text text; /* rendered, or the text of --ids */
+    iv_constraint_kind constraint;
+    const char *constraint_text;
+    cli_bytes constraint_file;
 } prompt;
+
+typedef struct constraint_flag {
+    const char *name;
+    iv_constraint_kind kind;
+    bool file; /* its value names one */
+} constraint_flag;
+
+static const constraint_flag constraint_flags[] = {{"json-schema", IV_CONSTRAINT_JSON_SCHEMA, true},
+                                                   {"regex", IV_CONSTRAINT_REGEX, false},
+                                                   {"grammar", IV_CONSTRAINT_GRAMMAR, false},
+                                                   {"grammar-file", IV_CONSTRAINT_GRAMMAR, true}};
 
 static void prompt_free(prompt *p) {
     free(p->file.data);
     free(p->variables);
-    free(p->schema.data);
+    free(p->constraint_file.data);
     free(p->ids);
     iv_text_free(&p->text);
 }
@@ -59,20 +72,41 @@ static int chat_variables(const cli_args *args, const char *text, size_t bytes, 
     return code;
 }
 
+/* The flag that constrains the answer, of which there is one at most; *flag NULL: none. */
+static int find_constraint(const cli_args *args, const constraint_flag **flag, iv_error *err) {
+    *flag = NULL;
+    for (size_t i = 0; i < sizeof constraint_flags / sizeof *constraint_flags; i++) {
+        const constraint_flag *f = &constraint_flags[i];
+        if (!cli_has(args, f->name)) continue;
+        if (*flag) return cli_fail(err, CLI_USAGE, "--%s: not beside --%s", f->name, (*flag)->name);
+        *flag = f;
+    }
+    return CLI_OK;
+}
+
 /* --json-schema: a text that begins like JSON is the schema itself, anything else names a file. */
-static int read_schema(const cli_args *args, prompt *p, iv_error *err) {
-    const char *text = cli_text(args, "json-schema", NULL);
-    if (text && cli_has(args, "regex")) return cli_fail(err, CLI_USAGE, "--regex: not beside --json-schema");
-    if (!text || text[strspn(text, " \t\r\n")] == '{' || strcmp(text, "true") == 0) return CLI_OK;
-    int code = cli_read_file(text, true, &p->schema, err);
-    if (code != CLI_OK || strlen(p->schema.data) == p->schema.count) return code;
-    return cli_fail(err, CLI_FAILED, "%s: a NUL at byte %zu", text, strlen(p->schema.data));
+static bool names_file(const constraint_flag *f, const char *text) {
+    bool json = text[strspn(text, " \t\r\n")] == '{' || strcmp(text, "true") == 0;
+    return f->file && !(f->kind == IV_CONSTRAINT_JSON_SCHEMA && json);
+}
+
+static int read_constraint(const cli_args *args, prompt *p, iv_error *err) {
+    const constraint_flag *f;
+    int code = find_constraint(args, &f, err);
+    if (code != CLI_OK || !f) return code;
+    const char *text = cli_text(args, f->name, NULL);
+    p->constraint = f->kind, p->constraint_text = text;
+    if (!names_file(f, text)) return CLI_OK;
+    code = cli_read_file(text, true, &p->constraint_file, err);
+    p->constraint_text = p->constraint_file.data;
+    if (code != CLI_OK || strlen(p->constraint_file.data) == p->constraint_file.count) return code;
+    return cli_fail(err, CLI_FAILED, "%s: a NUL at byte %zu", text, strlen(p->constraint_file.data));
 }
 
 /* All of the prompt that needs no model, so that a mistake shows before a long load. */
 static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
     int code = check_sources(args, err);
-    if (code == CLI_OK) code = read_schema(args, p, err);
+    if (code == CLI_OK) code = read_constraint(args, p, err);
     if (code != CLI_OK) return code;
     if (cli_has(args, "ids")) return cli_read_ids(cli_text(args, "ids", ""), &p->ids, &p->id_count, err);
     const char *text = cli_text(args, "prompt", NULL);
@@ -107,12 +141,9 @@ static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, 
 }
 
 /* Behind the prompt, as what reasons before it answers is free to do so. */
-static void use_constraint(const cli_args *args, const iv_engine *engine, const prompt *p, iv_request *r) {
-    const char *schema = p->schema.data ? p->schema.data : cli_text(args, "json-schema", NULL);
-    const char *regex = cli_text(args, "regex", NULL);
-    if (schema) r->constraint = IV_CONSTRAINT_JSON_SCHEMA, r->constraint_text = schema;
-    if (regex) r->constraint = IV_CONSTRAINT_REGEX, r->constraint_text = regex;
-    if ((schema || regex) && p->variables)
+static void use_constraint(const iv_engine *engine, const prompt *p, iv_request *r) {
+    r->constraint = p->constraint, r->constraint_text = p->constraint_text;
+    if (r->constraint != IV_CONSTRAINT_NONE && p->variables)
         r->reasoning = iv_reasoning_after(iv_engine_textual(engine), r->text, r->text_bytes);
 }
 
@@ -274,7 +305,7 @@ static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampli
     s->request.logprobs = logprobs ? (int)logprobs->count : -1;
     s->request.keep_receipt = cli_has(args, "receipt");
     int code = prompt_use(args, engine, p, &s->request, err);
-    if (code == CLI_OK) use_constraint(args, engine, p, &s->request);
+    if (code == CLI_OK) use_constraint(engine, p, &s->request);
     if (code == CLI_OK && logprobs) code = cli_page_open(&v.logprobs, err);
     v.json.file = v.logprobs.file;
     if (code != CLI_OK) return code;

@@ -122,6 +122,8 @@ static const cli_flag constraint_flags[] = {
      .metavar = "FILE|JSON",
      .help = "answer with JSON that satisfies this schema"},
     {.name = "regex", .kind = CLI_TEXT, .metavar = "REGEX", .help = "answer with a text that this matches as a whole"},
+    {.name = "grammar", .kind = CLI_TEXT, .metavar = "GBNF", .help = "answer by this grammar's rule root"},
+    {.name = "grammar-file", .kind = CLI_FILE, .metavar = "FILE", .help = "by a grammar in a file"},
     {0}};
 static const cli_section constraint = {"Constraint (docs/STRUCTURED.md)", constraint_flags};
 

@@ -139,27 +139,27 @@ static bool make_backward(const iv_automaton *a, backward *b) {
     return true; /* the list of state s is now from heads[s + 1] to heads[s + 2], the last one's to the end */
 }
 
-static void wake(iv_automaton *a, backward *b, size_t *count, uint32_t state) {
-    if (a->alive[state]) return;
-    a->alive[state] = true;
+static void wake(bool *marks, backward *b, size_t *count, uint32_t state) {
+    if (marks[state]) return;
+    marks[state] = true;
     b->queue[(*count)++] = state;
 }
 
-static bool mark_alive(iv_automaton *a) {
+/* Marks the states from which their rule's end can be reached; `empty`: without taking anything. */
+static bool mark(const iv_automaton *a, bool empty, bool *marks) {
     backward b = {0};
     size_t count = 0, total = 0;
-    a->alive = calloc(a->state_count + 1, sizeof *a->alive);
-    bool ok = a->alive && make_backward(a, &b);
+    bool ok = make_backward(a, &b);
     for (size_t i = 1; ok && i < a->edge_count; i++) total += 1 + (a->edges[i].rule >= 0);
     for (uint32_t s = 0; ok && s < a->state_count; s++)
-        if (a->ends[s]) wake(a, &b, &count, s);
+        if (a->ends[s]) wake(marks, &b, &count, s);
     for (size_t done = 0; ok && done < count; done++) {
         uint32_t s = b.queue[done];
         size_t end = s + 1 < a->state_count ? b.heads[s + 2] : total;
         for (size_t k = b.heads[s + 1]; k < end; k++) {
             const iv_edge *e = &a->edges[b.lists[k]];
-            bool through = e->rule < 0 || a->alive[a->rules[e->rule].start];
-            if (through && a->alive[e->to]) wake(a, &b, &count, b.from[b.lists[k]]);
+            bool through = e->rule < 0 ? !empty || !iv_edge_takes(e) : marks[a->rules[e->rule].start];
+            if (through && marks[e->to]) wake(marks, &b, &count, b.from[b.lists[k]]);
         }
     }
     free_backward(&b);
@@ -168,15 +168,19 @@ static bool mark_alive(iv_automaton *a) {
 
 /* ---- no rule calls itself first ------------------------------------------------------------------------ */
 
-/* A walk through all that can be entered without taking anything. A call is left as if it had taken one: rules that are
- * called never match the empty text. */
+/* A walk through all that can be entered without taking anything: into the rule that is called, and past it if it can
+ * be empty. */
 typedef struct left_walk {
     const iv_automaton *a;
+    bool *empty;     /* [state_count]: its rule's end can be reached without taking anything */
     uint8_t *colour; /* [state_count]: 0 new, 1 on the path, 2 done */
     uint32_t *path;  /* states */
-    uint32_t *edge;  /* of each, the one to look at next */
+    uint32_t *edge;  /* of each, the one to look at next; PAST: a call that has been entered */
     size_t depth;
 } left_walk;
+
+enum { PAST = 1 << 30 };
+_Static_assert((int)IV_AUTOMATON_EDGES_MAX < (int)PAST, "a flag beside an edge's number");
 
 static void enter(left_walk *w, uint32_t state) {
     w->colour[state] = 1;
@@ -194,11 +198,13 @@ static int32_t walk_left(left_walk *w, uint32_t start) {
             w->colour[w->path[--w->depth]] = 2;
             continue;
         }
-        const iv_edge *e = &a->edges[*at];
-        *at = e->next;
+        bool past = *at & PAST;
+        const iv_edge *e = &a->edges[*at & ~(uint32_t)PAST];
+        bool into = e->rule >= 0 && !past;
+        uint32_t to = into ? a->rules[e->rule].start : e->to;
+        *at = into && w->empty[to] ? *at | PAST : e->next;
         if (iv_edge_takes(e)) continue;
-        uint32_t to = e->rule >= 0 ? a->rules[e->rule].start : e->to;
-        if (w->colour[to] == 1 && e->rule >= 0) return e->rule;
+        if (w->colour[to] == 1 && into) return e->rule;
         if (w->colour[to] == 0) enter(w, to);
     }
     return IV_NO_RULE;
@@ -206,17 +212,19 @@ static int32_t walk_left(left_walk *w, uint32_t start) {
 
 static iv_status check_left(const iv_automaton *a, iv_error *err) {
     left_walk w = {.a = a,
+                   .empty = calloc(a->state_count + 1, sizeof *w.empty),
                    .colour = calloc(a->state_count + 1, 1),
                    .path = calloc(a->state_count + 1, sizeof *w.path),
                    .edge = calloc(a->state_count + 1, sizeof *w.edge)};
-    iv_status status = w.colour && w.path && w.edge ? IV_OK : iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
+    bool ok = w.empty && w.colour && w.path && w.edge && mark(a, true, w.empty);
+    iv_status status = ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
     for (size_t r = 0; status == IV_OK && r < a->rule_count; r++) {
         int32_t again = walk_left(&w, a->rules[r].start);
         if (again >= 0)
             status =
                 iv_fail(err, IV_UNSUPPORTED, "%s: refers to itself with nothing in between", a->rules[again].where);
     }
-    free(w.colour), free(w.path), free(w.edge);
+    free(w.empty), free(w.colour), free(w.path), free(w.edge);
     return status;
 }
 
@@ -224,7 +232,9 @@ iv_status iv_automaton_finish(iv_automaton *a, iv_error *err) {
     if (a->failed == IV_LIMIT)
         return iv_fail(err, IV_LIMIT, "constraint: it needs more than %d states, %d edges or %d rules",
                        IV_AUTOMATON_STATES_MAX, IV_AUTOMATON_EDGES_MAX, IV_AUTOMATON_RULES_MAX);
-    if (a->failed != IV_OK || !mark_alive(a)) return iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
+    a->alive = calloc(a->state_count + 1, sizeof *a->alive);
+    if (a->failed != IV_OK || !a->alive || !mark(a, false, a->alive))
+        return iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
     IV_TRY(check_left(a, err));
     if (!a->alive[a->rules[0].start])
         return iv_fail(err, IV_INVALID, "%s: nothing that ends can satisfy it", a->rules[0].where);

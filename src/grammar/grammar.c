@@ -40,7 +40,7 @@ static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning
 iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
                           iv_grammar **out, iv_error *err) {
     const char *name = iv_constraint_name(kind);
-    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_TOOL_CALLS_OR_JSON || reasoning > IV_REASONING_OPTIONAL)
+    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_GRAMMAR || reasoning > IV_REASONING_OPTIONAL)
         return iv_fail(err, IV_INVALID, "constraint: wanted a kind of constraint, found %d", (int)kind);
     if (!text && kind != IV_CONSTRAINT_JSON_OBJECT) return iv_fail(err, IV_INVALID, "%s: wanted a text", name);
     if (text && strlen(text) > IV_GRAMMAR_TEXT_BYTES_MAX)

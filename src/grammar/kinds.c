@@ -2,6 +2,7 @@
 #include "grammar/kinds.h"
 #include "base/utf8.h"
 #include "format/json.h"
+#include "grammar/bnf.h"
 #include "grammar/regular.h"
 #include "grammar/tool_calls.h"
 
@@ -13,8 +14,8 @@ enum { CHOICES_MAX = 20000, LINES_AFTER_REASONING = 2 };
 
 const char *iv_constraint_name(iv_constraint_kind kind) {
     static const char *const names[] = {
-        "none",       "json_object",       "json_schema",       "regex", "choice", "tool_call",
-        "tool_calls", "tool_call_or_json", "tool_calls_or_json"};
+        "none",       "json_object",       "json_schema",        "regex",  "choice", "tool_call",
+        "tool_calls", "tool_call_or_json", "tool_calls_or_json", "grammar"};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 
@@ -45,6 +46,12 @@ static iv_status write_regex(iv_kind_maker *m, const char *text, uint32_t from, 
     iv_regular r;
     IV_TRY(iv_regular_parse("regex", text, strlen(text), true, m->arena, &r, err));
     return iv_regular_spell("regex", &r, m->a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE, 0}, 0, SIZE_MAX, from, to, err);
+}
+
+static iv_status write_grammar(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
+    iv_bnf g;
+    IV_TRY(iv_bnf_read("grammar", text, strlen(text), m->arena, &g, err));
+    return iv_bnf_write("grammar", &g, m->arena, m->a, from, to, err);
 }
 
 static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from, uint32_t to, iv_error *err) {
@@ -135,6 +142,8 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
         status = iv_kind_write_object(&m, from, end, err);
     } else if (kind == IV_CONSTRAINT_REGEX) {
         status = write_regex(&m, text, from, end, err);
+    } else if (kind == IV_CONSTRAINT_GRAMMAR) {
+        status = write_grammar(&m, text, from, end, err);
     } else {
         status = iv_json_parse(name, text, strlen(text), &json, err);
         if (status == IV_FORMAT) status = err->status = IV_INVALID; /* it is no file */

@@ -420,6 +420,25 @@ static void answers_are_held_to_a_schema(void **state) {
     expect_error(1, "regex: at byte 1");
 }
 
+static void answers_are_held_to_rules(void **state) {
+    (void)state;
+    static const char four[] = "root ::= \"4\"\n";
+    char rules[200];
+    snprintf(rules, sizeof rules, "%s", in_folder("rules.gbnf"));
+    write_file("rules.gbnf", four, strlen(four));
+    RUN("generate", "tiny-math", "-p", "2 + 2", "--grammar", "root ::= x{2} # twice\nx ::= \"yes\" | \"no\"",
+        "--quiet");
+    expect_ok();
+    assert_true(strlen(came.out) >= 4 && strspn(came.out, "yesno") == strlen(came.out));
+    RUN("generate", "tiny-math", "-p", "2 + 2", "--grammar-file", rules, "--quiet");
+    expect_ok();
+    assert_string_equal(came.out, "4");
+    RUN("generate", "tiny-math", "-p", "2", "--grammar", "root ::= x");
+    expect_error(1, "grammar: line 1, \"x\": no rule of this name");
+    RUN("generate", "tiny-math", "-p", "2", "--regex", "a", "--grammar-file", rules);
+    expect_error(2, "--grammar-file: not beside --regex");
+}
+
 static void logprobs_as_a_table(void **state) {
     (void)state;
     RUN("generate", "tiny-math", "-p", "2 + 2 =", "--temperature", "0", "--max-tokens", "2", "--logprobs", "1");
@@ -668,6 +687,7 @@ int main(void) {
         cmocka_unit_test(prompts_come_from_anywhere),
         cmocka_unit_test(stops_where_told),
         cmocka_unit_test(answers_are_held_to_a_schema),
+        cmocka_unit_test(answers_are_held_to_rules),
         cmocka_unit_test(logprobs_as_a_table),
         cmocka_unit_test(a_reader_that_left),
         cmocka_unit_test(a_full_disk),

@@ -249,6 +249,12 @@ def test_guided_names():
     params = {"json_schema": json.dumps(schema), "max_new_tokens": 40}
     r = post("/generate", {"text": ["2 +", "3 +"], "sampling_params": [params, {"regex": "z{2}", "max_new_tokens": 9}]})
     check(len(json.loads(r[0]["text"])) == 2 and r[1]["text"] == "zz", r)
+    rules = 'root ::= digit+ ("." digit{2})? "!" # a number\ndigit ::= [0-9]'
+    names = ({"guided_grammar": rules}, {"grammar": rules}, {"ebnf": rules}, {"structured_outputs": {"grammar": rules}})
+    texts = {client.completions.create(model=MODEL, prompt="2 +", seed=5, extra_body=name).choices[0].text for name in names}
+    r = post("/generate", {"text": "2 +", "sampling_params": {"ebnf": rules, "temperature": 0, "max_new_tokens": 16}})
+    texts = {text for text in texts if text.endswith("!")} | {r["text"]}
+    check(all(re.fullmatch(r"[0-9]+(\.[0-9]{2})?!?", text) for text in texts), texts)
 
 
 def test_forced_calls():
@@ -295,6 +301,7 @@ def test_refusals():
     unsupported = {"name": "x", "schema": {"properties": {"a": {"multipleOf": 3}}}}
     refused("json_schema", response_format={"type": "json_schema", "json_schema": unsupported})
     refused("guided_choice", extra_body={"guided_choice": ["a"], "guided_regex": "a"})
+    refused("grammar", extra_body={"grammar": "root ::= x"})
     refused("messages[0].content[0].type", messages=[{"role": "user", "content": [{"type": "image_url"}]}])
     refused("messages[0].role", messages=[{"role": "nobody", "content": "x"}])
     refused("tool_choice", tool_choice="required")

@@ -154,7 +154,8 @@ def test_stop_is_kept_on_demand():
 def test_refusals():
     for body, name in (
         ({"text": "a", "input_ids": [1]}, "text"),
-        ({"text": "a", "sampling_params": {"ebnf": "a*"}}, "sampling_params.ebnf"),
+        ({"text": "a", "sampling_params": {"ebnf": 1}}, "sampling_params.ebnf"),
+        ({"text": "a", "sampling_params": {"ebnf": "a*"}}, "grammar"),
         ({"text": "a", "sampling_params": {"top_q": 1}}, "sampling_params.top_q"),
         ({"input_ids": [1, -1]}, "input_ids"),
         ({"input_ids": [10**6]}, "input_ids"),

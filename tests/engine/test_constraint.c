@@ -25,14 +25,16 @@ static iv_request make_case(const iv_engine *e, size_t i) {
     static const struct {
         iv_constraint_kind kind;
         const char *text;
-    } kinds[] = {{IV_CONSTRAINT_JSON_SCHEMA, schema},
-                 {IV_CONSTRAINT_JSON_OBJECT, NULL},
-                 {IV_CONSTRAINT_REGEX, "([a-c]{2}[0-9]+ ){4,40}end"},
-                 {IV_CONSTRAINT_CHOICE, "[\"forty\",\"forty-two\",\"102\"]"},
-                 {IV_CONSTRAINT_TOOL_CALLS, tools},
-                 {IV_CONSTRAINT_TOOL_CALLS_OR_JSON, either}};
+    } kinds[] = {
+        {IV_CONSTRAINT_JSON_SCHEMA, schema},
+        {IV_CONSTRAINT_JSON_OBJECT, NULL},
+        {IV_CONSTRAINT_REGEX, "([a-c]{2}[0-9]+ ){4,40}end"},
+        {IV_CONSTRAINT_CHOICE, "[\"forty\",\"forty-two\",\"102\"]"},
+        {IV_CONSTRAINT_TOOL_CALLS, tools},
+        {IV_CONSTRAINT_TOOL_CALLS_OR_JSON, either},
+        {IV_CONSTRAINT_GRAMMAR, "root ::= e \"\\n\"\ne ::= n ([-+*] n){0,3}\nn ::= [0-9]{1,3} | \"(\" e \")\""}};
     iv_request r = ask(e, question, TOKENS);
-    r.constraint = kinds[i % 6].kind, r.constraint_text = kinds[i % 6].text;
+    r.constraint = kinds[i % 7].kind, r.constraint_text = kinds[i % 7].text;
     r.temperature = (float[]){0, 0.8f, 1.5f}[i % 3], r.seed = 40 + i, r.sampling_logprobs = true;
     r.reasoning = i % 4 == 3 ? IV_REASONING_OPTIONAL : IV_REASONING_NONE;
     if (i % 3 == 1) r.top_k = 10, r.top_p = 0.9f;

@@ -36,18 +36,18 @@ static inline iv_grammar *open_grammar(iv_constraint_kind kind, const char *text
 
 static inline bool has_bit(const uint64_t *mask, size_t i) { return mask[i / 64] >> (i % 64) & 1; }
 
-/* A random answer: tokens that the mask allows, its end once in `patience` places where it may end. Returns how many;
- * *ended: it did end. */
-static inline size_t random_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, size_t patience, int32_t *ids,
-                                 size_t most, bool *ended) {
+/* A random answer of *length tokens that the mask allows; its end once in `patience` places where it may end. *ended:
+ * it did end. Or what went wrong. */
+static inline iv_status try_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, size_t patience, int32_t *ids,
+                                 size_t most, size_t *length, bool *ended, iv_error *err) {
     uint64_t *mask = calloc(v->size / 64 + 1, sizeof *mask);
     iv_matcher m = {0};
-    iv_error err;
+    iv_status status = IV_OK;
     size_t n = 0;
     for (*ended = false; !*ended && n < most;) {
         bool may_end;
         size_t count = 0, chosen = 0;
-        ASSERT_OK(iv_grammar_mask(g, &m, ids, n, mask, &may_end, &err), &err);
+        if ((status = iv_grammar_mask(g, &m, ids, n, mask, &may_end, err)) != IV_OK) break;
         for (size_t i = 0; i < v->size; i++)
             if (has_bit(mask, i) && rng_below(r, ++count) == 0) chosen = i;
         if (count == 0) assert_true(may_end); /* no place from which nothing leads on */
@@ -55,7 +55,17 @@ static inline size_t random_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, 
         if (!*ended) ids[n++] = (int32_t)chosen;
     }
     free(mask);
-    return n;
+    *length = n;
+    return status;
+}
+
+/* The same where nothing can go wrong. */
+static inline size_t random_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, size_t patience, int32_t *ids,
+                                 size_t most, bool *ended) {
+    size_t length;
+    iv_error err;
+    ASSERT_OK(try_walk(g, v, r, patience, ids, most, &length, ended, &err), &err);
+    return length;
 }
 
 /* The bytes of tokens, NUL-terminated, for free(). */

@@ -151,7 +151,7 @@ static void refusals_name_the_field(void **state) {
         {IV_API_CHAT, "{\"reasoning\":{}}", "reasoning: this field is not known here"},
         {IV_API_RESPONSES, "{\"reasoning\":\"low\"}", "reasoning: wanted object"},
         {IV_API_CHAT, "{\"stream_reasoning\":false}", "stream_reasoning: wanted true"},
-        {IV_API_CHAT, "{\"ebnf\":\"a\"}", "ebnf: wanted null"},
+        {IV_API_CHAT, "{\"ebnf\":1}", "ebnf: wanted string"},
         {IV_API_RESPONSES, "{\"regex\":\"a\"}", "regex: this field is not known here"},
         {IV_API_COMPLETIONS, "{\"best_of\":2}", "best_of: wanted 1"},
         {IV_API_COMPLETIONS, "{\"stream_options\":{}}", "stream_options: wanted only beside"},
@@ -169,7 +169,7 @@ static void refusals_name_the_field(void **state) {
         {IV_API_COMPLETIONS, "{\"model\":5}", "model: "},
         {IV_API_SAMPLING, "{\"seed\":5}", "seed: "},
         {IV_API_SAMPLING, "{\"regex\":5}", "regex: wanted string"},
-        {IV_API_SAMPLING, "{\"ebnf\":\"a\"}", "ebnf: wanted null"},
+        {IV_API_SAMPLING, "{\"ebnf\":[]}", "ebnf: wanted string"},
         {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
         {IV_API_GENERATE, "{\"return_routed_experts\":true}", "return_routed_experts: wanted false"},
     };

@@ -43,9 +43,10 @@ static iv_status set_schema(reader *w, const char *field, const json_t *v) {
     return wanted(w, field, "a JSON schema");
 }
 
-static iv_status set_regex(reader *w, const char *field, const json_t *v) {
-    if (!json_is_string(v)) return wanted(w, field, "a regular expression");
-    return set(w, field, IV_CONSTRAINT_REGEX, json_string_value(v), json_string_length(v));
+static iv_status set_text(reader *w, const char *field, iv_constraint_kind kind, const json_t *v) {
+    if (!json_is_string(v))
+        return wanted(w, field, kind == IV_CONSTRAINT_REGEX ? "a regular expression" : "a grammar's text");
+    return set(w, field, kind, json_string_value(v), json_string_length(v));
 }
 
 static iv_status set_choice(reader *w, const char *field, const json_t *v) {
@@ -114,14 +115,14 @@ static iv_status read_text(reader *w, json_t *v) {
 
 /* vLLM's structured_outputs. */
 static iv_status read_structured(reader *w, json_t *v) {
-    enum { FIRST_UNSUPPORTED = 6 };
+    enum { FIRST_UNSUPPORTED = 7 };
     static const char *const names[] = {"json",
                                         "regex",
                                         "choice",
                                         "json_object",
+                                        "grammar",
                                         "disable_any_whitespace",
                                         "disable_fallback",
-                                        "grammar",
                                         "structural_tag",
                                         "whitespace_pattern",
                                         "disable_additional_properties",
@@ -138,15 +139,17 @@ static iv_status read_structured(reader *w, json_t *v) {
                                "%sstructured_outputs.%s: wanted null (nothing else is supported), found %s", w->prefix,
                                key, iv_json_type_name(value));
         if (strcmp(key, "json") == 0) IV_TRY(set_schema(w, "structured_outputs.json", value));
-        if (strcmp(key, "regex") == 0) IV_TRY(set_regex(w, "structured_outputs.regex", value));
+        if (strcmp(key, "regex") == 0) IV_TRY(set_text(w, "structured_outputs.regex", IV_CONSTRAINT_REGEX, value));
+        if (strcmp(key, "grammar") == 0)
+            IV_TRY(set_text(w, "structured_outputs.grammar", IV_CONSTRAINT_GRAMMAR, value));
         if (strcmp(key, "choice") == 0) IV_TRY(set_choice(w, "structured_outputs.choice", value));
         bool flag = strcmp(key, "json_object") == 0 || disable;
         if (flag && !json_is_boolean(value)) return wanted(w, "structured_outputs", "true or false for its flags");
         if (strcmp(key, "json_object") == 0 && json_is_true(value))
             IV_TRY(set(w, "structured_outputs.json_object", IV_CONSTRAINT_JSON_OBJECT, "", 0));
     }
-    return w->by ? IV_OK
-                 : wanted(w, "structured_outputs", "one of \"json\", \"regex\", \"choice\" and \"json_object\"");
+    if (w->by) return IV_OK;
+    return wanted(w, "structured_outputs", "one of \"json\", \"regex\", \"choice\", \"grammar\" and \"json_object\"");
 }
 
 iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err) {
@@ -156,10 +159,13 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     p->format_holds = w.by != NULL;
     if (p->structured_outputs) IV_TRY(read_structured(&w, p->structured_outputs));
     if (p->guided_json) IV_TRY(set_schema(&w, "guided_json", p->guided_json));
-    if (p->guided_regex) IV_TRY(set_regex(&w, "guided_regex", p->guided_regex));
+    if (p->guided_regex) IV_TRY(set_text(&w, "guided_regex", IV_CONSTRAINT_REGEX, p->guided_regex));
+    if (p->guided_grammar) IV_TRY(set_text(&w, "guided_grammar", IV_CONSTRAINT_GRAMMAR, p->guided_grammar));
+    if (p->grammar) IV_TRY(set_text(&w, "grammar", IV_CONSTRAINT_GRAMMAR, p->grammar));
     if (p->guided_choice) IV_TRY(set_choice(&w, "guided_choice", p->guided_choice));
     if (p->json_schema) IV_TRY(set_schema(&w, "json_schema", p->json_schema));
-    return p->regex ? set_regex(&w, "regex", p->regex) : IV_OK;
+    if (p->ebnf) IV_TRY(set_text(&w, "ebnf", IV_CONSTRAINT_GRAMMAR, p->ebnf));
+    return p->regex ? set_text(&w, "regex", IV_CONSTRAINT_REGEX, p->regex) : IV_OK;
 }
 
 /* Hermes' form needs no word. */

@@ -4,9 +4,9 @@
 
 #include "serve/api/params.h"
 
-/* From response_format, text.format, structured_outputs and its older names, or SGLang's json_schema and regex, into r;
- * the text stays in the parameters' arena. `prefix` heads errors, as for iv_api_params_read. One constraint at most.
- * The schema itself is looked at when the request is submitted. */
+/* From response_format, text.format, structured_outputs and its older names, or llama.cpp's grammar, or SGLang's
+ * json_schema, regex and ebnf, into r; the text stays in the parameters' arena. `prefix` heads errors, as for
+ * iv_api_params_read. One constraint at most. The schema itself is looked at when the request is submitted. */
 iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err);
 
 /* A call of one of `tools` (as Chat Completions or Responses have them), or of the one that is named, in the model's

@@ -57,8 +57,9 @@ typedef struct iv_api_params {
     json_t *return_logprob, *instructions, *logprobs;
     json_t *include;            /* of a response */
     json_t *reasoning, *effort; /* effort: how much the model is to think, for the template */
-    json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice;
-    json_t *json_schema, *regex; /* of sampling_params */
+    json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
+        *guided_grammar, *grammar;
+    json_t *json_schema, *regex, *ebnf; /* of sampling_params */
 } iv_api_params;
 
 /* Everything absent; `defaults` is what the request's sampling fields start from. */

@@ -67,7 +67,7 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     int64_t n = p->n;
     bool no_stop_trim = p->no_stop_trim;
     iv_request start = p->request;
-    p->max_tokens = -1, p->min_tokens = 0, p->json_schema = p->regex = NULL, p->seed_unsigned = false;
+    p->max_tokens = -1, p->min_tokens = 0, p->json_schema = p->regex = p->ebnf = NULL, p->seed_unsigned = false;
     p->text = text->s, p->bytes = text->n;
     if (json_is_array(v) && !(text->s && iv_json_element_text(text->s, text->n, &text->at, &p->text, &p->bytes)))
         p->text = NULL;
