@@ -15,6 +15,8 @@ static void check(const iv_model_config *c) {
     IV_ASSERT(c->rms_norm_eps > 0 && c->rope_theta >= 1 && c->rope_factor >= 1);
     if (c->rope == IV_ROPE_LLAMA3)
         IV_ASSERT(c->rope_low_freq_factor < c->rope_high_freq_factor && c->rope_original_positions >= 1);
+    if (c->rope == IV_ROPE_YARN)
+        IV_ASSERT(c->rope_beta_slow < c->rope_beta_fast && c->rope_original_positions >= 1 && c->rope_theta > 1);
     for (int64_t i = 0; i < IV_LAYERS_MAX; i++) {
         any_slides |= c->sliding_layers[i];
         if (i >= c->layers) IV_ASSERT(!c->sliding_layers[i] && !c->moe_layers[i]);

@@ -19,6 +19,11 @@ static void describe_config(const iv_model_config *c, iv_digest *d) {
                      c->mlp_bias, c->qk_norm, (long long)c->sliding_window, (long long)c->experts,
                      (long long)c->experts_per_token, (long long)c->moe_intermediate_size, c->norm_topk_prob);
     iv_digest_add(d, line, (size_t)n);
+    if (c->rope == IV_ROPE_YARN) {
+        n = snprintf(line, sizeof line, "yarn %a %a %a %a %a %d\n", c->rope_beta_fast, c->rope_beta_slow,
+                     c->rope_attention, c->rope_mscale, c->rope_mscale_all_dim, c->rope_truncate);
+        iv_digest_add(d, line, (size_t)n);
+    }
     for (int64_t i = 0; i < c->layers; i++) {
         char kind[2] = {c->sliding_layers[i] ? 's' : 'f', c->moe_layers[i] ? 'm' : 'd'};
         iv_digest_add(d, kind, sizeof kind);

@@ -131,8 +131,9 @@ static iv_status parse_dtype_key(const iv_json_object *o, const char *key, bool 
     const char *name = NULL;
     IV_TRY(iv_json_object_string(o, key, &name, found, err));
     if (!*found) return IV_OK;
+    size_t prefix = strncmp(name, "torch.", 6) == 0 ? 6 : 0; /* as some programs write it */
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(name, iv_dtype_name(known[i])) == 0) {
+        if (strcmp(name + prefix, iv_dtype_name(known[i])) == 0) {
             *out = known[i];
             return IV_OK;
         }
@@ -193,7 +194,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     const char *act = NULL;
     bool found, bias;
     IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
-    if (found && strcmp(act, "silu") != 0)
+    if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(bool_or(o, "tie_word_embeddings", false, &c->tie_embeddings, err));
     IV_TRY(bool_or(o, "attention_bias", false, &bias, err));
@@ -211,11 +212,15 @@ typedef struct rope_settings {
     iv_rope_kind kind;
     double theta, factor, low, high;
     int64_t original;
+    double beta_fast, beta_slow, attention, mscale, mscale_all;
+    bool truncate;
 } rope_settings;
 
 static bool rope_equal(const rope_settings *a, const rope_settings *b) {
     return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor && a->low == b->low &&
-           a->high == b->high && a->original == b->original;
+           a->high == b->high && a->original == b->original && a->beta_fast == b->beta_fast &&
+           a->beta_slow == b->beta_slow && a->attention == b->attention && a->mscale == b->mscale &&
+           a->mscale_all == b->mscale_all && a->truncate == b->truncate;
 }
 
 static iv_status check_whole_rotary(const iv_json_object *o, iv_error *err) {
@@ -227,8 +232,10 @@ static iv_status check_whole_rotary(const iv_json_object *o, iv_error *err) {
 }
 
 static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_error *err) {
-    static const char *const names[] = {
-        [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3"};
+    static const char *const names[] = {[IV_ROPE_DEFAULT] = "default",
+                                        [IV_ROPE_LINEAR] = "linear",
+                                        [IV_ROPE_LLAMA3] = "llama3",
+                                        [IV_ROPE_YARN] = "yarn"};
     const char *type = "default", *old = NULL;
     bool has_type, has_old;
     IV_TRY(iv_json_object_string(o, "rope_type", &type, &has_type, err));
@@ -242,8 +249,34 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
             *out = (iv_rope_kind)i;
             return IV_OK;
         }
-    return iv_fail(err, IV_UNSUPPORTED, "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3)",
-                   o->file, o->path, type);
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3, yarn)", o->file,
+                   o->path, type);
+}
+
+/* Members that vLLM knows beside those of transformers must be what they are if absent. */
+static iv_status parse_yarn(const iv_json_object *o, rope_settings *out, iv_error *err) {
+    static const char *const ones[] = {"attn_factor", "extrapolation_factor"};
+    bool found;
+    out->beta_fast = 32, out->beta_slow = 1;
+    IV_TRY(iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, &found, err));
+    IV_TRY(iv_json_object_real(o, "beta_fast", 1e-6, 1e6, &out->beta_fast, &found, err));
+    IV_TRY(iv_json_object_real(o, "beta_slow", 1e-6, 1e6, &out->beta_slow, &found, err));
+    IV_TRY(iv_json_object_real(o, "attention_factor", 1e-6, 1e6, &out->attention, &found, err));
+    IV_TRY(iv_json_object_real(o, "mscale", 0, 1e6, &out->mscale, &found, err));
+    IV_TRY(iv_json_object_real(o, "mscale_all_dim", 0, 1e6, &out->mscale_all, &found, err));
+    IV_TRY(bool_or(o, "truncate", true, &out->truncate, err));
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++) {
+        double one = 1;
+        IV_TRY(iv_json_object_real(o, ones[i], 0, 1e6, &one, &found, err));
+        if (one != 1)
+            return iv_fail(err, IV_UNSUPPORTED, "%s: %s%s: wanted 1, found %g", o->file, o->path, ones[i], one);
+    }
+    if (out->theta <= 1)
+        return iv_fail(err, IV_FORMAT, "%s: rope_theta: wanted more than 1 beside yarn, found %g", o->file, out->theta);
+    if (out->beta_fast > out->beta_slow) return IV_OK;
+    return iv_fail(err, IV_FORMAT, "%s: %sbeta_fast: wanted more than beta_slow %g, found %g", o->file, o->path,
+                   out->beta_slow, out->beta_fast);
 }
 
 static iv_status parse_rope_object(const iv_json_object *o, double theta, rope_settings *out, iv_error *err) {
@@ -255,6 +288,7 @@ static iv_status parse_rope_object(const iv_json_object *o, double theta, rope_s
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
     IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
     if (out->kind == IV_ROPE_LINEAR) return IV_OK;
+    if (out->kind == IV_ROPE_YARN) return parse_yarn(o, out, err);
     IV_TRY(required_real(o, "low_freq_factor", 1e-6, 1e6, &out->low, err));
     IV_TRY(required_real(o, "high_freq_factor", 1e-6, 1e6, &out->high, err));
     IV_TRY(required_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, err));
@@ -306,6 +340,17 @@ static iv_status parse_rope_member(const iv_json_object *o, const char *key, con
     return parse_rope_object(&inner, theta, out, err);
 }
 
+/* The positions that a checkpoint was stretched to may be said by the factor alone. */
+static void use_yarn(const rope_settings *s, iv_model_config *c) {
+    int64_t original = s->original ? s->original : c->max_positions;
+    double stretched = (double)original * s->factor;
+    c->rope_original_positions = original;
+    c->rope_beta_fast = s->beta_fast, c->rope_beta_slow = s->beta_slow, c->rope_truncate = s->truncate;
+    c->rope_attention = s->attention, c->rope_mscale = s->mscale, c->rope_mscale_all_dim = s->mscale_all;
+    if (s->original && stretched > (double)c->max_positions)
+        c->max_positions = stretched < IV_POSITIONS_MAX ? (int64_t)stretched : IV_POSITIONS_MAX;
+}
+
 static iv_status parse_rope(const iv_json_object *o, iv_model_config *c, iv_error *err) {
     double theta = ROPE_THETA_DEFAULT;
     bool has_theta, has_old, has_new;
@@ -326,6 +371,7 @@ static iv_status parse_rope(const iv_json_object *o, iv_model_config *c, iv_erro
     c->rope_low_freq_factor = now.low;
     c->rope_high_freq_factor = now.high;
     c->rope_original_positions = now.original;
+    if (now.kind == IV_ROPE_YARN) use_yarn(&now, c);
     return IV_OK;
 }
 

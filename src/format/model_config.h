@@ -25,7 +25,8 @@ typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL 
 typedef enum iv_rope_kind {
     IV_ROPE_DEFAULT, /* not at all */
     IV_ROPE_LINEAR,  /* divided by rope_factor */
-    IV_ROPE_LLAMA3   /* by wavelength: kept, divided by rope_factor, or between the two */
+    IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by rope_factor, or between the two */
+    IV_ROPE_YARN     /* by pair, likewise, between where rope_beta_fast and rope_beta_slow lie; and sines scaled */
 } iv_rope_kind;
 
 typedef struct iv_model_config {
@@ -39,9 +40,13 @@ typedef struct iv_model_config {
 
     iv_rope_kind rope;
     double rope_theta;
-    double rope_factor;                                 /* LINEAR, LLAMA3; else 1 */
+    double rope_factor;                                 /* not DEFAULT; else 1 */
     double rope_low_freq_factor, rope_high_freq_factor; /* LLAMA3, low < high; else 0 */
-    int64_t rope_original_positions;                    /* LLAMA3; else 0 */
+    int64_t rope_original_positions;                    /* LLAMA3, YARN; else 0 */
+    double rope_beta_fast, rope_beta_slow;              /* YARN, fast > slow; else 0 */
+    double rope_attention;                              /* YARN: given in the file; 0: follows from the next two */
+    double rope_mscale, rope_mscale_all_dim;            /* YARN, of the file; 0: not given */
+    bool rope_truncate;                                 /* YARN */
 
     bool tie_embeddings;
     bool attention_bias;     /* on q, k and v */

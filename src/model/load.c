@@ -282,6 +282,7 @@ typedef struct rope_job {
     iv_model *m;
     const double *frequencies;
     size_t pairs;
+    double attention; /* what cosines and sines are multiplied with */
 } rope_job;
 
 enum { ROPE_ROWS_A_TASK = 256 };
@@ -291,7 +292,7 @@ static void rope_task(void *context, size_t index, size_t worker) {
     const rope_job *j = context;
     size_t end = iv_size_min((index + 1) * ROPE_ROWS_A_TASK, j->m->rope_positions);
     for (size_t p = index * ROPE_ROWS_A_TASK; p < end; p++)
-        iv_rope_row(j->frequencies, j->pairs, (int64_t)p, j->m->rope_cosine + p * j->pairs,
+        iv_rope_row(j->frequencies, j->pairs, (int64_t)p, j->attention, j->m->rope_cosine + p * j->pairs,
                     j->m->rope_sine + p * j->pairs);
 }
 
@@ -307,13 +308,20 @@ static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_poo
                          .factor = c->rope_factor,
                          .low_freq = c->rope_low_freq_factor,
                          .high_freq = c->rope_high_freq_factor,
-                         .original_positions = (double)c->rope_original_positions};
+                         .original_positions = (double)c->rope_original_positions,
+                         .beta_fast = c->rope_beta_fast,
+                         .beta_slow = c->rope_beta_slow,
+                         .truncate = c->rope_truncate};
     m->rope_positions = o->positions ? o->positions : (size_t)c->max_positions;
     m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
     if (!m->rope_cosine || !m->rope_sine)
         return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
     iv_rope_frequencies(&rule, (size_t)c->head_dim, frequencies);
-    rope_job job = {m, frequencies, pairs};
+    rope_job job = {m, frequencies, pairs, 1};
+    if (c->rope == IV_ROPE_YARN)
+        job.attention = c->rope_attention != 0
+                            ? c->rope_attention
+                            : iv_rope_yarn_attention(c->rope_factor, c->rope_mscale, c->rope_mscale_all_dim);
     iv_pool_run(pool, (m->rope_positions + ROPE_ROWS_A_TASK - 1) / ROPE_ROWS_A_TASK, rope_task, &job);
     return IV_OK;
 }

@@ -61,18 +61,56 @@ static double llama3_scaled(const iv_rope_rule *rule, double frequency) {
     return (1.0 - smooth) * frequency / rule->factor + smooth * frequency;
 }
 
+static double yarn_log(double scale, double mscale) {
+    return scale > 1.0 ? 0.1 * mscale * log_double(scale) + 1.0 : 1.0;
+}
+
+double iv_rope_yarn_attention(double factor, double mscale, double mscale_all) {
+    if (mscale != 0.0 && mscale_all != 0.0) return yarn_log(factor, mscale) / yarn_log(factor, mscale_all);
+    return yarn_log(factor, 1.0);
+}
+
+/* The pair, not rounded, that turns so often over the original positions; within [0, head_dim - 1]. */
+static double turning_pair(const iv_rope_rule *rule, size_t head_dim, double turns) {
+    double ratio = rule->original_positions / (turns * TWO_PI), last = (double)head_dim - 1.0;
+    double pair = (double)head_dim * log_double(ratio) / (2.0 * log_double(rule->theta));
+    return pair < 0.0 ? 0.0 : pair > last ? last : pair;
+}
+
+/* Where yarn begins to divide frequencies by the factor, and from where on it does so wholly. */
+static void yarn_range(const iv_rope_rule *rule, size_t head_dim, double *low, double *high) {
+    *low = turning_pair(rule, head_dim, rule->beta_fast), *high = turning_pair(rule, head_dim, rule->beta_slow);
+    if (rule->truncate) {
+        double above = (double)(int)*high;
+        *low = (double)(int)*low, *high = above < *high ? above + 1.0 : above;
+    }
+    if (*low == *high) *high += 0.001;
+}
+
+static double yarn_scaled(const iv_rope_rule *rule, double low, double high, double pair, double frequency) {
+    double ramp = (pair - low) / (high - low);
+    ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
+    return frequency / rule->factor * ramp + frequency * (1.0 - ramp);
+}
+
 void iv_rope_frequencies(const iv_rope_rule *rule, size_t head_dim, double *frequencies) {
-    double log_theta = log_double(rule->theta);
+    double log_theta = log_double(rule->theta), low = 0.0, high = 0.0;
+    bool yarn = rule->beta_fast > 0.0;
+    if (yarn) yarn_range(rule, head_dim, &low, &high);
     for (size_t i = 0; i < head_dim / 2; i++) {
         double f = exp_double(-(double)(2 * i) / (double)head_dim * log_theta);
-        frequencies[i] = rule->low_freq > 0.0 ? llama3_scaled(rule, f) : f / rule->factor;
+        if (yarn)
+            frequencies[i] = yarn_scaled(rule, low, high, (double)i, f);
+        else
+            frequencies[i] = rule->low_freq > 0.0 ? llama3_scaled(rule, f) : f / rule->factor;
     }
 }
 
-void iv_rope_row(const double *frequencies, size_t pairs, int64_t position, float *cosine, float *sine) {
+void iv_rope_row(const double *frequencies, size_t pairs, int64_t position, double attention, float *cosine,
+                 float *sine) {
     for (size_t i = 0; i < pairs; i++) {
         double s, c;
         sine_cosine((double)position * frequencies[i], &s, &c);
-        cosine[i] = (float)c, sine[i] = (float)s;
+        cosine[i] = (float)(c * attention), sine[i] = (float)(s * attention);
     }
 }

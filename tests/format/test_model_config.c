@@ -147,6 +147,20 @@ static void both_spellings_of_rope(void **state) {
     }
     parse_ok("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}", &c);
     assert_true(c.rope == IV_ROPE_LINEAR && c.rope_factor == 4 && c.rope_theta == 10000);
+    parse_ok(
+        "qwen3",
+        "{\"max_position_embeddings\":40960,\"rope_theta\":1e6,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":"
+        "4.0,\"original_max_position_embeddings\":32768}}",
+        &c);
+    assert_true(c.rope == IV_ROPE_YARN && c.rope_factor == 4 && c.rope_theta == 1e6 && c.max_positions == 131072);
+    assert_true(c.rope_original_positions == 32768 && c.rope_beta_fast == 32 && c.rope_beta_slow == 1);
+    assert_true(c.rope_truncate && c.rope_attention == 0 && c.rope_mscale == 0 && c.rope_mscale_all_dim == 0);
+    parse_ok("llama",
+             "{\"max_position_embeddings\":65536,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"finetuned\":true,"
+             "\"beta_slow\":null,\"mscale\":0.707,\"truncate\":false,\"attention_factor\":1.5}}",
+             &c);
+    assert_true(c.rope_original_positions == 65536 && c.max_positions == 65536 && !c.rope_truncate);
+    assert_true(c.rope_mscale == 0.707 && c.rope_attention == 1.5 && c.rope_beta_slow == 1);
     parse_ok("qwen3", "{\"rope_parameters\":{\"rope_theta\":1e6}}", &c);
     assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 1e6);
     parse_ok("qwen3", "{\"rope_theta\":1e6,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"default\"}}", &c);
@@ -221,7 +235,8 @@ static void token_ids_and_dtype(void **state) {
     assert_true(c.bos_id == -1 && c.eos_count == 0 && c.pad_id == -1 && c.has_dtype && c.dtype == IV_F16);
     parse_ok("llama", "{\"bos_token_id\":99,\"eos_token_id\":[3,4,5],\"pad_token_id\":100,\"dtype\":\"bfloat16\"}", &c);
     assert_true(c.bos_id == 99 && c.eos_count == 3 && c.eos_ids[2] == 5 && c.pad_id == 100 && c.dtype == IV_BF16);
-    parse_ok("llama", "{\"vocab_size\":2,\"dtype\":\"float32\",\"torch_dtype\":\"float32\"}", &c);
+    parse_ok("llama",
+             "{\"vocab_size\":2,\"dtype\":\"float32\",\"torch_dtype\":\"torch.float32\",\"hidden_act\":\"swish\"}", &c);
     assert_true(c.bos_id == 1 && c.eos_count == 0 && c.dtype == IV_F32);
 }
 
@@ -271,9 +286,16 @@ static const struct {
     {"llama", "{\"partial_rotary_factor\":0.5}", IV_UNSUPPORTED, "partial_rotary_factor: wanted 1, found 0.5"},
     {"llama", "{\"rope_scaling\":[]}", IV_FORMAT, "rope_scaling: wanted an object, found array"},
     {"llama", "{\"rope_scaling\":{\"factor\":2}}", IV_FORMAT, "rope_scaling.rope_type: wanted a string, found nothing"},
-    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_UNSUPPORTED, "rope_type 'yarn'"},
     {"llama", "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", IV_UNSUPPORTED, "rope_type 'dynamic'"},
     {"llama", "{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", IV_UNSUPPORTED, "rope_type 'longrope'"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\"}}", IV_FORMAT,
+     "rope_scaling.factor: wanted a number, found nothing"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":1}}", IV_FORMAT,
+     "rope_scaling.beta_fast: wanted more than beta_slow 1, found 1"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attn_factor\":0.5}}", IV_UNSUPPORTED,
+     "rope_scaling.attn_factor: wanted 1, found 0.5"},
+    {"llama", "{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_FORMAT,
+     "rope_theta: wanted more than 1 beside yarn"},
     {"llama", "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\"}}", IV_FORMAT, "rope_type is 'default'"},
     {"llama", "{\"rope_scaling\":{\"type\":1}}", IV_FORMAT, "rope_scaling.type: wanted a string"},
     {"llama", "{\"rope_scaling\":{\"type\":\"linear\"}}", IV_FORMAT,
@@ -299,8 +321,8 @@ static const struct {
      IV_UNSUPPORTED, "differ between 'full_attention' and 'sliding_attention'"},
     {"qwen3", "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":10},\"rope_theta\":20}}", IV_FORMAT,
      "rope_parameters.rope_theta: wanted an object"},
-    {"qwen3", "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\"}}}", IV_UNSUPPORTED,
-     "rope_parameters.full_attention.rope_type 'yarn'"},
+    {"qwen3", "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"dynamic\"}}}", IV_UNSUPPORTED,
+     "rope_parameters.full_attention.rope_type 'dynamic'"},
     {"mistral", "{\"sliding_window\":0}", IV_FORMAT, "sliding_window: wanted an integer from 1"},
     {"qwen2", "{\"use_sliding_window\":\"no\"}", IV_FORMAT, "use_sliding_window"},
     {"qwen2", "{\"max_window_layers\":-1}", IV_FORMAT, "max_window_layers"},
