@@ -194,6 +194,11 @@ def test_stop():
     cut = client.completions.create(model=MODEL, prompt="1 2 3 4", max_tokens=60, temperature=0, stop=stop)
     check(cut.choices[0].finish_reason == "stop" and cut.choices[0].stop_reason == stop)
     check(r.choices[0].text.startswith(cut.choices[0].text) and stop not in cut.choices[0].text)
+    for name in ("include_stop_str_in_output", "no_stop_trim"):
+        arguments = dict(model=MODEL, prompt="1 2 3 4", max_tokens=60, temperature=0, stop=stop, extra_body={name: True})
+        kept = client.completions.create(**arguments)
+        streamed = "".join(c.choices[0].text for c in client.completions.create(stream=True, **arguments) if c.choices)
+        check(kept.choices[0].text == cut.choices[0].text + stop == streamed, (kept, streamed))
 
 
 def post_text(path, body):

@@ -143,6 +143,16 @@ def test_stream_is_cumulative():
     check(last[0] == whole["text"] and len(last) == 2)
 
 
+def test_numbers_for_each_prompt():
+    body = {"text": [SHORT, SHORT], "sampling_params": sampling(), "return_logprob": True}
+    both = generate(body | {"top_logprobs_num": [2, 0], "logprob_start_len": [0, -1]})
+    alone = [generate(body | {"text": SHORT, "top_logprobs_num": n, "logprob_start_len": at}) for n, at in ((2, 0), (0, -1))]
+    for one, other in zip(both, alone):
+        kept = lambda meta: {k: v for k, v in meta.items() if "logprobs" in k}
+        check(kept(one["meta_info"]) == kept(other["meta_info"]), one)
+    check("output_top_logprobs" in both[0]["meta_info"] and "output_top_logprobs" not in both[1]["meta_info"])
+
+
 def test_stop_is_kept_on_demand():
     whole = generate({"text": SHORT, "sampling_params": sampling()})["text"]
     stop = whole[3:5]
@@ -154,6 +164,7 @@ def test_stop_is_kept_on_demand():
 def test_refusals():
     for body, name in (
         ({"text": "a", "input_ids": [1]}, "text"),
+        ({"text": ["a", "b"], "top_logprobs_num": [1], "return_logprob": True}, "top_logprobs_num"),
         ({"text": "a", "sampling_params": {"ebnf": 1}}, "sampling_params.ebnf"),
         ({"text": "a", "sampling_params": {"ebnf": "a*"}}, "grammar"),
         ({"text": "a", "sampling_params": {"top_q": 1}}, "sampling_params.top_q"),

@@ -59,7 +59,8 @@ typedef struct iv_api_params {
     json_t *reasoning, *effort; /* effort: how much the model is to think, for the template */
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
         *guided_grammar, *grammar;
-    json_t *json_schema, *regex, *ebnf; /* of sampling_params */
+    json_t *json_schema, *regex, *ebnf;             /* of sampling_params */
+    json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one for each prompt */
 } iv_api_params;
 
 /* Everything absent; `defaults` is what the request's sampling fields start from. */

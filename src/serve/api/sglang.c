@@ -84,6 +84,21 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     return iv_api_params_least(p, name, out, err);
 }
 
+/* A number for all prompts, or one of a list; absent: as it was. */
+static iv_status read_number(const json_t *v, const char *name, size_t at, size_t count, int64_t least, int64_t most,
+                             int64_t *out, iv_error *err) {
+    const json_t *one = json_is_array(v) ? json_array_get(v, at) : v;
+    if (!v) return IV_OK;
+    if (json_is_array(v) && json_array_size(v) != count)
+        return iv_fail(err, IV_INVALID, "%s: wanted a number, or a list of %zu, found a list of %zu", name, count,
+                       json_array_size(v));
+    if (!json_is_integer(one) || json_integer_value(one) < least || json_integer_value(one) > most)
+        return iv_fail(err, IV_INVALID, "%s: wanted integers from %lld to %lld", name, (long long)least,
+                       (long long)most);
+    *out = json_integer_value(one);
+    return IV_OK;
+}
+
 static bool is_batch(const iv_api_params *p) {
     return p->prompt ? json_is_array(p->prompt) : json_is_array(json_array_get(p->input_ids, 0));
 }
@@ -103,6 +118,9 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
     char name[IV_PROMPT_NAME_BYTES];
     json_t *v = p->prompt ? p->prompt : p->input_ids;
     json_t *one = is_batch(p) ? json_array_get(v, i) : v;
+    IV_TRY(read_number(p->logprob_start_lens, "logprob_start_len", i, t->prompt_count, -1, INT32_MAX,
+                       &p->logprob_start_len, err));
+    IV_TRY(read_number(p->top_logprobs_nums, "top_logprobs_num", i, t->prompt_count, 0, 20, &p->top_logprobs, err));
     IV_TRY(read_sampling(t, i, text, &prompt->request, err));
     prompt->seed_unsigned = p->seed_unsigned;
     iv_task_prompt_name(t, i, name);
@@ -187,7 +205,7 @@ static void out_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o) {
     iv_out_key(o, "output_token_logprobs"), out_triples(t, &c->tokens, c->tokens.logprobs, o);
     if (t->params.sampling_logprobs)
         iv_out_key(o, "output_token_sampling_logprobs"), out_triples(t, &c->tokens, c->tokens.sampling, o);
-    if (t->params.top_logprobs <= 0) return;
+    if (t->prompts[c->prompt].request.logprobs <= 0) return;
     iv_out_key(o, "input_top_logprobs");
     if (input) {
         out_tops(t, &c->scored, true, o);
