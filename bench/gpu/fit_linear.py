@@ -5,6 +5,8 @@ r"""fit_linear.py: fits the constants of src/kernels/cuda/linear_cost.c to what 
     python3 bench/gpu/linear.py --ops LIB --sweep --alone --shapes head --json head.jsonl --tokens 8,16,32,64,128,256
     python3 bench/gpu/fit_linear.py --model to_32 turn.jsonl head.jsonl
 
+    python3 bench/gpu/fit_linear.py --check costs.jsonl     whether the C says the same (tests/cuda/test_linear_choose.c)
+
 Prints the constants, and what a choice by them costs: the time of what is chosen over that of the fastest, where layers
 were measured in turn with the others of their decoder's layer in both; on average and at worst. A random walk that is
 annealed, from the constants that stand in linear_cost.c or, with --seed, from elsewhere; the formula is the one there,
@@ -19,9 +21,14 @@ import math
 import pathlib
 import random
 import re
+import sys
 import time
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    print("SKIPPED: the Python package numpy is not here")
+    sys.exit(77)
 
 KINDS = [(64, 16, 0), (64, 32, 0), (64, 64, 0), (128, 64, 0), (128, 80, 0), (128, 96, 0), (128, 112, 0), (128, 128, 0),
          (96, 128, 1), (128, 128, 1), (128, 128, 2)]
@@ -143,6 +150,27 @@ def unpack(x):
     return x[:kinds], x[kinds:2 * kinds], dict(zip(COMMON, x[2 * kinds:]))
 
 
+def model_of(m):
+    """Whose constants stand for this many rows, as linear_cost.c has it."""
+    text = open(COST, encoding="utf-8").read().split("models[] = {")[1].split("};")[0]
+    found = re.findall(r"{(\w+), &(\w+)}", text)
+    return next(name for rows, name in found if rows == "SIZE_MAX" or m <= int(rows))
+
+
+def check(path):
+    """The largest relative difference between what the C wrote down and this file's formula."""
+    worst, count = 0, 0
+    for r in (json.loads(line) for line in open(path, encoding="utf-8")):
+        kind, tiles_m = KINDS.index((r["tile_n"], r["tile_m"], r["variant"])), up(r["rows"], r["tile_m"])
+        row = [1, kind, r["tile_n"], r["tile_m"], r["split"], r["stages"], r["resident"],
+               up(r["k"] // r["leaves"], 64) * r["leaves"] / r["split"], up(r["n"], r["tile_n"]) * tiles_m, tiles_m,
+               r["k"] * r["n"] * 2, r["swiglu"], 0, 0]
+        ours = predict(np.array([row], float), *unpack(np.array(standing(model_of(r["rows"])))))[0]
+        worst, count = max(worst, abs(ours / r["us"] - 1)), count + 1
+    print(f"{count} costs, the largest relative difference {worst:.2e}")
+    return 0 if count and worst < 1e-12 else 1
+
+
 class Fit:
     """What constants are judged by."""
 
@@ -191,11 +219,16 @@ def anneal(fit, start, low, high, seconds, rng):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweeps", nargs="+", help="records of linear.py --sweep --json")
+    parser.add_argument("sweeps", nargs="*", help="records of linear.py --sweep --json")
+    parser.add_argument("--check", metavar="FILE", help="costs as the C has them")
     parser.add_argument("--model", choices=MODELS, default="many_rows")
     parser.add_argument("--seed", type=int, default=0, help="0 starts at what stands in linear_cost.c")
     parser.add_argument("--seconds", type=float, default=120, help="of the walk; 0: what stands, and what it costs")
     options = parser.parse_args()
+    if options.check:
+        sys.exit(check(options.check))
+    if not options.sweeps:
+        parser.error("wanted sweeps, found none")
     rows, texts, problems = rows_of(options.sweeps, options.model)
     fit = Fit(rows, np.searchsorted(rows[:, -1], np.arange(len(problems))))
     low, high = np.array([(0.3 * g, 3 * g) for g in GUESS] + [(0.3 * g, 2.5 * g) for g in GUESS] +

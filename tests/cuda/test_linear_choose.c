@@ -7,6 +7,8 @@
 #include "kernels/cuda/ops.h"
 
 #include <math.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { CONFIGS_MAX = 1024, INVALID = 1 };
 
@@ -194,6 +196,60 @@ static void bad_problems_are_refused(void **state) {
     assert_int_equal(iv_gpu_linear_with(&good, &c, NULL), 0);
 }
 
+/* A random configuration of a random layer, and what it costs, as a line of JSON; false: no dense layer takes its tile.
+ */
+static bool put_cost(rng *r, FILE *f, double planted) {
+    static const int tiles[][3] = {{64, 16, 0},  {64, 32, 0},   {64, 64, 0},   {128, 64, 0},
+                                   {128, 80, 0}, {128, 96, 0},  {128, 112, 0}, {128, 128, 0},
+                                   {96, 128, 1}, {128, 128, 1}, {128, 128, 2}};
+    const int *tile = tiles[rng_below(r, 11)];
+    iv_linear_cost_args a = {.rows = 1 + rng_below(r, 1u << rng_below(r, 12)), .n = 16 * (1 + rng_below(r, 9000))};
+    a.leaves = 8, a.k = 128 * (1 + rng_below(r, 200)), a.tile_n = tile[0], a.tile_m = tile[1], a.variant = tile[2];
+    a.split = a.variant ? 1 : 1 << rng_below(r, 4), a.stages = 3 + (int)rng_below(r, 18), a.sms = IV_H200_SMS;
+    a.resident = 1 + (int)rng_below(r, 4), a.swiglu = rng_below(r, 2);
+    double us = iv_linear_cost(&a);
+    if (us == HUGE_VAL) return false;
+    fprintf(f,
+            "{\"rows\": %zu, \"n\": %zu, \"k\": %zu, \"leaves\": %d, \"tile_n\": %d, \"tile_m\": %d, \"variant\": %d, "
+            "\"split\": %d, \"stages\": %d, \"resident\": %d, \"swiglu\": %d, \"us\": %.17g}\n",
+            a.rows, a.n, a.k, a.leaves, a.tile_n, a.tile_m, a.variant, a.split, a.stages, a.resident, a.swiglu,
+            us + planted);
+    return true;
+}
+
+/* The exit status of fit_linear.py, which has the formula too; `planted` is added to each cost. */
+static int judge_costs(rng *r, double planted) {
+    char path[] = "/tmp/invar-costs-XXXXXX";
+    int fd = mkstemp(path), status;
+    assert_true(fd >= 0);
+    FILE *f = fdopen(fd, "w");
+    for (int written = 0; written < 3000;) written += put_cost(r, f, planted);
+    assert_int_equal(fclose(f), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        execlp("python3", "python3", source_path("bench/gpu/fit_linear.py"), "--check", path, (char *)NULL);
+        _exit(77);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    unlink(path);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void fits_and_choices_have_one_formula(void **state) {
+    (void)state;
+    rng r = rng_start("costs");
+    int status = judge_costs(&r, 0);
+    if (status == 77) {
+        printf("SKIPPED: no python3, or no package numpy\n");
+        skip();
+    }
+    assert_int_equal(status, 0);
+    assert_int_equal(judge_costs(&r, 1e-6), 1); /* the control */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_have_what_was_measured),
@@ -203,6 +259,7 @@ int main(void) {
         cmocka_unit_test(experts_of_one_chain_have_what_was_measured),
         cmocka_unit_test(every_problem_has_a_kernel),
         cmocka_unit_test(bad_problems_are_refused),
+        cmocka_unit_test(fits_and_choices_have_one_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
