@@ -1,21 +1,7 @@
 /* Grammars of rules: what they match, what is refused and where, and that a few words cannot ask for all memory. */
 #include "base/buf.h"
 #include "grammar/bnf.h"
-#include "with_vocabulary.h"
-
-static iv_vocabulary bytes;
-
-static int open_all(void **state) {
-    (void)state;
-    open_bytes(&bytes);
-    return 0;
-}
-
-static int close_all(void **state) {
-    (void)state;
-    iv_vocabulary_close(&bytes);
-    return 0;
-}
+#include "with_bytes.h"
 
 static void expect(const char *rules, const char *answer, bool wanted) {
     iv_grammar *g = open_grammar(IV_CONSTRAINT_GRAMMAR, rules, IV_REASONING_NONE, &bytes);

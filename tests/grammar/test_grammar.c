@@ -3,21 +3,7 @@
 #include "base/buf.h"
 #include "grammar/kinds.h"
 #include "grammar/regular.h"
-#include "with_vocabulary.h"
-
-static iv_vocabulary bytes;
-
-static int open_all(void **state) {
-    (void)state;
-    open_bytes(&bytes);
-    return 0;
-}
-
-static int close_all(void **state) {
-    (void)state;
-    iv_vocabulary_close(&bytes);
-    return 0;
-}
+#include "with_bytes.h"
 
 static void expect(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const char *answer, bool wanted) {
     iv_grammar *g = open_grammar(kind, text, reasoning, &bytes);

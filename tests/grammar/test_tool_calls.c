@@ -1,7 +1,7 @@
 /* Calls of tools in each form: what matches as bytes, and that a special token stands where the form has one, where
  * only that token may stand. */
 #include "base/buf.h"
-#include "with_vocabulary.h"
+#include "with_bytes.h"
 
 #define TOOLS                                                                                               \
     "[{\"name\":\"add\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}," \
@@ -9,20 +9,6 @@
 #define FORM(name) "{\"form\":\"" name "\",\"tools\":" TOOLS "}"
 
 #define CODER(parameters) "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":" parameters "}]}"
-
-static iv_vocabulary bytes;
-
-static int open_all(void **state) {
-    (void)state;
-    open_bytes(&bytes);
-    return 0;
-}
-
-static int close_all(void **state) {
-    (void)state;
-    iv_vocabulary_close(&bytes);
-    return 0;
-}
 
 static void expect_kind(iv_constraint_kind kind, const char *text, const char *answer, bool wanted) {
     iv_grammar *g = open_grammar(kind, text, IV_REASONING_NONE, &bytes);
