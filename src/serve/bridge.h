@@ -34,8 +34,9 @@ typedef struct iv_report {
     iv_report_kind kind;
     void *owner; /* as given with the request or order */
     uint64_t id;
-    const iv_event *event;   /* TOKEN, DONE: a deep copy, without logits */
-    uint64_t weight_version; /* TOKEN, DONE: of the weights that made it; those of iv_bridge_stats may be newer */
+    const iv_event *event; /* TOKEN, DONE: a deep copy, without logits */
+    uint64_t
+        weight_version; /* of the weights that made it, or that an order left; those of iv_bridge_stats may be newer */
     const char *fingerprint;
     iv_status status;
     const char *message;

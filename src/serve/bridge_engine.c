@@ -77,6 +77,7 @@ static void answer(iv_bridge *b, iv_ticket *t, iv_report_kind kind, iv_status st
     t->answer = NULL;
     iv_bridge_say(r, kind, status, message);
     r->report.owner = t->owner, r->report.id = t->id, r->ticket = t->id ? t : NULL;
+    r->report.weight_version = b->stats.weight_version; /* this thread alone changes it */
     iv_bridge_reports_append(&b->made, r);
 }
 

@@ -4,6 +4,7 @@
 
 #include "serve/bridge.h"
 #include "serve/http.h"
+#include "serve/weight_names.h"
 #include "serve/work.h"
 
 typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
@@ -46,6 +47,7 @@ typedef struct iv_server {
     bool draining;
     struct iv_task *tasks;         /* api/task.c: those that wait for the engine; NULL at first */
     struct iv_admin_order *orders; /* api/admin.c: those whose report has not come; NULL at first */
+    iv_weight_names weight_names;  /* of updates that gave one */
 } iv_server;
 
 /* api/routes.c: every route of the server. */

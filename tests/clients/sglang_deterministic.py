@@ -235,6 +235,13 @@ def test_weights_are_replaced():
     after = generate(asked)
     check(int(after["meta_info"]["weight_version"]) == int(before["meta_info"]["weight_version"]) + 1)
     check(after["meta_info"]["cached_tokens"] == 0, "cached prefixes are forgotten")
+    named = {"model_path": info["model_path"], "weight_version": "step 7"}
+    status, answer = call("POST", "/update_weights_from_disk", named, ADMIN_KEY)
+    check(status == 200 and answer["weight_version"] == "step 7", answer)
+    check(generate(asked)["meta_info"]["weight_version"] == "step 7")
+    check(call("GET", "/get_weight_version")[1]["weight_version"] == "step 7")
+    call("POST", "/update_weights_from_disk", {"model_path": info["model_path"]}, ADMIN_KEY)
+    check(generate(asked)["meta_info"]["weight_version"] == str(int(after["meta_info"]["weight_version"]) + 2))
     check(after["invar"]["digest"] == before["invar"]["digest"])
     check(after["system_fingerprint"] == before["system_fingerprint"])
 

@@ -14,12 +14,13 @@ struct iv_admin_order {
     iv_admin_order *next, **link; /* in server->orders */
     iv_exchange *x;               /* NULL: the client has left */
     iv_order order;
+    char *weights; /* what new ones will be called; NULL: by their number */
 };
 
 static void free_order(iv_admin_order *a) {
     *a->link = a->next;
     if (a->next) a->next->link = a->link;
-    free(a);
+    free(a->weights), free(a);
 }
 
 static void left(void *user) { ((iv_admin_order *)user)->x = NULL; }
@@ -35,9 +36,8 @@ static void reply_order(iv_server *s, iv_exchange *x, iv_order order, iv_status 
     iv_out_kv_text(&o, "status", status == IV_OK ? "ok" : iv_status_name(status));
     iv_out_kv_text(&o, "message", message ? message : "");
     if (order == IV_ORDER_UPDATE_WEIGHTS || order == IV_ORDER_PAUSE || order == IV_ORDER_CONTINUE) {
-        char version[24];
-        snprintf(version, sizeof version, "%llu", (unsigned long long)stats.weight_version);
-        iv_out_kv_text(&o, "weight_version", version);
+        char number[IV_WEIGHT_NUMBER_BYTES];
+        iv_out_kv_text(&o, "weight_version", iv_weight_name(&s->weight_names, stats.weight_version, number));
         iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
         iv_out_kv_bool(&o, "paused", stats.paused);
     }
@@ -46,12 +46,18 @@ static void reply_order(iv_server *s, iv_exchange *x, iv_order order, iv_status 
     iv_api_reply_json(x, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
 }
 
-static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char *text) {
+/* weights: a name for those that the order loads, or NULL. */
+static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char *text, const char *weights) {
     iv_error err = {0};
     iv_admin_order *a = calloc(1, sizeof *a);
-    iv_status status = a ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "order: no memory");
+    char *name = weights ? strdup(weights) : NULL;
+    iv_status status = a && (name || !weights) ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "order: no memory");
+    if (status != IV_OK) {
+        free(a), free(name);
+        a = NULL;
+    }
     if (a) {
-        *a = (iv_admin_order){.next = s->orders, .link = &s->orders, .x = x, .order = order};
+        *a = (iv_admin_order){.next = s->orders, .link = &s->orders, .x = x, .order = order, .weights = name};
         if (a->next) a->next->link = &a->next;
         s->orders = a;
         status = iv_bridge_order(s->bridge, order, text, a, &err);
@@ -67,12 +73,17 @@ static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char 
 void iv_admin_take_report(iv_server *s, const iv_report *r) {
     iv_admin_order *a = r->owner;
     if (!a) return;
+    if (r->status == IV_OK && a->weights) {
+        iv_weight_names_add(&s->weight_names, r->weight_version, a->weights);
+        a->weights = NULL;
+    }
     if (a->x) reply_order(s, a->x, a->order, r->status, r->message);
     free_order(a);
 }
 
 void iv_admin_close(iv_server *s) {
     while (s->orders) free_order(s->orders);
+    iv_weight_names_free(&s->weight_names);
 }
 
 /* Reads a body that may be empty; on an error it is answered. */
@@ -112,7 +123,7 @@ static size_t abort_named(iv_server *s, const char *name) {
     return count;
 }
 
-void iv_handle_flush(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_FLUSH, NULL); }
+void iv_handle_flush(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_FLUSH, NULL, NULL); }
 
 /* How long a client may choose what becomes of running requests: keep them (what pausing is), or abort them first. */
 void iv_handle_pause(void *user, iv_exchange *x) {
@@ -132,12 +143,12 @@ void iv_handle_pause(void *user, iv_exchange *x) {
         iv_api_reply_error(s, x, &err);
     } else {
         if (abort) abort_named(s, NULL);
-        give_order(s, x, IV_ORDER_PAUSE, NULL);
+        give_order(s, x, IV_ORDER_PAUSE, NULL, NULL);
     }
     json_decref(body);
 }
 
-void iv_handle_continue(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_CONTINUE, NULL); }
+void iv_handle_continue(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_CONTINUE, NULL, NULL); }
 
 void iv_handle_update_weights(void *user, iv_exchange *x) {
     iv_server *s = user;
@@ -150,7 +161,7 @@ void iv_handle_update_weights(void *user, iv_exchange *x) {
         iv_api_reply_error(s, x, &err);
     } else {
         if (p.abort_all) abort_named(s, NULL);
-        give_order(s, x, IV_ORDER_UPDATE_WEIGHTS, p.weights);
+        give_order(s, x, IV_ORDER_UPDATE_WEIGHTS, p.weights, p.weights_name);
     }
     json_decref(body);
     iv_api_params_free(&p);

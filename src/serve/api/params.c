@@ -196,6 +196,7 @@ static const field fields[] = {
     {IV_API_ABORT, "abort_all", BOOL, AT(abort_all), 0, 0, NULL},
     {IV_API_WEIGHTS, "model_path", STRING, AT(weights), 0, 0, NULL},
     {IV_API_WEIGHTS, "weight_dir", STRING, AT(weights), 0, 0, NULL},
+    {IV_API_WEIGHTS, "weight_version", STRING, AT(weights_name), 0, 0, NULL},
     {IV_API_WEIGHTS, "load_format", ONLY, 0, 0, 0, "|\"auto\"|\"safetensors\"|"},
     {IV_API_WEIGHTS, "abort_all_requests", BOOL, AT(abort_all), 0, 0, NULL},
     {IV_API_WEIGHTS, "flush_cache", ONLY, 0, 0, 0, "|true|"},

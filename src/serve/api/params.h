@@ -50,7 +50,7 @@ typedef struct iv_api_params {
     bool reasoning_open; /* by the rendered prompt */
     bool format_holds;   /* the constraint is that of response_format, or of text.format */
     bool add_special;
-    const char *model, *weights;
+    const char *model, *weights, *weights_name;
     const char *request_id; /* in the answer's id, behind its prefix */
     const char *tools_text; /* of a response: the tools as JSON, as they were given */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;

@@ -243,8 +243,7 @@ static void out_id(const iv_task *t, const iv_child *c, iv_json_out *o) {
 }
 
 static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_json_out *o) {
-    char version[24];
-    snprintf(version, sizeof version, "%" PRIu64, t->weight_version);
+    char number[IV_WEIGHT_NUMBER_BYTES];
     iv_out_open(o, '{');
     if (with_index) iv_out_kv_uint(o, "index", c->index);
     iv_out_key(o, "text"), iv_out_string(o, c->text.data ? c->text.data : "", c->text.len);
@@ -258,7 +257,7 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
     iv_out_kv_uint(o, "prompt_tokens", c->prompt_tokens);
     iv_out_kv_uint(o, "completion_tokens", c->tokens.count);
     iv_out_kv_uint(o, "cached_tokens", c->cached_tokens);
-    iv_out_kv_text(o, "weight_version", version);
+    iv_out_kv_text(o, "weight_version", iv_weight_name(&t->server->weight_names, t->weight_version, number));
     if (done) iv_out_key(o, "e2e_latency"), iv_out_real(o, iv_api_now() - t->arrived);
     if (t->params.want_logprobs) out_logprobs(t, c, o);
     iv_out_close(o, '}');
@@ -328,10 +327,9 @@ void iv_handle_health_generate(void *user, iv_exchange *x) {
 
 /* ---- what this server is ------------------------------------------------------------------------------- */
 
-static void out_version(const iv_bridge_stats *stats, iv_json_out *o) {
-    char version[24];
-    snprintf(version, sizeof version, "%" PRIu64, stats->weight_version);
-    iv_out_kv_text(o, "weight_version", version);
+static void out_version(const iv_server *s, const iv_bridge_stats *stats, iv_json_out *o) {
+    char number[IV_WEIGHT_NUMBER_BYTES];
+    iv_out_kv_text(o, "weight_version", iv_weight_name(&s->weight_names, stats->weight_version, number));
 }
 
 void iv_handle_model_info(void *user, iv_exchange *x) {
@@ -345,7 +343,7 @@ void iv_handle_model_info(void *user, iv_exchange *x) {
     iv_out_kv_text(&o, "tokenizer_path", s->o->bridge.engine.model);
     iv_out_kv_bool(&o, "is_generation", true);
     iv_out_kv_text(&o, "model_type", iv_bridge_info(s->bridge)->model_type);
-    out_version(&stats, &o);
+    out_version(s, &stats, &o);
     iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
     iv_out_close(&o, '}');
     iv_api_reply_json(x, 200, &o);
@@ -394,7 +392,7 @@ void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_out_kv_text(&o, "model_path", e->model);
     iv_out_kv_text(&o, "served_model_name", s->model_name);
     iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
-    out_version(&stats, &o);
+    out_version(s, &stats, &o);
     out_identity(iv_bridge_info(s->bridge), &o);
     iv_out_kv_bool(&o, "disable_radix_cache", !e->prefix_caching);
     iv_out_kv_text(&o, "speculative", e->speculative ? e->speculative : "off");
@@ -416,7 +414,7 @@ void iv_handle_weight_version(void *user, iv_exchange *x) {
     iv_json_out o = {.buf = &out};
     iv_bridge_get_stats(s->bridge, &stats);
     iv_out_open(&o, '{');
-    out_version(&stats, &o);
+    out_version(s, &stats, &o);
     iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
     iv_out_close(&o, '}');
     iv_api_reply_json(x, 200, &o);
