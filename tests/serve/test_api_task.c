@@ -164,6 +164,31 @@ static void prompts_have_the_names_of_fields(void **state) {
     }
 }
 
+/* So is what it says of sampling. */
+static void sampling_has_the_names_of_fields(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *said, *param;
+        size_t refused;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":\"a\"}", "stop ids: wanted a token id below 9", "stop_token_ids", 0},
+        {"/v1/completions", "{\"prompt\":\"a\"}", "top_p: wanted above 0 to 1, found 0", "top_p", 0},
+        {"/generate", "{\"text\":\"a\"}", "top_p: wanted above 0", "top_p", 0},
+        {"/generate", "{\"text\":\"a\",\"sampling_params\":{}}", "top_p: wanted", "sampling_params.top_p", 0},
+        {"/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{}]}", "stop ids: wanted",
+         "sampling_params[1].stop_token_ids", 1},
+        {"/generate", "{\"text\":\"a\",\"sampling_params\":{}}", "grammar: line 1", "grammar", 0},
+        {"/v1/completions", "{\"prompt\":\"a\"}", "no field at all", NULL, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(NULL);
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        fake_refuse(&server, cases[i].refused, IV_INVALID, cases[i].said);
+        expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+    }
+}
+
 static void full_queue_is_429(void **state) {
     (void)state;
     bridge.capacity = 2;
@@ -647,6 +672,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(seeds_of_choices_can_be_asked_for, begin, end),
         cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
         cmocka_unit_test_setup_teardown(prompts_have_the_names_of_fields, begin, end),
+        cmocka_unit_test_setup_teardown(sampling_has_the_names_of_fields, begin, end),
         cmocka_unit_test_setup_teardown(full_queue_is_429, begin, end),
         cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),
         cmocka_unit_test_setup_teardown(late_error_is_an_event, begin, end),

@@ -58,6 +58,7 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     iv_api_params *p = &t->params;
     json_t *v = p->sampling_params;
     char prefix[48] = "sampling_params.";
+    t->sampling_within = v != NULL, t->sampling_listed = json_is_array(v);
     if (json_is_array(v)) {
         if (json_array_size(v) != t->prompt_count)
             return iv_fail(err, IV_INVALID, "sampling_params: wanted one or %zu, found %zu", t->prompt_count,

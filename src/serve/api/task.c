@@ -487,18 +487,40 @@ static void take(iv_child *c, const iv_report *r) {
     }
 }
 
-/* What the engine calls a prompt has another name in most bodies. */
+/* Where the body has what the engine's error names: a prompt by its own field, sampling perhaps in sampling_params. */
+static void place_of(const iv_child *c, const char *name, size_t n, char out[IV_PROMPT_NAME_BYTES]) {
+    static const char *const sampling[] = {
+        "temperature",      "top_p", "top_k", "min_p", "logit_bias", "stop", "repetition_penalty", "presence_penalty",
+        "frequency_penalty"};
+    static const char stop_ids[] = "stop ids"; /* which none of the bodies call so */
+    const iv_task *t = c->task;
+    bool ids = n == strlen(stop_ids) && strncmp(name, stop_ids, n) == 0, found = ids;
+    for (size_t i = 0; !found && i < sizeof sampling / sizeof *sampling; i++)
+        found = strlen(sampling[i]) == n && strncmp(name, sampling[i], n) == 0;
+    if (n == 6 && strncmp(name, "prompt", n) == 0) {
+        iv_task_prompt_name(t, c->prompt, out);
+        return;
+    }
+    if (ids) name = "stop_token_ids", n = strlen(name);
+    if (found && t->sampling_listed)
+        snprintf(out, IV_PROMPT_NAME_BYTES, "sampling_params[%zu].%.*s", c->prompt, (int)n, name);
+    else
+        snprintf(out, IV_PROMPT_NAME_BYTES, "%s%.*s", found && t->sampling_within ? "sampling_params." : "", (int)n,
+                 name);
+}
+
 static void take_refusal(iv_child *c, const iv_report *r) {
-    static const char prompt[] = "prompt:";
     const char *message = r->message ? r->message : "refused";
-    size_t n = strlen(prompt);
-    char name[IV_PROMPT_NAME_BYTES];
+    size_t n = strcspn(message, ":");
+    char place[IV_PROMPT_NAME_BYTES];
     iv_error err;
     c->open = false;
-    if (strncmp(message, prompt, n) == 0)
-        iv_fail(&err, r->status, "%s:%s", iv_task_prompt_name(c->task, c->prompt, name), message + n);
-    else
+    if (message[n] && n < sizeof place) {
+        place_of(c, message, n, place);
+        iv_fail(&err, r->status, "%s%s", place, message + n);
+    } else {
         iv_fail(&err, r->status, "%s", message);
+    }
     iv_task_fail(c->task, &err);
 }
 

@@ -78,7 +78,8 @@ struct iv_task {
     char *id;      /* of the response */
     int64_t created;
     double arrived;
-    const char *prompt_name; /* the field of the body that holds them */
+    const char *prompt_name;               /* the field of the body that holds them */
+    bool sampling_within, sampling_listed; /* what says how to sample is in sampling_params: one for all, or a list */
     iv_api_prompt *prompts;
     size_t prompt_count;
     iv_child *children;
