@@ -27,7 +27,7 @@ import time
 try:
     import numpy as np
 except ImportError:
-    print("SKIPPED: the Python package numpy is not here")
+    print("fit_linear.py: needs the Python package numpy")
     sys.exit(77)
 
 KINDS = [(64, 16, 0), (64, 32, 0), (64, 64, 0), (128, 64, 0), (128, 80, 0), (128, 96, 0), (128, 112, 0), (128, 128, 0),

@@ -165,6 +165,8 @@ def test_refusals():
     for body, name in (
         ({"text": "a", "input_ids": [1]}, "text"),
         ({"text": ["a", "b"], "top_logprobs_num": [1], "return_logprob": True}, "top_logprobs_num"),
+        ({"text": ["a", "b"], "top_logprobs_num": [1, 21], "return_logprob": True}, "top_logprobs_num"),
+        ({"text": "a", "logprob_start_len": 0.5, "return_logprob": True}, "logprob_start_len"),
         ({"text": "a", "sampling_params": {"ebnf": 1}}, "sampling_params.ebnf"),
         ({"text": "a", "sampling_params": {"ebnf": "a*"}}, "grammar"),
         ({"text": "a", "sampling_params": {"top_q": 1}}, "sampling_params.top_q"),

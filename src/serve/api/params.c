@@ -120,8 +120,8 @@ static const field fields[] = {
     {IV_API_CHAT, "stream_reasoning", ONLY, 0, 0, 0, "|true|"},
     {IV_API_CHAT, "verbosity", ONLY, 0, 0, 0, "|\"medium\"|"},
     {IV_API_GENERATE, "return_logprob", JSON, AT(return_logprob), 0, 0, "|true|false|array|"},
-    {IV_API_GENERATE, "logprob_start_len", JSON, AT(logprob_start_lens), 0, 0, "|integer|array|"},
-    {IV_API_GENERATE, "top_logprobs_num", JSON, AT(top_logprobs_nums), 0, 0, "|integer|array|"},
+    {IV_API_GENERATE, "logprob_start_len", JSON, AT(logprob_start_lens), 0, 0, "|integer|real|array|"},
+    {IV_API_GENERATE, "top_logprobs_num", JSON, AT(top_logprobs_nums), 0, 0, "|integer|real|array|"},
     {IV_API_GENERATE, "return_text_in_logprobs", BOOL, AT(text_in_logprobs), 0, 0, NULL},
     {IV_API_GENERATE, "token_ids_logprob", ONLY, 0, 0, 0, "|null|"},
     {OPENAI | IV_API_GENERATE, "return_hidden_states", ONLY, 0, 0, 0, "|false|"},
@@ -234,7 +234,7 @@ static iv_status wrong(const char *name, const char *wanted, const json_t *v, iv
     return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, shown(v, text, sizeof text));
 }
 
-static iv_status read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err) {
+iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err) {
     char wanted[80];
     double real = json_is_real(v) ? json_real_value(v) : 0.5;
     bool whole = json_is_integer(v) || (fabs(real) < 9e15 && real == floor(real));
@@ -292,7 +292,7 @@ static iv_status read_stop_ids(iv_api_params *p, const char *name, const json_t 
     if (!ids) return no_memory(name, err);
     for (size_t i = 0; i < count; i++) {
         int64_t id = 0;
-        IV_TRY(read_int(name, json_array_get(v, i), 0, INT32_MAX, &id, err));
+        IV_TRY(iv_api_read_int(name, json_array_get(v, i), 0, INT32_MAX, &id, err));
         ids[i] = (int32_t)id;
     }
     p->request.stop_ids = ids, p->request.stop_id_count = count;
@@ -358,7 +358,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
     void *at = (char *)p + f->at;
     int64_t n = 0;
     switch (f->kind) {
-    case INT: return read_int(name, v, f->min, f->max, at, err);
+    case INT: return iv_api_read_int(name, v, f->min, f->max, at, err);
     case FLOAT: return read_float(name, v, f->min, f->max, at, err);
     case BOOL:
     case NOT_BOOL:
@@ -375,7 +375,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
     case STOP_IDS: return read_stop_ids(p, name, v, err);
     case BIAS: return read_bias(p, name, v, err);
     case TOP_K:
-        IV_TRY(read_int(name, v, f->min, f->max, &n, err));
+        IV_TRY(iv_api_read_int(name, v, f->min, f->max, &n, err));
         *(int32_t *)at = n < 0 ? 0 : (int32_t)n;
         return IV_OK;
     case ACCEPT: return IV_OK;
@@ -392,8 +392,15 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
 
 /* ---- an object ----------------------------------------------------------------------------------------- */
 
+static const field *find_field(unsigned body, const char *name) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].bodies & body && strcmp(fields[i].name, name) == 0) return &fields[i];
+    return NULL;
+}
+
+bool iv_api_params_has(unsigned body, const char *name) { return find_field(body, name) != NULL; }
+
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err) {
-    enum { FIELDS = sizeof fields / sizeof *fields };
     char name[160];
     const char *key;
     json_t *value;
@@ -401,12 +408,11 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
         return iv_fail(err, IV_INVALID, "%s: wanted a JSON object, found %s", *prefix ? prefix : "body",
                        iv_json_type_name(object));
     json_object_foreach(object, key, value) {
-        size_t i = 0;
+        const field *f = find_field(body, key);
         if (json_is_null(value)) continue; /* as if absent, whatever its name: clients send fields they leave alone */
-        while (i < FIELDS && !(fields[i].bodies & body && strcmp(fields[i].name, key) == 0)) i++;
         snprintf(name, sizeof name, "%s%.100s", prefix, key);
-        if (i == FIELDS) return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
-        IV_TRY(read_field(p, &fields[i], name, value, err));
+        if (!f) return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
+        IV_TRY(read_field(p, f, name, value, err));
     }
     return IV_OK;
 }
@@ -440,7 +446,7 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
         if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     } else if (p->logprobs && !json_is_false(p->logprobs)) {
         int64_t n = 0;
-        IV_TRY(read_int("logprobs", p->logprobs, 0, 20, &n, err));
+        IV_TRY(iv_api_read_int("logprobs", p->logprobs, 0, 20, &n, err));
         p->want_logprobs = true, p->request.logprobs = (int)n;
     }
     p->request.priority = (int32_t)p->priority;
@@ -486,7 +492,7 @@ iv_status iv_api_read_ids(const char *name, json_t *list, iv_ids *out, iv_error 
     if (!ids) return no_memory(name, err);
     for (size_t i = 0; i < count; i++) {
         int64_t id = 0;
-        iv_status status = read_int(name, json_array_get(list, i), 0, INT32_MAX, &id, err);
+        iv_status status = iv_api_read_int(name, json_array_get(list, i), 0, INT32_MAX, &id, err);
         if (status != IV_OK) {
             free(ids);
             return status;

@@ -73,6 +73,11 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 /* What OpenAI's two bodies have in common after reading: logprobs, max_tokens and prompt_logprobs into the request. */
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
 
+/* A whole number, 2.0 too. */
+iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err);
+/* Whether a body, or one of several, has a field of this name. */
+bool iv_api_params_has(unsigned body, const char *name);
+
 /* min_tokens, whose name is `name`: nothing forbids a token here, so it is granted where nothing ends an answer early.
  * Wants the request with its limits. */
 iv_status iv_api_params_least(const iv_api_params *p, const char *name, const iv_request *r, iv_error *err);

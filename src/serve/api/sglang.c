@@ -86,18 +86,14 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
 }
 
 /* A number for all prompts, or one of a list; absent: as it was. */
-static iv_status read_number(const json_t *v, const char *name, size_t at, size_t count, int64_t least, int64_t most,
+static iv_status read_number(const json_t *v, const char *name, size_t at, size_t count, double least, double most,
                              int64_t *out, iv_error *err) {
     const json_t *one = json_is_array(v) ? json_array_get(v, at) : v;
     if (!v) return IV_OK;
     if (json_is_array(v) && json_array_size(v) != count)
         return iv_fail(err, IV_INVALID, "%s: wanted a number, or a list of %zu, found a list of %zu", name, count,
                        json_array_size(v));
-    if (!json_is_integer(one) || json_integer_value(one) < least || json_integer_value(one) > most)
-        return iv_fail(err, IV_INVALID, "%s: wanted integers from %lld to %lld", name, (long long)least,
-                       (long long)most);
-    *out = json_integer_value(one);
-    return IV_OK;
+    return iv_api_read_int(name, one, least, most, out, err);
 }
 
 static bool is_batch(const iv_api_params *p) {

@@ -488,35 +488,27 @@ static void take(iv_child *c, const iv_report *r) {
 }
 
 /* Where the body has what the engine's error names: a prompt by its own field, sampling perhaps in sampling_params. */
-static void place_of(const iv_child *c, const char *name, size_t n, char out[IV_PROMPT_NAME_BYTES]) {
-    static const char *const sampling[] = {
-        "temperature",      "top_p", "top_k", "min_p", "logit_bias", "stop", "repetition_penalty", "presence_penalty",
-        "frequency_penalty"};
-    static const char stop_ids[] = "stop ids"; /* which none of the bodies call so */
+static void place_of(const iv_child *c, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
     const iv_task *t = c->task;
-    bool ids = n == strlen(stop_ids) && strncmp(name, stop_ids, n) == 0, found = ids;
-    for (size_t i = 0; !found && i < sizeof sampling / sizeof *sampling; i++)
-        found = strlen(sampling[i]) == n && strncmp(name, sampling[i], n) == 0;
-    if (n == 6 && strncmp(name, "prompt", n) == 0) {
+    if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* as all bodies call them */
+    bool sampling = iv_api_params_has(IV_API_SAMPLING, name);
+    if (strcmp(name, "prompt") == 0)
         iv_task_prompt_name(t, c->prompt, out);
-        return;
-    }
-    if (ids) name = "stop_token_ids", n = strlen(name);
-    if (found && t->sampling_listed)
-        snprintf(out, IV_PROMPT_NAME_BYTES, "sampling_params[%zu].%.*s", c->prompt, (int)n, name);
+    else if (sampling && t->sampling_listed)
+        snprintf(out, IV_PROMPT_NAME_BYTES, "sampling_params[%zu].%s", c->prompt, name);
     else
-        snprintf(out, IV_PROMPT_NAME_BYTES, "%s%.*s", found && t->sampling_within ? "sampling_params." : "", (int)n,
-                 name);
+        snprintf(out, IV_PROMPT_NAME_BYTES, "%s%s", sampling && t->sampling_within ? "sampling_params." : "", name);
 }
 
 static void take_refusal(iv_child *c, const iv_report *r) {
     const char *message = r->message ? r->message : "refused";
     size_t n = strcspn(message, ":");
-    char place[IV_PROMPT_NAME_BYTES];
+    char name[24], place[IV_PROMPT_NAME_BYTES];
     iv_error err;
     c->open = false;
-    if (message[n] && n < sizeof place) {
-        place_of(c, message, n, place);
+    if (message[n] && n < sizeof name) {
+        snprintf(name, sizeof name, "%.*s", (int)n, message);
+        place_of(c, name, place);
         iv_fail(&err, r->status, "%s%s", place, message + n);
     } else {
         iv_fail(&err, r->status, "%s", message);
