@@ -20,7 +20,7 @@ static iv_gpu_linear_args problem(iv_arithmetic arithmetic, iv_dtype type, size_
     return a;
 }
 
-/* Dense layers of Qwen3-8B, and a rank's of two: what was the fastest on an H200, or as fast (bench/RESULTS.md). */
+/* Dense layers of Qwen3-8B, and a rank's of two: what was the fastest on an H200, or as fast (docs/HOPPER.md). */
 static void layers_have_what_was_measured(void **state) {
     (void)state;
     static const struct {

@@ -12,7 +12,7 @@
  * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
  * one multiplies while the other makes outputs.
  * The loop runs at the speed of its products; what a tile takes beyond is its outputs and the ends of its leaves, in
- * long runs by the energy of their instructions (bench/RESULTS.md).
+ * long runs by the energy of their instructions (docs/HOPPER.md).
  * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
  * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs; but for
  * activations of a tile that has a next one, which are many (linear_wgmma_stage.cuh).

@@ -1,6 +1,6 @@
 /* linear_wgmma_stage.cuh: activations of a wide tile that has a next one (linear_wgmma.cuh): made of the registers that
  * have the roots, laid as 16-bit rows in the warp's own part of `park`, and brought to memory by the copy engine. What
- * outputs cost is instructions, in energy more than in time. float32 rows are slower so (bench/RESULTS.md). */
+ * outputs cost is instructions, in energy more than in time. float32 rows are slower so (docs/HOPPER.md). */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_STAGE_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_STAGE_CUH
 

@@ -100,5 +100,5 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     return v.overflow ? SIZE_MAX : v.at;
 }
 
-/* Measured on H200s (bench/RESULTS.md): with two ranks, or fewer rows, the joins are too short to be worth it. */
+/* Measured on H200s (docs/HOPPER.md): with two ranks, or fewer rows, the joins are too short to be worth it. */
 size_t iv_gpu_part_rows(size_t ranks) { return ranks < 4 ? SIZE_MAX : 2048; }
