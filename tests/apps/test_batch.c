@@ -315,6 +315,44 @@ static void responses(void **state) {
     json_decref(whole), json_decref(answer);
 }
 
+/* A prompt of which the last tokens are read is that of these tokens, and so its receipt has it. */
+static void a_cut_prompt_replays(void **state) {
+    (void)state;
+#define FIELDS "\"max_tokens\":6,\"seed\":3,\"temperature\":2,\"return_receipt\":true,\"return_token_ids\":true"
+    static const char in[] =
+        LINE("a", "/v1/completions", "{\"prompt\":\"1 + 2 + 3 =\",\"truncate_prompt_tokens\":4," FIELDS "}")
+            LINE("b", "/v1/completions", "{\"prompt\":\"1 + 2 + 3 =\"," FIELDS "}");
+    char cut[80], ids[80], whole[80];
+    forget();
+    write_file("in.jsonl", in, sizeof in - 1);
+    BATCH();
+    expect_counts("2 answered now, 0 refused");
+    read_back("out.jsonl", first);
+    json_t *a = answer_of(first, 0), *b = answer_of(first, 1), *body = body_of(a, 200);
+    json_t *left = json_object_get(json_array_get(json_object_get(body, "choices"), 0), "prompt_token_ids");
+    assert_int_equal(json_array_size(left), 4);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(body, "usage"), "prompt_tokens")), 4);
+    copy_digest(body, cut), copy_digest(body_of(b, 200), whole);
+    assert_string_not_equal(cut, whole);
+    char *receipt = json_dumps(json_object_get(json_object_get(body, "invar"), "receipt"), JSON_COMPACT);
+    char *prompt = json_dumps(left, JSON_COMPACT);
+    write_file("receipt", receipt, strlen(receipt));
+    RUN("replay", in_folder("receipt"), "--threads", "1");
+    expect_ok();
+    assert_non_null(strstr(came.out, cut));
+    int n = snprintf(second, sizeof second, LINE("c", "/v1/completions", "{\"prompt\":%s," FIELDS "}"), prompt);
+    forget();
+    write_file("in.jsonl", second, (size_t)n);
+    BATCH();
+    read_back("out.jsonl", first);
+    json_t *c = answer_of(first, 0);
+    copy_digest(body_of(c, 200), ids);
+    assert_string_equal(cut, ids);
+    free(receipt), free(prompt);
+    json_decref(a), json_decref(b), json_decref(c);
+#undef FIELDS
+}
+
 /* A body is read as it stands: no digit of a large seed is lost, and what -1 means is what 2^64 - 1 means. */
 static void large_seeds(void **state) {
     (void)state;
@@ -442,6 +480,7 @@ int main(void) {
                                        cmocka_unit_test(order_and_interrupt),
                                        cmocka_unit_test(more_than_fit),
                                        cmocka_unit_test(responses),
+                                       cmocka_unit_test(a_cut_prompt_replays),
                                        cmocka_unit_test(large_seeds),
                                        cmocka_unit_test(standard_input_and_output),
                                        cmocka_unit_test(reader_that_leaves),

@@ -30,6 +30,8 @@ typedef struct fake_child {
     uint64_t id, seed;
     bool open;
     int32_t first_id; /* of ids; -1: text */
+    int32_t ids[16];  /* their beginning */
+    size_t id_count;
     size_t max_tokens;
     iv_constraint_kind constraint;
     iv_reasoning reasoning;
@@ -124,6 +126,8 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *r, void *owner, uint6
     c->show_id_count = r->show_id_count;
     if (r->show_id_count) memcpy(c->show_ids, r->show_ids, r->show_id_count * sizeof *r->show_ids);
     c->first_id = r->ids && r->id_count ? r->ids[0] : -1;
+    c->id_count = r->id_count;
+    for (size_t i = 0; i < r->id_count && i < sizeof c->ids / sizeof *c->ids; i++) c->ids[i] = r->ids[i];
     b->count++;
     return IV_OK;
 }

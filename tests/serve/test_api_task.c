@@ -1,8 +1,8 @@
 /* From reports to responses: order, refusals, readers that leave, aborts; against exchanges and a bridge of memory. */
 #include "support.h"
 #include "api_fake.h"
+#include "stripping_words.h"
 #include "format/json.h"
-#include "format/scratch.h"
 #include "serve/metrics.h"
 
 static iv_bridge bridge;
@@ -267,31 +267,6 @@ static void the_longest_of_the_answers_is_noted_once(void **state) {
     iv_buf_free(&page);
     iv_metrics_close(server.metrics);
     server.metrics = NULL;
-}
-
-/* Words as Llama 2 has them: "<s>" before every text, and a space that the beginning of a text loses. */
-static iv_textual *stripping_words(void) {
-#define ADDED(id, text)                                                                \
-    "{\"id\":" #id ",\"content\":\"" text "\",\"single_word\":false,\"lstrip\":false," \
-    "\"rstrip\":false,\"normalized\":false,\"special\":true}"
-    static const char json[] = "{\"added_tokens\":[" ADDED(
-        0,
-        "<s>") "],\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},"
-               "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\","
-               "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":"
-               "{\"id\":\"<s>\",\"ids\":[0],\"tokens\":[\"<s>\"]}}},"
-               "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"_\"},"
-               "\"content\":\" \"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
-               "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"_\":1,\"a\":2,\"b\":3,\"_a\":4},"
-               "\"merges\":[\"_ a\"]}}";
-    scratch s;
-    iv_error err;
-    iv_textual *words;
-    scratch_open(&s);
-    scratch_write(&s, "tokenizer.json", json, strlen(json));
-    ASSERT_OK(iv_textual_open(s.dir, &words, &err), &err);
-    scratch_close(&s);
-    return words;
 }
 
 static void offsets_are_those_of_the_echoed_text(void **state) {

@@ -4,6 +4,7 @@
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/tools.h"
+#include "serve/api/truncate.h"
 #include "format/json.h"
 
 #include <string.h>
@@ -23,6 +24,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     IV_TRY(iv_api_params_least(p, "min_tokens", r, err));
+    IV_TRY(iv_api_truncate_settle(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
     IV_TRY(iv_task_make_prompts(t, "messages", 1, err));
     return iv_task_render(t, p->messages, p->tools, p->template_kwargs, err);

@@ -2,6 +2,7 @@
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
+#include "serve/api/truncate.h"
 #include "format/json.h"
 
 #include <string.h>
@@ -61,12 +62,14 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     r->score_only = p->max_tokens == 0;
     r->max_tokens = p->max_tokens < 0 ? MAX_TOKENS_DEFAULT : (size_t)p->max_tokens;
     IV_TRY(iv_api_params_least(p, "min_tokens", r, err));
+    IV_TRY(iv_api_truncate_settle(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs;
     if (p->echo && p->want_logprobs && r->logprobs > r->prompt_logprobs) r->prompt_logprobs = r->logprobs;
     r->sampling_logprobs = p->sampling_logprobs;
     if (r->score_only) r->keep_receipt = false;
     IV_TRY(read_prompts(t, err));
     for (size_t i = 0; i < t->prompt_count; i++) {
+        IV_TRY(iv_task_truncate(t, &t->prompts[i], err));
         if (p->echo) IV_TRY(prepare_echo(t, &t->prompts[i], err));
         if (p->return_token_ids) IV_TRY(iv_task_need_ids(t, &t->prompts[i], err));
     }

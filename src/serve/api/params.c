@@ -86,7 +86,7 @@ static const field fields[] = {
     {OPENAI, "include_stop_str_in_output", BOOL, AT(no_stop_trim), 0, 0, NULL},
     {OPENAI, "allowed_token_ids", ONLY, 0, 0, 0, "|null|"},
     {OPENAI, "bad_words", ONLY, 0, 0, 0, "|[]|"},
-    {OPENAI, "truncate_prompt_tokens", ONLY, 0, 0, 0, "|null|"},
+    {OPENAI, "truncate_prompt_tokens", INT, AT(truncate), -1, INT32_MAX, NULL},
     {OPENAI, "response_format", JSON, AT(response_format), 0, 0, "|object|"},
     {OPENAI | IV_API_RESPONSES, "structured_outputs", JSON, AT(structured_outputs), 0, 0, "|object|"},
     {OPENAI, "guided_json", JSON, AT(guided_json), 0, 0, "|object|string|"},
@@ -211,6 +211,7 @@ void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
                          .top_logprobs = -1,
                          .prompt_logprobs = -1,
                          .logprob_start_len = -1,
+                         .truncate = -2,
                          .separate_reasoning = true,
                          .add_generation_prompt = true,
                          .add_special = true};

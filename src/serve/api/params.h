@@ -42,6 +42,7 @@ typedef struct iv_api_params {
     int64_t n, best_of, min_tokens;
     int64_t top_logprobs, prompt_logprobs; /* -1: not given */
     int64_t logprob_start_len, priority;
+    int64_t truncate; /* how many tokens of a prompt are read: -1: as many as there is room for; -2: all (truncate.h) */
     bool want_logprobs; /* of generated tokens */
     bool echo, stream, include_usage, usage_always;
     bool return_token_ids, tokens_as_ids, return_receipt, sampling_logprobs, return_token_strings;

@@ -4,6 +4,7 @@
 #include "base/utf8.h"
 #include "serve/api/admin.h"
 #include "serve/api/reply.h"
+#include "serve/api/truncate.h"
 #include "serve/metrics.h"
 
 #include <stdlib.h>
@@ -231,7 +232,8 @@ static void rendered(void *owner, iv_render *r) {
         p->text = r->text, p->ids = r->ids, p->as_ids = r->in.want_ids;
         r->text = (iv_text){0}, r->ids = (iv_ids){0};
         p->request.reasoning = reasoning_of(t, p);
-        r->status = iv_task_submit(t, &r->err);
+        r->status = iv_task_truncate(t, p, &r->err);
+        if (r->status == IV_OK) r->status = iv_task_submit(t, &r->err);
     }
     if (r->status != IV_OK)
         iv_task_fail(t, &r->err);
@@ -247,7 +249,7 @@ iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kw
                           .effort = p->effort,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final,
-                          .want_ids = p->return_token_ids,
+                          .want_ids = p->return_token_ids || iv_api_truncates(p),
                           .special_tokens = p->request.add_special,
                           .owner = t,
                           .finished = rendered};
