@@ -81,6 +81,8 @@ static void labels_are_accepted(void **state) {
                           "\"return_entropy\":false,\"session_id\":\"s\",\"custom_labels\":{\"a\":\"b\"}}"},
         {IV_API_RESPONSES, "{\"store\":true,\"service_tier\":\"scale\",\"prompt_cache_retention\":\"24h\","
                            "\"max_tool_calls\":3}"},
+        {IV_API_CHAT, "{\"spaces_between_special_tokens\":false}"},
+        {IV_API_SAMPLING, "{\"spaces_between_special_tokens\":true}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_api_params p;
@@ -171,6 +173,8 @@ static void refusals_name_the_field(void **state) {
         {IV_API_SAMPLING, "{\"regex\":5}", "regex: wanted string"},
         {IV_API_SAMPLING, "{\"ebnf\":[]}", "ebnf: wanted string"},
         {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
+        {IV_API_CHAT, "{\"spaces_between_special_tokens\":0}",
+         "spaces_between_special_tokens: wanted true false (nothing else is supported), found 0"},
         {IV_API_GENERATE, "{\"return_routed_experts\":true}", "return_routed_experts: wanted false"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -499,31 +499,39 @@ static void expect_behind(const iv_tokenizer *t, const char *prompt, int32_t id,
     iv_buf_free(&out);
 }
 
+/* Four ways to decode: as Llama 2, Metaspace, byte level, and none. */
+static const char decoders[4][260] = {
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},"
+    "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
+    "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}",
+    "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"always\"}",
+    "{\"type\":\"ByteLevel\"}", "null"};
+
+/* A few words, two of them special, with one of these decoders. */
+static iv_tokenizer *parse_decoder(const char *decoder) {
+    iv_buf json = {0};
+    assert_true(
+        iv_buf_printf(&json,
+                      "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\"," SPECIAL "},"
+                      "{\"id\":1,\"content\":\"[/INST]\"," SPECIAL "}],\"decoder\":%s,"
+                      "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"[/INST]\":1,\"\xe2\x96\x81x\":2,\"y\":3,"
+                      "\"<0xE2>\":4},\"merges\":[]}}",
+                      decoder));
+    iv_tokenizer *t = parse(json.data);
+    iv_buf_free(&json);
+    return t;
+}
+
 /* The wanted texts are those of the reference: decode(prompt and answer) less decode(prompt). */
 static void test_stream_follows_a_prompt(void **state) {
     (void)state;
-    static const char decoders[4][260] = {
-        "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},"
-        "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
-        "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}",
-        "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"always\"}",
-        "{\"type\":\"ByteLevel\"}", "null"};
     static const char *const want[4][6] = {
         {"x", "x", " x", " x", " x", " x"},
         {"x", "x", " x", " x", " x", " x"},
         {"\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x", "\xe2\x96\x81x"},
         {"\xe2\x96\x81x", "\xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x"}};
     for (size_t i = 0; i < 4; i++) {
-        iv_buf json = {0};
-        assert_true(
-            iv_buf_printf(&json,
-                          "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\"," SPECIAL "},"
-                          "{\"id\":1,\"content\":\"[/INST]\"," SPECIAL "}],\"decoder\":%s,"
-                          "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"[/INST]\":1,\"\xe2\x96\x81x\":2,\"y\":3,"
-                          "\"<0xE2>\":4},\"merges\":[]}}",
-                          decoders[i]));
-        iv_tokenizer *t = parse(json.data);
-        iv_buf_free(&json);
+        iv_tokenizer *t = parse_decoder(decoders[i]);
         expect_behind(t, "", 2, true, want[i][0]);
         expect_behind(t, "0", 2, true, want[i][1]);  /* nothing of it is text ... */
         expect_behind(t, "0", 2, false, want[i][2]); /* ... unless special tokens are */
@@ -602,6 +610,29 @@ static void test_flipped_bits(void **state) {
     iv_buf_free(&json);
 }
 
+/* Special tokens that are shown have nothing around them that the decoder does not put there: the wanted texts are
+ * those of transformers' fast tokenizers, to which spaces_between_special_tokens is one, true or false. */
+static void test_special_tokens_side_by_side(void **state) {
+    (void)state;
+    static const int32_t ids[] = {0, 0, 1, 2, 0, 1, 3, 1, 1};
+    static const char *const want[4] = {"<s><s>[/INST] x<s>[/INST]y[/INST][/INST]",
+                                        "<s><s>[/INST] x<s>[/INST]y[/INST][/INST]",
+                                        "<s><s>[/INST]\xe2\x96\x81x<s>[/INST]y[/INST][/INST]",
+                                        "<s> <s> [/INST] \xe2\x96\x81x <s> [/INST] y [/INST] [/INST]"};
+    for (size_t i = 0; i < 4; i++) {
+        iv_tokenizer *t = parse_decoder(decoders[i]);
+        iv_ids list = {0};
+        iv_buf out = {0};
+        assert_true(iv_ids_append(&list, ids, sizeof ids / sizeof *ids));
+        ASSERT_OK(iv_tokenizer_decode(t, list.data, list.count, false, &out, &err), &err);
+        assert_string_equal(out.data, want[i]);
+        check_stream(t, &list, false);
+        iv_buf_free(&out);
+        iv_ids_free(&list);
+        iv_tokenizer_close(t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_oracle_qwen3),
@@ -616,6 +647,7 @@ int main(void) {
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_stream_holds_back_halves),
         cmocka_unit_test(test_stream_follows_a_prompt),
+        cmocka_unit_test(test_special_tokens_side_by_side),
         cmocka_unit_test(test_parse_refuses),
         cmocka_unit_test(test_parse_nesting),
         cmocka_unit_test(test_long_texts),

@@ -70,7 +70,8 @@ static const field fields[] = {
     {EVERY | IV_API_RESPONSES, "stop_token_ids", STOP_IDS, 0, 0, 0, NULL},
     {EVERY | IV_API_RESPONSES, "ignore_eos", BOOL, AT(request.ignore_eos), 0, 0, NULL},
     {EVERY | IV_API_RESPONSES, "skip_special_tokens", NOT_BOOL, AT(request.keep_special), 0, 0, NULL},
-    {EVERY, "spaces_between_special_tokens", ONLY, 0, 0, 0, "|true|"},
+    /* only slow tokenizers put any there: docs/formats/tokenizer.md */
+    {EVERY, "spaces_between_special_tokens", ONLY, 0, 0, 0, "|true|false|"},
     {EVERY, "n", INT, AT(n), 1, IV_API_CHOICES_MAX, NULL},
     {IV_API_COMPLETIONS, "max_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
     {IV_API_COMPLETIONS, "max_completion_tokens", INT, AT(max_completion_tokens), 0, INT32_MAX, NULL},
