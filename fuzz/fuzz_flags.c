@@ -29,6 +29,7 @@ static void check_value(const cli_value *v) {
     case CLI_TEXT: check(cli_utf8_valid(v->text, strlen(v->text), &at)); break;
     case CLI_COUNT: check(v->count >= f->least && v->count <= f->greatest); break;
     case CLI_REAL: check(in_range(f, v->real)); break;
+    case CLI_BYTES: check(v->count >= f->least && v->count <= f->greatest); break;
     case CLI_MEMORY: check(v->count > 0 || (v->real > 0 && v->real < 1)); break;
     case CLI_BIAS: check(in_range(f, v->real) && v->count <= INT32_MAX); break;
     case CLI_CHOICE: check(strstr(f->choices, v->text) != NULL && v->text[0]); break;

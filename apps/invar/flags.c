@@ -28,6 +28,10 @@ static const char *wanted(const cli_flag *flag, char out[160]) {
             snprintf(out, 160, "a number above %g and at most %g", flag->low, flag->high);
         break;
     case CLI_MEMORY: snprintf(out, 160, "bytes such as 1048576, 512M or 2G, or a share such as 0.5"); break;
+    case CLI_BYTES:
+        snprintf(out, 160, "from %llu to %llu bytes, such as 1048576 or 32M", (unsigned long long)flag->least,
+                 (unsigned long long)flag->greatest);
+        break;
     case CLI_BIAS: snprintf(out, 160, "ID=F, a token id and a number from %g to %g", flag->low, flag->high); break;
     case CLI_CHOICE: snprintf(out, 160, "one of: %s", flag->choices); break;
     case CLI_IDS: snprintf(out, 160, "token ids such as 1,2,3"); break;
@@ -105,11 +109,10 @@ static bool read_bias(const cli_flag *flag, const char *text, cli_value *out) {
 }
 
 /* 1048576, 512M, 2GiB, or 0.5: a share of what is free. */
-static bool read_memory(const char *text, cli_value *out) {
+static bool read_bytes(const char *text, cli_value *out) {
     static const char units[] = "KMGT";
     size_t digits = strspn(text, "0123456789");
     const char *unit = text + digits;
-    if (*unit == '.') return read_real(text, &out->real) && out->real > 0.0f && out->real < 1.0f;
     if (!read_count(text, digits, &out->count) || out->count == 0) return false;
     const char *at = *unit ? strchr(units, *unit & ~0x20) : NULL;
     if (*unit && !at) return false;
@@ -118,6 +121,11 @@ static bool read_memory(const char *text, cli_value *out) {
     if (out->count > UINT64_MAX >> shift) return false;
     out->count <<= shift;
     return true;
+}
+
+static bool read_memory(const char *text, cli_value *out) {
+    if (text[strspn(text, "0123456789")] != '.') return read_bytes(text, out);
+    return read_real(text, &out->real) && out->real > 0.0f && out->real < 1.0f;
 }
 
 int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_error *err) {
@@ -137,6 +145,7 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
         break;
     case CLI_REAL: good = read_real(text, &out->real) && in_range(flag, out->real); break;
     case CLI_MEMORY: good = read_memory(text, out); break;
+    case CLI_BYTES: good = read_bytes(text, out) && out->count >= flag->least && out->count <= flag->greatest; break;
     case CLI_CHOICE: good = is_choice(flag->choices, text); break;
     case CLI_BIAS: good = read_bias(flag, text, out); break;
     case CLI_IDS: {

@@ -30,6 +30,7 @@ typedef enum cli_kind {
     CLI_CHOICE, /* one of `choices` */
     CLI_IDS,    /* token ids: 1,2,3 */
     CLI_MEMORY, /* bytes, with K, M, G or T (powers of 1024), into count; or a share in (0, 1) into real */
+    CLI_BYTES,  /* such bytes in [least, greatest], no share */
     CLI_BIAS    /* ID=F: a token id and a number in [low, high] */
 } cli_kind;
 

@@ -36,7 +36,7 @@ typedef struct iv_http_options {
                                          * A request that names another one is 403 */
     size_t connections_max;             /* 4096; more are refused with 503 */
     size_t head_bytes_max;              /* 16 KiB */
-    size_t body_bytes_max;              /* 8 MiB */
+    size_t body_bytes_max;              /* 8 MiB; --max-request-body */
     uint32_t head_ms, body_ms, idle_ms; /* deadlines: 10 s for a head, 30 s for a body, 65 s between requests */
     size_t stream_bytes_max;            /* 256 KiB may wait for a slow reader of a stream */
     uint32_t stall_ms;                  /* 30 s without progress and its stream is cut */

@@ -23,17 +23,23 @@ static int bad(iv_error *err, const char *what) {
 
 static bool is_control(unsigned char b) { return (b < 0x20 && b != '\t') || b == 0x7f; }
 
+int iv_http_body_too_long(size_t body_max, size_t found, bool or_more, iv_error *err) {
+    iv_fail(err, IV_LIMIT, "body: wanted at most %zu bytes (--max-request-body), found %zu%s", body_max, found,
+            or_more ? " or more" : "");
+    return 413;
+}
+
 static int size_digit(iv_http_chunks *c, unsigned char b, size_t have, size_t body_max, iv_error *err) {
     int value = b >= '0' && b <= '9'   ? b - '0'
                 : b >= 'a' && b <= 'f' ? b - 'a' + 10
                 : b >= 'A' && b <= 'F' ? b - 'A' + 10
                                        : -1;
     if (value < 0) return bad(err, "wanted a hexadecimal size");
-    if (c->left > SIZE_MAX / 16 - 1 || c->left * 16 + (size_t)value > body_max - have) {
-        iv_fail(err, IV_LIMIT, "body: more than %zu bytes", body_max);
-        return 413;
-    }
-    c->left = c->left * 16 + (size_t)value;
+    size_t size, whole;
+    bool fits =
+        iv_size_mul(c->left, 16, &size) && iv_size_add(size, (size_t)value, &size) && iv_size_add(have, size, &whole);
+    if (!fits || whole > body_max) return iv_http_body_too_long(body_max, fits ? whole : SIZE_MAX, true, err);
+    c->left = size;
     return 0;
 }
 

@@ -19,4 +19,8 @@ typedef struct iv_http_chunks {
 int iv_http_chunks_feed(iv_http_chunks *c, const char *bytes, size_t n, iv_buf *body, size_t body_max, size_t *used,
                         bool *done, iv_error *err);
 
+/* What a body is refused with that is longer than body_max, by either way of telling its length; or_more: the rest was
+ * not looked at. Returns 413. */
+int iv_http_body_too_long(size_t body_max, size_t found, bool or_more, iv_error *err);
+
 #endif

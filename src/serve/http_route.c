@@ -227,8 +227,9 @@ bool iv_http_admit(iv_exchange *x) {
         return false;
     }
     if (x->head.length > h->o.body_bytes_max) {
-        snprintf(message, sizeof message, "body: more than %zu bytes", h->o.body_bytes_max);
-        iv_exchange_refuse(x, 413, true, message);
+        iv_error err;
+        int code = iv_http_body_too_long(h->o.body_bytes_max, x->head.length, x->head.length == SIZE_MAX, &err);
+        iv_exchange_refuse(x, code, true, err.message);
         return false;
     }
     x->route = route;

@@ -218,6 +218,37 @@ static void drains(void **state) {
     }
 }
 
+/* As long as the flag says, and not a byte more. */
+static void bodies_have_a_length(void **state) {
+    (void)state;
+    enum { LONGEST = 9 << 20 };
+    static const char body[] = "{\"prompt\":\"1\",\"max_tokens\":1}";
+    static char text[LONGEST + 200];
+    uint16_t port;
+    pid_t pid = serve(&port, (const char *const[]){"--max-request-body", "9M", NULL});
+    for (size_t more = 0; more < 2; more++) {
+        int fd = dial(port), at;
+        at = sprintf(
+            text,
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+            LONGEST + more);
+        memset(text + at, ' ', LONGEST + more);
+        memcpy(text + at, body, sizeof body - 1);
+        for (size_t sent = 0, all = (size_t)at + LONGEST + more; sent < all;) {
+            ssize_t n = send(fd, text + sent, all - sent, MSG_NOSIGNAL);
+            if (n <= 0) break; /* it is refused by its head already */
+            sent += (size_t)n;
+        }
+        size_t n = 0;
+        for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
+        reply[n] = 0;
+        close(fd);
+        assert_int_equal(strncmp(reply, more ? "HTTP/1.1 413" : "HTTP/1.1 200", 12), 0);
+    }
+    assert_non_null(strstr(reply, "body: wanted at most 9437184 bytes (--max-request-body), found 9437185\""));
+    end(pid, SIGTERM);
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     uint16_t port;
@@ -242,6 +273,11 @@ static void what_cannot_start(void **state) {
     expect_error(2, "--admin-api-key: wanted visible ASCII");
     RUN("serve", "tiny-math", "--max-queued-requests", "0");
     expect_error(2, "--max-queued-requests: wanted a whole number from 1");
+    static const char *const sizes[] = {"0", "1023", "1025M", "0.5", "-1", "8X", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        RUN("serve", "tiny-math", "--max-request-body", sizes[i]);
+        expect_error(2, "--max-request-body: wanted from 1024 to 1073741824 bytes, such as 1048576 or 32M, found '");
+    }
     RUN("serve", "tiny-math", "--port", "0", "--proof-urls", "http://a:1,http://b/path");
     expect_error(1, "proof-urls: wanted http://HOST[:PORT] or https, without a path, found \"http://b/path\"");
     RUN("serve", "tiny-math", "--port", "0", "--allowed-origins", "http://a:1,http://b/");
@@ -260,6 +296,7 @@ int main(void) {
                                        cmocka_unit_test(lines_for_programs),
                                        cmocka_unit_test(idle_connections_do_not_hold_it),
                                        cmocka_unit_test(drains),
+                                       cmocka_unit_test(bodies_have_a_length),
                                        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -317,6 +317,7 @@ static void test_limits(void **state) {
     say(fd, "\r\n1\r\nb");
     hear(fd, &a);
     assert_int_equal(a.status, 413);
+    assert_non_null(strstr(a.body, "body: wanted at most 8388608 bytes (--max-request-body), found 8388609 or more"));
     close(fd);
     static const char *const lengths[] = {"8388609", "18446744073709551615", "18446744073709551616",
                                           "99999999999999999999999999999999"};
@@ -324,6 +325,9 @@ static void test_limits(void **state) {
         sprintf(text, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %s\r\n\r\n", lengths[i]);
         ask(s.port, text, &a);
         assert_int_equal(a.status, 413);
+        char words[80];
+        sprintf(words, "found %.20s%s\"", i < 2 ? lengths[i] : "18446744073709551615", i ? " or more" : "");
+        assert_non_null(strstr(a.body, words));
     }
     ask(s.port, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", &a);
     assert_int_equal(a.status, 413);
