@@ -34,6 +34,21 @@ static int read_all(FILE *file, const char *name, cli_bytes *out, iv_error *err)
     return cli_fail(err, CLI_FAILED, "%s: out of memory", name);
 }
 
+static void drop_mark(cli_bytes *b) {
+    if (b->count < 3 || memcmp(b->data, "\xef\xbb\xbf", 3) != 0) return;
+    b->count -= 3;
+    memmove(b->data, b->data + 3, b->count + 1);
+}
+
+static int check_utf8(const char *name, const cli_bytes *b, iv_error *err) {
+    size_t bad;
+    if (cli_utf8_valid(b->data, b->count, &bad)) return CLI_OK;
+    if (b->count >= 2 && (memcmp(b->data, "\xff\xfe", 2) == 0 || memcmp(b->data, "\xfe\xff", 2) == 0))
+        return cli_fail(err, CLI_FAILED, "%s: wanted UTF-8, found the byte order mark of UTF-16", name);
+    return cli_fail(err, CLI_FAILED, "%s: wanted UTF-8, found byte 0x%02x at offset %zu", name,
+                    (unsigned)(unsigned char)b->data[bad], bad);
+}
+
 int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err) {
     bool standard = strcmp(path, "-") == 0;
     const char *name = standard ? "standard input" : path;
@@ -45,13 +60,12 @@ int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err) {
     if (!file) return cli_fail(err, CLI_FAILED, "%s: cannot open: %s", path, strerror(errno));
     int code = read_all(file, name, out, err);
     if (!standard) fclose(file);
-    size_t bad;
-    if (code == CLI_OK && utf8 && !cli_utf8_valid(out->data, out->count, &bad)) {
-        code = cli_fail(err, CLI_FAILED, "%s: wanted UTF-8, found byte 0x%02x at offset %zu", name,
-                        (unsigned)(unsigned char)out->data[bad], bad);
-        free(out->data);
-        *out = (cli_bytes){0};
-    }
+    if (code != CLI_OK) return code;
+    drop_mark(out);
+    if (utf8) code = check_utf8(name, out, err);
+    if (code == CLI_OK) return code;
+    free(out->data);
+    *out = (cli_bytes){0};
     return code;
 }
 

@@ -15,8 +15,9 @@ typedef struct cli_bytes {
     size_t count;
 } cli_bytes;
 
-/* Reads a whole file, or standard input for "-". CLI_FAILED names the path: missing, a directory, over
- * CLI_INPUT_MAX, and with utf8 the first byte that is not. */
+/* Reads a whole file, or standard input for "-"; a byte order mark at its beginning, as Windows writes one there, is
+ * not part of it. CLI_FAILED names the path: missing, a directory, over CLI_INPUT_MAX, and with utf8 the first byte
+ * that is not. */
 int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err);
 
 /* The lines of a text that are not blank: starts with {.text = the text} and all else zero. */

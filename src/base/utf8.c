@@ -1,6 +1,8 @@
 /* utf8.c: the well-formed byte sequences of Unicode 15, table 3-7. */
 #include "base/utf8.h"
 
+#include <string.h>
+
 /* Lead byte -> length and the permitted range of the second byte. */
 static size_t lead(uint8_t c, uint8_t *low, uint8_t *high) {
     *low = 0x80, *high = 0xbf;
@@ -78,3 +80,5 @@ bool iv_utf8_valid(const uint8_t *s, size_t n, size_t *bad) {
     }
     return true;
 }
+
+size_t iv_utf8_mark(const char *s, size_t n) { return n >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; }

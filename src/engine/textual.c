@@ -1,6 +1,7 @@
 /* textual.c: opening words without weights, and the text calls of invar.h. */
 #include "engine/textual.h"
 #include "base/file.h"
+#include "base/utf8.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
 #include "text/special_tokens.h"
@@ -168,7 +169,11 @@ iv_status iv_render_template(const char *path, const char *variables_json, size_
     iv_template *template = NULL;
     IV_TRY(parse_variables(variables_json, bytes, &variables, err));
     iv_status status = iv_file_read(path, TEMPLATE_FILE_BYTES_MAX, &source, err);
-    if (status == IV_OK) status = iv_template_parse(path, source.data, source.len, IV_JINJA_PLAIN, &template, err);
+    if (status == IV_OK) {
+        const char *text = source.data ? source.data : "";
+        size_t mark = iv_utf8_mark(text, source.len);
+        status = iv_template_parse(path, text + mark, source.len - mark, IV_JINJA_PLAIN, &template, err);
+    }
     if (status == IV_OK) status = iv_template_render(template, variables, strftime_now, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_template_close(template);

@@ -5,6 +5,7 @@
  * memory ends as IV_NO_MEMORY, whatever jansson made of it. */
 #include "format/json.h"
 #include "base/file.h"
+#include "base/utf8.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -103,6 +104,8 @@ static iv_status parse(const char *name, const char *bytes, size_t n, size_t fla
         json_decref(root);
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory to parse %zu bytes of JSON", name, n);
     }
+    if (!root && iv_utf8_mark(bytes, n))
+        return iv_fail(err, IV_FORMAT, "%s: not valid JSON: found a byte order mark (EF BB BF) at its beginning", name);
     if (!root) return iv_fail(err, IV_FORMAT, "%s:%d:%d: not valid JSON: %s", name, je.line, je.column, je.text);
     const char *nul = memchr(bytes, 0, n); /* jansson does not see one that follows a number */
     if (nul) {

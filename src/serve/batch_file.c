@@ -1,6 +1,7 @@
 /* batch_file.c: reading lines, and finding where an output ends. */
 #include "serve/batch_file.h"
 #include "base/file.h"
+#include "base/utf8.h"
 #include "format/json.h"
 
 #include <errno.h>
@@ -58,6 +59,7 @@ iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *
     out->places = json_object();
     bool ok = out->places != NULL;
     const char *at = out->file.data, *end = at + out->file.len;
+    if (at) at += iv_utf8_mark(at, out->file.len);
     for (size_t number = 1; ok && at && at < end; number++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop) stop = end;

@@ -36,6 +36,12 @@ static void reads_datasets(void **state) {
     assert_int_equal(cli_dataset_read(in_folder("d.jsonl"), 2, &d, &err), CLI_OK);
     assert_true(d.count == 2 && d.scored == 2 && d.hash != hash);
     cli_dataset_free(&d);
+    char marked[sizeof text + 3] = "\xef\xbb\xbf"; /* as Windows writes it: the same dataset */
+    memcpy(marked + 3, text, sizeof text);
+    write_file("d.jsonl", marked, sizeof marked - 1);
+    assert_int_equal(cli_dataset_read(in_folder("d.jsonl"), 100, &d, &err), CLI_OK);
+    assert_true(d.count == 3 && d.hash == hash);
+    cli_dataset_free(&d);
 }
 
 static void bad_lines_are_named(void **state) {

@@ -128,6 +128,20 @@ static void large_seeds_come_back(void **state) {
     fake_close(&x);
 }
 
+/* As clients on Windows send them; what is read of the body's own text is still found. */
+static void a_body_may_begin_with_a_mark(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
+    run(&x);
+    assert_true(bridge.count == 1 && bridge.children[0].seed == UINT64_MAX);
+    fake_token(&server, 0, 9, "x"), fake_done(&server, 0, IV_FINISH_STOP);
+    fake_close(&x);
+    x = ask("/v1/completions", "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\":\"a\"}");
+    run(&x);
+    assert_non_null(strstr(x.out.data, "body: not valid JSON: found a byte order mark (EF BB BF) at its beginning"));
+    expect_error_answer(&x, 400, "invalid_request_error", "body");
+}
+
 static void refusal_gets_its_status(void **state) {
     (void)state;
     iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
@@ -645,6 +659,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(choices_keep_their_order, begin, end),
         cmocka_unit_test_setup_teardown(seeds_of_choices_can_be_asked_for, begin, end),
+        cmocka_unit_test_setup_teardown(a_body_may_begin_with_a_mark, begin, end),
         cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
         cmocka_unit_test_setup_teardown(prompts_have_the_names_of_fields, begin, end),
         cmocka_unit_test_setup_teardown(sampling_has_the_names_of_fields, begin, end),

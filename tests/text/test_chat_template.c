@@ -85,6 +85,14 @@ static void gives_the_defaults_of_apply_chat_template(void **state) {
                    "[1] 2 True []");
 }
 
+/* transformers 5 renders it, too. */
+static void a_byte_order_mark_is_text(void **state) {
+    (void)state;
+    assert_renders("\xef\xbb\xbf{{ n }}", NULL, "{\"n\": 1}",
+                   "\xef\xbb\xbf"
+                   "1");
+}
+
 static void chooses_between_named_templates(void **state) {
     (void)state;
     const char *config = "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"T{{ tools|length }}\"},"
@@ -216,6 +224,7 @@ static void digest_covers_templates_and_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_template),
                                        cmocka_unit_test(gives_the_defaults_of_apply_chat_template),
+                                       cmocka_unit_test(a_byte_order_mark_is_text),
                                        cmocka_unit_test(chooses_between_named_templates),
                                        cmocka_unit_test(tokens_of_their_own_file),
                                        cmocka_unit_test(chooses_between_template_files),

@@ -1,5 +1,6 @@
 /* reply.c: how errors and small answers look on the wire. */
 #include "serve/api/reply.h"
+#include "base/utf8.h"
 #include "format/json.h"
 #include "serve/metrics.h"
 
@@ -69,12 +70,19 @@ void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o) {
     iv_buf_free(o->buf);
 }
 
+const char *iv_api_body_text(const iv_exchange *x, size_t *bytes) {
+    const char *body = iv_exchange_body(x, bytes);
+    size_t mark = body ? iv_utf8_mark(body, *bytes) : 0;
+    *bytes -= mark;
+    return body ? body + mark : "";
+}
+
 iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err) {
     size_t n;
-    const char *body = iv_exchange_body(x, &n);
+    const char *body = iv_api_body_text(x, &n);
     *out = NULL;
     if (n == 0 && may_be_empty) return (*out = json_object()) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "body: no memory");
-    IV_TRY(iv_json_parse("body", body ? body : "", n, out, err));
+    IV_TRY(iv_json_parse("body", body, n, out, err));
     if (json_is_object(*out)) return IV_OK;
     const char *found = iv_json_type_name(*out);
     json_decref(*out);

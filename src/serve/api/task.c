@@ -96,7 +96,7 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
     iv_error err = {0};
     iv_task *t = iv_task_open_bare(s, x, format);
     if (!t) return NULL;
-    t->params.text = iv_exchange_body(x, &t->params.bytes);
+    t->params.text = iv_api_body_text(x, &t->params.bytes);
     if (iv_api_body(x, false, &t->body, &err) == IV_OK) return t;
     iv_task_fail(t, &err);
     return NULL;
