@@ -307,7 +307,7 @@ static void free_all(plan *p, outcome *r) {
 
 int cli_bench_serve(const cli_args *args, iv_error *err) {
     const char *target = args->operands[0], *key = getenv("INVAR_API_KEY");
-    bool running = strncmp(target, "http://", 7) == 0;
+    bool running = iv_load_is_url(target);
     plan p = {0};
     outcome r = {0};
     iv_load_url url = {.host = "127.0.0.1"};

@@ -16,6 +16,7 @@
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,10 +66,31 @@ static bool url_port(const char *text, size_t n, uint16_t *out) {
     return n > 0 && value > 0 && value <= 65535;
 }
 
+bool iv_load_is_url(const char *text) {
+    size_t n = strspn(text, ALPHANUMERIC "+-.");
+    return n > 0 && strncmp(text + n, "://", 3) == 0;
+}
+
+/* Without slashes at its end, and without the API's own part. */
+static size_t base_bytes(const char *path) {
+    size_t n = strlen(path);
+    while (n && path[n - 1] == '/') n--;
+    bool api = n >= 3 && memcmp(path + n - 3, "/v1", 3) == 0;
+    if (api) n -= 3;
+    while (api && n && path[n - 1] == '/') n--;
+    return n;
+}
+
 iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err) {
-    static const char scheme[] = "http://";
+    static const char scheme[] = "http://", tls[] = "https://";
     iv_status bad = iv_fail(err, IV_INVALID, "%.200s: wanted http://HOST[:PORT][/BASE]", url);
-    if (strncmp(url, scheme, strlen(scheme)) != 0) return bad;
+    if (strncasecmp(url, tls, strlen(tls)) == 0)
+        return iv_fail(
+            err, IV_INVALID,
+            "%.200s: wanted http://HOST[:PORT][/BASE], found https: TLS is not spoken here; give the server's "
+            "own address, behind the one that ends TLS",
+            url);
+    if (strncasecmp(url, scheme, strlen(scheme)) != 0) return bad;
     const char *host = url + strlen(scheme);
     bool bracket = *host == '[';
     host += bracket;
@@ -84,9 +106,8 @@ iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err) {
         if (!url_port(rest, n, &out->port)) return bad;
         rest += n;
     }
-    n = strlen(rest);
-    while (n && rest[n - 1] == '/') n--;
-    if (n >= sizeof out->path || strcspn(rest, "?# \r\n") < n || (*rest && *rest != '/')) return bad;
+    n = base_bytes(rest);
+    if (n >= sizeof out->path || rest[strcspn(rest, "?# \r\n")] || (*rest && *rest != '/')) return bad;
     snprintf(out->path, sizeof out->path, "%.*s", (int)n, rest);
     *err = (iv_error){0};
     return IV_OK;

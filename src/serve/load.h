@@ -39,11 +39,13 @@ typedef struct iv_load_options {
     void *user;
 } iv_load_options;
 
-/* "http://HOST[:PORT][/BASE]" -> host (at most 255 bytes), port and path of a copy in `room`. */
+/* "http://HOST[:PORT][/BASE]" -> host (at most 255 bytes), port and path. A last /v1, which clients of this API are
+ * given, is none of the base. iv_load_is_url: of whatever scheme, so that one that is not spoken is an error. */
 typedef struct iv_load_url {
     char host[256], path[256];
     uint16_t port;
 } iv_load_url;
+bool iv_load_is_url(const char *text);
 iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err);
 
 /* Sends all, in order, each at its time or as soon as there is room after it. What goes wrong with a request is its

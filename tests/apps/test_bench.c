@@ -140,7 +140,7 @@ static void serve_running(void **state) {
         read_back("err", came.err);
         const char *at = strstr(came.err, "listening on http://127.0.0.1:");
         if (at && strchr(at, '\n') && sscanf(at, "listening on http://127.0.0.1:%u", &port) == 1)
-            snprintf(url, sizeof url, "http://127.0.0.1:%u/", port);
+            snprintf(url, sizeof url, "http://127.0.0.1:%u/v1/", port);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
     assert_true(*url);
@@ -167,6 +167,10 @@ static void serve_refuses(void **state) {
     (void)state;
     RUN("bench", "serve", "http://127.0.0.1:99999");
     expect_error(2, "wanted http://HOST[:PORT]");
+    RUN("bench", "serve", "https://127.0.0.1:1/v1");
+    expect_error(2, "found https: TLS is not spoken here");
+    RUN("bench", "serve", "ws://127.0.0.1:1");
+    expect_error(2, "ws://127.0.0.1:1: wanted http://HOST[:PORT]");
     RUN("bench", "serve", "no-such-model");
     expect_error(1, "no such model directory");
     RUN("bench", "serve", "tiny-math", "--request-rate", "fast");

@@ -58,10 +58,21 @@ static void urls(void **state) {
     } good[] = {{"http://a", "a", "", 80},
                 {"http://127.0.0.1:8000/", "127.0.0.1", "", 8000},
                 {"http://[::1]:8000/base/", "::1", "/base", 8000},
-                {"http://[::1]", "::1", "", 80}};
+                {"http://[::1]", "::1", "", 80},
+                {"http://a:1/v1", "a", "", 1},
+                {"http://a:1/v1//", "a", "", 1},
+                {"http://a/base/v1/", "a", "/base", 80},
+                {"http://a/base//v1", "a", "/base", 80},
+                {"http://a/v1/base", "a", "/v1/base", 80},
+                {"http://a/xv1", "a", "/xv1", 80},
+                {"HTTP://a/v1/v1", "a", "/v1", 80}};
     static const char *const bad[] = {"",
                                       "a:80",
                                       "https://a",
+                                      "HTTPS://a/v1",
+                                      "ftp://a",
+                                      "http://a/v1?b",
+                                      "http://a/ /v1",
                                       "http://",
                                       "http://:80",
                                       "http://a:0",
@@ -86,6 +97,8 @@ static void urls(void **state) {
         err = (iv_error){0};
         assert_int_equal(iv_load_url_parse(bad[i], &url, &err), IV_INVALID);
         assert_non_null(strstr(err.message, "wanted http://HOST"));
+        assert_int_equal(strstr(err.message, "found https: TLS is not spoken") != NULL,
+                         strncasecmp(bad[i], "https", 5) == 0);
     }
 }
 
