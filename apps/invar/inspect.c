@@ -26,6 +26,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m) {
     cli_json_int(&json, "experts_per_token", m->experts_per_token);
     cli_json_int(&json, "sliding_window", m->sliding_window);
     cli_json_bool(&json, "tied_embeddings", m->tied_embeddings);
+    cli_json_bool(&json, "index_unread", m->index_unread);
     cli_json_count(&json, "file_bytes", m->file_bytes);
     cli_json_count(&json, "weight_bytes", m->weight_bytes);
     cli_json_count(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
@@ -71,6 +72,8 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,
             m->shards == 1 ? "file" : "files", m->stored_dtype);
     print_bytes(out, "size", m->file_bytes);
+    if (m->index_unread)
+        fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json beside it is not looked at\n", "read");
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
     print_bytes(out, "cache a token", m->kv_bytes_per_token);

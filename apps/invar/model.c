@@ -54,6 +54,17 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
                     models ? models : "", models ? ", " : "", own, own);
 }
 
+/* Two models may be in one directory. Said once, however often it is opened. */
+static void warn_of_index(const iv_engine_info *info, const char *name) {
+    static bool said;
+    char shown[CLI_SHOWN_BYTES];
+    if (info->index_unread && !said)
+        fprintf(stderr,
+                "invar: warning: %s: model.safetensors was read, model.safetensors.index.json beside it was not\n",
+                cli_shown(name, shown));
+    said |= info->index_unread;
+}
+
 int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
     cli_progress progress;
     cli_progress_start(&progress, name);
@@ -66,6 +77,7 @@ int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
     if (info.rank != 0) return cli_serve_rank(engine, err);
+    warn_of_index(&info, name);
     *out = engine;
     return CLI_OK;
 }

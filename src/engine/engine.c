@@ -309,6 +309,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
                              .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = e->kv_token_bytes,
+                             .index_unread = m->index_unread,
                              .load_seconds = e->load_seconds};
 }
 

@@ -44,6 +44,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
                             .experts_per_token = g->experts_per_token,
                             .sliding_window = g->sliding_window,
                             .tied_embeddings = g->tie_embeddings,
+                            .index_unread = m.index_unread,
                             .tensors = iv_checkpoint_count(c),
                             .shards = 0};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);

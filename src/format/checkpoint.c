@@ -32,7 +32,7 @@ struct iv_checkpoint {
     size_t shard_count;
     iv_tensor_info *tensors;
     size_t count, bytes;
-    bool dummy;
+    bool dummy, index_unread;
     uint64_t seed; /* of a dummy */
 };
 
@@ -142,7 +142,10 @@ static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
     if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_IO, "%s: wanted a model directory, found a file", dir);
     IV_TRY(join(c, dir, SINGLE_NAME, &single, err));
     IV_TRY(join(c, dir, INDEX_NAME, &index, err));
-    if (iv_file_exists(single)) return open_single(c, dir, err);
+    if (iv_file_exists(single)) {
+        c->index_unread = iv_file_exists(index);
+        return open_single(c, dir, err);
+    }
     if (iv_file_exists(index)) return open_sharded(c, dir, index, err);
     return iv_fail(err, IV_NOT_FOUND, "%s: wanted " SINGLE_NAME " or " INDEX_NAME ", found neither", dir);
 }
@@ -199,6 +202,7 @@ iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint6
     return status;
 }
 
+bool iv_checkpoint_index_unread(const iv_checkpoint *c) { return c->index_unread; }
 size_t iv_checkpoint_count(const iv_checkpoint *c) { return c->count; }
 size_t iv_checkpoint_bytes(const iv_checkpoint *c) { return c->bytes; }
 

@@ -19,6 +19,9 @@ iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint6
 
 void iv_checkpoint_close(iv_checkpoint *c); /* NULL is fine */
 
+/* Whether the directory has an index too, which was not looked at: the one of two models that others might read. */
+bool iv_checkpoint_index_unread(const iv_checkpoint *c);
+
 size_t iv_checkpoint_count(const iv_checkpoint *c);
 size_t iv_checkpoint_bytes(const iv_checkpoint *c); /* of all tensors */
 

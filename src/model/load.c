@@ -88,6 +88,7 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
     IV_TRY(iv_model_config_read(dir, &m->config, err));
     iv_checkpoint *c;
     IV_TRY(open_weights(dir, o, &m->config, &c, err));
+    m->index_unread = iv_checkpoint_index_unread(c);
     iv_status status = choose_dtype(o, m, c, err);
     if (status == IV_OK) status = make_shards(o, m, err);
     if (status == IV_OK) status = shape_all(m, c, plan, err);

@@ -52,6 +52,7 @@ typedef struct iv_model {
     iv_kv_layout kv_layout;         /* of the rank's KV heads, perhaps none */
     size_t weight_bytes;            /* packed, in memory; the first rank of a process counts all of them */
     uint8_t weights_digest[32];     /* as iv_checkpoint_digest */
+    bool index_unread;              /* as iv_checkpoint_index_unread */
     iv_arena arena;                 /* small parts */
     unsigned char *data;            /* all matrices */
     size_t data_bytes;

@@ -172,6 +172,8 @@ static void say_hello(const loop *l) {
            "%s: %s on %s%s%s, %zu sequences of up to %zu tokens, KV cache of %zu tokens, loaded in %.2f s",
            l->server.model_name, i->dtype, i->device, *i->gpu ? " " : "", i->gpu, i->max_num_seqs, i->max_model_len,
            i->kv_tokens, i->load_seconds);
+    if (i->index_unread)
+        iv_log(o, "warning", "weights", "model.safetensors was read, model.safetensors.index.json beside it was not");
     iv_log(o, "info", "fingerprint", "fingerprint %s", i->fingerprint);
     say_defaults(l);
     if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&

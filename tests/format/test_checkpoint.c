@@ -233,9 +233,13 @@ static void the_single_file_comes_first(void **state) {
     iv_error err;
     scratch_open(&s);
     PUT(&s, "model.safetensors", &a);
+    ASSERT_OK(iv_checkpoint_open(s.dir, &c, &err), &err);
+    assert_false(iv_checkpoint_index_unread(c));
+    iv_checkpoint_close(c);
     put_text(&s, "model.safetensors.index.json", "not even JSON");
     ASSERT_OK(iv_checkpoint_open(s.dir, &c, &err), &err);
     assert_int_equal(iv_checkpoint_count(c), 1);
+    assert_true(iv_checkpoint_index_unread(c));
     iv_checkpoint_close(c);
     scratch_close(&s);
 }
