@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,4 +207,12 @@ const char *iv_json_type_name(const json_t *value) {
     if (!value) return "nothing";
     static const char *const names[] = {"object", "array", "string", "integer", "real", "true", "false", "null"};
     return names[json_typeof(value)];
+}
+
+const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
+    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
+    snprintf(out, IV_JSON_SHOWN_BYTES, "%s", text ? text : iv_json_type_name(value));
+    if (text && strlen(text) >= IV_JSON_SHOWN_BYTES) memcpy(out + IV_JSON_SHOWN_BYTES - 4, "...", 4);
+    free(text);
+    return out;
 }

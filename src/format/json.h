@@ -33,4 +33,8 @@ iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_erro
 /* "object", "array", "string", "integer", "real", "true", "false", "null": for error lines. */
 const char *iv_json_type_name(const json_t *value);
 
+/* A value as text, cut where it is longer than an error line should have: "nothing" for NULL. Returns out. */
+enum { IV_JSON_SHOWN_BYTES = 80 };
+const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]);
+
 #endif

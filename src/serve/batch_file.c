@@ -78,10 +78,15 @@ void iv_batch_lines_free(iv_batch_lines *l) {
     *l = (iv_batch_lines){0};
 }
 
+static iv_status wrong(const char *name, const char *wanted, const json_t *found, iv_error *err) {
+    char shown[IV_JSON_SHOWN_BYTES];
+    return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, iv_json_shown(found, shown));
+}
+
 /* A line's custom_id, if no line before it has the same. */
 static iv_status read_id(iv_batch_lines *l, size_t place, iv_batch_request *r, iv_error *err) {
     json_t *id = json_object_get(r->root, "custom_id");
-    if (!json_is_string(id)) return iv_fail(err, IV_INVALID, "custom_id: wanted a string");
+    if (!json_is_string(id)) return wrong("custom_id", "a string", id, err);
     r->id = id;
     const char *key = json_string_value(id);
     size_t n = json_string_length(id);
@@ -104,9 +109,22 @@ static iv_status check_names(json_t *root, iv_error *err) {
         size_t i = 0;
         while (i < 4 && strcmp(key, names[i]) != 0) i++;
         if (i == 4 && !json_is_null(value))
-            return iv_fail(err, IV_INVALID, "%.60s: not a field of a batch's line", key);
+            return iv_fail(err, IV_INVALID,
+                           "%.60s: wanted one of a batch's fields, custom_id, method, url and body, found this one",
+                           key);
     }
     return IV_OK;
+}
+
+static iv_status read_url(const json_t *url, iv_batch_request *out, iv_error *err) {
+    static const char *const urls[] = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}; /* as in `api` */
+    const char *text = json_string_value(url);
+    for (int i = 0; text && i < 3; i++)
+        if (strcmp(text, urls[i]) == 0) {
+            out->api = i;
+            return IV_OK;
+        }
+    return wrong("url", "\"/v1/chat/completions\", \"/v1/completions\" or \"/v1/responses\"", url, err);
 }
 
 iv_status iv_batch_line_read(iv_batch_lines *l, size_t place, iv_batch_request *out, iv_error *err) {
@@ -119,20 +137,14 @@ iv_status iv_batch_line_read(iv_batch_lines *l, size_t place, iv_batch_request *
         return iv_fail(err, IV_INVALID, "%s: wanted a JSON object, found %s", name, iv_json_type_name(out->root));
     IV_TRY(read_id(l, place, out, err));
     IV_TRY(check_names(out->root, err));
-    const char *method = json_string_value(json_object_get(out->root, "method"));
-    const char *url = json_string_value(json_object_get(out->root, "url"));
-    if (!method || strcmp(method, "POST") != 0) return iv_fail(err, IV_INVALID, "method: wanted \"POST\"");
-    if (url && strcmp(url, "/v1/chat/completions") == 0)
-        out->api = IV_BATCH_CHAT;
-    else if (url && strcmp(url, "/v1/responses") == 0)
-        out->api = IV_BATCH_RESPONSES;
-    else if (!url || strcmp(url, "/v1/completions") != 0)
-        return iv_fail(err, IV_INVALID,
-                       "url: wanted \"/v1/chat/completions\", \"/v1/completions\" or \"/v1/responses\"");
+    const json_t *method = json_object_get(out->root, "method");
+    if (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)
+        return wrong("method", "\"POST\"", method, err);
+    IV_TRY(read_url(json_object_get(out->root, "url"), out, err));
     out->body = json_object_get(out->root, "body");
-    if (!json_is_object(out->body)) return iv_fail(err, IV_INVALID, "body: wanted a JSON object");
+    if (!json_is_object(out->body)) return wrong("body", "a JSON object", out->body, err);
     if (json_is_true(json_object_get(out->body, "stream")))
-        return iv_fail(err, IV_UNSUPPORTED, "stream: wanted false: a batch has nobody to stream to");
+        return iv_fail(err, IV_UNSUPPORTED, "stream: wanted false, for a batch has nobody to stream to, found true");
     if (!iv_json_member_text(line->text, line->bytes, "body", &out->body_text, &out->body_bytes))
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     return IV_OK;
@@ -147,7 +159,8 @@ static iv_status check_answer(const char *path, iv_batch_lines *l, size_t place,
     iv_batch_request r = {0};
     iv_error ignored;
     if (place >= l->count)
-        return iv_fail(err, IV_INVALID, "%s: wanted at most %zu answers, as the input has lines", path, l->count);
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %zu answers, as the input has lines, found more", path,
+                       l->count);
     if (n >= sizeof answer_begins - 1 && memcmp(text, answer_begins, sizeof answer_begins - 1) == 0)
         IV_TRY(iv_json_parse(path, text, n, &answer, err));
     (void)iv_batch_line_read(l, place, &r, &ignored);

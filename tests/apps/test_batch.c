@@ -183,28 +183,39 @@ static void wrong_lines_are_answered(void **state) {
         "{\"method\":\"POST\"}\n" TEXT_LINE("a") TEXT_LINE("a") LINE("b", "/v1/embeddings", "{}")
             LINE("c", "/v1/completions", "[]") LINE("d", "/v1/completions", "{\"prompt\":\"x\",\"temperature\":-1}")
                 LINE("e", "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}")
-                    LINE("f", "/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt\"}")
-                        LINE("g", "/v1/completions", "{\"prompt\":[999999999]}");
+                    LINE("f", "/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt\"}") LINE(
+                        "g", "/v1/completions",
+                        "{\"prompt\":[999999999]}") "{\"custom_id\":\"h\",\"method\":\"GET\",\"url\":\"/v1/"
+                                                    "completions\",\"body\":{}}\n"
+                                                    "{\"custom_id\":\"i\",\"url\":\"/v1/completions\",\"body\":{}}\n"
+                                                    "{\"custom_id\":\"j\",\"method\":\"POST\",\"url\":\"/v1/"
+                                                    "completions\",\"body\":{},\"more\":1}\n"
+                                                    "{\"custom_id\":7,\"method\":\"POST\",\"url\":\"/v1/"
+                                                    "completions\",\"body\":{}}\n";
     static const struct {
         const char *id;
         int status;
         const char *words;
     } wanted[] = {{NULL, 400, "line 1"},
                   {NULL, 400, "wanted a JSON object, found array"},
-                  {NULL, 400, "custom_id: wanted a string"},
+                  {NULL, 400, "custom_id: wanted a string, found nothing"},
                   {"a", 200, NULL},
                   {"a", 400, "that of line 4"},
-                  {"b", 400, "url: wanted"},
-                  {"c", 400, "body: wanted"},
+                  {"b", 400, "\"/v1/responses\", found \"/v1/embeddings\""},
+                  {"c", 400, "body: wanted a JSON object, found []"},
                   {"d", 400, "temperature: wanted"},
-                  {"e", 400, "stream: wanted false"},
+                  {"e", 400, "stream: wanted false, for a batch has nobody to stream to, found true"},
                   {"f", 404, "model: wanted \"tiny-math\""},
-                  {"g", 400, "999999999"}};
+                  {"g", 400, "999999999"},
+                  {"h", 400, "method: wanted \"POST\", found \"GET\""},
+                  {"i", 400, "method: wanted \"POST\", found nothing"},
+                  {"j", 400, "more: wanted one of a batch's fields, custom_id, method, url and body, found this one"},
+                  {NULL, 400, "custom_id: wanted a string, found 7"}};
     enum { COUNT = sizeof wanted / sizeof *wanted };
     forget();
     write_file("in.jsonl", in, strlen(in));
     BATCH();
-    expect_counts("11 lines: 0 answered before, 1 answered now, 10 refused");
+    expect_counts("15 lines: 0 answered before, 1 answered now, 14 refused");
     read_back("out.jsonl", first);
     for (size_t i = 0; i < COUNT; i++) {
         json_t *a = answer_of(first, i), *body = body_of(a, wanted[i].status), *id = json_object_get(a, "custom_id");
@@ -219,7 +230,7 @@ static void wrong_lines_are_answered(void **state) {
         json_decref(a);
     }
     BATCH();
-    expect_counts("11 answered before, 0 answered now, 0 refused");
+    expect_counts("15 answered before, 0 answered now, 0 refused");
 }
 
 /* More lines than a window, of very different lengths, come out in order; an interrupt leaves a good beginning. */

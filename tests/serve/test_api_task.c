@@ -142,6 +142,40 @@ static void a_body_may_begin_with_a_mark(void **state) {
     expect_error_answer(&x, 400, "invalid_request_error", "body");
 }
 
+static void refusals_say_what_was_found(void **state) {
+    (void)state;
+#define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+    static const struct {
+        const char *path, *body, *words;
+    } cases[] = {{"/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{}}", "\\\"json_object\\\", found {}\""},
+                 {"/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{\"json\":[1]}}",
+                  "wanted a JSON schema, found [1]"},
+                 {"/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"a\\u0000b\"}}",
+                  "wanted a text without NUL, found one at byte 1"},
+                 {"/v1/chat/completions", CHAT "\"response_format\":{\"type\":\"json_schema\"}}",
+                  "an object, beside its type, found nothing"},
+                 {"/v1/chat/completions", CHAT "\"top_logprobs\":3}", "found 3 without it"},
+                 {"/v1/chat/completions", CHAT "\"rid\":[7]}", "rid: wanted a string without NUL, found 7"},
+                 {"/v1/chat/completions", CHAT "\"tool_choice\":\"required\"}",
+                  "wanted \\\"tools\\\" beside \\\"required\\\", found none"},
+                 {"/v1/chat/completions", "{\"messages\":[{\"role\":\"assistant\",\"refusal\":\"no\"}]}",
+                  "messages[0].refusal: wanted null, found \\\"no\\\""},
+                 {"/v1/responses", "{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}",
+                  "wanted null, found string"},
+                 {"/generate", "{}", "wanted either \\\"text\\\" or \\\"input_ids\\\", found neither"},
+                 {"/generate", "{\"text\":\"a\",\"input_ids\":[1]}", "found both"},
+                 {"/tokenize", "{}", "wanted either \\\"prompt\\\" or \\\"messages\\\", found neither"}};
+#undef CHAT
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(NULL);
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        assert_int_equal(x.status, 400);
+        if (!strstr(x.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, x.out.data);
+        fake_close(&x);
+    }
+}
+
 static void refusal_gets_its_status(void **state) {
     (void)state;
     iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
@@ -660,6 +694,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(choices_keep_their_order, begin, end),
         cmocka_unit_test_setup_teardown(seeds_of_choices_can_be_asked_for, begin, end),
         cmocka_unit_test_setup_teardown(a_body_may_begin_with_a_mark, begin, end),
+        cmocka_unit_test_setup_teardown(refusals_say_what_was_found, begin, end),
         cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
         cmocka_unit_test_setup_teardown(prompts_have_the_names_of_fields, begin, end),
         cmocka_unit_test_setup_teardown(sampling_has_the_names_of_fields, begin, end),

@@ -14,8 +14,10 @@ typedef struct reader {
     iv_error *err;
 } reader;
 
-static iv_status wanted(const reader *w, const char *field, const char *what) {
-    return iv_fail(w->err, IV_INVALID, "%s%s: wanted %s", w->prefix, field, what);
+static iv_status wanted(const reader *w, const char *field, const char *what, const json_t *found) {
+    char shown[IV_JSON_SHOWN_BYTES];
+    return iv_fail(w->err, IV_INVALID, "%s%s: wanted %s, found %s", w->prefix, field, what,
+                   iv_json_shown(found, shown));
 }
 
 static iv_status set(reader *w, const char *field, iv_constraint_kind kind, const char *text, size_t n) {
@@ -23,7 +25,9 @@ static iv_status set(reader *w, const char *field, iv_constraint_kind kind, cons
         return iv_fail(w->err, IV_INVALID, "%s%s: wanted one constraint, found \"%s\" too", w->prefix, field, w->by);
     char *copy = iv_arena_strndup(&w->p->arena, text, n);
     if (!copy) return iv_fail(w->err, IV_NO_MEMORY, "%s%s: no memory", w->prefix, field);
-    if (strlen(copy) != n) return wanted(w, field, "a text without NUL");
+    if (strlen(copy) != n)
+        return iv_fail(w->err, IV_INVALID, "%s%s: wanted a text without NUL, found one at byte %zu", w->prefix, field,
+                       strlen(copy));
     w->by = field, w->r->constraint = kind, w->r->constraint_text = copy;
     return IV_OK;
 }
@@ -40,17 +44,17 @@ static iv_status set_json(reader *w, const char *field, iv_constraint_kind kind,
 static iv_status set_schema(reader *w, const char *field, const json_t *v) {
     if (json_is_string(v)) return set(w, field, IV_CONSTRAINT_JSON_SCHEMA, json_string_value(v), json_string_length(v));
     if (json_is_object(v) || json_is_boolean(v)) return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, v);
-    return wanted(w, field, "a JSON schema");
+    return wanted(w, field, "a JSON schema", v);
 }
 
 static iv_status set_text(reader *w, const char *field, iv_constraint_kind kind, const json_t *v) {
     if (!json_is_string(v))
-        return wanted(w, field, kind == IV_CONSTRAINT_REGEX ? "a regular expression" : "a grammar's text");
+        return wanted(w, field, kind == IV_CONSTRAINT_REGEX ? "a regular expression" : "a grammar's text", v);
     return set(w, field, kind, json_string_value(v), json_string_length(v));
 }
 
 static iv_status set_choice(reader *w, const char *field, const json_t *v) {
-    if (!json_is_array(v)) return wanted(w, field, "a list of strings");
+    if (!json_is_array(v)) return wanted(w, field, "a list of strings", v);
     return set_json(w, field, IV_CONSTRAINT_CHOICE, v);
 }
 
@@ -72,10 +76,11 @@ static iv_status only(const reader *w, const char *field, json_t *object, const 
 static iv_status read_named_schema(reader *w, const char *field, json_t *inner) {
     const json_t *schema = json_object_get(inner, "schema"), *name = json_object_get(inner, "name");
     const json_t *strict = json_object_get(inner, "strict");
-    if (name && !json_is_string(name) && !json_is_null(name)) return wanted(w, field, "\"name\" to be a string");
+    if (name && !json_is_string(name) && !json_is_null(name)) return wanted(w, field, "\"name\" to be a string", name);
     if (strict && !json_is_boolean(strict) && !json_is_null(strict))
-        return wanted(w, field, "\"strict\" to be true or false");
-    if (!json_is_object(schema) && !json_is_boolean(schema)) return wanted(w, field, "\"schema\", a JSON schema");
+        return wanted(w, field, "\"strict\" to be true or false", strict);
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return wanted(w, field, "\"schema\", a JSON schema", schema);
     return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, schema);
 }
 
@@ -94,7 +99,7 @@ static iv_status read_format(reader *w, const char *field, json_t *v, bool flat)
     IV_TRY(only(w, field, v, flat ? flat_names : nested));
     if (flat) return read_named_schema(w, field, v);
     json_t *inner = json_object_get(v, "json_schema");
-    if (!json_is_object(inner)) return wanted(w, field, "\"json_schema\", an object, beside its type");
+    if (!json_is_object(inner)) return wanted(w, field, "\"json_schema\", an object, beside its type", inner);
     IV_TRY(only(w, field, inner, flat_names + 1));
     return read_named_schema(w, field, inner);
 }
@@ -144,12 +149,14 @@ static iv_status read_structured(reader *w, json_t *v) {
             IV_TRY(set_text(w, "structured_outputs.grammar", IV_CONSTRAINT_GRAMMAR, value));
         if (strcmp(key, "choice") == 0) IV_TRY(set_choice(w, "structured_outputs.choice", value));
         bool flag = strcmp(key, "json_object") == 0 || disable;
-        if (flag && !json_is_boolean(value)) return wanted(w, "structured_outputs", "true or false for its flags");
+        if (flag && !json_is_boolean(value))
+            return wanted(w, "structured_outputs", "true or false for its flags", value);
         if (strcmp(key, "json_object") == 0 && json_is_true(value))
             IV_TRY(set(w, "structured_outputs.json_object", IV_CONSTRAINT_JSON_OBJECT, "", 0));
     }
     if (w->by) return IV_OK;
-    return wanted(w, "structured_outputs", "one of \"json\", \"regex\", \"choice\", \"grammar\" and \"json_object\"");
+    return wanted(w, "structured_outputs", "one of \"json\", \"regex\", \"choice\", \"grammar\" and \"json_object\"",
+                  v);
 }
 
 iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err) {
@@ -187,8 +194,10 @@ static iv_status list_tools(json_t *tools, const char *name, json_t **out, iv_er
         const json_t *named = json_object_get(function, "name");
         const char *own = json_string_value(named);
         if (!own || strlen(own) != json_string_length(named)) {
+            char shown[IV_JSON_SHOWN_BYTES];
             json_decref(list);
-            return iv_fail(err, IV_INVALID, "tools[%zu].function.name: wanted a string without NUL", i);
+            return iv_fail(err, IV_INVALID, "tools[%zu].function.name: wanted a string without NUL, found %s", i,
+                           iv_json_shown(named, shown));
         }
         if (name && strcmp(name, own) != 0) continue;
         ok = ok && json_array_append_new(list, json_pack("{s:s, s:O?}", "name", own, "parameters",

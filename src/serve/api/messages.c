@@ -139,6 +139,7 @@ iv_status iv_api_read_role(const char *field, size_t at, const json_t *message, 
 }
 
 static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error *err) {
+    char shown[IV_JSON_SHOWN_BYTES];
     const char *key;
     json_t *value;
     if (!json_is_object(message))
@@ -149,7 +150,9 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
         if (!one_of(key, fields, sizeof fields / sizeof *fields))
             return iv_fail(err, IV_INVALID, "messages[%zu].%.60s: this field is not known here", at, key);
         bool unseen = strcmp(key, "refusal") == 0 || strcmp(key, "audio") == 0 || strcmp(key, "function_call") == 0;
-        if (unseen) return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].%s: wanted null", at, key);
+        if (unseen)
+            return iv_fail(err, IV_UNSUPPORTED, "messages[%zu].%s: wanted null, found %s", at, key,
+                           iv_json_shown(value, shown));
     }
     const char *role;
     IV_TRY(iv_api_read_role("messages", at, message, &role, err));

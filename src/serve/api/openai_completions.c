@@ -58,7 +58,8 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_seed(r, err));
     if (p->max_tokens == 0 && !p->echo && p->prompt_logprobs < 0)
-        return iv_fail(err, IV_INVALID, "max_tokens: wanted 1 or more, or \"echo\" or \"prompt_logprobs\" beside 0");
+        return iv_fail(err, IV_INVALID,
+                       "max_tokens: wanted 1 or more, or \"echo\" or \"prompt_logprobs\" beside 0, found neither");
     r->score_only = p->max_tokens == 0;
     r->max_tokens = p->max_tokens < 0 ? MAX_TOKENS_DEFAULT : (size_t)p->max_tokens;
     IV_TRY(iv_api_params_least(p, "min_tokens", r, err));

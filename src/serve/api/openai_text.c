@@ -114,7 +114,9 @@ static void tokenized(void *owner, iv_render *r) {
 }
 
 static iv_status start_tokenizing(tokenizing *t, iv_api_params *p, const json_t *body, iv_error *err) {
-    if (!p->prompt == !p->messages) return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\"");
+    if (!p->prompt == !p->messages)
+        return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\", found %s",
+                       p->prompt ? "both" : "neither");
     IV_TRY(iv_api_params_continue(p, body, err));
     iv_render_input in = {.text = p->prompt,
                           .messages = p->messages,

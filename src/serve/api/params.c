@@ -7,12 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum {
-    STOPS_MAX = 16,
-    STOP_IDS_MAX = 64,
-    BIAS_MAX = 1024,
-    SHOWN_BYTES = 80 /* of a value in an error */
-};
+enum { STOPS_MAX = 16, STOP_IDS_MAX = 64, BIAS_MAX = 1024 };
 
 typedef enum kind {
     INT,
@@ -222,18 +217,10 @@ void iv_api_params_free(iv_api_params *p) { iv_arena_free(&p->arena); }
 
 /* ---- one value ----------------------------------------------------------------------------------------- */
 
-static const char *shown(const json_t *v, char *out, size_t size) {
-    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-    snprintf(out, size, "%s", text ? text : iv_json_type_name(v));
-    if (text && strlen(text) >= size) memcpy(out + size - 4, "...", 4);
-    free(text);
-    return out;
-}
-
 /* name heads the error. */
 static iv_status wrong(const char *name, const char *wanted, const json_t *v, iv_error *err) {
-    char text[SHOWN_BYTES];
-    return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, shown(v, text, sizeof text));
+    char text[IV_JSON_SHOWN_BYTES];
+    return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, iv_json_shown(v, text));
 }
 
 iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err) {
@@ -337,8 +324,8 @@ static iv_status read_seed(iv_api_params *p, const char *key, const char *name, 
 }
 
 static iv_status read_only(const field *f, const char *name, const json_t *v, iv_error *err) {
-    char bars[SHOWN_BYTES + 4], text[SHOWN_BYTES], wanted[320];
-    snprintf(bars, sizeof bars, "|%s|", shown(v, text, sizeof text));
+    char bars[IV_JSON_SHOWN_BYTES + 4], text[IV_JSON_SHOWN_BYTES], wanted[320];
+    snprintf(bars, sizeof bars, "|%s|", iv_json_shown(v, text));
     if (strstr(f->only, bars)) return IV_OK;
     size_t n = strlen(f->only);
     snprintf(wanted, sizeof wanted, "%.*s (nothing else is supported)", (int)(n - 2), f->only + 1);
@@ -425,7 +412,9 @@ static iv_status settle_response(iv_api_params *p, iv_error *err) {
     size_t i;
     json_array_foreach(p->include, i, item) p->want_logprobs |= strcmp(json_string_value(item), LOGPROBS) == 0;
     if (p->top_logprobs > 0 && !p->want_logprobs)
-        return iv_fail(err, IV_INVALID, "top_logprobs: wanted only beside \"" LOGPROBS "\" in \"include\"");
+        return iv_fail(err, IV_INVALID,
+                       "top_logprobs: wanted only beside \"" LOGPROBS "\" in \"include\", found %d without it",
+                       (int)p->top_logprobs);
     if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     return p->reasoning ? iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err) : IV_OK;
 }
@@ -435,7 +424,8 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name, if both are there */
     unsigned options_of = body == IV_API_RESPONSES ? IV_API_RESPONSE_STREAM_OPTIONS : IV_API_STREAM_OPTIONS;
     if (options) IV_TRY(iv_api_params_read(p, options_of, "stream_options.", options, err));
-    if (options && !p->stream) return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true");
+    if (options && !p->stream)
+        return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true, found without it");
     if (p->best_of != 1 && p->best_of != p->n)
         return iv_fail(err, IV_INVALID, "best_of: wanted 1, or as many as n, %lld, found %lld", (long long)p->n,
                        (long long)p->best_of);
@@ -444,7 +434,8 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
         p->want_logprobs = json_is_true(p->logprobs);
         if (p->top_logprobs > 0 && !p->want_logprobs)
-            return iv_fail(err, IV_INVALID, "top_logprobs: wanted only beside \"logprobs\": true");
+            return iv_fail(err, IV_INVALID, "top_logprobs: wanted only beside \"logprobs\": true, found %d without it",
+                           (int)p->top_logprobs);
         if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     } else if (p->logprobs && !json_is_false(p->logprobs)) {
         int64_t n = 0;

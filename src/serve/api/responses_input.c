@@ -125,7 +125,8 @@ static iv_status read_reasoning(size_t at, json_t *item, json_t *list, iv_error 
     IV_TRY(check_keys("input", at, item, "|type|id|status|summary|content|encrypted_content|", err));
     json_t *hidden = json_object_get(item, "encrypted_content"), *parts = json_object_get(item, "content");
     if (hidden && !json_is_null(hidden))
-        return iv_fail(err, IV_UNSUPPORTED, "input[%zu].encrypted_content: wanted null", at);
+        return iv_fail(err, IV_UNSUPPORTED, "input[%zu].encrypted_content: wanted null, found %s", at,
+                       iv_json_type_name(hidden));
     if (json_array_size(parts) == 0) parts = json_object_get(item, "summary");
     iv_buf text = {0};
     iv_status status = join_texts(at, parts, &text, err);

@@ -136,7 +136,9 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     set_neutral(&p->request);
     IV_TRY(iv_api_params_read(p, IV_API_GENERATE, "", t->body, err));
-    if (!p->prompt == !p->input_ids) return iv_fail(err, IV_INVALID, "text: wanted either \"text\" or \"input_ids\"");
+    if (!p->prompt == !p->input_ids)
+        return iv_fail(err, IV_INVALID, "text: wanted either \"text\" or \"input_ids\", found %s",
+                       p->prompt ? "both" : "neither");
     IV_TRY(read_flag_list(p, err));
     IV_TRY(peek_n(p, err));
     size_t count = is_batch(p) ? json_array_size(p->prompt ? p->prompt : p->input_ids) : 1;

@@ -2,6 +2,7 @@
 #include "serve/api/task.h"
 #include "base/size.h"
 #include "base/utf8.h"
+#include "format/json.h"
 #include "serve/api/admin.h"
 #include "serve/api/reply.h"
 #include "serve/api/truncate.h"
@@ -105,11 +106,12 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
 /* A prompt's name by `rid`, which is one for all or a list. */
 static iv_status read_rid(const json_t *rid, size_t at, size_t count, char **out, iv_error *err) {
     const json_t *v = json_is_array(rid) ? json_array_get(rid, at) : rid;
+    char shown[IV_JSON_SHOWN_BYTES];
     if (!rid) return IV_OK;
     if (json_is_array(rid) && json_array_size(rid) != count)
         return iv_fail(err, IV_INVALID, "rid: wanted %zu, one for each prompt, found %zu", count, json_array_size(rid));
     if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
-        return iv_fail(err, IV_INVALID, "rid: wanted a string without NUL");
+        return iv_fail(err, IV_INVALID, "rid: wanted a string without NUL, found %s", iv_json_shown(v, shown));
     return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
 }
 

@@ -92,7 +92,7 @@ iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *er
                        json_is_string(p->tool_choice) ? "" : "an object of type ", type ? type : "nothing");
     bool needless = choice && !forced && (strcmp(choice, "none") == 0 || p->tools); /* "auto" beside an empty list */
     if (choice && !needless && json_array_size(p->tools) == 0)
-        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\"", choice);
+        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\", found none", choice);
     if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
     if (json_array_size(p->tools) == 0) p->tools = NULL;
     IV_TRY(check_types(p->tools, err));
