@@ -230,6 +230,8 @@ typedef struct iv_request {
     const int32_t *ids; /* ... or as tokens; give one of the two */
     size_t id_count;
     size_t max_tokens; /* most tokens to generate; 0: up to max_model_len */
+    size_t min_tokens; /* none of so many first ones ends the answer: those that would are never drawn, stop strings not
+                        * looked for. A constraint behind which nothing may follow ends it all the same */
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;

@@ -13,15 +13,13 @@
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
 
-/* The earliest stop string in the text, looking only where one could newly be. */
+/* The earliest stop string in the text that ends behind `from`. */
 static const char *find_stop(const iv_sequence *s, size_t from, size_t *at) {
     const char *found = NULL;
-    size_t begin = from > IV_STOP_BYTES_MAX ? from - IV_STOP_BYTES_MAX : 0;
-    if (begin < s->shown) begin = s->shown; /* a stop string never reaches back into what was shown */
     for (size_t i = 0; i < s->stop_count; i++) {
-        char *p = s->text.len > begin
-                      ? memmem(s->text.data + begin, s->text.len - begin, s->stop[i], strlen(s->stop[i]))
-                      : NULL;
+        size_t n = strlen(s->stop[i]), begin = from > n - 1 ? from - (n - 1) : 0;
+        if (begin < s->shown) begin = s->shown; /* a stop string never reaches back into what was shown */
+        char *p = s->text.len > begin ? memmem(s->text.data + begin, s->text.len - begin, s->stop[i], n) : NULL;
         if (p && (!found || (size_t)(p - s->text.data) < *at)) *at = (size_t)(p - s->text.data), found = s->stop[i];
     }
     return found;
@@ -50,8 +48,11 @@ static bool is_shown(const iv_sequence *s, int32_t token) {
     return false;
 }
 
-/* Pushes the token through the stream and decides what may be shown. */
-static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, bool last, const char **stop,
+/* Whether the token that comes next may end the answer, as far as the request goes. */
+static bool may_end(const iv_sequence *s) { return s->tokens.count - s->prompt_tokens >= s->min_tokens; }
+
+/* Pushes the token through the stream and decides what may be shown. `ends`: a stop string that it completes counts. */
+static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, bool ends, bool last, const char **stop,
                               iv_error *err) {
     if (!s->stream) return IV_OK;
     size_t from = s->text.len, at = 0;
@@ -61,7 +62,7 @@ static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, b
         s->flushed = true;
         IV_TRY(iv_token_stream_flush(s->stream, &s->text, err));
     }
-    *stop = s->stop_count ? find_stop(s, from, &at) : NULL;
+    *stop = ends ? find_stop(s, from, &at) : NULL;
     show(s, v, *stop ? at : last ? s->text.len : s->text.len - held_back(s));
     return IV_OK;
 }
@@ -87,7 +88,7 @@ static bool is_end(const iv_engine *e, const iv_sequence *s, int32_t token) {
     return false;
 }
 
-/* ---- constraints --------------------------------------------------------------------------------------- */
+/* ---- tokens that may come ------------------------------------------------------------------------------ */
 
 static bool set_bit(const iv_engine *e, uint64_t *mask, int64_t id, bool value) {
     if (id < 0 || id >= e->model->config.vocab_size) return false;
@@ -107,18 +108,44 @@ static bool set_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, b
     return some;
 }
 
-/* The tokens that may come next; those that end the answer are among them exactly where it may end. *over: it may, and
- * there is no token that could come. */
-static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool *over, iv_error *err) {
-    size_t words = ((size_t)e->model->config.vocab_size + 63) / 64, answered = s->tokens.count - s->prompt_tokens;
-    bool may_end, any = false;
-    IV_TRY(iv_grammar_mask(s->constraint->grammar, &s->matcher, s->tokens.data + s->prompt_tokens, answered, mask,
-                           &may_end, err));
+bool iv_answer_forbids(const iv_engine *e, const iv_sequence *s) {
+    if (s->constraint) return true;
+    if (may_end(s)) return false;
+    return s->stop_id_count || (!s->ignore_eos && (e->model->config.eos_count || e->generation.has_eos));
+}
+
+static void allow_all(uint64_t *mask, size_t vocab) {
+    for (size_t i = 0; i < vocab / 64; i++) mask[i] = ~(uint64_t)0;
+    if (vocab % 64) mask[vocab / 64] = ((uint64_t)1 << vocab % 64) - 1;
+}
+
+static bool any_of(const uint64_t *mask, size_t vocab) {
+    for (size_t i = 0; i < (vocab + 63) / 64; i++)
+        if (mask[i]) return true;
+    return false;
+}
+
+/* All tokens but those that would end an answer which is too short yet. */
+static iv_status allow_others(const iv_engine *e, const iv_sequence *s, uint64_t *mask, iv_error *err) {
+    size_t vocab = (size_t)e->model->config.vocab_size;
+    allow_all(mask, vocab);
     set_ends(e, s, mask, false);
-    for (size_t i = 0; i < words; i++) any |= mask[i] != 0;
-    any |= may_end && set_ends(e, s, mask, true);
-    *over = !any && may_end;
-    if (any || may_end) return IV_OK;
+    if (any_of(mask, vocab)) return IV_OK;
+    return iv_fail(err, IV_INVALID, "min_tokens: wanted a token that does not end the answer, found none");
+}
+
+/* The tokens that a constraint lets come next; those that end the answer are among them where it may end: not before it
+ * has min_tokens, unless nothing else may come. *over: it may end, and there is no token that could come. */
+static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool *over, iv_error *err) {
+    size_t answered = s->tokens.count - s->prompt_tokens;
+    bool whole;
+    IV_TRY(iv_grammar_mask(s->constraint->grammar, &s->matcher, s->tokens.data + s->prompt_tokens, answered, mask,
+                           &whole, err));
+    set_ends(e, s, mask, false);
+    bool any = any_of(mask, (size_t)e->model->config.vocab_size);
+    any |= whole && (may_end(s) || !any) && set_ends(e, s, mask, true);
+    *over = !any && whole;
+    if (any || whole) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "constraint: no token of this vocabulary continues the answer at token %zu",
                    answered);
 }
@@ -135,8 +162,8 @@ static iv_status draw(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, c
                       int32_t *token, iv_error *err) {
     iv_sampling p = s->sampling;
     bool over = false;
-    if (s->constraint) {
-        IV_TRY(allow(e, s, sampler->mask, &over, err));
+    if (iv_answer_forbids(e, s)) {
+        IV_TRY(s->constraint ? allow(e, s, sampler->mask, &over, err) : allow_others(e, s, sampler->mask, err));
         p.allowed = sampler->mask;
     }
     if (over) return iv_fail(err, IV_UNSUPPORTED, "constraint: it allows an empty answer only");
@@ -241,13 +268,14 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     if (!measure(e, &r)) return not_finite(s->tokens.count, err);
     int32_t token = r.sampled ? r.sampled->token : 0;
     float *share = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
+    bool ends = may_end(s);
     if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, share, &token, err));
     if (r.sampled && share) *share = r.sampled->share_logprob;
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;
     if (!end) IV_TRY(check_over(e, sampler, s, &over, err));
     end |= over;
-    IV_TRY(advance_text(s, v, token, end || full, &item->stop, err));
+    IV_TRY(advance_text(s, v, token, ends, end || full, &item->stop, err));
     item->event_count++;
     item->finish = end || item->stop ? IV_FINISH_STOP : full ? IV_FINISH_LENGTH : IV_FINISH_NONE;
     return IV_OK;

@@ -36,6 +36,7 @@ typedef struct iv_sequence {
     int32_t priority;
     iv_ids tokens; /* prompt, then generated; room for tokens_max from the start */
     size_t prompt_tokens, tokens_max, computed;
+    size_t min_tokens; /* of the answer: no earlier one ends it */
     iv_kv_table table;
     iv_sampling sampling; /* bias points to own memory */
     iv_logit_bias *bias;
@@ -175,6 +176,9 @@ void iv_score_row(const iv_engine *e, size_t row, const float *logits);
  * and stop; its rows of the prompt are scored. Touches the item and its sequence alone: items may be answered on
  * different threads. */
 void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item);
+/* Whether some tokens may not come next: of a constraint, or as they would end an answer that is too short yet. Once
+ * false it stays so. */
+bool iv_answer_forbids(const iv_engine *e, const iv_sequence *s);
 /* Puts the item's events into the ring, which has room. */
 void iv_emit_item(iv_engine *e, const iv_step_item *item);
 /* The last event; message for IV_FINISH_ERROR. */

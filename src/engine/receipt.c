@@ -80,6 +80,11 @@ static bool add_show_ids(json_t *request, const iv_sequence *s) {
            json_object_set_new(request, "show_ids", id_array(s->show_ids, s->show_id_count)) == 0;
 }
 
+static bool add_min_tokens(json_t *request, const iv_sequence *s) {
+    return s->min_tokens == 0 ||
+           json_object_set_new(request, "min_tokens", json_integer((json_int_t)s->min_tokens)) == 0;
+}
+
 static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
     json_t *request =
@@ -101,7 +106,8 @@ static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
                   "eos_ids", eos_array(e, s),                                                              //
                   "ignore_eos", (int)s->ignore_eos,                                                        //
                   "keep_special", (int)s->keep_special);
-    if (!request || (add_constraint(request, s->constraint) && add_show_ids(request, s))) return request;
+    if (!request || (add_constraint(request, s->constraint) && add_show_ids(request, s) && add_min_tokens(request, s)))
+        return request;
     json_decref(request);
     return NULL;
 }

@@ -272,36 +272,21 @@ static iv_status read_constraint(iv_request *q, const iv_json_object *all, iv_er
 }
 
 static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error *err) {
-    static const char *const names[] = {"prompt_ids",
-                                        "max_tokens",
-                                        "temperature",
-                                        "top_p",
-                                        "min_p",
-                                        "top_k",
-                                        "repetition_penalty",
-                                        "stop",
-                                        "stop_ids",
-                                        "eos_ids",
-                                        "seed",
-                                        "logprobs",
-                                        "presence_penalty",
-                                        "frequency_penalty",
-                                        "logit_bias",
-                                        "ignore_eos",
-                                        "keep_special",
-                                        "show_ids",
-                                        "constraint",
-                                        NULL};
+    static const char *const names[] = {
+        "prompt_ids",         "max_tokens", "min_tokens", "temperature",  "top_p",    "min_p",      "top_k",
+        "repetition_penalty", "stop",       "stop_ids",   "eos_ids",      "seed",     "logprobs",   "presence_penalty",
+        "frequency_penalty",  "logit_bias", "ignore_eos", "keep_special", "show_ids", "constraint", NULL};
     iv_json_object o;
     iv_request *q = &r->request;
-    int64_t most = 0;
+    int64_t most = 0, least = 0;
     bool ignored = false;
     IV_TRY(need_object(all, "request", "request.", &o, err));
     IV_TRY(only(&o, names, err));
     IV_TRY(need_ids(r, &o, "prompt_ids", &q->ids, &q->id_count, err));
     if (q->id_count == 0) return iv_fail(err, IV_FORMAT, "%s: request.prompt_ids: wanted a token, found none", o.file);
     IV_TRY(need_int(&o, "max_tokens", 1, IV_RECEIPT_TOKENS_MAX, &most, err));
-    q->max_tokens = (size_t)most, q->prompt_logprobs = -1;
+    if (iv_json_object_has(&o, "min_tokens")) IV_TRY(need_int(&o, "min_tokens", 1, most, &least, err));
+    q->max_tokens = (size_t)most, q->min_tokens = (size_t)least, q->prompt_logprobs = -1;
     IV_TRY(read_sampling(q, &o, err));
     IV_TRY(read_seed(&o, &q->seed, err));
     q->has_seed = true;

@@ -47,6 +47,13 @@ static iv_status check_score_only(const iv_request *r, iv_error *err) {
     return IV_OK;
 }
 
+static iv_status check_min_tokens(const iv_engine *e, const iv_request *r, iv_error *err) {
+    size_t most = r->score_only ? 0 : r->max_tokens ? r->max_tokens : e->max_model_len;
+    if (r->min_tokens <= most) return IV_OK;
+    return iv_fail(err, IV_INVALID, "min_tokens: wanted at most %zu, as the answer may have, found %zu", most,
+                   r->min_tokens);
+}
+
 static iv_status check_array(const char *name, const void *array, size_t count, iv_error *err) {
     if (array || count == 0) return IV_OK;
     return iv_fail(err, IV_INVALID, "%s: wanted %zu entries, found NULL", name, count);
@@ -95,6 +102,7 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     IV_TRY(check_logprobs("logprobs", r->logprobs, vocab, err));
     IV_TRY(check_logprobs("prompt_logprobs", r->prompt_logprobs, vocab, err));
     IV_TRY(check_score_only(r, err));
+    IV_TRY(check_min_tokens(e, r, err));
     if (r->constraint != IV_CONSTRAINT_NONE) IV_TRY(iv_textual_need_tokenizer(e->textual, err));
     IV_TRY(check_stops(r, err));
     /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
@@ -188,7 +196,7 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     s->sampling_logprobs = r->sampling_logprobs;
     s->told = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
-    s->priority = r->priority;
+    s->priority = r->priority, s->min_tokens = iv_size_min(r->min_tokens, s->tokens_max - s->prompt_tokens);
     s->sampling = (iv_sampling){.temperature = r->temperature,
                                 .top_p = r->top_p,
                                 .min_p = r->min_p,

@@ -137,10 +137,11 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
     return count;
 }
 
-/* Does the device sample this sequence's rows? What needs the history or a constraint is done here. */
+/* Does the device sample this sequence's rows? What needs the history or may not come is looked after here: of several
+ * rows all, if it is so of the first. */
 static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
-    return e->gpu_model && !s->constraint && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
+    return e->gpu_model && !iv_answer_forbids(e, s) && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
            p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f;
 }
 

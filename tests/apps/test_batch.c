@@ -364,6 +364,38 @@ static void a_cut_prompt_replays(void **state) {
 #undef FIELDS
 }
 
+/* No fewer than asked for, by way of the whole program; the receipt knows. */
+static void least_tokens_replay(void **state) {
+    (void)state;
+#define BODY(least)                                             \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"17 * 6 = " \
+    "?\"}],\"seed\":11,\"max_tokens\":80,\"return_receipt\":true" least "}"
+    static const char in[] =
+        LINE("a", "/v1/chat/completions", BODY("")) LINE("b", "/v1/chat/completions", BODY(",\"min_tokens\":60"));
+#undef BODY
+    char plain[80], digest[80];
+    forget();
+    write_file("in.jsonl", in, sizeof in - 1);
+    BATCH();
+    expect_counts("2 answered now, 0 refused");
+    read_back("out.jsonl", first);
+    json_t *a = answer_of(first, 0), *b = answer_of(first, 1), *body = body_of(b, 200);
+    json_int_t count =
+        json_integer_value(json_object_get(json_object_get(body_of(a, 200), "usage"), "completion_tokens"));
+    assert_in_range(count, 1, 59);
+    count = json_integer_value(json_object_get(json_object_get(body, "usage"), "completion_tokens"));
+    assert_in_range(count, 60, 80);
+    copy_digest(body_of(a, 200), plain), copy_digest(body, digest);
+    assert_string_not_equal(plain, digest);
+    char *receipt = json_dumps(json_object_get(json_object_get(body, "invar"), "receipt"), JSON_COMPACT);
+    write_file("receipt", receipt, strlen(receipt));
+    RUN("replay", in_folder("receipt"), "--threads", "1");
+    expect_ok();
+    assert_non_null(strstr(came.out, digest));
+    free(receipt);
+    json_decref(a), json_decref(b);
+}
+
 /* A body is read as it stands: no digit of a large seed is lost, and what -1 means is what 2^64 - 1 means. */
 static void large_seeds(void **state) {
     (void)state;
@@ -492,6 +524,7 @@ int main(void) {
                                        cmocka_unit_test(more_than_fit),
                                        cmocka_unit_test(responses),
                                        cmocka_unit_test(a_cut_prompt_replays),
+                                       cmocka_unit_test(least_tokens_replay),
                                        cmocka_unit_test(large_seeds),
                                        cmocka_unit_test(standard_input_and_output),
                                        cmocka_unit_test(reader_that_leaves),

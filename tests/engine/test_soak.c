@@ -50,6 +50,7 @@ static void make_spec(soak *k, spec *s) {
     if (q->prompt_logprobs < 0) q->prompt_logprobs = -1;
     q->prompt_logprobs_start = rng_below(r, 2) ? rng_below(r, n + 1) : 0;
     s->keeps_logits = q->keep_logits = rng_below(r, 10) == 0;
+    if (rng_below(r, 4) == 0) q->min_tokens = rng_below(r, q->max_tokens + 1);
 }
 
 static bool on_gpus(void) {

@@ -32,7 +32,7 @@ typedef struct fake_child {
     int32_t first_id; /* of ids; -1: text */
     int32_t ids[16];  /* their beginning */
     size_t id_count;
-    size_t max_tokens;
+    size_t max_tokens, min_tokens;
     iv_constraint_kind constraint;
     iv_reasoning reasoning;
     char constraint_text[400]; /* its beginning */
@@ -121,6 +121,7 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *r, void *owner, uint6
     fake_child *c = &b->children[b->count];
     *id = b->count + 1;
     *c = (fake_child){.owner = owner, .id = *id, .seed = r->seed, .open = true, .max_tokens = r->max_tokens};
+    c->min_tokens = r->min_tokens;
     c->constraint = r->constraint, c->reasoning = r->reasoning;
     snprintf(c->constraint_text, sizeof c->constraint_text, "%s", r->constraint_text ? r->constraint_text : "-");
     c->show_id_count = r->show_id_count;

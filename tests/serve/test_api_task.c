@@ -365,7 +365,7 @@ static void streams_begin_with_the_first_token(void **state) {
     fake_close(&x);
 }
 
-/* What changes nothing: as many are made as are given out, and nothing could end them earlier. */
+/* As many are made as are given out; of those that may be, no fewer than are wanted. */
 static void fields_that_ask_for_nothing(void **state) {
     (void)state;
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
@@ -377,18 +377,19 @@ static void fields_that_ask_for_nothing(void **state) {
         {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":true}", "best_of"},
         {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":16,\"ignore_eos\":true}", NULL},
         {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":17,\"ignore_eos\":true}", "min_tokens"},
-        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1}", "min_tokens"},
-        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1,\"ignore_eos\":true,\"stop\":\"x\"}", "min_tokens"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1}", NULL},
+        {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1,\"ignore_eos\":true,\"stop\":\"x\"}", NULL},
         {"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":1,\"max_tokens\":0,\"echo\":true,\"ignore_eos\":true}",
          "min_tokens"},
         {"/v1/chat/completions", CHAT "\"min_tokens\":5000,\"ignore_eos\":true}", NULL},
         {"/v1/chat/completions", CHAT "\"min_tokens\":6,\"max_tokens\":5,\"ignore_eos\":true}", "min_tokens"},
-        {"/v1/chat/completions", CHAT "\"min_tokens\":5,\"ignore_eos\":true,\"regex\":\"a\"}", "min_tokens"},
+        {"/v1/chat/completions", CHAT "\"min_tokens\":5,\"ignore_eos\":true,\"regex\":\"a\"}", NULL},
+        {"/v1/chat/completions", CHAT "\"min_tokens\":-1}", "min_tokens"},
         {"/generate",
          "{\"text\":\"a\",\"sampling_params\":{\"min_new_tokens\":8,\"max_new_tokens\":8,\"ignore_eos\":true}}", NULL},
         {"/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":1,\"ignore_eos\":true},{}]}",
          NULL},
-        {"/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"min_new_tokens\":1}]}",
+        {"/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"min_new_tokens\":129}]}",
          "sampling_params[1].min_new_tokens"}};
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -404,6 +405,27 @@ static void fields_that_ask_for_nothing(void **state) {
             fake_token(&server, k, 1, "x"), fake_done(&server, k, IV_FINISH_LENGTH);
         json_decref(answer(&x, 200));
     }
+}
+
+/* Each prompt's own; what the engine refuses is named as the body has it. */
+static void least_tokens_arrive(void **state) {
+    (void)state;
+    iv_exchange x =
+        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":7,\"n\":2}");
+    run(&x);
+    assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 7 && bridge.children[1].min_tokens == 7);
+    for (size_t k = 0; k < 2; k++) fake_token(&server, k, 1, "x"), fake_done(&server, k, IV_FINISH_LENGTH);
+    json_t *v = answer(&x, 200);
+    assert_int_equal(
+        json_integer_value(json_object_get(json_object_get(json_object_get(v, "invar"), "parameters"), "min_tokens")),
+        7);
+    json_decref(v);
+    begin(NULL);
+    x = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":3},{}]}");
+    run(&x);
+    assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 3 && bridge.children[1].min_tokens == 0);
+    fake_refuse(&server, 0, IV_INVALID, "min_tokens: wanted at most 2, found 3");
+    expect_error_answer(&x, 400, "invalid_request_error", "sampling_params[0].min_new_tokens");
 }
 
 /* An id that the request named; another token that ended the answer is none of its business. */
@@ -706,6 +728,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(offsets_are_those_of_the_echoed_text, begin, end),
         cmocka_unit_test_setup_teardown(streams_begin_with_the_first_token, begin, end),
         cmocka_unit_test_setup_teardown(fields_that_ask_for_nothing, begin, end),
+        cmocka_unit_test_setup_teardown(least_tokens_arrive, begin, end),
         cmocka_unit_test_setup_teardown(stop_reason_may_be_an_id, begin, end),
         cmocka_unit_test_setup_teardown(usage_counts_what_reasons, begin, end),
         cmocka_unit_test_setup_teardown(tool_calls, begin, end),

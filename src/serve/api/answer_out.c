@@ -79,6 +79,7 @@ static void out_parameters(const iv_api_params *p, const iv_request *r, iv_json_
         iv_out_uint(o, r->max_tokens);
     else
         iv_out_null(o); /* to max_model_len */
+    if (r->min_tokens) iv_out_kv_uint(o, "min_tokens", r->min_tokens);
     kv_setting(o, "temperature", r->temperature), kv_setting(o, "top_p", r->top_p), kv_setting(o, "min_p", r->min_p);
     iv_out_key(o, "top_k"), iv_out_int(o, r->top_k);
     kv_setting(o, "repetition_penalty", r->repetition_penalty);

@@ -448,17 +448,11 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_api_params_least(const iv_api_params *p, const char *name, const iv_request *r, iv_error *err) {
-    bool ends = !r->ignore_eos || r->stop_count || r->stop_id_count || r->constraint != IV_CONSTRAINT_NONE;
-    if (p->min_tokens == 0) return IV_OK;
-    if (ends)
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "%s: wanted 0, or \"ignore_eos\": true beside it and nothing that ends the answer, found %lld",
-                       name, (long long)p->min_tokens);
-    if ((r->max_tokens || r->score_only) && (size_t)p->min_tokens > r->max_tokens)
-        return iv_fail(err, IV_INVALID, "%s: wanted at most %zu, as the answer may have, found %lld", name,
-                       r->max_tokens, (long long)p->min_tokens);
-    return IV_OK;
+iv_status iv_api_params_least(const iv_api_params *p, const char *name, iv_request *r, iv_error *err) {
+    r->min_tokens = (size_t)p->min_tokens;
+    if (r->min_tokens <= r->max_tokens || (r->max_tokens == 0 && !r->score_only)) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: wanted at most %zu, as the answer may have, found %zu", name, r->max_tokens,
+                   r->min_tokens);
 }
 
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err) {

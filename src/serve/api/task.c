@@ -495,6 +495,7 @@ static void take(iv_child *c, const iv_report *r) {
 static void place_of(const iv_child *c, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
     const iv_task *t = c->task;
     if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* as all bodies call them */
+    if (t->sampling_within && strcmp(name, "min_tokens") == 0) name = "min_new_tokens";
     bool sampling = iv_api_params_has(IV_API_SAMPLING, name);
     if (strcmp(name, "prompt") == 0)
         iv_task_prompt_name(t, c->prompt, out);
