@@ -2,6 +2,7 @@
  * if the model had never given it a chance; stop strings wait as long; a constraint's end does not. One digest in every
  * way of running it, and from its receipt. */
 #include "client.h"
+#include "made_model.h"
 #include "kernels/kernels.h"
 #include "numerics/rows.h"
 #include "sample/sampler.h"
@@ -312,13 +313,39 @@ static void what_is_refused(void **state) {
     iv_engine_close(e);
 }
 
+/* A vocabulary in which every token ends the answer has none that could come first. */
+static void no_token_is_left(void **state) {
+    (void)state;
+    enum { WORDS = 48 };
+    int32_t all[WORDS];
+    made_model m;
+    made_open(&m, "qwen3");
+    made_config(&m, "\"vocab_size\": 512", "\"vocab_size\": 48");
+    iv_engine_options o = made_options(made_write(&m));
+    o.load_format = "dummy";
+    iv_engine *e = open_with(&o);
+    iv_request r;
+    iv_request_init(e, &r);
+    for (int32_t i = 0; i < WORDS; i++) all[i] = i;
+    r.ids = all, r.id_count = 3, r.max_tokens = 4, r.min_tokens = 1;
+    r.stop_ids = all, r.stop_id_count = WORDS - 1, r.ignore_eos = true;
+    answer *a = answer_to(e, &r);
+    assert_int_equal(a->ids[0], WORDS - 1);
+    answers_free(a, 1);
+    r.stop_id_count = WORDS;
+    a = answer_to(e, &r);
+    assert_true(a->finish == IV_FINISH_ERROR && a->count == 0);
+    assert_string_equal(a->error, "min_tokens: wanted a token that does not end the answer, found none");
+    answers_free(a, 1);
+    iv_engine_close(e);
+    made_close(&m);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ends_do_not_come_too_soon),
-                                       cmocka_unit_test(it_may_end_right_behind),
-                                       cmocka_unit_test(stop_strings_wait),
-                                       cmocka_unit_test(a_constraint_may_be_shorter),
-                                       cmocka_unit_test(one_digest_in_every_way),
-                                       cmocka_unit_test(receipts_repeat_it),
-                                       cmocka_unit_test(what_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ends_do_not_come_too_soon), cmocka_unit_test(it_may_end_right_behind),
+        cmocka_unit_test(stop_strings_wait),         cmocka_unit_test(a_constraint_may_be_shorter),
+        cmocka_unit_test(one_digest_in_every_way),   cmocka_unit_test(receipts_repeat_it),
+        cmocka_unit_test(what_is_refused),           cmocka_unit_test(no_token_is_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
