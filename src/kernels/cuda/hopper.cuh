@@ -72,6 +72,12 @@ IV_DEVICE void iv_store2_if(float *p, float2 v, bool there) {
                  "f"(v.y), "r"((int)there)
                  : "memory");
 }
+/* Of 8 x 8 16-bit numbers a lane has two neighbours of row lane / 4; and after it of column lane / 4. By a whole warp. */
+IV_DEVICE uint32_t iv_transpose8(uint32_t pair) {
+    uint32_t turned;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+    return turned;
+}
 /* Shared memory by address, in the order written. */
 IV_DEVICE float4 iv_load_shared4(uint32_t p) {
     float4 v;

@@ -324,7 +324,7 @@ IV_DEVICE void iv_wgmma_find_entries(const iv_wgmma_plan &plan, const iv_wgmma_s
  * instructions. */
 template <class S>
 IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, float (&root)[S::COUNT]) {
-    constexpr int BATCH = iv_largest_part(S::COUNT / 4, 5);
+    constexpr int BATCH = iv_largest_part(S::COUNT / 4, 7);
     int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, token = t.q + threadIdx.x % 4 * 2;
 #pragma unroll 1
     for (int j = 0; j < S::COUNT / 4 && t.q + 8 * j < t.rows; j += BATCH) {

@@ -98,6 +98,40 @@ IV_DEVICE void iv_wgmma_emit_weighted(const iv_wgmma_plan &plan, const iv_wgmma_
     }
 }
 
+/* Swapped activations: a lane has two tokens of one output, and stores two outputs of one token. */
+template <class S, int CHUNKS>
+IV_DEVICE void iv_wgmma_emit_swapped_acts(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+                                          const float4 (&v)[CHUNKS]) {
+    bool there = row < plan.n; /* the warp's, or none */
+    float bias0 = iv_load_if(plan.bias + row, plan.bias && there),
+          bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there);
+    float gate[2 * CHUNKS], up[2 * CHUNKS], y[2 * CHUNKS];
+#pragma unroll
+    for (int i = 0; i < 2 * CHUNKS; i++) { /* of rows that are not there, too: roots are used before their CTAs end */
+        gate[i] = iv_gate(__fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0),
+                          there && token + i / 2 * 8 + i % 2 < t.rows);
+        up[i] = __fadd_rn(i % 2 ? v[i / 2].w : v[i / 2].z, bias1);
+    }
+    iv_swiglu_many(gate, up, y);
+    int lane = threadIdx.x % 32, stored = token - lane % 4 * 2 + lane / 4;
+    uint16_t *act = (uint16_t *)plan.out + (size_t)(t.first + stored) * plan.out_stride + row / 16 * 8 + lane % 4 * 2;
+    uint32_t two[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) two[c] = iv_transpose8(iv_pack16(S::TYPE, y[2 * c], y[2 * c + 1]));
+    if (((uintptr_t)plan.out | plan.out_stride * 2) % 4 == 0) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            iv_store_if((float *)(act + c * 8 * plan.out_stride), __uint_as_float(two[c]),
+                        there && stored + 8 * c < t.rows);
+    } else {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            if (there && stored + 8 * c < t.rows)
+                act[c * 8 * plan.out_stride] = (uint16_t)two[c],
+                                          act[c * 8 * plan.out_stride + 1] = (uint16_t)(two[c] >> 16);
+    }
+}
+
 /* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with
  * token 8 c further on. All that is read is asked for before any of it is used. A sum that is NaN is the canonical one
  * on this machine, and what is not there is -0: so nothing is asked about a sum. */
@@ -105,26 +139,11 @@ template <class S, int CHUNKS>
 IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
                                      const float4 (&v)[CHUNKS]) {
     if (plan.weighted) return iv_wgmma_emit_weighted<CHUNKS>(plan, t, row, token, v);
+    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_emit_swapped_acts<S, CHUNKS>(plan, t, row, token, v);
     bool there0 = row < plan.n, there1 = row + 8 < plan.n;
     float bias0 = iv_load_if(plan.bias + row, plan.bias && there0),
           bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
     size_t stride = plan.out_stride, first = (size_t)(t.first + token) * stride;
-    if (plan.epilogue == IV_GPU_SWIGLU) { /* of rows that are not there, too: a root is used before its CTA may end */
-        uint16_t *act = (uint16_t *)plan.out + first + row / 16 * 8 + row % 8;
-        float gate[2 * CHUNKS], up[2 * CHUNKS], y[2 * CHUNKS];
-#pragma unroll
-        for (int i = 0; i < 2 * CHUNKS; i++) {
-            bool there = there0 && token + i / 2 * 8 + i % 2 < t.rows;
-            gate[i] = iv_gate(__fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0), there);
-            up[i] = __fadd_rn(i % 2 ? v[i / 2].w : v[i / 2].z, bias1);
-        }
-        iv_swiglu_many(gate, up, y);
-#pragma unroll
-        for (int i = 0; i < 2 * CHUNKS; i++)
-            if (there0 && token + i / 2 * 8 + i % 2 < t.rows)
-                act[(i / 2 * 8 + i % 2) * stride] = iv_round16(S::TYPE, y[i]);
-        return;
-    }
     float *out = (float *)plan.out + first + row, old[4 * CHUNKS];
     bool add = plan.epilogue == IV_GPU_RESIDUAL;
 #pragma unroll

@@ -190,6 +190,10 @@ static inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &r0, 
     r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
 }
 
+static inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t &turned, uint32_t pair) {
+    turned = transpose_matrix(pair);
+}
+
 #define EMU_MMA(kind, type)                                                                                          \
     static inline void mma_sync_aligned_m16n8k16_row_col_f32_##kind##_##kind##_f32(                                  \
         float &d0, float &d1, float &d2, float &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, \

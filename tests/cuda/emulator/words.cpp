@@ -344,6 +344,16 @@ void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned) {
     for (int i = 0; i < 4; i++) r[i] = out[i];
 }
 
+uint32_t transpose_matrix(uint32_t pair) {
+    return *together("movmatrix.trans", &pair, 1, [](Meeting &m) {
+        for (uint32_t l = 0; l < LANES; l++)
+            for (uint32_t h = 0; h < 2; h++) {
+                uint32_t from = m.in[l % 4 * 8 + h * 4 + l / 8][0], v = from >> l / 4 % 2 * 16 & 0xffff;
+                m.out[l][0] = (h ? m.out[l][0] : 0) | v << 16 * h;
+            }
+    });
+}
+
 // Row `row` of the 16 x 16 fragment that lanes hold as words[lane][0..4).
 static void fragment_row(const uint32_t *const (&words)[LANES], int row, uint16_t *x) {
     for (int k = 0; k < 16; k++) x[k] = (uint16_t)(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] >> k % 2 * 16);
