@@ -275,7 +275,7 @@ static void control_a_wrong_page_is_seen(void **state) {
         for (size_t i = 0; i < N; i++) {
             iv_request q = k->specs[i].request;
             q.ids = k->texts[0], q.id_count = 140, q.id = i + 1, q.max_tokens = 8, q.stop_count = 0;
-            q.keep_logits = false, q.ignore_eos = true, q.prompt_logprobs = -1;
+            q.keep_logits = false, q.ignore_eos = true, q.prompt_logprobs = -1, q.min_tokens = 0;
             submit(e, &q, &a[i]);
             run_all(e, &a[i], 1);
             assert_true(pass == 0 || a[i].cached_tokens == 128);
