@@ -11,7 +11,7 @@ Prints the constants, and what a choice by them costs: the time of what is chose
 were measured in turn with the others of their decoder's layer in both; on average and at worst. A random walk that is
 annealed, from the constants that stand in linear_cost.c or, with --seed, from elsewhere; the formula is the one there,
 and so are the names. Those of to_64 and to_600 stand as they were fitted before, to sweeps with --alone and to plain
-ones, where those in turn made slower steps. Needs numpy, no GPU.
+ones, where those in turn made slower steps; but for swiglu of to_600. Needs numpy, no GPU.
 """
 
 import argparse
