@@ -88,6 +88,7 @@ void cli_replay_request(const cli_replayed *item, iv_request *out) {
     iv_receipt_get_info(item->receipt, &info);
     iv_receipt_get_request(item->receipt, out);
     out->max_tokens = info.id_count;
+    if (out->min_tokens > info.id_count) out->min_tokens = info.id_count; /* of one that was cut, or is of few words */
     out->logprobs = -1;
 }
 

@@ -326,6 +326,17 @@ static void responses(void **state) {
     json_decref(whole), json_decref(answer);
 }
 
+static void expect_replayed(json_t *body) {
+    char digest[80];
+    copy_digest(body, digest);
+    char *receipt = json_dumps(json_object_get(json_object_get(body, "invar"), "receipt"), JSON_COMPACT);
+    write_file("receipt", receipt, strlen(receipt));
+    RUN("replay", in_folder("receipt"), "--threads", "1");
+    expect_ok();
+    assert_non_null(strstr(came.out, digest));
+    free(receipt);
+}
+
 /* A prompt of which the last tokens are read is that of these tokens, and so its receipt has it. */
 static void a_cut_prompt_replays(void **state) {
     (void)state;
@@ -345,12 +356,8 @@ static void a_cut_prompt_replays(void **state) {
     assert_int_equal(json_integer_value(json_object_get(json_object_get(body, "usage"), "prompt_tokens")), 4);
     copy_digest(body, cut), copy_digest(body_of(b, 200), whole);
     assert_string_not_equal(cut, whole);
-    char *receipt = json_dumps(json_object_get(json_object_get(body, "invar"), "receipt"), JSON_COMPACT);
     char *prompt = json_dumps(left, JSON_COMPACT);
-    write_file("receipt", receipt, strlen(receipt));
-    RUN("replay", in_folder("receipt"), "--threads", "1");
-    expect_ok();
-    assert_non_null(strstr(came.out, cut));
+    expect_replayed(body);
     int n = snprintf(second, sizeof second, LINE("c", "/v1/completions", "{\"prompt\":%s," FIELDS "}"), prompt);
     forget();
     write_file("in.jsonl", second, (size_t)n);
@@ -359,41 +366,40 @@ static void a_cut_prompt_replays(void **state) {
     json_t *c = answer_of(first, 0);
     copy_digest(body_of(c, 200), ids);
     assert_string_equal(cut, ids);
-    free(receipt), free(prompt);
+    free(prompt);
     json_decref(a), json_decref(b), json_decref(c);
 #undef FIELDS
 }
 
-/* No fewer than asked for, by way of the whole program; the receipt knows. */
+static json_int_t tokens_of(const json_t *body) {
+    return json_integer_value(json_object_get(json_object_get(body, "usage"), "completion_tokens"));
+}
+
+/* No fewer than asked for, by way of the whole program; the receipt knows. So does that of an answer which a constraint
+ * ended sooner. */
 static void least_tokens_replay(void **state) {
     (void)state;
-#define BODY(least)                                             \
+#define BODY(more)                                              \
     "{\"messages\":[{\"role\":\"user\",\"content\":\"17 * 6 = " \
-    "?\"}],\"seed\":11,\"max_tokens\":80,\"return_receipt\":true" least "}"
-    static const char in[] =
-        LINE("a", "/v1/chat/completions", BODY("")) LINE("b", "/v1/chat/completions", BODY(",\"min_tokens\":60"));
+    "?\"}],\"seed\":11,\"max_tokens\":80,\"return_receipt\":true" more "}"
+    static const char in[] = LINE("a", "/v1/chat/completions", BODY("")) LINE("b", "/v1/chat/completions",
+                                                                              BODY(",\"min_tokens\":60"))
+        LINE("c", "/v1/chat/completions", BODY(",\"min_tokens\":60,\"structured_outputs\":{\"regex\":\"[a-c]{9}\"}"));
 #undef BODY
     char plain[80], digest[80];
     forget();
     write_file("in.jsonl", in, sizeof in - 1);
     BATCH();
-    expect_counts("2 answered now, 0 refused");
+    expect_counts("3 answered now, 0 refused");
     read_back("out.jsonl", first);
-    json_t *a = answer_of(first, 0), *b = answer_of(first, 1), *body = body_of(b, 200);
-    json_int_t count =
-        json_integer_value(json_object_get(json_object_get(body_of(a, 200), "usage"), "completion_tokens"));
-    assert_in_range(count, 1, 59);
-    count = json_integer_value(json_object_get(json_object_get(body, "usage"), "completion_tokens"));
-    assert_in_range(count, 60, 80);
-    copy_digest(body_of(a, 200), plain), copy_digest(body, digest);
+    json_t *a = answer_of(first, 0), *b = answer_of(first, 1), *c = answer_of(first, 2);
+    assert_in_range(tokens_of(body_of(a, 200)), 1, 59);
+    assert_in_range(tokens_of(body_of(b, 200)), 60, 80);
+    assert_in_range(tokens_of(body_of(c, 200)), 1, 59);
+    copy_digest(body_of(a, 200), plain), copy_digest(body_of(b, 200), digest);
     assert_string_not_equal(plain, digest);
-    char *receipt = json_dumps(json_object_get(json_object_get(body, "invar"), "receipt"), JSON_COMPACT);
-    write_file("receipt", receipt, strlen(receipt));
-    RUN("replay", in_folder("receipt"), "--threads", "1");
-    expect_ok();
-    assert_non_null(strstr(came.out, digest));
-    free(receipt);
-    json_decref(a), json_decref(b);
+    expect_replayed(body_of(b, 200)), expect_replayed(body_of(c, 200));
+    json_decref(a), json_decref(b), json_decref(c);
 }
 
 /* A body is read as it stands: no digit of a large seed is lost, and what -1 means is what 2^64 - 1 means. */
