@@ -15,6 +15,7 @@ bool iv_buf_reserve(iv_buf *buf, size_t extra) {
     size_t cap = buf->cap ? buf->cap : 64;
     while (cap < with_nul)
         if (!iv_size_mul(cap, 2, &cap)) return false;
+    if (buf->limit && cap > buf->limit) cap = buf->limit + 1;
     char *data = realloc(buf->data, cap);
     if (!data) return false;
     buf->data = data;

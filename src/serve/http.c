@@ -94,8 +94,8 @@ static iv_status check_options(const iv_http_options *o, iv_error *err) {
         return iv_fail(err, IV_INVALID, "connections_max: wanted 1 to 1000000, found %zu", o->connections_max);
     if (o->head_bytes_max < 256 || o->head_bytes_max > 1 << 20)
         return iv_fail(err, IV_INVALID, "head_bytes_max: wanted 256 to 1048576, found %zu", o->head_bytes_max);
-    if (o->body_bytes_max > IV_HTTP_INPUT_BYTES_MAX)
-        return iv_fail(err, IV_INVALID, "body_bytes_max: wanted at most %zu, found %zu", IV_HTTP_INPUT_BYTES_MAX,
+    if (o->body_bytes_max > IV_HTTP_BODY_BYTES_MAX)
+        return iv_fail(err, IV_INVALID, "body_bytes_max: wanted at most %zu, found %zu", IV_HTTP_BODY_BYTES_MAX,
                        o->body_bytes_max);
     if (!o->head_ms || !o->body_ms || !o->idle_ms || !o->stall_ms)
         return iv_fail(err, IV_INVALID, "head_ms, body_ms, idle_ms, stall_ms: wanted more than 0");

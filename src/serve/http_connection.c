@@ -300,6 +300,7 @@ static bool take_head(iv_connection *c, size_t n) {
     }
     if (!iv_http_admit(x)) return true;
     x->body_left = x->head.length;
+    x->body.limit = x->head.chunked ? c->http->o.body_bytes_max : x->head.length; /* hence no memory beyond it */
     enter(c, IV_CONNECTION_BODY);
     if (x->head.chunked || x->body_left > 0) ask_for_body(c, x);
     return true;

@@ -26,8 +26,10 @@ enum {
     IV_HTTP_ACCEPT_RETRY_MS = 100,   /* after running out of files */
     IV_HTTP_ID_BYTES_MAX = 128
 };
-/* Bodies of open requests and what waits behind them, of all connections; bodies beyond it are refused with 503. */
+/* Bodies of open requests and what waits behind them, of all connections; bodies beyond it are refused with 503. One of
+ * the greatest length has room beside what is read ahead. */
 #define IV_HTTP_INPUT_BYTES_MAX ((size_t)1 << 30)
+#define IV_HTTP_BODY_BYTES_MAX (IV_HTTP_INPUT_BYTES_MAX / 2)
 
 typedef enum iv_connection_state {
     IV_CONNECTION_HEAD,   /* wants a head, or waits for its first byte */

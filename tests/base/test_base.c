@@ -42,6 +42,10 @@ static void sizes_do_not_wrap(void **state) {
     assert_false(iv_buf_putc(&buf, 'd'));
     assert_string_equal(buf.data, "abc");
     iv_buf_free(&buf);
+    buf = (iv_buf){.limit = 100}; /* nor has it more memory than it may ever need */
+    for (size_t i = 0; i < 100; i++) assert_true(iv_buf_putc(&buf, 'a') && buf.cap <= 101);
+    assert_false(iv_buf_putc(&buf, 'a'));
+    iv_buf_free(&buf);
 }
 
 static void utf8_is_strict(void **state) {

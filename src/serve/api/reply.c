@@ -72,9 +72,9 @@ void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o) {
 
 const char *iv_api_body_text(const iv_exchange *x, size_t *bytes) {
     const char *body = iv_exchange_body(x, bytes);
-    size_t mark = body ? iv_utf8_mark(body, *bytes) : 0;
+    size_t mark = iv_utf8_mark(body, *bytes);
     *bytes -= mark;
-    return body ? body + mark : "";
+    return body + mark;
 }
 
 iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err) {
