@@ -93,6 +93,75 @@ static void the_last_tokens_are_left(void **state) {
     bridge.words = before;
 }
 
+/* Words with "<s>" before every text and "</s>" behind it. */
+static iv_textual *words_between(void) {
+#define SPECIAL(name) "{\"SpecialToken\":{\"id\":\"" name "\",\"type_id\":0}}"
+#define NAMED(name, id) "\"" name "\":{\"id\":\"" name "\",\"ids\":[" id "],\"tokens\":[\"" name "\"]}"
+#define ADDED_AS(name, id)                                                            \
+    "{\"id\":" id ",\"content\":\"" name "\",\"single_word\":false,\"lstrip\":false," \
+    "\"rstrip\":false,\"normalized\":false,\"special\":true}"
+    static const char json[] = "{\"added_tokens\":[" ADDED_AS("<s>", "0") "," ADDED_AS(
+        "</s>",
+        "1") "],\"post_processor\":{\"type\":"
+             "\"TemplateProcessing\",\"single\":[" SPECIAL("<s>") ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+                                                                  "," SPECIAL(
+                                                                      "</s>") "],\"pair\":[],\"special_tokens\":"
+                                                                              "{" NAMED("<s>",
+                                                                                        "0") "," NAMED("</s>",
+                                                                                                       "1") "}},"
+                                                                                                            "\"decoder"
+                                                                                                            "\":{"
+                                                                                                            "\"type\":"
+                                                                                                            "\"Fuse\"},"
+                                                                                                            "\"model\":"
+                                                                                                            "{\"type\":"
+                                                                                                            "\"BPE\","
+                                                                                                            "\"vocab\":"
+                                                                                                            "{\"<s>\":"
+                                                                                                            "0,\"</"
+                                                                                                            "s>\":1,"
+                                                                                                            "\"a\":2,"
+                                                                                                            "\"b\":3},"
+                                                                                                            "\"merges\""
+                                                                                                            ":[]}}";
+    scratch s;
+    iv_error err;
+    iv_textual *words;
+    scratch_open(&s);
+    scratch_write(&s, "tokenizer.json", json, strlen(json));
+    ASSERT_OK(iv_textual_open(s.dir, &words, &err), &err);
+    scratch_close(&s);
+    return words;
+}
+
+/* What stands behind a text stays too, whatever the text begins or ends with. */
+static void both_ends_stay(void **state) {
+    (void)state;
+    static const struct {
+        const char *prompt, *ids, *text;
+        int most;
+    } cases[] = {
+        {"abab", "0,2,3,2,3,1", "abab", 6}, {"abab", "0,2,3,1", "ab", 4},  {"abab", "0,1", "", 2},
+        {"abab", "1", "</s>", 1},           {"</s>abab", "0,3,1", "b", 3}, {"</s></s>ab", "0,1,2,3,1", "</s>ab", 5},
+        {"ab<s>", "0,0,1", "<s>", 3},       {"</s>", "0,1", "", 2}};
+    iv_textual *before = bridge.words;
+    bridge.words = words_between();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[200], text[40];
+        begin(NULL);
+        snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"truncate_prompt_tokens\":%d,\"echo\":true}", cases[i].prompt,
+                 cases[i].most);
+        ask("/v1/completions", body);
+        json_t *v = answer(), *choice = json_array_get(json_object_get(v, "choices"), 0);
+        expect_ids(0, cases[i].ids);
+        snprintf(text, sizeof text, "%sb", cases[i].text);
+        assert_string_equal(json_string_value(json_object_get(choice, "text")), text);
+        json_decref(v);
+    }
+    iv_textual_close(bridge.words);
+    bridge.words = before;
+}
+
 /* Each of several, and only those that are longer; a plain text stays one for the engine where nothing is asked. */
 static void every_prompt_is_cut(void **state) {
     (void)state;
@@ -183,6 +252,7 @@ static void what_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(the_last_tokens_are_left, begin, end),
+                                       cmocka_unit_test_setup_teardown(both_ends_stay, begin, end),
                                        cmocka_unit_test_setup_teardown(every_prompt_is_cut, begin, end),
                                        cmocka_unit_test_setup_teardown(chats_are_cut, begin, end),
                                        cmocka_unit_test_setup_teardown(as_many_as_there_is_room_for, begin, end),

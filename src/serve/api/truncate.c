@@ -1,5 +1,6 @@
 /* truncate.c: how many tokens of a prompt are read, and the cut. */
 #include "serve/api/truncate.h"
+#include "base/size.h"
 
 #include <string.h>
 
@@ -25,16 +26,19 @@ iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error 
     return IV_OK;
 }
 
-/* How many of the ids stand around the text: those that an empty text gets. first: of them, before it. */
+/* How many of the ids stand around the text: those that an empty text gets. first: of them, before it: those before
+ * another text, too. (The prompt's own may begin with what stands behind.) */
 static iv_status find_around(const iv_task *t, const iv_api_prompt *p, size_t *around, size_t *first, iv_error *err) {
-    iv_ids empty = {0};
+    const iv_textual *words = iv_bridge_textual(t->server->bridge);
+    iv_ids empty = {0}, other = {0};
     *around = *first = 0;
     if (!p->text.data || !p->request.add_special) return IV_OK;
-    IV_TRY(iv_tokenize(iv_bridge_textual(t->server->bridge), "", 0, true, &empty, err));
-    *around = empty.count < p->ids.count ? empty.count : p->ids.count;
-    while (*first < *around && empty.data[*first] == p->ids.data[*first]) ++*first;
-    iv_ids_free(&empty);
-    return IV_OK;
+    IV_TRY(iv_tokenize(words, "", 0, true, &empty, err));
+    iv_status status = iv_tokenize(words, "a", 1, true, &other, err);
+    *around = iv_size_min(empty.count, p->ids.count);
+    while (*first < iv_size_min(*around, other.count) && empty.data[*first] == other.data[*first]) ++*first;
+    iv_ids_free(&empty), iv_ids_free(&other);
+    return status;
 }
 
 iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err) {
