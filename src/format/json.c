@@ -212,7 +212,11 @@ const char *iv_json_type_name(const json_t *value) {
 const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
     snprintf(out, IV_JSON_SHOWN_BYTES, "%s", text ? text : iv_json_type_name(value));
-    if (text && strlen(text) >= IV_JSON_SHOWN_BYTES) memcpy(out + IV_JSON_SHOWN_BYTES - 4, "...", 4);
+    if (text && strlen(text) >= IV_JSON_SHOWN_BYTES) {
+        size_t at = IV_JSON_SHOWN_BYTES - 4;
+        while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--; /* no character is cut */
+        memcpy(out + at, "...", 4);
+    }
     free(text);
     return out;
 }

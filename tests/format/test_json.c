@@ -1,4 +1,5 @@
 /* Strict JSON: numbers of any size beside each other. */
+#include "base/utf8.h"
 #include "format/json.h"
 #include "support.h"
 
@@ -135,6 +136,25 @@ static void unsigned_integers(void **state) {
         assert_false(iv_json_unsigned(wrong[i], strlen(wrong[i]), &v));
 }
 
+/* What is cut is cut between characters, and says so. */
+static void values_are_shown(void **state) {
+    (void)state;
+    char found[IV_JSON_SHOWN_BYTES], text[200] = "";
+    assert_string_equal(iv_json_shown(NULL, found), "nothing");
+    for (size_t more = 0; more < 3; more++) {
+        memset(text, 'a', more);
+        for (size_t at = more; at < 90; at += 3) memcpy(text + at, "\u65e5", 4);
+        json_t *v = json_string(text);
+        iv_json_shown(v, found);
+        json_decref(v);
+        size_t n = strlen(found), bad;
+        assert_in_range(n, IV_JSON_SHOWN_BYTES - 3, IV_JSON_SHOWN_BYTES - 1);
+        assert_string_equal(found + n - 3, "...");
+        assert_true(iv_utf8_valid((const uint8_t *)found, n, &bad));
+        assert_memory_equal(found + 1, text, n - 4);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_integers),
@@ -143,6 +163,7 @@ int main(void) {
         cmocka_unit_test(members),
         cmocka_unit_test(elements),
         cmocka_unit_test(unsigned_integers),
+        cmocka_unit_test(values_are_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,29 +101,26 @@ static iv_textual *words_between(void) {
     "{\"id\":" id ",\"content\":\"" name "\",\"single_word\":false,\"lstrip\":false," \
     "\"rstrip\":false,\"normalized\":false,\"special\":true}"
     static const char json[] = "{\"added_tokens\":[" ADDED_AS("<s>", "0") "," ADDED_AS(
-        "</s>",
-        "1") "],\"post_processor\":{\"type\":"
-             "\"TemplateProcessing\",\"single\":[" SPECIAL("<s>") ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
-                                                                  "," SPECIAL(
-                                                                      "</s>") "],\"pair\":[],\"special_tokens\":"
-                                                                              "{" NAMED("<s>",
-                                                                                        "0") "," NAMED("</s>",
-                                                                                                       "1") "}},"
-                                                                                                            "\"decoder"
-                                                                                                            "\":{"
-                                                                                                            "\"type\":"
-                                                                                                            "\"Fuse\"},"
-                                                                                                            "\"model\":"
-                                                                                                            "{\"type\":"
-                                                                                                            "\"BPE\","
-                                                                                                            "\"vocab\":"
-                                                                                                            "{\"<s>\":"
-                                                                                                            "0,\"</"
-                                                                                                            "s>\":1,"
-                                                                                                            "\"a\":2,"
-                                                                                                            "\"b\":3},"
-                                                                                                            "\"merges\""
-                                                                                                            ":[]}}";
+        "</s>", "1") "],\"post_processor\":{\"type\":"
+                     "\"TemplateProcessing\",\"single\":[" SPECIAL(
+                         "<s>") ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+                                "," SPECIAL("</s>") "],\"pair\":[],\"special_tokens\":"
+                                                    "{" NAMED("<s>", "0") "," NAMED("</s>", "1") "}},"
+                                                                                                 "\"decoder"
+                                                                                                 "\":{"
+                                                                                                 "\"type\":"
+                                                                                                 "\"Fuse\"},"
+                                                                                                 "\"model\":"
+                                                                                                 "{\"type\":"
+                                                                                                 "\"BPE\","
+                                                                                                 "\"vocab\":"
+                                                                                                 "{\"<s>\":"
+                                                                                                 "0,\"</"
+                                                                                                 "s>\":1,"
+                                                                                                 "\"a\":2,"
+                                                                                                 "\"b\":3},"
+                                                                                                 "\"merges\""
+                                                                                                 ":[]}}";
     scratch s;
     iv_error err;
     iv_textual *words;
@@ -162,6 +159,27 @@ static void both_ends_stay(void **state) {
     bridge.words = before;
 }
 
+/* A cut inside a character leaves U+FFFD of it, and each token's place behind that is its own. */
+static void characters_are_cut(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields, *text, *offsets;
+    } cases[] = {{"\"prompt\":\"\xe8\xaa\x9e 1\",\"truncate_prompt_tokens\":5", "\xe8\xaa\x9e 1b", "[0,1,1,1,2,3]"},
+                 {"\"prompt\":\"\xe8\xaa\x9e 1\",\"truncate_prompt_tokens\":4", "\ufffd\ufffd 1b", "[0,1,2,3,4]"},
+                 {"\"prompt\":\"\xe8\xaa\x9e 1\",\"truncate_prompt_tokens\":3", "\ufffd 1b", "[0,1,2,3]"},
+                 {"\"prompt\":[164,103,220,16]", "\ufffd 1b", "[0,1,1,2,3]"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[200];
+        begin(NULL);
+        snprintf(body, sizeof body, "{%s,\"echo\":true,\"logprobs\":0}", cases[i].fields);
+        ask("/v1/completions", body);
+        json_t *v = answer(), *choice = json_array_get(json_object_get(v, "choices"), 0);
+        assert_string_equal(json_string_value(json_object_get(choice, "text")), cases[i].text);
+        expect_dump(json_object_get(json_object_get(choice, "logprobs"), "text_offset"), cases[i].offsets);
+        json_decref(v);
+    }
+}
+
 /* Each of several, and only those that are longer; a plain text stays one for the engine where nothing is asked. */
 static void every_prompt_is_cut(void **state) {
     (void)state;
@@ -176,6 +194,13 @@ static void every_prompt_is_cut(void **state) {
     ask("/v1/completions", "{\"prompt\":\"1 + 2 =\",\"truncate_prompt_tokens\":null}");
     v = answer();
     assert_int_equal(bridge.children[0].first_id, -1);
+    json_decref(v);
+    begin(NULL);
+    ask("/v1/completions", "{\"prompt\":\"\",\"truncate_prompt_tokens\":2}"); /* for the engine to refuse */
+    json_decref(answer());
+    begin(NULL);
+    ask("/v1/completions", "{\"prompt\":\"1 + 2 =\"}");
+    v = answer();
     assert_null(json_object_get(json_object_get(json_object_get(v, "invar"), "parameters"), "truncate_prompt_tokens"));
     json_decref(v);
 }
@@ -253,6 +278,7 @@ static void what_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(the_last_tokens_are_left, begin, end),
                                        cmocka_unit_test_setup_teardown(both_ends_stay, begin, end),
+                                       cmocka_unit_test_setup_teardown(characters_are_cut, begin, end),
                                        cmocka_unit_test_setup_teardown(every_prompt_is_cut, begin, end),
                                        cmocka_unit_test_setup_teardown(chats_are_cut, begin, end),
                                        cmocka_unit_test_setup_teardown(as_many_as_there_is_room_for, begin, end),

@@ -1,6 +1,7 @@
 /* answer_out.c: writers of shared parts. A log-probability is printed from one float wherever it appears. */
 #include "serve/api/answer_out.h"
 #include "base/size.h"
+#include "base/utf8.h"
 #include "serve/api/token_text.h"
 #include "serve/api/truncate.h"
 
@@ -187,14 +188,18 @@ static void out_top_object(namer *n, const iv_token_list *l, size_t i, iv_json_o
 }
 
 /* How many of `left` bytes, the rest of an echoed prompt, are the named token's: none of one that was put there and
- * that the text does not spell ("<s>"), and all but the space of one that lost it to the text's beginning. */
+ * that the text does not spell ("<s>"), all but the space of one that lost it to the text's beginning, and U+FFFD of
+ * one whose character the prompt's beginning or another token cut. */
 static size_t bytes_in(const namer *n, int32_t id, const char *text, size_t left) {
     const char *s = n->bytes.data;
+    static const char cut[] = "\xef\xbf\xbd";
     size_t length = n->bytes.len;
     iv_text shown = {0};
     iv_error err;
     if (length <= left && memcmp(text, s, length) == 0) return length;
     if (length - 1 <= left && s[0] == ' ' && memcmp(text, s + 1, length - 1) == 0) return length - 1;
+    if (iv_utf8_length((const uint8_t *)s, length) == 0)
+        return left >= sizeof cut - 1 && memcmp(text, cut, sizeof cut - 1) == 0 ? sizeof cut - 1 : 0;
     bool special = iv_detokenize(iv_bridge_textual(n->t->server->bridge), &id, 1, false, &shown, &err) == IV_OK &&
                    shown.bytes == 0;
     iv_text_free(&shown);

@@ -159,7 +159,7 @@ iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
     if (p->as_ids) return IV_OK;
     IV_TRY(iv_tokenize(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
                        &p->ids, err));
-    p->as_ids = true;
+    p->as_ids = p->ids.count > 0; /* else it stays a text, which the engine refuses as an empty one */
     return IV_OK;
 }
 
@@ -231,7 +231,7 @@ static void rendered(void *owner, iv_render *r) {
     t->rendering = NULL;
     if (r->status == IV_OK) {
         t->params.reasoning_open = iv_render_opens_reasoning(r);
-        p->text = r->text, p->ids = r->ids, p->as_ids = r->in.want_ids;
+        p->text = r->text, p->ids = r->ids, p->as_ids = p->ids.count > 0;
         r->text = (iv_text){0}, r->ids = (iv_ids){0};
         p->request.reasoning = reasoning_of(t, p);
         r->status = iv_task_truncate(t, p, &r->err);
