@@ -384,14 +384,16 @@ static void least_tokens_replay(void **state) {
     "?\"}],\"seed\":11,\"max_tokens\":80,\"return_receipt\":true" more "}"
     static const char in[] = LINE("a", "/v1/chat/completions", BODY("")) LINE("b", "/v1/chat/completions",
                                                                               BODY(",\"min_tokens\":60"))
-        LINE("c", "/v1/chat/completions", BODY(",\"min_tokens\":60,\"structured_outputs\":{\"regex\":\"[a-c]{9}\"}"));
+        LINE("c", "/v1/chat/completions", BODY(",\"min_tokens\":60,\"structured_outputs\":{\"regex\":\"[a-c]{9}\"}"))
+            LINE("d", "/v1/chat/completions", BODY(",\"min_tokens\":81"));
 #undef BODY
     char plain[80], digest[80];
     forget();
     write_file("in.jsonl", in, sizeof in - 1);
     BATCH();
-    expect_counts("3 answered now, 0 refused");
+    expect_counts("3 answered now, 1 refused");
     read_back("out.jsonl", first);
+    assert_non_null(strstr(first, "min_tokens: wanted at most 80, as the answer may have, found 81\""));
     json_t *a = answer_of(first, 0), *b = answer_of(first, 1), *c = answer_of(first, 2);
     assert_in_range(tokens_of(body_of(a, 200)), 1, 59);
     assert_in_range(tokens_of(body_of(b, 200)), 60, 80);

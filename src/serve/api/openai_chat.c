@@ -23,7 +23,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_tools_settle(t->server, p, err));
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
-    IV_TRY(iv_api_params_least(p, "min_tokens", r, err));
+    r->min_tokens = (size_t)p->min_tokens;
     IV_TRY(iv_api_truncate_settle(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
     IV_TRY(iv_task_make_prompts(t, "messages", 1, err));

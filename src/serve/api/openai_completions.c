@@ -62,7 +62,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
                        "max_tokens: wanted 1 or more, or \"echo\" or \"prompt_logprobs\" beside 0, found neither");
     r->score_only = p->max_tokens == 0;
     r->max_tokens = p->max_tokens < 0 ? MAX_TOKENS_DEFAULT : (size_t)p->max_tokens;
-    IV_TRY(iv_api_params_least(p, "min_tokens", r, err));
+    r->min_tokens = (size_t)p->min_tokens;
     IV_TRY(iv_api_truncate_settle(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs;
     if (p->echo && p->want_logprobs && r->logprobs > r->prompt_logprobs) r->prompt_logprobs = r->logprobs;

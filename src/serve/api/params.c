@@ -448,13 +448,6 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_api_params_least(const iv_api_params *p, const char *name, iv_request *r, iv_error *err) {
-    r->min_tokens = (size_t)p->min_tokens;
-    if (r->min_tokens <= r->max_tokens || (r->max_tokens == 0 && !r->score_only)) return IV_OK;
-    return iv_fail(err, IV_INVALID, "%s: wanted at most %zu, as the answer may have, found %zu", name, r->max_tokens,
-                   r->min_tokens);
-}
-
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err) {
     if (!p->continue_final) return IV_OK;
     if (json_is_true(json_object_get(body, "add_generation_prompt")))

@@ -79,9 +79,6 @@ iv_status iv_api_read_int(const char *name, const json_t *v, double min, double 
 /* Whether a body, or one of several, has a field of this name. */
 bool iv_api_params_has(unsigned body, const char *name);
 
-/* min_tokens, whose name is `name`, into the request, which has its limits by now. */
-iv_status iv_api_params_least(const iv_api_params *p, const char *name, iv_request *r, iv_error *err);
-
 /* A message that is continued has no prompt for another one: off unless the body asks for both, which is refused. */
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err);
 

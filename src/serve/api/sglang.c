@@ -37,6 +37,7 @@ static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
     r->logprobs = !p->want_logprobs ? -1 : p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     r->score_only = p->max_tokens == 0;
     r->max_tokens = p->max_tokens < 0 ? MAX_NEW_TOKENS_DEFAULT : (size_t)p->max_tokens;
+    r->min_tokens = (size_t)p->min_tokens;
     r->sampling_logprobs = p->sampling_logprobs;
     r->keep_receipt = p->return_receipt && !r->score_only;
     r->prompt_logprobs = -1;
@@ -79,10 +80,7 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     IV_TRY(iv_api_constraint_read(p, prefix, &p->request, err));
     *out = p->request;
     if (json_is_array(v)) p->request = start;
-    IV_TRY(settle(p, out, err));
-    char name[80];
-    snprintf(name, sizeof name, "%smin_new_tokens", prefix);
-    return iv_api_params_least(p, name, out, err);
+    return settle(p, out, err);
 }
 
 /* A number for all prompts, or one of a list; absent: as it was. */
