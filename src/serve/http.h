@@ -28,18 +28,19 @@ typedef struct iv_http_route {
 } iv_http_route;
 
 typedef struct iv_http_options {
-    const char *host;                   /* "127.0.0.1"; of a name all addresses */
-    uint16_t port;                      /* 0: any free one, see iv_http_port */
-    const char *api_key, *admin_key;    /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
-    bool open_cache;                    /* routes that can only make others wait, not change what they get */
-    const char *allowed_origins;        /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
-                                         * A request that names another one is 403 */
-    size_t connections_max;             /* 4096; more are refused with 503 */
-    size_t head_bytes_max;              /* 16 KiB */
-    size_t body_bytes_max;              /* 8 MiB; --max-request-body */
-    uint32_t head_ms, body_ms, idle_ms; /* deadlines: 10 s for a head, 30 s for a body, 65 s between requests */
-    size_t stream_bytes_max;            /* 256 KiB may wait for a slow reader of a stream */
-    uint32_t stall_ms;                  /* 30 s without progress and its stream is cut */
+    const char *host;                /* "127.0.0.1"; of a name all addresses */
+    uint16_t port;                   /* 0: any free one, see iv_http_port */
+    const char *api_key, *admin_key; /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    bool open_cache;                 /* routes that can only make others wait, not change what they get */
+    const char *allowed_origins;     /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
+                                      * A request that names another one is 403 */
+    size_t connections_max;          /* 4096; more are refused with 503 */
+    size_t head_bytes_max;           /* 16 KiB */
+    size_t body_bytes_max;           /* 8 MiB; --max-request-body */
+    uint32_t head_ms, body_ms,
+        idle_ms;             /* deadlines: 10 s for a head, 30 s for 8 MiB of a body, 65 s between requests */
+    size_t stream_bytes_max; /* 256 KiB may wait for a slow reader of a stream */
+    uint32_t stall_ms;       /* 30 s without progress and its stream is cut */
     void (*log)(void *user, const iv_exchange *x, int status, double seconds, size_t bytes); /* may be NULL */
 } iv_http_options;
 

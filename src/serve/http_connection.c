@@ -208,7 +208,7 @@ static uint64_t state_deadline(const iv_connection *c) {
     const iv_http_options *o = &c->http->o;
     switch (c->state) {
     case IV_CONNECTION_HEAD: return c->since + (c->begun ? o->head_ms : o->idle_ms);
-    case IV_CONNECTION_BODY: return c->since + o->body_ms;
+    case IV_CONNECTION_BODY: return c->since + o->body_ms * (1 + c->exchange->body.len / IV_HTTP_PACE_BYTES);
     case IV_CONNECTION_LINGER: return c->since + IV_HTTP_LINGER_MS;
     default: return UINT64_MAX;
     }

@@ -16,6 +16,7 @@
 
 enum {
     IV_HTTP_BACKLOG = 4096,
+    IV_HTTP_PACE_BYTES = 8 << 20,    /* of a long body may take body_ms each */
     IV_HTTP_READ_BYTES = 64 << 10,   /* of one read */
     IV_HTTP_UNSENT_BYTES = 64 << 10, /* the kernel holds for one client */
     IV_HTTP_KEEP_BYTES = 16 << 10,   /* larger buffers are freed when they are empty */

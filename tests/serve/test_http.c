@@ -400,6 +400,36 @@ static void test_deadlines(void **state) {
     finish(&s);
 }
 
+/* A body has its time again for each 8 MiB of it that came. */
+static void test_deadline_of_long_bodies(void **state) {
+    (void)state;
+    enum { ALL = 18 << 20, LATE = 1 << 20 };
+    served s;
+    answer a;
+    iv_http_options o;
+    iv_http_options_init(&o);
+    o.body_ms = 600, o.body_bytes_max = ALL;
+    start(&s, &o);
+    char *bytes = malloc(LATE);
+    assert_non_null(bytes);
+    memset(bytes, 'x', LATE);
+    for (int whole = 1; whole >= 0; whole--) {
+        double t = seconds_now();
+        int fd = dial(s.port);
+        char head[100];
+        sprintf(head, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", ALL);
+        say(fd, head);
+        for (int i = 0; i < (ALL - LATE) / LATE; i++) say_bytes(fd, bytes, LATE);
+        if (whole) usleep(800000), say_bytes(fd, bytes, LATE);
+        hear(fd, &a);
+        assert_int_equal(a.status, whole ? 200 : 408);
+        assert_true(whole || seconds_now() - t >= 1.79);
+        close(fd);
+    }
+    free(bytes);
+    finish(&s);
+}
+
 static void test_connection_limit(void **state) {
     (void)state;
     served s;
@@ -584,21 +614,14 @@ static void test_foreign_pages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_basic_requests),
-        cmocka_unit_test(test_broken_requests),
-        cmocka_unit_test(test_fragments),
-        cmocka_unit_test(test_pipelining),
-        cmocka_unit_test(test_methods),
-        cmocka_unit_test(test_old_clients),
-        cmocka_unit_test(test_expect_continue),
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_refused_upload),
-        cmocka_unit_test(test_deadlines),
-        cmocka_unit_test(test_connection_limit),
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_origins),
-        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_basic_requests),   cmocka_unit_test(test_broken_requests),
+        cmocka_unit_test(test_fragments),        cmocka_unit_test(test_pipelining),
+        cmocka_unit_test(test_methods),          cmocka_unit_test(test_old_clients),
+        cmocka_unit_test(test_expect_continue),  cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_limits),           cmocka_unit_test(test_refused_upload),
+        cmocka_unit_test(test_deadlines),        cmocka_unit_test(test_deadline_of_long_bodies),
+        cmocka_unit_test(test_connection_limit), cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_origins),          cmocka_unit_test(test_foreign_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
