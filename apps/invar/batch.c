@@ -54,6 +54,7 @@ int cli_batch(const cli_args *args, iv_error *err) {
     int caught = cli_interrupt_caught();
     cli_interrupt_unwatch(&before);
     cli_progress_end(&progress);
+    if (counts.index_unread) cli_warn_of_index(args->operands[0]);
     if (counts.other_rank) return status == IV_OK ? CLI_SERVED : CLI_FAILED;
     if (status != IV_OK) return caught ? 128 + caught : CLI_FAILED; /* perhaps while standard input was read */
     if (!cli_is_other_rank()) say_counts(&counts);

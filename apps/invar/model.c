@@ -54,15 +54,13 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
                     models ? models : "", models ? ", " : "", own, own);
 }
 
-/* Two models may be in one directory. Said once, however often it is opened. */
-static void warn_of_index(const iv_engine_info *info, const char *name) {
+void cli_warn_of_index(const char *name) {
     static bool said;
     char shown[CLI_SHOWN_BYTES];
-    if (info->index_unread && !said)
-        fprintf(stderr,
-                "invar: warning: %s: model.safetensors was read, model.safetensors.index.json beside it was not\n",
-                cli_shown(name, shown));
-    said |= info->index_unread;
+    if (said) return;
+    said = true;
+    fprintf(stderr, "invar: warning: %s: model.safetensors was read, model.safetensors.index.json beside it was not\n",
+            cli_shown(name, shown));
 }
 
 int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
@@ -77,7 +75,7 @@ int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
     if (info.rank != 0) return cli_serve_rank(engine, err);
-    warn_of_index(&info, name);
+    if (info.index_unread) cli_warn_of_index(name);
     *out = engine;
     return CLI_OK;
 }

@@ -19,6 +19,10 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
 /* Opens an engine with these options, showing progress under the name; overwrites options->progress. */
 int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine **out, iv_error *err);
 
+/* That two models are in one directory, of which one was read. Said once, however often it is opened; the functions
+ * above say it themselves. */
+void cli_warn_of_index(const char *name);
+
 /* Opens the tokenizer and template of the MODEL operand. */
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
 

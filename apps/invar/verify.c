@@ -41,6 +41,7 @@ static int open_job(const cli_args *args, const char *path, verify *v, iv_error 
     job->options.numerics = cli_text(args, "numerics", job->options.numerics);
     job->scalar_tokens = cli_count(args, "scalar-tokens", 200);
     if (iv_inspect(path, job->options.dtype, &v->model, err) != IV_OK) return CLI_FAILED;
+    if (v->model.index_unread) cli_warn_of_index(args->operands[0]);
     job->model = &v->model;
     job->prompts = &v->prompts;
     job->progress = &v->progress;

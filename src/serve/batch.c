@@ -225,6 +225,7 @@ static iv_status open_batch(batch *b, iv_error *err) {
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));
     b->counts->other_rank = !b->server.bridge;
     if (!b->server.bridge) return IV_OK;
+    b->counts->index_unread = iv_bridge_info(b->server.bridge)->index_unread;
     IV_TRY(iv_api_tools_open(&b->server, b->o->tool_call_parser, err));
     if (standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
     b->counts->lines = b->lines.count;

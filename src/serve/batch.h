@@ -24,7 +24,8 @@ typedef struct iv_batch_counts {
     size_t kept;              /* were answered before */
     size_t answered, refused; /* now: with status 200, and with another */
     bool stopped;
-    bool other_rank; /* this process served rank 0 to the end; nothing else is meant */
+    bool index_unread; /* as iv_engine_info */
+    bool other_rank;   /* this process served rank 0 to the end; nothing else is meant */
 } iv_batch_counts;
 
 /* IV_OK: every line has its answer, unless counts say otherwise. Else what was answered before is in the output. */

@@ -60,6 +60,16 @@ static void opened(void **state) {
     RUN("generate", dir, "-p", "2 + 2 =", "--max-tokens", "2", "--quiet", "--load-format", "dummy"); /* reads neither */
     expect_ok();
     assert_string_equal(came.err, "");
+    static const char line[] =
+        "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":"
+        "\"1\",\"max_tokens\":2}}\n";
+    write_file("in.jsonl", line, sizeof line - 1);
+    RUN("batch", dir, "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"), "--max-model-len", "64");
+    expect_ok();
+    assert_non_null(strstr(came.err, words));
+    RUN("verify", dir, "--max-tokens", "1", "--axes", "logprobs", "--combinations", "0");
+    expect_ok();
+    assert_non_null(strstr(came.err, words));
     unlink(index_file);
     RUN("generate", dir, "-p", "2 + 2 =", "--max-tokens", "2", "--quiet");
     expect_ok();
