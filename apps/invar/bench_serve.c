@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TIMEOUT_S = 600, KINDS = 4 };
 
@@ -305,6 +306,16 @@ static void free_all(plan *p, outcome *r) {
     for (size_t k = 0; k < KINDS; k++) cli_sample_free(&r->samples[k]);
 }
 
+/* HOST:PORT, as other programs take it, and no model's folder? */
+static int scheme_is_missing(const char *target, iv_error *err) {
+    const char *colon = strchr(target, ':');
+    struct stat st;
+    char shown[CLI_SHOWN_BYTES];
+    if (!colon || colon[1] < '0' || colon[1] > '9' || stat(target, &st) == 0) return CLI_OK;
+    cli_shown(target, shown);
+    return cli_fail(err, CLI_USAGE, "wanted a URL or a MODEL, found '%s': did you mean http://%s?", shown, shown);
+}
+
 int cli_bench_serve(const cli_args *args, iv_error *err) {
     const char *target = args->operands[0], *key = getenv("INVAR_API_KEY");
     bool running = iv_load_is_url(target);
@@ -318,6 +329,7 @@ int cli_bench_serve(const cli_args *args, iv_error *err) {
     if (code == CLI_OK && cli_has_other_ranks())
         code = cli_fail(err, CLI_USAGE,
                         "is a client, of which one is enough: not under mpirun (--tp makes ranks of a server)");
+    if (code == CLI_OK && !running) code = scheme_is_missing(target, err);
     if (code == CLI_OK && running) code = engine_flag_without_model(args, err);
     if (code == CLI_OK && running && iv_load_url_parse(target, &url, err) != IV_OK) code = CLI_USAGE;
     if (code != CLI_OK) return code;

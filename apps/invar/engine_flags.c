@@ -1,5 +1,6 @@
 /* engine_flags.c: a line of the table for each engine option. Ranges are those of the engine. */
 #include "engine_flags.h"
+#include "text.h"
 
 #include <stdlib.h>
 
@@ -102,6 +103,18 @@ const cli_section cli_engine_section = {"Engine", engine_flags};
 const char *cli_device(const cli_args *args) {
     const char *set = getenv("INVAR_DEVICE");
     return cli_text(args, "device", set && *set ? set : "auto");
+}
+
+int cli_device_check(const cli_args *args, iv_error *err) {
+    const cli_flag *flag = cli_flag_find(args->syntax, "device");
+    const char *set = getenv("INVAR_DEVICE");
+    cli_value value;
+    iv_error ignored;
+    char found[CLI_SHOWN_BYTES];
+    if (!flag || !set || !*set || cli_has(args, "device")) return CLI_OK;
+    if (cli_parse_value(flag, set, &value, &ignored) == CLI_OK) return CLI_OK;
+    return cli_fail(err, CLI_USAGE, "$INVAR_DEVICE: wanted one of: %s, found '%s'", flag->choices,
+                    cli_shown(set, found));
 }
 
 void cli_engine_options(const cli_args *args, iv_engine_options *o) {

@@ -32,6 +32,9 @@ extern const cli_section cli_engine_section;
 /* --device, or what the environment says. */
 const char *cli_device(const cli_args *args);
 
+/* Where the environment stands for --device: is what it says a device? CLI_USAGE names the variable. */
+int cli_device_check(const cli_args *args, iv_error *err);
+
 /* Overwrites the options that were given. Strings point into args. */
 void cli_engine_options(const cli_args *args, iv_engine_options *options);
 

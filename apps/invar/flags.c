@@ -15,11 +15,8 @@
 static const char *wanted(const cli_flag *flag, char out[160]) {
     switch (flag->kind) {
     case CLI_COUNT:
-        if (flag->greatest >= INT64_MAX)
-            snprintf(out, 160, "a whole number of %llu or more", (unsigned long long)flag->least);
-        else
-            snprintf(out, 160, "a whole number from %llu to %llu", (unsigned long long)flag->least,
-                     (unsigned long long)flag->greatest);
+        snprintf(out, 160, "a whole number from %llu to %llu", (unsigned long long)flag->least,
+                 (unsigned long long)flag->greatest);
         break;
     case CLI_REAL:
         if (!flag->above_low)

@@ -1,5 +1,6 @@
 /* main.c: which command, its flags, its errors, its exit code. */
 #include "commands.h"
+#include "engine_flags.h"
 #include "output.h"
 #include "rank.h"
 #include "syntax.h"
@@ -39,10 +40,17 @@ static const struct {
              {"bench", "latency", &cli_bench_latency_syntax},
              {"bench", "throughput", &cli_bench_syntax}};
 
+static const cli_syntax *find_pair(int count, char *const *words) {
+    for (size_t i = 0; count > 1 && i < sizeof pairs / sizeof *pairs; i++)
+        if (strcmp(words[0], pairs[i].first) == 0 && strcmp(words[1], pairs[i].second) == 0) return pairs[i].syntax;
+    return NULL;
+}
+
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
     static cli_args args; /* large, and there is one command line */
     int code = cli_parse(syntax, count, words, &args, err);
     if (code == CLI_OK && args.help) return cli_help_show(syntax, err);
+    if (code == CLI_OK) code = cli_device_check(&args, err);
     for (size_t i = 0; code == CLI_OK && i < sizeof commands / sizeof *commands; i++)
         if (commands[i].syntax == syntax) {
             code = commands[i].run(&args, err);
@@ -58,15 +66,17 @@ static int run_command(const cli_syntax *syntax, int count, char *const *words, 
 static int run(int count, char *const *words, iv_error *err) {
     if (count == 0) return cli_fail(err, CLI_USAGE, "wanted a command (see invar help)");
     const char *word = words[0];
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) return cli_help_show(NULL, err);
+    const cli_syntax *pair = find_pair(count - 1, words + 1);
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) /* the page of what follows, if that is a command */
+        return cli_help_show(pair || count < 2 ? pair : cli_syntax_find(words[1]), err);
+    if (strcmp(word, "help") == 0 && pair && count == 3) return cli_help_show(pair, err);
     if (strcmp(word, "--version") == 0) {
         char line[64];
         snprintf(line, sizeof line, "invar %s\n", iv_version());
         return cli_out(line, strlen(line), err);
     }
-    for (size_t i = 0; count > 1 && i < sizeof pairs / sizeof *pairs; i++)
-        if (strcmp(word, pairs[i].first) == 0 && strcmp(words[1], pairs[i].second) == 0)
-            return run_command(pairs[i].syntax, count - 2, words + 2, err);
+    pair = find_pair(count, words);
+    if (pair) return run_command(pair, count - 2, words + 2, err);
     const cli_syntax *syntax = cli_syntax_find(word);
     if (syntax) return run_command(syntax, count - 1, words + 1, err);
     char shown[CLI_SHOWN_BYTES];

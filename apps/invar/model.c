@@ -27,6 +27,12 @@ static void own_folder(char out[CLI_PATH_BYTES]) {
         out[0] = 0;
 }
 
+/* OWNER/MODEL, as models are called where they are published? */
+static bool is_hub_name(const char *name) {
+    const char *slash = strchr(name, '/');
+    return name[0] != '.' && slash && slash > name && slash[1] && !strchr(slash + 1, '/');
+}
+
 int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
     struct stat st;
     if (!*name)
@@ -37,7 +43,11 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
         if ((size_t)snprintf(out, CLI_PATH_BYTES, "%s", name) < CLI_PATH_BYTES) return CLI_OK;
         return cli_fail(err, CLI_FAILED, "%.80s...: path too long", name);
     }
-    if (strchr(name, '/')) return cli_fail(err, CLI_FAILED, "%s: no such model directory", name);
+    size_t bare = strlen(name); /* less the slashes behind it */
+    while (bare > 0 && name[bare - 1] == '/') bare--;
+    if (memchr(name, '/', bare) || bare == 0)
+        return cli_fail(err, CLI_FAILED, "%s: no such model directory%s", name,
+                        is_hub_name(name) ? " (models are read from folders: nothing is downloaded)" : "");
     char own[CLI_PATH_BYTES];
     own_folder(own);
     const char *models = getenv("INVAR_MODELS");
@@ -46,7 +56,7 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
     } places[] = {{models, ""}, {own, "/../share/invar/models"}, {own, "/../models"}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         if (!places[i].base || !places[i].base[0]) continue;
-        int n = snprintf(out, CLI_PATH_BYTES, "%s%s/%s", places[i].base, places[i].below, name);
+        int n = snprintf(out, CLI_PATH_BYTES, "%s%s/%.*s", places[i].base, places[i].below, (int)bare, name);
         if (n < CLI_PATH_BYTES && is_directory(out)) return CLI_OK;
     }
     return cli_fail(err, CLI_FAILED,

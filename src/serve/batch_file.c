@@ -200,7 +200,9 @@ static iv_status find_end(const char *path, iv_batch_lines *l, size_t *kept, siz
 static iv_status prepare(const char *path, iv_batch_lines *l, int fd, size_t *kept, iv_error *err) {
     struct stat s;
     size_t bytes;
-    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) return iv_fail(err, IV_IO, "%s: wanted a regular file", path);
+    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode))
+        return iv_fail(err, IV_IO, "%s: wanted a regular file, or - for standard output, found a device or a pipe",
+                       path);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) return iv_fail(err, IV_BUSY, "%s: another batch writes it", path);
     IV_TRY(find_end(path, l, kept, &bytes, err));
     if (ftruncate(fd, (off_t)bytes) != 0 || lseek(fd, 0, SEEK_END) < 0)
@@ -215,7 +217,7 @@ iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, siz
         return *fd >= 0 ? IV_OK : iv_fail(err, IV_IO, "standard output: %s", strerror(errno));
     }
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0) return iv_fail(err, IV_IO, "%s: %s", path, strerror(errno));
+    if (*fd < 0) return iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
     iv_status status = prepare(path, l, *fd, kept, err);
     if (status == IV_OK) return IV_OK;
     close(*fd);

@@ -67,10 +67,12 @@ static bool same_key(const uint8_t key[32], const char *given) {
 
 /* 0, or the status to refuse with and *why. */
 static int check_key(const iv_http *h, const iv_exchange *x, unsigned access, const char **why) {
-    if (access == IV_HTTP_CACHE) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
+    bool cache = access == IV_HTTP_CACHE;
+    if (cache) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
     if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && !h->has_api_key)) return 0;
     if (access == IV_HTTP_ADMIN && !h->has_admin_key) {
-        *why = "this route is off: the server was started without an admin key";
+        *why = cache ? "this route is off: the server was started with neither --admin-api-key nor --allow-flush"
+                     : "this route is off: the server was started without --admin-api-key";
         return 403;
     }
     const char *given = iv_http_head_field(&x->head, "Authorization");

@@ -518,9 +518,9 @@ static void what_cannot_start(void **state) {
     RUN("batch", "tiny-math", "-i", in_folder("empty.jsonl"), "-o", in_folder("out.jsonl"));
     expect_error(1, "empty.jsonl: wanted lines");
     RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("no/where.jsonl"));
-    expect_error(1, "where.jsonl: No such file");
+    expect_error(1, "where.jsonl: cannot write: No such file");
     RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", "/dev/null");
-    expect_error(1, "/dev/null: wanted a regular file");
+    expect_error(1, "/dev/null: wanted a regular file, or - for standard output, found a device or a pipe");
 }
 
 int main(void) {

@@ -171,6 +171,8 @@ static void serve_refuses(void **state) {
     expect_error(2, "found https: TLS is not spoken here");
     RUN("bench", "serve", "ws://127.0.0.1:1");
     expect_error(2, "ws://127.0.0.1:1: wanted http://HOST[:PORT]");
+    RUN("bench", "serve", "localhost:8000");
+    expect_error(2, "found 'localhost:8000': did you mean http://localhost:8000?");
     RUN("bench", "serve", "no-such-model");
     expect_error(1, "no such model directory");
     RUN("bench", "serve", "tiny-math", "--request-rate", "fast");

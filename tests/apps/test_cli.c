@@ -54,6 +54,30 @@ static void help_for_everything(void **state) {
     expect_ok();
 }
 
+/* Where a newcomer asks for a page: before the command, and by the two words of one. */
+static void help_in_other_places(void **state) {
+    (void)state;
+    static char page[OUTPUT_MAX];
+    RUN("help", "bench-serve");
+    expect_ok();
+    memcpy(page, came.out, came.out_bytes + 1);
+    RUN("help", "bench", "serve");
+    expect_ok();
+    assert_string_equal(came.out, page);
+    RUN("--help", "bench", "serve", "http://127.0.0.1:1");
+    expect_ok();
+    assert_string_equal(came.out, page);
+    RUN("--help", "bench-serve");
+    expect_ok();
+    assert_string_equal(came.out, page);
+    RUN("help", "bench", "throughput");
+    expect_ok();
+    expect_out("invar bench: ");
+    RUN("-h", "nonsense");
+    expect_ok();
+    expect_out("Exit codes");
+}
+
 static void usage_errors(void **state) {
     (void)state;
     static const struct {
@@ -63,6 +87,8 @@ static void usage_errors(void **state) {
         {{"generat"}, "did you mean generate?"},
         {{"--frobnicate"}, "unknown flag '--frobnicate'"},
         {{"help", "rendre"}, "did you mean render?"},
+        {{"help", "generate", "serve"}, "help: wanted one COMMAND, found 'serve' as well"},
+        {{"help", "bench", "serve", "chat"}, "help: wanted one COMMAND, found 'serve' as well"},
         {{"generate", "-p", "x"}, "wanted MODEL, found nothing"},
         {{"generate", "tiny-math"}, "wanted one of -p TEXT"},
         {{"generate", "tiny-math", "-p", "x", "--ids", "1"}, "found more"},
@@ -78,7 +104,8 @@ static void usage_errors(void **state) {
         {{"generate", "tiny-math", "--presence-penalty", "-2.5"}, "--presence-penalty: wanted a number from -2 to 2"},
         {{"generate", "tiny-math", "--max-tokens", "0"}, "--max-tokens: wanted a whole number from 1"},
         {{"generate", "tiny-math", "--max-tokens", "-1"}, "--max-tokens: wanted a whole number"},
-        {{"generate", "tiny-math", "--seed", "18446744073709551616"}, "--seed: wanted a whole number of 0 or more"},
+        {{"generate", "tiny-math", "--seed", "18446744073709551616"},
+         "--seed: wanted a whole number from 0 to 18446744073709551615, found '18446744073709551616'"},
         {{"generate", "tiny-math", "--logprobs", "21"}, "--logprobs: wanted a whole number from 0 to 20"},
         {{"generate", "tiny-math", "--isa", "avx"}, "--isa: wanted one of: auto scalar avx2 avx512, found 'avx'"},
         {{"generate", "tiny-math", "--isa", "auto scalar"}, "--isa: wanted one of"},
@@ -95,7 +122,7 @@ static void usage_errors(void **state) {
         {{"generate", "tiny-math", "--ids", "1", "--chat"}, "--chat needs a text"},
         {{"generate", "tiny-math", "-x"}, "unknown flag '-x'"},
         {{"generate", "tiny-math", "--\x1b[2J"}, "unknown flag '--\\x1b[2J'"},
-        {{"chat", "tiny-math", "--chat-template-kwargs", "[1]"}, "--chat-template-kwargs: wanted a JSON object"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "[1]"}, "such as {\"enable_thinking\": false}, found [1]"},
         {{"chat", "tiny-math", "--chat-template-kwargs", "{"}, "--chat-template-kwargs: column"},
         {{"chat", "tiny-math", "--chat-template-kwargs", "{\"messages\":[]}"}, "\"messages\" is the conversation"},
         {{"tokenize", "tiny-math", "--text", "a", "--ids", "1"}, "found more"},
@@ -122,7 +149,11 @@ static void bad_models_and_files(void **state) {
     RUN("inspect", "no-such-model");
     expect_error(1, "no-such-model: no such model directory");
     RUN("inspect", "./no/such");
-    expect_error(1, "./no/such: no such model directory");
+    expect_error(1, "./no/such: no such model directory\n");
+    RUN("inspect", "Qwen/Qwen3-8B");
+    expect_error(1, "Qwen/Qwen3-8B: no such model directory (models are read from folders: nothing is downloaded)");
+    RUN("inspect", "//");
+    expect_error(1, "config.json");
     RUN("generate", "", "-p", "x");
     expect_error(1, "MODEL is empty");
     RUN("inspect", source_path("models/tiny-math/config.json"));
@@ -205,8 +236,29 @@ static void models_are_found_by_name(void **state) {
     expect_error(1, "mine: no such model directory");
     setenv("INVAR_MODELS", folder, 1);
     RUN("tokenize", "mine", "--text", "Mia");
-    unsetenv("INVAR_MODELS");
     expect_ok();
+    RUN("tokenize", "mine//", "--text", "Mia");
+    expect_ok();
+    RUN("tokenize", "mine/x", "--text", "Mia");
+    expect_error(1, "mine/x: no such model directory");
+    unsetenv("INVAR_MODELS");
+}
+
+static void device_of_the_environment(void **state) {
+    (void)state;
+    const char *before = getenv("INVAR_DEVICE");
+    char kept[16];
+    snprintf(kept, sizeof kept, "%s", before ? before : "");
+    setenv("INVAR_DEVICE", "gpu", 1);
+    RUN("generate", "tiny-math", "-p", "x", "--max-tokens", "1");
+    expect_error(2, "generate: $INVAR_DEVICE: wanted one of: auto cpu cuda, found 'gpu'");
+    RUN("generate", "tiny-math", "-p", "x", "--max-tokens", "1", "--device", "cpu"); /* the flag goes before it */
+    expect_ok();
+    RUN("tokenize", "tiny-math", "--text", "x"); /* computes nothing */
+    expect_ok();
+    RUN("help", "generate");
+    expect_ok();
+    setenv("INVAR_DEVICE", kept, 1); /* empty is as good as unset */
 }
 
 static void tokenizes_both_ways(void **state) {
@@ -671,6 +723,7 @@ static void bash_completes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_for_everything),
+        cmocka_unit_test(help_in_other_places),
         cmocka_unit_test(usage_errors),
         cmocka_unit_test(an_error_is_written_at_once),
         cmocka_unit_test(bad_models_and_files),
@@ -678,6 +731,7 @@ int main(void) {
         cmocka_unit_test(bad_templates),
         cmocka_unit_test(inspects),
         cmocka_unit_test(models_are_found_by_name),
+        cmocka_unit_test(device_of_the_environment),
         cmocka_unit_test(tokenizes_both_ways),
         cmocka_unit_test(renders),
         cmocka_unit_test(writes_logits),

@@ -471,6 +471,7 @@ static int status_with(uint16_t port, const char *what, const char *authorizatio
 static void test_keys(void **state) {
     (void)state;
     served s;
+    answer a;
     iv_http_options o;
     iv_http_options_init(&o);
     start(&s, &o);
@@ -478,6 +479,10 @@ static void test_keys(void **state) {
     assert_int_equal(status_with(s.port, "POST /admin", NULL), 403);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer "), 403);
     assert_int_equal(status_with(s.port, "POST /cache", NULL), 403);
+    ask(s.port, "POST /admin HTTP/1.1\r\nHost: x\r\n\r\n", &a); /* what would open it is named */
+    assert_non_null(strstr(a.body, "without --admin-api-key\""));
+    ask(s.port, "POST /cache HTTP/1.1\r\nHost: x\r\n\r\n", &a);
+    assert_non_null(strstr(a.body, "with neither --admin-api-key nor --allow-flush\""));
     finish(&s);
     o.api_key = "sesame", o.admin_key = "root";
     start(&s, &o);
