@@ -157,6 +157,11 @@ void cli_progress_start(cli_progress *progress, const char *name) {
     *progress = (cli_progress){.name = name, .started = now, .terminal = isatty(STDERR_FILENO) != 0};
 }
 
+/* What is too long for the terminal's width is cut while these stand around it: a line that went on in the next row
+ * could not be drawn over. */
+#define LINE_BEGINS "\r\033[K\033[?7l"
+#define LINE_ENDS "\033[?7h"
+
 /* Draws the bar up to the percentage; false when there is no need for one now. */
 static bool draw_bar(cli_progress *progress, size_t done, size_t total) {
     if (!progress->terminal || total == 0) return false;
@@ -167,7 +172,7 @@ static bool draw_bar(cli_progress *progress, size_t done, size_t total) {
     char bar[21], name[CLI_SHOWN_BYTES];
     for (size_t i = 0; i < 20; i++) bar[i] = (double)i < 20 * part ? '#' : '.';
     bar[20] = 0;
-    fputs("\r\033[K", stderr);
+    fputs(LINE_BEGINS, stderr);
     cli_shown(progress->name, name);
     cli_print_safe(stderr, name, strlen(name), false);
     fprintf(stderr, " [%s] %3.0f%% ", bar, 100 * part);
@@ -178,7 +183,7 @@ void cli_progress_step(void *user, size_t done_bytes, size_t total_bytes) {
     cli_progress *progress = user;
     if (!draw_bar(progress, done_bytes, total_bytes)) return;
     char done[24], total[24], rate[24];
-    fprintf(stderr, "%s of %s, %s/s", cli_human_bytes((double)done_bytes, done),
+    fprintf(stderr, "%s of %s, %s/s" LINE_ENDS, cli_human_bytes((double)done_bytes, done),
             cli_human_bytes((double)total_bytes, total),
             cli_human_bytes((double)done_bytes / (progress->drawn - progress->started), rate));
     fflush(stderr);
@@ -190,6 +195,7 @@ void cli_progress_count(cli_progress *progress, size_t done, size_t total, const
     cli_shown(what, shown);
     fprintf(stderr, "%zu of %zu ", done, total);
     cli_print_safe(stderr, shown, strlen(shown), false);
+    fputs(LINE_ENDS, stderr);
     fflush(stderr);
 }
 

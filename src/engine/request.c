@@ -85,6 +85,13 @@ static iv_status check_stops(const iv_request *r, iv_error *err) {
     return IV_OK;
 }
 
+/* What speaks of the answer's text can do nothing where there is none. */
+static iv_status need_text(const iv_engine *e, const char *what, iv_error *err) {
+    if (e->textual->tokenizer) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: wanted a model with a tokenizer.json, found none in %s", what,
+                   e->textual->model);
+}
+
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
     const iv_generation_config *g = &e->generation;
@@ -103,8 +110,9 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     IV_TRY(check_logprobs("prompt_logprobs", r->prompt_logprobs, vocab, err));
     IV_TRY(check_score_only(r, err));
     IV_TRY(check_min_tokens(e, r, err));
-    if (r->constraint != IV_CONSTRAINT_NONE) IV_TRY(iv_textual_need_tokenizer(e->textual, err));
+    if (r->constraint != IV_CONSTRAINT_NONE) IV_TRY(need_text(e, "constraint", err));
     IV_TRY(check_stops(r, err));
+    if (r->stop_count > 0) IV_TRY(need_text(e, "stop", err));
     /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
     size_t most = IV_STOP_IDS_MAX + (r->ignore_eos ? 2 * IV_EOS_IDS_MAX : 0);
     IV_TRY(check_ids("stop ids", r->stop_ids, r->stop_id_count, most, vocab, err));

@@ -453,6 +453,51 @@ static void ends_are_compared(void **state) {
     assert_int_equal(late.kind, VERIFY_END);
 }
 
+/* Standard error of a run that has a terminal there, as the terminal gets it; standard output goes nowhere. */
+static void run_on_terminal(const char *const *words, char *out, size_t room) {
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    char name[64];
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    assert_int_equal(ptsname_r(terminal, name, sizeof name), 0);
+    int held = open(name, O_RDWR | O_NOCTTY); /* until the program has it too: else reading fails at once */
+    assert_true(held >= 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        send_to(1, "/dev/null", O_WRONLY);
+        dup2(held, 2);
+        close(held), close(terminal);
+        execv(INVAR_BINARY, (char *const *)words);
+        _exit(99);
+    }
+    close(held);
+    size_t n = 0;
+    ssize_t got;
+    while ((got = read(terminal, out + n, room - 1 - n)) > 0) n += (size_t)got; /* EIO: nobody writes any more */
+    out[n] = 0;
+    close(terminal);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+/* Whatever the terminal's width: a line that wraps could not be taken back. */
+static void the_bar_does_not_wrap(void **state) {
+    (void)state;
+    static char said[OUTPUT_MAX];
+    const char *const words[] = {INVAR_BINARY,        "verify",         "tiny-math", "--axes",
+                                 "batch,chunk,order", "--combinations", "0",         NULL};
+    run_on_terminal(words, said, sizeof said);
+    assert_non_null(strstr(said, "verify ["));
+    for (const char *at = said; (at = strstr(at, "verify [")) != NULL; at++) {
+        static const char begins[] = "\r\033[K\033[?7l";
+        assert_true(at - said >= (ptrdiff_t)strlen(begins));
+        assert_memory_equal(at - strlen(begins), begins, strlen(begins));
+        const char *end = strstr(at, "\033[?7h");
+        assert_non_null(end);
+        assert_true(strcspn(at, "\r\n") > (size_t)(end - at));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_single_bit_is_seen),   cmocka_unit_test(ends_are_compared),
@@ -462,6 +507,7 @@ int main(void) {
         cmocka_unit_test(every_axis_is_equal),      cmocka_unit_test(vanilla_is_found_out),
         cmocka_unit_test(bio_holds_across_batches), cmocka_unit_test(bio_differs_across_ranks),
         cmocka_unit_test(an_interrupt_ends_it),     cmocka_unit_test(other_families),
+        cmocka_unit_test(the_bar_does_not_wrap),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

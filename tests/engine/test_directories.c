@@ -180,6 +180,13 @@ static void without_a_tokenizer_ids_work(void **state) {
     expect_error("chat", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
                  "no chat template");
     r.text = NULL, r.ids = prompt, r.id_count = 3;
+    r.stop = (const char *const[]){"4"}, r.stop_count = 1;
+    expect_error("stop", iv_engine_submit(e, &r, &id, &err), &err, IV_INVALID,
+                 "stop: wanted a model with a tokenizer.json, found none in");
+    r.stop_count = 0, r.constraint = IV_CONSTRAINT_REGEX, r.constraint_text = "a";
+    expect_error("regex", iv_engine_submit(e, &r, &id, &err), &err, IV_INVALID,
+                 "constraint: wanted a model with a tokenizer.json");
+    r.constraint = IV_CONSTRAINT_NONE, r.constraint_text = NULL;
     answer *a = answer_to(e, &r);
     assert_int_equal(a->count, 5);
     assert_string_equal(text_of(a), "");
