@@ -1,6 +1,7 @@
 /* The server as a whole, inside this process, where things can be made to go wrong: the queue is full, the engine is
  * lost while requests run, a template takes long. */
 #include "../engine/client.h"
+#include "base/file.h"
 #include "model/forward.h"
 #include "serve/server.h"
 
@@ -351,6 +352,26 @@ static void signals_during_an_update(void **state) {
     }
 }
 
+/* docs/CLI.md has a table of the routes: every one that is served stands in it. */
+static void every_route_is_told_of(void **state) {
+    (void)state;
+    iv_buf text = {0};
+    iv_error err;
+    char path[128];
+    ASSERT_OK(iv_file_read(INVAR_SOURCE_DIR "/docs/CLI.md", 1 << 20, &text, &err), &err);
+    iv_buf_append(&text, "", 1);
+    const char *table = strstr(text.data, "\n| route | ");
+    assert_non_null(table);
+    *strstr(table, "\n\n") = 0;
+    for (size_t i = 0; i < iv_server_route_count; i++) {
+        snprintf(path, sizeof path, "%s`", iv_server_routes[i].path);
+        if (strchr(path, '*')) snprintf(strchr(path, '*'), 8, "NAME`");
+        const char *at = strstr(table, path);
+        if (!at || (at[-1] != '`' && at[-1] != ' ')) fail_msg("no `%s in the table of docs/CLI.md", path);
+    }
+    iv_buf_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_full_queue),
                                        cmocka_unit_test(the_engine_is_lost),
@@ -358,6 +379,7 @@ int main(void) {
                                        cmocka_unit_test(slow_templates_stall_nobody),
                                        cmocka_unit_test(ends_of_renderings),
                                        cmocka_unit_test(two_signals_during_renderings),
-                                       cmocka_unit_test(signals_during_an_update)};
+                                       cmocka_unit_test(signals_during_an_update),
+                                       cmocka_unit_test(every_route_is_told_of)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
