@@ -186,6 +186,26 @@ static int shown_bytes(const char *path) {
     return (int)n;
 }
 
+/* Clients put a path behind a base that has /v1 at its end, or has it not: the served path with it, or without, or "".
+ */
+static const char *path_meant(const iv_http *h, const char *path, char out[128]) {
+    bool known = false;
+    if ((size_t)snprintf(out, 128, "/v1%s", path) < 128) find_route(h, out, "", &known);
+    if (known) return out;
+    if (strncmp(path, "/v1/", 4) != 0) return "";
+    find_route(h, path + 3, "", &known);
+    return known ? path + 3 : "";
+}
+
+static void refuse_path(iv_exchange *x, bool unread) {
+    const char *path = x->head.path;
+    char room[128], message[320];
+    const char *meant = path_meant(x->http, path, room);
+    snprintf(message, sizeof message, "%s %.*s: no such path on this server%s%.*s%s", x->head.method, shown_bytes(path),
+             path, *meant ? ": did you mean " : "", shown_bytes(meant), meant, *meant ? "?" : "");
+    iv_exchange_refuse(x, 404, unread, message);
+}
+
 bool iv_http_admit(iv_exchange *x) {
     const iv_http *h = x->http;
     bool unread = x->head.chunked || x->head.length > 0;
@@ -205,14 +225,14 @@ bool iv_http_admit(iv_exchange *x) {
         answer_options(x, methods);
         return false;
     }
+    if (!route && !known) {
+        refuse_path(x, unread);
+        return false;
+    }
     if (!route) {
-        if (known) iv_exchange_add_header(x, "Allow", methods);
-        if (known)
-            snprintf(message, sizeof message, "%s: not a method of this path; it has %s", x->head.method, methods);
-        else
-            snprintf(message, sizeof message, "%s %.*s: no such path on this server", x->head.method,
-                     shown_bytes(x->head.path), x->head.path);
-        iv_exchange_refuse(x, known ? 405 : 404, unread, message);
+        iv_exchange_add_header(x, "Allow", methods);
+        snprintf(message, sizeof message, "%s: not a method of this path; it has %s", x->head.method, methods);
+        iv_exchange_refuse(x, 405, unread, message);
         return false;
     }
     const char *origin;

@@ -372,6 +372,7 @@ void iv_load_results_free(iv_load_result *results, size_t count) {
 
 typedef struct getting {
     load l;
+    const char *route;
     json_t *answer;
     iv_status status;
     iv_error *err;
@@ -388,15 +389,18 @@ static void got(struct evhttp_request *q, void *user) {
     if (status == 0)
         g->status = iv_fail(g->err, IV_IO, "%s, port %u: no answer", host, port);
     else if (status != 200)
-        g->status = iv_fail(g->err, IV_IO, "%s, port %u: wanted HTTP status 200, found %d%s", host, port, status,
-                            status == 401 ? ": an API key is wanted" : "");
+        g->status = iv_fail(g->err, IV_IO, "%s, port %u: %s%s: wanted HTTP status 200, found %d%s", host, port,
+                            g->l.o->path ? g->l.o->path : "", g->route, status,
+                            status == 401   ? ": an API key is wanted"
+                            : status == 404 ? ": is it a server of invar?"
+                                            : "");
     else
         g->status = iv_json_parse(host, body ? body : "", n, &g->answer, g->err);
     event_base_loopbreak(g->l.base);
 }
 
 iv_status iv_load_get(const iv_load_options *o, const char *route, json_t **out, iv_error *err) {
-    getting g = {.l = {.o = o}, .err = err};
+    getting g = {.l = {.o = o}, .route = route, .err = err};
     struct evhttp_connection *connection = NULL;
     *out = NULL;
     g.status = open_load(&g.l, err);

@@ -164,6 +164,8 @@ static void refusals_say_what_was_found(void **state) {
                   "wanted null, found string"},
                  {"/generate", "{}", "wanted either \\\"text\\\" or \\\"input_ids\\\", found neither"},
                  {"/generate", "{\"text\":\"a\",\"input_ids\":[1]}", "found both"},
+                 {"/v1/chat/completions", "{}", "messages: wanted a list of 1 to 4096, found nothing"},
+                 {"/v1/chat/completions", "{\"messages\": []}", "messages: wanted a list of 1 to 4096, found 0"},
                  {"/tokenize", "{}", "wanted either \\\"prompt\\\" or \\\"messages\\\", found neither"}};
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -185,6 +185,16 @@ static void test_methods(void **state) {
     assert_int_equal(a.status, 404);
     assert_non_null(strstr(a.body, "\"code\":404"));
     assert_non_null(strstr(a.body, "\"GET /nowhere: no such path on this server\""));
+    say(fd, "POST /order HTTP/1.1\r\nHost: x\r\n\r\nPOST /v1/v1/order HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(fd, &a); /* a client's base with /v1 and without */
+    assert_non_null(strstr(a.body, "\"POST /order: no such path on this server: did you mean /v1/order?\""));
+    hear(fd, &a);
+    assert_non_null(strstr(a.body, "did you mean /v1/order?\""));
+    say(fd, "GET /v1/echo HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
+    hear(fd, &a);
+    assert_non_null(strstr(a.body, "did you mean /echo?\""));
+    hear(fd, &a);
+    assert_non_null(strstr(a.body, "\"GET /v1/nowhere: no such path on this server\""));
     char far[200]; /* a path is cut between characters */
     snprintf(far, sizeof far, "GET /%098d%s HTTP/1.1\r\nHost: x\r\n\r\n", 0, "%C3%A9");
     say(fd, far);

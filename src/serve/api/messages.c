@@ -165,6 +165,7 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
 
 iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err) {
     size_t count = json_array_size(messages);
+    if (!messages) return iv_fail(err, IV_INVALID, "messages: wanted a list of 1 to %d, found nothing", MESSAGES_MAX);
     if (count == 0 || count > MESSAGES_MAX)
         return iv_fail(err, IV_INVALID, "messages: wanted a list of 1 to %d, found %zu", MESSAGES_MAX, count);
     for (size_t i = 0; i < count; i++) {
