@@ -53,6 +53,7 @@ void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args 
         if (value) set(r, &parameters[i], value->real, (int32_t)value->count);
     }
     r->max_tokens = cli_count(args, "max-tokens", r->max_tokens);
+    r->min_tokens = cli_count(args, "min-tokens", 0);
     r->has_seed = cli_has(args, "seed");
     r->seed = cli_count(args, "seed", 0);
     r->ignore_eos = cli_has(args, "ignore-eos");
@@ -90,6 +91,7 @@ void cli_sampling_print(const cli_sampling *s, FILE *file) {
     if (r->max_tokens)
         fprintf(file, ", max-tokens %zu%s", r->max_tokens,
                 r->max_tokens == s->suggested.max_tokens ? " (generation_config.json)" : "");
+    if (r->min_tokens) fprintf(file, ", min-tokens %zu", r->min_tokens);
     for (size_t i = 0; i < r->stop_count; i++) {
         char shown[CLI_SHOWN_BYTES];
         fputs(", stop '", file);
@@ -113,6 +115,7 @@ void cli_sampling_json(const cli_sampling *s, cli_json *json, const char *key) {
             cli_json_float(json, p->json, get(r, p));
     }
     cli_json_count(json, "max_tokens", r->max_tokens);
+    cli_json_count(json, "min_tokens", r->min_tokens);
     cli_json_begin(json, "stop", '[');
     for (size_t i = 0; i < r->stop_count; i++) cli_json_word(json, NULL, r->stop[i]);
     cli_json_end(json, ']');

@@ -437,6 +437,25 @@ static void stops_where_told(void **state) {
     assert_non_null(strstr(came.err, "finish length"));
 }
 
+static void goes_on_where_told(void **state) {
+    (void)state;
+    char least[16];
+    size_t short_one, long_one;
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--max-tokens", "300");
+    expect_ok();
+    assert_non_null(strstr(came.err, "finish stop"));
+    assert_int_equal(sscanf(strstr(came.err, "prompt, "), "prompt, %zu", &short_one), 1);
+    snprintf(least, sizeof least, "%zu", short_one + 1);
+    RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--max-tokens", "300", "--min-tokens",
+        least);
+    expect_ok();
+    assert_int_equal(sscanf(strstr(came.err, "prompt, "), "prompt, %zu", &long_one), 1);
+    assert_true(long_one > short_one);
+    assert_non_null(strstr(came.err, ", min-tokens "));
+    RUN("generate", "tiny-math", "-p", "1 +", "--max-tokens", "5", "--min-tokens", "6");
+    expect_error(1, "min_tokens: wanted at most 5, as the answer may have, found 6");
+}
+
 static void answers_are_held_to_a_schema(void **state) {
     (void)state;
     static const char schema[] = "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"maximum\":99}},"
@@ -740,6 +759,7 @@ int main(void) {
         cmocka_unit_test(json_says_it_all),
         cmocka_unit_test(prompts_come_from_anywhere),
         cmocka_unit_test(stops_where_told),
+        cmocka_unit_test(goes_on_where_told),
         cmocka_unit_test(answers_are_held_to_a_schema),
         cmocka_unit_test(answers_are_held_to_rules),
         cmocka_unit_test(logprobs_as_a_table),
