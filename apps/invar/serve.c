@@ -7,6 +7,7 @@
 #include "serve/server.h"
 #include "text.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,9 +40,19 @@ static int read_key(const cli_args *args, const char *flag, const char *variable
     return **out ? CLI_OK : cli_fail(err, CLI_USAGE, "--%s: wanted a key, found nothing", flag);
 }
 
+/* An IPv6 address may stand in brackets, as in a URL. */
+static const char *read_host(const cli_args *args) {
+    static char bare[INET6_ADDRSTRLEN];
+    const char *host = cli_text(args, "host", "127.0.0.1");
+    size_t n = strlen(host);
+    if (host[0] != '[' || host[n - 1] != ']' || n - 2 >= sizeof bare) return host;
+    memcpy(bare, host + 1, n - 2), bare[n - 2] = 0;
+    return bare;
+}
+
 static int read_options(const cli_args *args, iv_server_options *o, iv_error *err) {
     const char *compat = cli_text(args, "metrics-compat", "");
-    o->http.host = cli_text(args, "host", "127.0.0.1");
+    o->http.host = read_host(args);
     o->http.port = (uint16_t)cli_count(args, "port", PORT); /* at most 65535: the table says so */
     o->http.open_cache = cli_has(args, "allow-flush");
     o->http.allowed_origins = cli_text(args, "allowed-origins", NULL);

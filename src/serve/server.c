@@ -10,6 +10,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -118,11 +119,25 @@ static void on_exchange(void *user, const iv_exchange *x, int status, double sec
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */
 
+/* Where a path's last part begins, and *end. */
+static size_t last_part(const char *path, size_t *end) {
+    size_t start;
+    for (*end = strlen(path); *end > 1 && path[*end - 1] == '/';) --*end;
+    for (start = *end; start > 0 && path[start - 1] != '/'; start--) continue;
+    return start;
+}
+
+/* "." or "..": a place that says no name. */
+static bool is_step(const char *path) {
+    size_t end, start = last_part(path, &end);
+    return end - start <= 2 && strncmp(path + start, "..", end - start) == 0;
+}
+
 void iv_server_default_name(const char *path, char *out, size_t room) {
-    size_t end = strlen(path), start;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (start = end; start > 0 && path[start - 1] != '/'; start--) continue;
-    snprintf(out, room, "%.*s", (int)(end - start), path + start);
+    const char *place = is_step(path) ? realpath(path, NULL) : NULL, *named = place ? place : path;
+    size_t end, start = last_part(named, &end);
+    snprintf(out, room, "%.*s", (int)(end - start), named + start);
+    free((char *)place);
 }
 
 static void name_model(loop *l) {

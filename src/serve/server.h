@@ -29,7 +29,7 @@ void iv_server_options_init(iv_server_options *o);
 iv_status iv_server_run(const iv_server_options *o, iv_error *err);
 
 enum { IV_MODEL_NAME_BYTES = 256 };
-/* What a model is called when nobody says: the last part of its path. */
+/* What a model is called when nobody says: the last part of its path, or of the place that "." or ".." is. */
 void iv_server_default_name(const char *path, char *out, size_t room);
 
 /* ---- between the files of this folder: what a handler's `user` is */

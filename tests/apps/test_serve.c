@@ -286,6 +286,8 @@ static void what_cannot_start(void **state) {
     expect_error(2, "--served-model-name: wanted a name, found nothing");
     RUN("batch", "tiny-math", "-i", "-", "-o", "-", "--served-model-name", "");
     expect_error(2, "--served-model-name: wanted a name, found nothing");
+    RUN("serve", "tiny-math", "--port", "0", "--host", "[2001:db8::1]"); /* of documents: nobody has it */
+    expect_error(1, "cannot listen on 2001:db8::1 port 0: ");
     RUN("serve", "tiny-math", "--metrics-compat", "other");
     expect_error(2, "--metrics-compat: wanted one of: vllm sglang, found 'other'");
 }

@@ -372,6 +372,24 @@ static void every_route_is_told_of(void **state) {
     iv_buf_free(&text);
 }
 
+static void a_models_name(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"a/b", "b"},
+                                           {"b", "b"},
+                                           {"a/b//", "b"},
+                                           {"a/.b", ".b"},
+                                           {"a/...", "..."},
+                                           {INVAR_SOURCE_DIR "/docs/.", "docs"},
+                                           {INVAR_SOURCE_DIR "/docs/formats/..", "docs"},
+                                           {INVAR_SOURCE_DIR "/docs/formats/../", "docs"},
+                                           {"no/such/place/.", "."}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[IV_MODEL_NAME_BYTES];
+        iv_server_default_name(cases[i][0], name, sizeof name);
+        assert_string_equal(name, cases[i][1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_full_queue),
                                        cmocka_unit_test(the_engine_is_lost),
@@ -380,6 +398,7 @@ int main(void) {
                                        cmocka_unit_test(ends_of_renderings),
                                        cmocka_unit_test(two_signals_during_renderings),
                                        cmocka_unit_test(signals_during_an_update),
-                                       cmocka_unit_test(every_route_is_told_of)};
+                                       cmocka_unit_test(every_route_is_told_of),
+                                       cmocka_unit_test(a_models_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
