@@ -1,7 +1,7 @@
 /* From reports to responses: order, refusals, readers that leave, aborts; against exchanges and a bridge of memory. */
 #include "support.h"
 #include "api_fake.h"
-#include "stripping_words.h"
+#include "made_words.h"
 #include "format/json.h"
 #include "serve/metrics.h"
 

@@ -2,7 +2,7 @@
 #include "support.h"
 #include "api_fake.h"
 #include "format/json.h"
-#include "stripping_words.h"
+#include "made_words.h"
 
 static iv_bridge bridge;
 static iv_server_options options;
@@ -91,44 +91,6 @@ static void the_last_tokens_are_left(void **state) {
     }
     iv_textual_close(bridge.words);
     bridge.words = before;
-}
-
-/* Words with "<s>" before every text and "</s>" behind it. */
-static iv_textual *words_between(void) {
-#define SPECIAL(name) "{\"SpecialToken\":{\"id\":\"" name "\",\"type_id\":0}}"
-#define NAMED(name, id) "\"" name "\":{\"id\":\"" name "\",\"ids\":[" id "],\"tokens\":[\"" name "\"]}"
-#define ADDED_AS(name, id)                                                            \
-    "{\"id\":" id ",\"content\":\"" name "\",\"single_word\":false,\"lstrip\":false," \
-    "\"rstrip\":false,\"normalized\":false,\"special\":true}"
-    static const char json[] = "{\"added_tokens\":[" ADDED_AS("<s>", "0") "," ADDED_AS(
-        "</s>", "1") "],\"post_processor\":{\"type\":"
-                     "\"TemplateProcessing\",\"single\":[" SPECIAL(
-                         "<s>") ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
-                                "," SPECIAL("</s>") "],\"pair\":[],\"special_tokens\":"
-                                                    "{" NAMED("<s>", "0") "," NAMED("</s>", "1") "}},"
-                                                                                                 "\"decoder"
-                                                                                                 "\":{"
-                                                                                                 "\"type\":"
-                                                                                                 "\"Fuse\"},"
-                                                                                                 "\"model\":"
-                                                                                                 "{\"type\":"
-                                                                                                 "\"BPE\","
-                                                                                                 "\"vocab\":"
-                                                                                                 "{\"<s>\":"
-                                                                                                 "0,\"</"
-                                                                                                 "s>\":1,"
-                                                                                                 "\"a\":2,"
-                                                                                                 "\"b\":3},"
-                                                                                                 "\"merges\""
-                                                                                                 ":[]}}";
-    scratch s;
-    iv_error err;
-    iv_textual *words;
-    scratch_open(&s);
-    scratch_write(&s, "tokenizer.json", json, strlen(json));
-    ASSERT_OK(iv_textual_open(s.dir, &words, &err), &err);
-    scratch_close(&s);
-    return words;
 }
 
 /* What stands behind a text stays too, whatever the text begins or ends with. */

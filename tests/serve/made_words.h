@@ -1,0 +1,61 @@
+/* made_words.h: small tokenizers for the tests of the APIs. */
+#ifndef IV_TESTS_MADE_WORDS_H
+#define IV_TESTS_MADE_WORDS_H
+
+#include "support.h"
+#include "format/scratch.h"
+
+/* A token of its own, and a processor's piece for it. */
+static inline void word_json(iv_buf *added, iv_buf *ids, int id, const char *text) {
+    const char *comma = added->len ? "," : "";
+    assert_true(iv_buf_printf(added,
+                              "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,"
+                              "\"rstrip\":false,\"normalized\":false,\"special\":true}",
+                              comma, id, text));
+    assert_true(
+        iv_buf_printf(ids, "%s\"%s\":{\"id\":\"%s\",\"ids\":[%d],\"tokens\":[\"%s\"]}", comma, text, text, id, text));
+}
+
+/* `around`: of every text, its beginning and its end (which may be NULL), tokens 0 and 1; `rest`: other members. */
+static inline iv_textual *made_words(const char *const around[2], const char *rest) {
+    iv_buf added = {0}, ids = {0}, json = {0};
+    scratch s;
+    iv_error err;
+    iv_textual *words;
+    word_json(&added, &ids, 0, around[0]);
+    if (around[1]) word_json(&added, &ids, 1, around[1]);
+    assert_true(iv_buf_printf(&json,
+                              "{\"added_tokens\":[%s],\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+                              "{\"SpecialToken\":{\"id\":\"%s\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\","
+                              "\"type_id\":0}}",
+                              added.data, around[0]));
+    if (around[1]) assert_true(iv_buf_printf(&json, ",{\"SpecialToken\":{\"id\":\"%s\",\"type_id\":0}}", around[1]));
+    assert_true(iv_buf_printf(&json, "],\"pair\":[],\"special_tokens\":{%s}},%s}", ids.data, rest));
+    scratch_open(&s);
+    scratch_write(&s, "tokenizer.json", json.data, json.len);
+    ASSERT_OK(iv_textual_open(s.dir, &words, &err), &err);
+    scratch_close(&s);
+    iv_buf_free(&added), iv_buf_free(&ids), iv_buf_free(&json);
+    return words;
+}
+
+/* Words as Llama 2 has them: "<s>" before every text, and a space that the beginning of a text loses. */
+static inline iv_textual *stripping_words(void) {
+    static const char *const around[2] = {"<s>", NULL};
+    return made_words(around, "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},"
+                              "\"decoder\":{\"type\":\"Sequence\",\"decoders\":["
+                              "{\"type\":\"Replace\",\"pattern\":{\"String\":\"_\"},\"content\":\" \"},"
+                              "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
+                              "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"_\":1,\"a\":2,\"b\":3,\"_a\":4},"
+                              "\"merges\":[\"_ a\"]}");
+}
+
+/* Words with "<s>" before every text and "</s>" behind it. */
+static inline iv_textual *words_between(void) {
+    static const char *const around[2] = {"<s>", "</s>"};
+    return made_words(around, "\"decoder\":{\"type\":\"Fuse\"},"
+                              "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"</s>\":1,\"a\":2,\"b\":3},"
+                              "\"merges\":[]}");
+}
+
+#endif
