@@ -38,7 +38,7 @@ static const char *shown(const char *text, char *out, size_t room) {
 }
 
 static void say_json(const iv_server_options *o, json_t *line) {
-    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL; /* of a clock of microseconds */
     if (text) o->say(o->user, text);
     free(text);
     json_decref(line);

@@ -138,6 +138,7 @@ static void lines_for_programs(void **state) {
             requests++;
             assert_int_equal(json_integer_value(json_object_get(object, "status")), 404);
             assert_true(strncmp(text_of(object, "path"), "/a", 2) == 0);
+            assert_in_range(strcspn(strstr(line, "\"seconds\":") + 10, ",}"), 1, 12); /* 1.23456e-05 */
         }
         json_decref(object);
     }
