@@ -1,7 +1,6 @@
 /* answer.c: the loop of submit, step, events; chat variables. Invariant: signal dispositions are as before when
  * cli_answer_get returns. */
 #include "answer.h"
-#include "format/json.h"
 #include "interrupt.h"
 #include "output.h"
 #include "text.h"
@@ -108,7 +107,7 @@ double cli_decode_rate(const cli_answer *answer) {
 /* ---- chat variables ------------------------------------------------------------------------------------ */
 
 static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
-    char found[IV_JSON_SHOWN_BYTES];
+    char found[CLI_SHOWN_BYTES];
     json_error_t why;
     json_t *object = json_loads(kwargs, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     int code = CLI_OK;
@@ -117,7 +116,7 @@ static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
     else if (!json_is_object(object))
         code = cli_fail(err, CLI_USAGE,
                         "--chat-template-kwargs: wanted a JSON object such as {\"enable_thinking\": false}, found %s",
-                        iv_json_shown(object, found));
+                        cli_shown(kwargs, found));
     else if (json_object_get(object, "messages"))
         code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: \"messages\" is the conversation itself");
     else if (json_object_update(variables, object) != 0)

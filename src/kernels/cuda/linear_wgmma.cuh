@@ -61,6 +61,7 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
     constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1;
     constexpr int BATCH = iv_largest_part(MINE, (S::MOVED ? 16 : 10) / SPLIT);
     static_assert(EACH <= S::CONSUMERS || (EACH % S::CONSUMERS == 0 && MINE % BATCH == 0), "every item once");
+    static_assert(EACH % 32 == 0, "warps stay whole: they turn activations together");
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {

@@ -1,0 +1,57 @@
+#!/bin/sh
+# Arrows between rooms point down: what a room includes stands below it in the table of docs/ARCHITECTURE.md, the server
+# knows base and format alone, and the program what the server offers. Usage: arrows.sh SOURCE_DIR
+set -eu
+rooms=$1/docs/ARCHITECTURE.md
+
+# The wrong arrows below a folder, a line each.
+wrong() {
+    (cd "$1" && grep -rnE '^#include "[a-z]+/' src apps) | awk -v rooms="$rooms" '
+        BEGIN {
+            while ((getline line < rooms) > 0)
+                if (match(line, /^\| `(src|apps)\/[a-z]+` \|/)) {
+                    split(line, part, "`")
+                    sub(/.*\//, "", part[2])
+                    height[part[2]] = ++count
+                }
+            if (count < 10) print rooms ": wanted a table of rooms, found " count + 0 " rows"
+        }
+        {
+            split($0, at, "/")
+            split($0, quoted, "\"")
+            from = at[2]; to = quoted[2]
+            sub(/\/.*/, "", to)
+            known = from in height && to in height
+            if (from == "invar")
+                good = quoted[2] ~ /^serve\/(server|batch|load)\.h$/
+            else if (from == "serve")
+                good = to ~ /^(serve|base|format)$/
+            else
+                good = known && height[to] >= height[from]
+            if (!good) print
+        }'
+}
+
+# A planted one of each kind is seen, and an arrow that may be is none.
+planted=$(mktemp -d)
+trap 'rm -rf "$planted"' EXIT
+mkdir -p "$planted/src/base" "$planted/src/serve" "$planted/src/model" "$planted/apps/invar"
+echo '#include "model/model.h"' > "$planted/src/base/up.c"
+echo '#include "engine/engine.h"' > "$planted/src/serve/past.c"
+echo '#include "format/json.h"' > "$planted/apps/invar/past.c"
+echo '#include "nowhere/here.h"' > "$planted/src/model/no.c"
+echo '#include "base/status.h"' > "$planted/src/model/down.c"
+seen=$(wrong "$planted" | wc -l)
+if [ "$seen" -ne 4 ]; then
+    echo "arrows: wanted the 4 planted ones, found $seen"
+    wrong "$planted"
+    exit 1
+fi
+
+found=$(wrong "$1")
+if [ -n "$found" ]; then
+    echo "arrows that docs/ARCHITECTURE.md does not have:"
+    echo "$found"
+    exit 1
+fi
+echo "arrows: $(cd "$1" && grep -rhE '^#include "[a-z]+/' src apps | wc -l) looked at, all point down"
