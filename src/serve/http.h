@@ -7,6 +7,7 @@
 #ifndef IV_SERVE_HTTP_H
 #define IV_SERVE_HTTP_H
 
+#include "base/buf.h"
 #include "base/status.h"
 
 typedef struct iv_http iv_http;
@@ -79,6 +80,8 @@ const char *iv_exchange_path(const iv_exchange *x);                     /* decod
 const char *iv_exchange_query(const iv_exchange *x, const char *name);  /* decoded; NULL when absent */
 const char *iv_exchange_header(const iv_exchange *x, const char *name); /* NULL when absent */
 const char *iv_exchange_body(const iv_exchange *x, size_t *bytes);      /* NUL-terminated */
+/* The body becomes the caller's, who may outlive the exchange; *out must be empty. x has none any more. */
+void iv_exchange_take_body(iv_exchange *x, iv_buf *out);
 const char *iv_exchange_id(const iv_exchange *x); /* x-request-id as given, or one that was made; sent back */
 
 /* ---- a response: a reply, or a stream. The exchange is gone after reply, after stream_end, and after on_gone. */

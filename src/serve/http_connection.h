@@ -77,6 +77,7 @@ struct iv_exchange {
     const iv_http_route *route;
     iv_buf body;
     size_t body_left;
+    size_t body_taken; /* of http->input_bytes, which it counts in until the exchange ends */
     iv_http_chunks chunks;
     iv_buf fields; /* of the response, added by the handler */
     char id[IV_HTTP_ID_BYTES_MAX + 1];

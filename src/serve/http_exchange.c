@@ -40,7 +40,7 @@ static void free_exchange(iv_exchange *x) {
     else
         h->exchanges = x->next;
     if (x->next) x->next->previous = x->previous;
-    h->input_bytes -= x->body.cap;
+    h->input_bytes -= x->body.cap + x->body_taken;
     iv_buf_free(&x->body);
     iv_buf_free(&x->fields);
     free(x->text);
@@ -139,6 +139,13 @@ const char *iv_exchange_query(const iv_exchange *x, const char *name) {
 const char *iv_exchange_body(const iv_exchange *x, size_t *bytes) {
     *bytes = x->body.len;
     return x->body.data ? x->body.data : "";
+}
+
+void iv_exchange_take_body(iv_exchange *x, iv_buf *out) {
+    IV_ASSERT(!out->data);
+    *out = x->body, x->body = (iv_buf){0};
+    out->limit = 0;
+    x->body_taken += out->cap;
 }
 
 const char *iv_exchange_id(const iv_exchange *x) { return x->id; }

@@ -120,6 +120,20 @@ void iv_work_give(iv_work *w, iv_work_job *job) {
     pthread_mutex_unlock(&w->mutex);
 }
 
+bool iv_work_withdraw(iv_work *w, iv_work_job *job) {
+    bool found = false;
+    pthread_mutex_lock(&w->mutex);
+    iv_work_job **at = &w->waiting.first;
+    while (*at && *at != job) at = &(*at)->next;
+    if (*at) {
+        found = true;
+        *at = job->next;
+        if (!job->next) w->waiting.end = at;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return found;
+}
+
 /* A job may give others while it is being done. */
 void iv_work_take(iv_work *w) {
     uint64_t count;

@@ -1,7 +1,7 @@
 /* work.h: jobs that may take long, run on a few threads beside the loop's, and handed back to the loop's.
  *
- * Every job that is given comes back by exactly one call of `done`, on the thread that gives: from iv_work_take, or
- * from iv_work_close for those that had no turn (ran is then false). */
+ * Every job that is given and not withdrawn comes back by exactly one call of `done`, on the thread that gives: from
+ * iv_work_take, or from iv_work_close for those that had no turn (ran is then false). */
 #ifndef IV_SERVE_WORK_H
 #define IV_SERVE_WORK_H
 
@@ -24,5 +24,7 @@ int iv_work_fd(const iv_work *w); /* an eventfd: readable while jobs wait to be 
 /* In the order given. Without threads (w NULL) the job runs and is done at once. */
 void iv_work_give(iv_work *w, iv_work_job *job);
 void iv_work_take(iv_work *w);
+/* Takes back a job that has not begun: false if it runs or ran, and so will be done. */
+bool iv_work_withdraw(iv_work *w, iv_work_job *job);
 
 #endif

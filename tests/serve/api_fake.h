@@ -73,6 +73,9 @@ const char *iv_exchange_body(const iv_exchange *x, size_t *bytes) {
     *bytes = x->body_bytes;
     return x->body ? x->body : "";
 }
+void iv_exchange_take_body(iv_exchange *x, iv_buf *out) {
+    IV_ASSERT(!out->data && iv_buf_append(out, x->body ? x->body : "", x->body_bytes));
+}
 void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value) {
     IV_ASSERT(x->status == 0 && iv_buf_printf(&x->headers, "%s: %s\n", name, value));
 }

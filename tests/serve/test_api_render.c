@@ -1,14 +1,12 @@
 /* Messages to prompts, over templates of several kinds: where a message that is continued ends. */
 #include "support.h"
-#include "api_fake.h"
 #include "serve/api/render.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/invar_render_XXXXXX";
-static iv_bridge bridge;
-static iv_server server = {.bridge = &bridge, .model_name = "x"};
+static iv_textual *words;
 
 static int make_folder(void **state) {
     (void)state;
@@ -21,6 +19,7 @@ static int make_folder(void **state) {
 static int remove_folder(void **state) {
     (void)state;
     char command[64];
+    iv_textual_close(words);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
 }
@@ -33,38 +32,37 @@ static void use_template(const char *text) {
     assert_non_null(file);
     fputs(text, file);
     fclose(file);
-    iv_textual_close(bridge.words);
-    bridge.words = NULL;
-    ASSERT_OK(iv_textual_open(folder, &bridge.words, &err), &err);
+    iv_textual_close(words);
+    words = NULL;
+    ASSERT_OK(iv_textual_open(folder, &words, &err), &err);
 }
 
 typedef struct seen {
     char text[1000];
     bool inside;
     iv_status status;
-    size_t ids, calls;
+    size_t ids;
 } seen;
 
-static void finished(void *owner, iv_render *r) {
-    seen *s = owner;
-    snprintf(s->text, sizeof s->text, "%s", r->status == IV_OK ? r->text.data : r->err.message);
-    assert_true(r->status != IV_OK || strlen(s->text) == r->text.bytes);
-    s->status = r->status, s->inside = iv_render_opens_reasoning(r), s->ids = r->ids.count;
-    s->calls++;
+static seen render(const iv_render_input *in) {
+    seen s = {0};
+    iv_text text = {0};
+    iv_ids ids = {0};
+    iv_error err;
+    s.status = iv_render(words, in, &text, &s.inside, &err);
+    snprintf(s.text, sizeof s.text, "%s", s.status == IV_OK ? text.data : err.message);
+    assert_true(s.status != IV_OK || strlen(s.text) == text.bytes);
+    if (s.status == IV_OK) ASSERT_OK(iv_tokenize(words, text.data, text.bytes, false, &ids, &err), &err);
+    s.ids = ids.count;
+    iv_text_free(&text), iv_ids_free(&ids);
+    return s;
 }
 
 /* Renders one message of the user and `content`, which is continued. */
 static seen go_on(const char *content) {
-    seen s = {0};
-    iv_render *r;
-    iv_error err;
     json_t *messages =
         json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "u", "role", "assistant", "content", content);
-    iv_render_input in = {.messages = messages, .continue_final = true, .want_ids = true, .owner = &s};
-    in.finished = finished;
-    ASSERT_OK(iv_render_start(&server, &in, &r, &err), &err);
-    assert_null(r);
-    assert_int_equal(s.calls, 1);
+    seen s = render(&(iv_render_input){.messages = messages, .continue_final = true});
     json_decref(messages);
     return s;
 }
@@ -122,16 +120,12 @@ static void not_shown(void **state) {
 /* What a model wrote comes back as the client got it. */
 static void calls_made_before(void **state) {
     (void)state;
-    seen s = {0};
-    iv_render *r;
-    iv_error err;
     use_template("{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson }}{% endfor %}");
     json_t *messages = json_pack("[{s:s,s:[{s:s,s:s,s:{s:s,s:s}}]}]", "role", "assistant", "tool_calls", "id", "1",
                                  "type", "function", "function", "name", "f", "arguments",
                                  "{\"a\":1,\"a\":2, \"p\":19.99,\"n\":5,\"id\":12345678901234567890}");
     assert_non_null(messages);
-    iv_render_input in = {.messages = messages, .owner = &s, .finished = finished};
-    ASSERT_OK(iv_render_start(&server, &in, &r, &err), &err);
+    seen s = render(&(iv_render_input){.messages = messages});
     assert_string_equal(s.text, "{\"a\": 2, \"p\": 19.99, \"n\": 5, \"id\": 1.2345678901234567e+19}");
     json_decref(messages);
 }
@@ -152,51 +146,21 @@ static void efforts(void **state) {
     };
     use_template("{{ reasoning_effort | default('-') }}|{{ enable_thinking | default('-') }}");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        seen s = {0};
-        iv_render *r;
-        iv_error err;
         json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "u");
         json_t *effort = cases[i].effort ? json_string(cases[i].effort) : NULL;
         json_t *kwargs = cases[i].kwargs ? json_loads(cases[i].kwargs, 0, NULL) : NULL;
-        iv_render_input in = {
-            .messages = messages, .kwargs = kwargs, .effort = effort, .owner = &s, .finished = finished};
-        iv_status status = iv_render_start(&server, &in, &r, &err);
+        seen s = render(&(iv_render_input){.messages = messages, .kwargs = kwargs, .effort = effort});
         if (cases[i].wanted)
             assert_string_equal(s.text, cases[i].wanted);
         else
-            assert_true(status == IV_INVALID && strstr(err.message, "chat_template_kwargs.reasoning_effort: "));
+            assert_true(s.status == IV_INVALID && strstr(s.text, "chat_template_kwargs.reasoning_effort: "));
         json_decref(messages), json_decref(effort), json_decref(kwargs);
     }
-}
-
-/* An owner that has left hears nothing; the rendering ends all the same. */
-static void leaving(void **state) {
-    (void)state;
-    iv_error err;
-    seen stays = {0}, leaves = {0};
-    iv_render *a, *b;
-    use_template(EACH("{{ m.content }}"));
-    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "u");
-    iv_render_input in = {.messages = messages, .owner = &stays, .finished = finished};
-    ASSERT_OK(iv_work_open(2, &server.work, &err), &err);
-    ASSERT_OK(iv_render_start(&server, &in, &a, &err), &err);
-    in.owner = &leaves;
-    ASSERT_OK(iv_render_start(&server, &in, &b, &err), &err);
-    json_decref(messages); /* it has its own copy */
-    assert_non_null(a), assert_non_null(b);
-    iv_render_leave(b);
-    while (!stays.calls) iv_work_take(server.work), usleep(1000);
-    iv_work_close(server.work);
-    server.work = NULL;
-    assert_true(stays.calls == 1 && leaves.calls == 0);
-    assert_string_equal(stays.text, "<user>u</>\n");
-    iv_textual_close(bridge.words);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain),     cmocka_unit_test(trimming),          cmocka_unit_test(thinking),
-        cmocka_unit_test(not_shown), cmocka_unit_test(calls_made_before), cmocka_unit_test(efforts),
-        cmocka_unit_test(leaving)};
+        cmocka_unit_test(not_shown), cmocka_unit_test(calls_made_before), cmocka_unit_test(efforts)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,5 @@
 /* The server as a whole, inside this process, where things can be made to go wrong: the queue is full, the engine is
- * lost while requests run, a template takes long. */
+ * lost while requests run, a template or a text takes long. */
 #include "../engine/client.h"
 #include "base/file.h"
 #include "model/forward.h"
@@ -42,6 +42,32 @@ iv_status __wrap_iv_render_chat(const iv_textual *t, const char *variables, size
     while (atomic_load(&held)) usleep(1000);
     iv_status status = __real_iv_render_chat(t, variables, bytes, now, out, err);
     atomic_fetch_sub(&rendering, 1);
+    return status;
+}
+
+/* ---- long texts ---------------------------------------------------------------------------------------- */
+
+enum { LONG_TEXT = 20000 };
+static atomic_bool text_held; /* until it is let go; but not a thread that serves others */
+static atomic_int reading;
+static atomic_int read_by_others; /* the loop's thread, the engine's */
+static pthread_t loop_thread;
+
+iv_status __real_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
+                             iv_error *err);
+iv_status __wrap_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
+                             iv_error *err);
+
+iv_status __wrap_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
+                             iv_error *err) {
+    char name[16] = "";
+    if (bytes < LONG_TEXT) return __real_iv_tokenize(t, text, bytes, special, out, err);
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    bool others = pthread_equal(pthread_self(), loop_thread) || strcmp(name, "invar-engine") == 0;
+    atomic_fetch_add(others ? &read_by_others : &reading, 1);
+    while (atomic_load(&text_held) && !others) usleep(1000);
+    iv_status status = __real_iv_tokenize(t, text, bytes, special, out, err);
+    if (!others) atomic_fetch_sub(&reading, 1);
     return status;
 }
 
@@ -91,6 +117,7 @@ static void on_line(void *user, const char *line) {
 
 static void *run_server(void *user) {
     running *r = user;
+    loop_thread = pthread_self();
     r->status = iv_server_run(&r->o, &r->err);
     return NULL;
 }
@@ -123,7 +150,7 @@ static void free_server(running *r) {
 static int post(const running *r, const char *path, const char *headers, const char *body) {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(r->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    char text[1024];
+    static char text[4 * LONG_TEXT];
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
     snprintf(text, sizeof text,
@@ -279,6 +306,44 @@ static void slow_templates_stall_nobody(void **state) {
     free_server(r);
 }
 
+/* Others are answered while long texts are read, whatever for; and those who sent them then get what they asked for. */
+static void long_texts_stall_nobody(void **state) {
+    (void)state;
+    static char reply[REPLY_MAX], body[2 * LONG_TEXT], text[LONG_TEXT + 1];
+    static const struct {
+        const char *path, *fields, *end;
+        int status;
+    } cases[] = {{COMPLETIONS, "\"prompt\":\"", "\"", 400},
+                 {COMPLETIONS, "\"truncate_prompt_tokens\":5,\"prompt\":\"", "\"", 200},
+                 {COMPLETIONS, "\"return_token_ids\":true,\"prompt\":\"", "\"", 400},
+                 {COMPLETIONS, "\"echo\":true,\"logprobs\":1,\"prompt\":\"", "\"", 400},
+                 {CHAT, "\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]", 400},
+                 {"/v1/responses", "\"input\":\"", "\"", 400},
+                 {"/generate", "\"return_logprob\":true,\"logprob_start_len\":0,\"text\":\"", "\"", 400},
+                 {"/tokenize", "\"prompt\":\"", "\"", 200}};
+    enum { CASES = sizeof cases / sizeof *cases };
+    running *r = start_server(0);
+    memset(text, '7', LONG_TEXT);
+    atomic_store(&text_held, true);
+    for (size_t i = 0; i < CASES; i++) {
+        snprintf(body, sizeof body, "{%s%s%s}", cases[i].fields, text, cases[i].end);
+        fds[i] = post(r, cases[i].path, "", body);
+    }
+    while (atomic_load(&reading) < 4 && !atomic_load(&read_by_others)) usleep(1000); /* no more threads */
+    for (size_t i = 0; i < 5; i++) {
+        assert_int_equal(read_reply(post(r, COMPLETIONS, "", "{\"prompt\":\"1 +\",\"max_tokens\":2}"), reply), 200);
+        assert_int_equal(read_reply(post(r, "/detokenize", "", "{\"tokens\":[17]}"), reply), 200);
+    }
+    assert_int_equal(atomic_load(&reading), 4);
+    atomic_store(&text_held, false);
+    for (size_t i = 0; i < CASES; i++) assert_int_equal(read_reply(fds[i], reply), cases[i].status);
+    assert_int_equal(atomic_load(&read_by_others), 0);
+    kill(getpid(), SIGTERM);
+    pthread_join(r->thread, NULL);
+    assert_int_equal(r->status, IV_OK);
+    free_server(r);
+}
+
 /* Clients that leave, aborts and the end of the server, while templates are rendered. */
 static void ends_of_renderings(void **state) {
     (void)state;
@@ -395,6 +460,7 @@ int main(void) {
                                        cmocka_unit_test(the_engine_is_lost),
                                        cmocka_unit_test(status_lines),
                                        cmocka_unit_test(slow_templates_stall_nobody),
+                                       cmocka_unit_test(long_texts_stall_nobody),
                                        cmocka_unit_test(ends_of_renderings),
                                        cmocka_unit_test(two_signals_during_renderings),
                                        cmocka_unit_test(signals_during_an_update),

@@ -102,27 +102,6 @@ static bool read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params
 
 /* ---- abort --------------------------------------------------------------------------------------------- */
 
-/* By the id a client gave: of a prompt (rid), of the exchange, or of the response. */
-static bool is_named(const iv_task *t, const char *name) {
-    size_t prefix = strlen(t->format->id_prefix);
-    if (strcmp(t->id, name) == 0) return true;
-    if (strncmp(t->id, t->format->id_prefix, prefix) == 0 && strcmp(t->id + prefix, name) == 0) return true;
-    for (size_t i = 0; i < t->prompt_count; i++)
-        if (t->prompts[i].rid && strcmp(t->prompts[i].rid, name) == 0) return true;
-    return false;
-}
-
-static size_t abort_named(iv_server *s, const char *name) {
-    size_t count = 0;
-    for (iv_task *t = s->tasks, *next; t; t = next) {
-        next = t->next;
-        if (name && !is_named(t, name)) continue;
-        iv_task_abort(t);
-        count++;
-    }
-    return count;
-}
-
 void iv_handle_flush(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_FLUSH, NULL, NULL); }
 
 /* How long a client may choose what becomes of running requests: keep them (what pausing is), or abort them first. */
@@ -142,7 +121,7 @@ void iv_handle_pause(void *user, iv_exchange *x) {
         iv_fail(&err, IV_UNSUPPORTED, "mode: wanted \"keep\", \"in_place\" or \"abort\", found \"%.40s\"", mode);
         iv_api_reply_error(s, x, &err);
     } else {
-        if (abort) abort_named(s, NULL);
+        if (abort) iv_task_abort_named(s, NULL);
         give_order(s, x, IV_ORDER_PAUSE, NULL, NULL);
     }
     json_decref(body);
@@ -160,7 +139,7 @@ void iv_handle_update_weights(void *user, iv_exchange *x) {
         iv_fail(&err, IV_INVALID, "model_path: wanted a model directory, found nothing");
         iv_api_reply_error(s, x, &err);
     } else {
-        if (p.abort_all) abort_named(s, NULL);
+        if (p.abort_all) iv_task_abort_named(s, NULL);
         give_order(s, x, IV_ORDER_UPDATE_WEIGHTS, p.weights, p.weights_name);
     }
     json_decref(body);
@@ -176,13 +155,13 @@ void iv_handle_abort(void *user, iv_exchange *x) {
     size_t count = 0;
     if (!read_body(s, x, IV_API_ABORT, &p, &body)) return;
     if (p.abort_all) {
-        count = abort_named(s, NULL);
+        count = iv_task_abort_named(s, NULL);
     } else if (json_is_string(p.rid)) {
-        count = abort_named(s, json_string_value(p.rid));
+        count = iv_task_abort_named(s, json_string_value(p.rid));
     } else {
         for (size_t i = 0; i < json_array_size(p.rid); i++)
             if (json_is_string(json_array_get(p.rid, i)))
-                count += abort_named(s, json_string_value(json_array_get(p.rid, i)));
+                count += iv_task_abort_named(s, json_string_value(json_array_get(p.rid, i)));
     }
     json_decref(body);
     iv_api_params_free(&p);

@@ -27,7 +27,8 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_truncate_settle(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
     IV_TRY(iv_task_make_prompts(t, "messages", 1, err));
-    return iv_task_render(t, p->messages, p->tools, p->template_kwargs, err);
+    t->talk = json_incref(p->messages), t->tools = json_incref(p->tools);
+    return IV_OK;
 }
 
 /* ---- the answer ---------------------------------------------------------------------------------------- */
@@ -46,7 +47,7 @@ static void out_head(const iv_task *t, const char *object, iv_json_out *o) {
 
 static void out_call(const iv_task *t, const iv_child *c, size_t i, bool with_index, iv_json_out *o) {
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, iv_exchange_id(t->x), c->index, i, id);
+    iv_api_call_id(t->server, t->asked, c->index, i, id);
     iv_out_open(o, '{');
     if (with_index) iv_out_kv_uint(o, "index", i);
     iv_out_kv_text(o, "id", id);
@@ -181,12 +182,11 @@ static void close_stream(iv_task *t, iv_buf *out) {
     t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
 }
 
-static const iv_task_format format = {
-    .id_prefix = "chatcmpl-", .wants_chat = true, .whole = whole, .chunk = chunk, .close = close_stream};
+static const iv_task_format format = {.id_prefix = "chatcmpl-",
+                                      .read = read_body,
+                                      .wants_chat = true,
+                                      .whole = whole,
+                                      .chunk = chunk,
+                                      .close = close_stream};
 
-void iv_handle_chat(void *user, iv_exchange *x) {
-    iv_error err = {0};
-    iv_task *t = iv_task_open(user, x, &format);
-    if (!t) return;
-    if (read_body(t, &err) != IV_OK) iv_task_fail(t, &err);
-}
+void iv_handle_chat(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }

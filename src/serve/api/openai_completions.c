@@ -68,11 +68,14 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     if (p->echo && p->want_logprobs && r->logprobs > r->prompt_logprobs) r->prompt_logprobs = r->logprobs;
     r->sampling_logprobs = p->sampling_logprobs;
     if (r->score_only) r->keep_receipt = false;
-    IV_TRY(read_prompts(t, err));
+    return read_prompts(t, err);
+}
+
+static iv_status prepare(iv_task *t, iv_error *err) {
     for (size_t i = 0; i < t->prompt_count; i++) {
         IV_TRY(iv_task_truncate(t, &t->prompts[i], err));
-        if (p->echo) IV_TRY(prepare_echo(t, &t->prompts[i], err));
-        if (p->return_token_ids) IV_TRY(iv_task_need_ids(t, &t->prompts[i], err));
+        if (t->params.echo) IV_TRY(prepare_echo(t, &t->prompts[i], err));
+        if (t->params.return_token_ids) IV_TRY(iv_task_need_ids(t, &t->prompts[i], err));
     }
     return IV_OK;
 }
@@ -163,13 +166,7 @@ static void close_stream(iv_task *t, iv_buf *out) {
     t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
 }
 
-static const iv_task_format format = {.id_prefix = "cmpl-", .whole = whole, .chunk = chunk, .close = close_stream};
+static const iv_task_format format = {
+    .id_prefix = "cmpl-", .read = read_body, .prepare = prepare, .whole = whole, .chunk = chunk, .close = close_stream};
 
-void iv_handle_completions(void *user, iv_exchange *x) {
-    iv_error err = {0};
-    iv_task *t = iv_task_open(user, x, &format);
-    if (!t) return;
-    iv_status status = read_body(t, &err);
-    if (status == IV_OK) status = iv_task_submit(t, &err);
-    if (status != IV_OK) iv_task_fail(t, &err);
-}
+void iv_handle_completions(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }

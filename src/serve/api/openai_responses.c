@@ -50,8 +50,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     if (status == IV_OK)
         status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
                       : iv_fail(err, IV_NO_MEMORY, "input: no memory");
-    if (status == IV_OK) status = iv_task_render(t, list, tools, p->template_kwargs, err);
-    json_decref(list), json_decref(tools);
+    t->talk = list, t->tools = tools;
     return status;
 }
 
@@ -89,7 +88,7 @@ static void out_message_part(const iv_task *t, const iv_child *c, const iv_buf *
 
 static void out_item_id(const iv_task *t, const char *key, const char *prefix, iv_json_out *o) {
     char id[80];
-    snprintf(id, sizeof id, "%s_%.60s", prefix, iv_exchange_id(t->x));
+    snprintf(id, sizeof id, "%s_%.60s", prefix, t->asked);
     iv_out_kv_text(o, key, id);
 }
 
@@ -118,14 +117,14 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
 /* The item's own id. */
 static void out_item_of_call(const iv_task *t, const char *key, size_t i, iv_json_out *o) {
     char id[80];
-    snprintf(id, sizeof id, "fc_%.40s_0_%zu", iv_exchange_id(t->x), i);
+    snprintf(id, sizeof id, "fc_%.40s_0_%zu", t->asked, i);
     iv_out_kv_text(o, key, id);
 }
 
 static void out_call_item(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
     const iv_chat_call *call = &c->chat->calls[i];
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, iv_exchange_id(t->x), 0, i, id);
+    iv_api_call_id(t->server, t->asked, 0, i, id);
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", "function_call");
     out_item_of_call(t, "id", i, o);
@@ -365,11 +364,6 @@ static void close_stream(iv_task *t, iv_buf *out) {
 }
 
 static const iv_task_format format = {
-    .id_prefix = "resp_", .wants_chat = true, .whole = whole, .chunk = chunk, .close = close_stream};
+    .id_prefix = "resp_", .read = read_body, .wants_chat = true, .whole = whole, .chunk = chunk, .close = close_stream};
 
-void iv_handle_responses(void *user, iv_exchange *x) {
-    iv_error err = {0};
-    iv_task *t = iv_task_open(user, x, &format);
-    if (!t) return;
-    if (read_body(t, &err) != IV_OK) iv_task_fail(t, &err);
-}
+void iv_handle_responses(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }

@@ -1,6 +1,8 @@
-/* openai_text.c: the small routes: models, tokenizer, health, version, metrics. None waits for the engine. */
+/* openai_text.c: the small routes: models, tokenizer, health, version, metrics. None waits for the engine; what grows
+ * with the body is done beside the loop. */
 #include "base/file.h"
 #include "format/json.h"
+#include "serve/api/aside.h"
 #include "serve/api/handlers.h"
 #include "serve/api/render.h"
 #include "serve/api/reply.h"
@@ -53,18 +55,79 @@ void iv_handle_models(void *user, iv_exchange *x) {
 
 /* ---- tokenizer ----------------------------------------------------------------------------------------- */
 
-/* The body of a route without the engine, read into p. */
-static iv_status read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params *p, json_t **json,
-                           iv_error *err) {
-    iv_request none;
-    iv_bridge_request_init(s->bridge, &none);
-    iv_api_params_init(p, &none);
-    IV_TRY(iv_api_body(x, false, json, err));
-    IV_TRY(iv_api_params_read(p, body, "", *json, err));
-    return iv_api_check_model(s, p->model, err);
+/* A body on its way to an answer. */
+typedef struct wording {
+    iv_aside aside; /* first */
+    iv_exchange *x;
+    iv_request defaults;
+    iv_buf body, out;
+    iv_status (*answer)(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err);
+    unsigned fields;
+    bool lost;
+    iv_status status;
+    iv_error err;
+} wording;
+
+static void free_wording(wording *w) {
+    iv_buf_free(&w->body), iv_buf_free(&w->out);
+    free(w);
 }
 
-static iv_status out_token_strings(iv_server *s, const iv_ids *ids, iv_json_out *o, iv_error *err) {
+static void drop(iv_aside *a) { free_wording((wording *)a); }
+
+static void wording_left(void *user) {
+    wording *w = user;
+    if (iv_aside_leave(&w->aside)) free_wording(w);
+}
+
+static void make_words(iv_aside *a) {
+    wording *w = (wording *)a;
+    const iv_server *s = a->server;
+    iv_api_params p;
+    json_t *body = NULL;
+    iv_json_out o = {.buf = &w->out};
+    const char *text = w->body.data ? w->body.data : "";
+    size_t bytes = w->body.len;
+    iv_api_params_init(&p, &w->defaults);
+    w->status = iv_api_parse_body(&text, &bytes, &body, &w->err);
+    if (w->status == IV_OK) w->status = iv_api_params_read(&p, w->fields, "", body, &w->err);
+    if (w->status == IV_OK) w->status = iv_api_check_model(s, p.model, &w->err);
+    if (w->status == IV_OK) w->status = w->answer(s, &p, body, &o, &w->err);
+    w->lost = o.failed;
+    json_decref(body);
+    iv_api_params_free(&p);
+}
+
+static void say_words(iv_aside *a) {
+    wording *w = (wording *)a;
+    iv_exchange *x = w->x;
+    iv_json_out o = {.buf = &w->out, .failed = w->lost};
+    if (w->status == IV_OK)
+        iv_api_reply_json(x, 200, &o);
+    else
+        iv_api_reply_error(a->server, x, &w->err);
+    free_wording(w);
+}
+
+/* model: of `answer`, may wait for another thread also where the body is short. */
+static void handle_words(iv_server *s, iv_exchange *x, const wording *model, bool at_once) {
+    iv_error err = {0};
+    wording *w = malloc(sizeof *w);
+    if (!w) {
+        iv_fail(&err, IV_NO_MEMORY, "body: no memory");
+        iv_api_reply_error(s, x, &err);
+        return;
+    }
+    *w = *model;
+    w->aside = (iv_aside){.server = s, .work = make_words, .finished = say_words, .drop = drop};
+    w->x = x;
+    iv_bridge_request_init(s->bridge, &w->defaults);
+    iv_exchange_take_body(x, &w->body);
+    iv_exchange_on_gone(x, wording_left, w);
+    iv_aside_do(&w->aside, at_once && w->body.len <= IV_ASIDE_BYTES);
+}
+
+static iv_status out_token_strings(const iv_server *s, const iv_ids *ids, iv_json_out *o, iv_error *err) {
     iv_buf bytes = {0}, name = {0};
     iv_status status = IV_OK;
     iv_out_key(o, "token_strs"), iv_out_open(o, '[');
@@ -78,82 +141,50 @@ static iv_status out_token_strings(iv_server *s, const iv_ids *ids, iv_json_out 
     return status;
 }
 
-/* A text on its way to its tokens. */
-typedef struct tokenizing {
-    iv_server *server;
-    iv_exchange *x;
-    iv_render *render; /* NULL: not begun, or over */
-    bool strings;
-} tokenizing;
-
-static void tokenizing_left(void *user) {
-    tokenizing *t = user;
-    iv_render_leave(t->render);
-    free(t);
+static iv_status out_tokens(const iv_server *s, const iv_ids *ids, bool strings, iv_json_out *o, iv_error *err) {
+    iv_out_open(o, '{');
+    iv_out_key(o, "tokens"), iv_out_ids(o, ids->data, ids->count);
+    iv_out_kv_uint(o, "count", ids->count);
+    iv_out_kv_uint(o, "max_model_len", iv_bridge_info(s->bridge)->max_model_len);
+    if (strings) IV_TRY(out_token_strings(s, ids, o, err));
+    iv_out_close(o, '}');
+    return IV_OK;
 }
 
-static void tokenized(void *owner, iv_render *r) {
-    tokenizing *t = owner;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    if (r->status == IV_OK) {
-        iv_out_open(&o, '{');
-        iv_out_key(&o, "tokens"), iv_out_ids(&o, r->ids.data, r->ids.count);
-        iv_out_kv_uint(&o, "count", r->ids.count);
-        iv_out_kv_uint(&o, "max_model_len", iv_bridge_info(t->server->bridge)->max_model_len);
-        if (t->strings) r->status = out_token_strings(t->server, &r->ids, &o, &r->err);
-        iv_out_close(&o, '}');
-    }
-    if (r->status == IV_OK) {
-        iv_api_reply_json(t->x, 200, &o);
-    } else {
-        iv_buf_free(&out);
-        iv_api_reply_error(t->server, t->x, &r->err);
-    }
-    free(t);
-}
-
-static iv_status start_tokenizing(tokenizing *t, iv_api_params *p, const json_t *body, iv_error *err) {
-    if (!p->prompt == !p->messages)
-        return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\", found %s",
-                       p->prompt ? "both" : "neither");
-    IV_TRY(iv_api_params_continue(p, body, err));
-    iv_render_input in = {.text = p->prompt,
-                          .messages = p->messages,
+static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out, iv_error *err) {
+    iv_render_input in = {.messages = p->messages,
                           .tools = p->tools,
                           .kwargs = p->template_kwargs,
                           .effort = p->effort,
                           .generation_prompt = p->add_generation_prompt,
-                          .continue_final = p->continue_final,
-                          .want_ids = true,
-                          .special_tokens = p->add_special,
-                          .owner = t,
-                          .finished = tokenized};
-    iv_render *r;
+                          .continue_final = p->continue_final};
+    bool open;
+    return iv_render(iv_bridge_textual(s->bridge), &in, out, &open, err);
+}
+
+static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
+    const iv_textual *words = iv_bridge_textual(s->bridge);
+    iv_text text = {0};
+    iv_ids ids = {0};
+    if (!p->prompt == !p->messages)
+        return iv_fail(err, IV_INVALID, "prompt: wanted either \"prompt\" or \"messages\", found %s",
+                       p->prompt ? "both" : "neither");
+    IV_TRY(iv_api_params_continue(p, body, err));
+    if (p->messages) IV_TRY(render(s, p, &text, err));
     /* Off for messages unless asked for: the template has them. */
-    if (p->messages) in.special_tokens = json_is_true(json_object_get(body, "add_special_tokens"));
-    t->strings = p->return_token_strings;
-    iv_exchange_on_gone(t->x, tokenizing_left, t);
-    IV_TRY(iv_render_start(t->server, &in, &r, err));
-    if (r) t->render = r;
-    return IV_OK;
+    bool special = p->messages ? json_is_true(json_object_get(body, "add_special_tokens")) : p->add_special;
+    const char *given = p->messages ? text.data : json_string_value(p->prompt);
+    size_t bytes = p->messages ? text.bytes : json_string_length(p->prompt);
+    iv_status status = iv_tokenize(words, given, bytes, special, &ids, err);
+    iv_text_free(&text);
+    if (status == IV_OK) status = out_tokens(s, &ids, p->return_token_strings, o, err);
+    iv_ids_free(&ids);
+    return status;
 }
 
 void iv_handle_tokenize(void *user, iv_exchange *x) {
-    iv_server *s = user;
-    iv_api_params p;
-    json_t *body = NULL;
-    iv_error err = {0};
-    tokenizing *t = calloc(1, sizeof *t);
-    iv_status status = read_body(s, x, IV_API_TOKENIZE, &p, &body, &err);
-    if (!t) status = iv_fail(&err, IV_NO_MEMORY, "prompt: no memory");
-    if (t) *t = (tokenizing){.server = s, .x = x};
-    if (status == IV_OK) status = start_tokenizing(t, &p, body, &err);
-    json_decref(body);
-    iv_api_params_free(&p);
-    if (status == IV_OK) return;
-    free(t);
-    iv_api_reply_error(s, x, &err);
+    static const wording model = {.answer = tokenize, .fields = IV_API_TOKENIZE};
+    handle_words(user, x, &model, false);
 }
 
 /* As for prompts: rows that the model has beyond its tokenizer's tokens are ids without a text. */
@@ -166,33 +197,26 @@ static iv_status check_ids(const iv_server *s, const iv_ids *ids, iv_error *err)
     return IV_OK;
 }
 
-void iv_handle_detokenize(void *user, iv_exchange *x) {
-    iv_server *s = user;
-    iv_api_params p;
-    json_t *body = NULL;
+static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
     iv_ids ids = {0};
     iv_text text = {0};
-    iv_error err = {0};
-    iv_status status = read_body(s, x, IV_API_DETOKENIZE, &p, &body, &err);
-    if (status == IV_OK && !p.input_ids)
-        status = iv_fail(&err, IV_INVALID, "tokens: wanted a list of token ids, found nothing");
-    if (status == IV_OK) status = iv_api_read_ids("tokens", p.input_ids, &ids, &err);
-    if (status == IV_OK) status = check_ids(s, &ids, &err);
-    if (status == IV_OK) status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, &err);
+    (void)body;
+    if (!p->input_ids) return iv_fail(err, IV_INVALID, "tokens: wanted a list of token ids, found nothing");
+    iv_status status = iv_api_read_ids("tokens", p->input_ids, &ids, err);
+    if (status == IV_OK) status = check_ids(s, &ids, err);
+    if (status == IV_OK) status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, err);
     iv_ids_free(&ids);
-    json_decref(body);
-    iv_api_params_free(&p);
-    if (status != IV_OK) {
-        iv_api_reply_error(s, x, &err);
-        return;
-    }
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    iv_out_open(&o, '{');
-    iv_out_key(&o, "prompt"), iv_out_string(&o, text.data, text.bytes);
-    iv_out_close(&o, '}');
+    if (status != IV_OK) return status;
+    iv_out_open(o, '{');
+    iv_out_key(o, "prompt"), iv_out_string(o, text.data, text.bytes);
+    iv_out_close(o, '}');
     iv_text_free(&text);
-    iv_api_reply_json(x, 200, &o);
+    return IV_OK;
+}
+
+void iv_handle_detokenize(void *user, iv_exchange *x) {
+    static const wording model = {.answer = detokenize, .fields = IV_API_DETOKENIZE};
+    handle_words(user, x, &model, true);
 }
 
 /* A special token is a string, or an object that has it as "content". */

@@ -70,22 +70,21 @@ void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o) {
     iv_buf_free(o->buf);
 }
 
-const char *iv_api_body_text(const iv_exchange *x, size_t *bytes) {
-    const char *body = iv_exchange_body(x, bytes);
-    size_t mark = iv_utf8_mark(body, *bytes);
-    *bytes -= mark;
-    return body + mark;
-}
-
-iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err) {
-    size_t n;
-    const char *body = iv_api_body_text(x, &n);
+iv_status iv_api_parse_body(const char **text, size_t *bytes, json_t **out, iv_error *err) {
+    size_t mark = iv_utf8_mark(*text, *bytes);
     *out = NULL;
-    if (n == 0 && may_be_empty) return (*out = json_object()) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "body: no memory");
-    IV_TRY(iv_json_parse("body", body, n, out, err));
+    *text += mark, *bytes -= mark;
+    IV_TRY(iv_json_parse("body", *text, *bytes, out, err));
     if (json_is_object(*out)) return IV_OK;
     const char *found = iv_json_type_name(*out);
     json_decref(*out);
     *out = NULL;
     return iv_fail(err, IV_INVALID, "body: wanted a JSON object, found %s", found);
+}
+
+iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err) {
+    size_t n;
+    const char *body = iv_exchange_body(x, &n);
+    if (n > iv_utf8_mark(body, n) || !may_be_empty) return iv_api_parse_body(&body, &n, out, err);
+    return (*out = json_object()) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "body: no memory");
 }

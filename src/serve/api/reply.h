@@ -13,8 +13,8 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err);
 void iv_api_reply_error(iv_server *s, iv_exchange *x, const iv_error *err);
 /* Sends the buffer and frees it; 500 if o failed. */
 void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o);
-/* The body's text, from behind a byte order mark. */
-const char *iv_api_body_text(const iv_exchange *x, size_t *bytes);
+/* A body's text as JSON, from behind a byte order mark; *text and *bytes are then without it. */
+iv_status iv_api_parse_body(const char **text, size_t *bytes, json_t **out, iv_error *err);
 /* The body as JSON; an empty one is {} where `may_be_empty`. */
 iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err);
 

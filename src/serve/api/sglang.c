@@ -121,12 +121,19 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
     iv_task_prompt_name(t, i, name);
     if (p->prompt && !json_is_string(one))
         return iv_fail(err, IV_INVALID, "%s: wanted a string, found %s", name, iv_json_type_name(one));
-    IV_TRY(iv_api_read_prompt(name, one, prompt, err));
-    if (prompt->request.prompt_logprobs < 0) return IV_OK;
-    IV_TRY(iv_task_need_ids(t, prompt, err));
-    if (prompt->request.prompt_logprobs_start > prompt->ids.count)
-        return iv_fail(err, IV_INVALID, "logprob_start_len: wanted less than %zu, the prompt's tokens, found %lld",
-                       prompt->ids.count, (long long)p->logprob_start_len);
+    return iv_api_read_prompt(name, one, prompt, err);
+}
+
+static iv_status prepare(iv_task *t, iv_error *err) {
+    for (size_t i = 0; i < t->prompt_count; i++) {
+        iv_api_prompt *p = &t->prompts[i];
+        size_t start = p->request.prompt_logprobs_start;
+        if (p->request.prompt_logprobs < 0) continue;
+        IV_TRY(iv_task_need_ids(t, p, err));
+        if (start > p->ids.count)
+            return iv_fail(err, IV_INVALID, "logprob_start_len: wanted less than %zu, the prompt's tokens, found %zu",
+                           p->ids.count, start - 1);
+    }
     return IV_OK;
 }
 
@@ -241,6 +248,7 @@ static void out_id(const iv_task *t, const iv_child *c, iv_json_out *o) {
 
 static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_json_out *o) {
     char number[IV_WEIGHT_NUMBER_BYTES];
+    snprintf(number, sizeof number, "%" PRIu64, t->weight_version);
     iv_out_open(o, '{');
     if (with_index) iv_out_kv_uint(o, "index", c->index);
     iv_out_key(o, "text"), iv_out_string(o, c->text.data ? c->text.data : "", c->text.len);
@@ -254,7 +262,7 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
     iv_out_kv_uint(o, "prompt_tokens", c->prompt_tokens);
     iv_out_kv_uint(o, "completion_tokens", c->tokens.count);
     iv_out_kv_uint(o, "cached_tokens", c->cached_tokens);
-    iv_out_kv_text(o, "weight_version", iv_weight_name(&t->server->weight_names, t->weight_version, number));
+    iv_out_kv_text(o, "weight_version", t->weights ? t->weights : number);
     if (done) iv_out_key(o, "e2e_latency"), iv_out_real(o, iv_api_now() - t->arrived);
     if (t->params.want_logprobs) out_logprobs(t, c, o);
     iv_out_close(o, '}');
@@ -282,16 +290,10 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
 
 static void close_stream(iv_task *t, iv_buf *out) { t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n"); }
 
-static const iv_task_format format = {.id_prefix = "", .whole = whole, .chunk = chunk, .close = close_stream};
+static const iv_task_format format = {
+    .id_prefix = "", .read = read_body, .prepare = prepare, .whole = whole, .chunk = chunk, .close = close_stream};
 
-void iv_handle_generate(void *user, iv_exchange *x) {
-    iv_error err = {0};
-    iv_task *t = iv_task_open(user, x, &format);
-    if (!t) return;
-    iv_status status = read_body(t, &err);
-    if (status == IV_OK) status = iv_task_submit(t, &err);
-    if (status != IV_OK) iv_task_fail(t, &err);
-}
+void iv_handle_generate(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }
 
 /* ---- health by one token ------------------------------------------------------------------------------- */
 
@@ -306,7 +308,7 @@ static const iv_task_format health_format = {.id_prefix = "health-", .whole = wh
 
 void iv_handle_health_generate(void *user, iv_exchange *x) {
     iv_error err = {0};
-    iv_task *t = iv_task_open_bare(user, x, &health_format);
+    iv_task *t = iv_task_open(user, x, &health_format);
     if (!t) return;
     iv_request *r = &t->params.request;
     set_neutral(r);

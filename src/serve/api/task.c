@@ -1,4 +1,4 @@
-/* task.c: from a body to children, from reports to a response. */
+/* task.c: from reports to a response, and the ends of tasks. */
 #include "serve/api/task.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -43,232 +43,35 @@ static void free_child(iv_child *c) {
     free(c->chat);
 }
 
-/* Cancels what is open and forgets the task; the exchange is the caller's business. */
-static void close_task(iv_task *t) {
-    iv_render_leave(t->rendering);
-    for (size_t i = 0; i < t->child_count; i++) {
-        if (t->children[i].open) iv_bridge_cancel(t->server->bridge, t->children[i].id);
-        free_child(&t->children[i]);
-    }
+static void free_task(iv_task *t) {
+    for (size_t i = 0; i < t->child_count; i++) free_child(&t->children[i]);
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_text_free(&t->prompts[i].text), iv_ids_free(&t->prompts[i].ids);
         free(t->prompts[i].rid);
     }
-    if (t->link) {
-        *t->link = t->next;
-        if (t->next) t->next->link = t->link;
-    }
-    free(t->children), free(t->prompts), free(t->id);
-    json_decref(t->body), json_decref(t->tools);
+    free(t->children), free(t->prompts), free(t->id), free(t->asked), free(t->weights);
+    json_decref(t->body), json_decref(t->talk), json_decref(t->tools), json_decref(t->aborts);
+    iv_buf_free(&t->text), iv_buf_free(&t->answer);
     iv_api_params_free(&t->params);
     free(t);
 }
 
-static void gone(void *user) { close_task(user); }
+static void drop(iv_aside *a) { free_task((iv_task *)a); }
 
-static char *response_id(const char *prefix, const char *request) {
-    iv_buf b = {0};
-    if (iv_buf_printf(&b, "%s%s", prefix, request)) return b.data;
-    iv_buf_free(&b);
-    return NULL;
-}
-
-iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format) {
-    iv_error err = {0};
-    iv_request defaults;
-    iv_task *t = calloc(1, sizeof *t);
-    iv_bridge_request_init(s->bridge, &defaults);
-    if (!t || !(t->id = response_id(format->id_prefix, iv_exchange_id(x)))) {
-        free(t);
-        iv_fail(&err, IV_NO_MEMORY, "request: no memory");
-        iv_api_reply_error(s, x, &err);
-        return NULL;
-    }
-    t->server = s, t->x = x, t->format = format;
-    t->created = (int64_t)time(NULL), t->arrived = iv_api_now();
-    iv_api_params_init(&t->params, &defaults);
-    t->next = s->tasks, t->link = &s->tasks;
-    if (t->next) t->next->link = &t->next;
-    s->tasks = t;
-    return t;
-}
-
-iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format) {
-    iv_error err = {0};
-    iv_task *t = iv_task_open_bare(s, x, format);
-    if (!t) return NULL;
-    t->params.text = iv_api_body_text(x, &t->params.bytes);
-    if (iv_api_body(x, false, &t->body, &err) == IV_OK) return t;
-    iv_task_fail(t, &err);
-    return NULL;
-}
-
-/* A prompt's name by `rid`, which is one for all or a list. */
-static iv_status read_rid(const json_t *rid, size_t at, size_t count, char **out, iv_error *err) {
-    const json_t *v = json_is_array(rid) ? json_array_get(rid, at) : rid;
-    char shown[IV_JSON_SHOWN_BYTES];
-    if (!rid) return IV_OK;
-    if (json_is_array(rid) && json_array_size(rid) != count)
-        return iv_fail(err, IV_INVALID, "rid: wanted %zu, one for each prompt, found %zu", count, json_array_size(rid));
-    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
-        return iv_fail(err, IV_INVALID, "rid: wanted a string without NUL, found %s", iv_json_shown(v, shown));
-    return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
-}
-
-/* How the client calls the request: by vLLM's name for that, or SGLang's. */
-static iv_status read_names(iv_task *t, iv_error *err) {
-    const iv_api_params *p = &t->params;
-    for (size_t i = 0; i < t->prompt_count; i++) IV_TRY(read_rid(p->rid, i, t->prompt_count, &t->prompts[i].rid, err));
-    if (!p->request_id && !json_is_string(p->rid)) return IV_OK;
-    char *id =
-        json_is_string(p->rid) ? strdup(json_string_value(p->rid)) : response_id(t->format->id_prefix, p->request_id);
-    if (!id) return iv_fail(err, IV_NO_MEMORY, "request_id: no memory");
-    free(t->id), t->id = id;
-    return IV_OK;
-}
-
-const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]) {
-    snprintf(out, IV_PROMPT_NAME_BYTES, t->prompt_count > 1 ? "%s[%zu]" : "%s", t->prompt_name, at);
-    return out;
-}
-
-iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_error *err) {
-    size_t children;
-    IV_ASSERT(!t->prompts);
-    t->prompt_name = name;
-    if (count == 0) return iv_fail(err, IV_INVALID, "%s: wanted at least one, found an empty list", name);
-    if (!iv_size_mul(count, (size_t)t->params.n, &children) || children > IV_API_CHILDREN_MAX)
-        return iv_fail(err, IV_LIMIT, "n: wanted at most %d answers in one request, found %zu prompts times %lld",
-                       IV_API_CHILDREN_MAX, count, (long long)t->params.n);
-    t->prompts = calloc(count, sizeof *t->prompts);
-    if (!t->prompts) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
-    t->prompt_count = count;
-    for (size_t i = 0; i < count; i++) {
-        t->prompts[i].request = t->params.request;
-        t->prompts[i].seed_unsigned = t->params.seed_unsigned;
-    }
-    return read_names(t, err);
-}
-
-iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err) {
-    if (!name || strcmp(name, s->model_name) == 0) return IV_OK;
-    return iv_fail(err, IV_NOT_FOUND, "model: wanted \"%s\", the only one here, found \"%.100s\"", s->model_name, name);
-}
-
-iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
-    if (p->as_ids) return IV_OK;
-    IV_TRY(iv_tokenize(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
-                       &p->ids, err));
-    p->as_ids = p->ids.count > 0; /* else it stays a text, which the engine refuses as an empty one */
-    return IV_OK;
-}
-
-static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *err) {
-    const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
-    iv_request r = p->request;
-    c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
-    uint64_t no_larger = r.seed > INT64_MAX ? UINT64_MAX : INT64_MAX; /* than a JSON integer: it may be asked again */
-    r.seed = (r.seed + index % (size_t)t->params.n) & no_larger;
-    c->seed = r.seed, c->seed_unsigned = p->seed_unsigned;
-    if (p->as_ids)
-        r.ids = p->ids.data, r.id_count = c->prompt_tokens = p->ids.count;
-    else
-        r.text = p->text.data, r.text_bytes = p->text.bytes;
-    IV_TRY(iv_bridge_submit(t->server->bridge, &r, c, &c->id, err));
-    c->open = true;
-    return IV_OK;
-}
-
-/* JSON that was asked for is the answer, also where it looks like a call. */
-static iv_tool_form form_of_calls(const iv_task *t) {
-    iv_constraint_kind kind = t->params.request.constraint;
-    bool json = kind == IV_CONSTRAINT_JSON_OBJECT || kind == IV_CONSTRAINT_JSON_SCHEMA;
-    return json ? IV_TOOL_FORM_NONE : t->server->tool_form;
-}
-
-/* How the text of an answer is split. */
-static void begin_chat(const iv_task *t, iv_chat_text *c) {
-    const iv_api_params *p = &t->params;
-    iv_constraint_kind kind = p->request.constraint;
-    bool either = kind == IV_CONSTRAINT_TOOL_CALL_OR_JSON || kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
-    iv_chat_text_init(c, p->separate_reasoning || either, p->reasoning_open, p->tools != NULL, p->one_tool_call);
-    c->form = form_of_calls(t), c->schemas = t->tools;
-    c->trim = kind != IV_CONSTRAINT_NONE;
-    c->either = either, c->joined = either && !p->separate_reasoning;
-}
-
-iv_status iv_task_submit(iv_task *t, iv_error *err) {
-    size_t count = t->prompt_count * (size_t)t->params.n;
-    t->children = calloc(count, sizeof *t->children);
-    if (!t->children) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
-    t->child_count = count;
-    for (size_t i = 0; i < count; i++) {
-        iv_child *c = &t->children[i];
-        if (t->format->wants_chat) {
-            if (!(c->chat = malloc(sizeof *c->chat))) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
-            begin_chat(t, c->chat);
-        }
-        IV_TRY(start_child(t, c, i, err));
-    }
-    json_decref(t->body); /* nothing borrows from it any more */
-    t->body = NULL;
-    iv_exchange_on_gone(t->x, gone, t);
-    return IV_OK;
-}
-
-/* A constraint holds from where the model has thought. A message that is continued has begun already. */
-static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
-    if (p->request.constraint == IV_CONSTRAINT_NONE) return IV_REASONING_NONE;
-    if (t->params.reasoning_open) return IV_REASONING_OPEN;
-    if (t->params.continue_final) return IV_REASONING_NONE;
-    return iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
-}
-
-/* The template has been rendered: now the task can go on. */
-static void rendered(void *owner, iv_render *r) {
-    iv_task *t = owner;
-    iv_api_prompt *p = &t->prompts[0];
-    t->rendering = NULL;
-    if (r->status == IV_OK) {
-        t->params.reasoning_open = iv_render_opens_reasoning(r);
-        p->text = r->text, p->ids = r->ids, p->as_ids = p->ids.count > 0;
-        r->text = (iv_text){0}, r->ids = (iv_ids){0};
-        p->request.reasoning = reasoning_of(t, p);
-        r->status = iv_task_truncate(t, p, &r->err);
-        if (r->status == IV_OK) r->status = iv_task_submit(t, &r->err);
-    }
-    if (r->status != IV_OK)
-        iv_task_fail(t, &r->err);
-    else if (t->aborted)
-        iv_task_abort(t);
-}
-
-iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kwargs, iv_error *err) {
-    const iv_api_params *p = &t->params;
-    iv_render_input in = {.messages = messages,
-                          .tools = tools,
-                          .kwargs = kwargs,
-                          .effort = p->effort,
-                          .generation_prompt = p->add_generation_prompt,
-                          .continue_final = p->continue_final,
-                          .want_ids = p->return_token_ids || iv_api_truncates(p),
-                          .special_tokens = p->request.add_special,
-                          .owner = t,
-                          .finished = rendered};
-    iv_render *r;
-    t->tools = json_incref(tools);
-    iv_exchange_on_gone(t->x, gone, t);
-    IV_TRY(iv_render_start(t->server, &in, &r, err));
-    /* Without threads the task may have ended by now. */
-    if (r) t->rendering = r;
-    return IV_OK;
+void iv_task_close(iv_task *t) {
+    for (size_t i = 0; i < t->child_count; i++)
+        if (t->children[i].open) iv_bridge_cancel(t->server->bridge, t->children[i].id);
+    *t->link = t->next;
+    if (t->next) t->next->link = t->link;
+    t->aside.drop = drop;
+    if (iv_aside_leave(&t->aside)) free_task(t);
 }
 
 void iv_task_fail(iv_task *t, const iv_error *err) {
     iv_exchange *x = t->x;
     if (!t->began) {
         iv_server *s = t->server;
-        close_task(t);
+        iv_task_close(t);
         iv_api_reply_error(s, x, err);
         return;
     }
@@ -279,7 +82,7 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     bool sent = !whole || iv_exchange_write(x, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return; /* the client has left: `gone` was or will be called */
-    close_task(t);
+    iv_task_close(t);
     iv_exchange_stream_end(x);
 }
 
@@ -392,17 +195,48 @@ static void begin_response(iv_task *t, const char *fingerprint, uint64_t weight_
     if (t->fingerprint[0]) return;
     snprintf(t->fingerprint, sizeof t->fingerprint, "%s", fingerprint);
     t->weight_version = weight_version;
+    char number[IV_WEIGHT_NUMBER_BYTES];
+    const char *name = iv_weight_name(&t->server->weight_names, weight_version, number);
+    if (name != number) t->weights = strdup(name);
 }
 
-enum { REPLY_BYTES_MAX = 256 << 20 }; /* more is an error, not an answer */
+enum {
+    REPLY_BYTES_MAX = 256 << 20, /* more is an error, not an answer */
+    ANSWER_AT_ONCE = 2048        /* so many tokens and alternatives are written in a few milliseconds */
+};
+
+static void write_answer(iv_aside *a) {
+    iv_task *t = (iv_task *)a;
+    iv_json_out o = {.buf = &t->answer};
+    t->answer.limit = REPLY_BYTES_MAX;
+    t->format->whole(t, &o);
+    t->answer_lost = o.failed;
+}
+
+static void send_answer(iv_aside *a) {
+    iv_task *t = (iv_task *)a;
+    iv_exchange *x = t->x;
+    iv_buf out = t->answer;
+    iv_json_out o = {.buf = &out, .failed = t->answer_lost};
+    t->answer = (iv_buf){0};
+    iv_task_close(t);
+    iv_api_reply_json(x, 200, &o);
+}
+
+/* What an answer is made of: names, numbers, pieces of text. */
+static size_t answer_size(const iv_task *t) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->child_count; i++) {
+        const iv_child *c = &t->children[i];
+        n += c->tokens.count + c->tokens.top_count + c->scored.count + c->scored.top_count + c->text.len / 64;
+        if (t->params.echo || t->params.return_token_ids) n += c->prompt_tokens;
+    }
+    return n;
+}
 
 static void reply_whole(iv_task *t) {
-    iv_buf out = {.limit = REPLY_BYTES_MAX};
-    iv_json_out o = {.buf = &out};
-    iv_exchange *x = t->x;
-    t->format->whole(t, &o);
-    close_task(t);
-    iv_api_reply_json(x, 200, &o);
+    t->aside.work = write_answer, t->aside.finished = send_answer;
+    iv_aside_do(&t->aside, answer_size(t) <= ANSWER_AT_ONCE);
 }
 
 /* Sends what is new of a child; after it the task may be gone. */
@@ -424,7 +258,7 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
     bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
     iv_buf_free(&out);
     if (!sent || !last) return;
-    close_task(t);
+    iv_task_close(t);
     iv_exchange_stream_end(x);
 }
 
@@ -442,7 +276,7 @@ void iv_task_abort(iv_task *t) {
     iv_buf out = {0};
     iv_exchange *x = t->x;
     iv_bridge_stats stats;
-    if (t->rendering) t->aborted = true;
+    if (t->aside.away) t->aborted = true;
     if (t->done_count == t->child_count) return; /* its client is leaving, or it has not begun */
     iv_bridge_get_stats(t->server->bridge, &stats);
     begin_response(t, stats.fingerprint, stats.weight_version);
@@ -465,8 +299,24 @@ void iv_task_abort(iv_task *t) {
     bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return;
-    close_task(t);
+    iv_task_close(t);
     iv_exchange_stream_end(x);
+}
+
+size_t iv_task_abort_named(iv_server *s, const char *name) {
+    size_t count = 0;
+    for (iv_task *t = s->tasks, *next; t; t = next) {
+        next = t->next;
+        if (name && t->unread) {
+            if (!t->aborts) t->aborts = json_array();
+            json_array_append_new(t->aborts, json_string(name)); /* without memory it is not aborted */
+            continue;
+        }
+        if (name && !iv_task_is_named(t, name)) continue;
+        iv_task_abort(t);
+        count++;
+    }
+    return count;
 }
 
 static void take(iv_child *c, const iv_report *r) {

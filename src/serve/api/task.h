@@ -1,5 +1,6 @@
 /* task.h: one HTTP request that the engine answers: its prompts, its children (one for each prompt and choice), what
- * their reports brought, and the response, whole or as a stream of events.
+ * their reports brought, and the response, whole or as a stream of events. A long body is read on another thread; there
+ * templates are rendered, long texts tokenized and long answers written (aside.h).
  *
  * Invariants: a task is owned by its exchange: it ends with the reply, with the stream's end, or when the client
  * leaves, and then every open child is cancelled. A stream begins with the first report that is not a refusal, so
@@ -7,10 +8,10 @@
 #ifndef IV_SERVE_API_TASK_H
 #define IV_SERVE_API_TASK_H
 
+#include "serve/api/aside.h"
 #include "serve/api/chat_text.h"
 #include "serve/api/json_out.h"
 #include "serve/api/params.h"
-#include "serve/api/render.h"
 #include "serve/server.h"
 
 /* Tokens with what is known of each. */
@@ -57,25 +58,32 @@ typedef struct iv_api_prompt {
     char *rid; /* NULL: none */
 } iv_api_prompt;
 
-/* How one API writes a task's answer. */
+/* How one API reads a task's body and writes its answer. */
 typedef struct iv_task_format {
     const char *id_prefix;
-    bool wants_chat; /* children split their text */
-    void (*whole)(iv_task *t, iv_json_out *o);
+    /* On any thread: the body's fields, which make the prompts; and then what else is to be done with their words. */
+    iv_status (*read)(iv_task *t, iv_error *err);
+    iv_status (*prepare)(iv_task *t, iv_error *err); /* NULL: nothing */
+    bool wants_chat; /* the prompt is a rendered conversation, and children split their text */
+    void (*whole)(iv_task *t, iv_json_out *o); /* on any thread */
     /* What is new of a child, as events; `done`: it has ended. May write nothing. */
     void (*chunk)(iv_task *t, iv_child *c, bool done, iv_buf *out);
     void (*close)(iv_task *t, iv_buf *out); /* the stream's last events */
 } iv_task_format;
 
 struct iv_task {
+    iv_aside aside; /* first: being read, or its answer being written */
     iv_server *server;
     iv_exchange *x;
     iv_task *next, **link; /* in server->tasks */
     const iv_task_format *format;
     iv_api_params params;
-    json_t *body;
+    iv_buf text;   /* the body, and ... */
+    json_t *body;  /* ... what is in it, until it has been read */
+    json_t *talk;  /* a chat's messages, which make its only prompt */
     json_t *tools; /* as the template gets them; answers are read by their schemas */
     char *id;      /* of the response */
+    char *asked;   /* the exchange's */
     int64_t created;
     double arrived;
     const char *prompt_name;               /* the field of the body that holds them */
@@ -84,40 +92,53 @@ struct iv_task {
     size_t prompt_count;
     iv_child *children;
     size_t child_count, done_count;
-    iv_render *rendering; /* under way: there are no children yet */
-    bool aborted;         /* meanwhile */
-    bool began;           /* the stream has */
-    bool lost;            /* no memory for an event: the stream must end */
-    bool list;            /* the answer is a list (SGLang) */
-    uint64_t events;      /* sent so far (responses) */
+    iv_status status; /* of reading, and why */
+    iv_error why;
+    bool unread;     /* names and prompts are not known yet */
+    json_t *aborts;  /* names that are to be aborted: whether one is its own is seen then; NULL: none */
+    bool aborted;    /* before there were children */
+    bool began;      /* the stream has */
+    bool lost;       /* no memory for an event: the stream must end */
+    bool list;       /* the answer is a list (SGLang) */
+    uint64_t events; /* sent so far (responses) */
+    iv_buf answer;   /* as it is written */
+    bool answer_lost;
     char fingerprint[128];
+    char *weights; /* the name of those that answer; NULL: their number */
     uint64_t weight_version;
 };
 
-/* A task for an exchange with its body parsed, or NULL: the error is then answered already. */
-iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format);
-iv_task *iv_task_open_bare(iv_server *s, iv_exchange *x, const iv_task_format *format); /* looks at no body */
+/* ---- task_begin.c */
+/* Answers an exchange in this format. */
+void iv_task_handle(iv_server *s, iv_exchange *x, const iv_task_format *format);
+iv_task *iv_task_open(iv_server *s, iv_exchange *x,
+                      const iv_task_format *format); /* looks at no body. NULL: answered */
 /* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. name: the
  * field that holds them, a constant. */
 iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_error *err);
 /* How errors name a prompt: by its field and, of several, its place. */
 enum { IV_PROMPT_NAME_BYTES = 48 };
 const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]);
-/* Renders the only prompt of the task, and then submits it. Reports do the rest. IV_OK: the task looks after itself
- * from here on, and may have ended already. */
-iv_status iv_task_render(iv_task *t, json_t *messages, json_t *tools, json_t *kwargs, iv_error *err);
 /* Makes the children and gives them to the engine. Reports do the rest. */
 iv_status iv_task_submit(iv_task *t, iv_error *err);
+/* Tokenizes a text prompt here, so that the answer can show its ids. */
+iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
+/* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
+iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
+/* Whether it is what a client calls so: by the id of a prompt (rid), of the exchange, or of the response. */
+bool iv_task_is_named(const iv_task *t, const char *name);
+
+/* ---- task.c */
+/* Cancels what is open and forgets the task; the exchange is the caller's business. */
+void iv_task_close(iv_task *t);
 /* Answers with an error (a stream that began gets it as an event) and ends the task. */
 void iv_task_fail(iv_task *t, const iv_error *err);
 /* All of the server's tasks; how many there were. */
 size_t iv_task_fail_all(iv_server *s, const iv_error *err);
 /* Ends what the engine still does for it; the client gets what there is. */
 void iv_task_abort(iv_task *t);
-/* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
-iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
-/* Tokenizes a text prompt here, so that the answer can show its ids. */
-iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
+/* Of all with this name, or of all (NULL); how many there were, as far as their bodies have been read. */
+size_t iv_task_abort_named(iv_server *s, const char *name);
 
 double iv_api_now(void); /* seconds of a steady clock */
 

@@ -1,0 +1,29 @@
+/* aside.h: what one exchange asks for, worked on beside the loop: whatever takes longer the more a client sends.
+ *
+ * Invariant: while it is away, the loop touches nothing of its owner but this struct; and the work touches neither the
+ * exchange nor what of the server changes. */
+#ifndef IV_SERVE_API_ASIDE_H
+#define IV_SERVE_API_ASIDE_H
+
+#include "serve/server.h"
+#include "serve/work.h"
+
+enum { IV_ASIDE_BYTES = 16 << 10 }; /* bodies of so many are worked on at once: a millisecond or two */
+
+typedef struct iv_aside iv_aside;
+struct iv_aside {
+    iv_work_job job; /* first */
+    iv_server *server;
+    bool away, left;
+    void (*work)(iv_aside *a);     /* on any thread */
+    void (*finished)(iv_aside *a); /* on the loop's, if nobody has left */
+    void (*drop)(iv_aside *a);     /* frees it, once it is back and somebody had left */
+};
+
+/* Does the work at once, or gives it away (iv_exchange_on_gone must have been called then, unless it waits for nobody);
+ * `finished` ends it, perhaps inside. The owner may be gone behind this call. */
+void iv_aside_do(iv_aside *a, bool at_once);
+/* Its exchange has ended. True: the owner may free it now; false: `drop` will. */
+bool iv_aside_leave(iv_aside *a);
+
+#endif

@@ -1,0 +1,255 @@
+/* What one exchange wants, worked on beside the loop: it ends once, on the loop's thread, also where its owner leaves
+ * before, while or after it is worked on, and names that are aborted before they are known. */
+#include "api_fake.h"
+#include "support.h"
+
+#include "serve/api/aside.h"
+#include "serve/api/task.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static iv_bridge bridge;
+static iv_server_options options;
+static iv_server server;
+
+static int begin(void **state) {
+    (void)state;
+    iv_error err;
+    if (fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) != IV_OK) return -1;
+    return iv_work_open(1, &server.work, &err) == IV_OK ? 0 : -1;
+}
+
+static int end(void **state) {
+    (void)state;
+    iv_work_close(server.work);
+    return server.tasks != NULL;
+}
+
+static int close_words(void **state) {
+    (void)state;
+    iv_textual_close(bridge.words);
+    return 0;
+}
+
+/* ---- one job ---- */
+
+typedef struct counted {
+    iv_aside aside; /* first */
+    atomic_bool held;
+    atomic_int began;
+    int finished, dropped;
+    pthread_t by;
+} counted;
+
+static void work(iv_aside *a) {
+    counted *c = (counted *)a;
+    c->by = pthread_self();
+    atomic_fetch_add(&c->began, 1);
+    while (atomic_load(&c->held)) usleep(500);
+}
+
+static void finished(iv_aside *a) { ((counted *)a)->finished++; }
+static void drop(iv_aside *a) { ((counted *)a)->dropped++; }
+
+static counted make(bool held) {
+    return (counted){.aside = {.server = &server, .work = work, .finished = finished, .drop = drop}, .held = held};
+}
+
+static void wait_for_begin(counted *c) {
+    while (!atomic_load(&c->began)) usleep(500);
+}
+
+static void leaving(void **state) {
+    (void)state;
+    counted runs = make(true), waits = make(false), stays = make(false), ended = make(false);
+    iv_aside_do(&runs.aside, false);
+    wait_for_begin(&runs);
+    iv_aside_do(&waits.aside, false), iv_aside_do(&stays.aside, false), iv_aside_do(&ended.aside, false);
+    assert_false(iv_aside_leave(&runs.aside)); /* a thread has it: it is dropped when that is over */
+    assert_true(iv_aside_leave(&waits.aside)); /* nobody will ever work on it */
+    atomic_store(&runs.held, false);
+    wait_for_begin(&ended);
+    while (ended.aside.away && !stays.finished) usleep(500), iv_work_take(server.work);
+    while (ended.aside.away) usleep(500), iv_work_take(server.work);
+    assert_true(runs.dropped == 1 && runs.finished == 0);
+    assert_true(!waits.began && !waits.dropped && !waits.finished);
+    assert_true(stays.finished == 1 && stays.dropped == 0 && !pthread_equal(stays.by, pthread_self()));
+    assert_true(iv_aside_leave(&stays.aside)); /* it is back: the owner's again */
+    assert_int_equal(ended.finished, 1);
+    counted now = make(false);
+    iv_aside_do(&now.aside, true);
+    assert_true(now.finished == 1 && pthread_equal(now.by, pthread_self()));
+}
+
+/* ---- requests ---- */
+
+static char *long_body(const char *before, const char *after, size_t n) {
+    char *body = malloc(n + strlen(before) + strlen(after) + 1);
+    assert_non_null(body);
+    size_t at = strlen(before);
+    memcpy(body, before, at);
+    for (size_t i = 0; i < n; i++) body[at++] = "1 + 2 = "[i % 8];
+    memcpy(body + at, after, strlen(after) + 1);
+    return body;
+}
+
+static iv_exchange x;
+
+/* A thread that is busy: what is asked waits for it. */
+static void ask_behind(counted *first, const char *path, const char *body) {
+    *first = make(true);
+    iv_aside_do(&first->aside, false);
+    wait_for_begin(first);
+    x = (iv_exchange){.writes_left = 1000};
+    fake_call(&server, &x, path, body, strlen(body));
+}
+
+static void let_go(counted *first) {
+    atomic_store(&first->held, false);
+    while (first->aside.away) usleep(500), iv_work_take(server.work);
+}
+
+static void wait_for_child(void) {
+    while (bridge.count == 0 && !x.ended) usleep(500), iv_work_take(server.work);
+}
+
+/* Long texts and lists are not looked at here; short ones are. */
+static void long_bodies_are_read_elsewhere(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *before, *after;
+    } cases[] = {{"/v1/completions", "{\"max_tokens\":1,\"prompt\":\"", "\"}"},
+                 {"/v1/completions", "{\"max_tokens\":1,\"truncate_prompt_tokens\":9,\"prompt\":\"", "\"}"},
+                 {"/v1/completions", "{\"max_tokens\":1,\"echo\":true,\"logprobs\":1,\"prompt\":\"", "\"}"},
+                 {"/v1/completions", "{\"max_tokens\":1,\"return_token_ids\":true,\"prompt\":\"", "\"}"},
+                 {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}"},
+                 {"/v1/responses", "{\"input\":\"", "\"}"},
+                 {"/generate", "{\"return_logprob\":true,\"logprob_start_len\":0,\"text\":\"", "\"}"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        counted first;
+        char *body = long_body(cases[i].before, cases[i].after, 2 * IV_ASIDE_BYTES);
+        bridge.count = 0, bridge.info.max_model_len = 1 << 20;
+        ask_behind(&first, cases[i].path, body);
+        assert_true(bridge.count == 0 && !x.ended);
+        free(body); /* the real one goes with its client */
+        let_go(&first);
+        wait_for_child();
+        assert_int_equal(bridge.count, 1);
+        assert_true(bridge.children[0].id_count > 0); /* the engine does not read it either */
+        fake_token(&server, 0, 17, "x"), fake_done(&server, 0, IV_FINISH_STOP);
+        while (!x.ended) usleep(500), iv_work_take(server.work);
+        assert_int_equal(x.status, 200);
+        fake_close(&x);
+    }
+    counted first;
+    bridge.count = 0;
+    ask_behind(&first, "/v1/completions", "{\"max_tokens\":1,\"prompt\":\"1 +\",\"return_token_ids\":true}");
+    assert_int_equal(bridge.count, 1);
+    let_go(&first);
+    fake_leave(&x), fake_close(&x);
+}
+
+static void errors_come_back(void **state) {
+    (void)state;
+    counted first;
+    char *many = long_body("{\"n\":128,\"max_tokens\":1,\"prompt\":[\"1\",\"", "\"]}", IV_ASIDE_BYTES + 1);
+    bridge.count = 0;
+    ask_behind(&first, "/v1/completions", many);
+    let_go(&first);
+    while (!x.ended) usleep(500), iv_work_take(server.work);
+    assert_int_equal(x.status, 400);
+    assert_non_null(strstr(x.out.data, "prompt[1]: "));
+    assert_non_null(strstr(x.out.data, " tokens leave no room for an answer in max_model_len 2048"));
+    assert_int_equal(bridge.count, 0); /* the engine is not bothered */
+    free(many), fake_close(&x);
+    char *body = long_body("{\"surplus\":1,\"prompt\":\"", "\"}", IV_ASIDE_BYTES);
+    ask_behind(&first, "/v1/completions", body);
+    assert_false(x.ended);
+    let_go(&first);
+    while (!x.ended) usleep(500), iv_work_take(server.work);
+    assert_int_equal(x.status, 400);
+    assert_non_null(strstr(x.out.data, "surplus: this field is not known here"));
+    free(body), fake_close(&x);
+}
+
+/* The client goes, or the time is over, while its body waits or is read. */
+static void ends(void **state) {
+    (void)state;
+    char *body = long_body("{\"rid\":\"me\",\"prompt\":\"", "\"}", 400 * IV_ASIDE_BYTES);
+    for (int i = 0; i < 4; i++) {
+        counted first;
+        iv_error err;
+        bridge.count = 0;
+        ask_behind(&first, "/v1/completions", body);
+        if (i % 2) let_go(&first); /* now it is being read */
+        if (i < 2) {
+            fake_leave(&x);
+        } else {
+            iv_fail(&err, IV_NO_MEMORY, "late");
+            assert_int_equal(iv_task_fail_all(&server, &err), 1);
+            assert_true(x.ended && x.status == 503);
+        }
+        assert_null(server.tasks);
+        if (i % 2 == 0) let_go(&first);
+        first = make(false); /* behind it */
+        iv_aside_do(&first.aside, false), let_go(&first);
+        assert_int_equal(bridge.count, 0);
+        fake_close(&x);
+    }
+    free(body);
+}
+
+/* A name is known once the body is read: whoever aborted it before is heard. */
+static void aborted_before_it_is_read(void **state) {
+    (void)state;
+    counted first;
+    char *body = long_body("{\"rid\":\"me\",\"max_tokens\":9,\"prompt\":\"", "\"}", IV_ASIDE_BYTES);
+    static const char *const names[] = {"you", "me"};
+    for (size_t i = 0; i < 2; i++) {
+        iv_exchange abort = {.writes_left = 1};
+        char ask[40];
+        snprintf(ask, sizeof ask, "{\"rid\":\"%s\"}", names[i]);
+        bridge.count = 0;
+        ask_behind(&first, "/v1/completions", body);
+        fake_call(&server, &abort, "/abort_request", ask, strlen(ask));
+        assert_int_equal(abort.status, 200);
+        let_go(&first);
+        wait_for_child();
+        assert_int_equal(x.ended, i == 1);
+        if (i == 1) assert_non_null(strstr(x.out.data, "\"finish_reason\":\"abort\""));
+        if (i == 0) fake_leave(&x);
+        fake_close(&abort), fake_close(&x);
+    }
+    free(body);
+}
+
+/* An answer of many tokens is written on the other thread, too. */
+static void long_answers_are_written_elsewhere(void **state) {
+    (void)state;
+    static const char body[] = "{\"prompt\":[1,2],\"logprobs\":2,\"max_tokens\":3000}";
+    for (int leaves = 0; leaves < 2; leaves++) {
+        counted first;
+        bridge.count = 0;
+        ask_behind(&first, "/v1/completions", body);
+        for (int i = 0; i < 3000; i++) fake_token(&server, 0, 17, "x");
+        fake_done(&server, 0, IV_FINISH_LENGTH);
+        assert_false(x.ended);
+        if (leaves) fake_leave(&x);
+        let_go(&first);
+        while (!x.ended && !leaves) usleep(500), iv_work_take(server.work);
+        assert_true(leaves || (x.status == 200 && strstr(x.out.data, "\"finish_reason\":\"length\"")));
+        fake_close(&x);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(leaving, begin, end),
+                                       cmocka_unit_test_setup_teardown(long_bodies_are_read_elsewhere, begin, end),
+                                       cmocka_unit_test_setup_teardown(errors_come_back, begin, end),
+                                       cmocka_unit_test_setup_teardown(ends, begin, end),
+                                       cmocka_unit_test_setup_teardown(aborted_before_it_is_read, begin, end),
+                                       cmocka_unit_test_setup_teardown(long_answers_are_written_elsewhere, begin, end)};
+    return cmocka_run_group_tests(tests, NULL, close_words);
+}
