@@ -5,6 +5,7 @@
 #include "serve/batch.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
+#include "serve/api/token_text.h"
 #include "serve/api/tools.h"
 #include "serve/batch_file.h"
 
@@ -227,6 +228,7 @@ static iv_status open_batch(batch *b, iv_error *err) {
     if (!b->server.bridge) return IV_OK;
     b->counts->index_unread = iv_bridge_info(b->server.bridge)->index_unread;
     IV_TRY(iv_api_tools_open(&b->server, b->o->tool_call_parser, err));
+    IV_TRY(iv_token_texts_open(iv_bridge_info(b->server.bridge)->vocab_size, &b->server.token_texts, err));
     if (standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
     b->counts->lines = b->lines.count;
     IV_TRY(iv_batch_output_open(b->o->output, &b->lines, &b->fd, &b->counts->kept, err));
@@ -244,6 +246,7 @@ static iv_status close_batch(batch *b, iv_error *err) {
         iv_buf_free(&b->slots[i].answer), iv_buf_free(&b->slots[i].id);
     }
     free(b->slots);
+    iv_token_texts_close(b->server.token_texts);
     iv_bridge_close(b->server.bridge);
     iv_batch_lines_free(&b->lines);
     if (b->fd < 0) return IV_OK;

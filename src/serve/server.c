@@ -3,6 +3,7 @@
 #include "serve/server.h"
 #include "serve/api/admin.h"
 #include "serve/api/task.h"
+#include "serve/api/token_text.h"
 #include "serve/api/tools.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
@@ -208,6 +209,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
+    IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
     IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
@@ -236,6 +238,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     }
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
     iv_work_close(l.server.work); /* what it still does uses the bridge's words */
+    iv_token_texts_close(l.server.token_texts);
     iv_bridge_close(l.server.bridge);
     iv_admin_close(&l.server); /* no report comes any more */
     iv_metrics_close(l.server.metrics);

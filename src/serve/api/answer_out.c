@@ -142,8 +142,9 @@ typedef struct namer {
 } namer;
 
 static void name_token(namer *n, int32_t id, iv_json_out *o) {
+    const iv_server *s = n->t->server;
     iv_error err = {0};
-    if (iv_token_bytes(iv_bridge_textual(n->t->server->bridge), id, &n->bytes, &err) != IV_OK ||
+    if (iv_token_bytes(iv_bridge_textual(s->bridge), s->token_texts, id, &n->bytes, &err) != IV_OK ||
         !iv_token_name(id, &n->bytes, n->t->params.tokens_as_ids, &n->name))
         iv_buf_clear(&n->bytes), iv_buf_clear(&n->name), o->failed |= err.status == IV_NO_MEMORY;
 }

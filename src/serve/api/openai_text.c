@@ -132,7 +132,7 @@ static iv_status out_token_strings(const iv_server *s, const iv_ids *ids, iv_jso
     iv_status status = IV_OK;
     iv_out_key(o, "token_strs"), iv_out_open(o, '[');
     for (size_t i = 0; status == IV_OK && i < ids->count; i++) {
-        status = iv_token_bytes(iv_bridge_textual(s->bridge), ids->data[i], &bytes, err);
+        status = iv_token_bytes(iv_bridge_textual(s->bridge), s->token_texts, ids->data[i], &bytes, err);
         o->failed |= !iv_token_name(ids->data[i], &bytes, false, &name);
         iv_out_string(o, name.data ? name.data : "", name.len);
     }

@@ -169,7 +169,8 @@ static void out_triple(const iv_task *t, const float *logprob, int32_t id, iv_js
     if (t->params.text_in_logprobs) {
         iv_buf bytes = {0}, name = {0};
         iv_error err;
-        iv_status status = iv_token_bytes(iv_bridge_textual(t->server->bridge), id, &bytes, &err);
+        iv_status status =
+            iv_token_bytes(iv_bridge_textual(t->server->bridge), t->server->token_texts, id, &bytes, &err);
         o->failed |= status != IV_OK || !iv_token_name(id, &bytes, false, &name);
         iv_out_string(o, name.data ? name.data : "", name.len);
         iv_buf_free(&bytes), iv_buf_free(&name);

@@ -1,7 +1,10 @@
 /* token_text.c: bytes of single tokens, from the public calls of the tokenizer. */
 #include "serve/api/token_text.h"
+#include "base/size.h"
 #include "base/utf8.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The byte that a character of a byte-level vocabulary stands for: printable Latin-1 stands for itself, the other 68
@@ -38,7 +41,7 @@ static bool byte_level(const char *s, size_t n, iv_buf *out) {
     return true;
 }
 
-iv_status iv_token_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error *err) {
+static iv_status find_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error *err) {
     size_t n = 0;
     uint8_t byte;
     iv_buf_clear(out);
@@ -62,6 +65,53 @@ iv_status iv_token_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error 
     }
     iv_text_free(&one), iv_text_free(&two);
     return status != IV_OK || ok ? status : iv_fail(err, IV_NO_MEMORY, "token text: no memory");
+}
+
+/* ---- what was found before ----------------------------------------------------------------------------- */
+
+typedef struct text {
+    size_t n;
+    char bytes[];
+} text;
+
+struct iv_token_texts {
+    size_t count;
+    _Atomic(text *) texts[]; /* NULL: not asked for yet; never changed after that */
+};
+
+iv_status iv_token_texts_open(size_t vocab, iv_token_texts **out, iv_error *err) {
+    size_t bytes;
+    bool fits = iv_size_mul(vocab, sizeof(text *), &bytes) && iv_size_add(bytes, sizeof **out, &bytes);
+    *out = fits ? calloc(1, bytes) : NULL;
+    if (!*out) return iv_fail(err, IV_NO_MEMORY, "token texts: no memory");
+    (*out)->count = vocab;
+    return IV_OK;
+}
+
+void iv_token_texts_close(iv_token_texts *texts) {
+    for (size_t i = 0; texts && i < texts->count; i++) free(atomic_load(&texts->texts[i]));
+    free(texts);
+}
+
+/* Without memory it is found again the next time. Of two threads that found it one is late. */
+static void keep(_Atomic(text *) *at, const iv_buf *bytes) {
+    text *none = NULL, *made = malloc(sizeof *made + bytes->len);
+    if (!made) return;
+    made->n = bytes->len;
+    memcpy(made->bytes, bytes->data, bytes->len);
+    if (!atomic_compare_exchange_strong(at, &none, made)) free(made);
+}
+
+iv_status iv_token_bytes(const iv_textual *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err) {
+    if (!texts || id < 0 || (size_t)id >= texts->count) return find_bytes(t, id, out, err);
+    const text *kept = atomic_load(&texts->texts[id]);
+    if (!kept) {
+        IV_TRY(find_bytes(t, id, out, err));
+        keep(&texts->texts[id], out);
+        return IV_OK;
+    }
+    iv_buf_clear(out);
+    return iv_buf_append(out, kept->bytes, kept->n) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "token text: no memory");
 }
 
 bool iv_token_name(int32_t id, const iv_buf *bytes, bool as_id, iv_buf *name) {

@@ -8,8 +8,13 @@
 #include "serve/api/json_out.h"
 #include "base/status.h"
 
-/* Replaces out. An id outside the vocabulary has no bytes. */
-iv_status iv_token_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error *err);
+/* Bytes that were asked for before, by any thread: finding them takes a decoder, and answers ask for thousands. */
+typedef struct iv_token_texts iv_token_texts;
+iv_status iv_token_texts_open(size_t vocab, iv_token_texts **out, iv_error *err);
+void iv_token_texts_close(iv_token_texts *texts); /* NULL is fine */
+
+/* Replaces out. An id outside the vocabulary has no bytes. texts: NULL: nothing is kept. */
+iv_status iv_token_bytes(const iv_textual *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err);
 
 /* Replaces `name`: the bytes if they are UTF-8, else "bytes:\xNN..."; "token_id:N" if as_id. */
 bool iv_token_name(int32_t id, const iv_buf *bytes, bool as_id, iv_buf *name);
