@@ -11,9 +11,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
-enum { PORT = 8000, SPARE_FILES = 256 };
+enum { PORT = 8000 };
 
 typedef struct view {
     cli_progress progress;
@@ -75,15 +74,6 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     return code;
 }
 
-/* A connection is an open file; the usual soft limit of 1024 is below what the server can hold. */
-static void allow_files(size_t connections) {
-    struct rlimit limit;
-    rlim_t wanted = connections + SPARE_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 int cli_serve(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     iv_server_options o;
@@ -92,7 +82,6 @@ int cli_serve(const cli_args *args, iv_error *err) {
     int code = read_options(args, &o, err);
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
     if (code != CLI_OK) return code;
-    allow_files(o.http.connections_max);
     /* mpirun sends its signals to all; rank 0 drains, and the others compute for it until it has. */
     if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);

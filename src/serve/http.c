@@ -7,12 +7,9 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { FILES_BESIDES = 128 };
 
 uint64_t iv_http_now_us(void) {
     struct timespec t;
@@ -79,15 +76,6 @@ static void on_wake(evutil_socket_t fd, short what, void *arg) {
 
 /* ---- opening */
 
-/* Each connection is a file; the usual limit of 1,024 is for programs that have few. */
-static void allow_files(size_t connections) {
-    struct rlimit r;
-    rlim_t want = (rlim_t)connections + IV_HTTP_REFUSALS_MAX + FILES_BESIDES;
-    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= want) return;
-    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
-    setrlimit(RLIMIT_NOFILE, &r);
-}
-
 static iv_status check_options(const iv_http_options *o, iv_error *err) {
     if (!o->host || !*o->host) return iv_fail(err, IV_INVALID, "host: wanted an address");
     if (o->connections_max == 0 || o->connections_max > 1000000)
@@ -134,12 +122,12 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     h->scratch = malloc(IV_HTTP_READ_BYTES);
     h->allowed_origins = o->allowed_origins ? strdup(o->allowed_origins) : NULL;
     if (getrandom(&h->id_state, sizeof h->id_state, GRND_NONBLOCK) < 0) h->id_state = iv_http_now_us();
-    allow_files(o->connections_max);
-    iv_status status = IV_OK;
-    if (!h->scratch || (o->allowed_origins && !h->allowed_origins))
+    iv_status status = iv_http_check_files(o->connections_max, 0, err);
+    if (status == IV_OK && (!h->scratch || (o->allowed_origins && !h->allowed_origins)))
         status = iv_fail(err, IV_NO_MEMORY, "no memory for a server");
     if (status == IV_OK) status = iv_http_listen(h, o->host, o->port, err);
     if (status == IV_OK) status = make_events(h, err);
+    if (status == IV_OK) status = iv_http_settle_files(h, err);
     if (status != IV_OK) {
         iv_http_close(h);
         return status;
@@ -149,6 +137,8 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
 }
 
 size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
+size_t iv_http_connections_max(const iv_http *h) { return h->o.connections_max; }
+uint64_t iv_http_files_short(const iv_http *h) { return h->files_short; }
 
 /* ---- running */
 

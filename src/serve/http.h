@@ -65,6 +65,14 @@ void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the 
 /* Open exchanges are told that they are gone. NULL is fine. */
 void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
+/* As in the options, or as many as the limit of open files leaves room for. */
+size_t iv_http_connections_max(const iv_http *h);
+/* How often a client could not be taken in because no more files could be opened. It is, once that is possible. */
+uint64_t iv_http_files_short(const iv_http *h);
+
+/* Raises this process's limit of open files as far as it may and is wanted; IV_LIMIT if what there is would not do.
+ * Part of iv_http_open; before it, for callers that will do much in between, and open files themselves. */
+iv_status iv_http_check_files(size_t connections, size_t callers, iv_error *err);
 
 /* Calls `ready` on the loop's thread whenever fd (an eventfd) is readable; the callee reads it. */
 iv_status iv_http_watch(iv_http *h, int fd, void (*ready)(void *user), void *user, iv_error *err);

@@ -20,7 +20,7 @@ enum {
     IV_HTTP_READ_BYTES = 64 << 10,   /* of one read */
     IV_HTTP_UNSENT_BYTES = 64 << 10, /* the kernel holds for one client */
     IV_HTTP_KEEP_BYTES = 16 << 10,   /* larger buffers are freed when they are empty */
-    IV_HTTP_REFUSALS_MAX = 64,       /* connections beyond the limit that are told so */
+    IV_HTTP_REFUSALS_MAX = 64,       /* of iv_http.refusals_max */
     IV_HTTP_LINGER_MS = 1000,        /* a refused client may still be sending: so long we listen, and drop it */
     IV_HTTP_LATE_MS = 1000,          /* after a drain's deadline, for the last words to those who waited */
     IV_HTTP_PAUSED_LOOK_MS = 200,    /* while reading pauses: how often we look whether the client left */
@@ -119,6 +119,8 @@ struct iv_http {
     iv_connection *connections, *work;
     iv_exchange *exchanges, *gone;
     size_t connection_count, input_bytes;
+    size_t refusals_max; /* connections beyond the limit that are told so */
+    uint64_t files_short;
     bool draining, drain_passed;
     void (*drain_late)(void *user); /* NULL: none, or called */
     void *drain_user;
@@ -132,6 +134,10 @@ struct iv_http {
 uint64_t iv_http_now_us(void);
 static inline uint64_t iv_http_now_ms(void) { return iv_http_now_us() / 1000; }
 void iv_http_wake_work(iv_http *h); /* iv_http_serve_work soon, from the loop */
+
+/* ---- http_files.c */
+/* Once all else is open: how many connections there is room for. */
+iv_status iv_http_settle_files(iv_http *h, iv_error *err);
 
 /* ---- http_listen.c */
 iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *err);

@@ -26,6 +26,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            h->files_short++;
             struct timeval soon = {.tv_usec = IV_HTTP_ACCEPT_RETRY_MS * 1000};
             /* They would fire at once, and again. */
             for (size_t k = 0; k < h->listener_count; k++) event_del(h->listeners[k].accepting);
@@ -33,7 +34,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
             return;
         }
         if (client < 0) return;
-        if (h->connection_count >= h->o.connections_max + IV_HTTP_REFUSALS_MAX)
+        if (h->connection_count >= h->o.connections_max + h->refusals_max)
             close(client);
         else
             iv_connection_open(h, client);

@@ -18,6 +18,8 @@
 enum {
     PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
     TICK_MS = 1000,
+    FILES_EVERY_S = 60,
+    FILES_BEFORE = 2,     /* that are opened before the listener: the wakers of bridge and work */
     WORK_THREADS = 4,     /* for chat templates: mostly idle */
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
     QUEUED_REQUESTS = 1024
@@ -28,6 +30,8 @@ typedef struct loop {
     char model_name[IV_MODEL_NAME_BYTES];
     bool lost;
     double status_at; /* of the last status line */
+    double files_said_at;
+    uint64_t files_short;
     iv_engine_stats status_stats;
 } loop;
 
@@ -99,6 +103,15 @@ static void say_status(loop *l, const iv_bridge_stats *stats, double now) {
     l->status_at = now, l->status_stats = *s;
 }
 
+/* Once in a while: it may last. */
+static void say_files(loop *l, double now) {
+    uint64_t count = iv_http_files_short(l->server.http);
+    if (count == l->files_short || (l->files_said_at > 0 && now < l->files_said_at + FILES_EVERY_S)) return;
+    l->files_short = count, l->files_said_at = now;
+    iv_log(l->server.o, "warning", "files", "no more files can be opened, at %zu connections: further clients wait",
+           iv_http_connections(l->server.http));
+}
+
 static void on_tick(void *user) {
     loop *l = user;
     const iv_server_options *o = l->server.o;
@@ -106,6 +119,7 @@ static void on_tick(void *user) {
     iv_bridge_get_stats(l->server.bridge, &stats);
     double now = now_seconds();
     iv_metrics_note_time(l->server.metrics, &stats, now);
+    say_files(l, now);
     if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) say_status(l, &stats, now);
     if (!stats.failed || l->lost) return;
     l->lost = l->server.draining = true;
@@ -195,6 +209,10 @@ static void say_hello(const loop *l) {
     if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&
         strcmp(o->http.host, "localhost") != 0)
         iv_log(o, "warning", "open", "no API key: whoever reaches this address may use it");
+    size_t connections = iv_http_connections_max(l->server.http);
+    if (connections < o->http.connections_max)
+        iv_log(o, "warning", "files", "the limit of open files (ulimit -n) leaves room for %zu connections, not %zu",
+               connections, o->http.connections_max);
     char list[400];
     list_addresses(l, list, sizeof list);
     iv_log(o, "info", "listening", "listening on http://%s%s%s:%u%s", bare ? "" : "[", o->http.host, bare ? "" : "]",
@@ -206,6 +224,8 @@ static iv_status open_loop(loop *l, iv_error *err) {
     iv_http_options http = o->http;
     if (o->log_requests) http.log = on_exchange;
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
+    IV_TRY(
+        iv_http_check_files(o->http.connections_max, FILES_BEFORE, err)); /* not first when the model has been loaded */
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
