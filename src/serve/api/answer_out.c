@@ -73,7 +73,8 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
 static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_setting(o, v); }
 
 /* As they were carried out, whoever set them: the request, the model's defaults, or ours. */
-static void out_parameters(const iv_api_params *p, const iv_request *r, iv_json_out *o) {
+static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o) {
+    const iv_api_params *p = &t->params;
     iv_out_key(o, "parameters"), iv_out_open(o, '{');
     iv_out_key(o, "max_tokens");
     if (r->max_tokens || r->score_only)
@@ -98,6 +99,7 @@ static void out_parameters(const iv_api_params *p, const iv_request *r, iv_json_
     }
     iv_out_close(o, '}');
     if (iv_api_truncates(p)) iv_out_key(o, "truncate_prompt_tokens"), iv_out_int(o, p->truncate);
+    if (p->drop_items) iv_out_kv_uint(o, "dropped_items", t->dropped);
     if (r->constraint != IV_CONSTRAINT_NONE) iv_out_kv_text(o, "constraint", iv_constraint_name(r->constraint));
     iv_out_close(o, '}');
 }
@@ -120,7 +122,7 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o) {
     iv_out_kv_text(o, "fingerprint", t->fingerprint);
     iv_out_kv_uint(o, "weight_version", t->weight_version);
     iv_out_kv_text(o, "logprobs", "raw"); /* before temperature and filters; sampling_logprob is after them */
-    out_parameters(&t->params, &t->prompts[first->prompt].request, o);
+    out_parameters(t, &t->prompts[first->prompt].request, o);
     if (!c && t->child_count > 1) {
         iv_out_key(o, "choices"), iv_out_open(o, '[');
         for (size_t i = 0; i < t->child_count; i++) {

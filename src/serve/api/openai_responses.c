@@ -6,6 +6,7 @@
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
+#include "serve/api/responses_cut.h"
 #include "serve/api/responses_input.h"
 #include "serve/api/tools.h"
 
@@ -206,7 +207,7 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     bool forced = r->constraint == IV_CONSTRAINT_TOOL_CALL || r->constraint == IV_CONSTRAINT_TOOL_CALLS;
     iv_out_kv_text(o, "tool_choice", forced ? "required" : t->params.tools_text && !c->chat->tools ? "none" : "auto");
     iv_out_key(o, "tools"), iv_out_raw(o, tools, strlen(tools));
-    iv_out_kv_text(o, "truncation", "disabled");
+    iv_out_kv_text(o, "truncation", t->params.drop_items ? "auto" : "disabled");
     if (done)
         out_response_usage(c, o);
     else
@@ -363,7 +364,12 @@ static void close_stream(iv_task *t, iv_buf *out) {
     response_event(t, whole_text ? "response.completed" : "response.incomplete", true, out);
 }
 
-static const iv_task_format format = {
-    .id_prefix = "resp_", .read = read_body, .wants_chat = true, .whole = whole, .chunk = chunk, .close = close_stream};
+static const iv_task_format format = {.id_prefix = "resp_",
+                                      .read = read_body,
+                                      .prepare = iv_responses_cut,
+                                      .wants_chat = true,
+                                      .whole = whole,
+                                      .chunk = chunk,
+                                      .close = close_stream};
 
 void iv_handle_responses(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }

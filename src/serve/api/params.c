@@ -163,7 +163,7 @@ static const field fields[] = {
     {IV_API_CHAT, "web_search_options", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "previous_response_id", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
-    {IV_API_RESPONSES, "truncation", ONLY, 0, 0, 0, "|\"disabled\"|"},
+    {IV_API_RESPONSES, "truncation", ONE_OF, AT(truncation), 0, 0, "|\"disabled\"|\"auto\"|"},
     {IV_API_RESPONSES, "include", EACH_OF, AT(include), 0, 0, INCLUDES},
     {IV_API_RESPONSES, "text", JSON, AT(text_options), 0, 0, "|object|"},
     {OPENAI | IV_API_RESPONSES, "stream_options", JSON, AT(sampling_params), 0, 0, "|object|"},
@@ -416,6 +416,7 @@ static iv_status settle_response(iv_api_params *p, iv_error *err) {
                        "top_logprobs: wanted only beside \"" LOGPROBS "\" in \"include\", found %d without it",
                        (int)p->top_logprobs);
     if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
+    if (p->truncation) p->drop_items = strcmp(json_string_value(p->truncation), "auto") == 0;
     return p->reasoning ? iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err) : IV_OK;
 }
 

@@ -51,13 +51,14 @@ typedef struct iv_api_params {
     bool reasoning_open; /* by the rendered prompt */
     bool format_holds;   /* the constraint is that of response_format, or of text.format */
     bool add_special;
+    bool drop_items; /* of a response's input, where it is too long */
     const char *model, *weights, *weights_name;
     const char *request_id; /* in the answer's id, behind its prefix */
     const char *tools_text; /* of a response: the tools as JSON, as they were given */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;
     json_t *return_logprob, *instructions, *logprobs;
-    json_t *include;            /* of a response */
-    json_t *reasoning, *effort; /* effort: how much the model is to think, for the template */
+    json_t *include, *truncation; /* of a response */
+    json_t *reasoning, *effort;   /* effort: how much the model is to think, for the template */
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
         *guided_grammar, *grammar;
     json_t *json_schema, *regex, *ebnf;             /* of sampling_params */

@@ -101,6 +101,7 @@ struct iv_task {
     bool lost;       /* no memory for an event: the stream must end */
     bool list;       /* the answer is a list (SGLang) */
     uint64_t events; /* sent so far (responses) */
+    size_t dropped;  /* items of the input (responses) */
     iv_buf answer;   /* as it is written */
     bool answer_lost;
     char fingerprint[128];
@@ -121,6 +122,8 @@ enum { IV_PROMPT_NAME_BYTES = 48 };
 const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]);
 /* Makes the children and gives them to the engine. Reports do the rest. */
 iv_status iv_task_submit(iv_task *t, iv_error *err);
+/* Renders t->talk, in place of what the only prompt was before. On any thread. */
+iv_status iv_task_render(iv_task *t, iv_error *err);
 /* Tokenizes a text prompt here, so that the answer can show its ids. */
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
 /* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */

@@ -176,7 +176,7 @@ static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
     return iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
 }
 
-static iv_status render(iv_task *t, iv_error *err) {
+iv_status iv_task_render(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_api_prompt *prompt = &t->prompts[0];
     iv_render_input in = {.messages = t->talk,
@@ -185,6 +185,8 @@ static iv_status render(iv_task *t, iv_error *err) {
                           .effort = p->effort,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final};
+    iv_text_free(&prompt->text), iv_ids_free(&prompt->ids);
+    prompt->as_ids = false;
     IV_TRY(iv_render(iv_bridge_textual(t->server->bridge), &in, &prompt->text, &p->reasoning_open, err));
     prompt->request.reasoning = reasoning_of(t, prompt);
     if (p->return_token_ids) IV_TRY(iv_task_need_ids(t, prompt, err));
@@ -214,7 +216,7 @@ static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
 
 static void prepare(iv_aside *a) {
     iv_task *t = (iv_task *)a;
-    if (t->status == IV_OK && t->format->wants_chat) t->status = render(t, &t->why);
+    if (t->status == IV_OK && t->format->wants_chat) t->status = iv_task_render(t, &t->why);
     if (t->status == IV_OK && t->format->prepare) t->status = t->format->prepare(t, &t->why);
     if (t->status == IV_OK) t->status = settle_long_prompts(t, &t->why);
     json_decref(t->body), json_decref(t->talk); /* nothing borrows from them any more */
