@@ -417,7 +417,8 @@ IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, s
 
 /* ---- what a model would need --------------------------------------------------------------------------- */
 
-/* From headers alone: no weights are read. Sizes in bytes. */
+/* From headers alone: no weights are read. Sizes in bytes. Of a directory that has a config.json and no weights: what
+ * it would need with those; its files, tensors and shards are then 0, stored_dtype is "". */
 typedef struct iv_model_info {
     char model_type[32], dtype[16], stored_dtype[16]; /* stored_dtype: of most of the weights on disk */
     uint64_t parameters, file_bytes, weight_bytes, kv_bytes_per_token, memory_available;

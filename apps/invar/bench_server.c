@@ -71,6 +71,17 @@ static bool hear(int fd, char out[SAID_BYTES]) {
     return n > 0;
 }
 
+/* The child says nothing of it. What is wrong with the files it will say itself. */
+static void look_for_index(const cli_args *args, const char *model) {
+    iv_engine_options o;
+    iv_model_info info;
+    iv_error ignored;
+    iv_engine_options_init(&o);
+    cli_engine_options(args, &o);
+    if (strcmp(o.load_format, "dummy") == 0 || iv_inspect(model, o.dtype, &info, &ignored) != IV_OK) return;
+    if (info.index_unread) cli_warn_of_index(args->operands[0]);
+}
+
 int cli_own_server_start(const cli_args *args, cli_own_server *out, iv_error *err) {
     char model[CLI_PATH_BYTES], said[SAID_BYTES];
     int ends[2];
@@ -79,6 +90,7 @@ int cli_own_server_start(const cli_args *args, cli_own_server *out, iv_error *er
     *out = (cli_own_server){0};
     int code = cli_model_path(args->operands[0], model, err);
     if (code != CLI_OK) return code;
+    look_for_index(args, model);
     if (pipe(ends) != 0) return cli_fail(err, CLI_FAILED, "a server: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0) {

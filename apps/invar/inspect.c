@@ -10,7 +10,8 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m) {
     cli_json_word(&json, "model", model);
     cli_json_word(&json, "model_type", m->model_type);
     cli_json_word(&json, "dtype", m->dtype);
-    cli_json_word(&json, "stored_dtype", m->stored_dtype);
+    cli_json_word(&json, "stored_dtype", m->shards ? m->stored_dtype : NULL);
+    cli_json_bool(&json, "weights_found", m->shards > 0);
     cli_json_count(&json, "parameters", m->parameters);
     cli_json_count(&json, "tensors", m->tensors);
     cli_json_count(&json, "shards", m->shards);
@@ -59,6 +60,19 @@ static void print_shape(FILE *out, const iv_model_info *m) {
     print_count(out, "positions", m->max_positions);
 }
 
+static void print_files(FILE *out, const iv_model_info *m) {
+    if (!m->shards) {
+        fprintf(out, "  %-18s none: neither model.safetensors nor model.safetensors.index.json is there;\n", "weights");
+        fprintf(out, "  %-18s what stands here is what config.json asks for\n", "");
+        return;
+    }
+    fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,
+            m->shards == 1 ? "file" : "files", m->stored_dtype);
+    print_bytes(out, "size", m->file_bytes);
+    if (m->index_unread)
+        fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json beside it is not looked at\n", "read");
+}
+
 static void print_table(FILE *out, cli_style s, const char *model, const iv_model_info *m) {
     static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
     double human = (double)m->parameters;
@@ -69,11 +83,7 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     fprintf(out, "  %-18s %.3g%s (%llu)\n", "parameters", human, units[unit], (unsigned long long)m->parameters);
     print_shape(out, m);
     fprintf(out, "\n%sFiles%s\n", s.bold, s.plain);
-    fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,
-            m->shards == 1 ? "file" : "files", m->stored_dtype);
-    print_bytes(out, "size", m->file_bytes);
-    if (m->index_unread)
-        fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json beside it is not looked at\n", "read");
+    print_files(out, m);
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
     print_bytes(out, "cache a token", m->kv_bytes_per_token);

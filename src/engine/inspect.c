@@ -1,4 +1,4 @@
-/* inspect.c: what a model would need, from its headers. */
+/* inspect.c: what a model would need, from its headers; from its configuration where it has no weights. */
 #include "base/size.h"
 #include "device/memory.h"
 #include "kv/pages.h"
@@ -26,9 +26,10 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
         if (strcmp(dtype, iv_dtype_name((iv_dtype)t)) == 0) o.has_dtype = true, o.dtype = (iv_dtype)t;
     if (dtype && !o.has_dtype && strcmp(dtype, "auto") != 0)
         return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", dtype);
+    o.dummy = !iv_checkpoint_exists(model); /* the same tensors, and no file */
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
-    *info = (iv_model_info){.file_bytes = iv_checkpoint_bytes(c),
+    *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_bytes(c),
                             .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m.kv_layout, (size_t)g->layers),
                             .memory_available = iv_memory_available(),
@@ -45,15 +46,14 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
                             .sliding_window = g->sliding_window,
                             .tied_embeddings = g->tie_embeddings,
                             .index_unread = m.index_unread,
-                            .tensors = iv_checkpoint_count(c),
-                            .shards = 0};
+                            .tensors = o.dummy ? 0 : iv_checkpoint_count(c)};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
     snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.dtype));
-    snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));
+    if (!o.dummy) snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));
     for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
         const iv_tensor_info *t = iv_checkpoint_at(c, i);
         info->parameters += t->elements;
-        info->shards = iv_size_max(info->shards, (size_t)t->shard + 1);
+        if (!o.dummy) info->shards = iv_size_max(info->shards, (size_t)t->shard + 1);
     }
     if (info->memory_available > info->weight_bytes && info->kv_bytes_per_token)
         info->tokens_that_fit = (info->memory_available - info->weight_bytes) / info->kv_bytes_per_token;

@@ -135,6 +135,16 @@ static iv_status open_sharded(iv_checkpoint *c, const char *dir, const char *ind
     return check_index(c, index_path, &index, err);
 }
 
+static bool has_file(const char *dir, const char *name) {
+    iv_buf path = {0};
+    iv_error unused;
+    bool found = iv_path_join(dir, name, &path, &unused) == IV_OK && iv_file_exists(path.data);
+    iv_buf_free(&path);
+    return found;
+}
+
+bool iv_checkpoint_exists(const char *dir) { return has_file(dir, SINGLE_NAME) || has_file(dir, INDEX_NAME); }
+
 static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
     struct stat st;
     const char *single, *index;

@@ -12,6 +12,9 @@ typedef struct iv_checkpoint iv_checkpoint;
  * *out is untouched. An index must agree with its shards tensor by tensor, in both directions. */
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err);
 
+/* Whether there is either: a directory may have a configuration alone. */
+bool iv_checkpoint_exists(const char *dir);
+
 /* Random weights in place of files: `tensors` say name, type (BF16, F16, F32) and shape, in any order and no name
  * twice; they are copied. From here on nothing tells it from one that was opened. */
 iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint64_t seed, iv_checkpoint **out,

@@ -227,6 +227,46 @@ static void inspects(void **state) {
     json_decref(info);
 }
 
+/* A configuration alone says what the same model with its weights says, but for the files; and nothing else takes it.
+ */
+static void inspects_a_configuration(void **state) {
+    (void)state;
+    static const char *const same[] = {"model_type", "dtype",        "parameters",         "layers",
+                                       "vocab_size", "weight_bytes", "kv_bytes_per_token", "max_positions"};
+    static const char *const none[] = {"tensors", "shards", "file_bytes"};
+    char dir[300], to[400];
+    snprintf(dir, sizeof dir, "%s", in_folder("configuration"));
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    assert_int_equal(symlink(source_path("models/tiny-math/config.json"), to), 0);
+    RUN("inspect", dir);
+    expect_ok();
+    expect_out("4.98 million (4984448)");
+    expect_out("none: neither model.safetensors nor model.safetensors.index.json is there");
+    assert_null(strstr(came.out, "mostly"));
+    RUN("inspect", dir, "--json");
+    expect_ok();
+    json_t *alone = expect_json();
+    RUN("inspect", "tiny-math", "--json");
+    json_t *whole = expect_json();
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        assert_non_null(json_object_get(whole, same[i]));
+        assert_true(json_equal(json_object_get(alone, same[i]), json_object_get(whole, same[i])));
+    }
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        assert_int_equal(json_integer_value(json_object_get(alone, none[i])), 0);
+        assert_true(json_is_integer(json_object_get(alone, none[i])));
+    }
+    assert_true(json_is_null(json_object_get(alone, "stored_dtype")));
+    assert_true(json_is_false(json_object_get(alone, "weights_found")));
+    assert_true(json_is_true(json_object_get(whole, "weights_found")));
+    json_decref(alone), json_decref(whole);
+    RUN("generate", dir, "-p", "1");
+    expect_error(1, "wanted model.safetensors or model.safetensors.index.json, found neither");
+    RUN("verify", dir);
+    expect_error(1, "wanted model.safetensors or model.safetensors.index.json, found neither");
+}
+
 static void models_are_found_by_name(void **state) {
     (void)state;
     RUN("tokenize", source_path("models/tiny-math"), "--text", "Mia has 34");
@@ -749,6 +789,7 @@ int main(void) {
         cmocka_unit_test(bad_requests),
         cmocka_unit_test(bad_templates),
         cmocka_unit_test(inspects),
+        cmocka_unit_test(inspects_a_configuration),
         cmocka_unit_test(models_are_found_by_name),
         cmocka_unit_test(device_of_the_environment),
         cmocka_unit_test(tokenizes_both_ways),

@@ -70,7 +70,17 @@ static void opened(void **state) {
     RUN("verify", dir, "--max-tokens", "1", "--axes", "logprobs", "--combinations", "0");
     expect_ok();
     assert_non_null(strstr(came.err, words));
+#define LOAD "--num-prompts", "2", "--random-input-len", "4", "--random-output-len", "2", "--threads", "1"
+    RUN("bench", "serve", dir, LOAD);
+    expect_ok();
+    assert_non_null(strstr(came.err, words));
+    RUN("bench", "serve", dir, LOAD, "--load-format", "dummy");
+    expect_ok();
+    assert_null(strstr(came.err, words));
     unlink(index_file);
+    RUN("bench", "serve", dir, LOAD);
+    expect_ok();
+    assert_null(strstr(came.err, words));
     RUN("generate", dir, "-p", "2 + 2 =", "--max-tokens", "2", "--quiet");
     expect_ok();
     assert_string_equal(came.err, "");
