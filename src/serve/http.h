@@ -99,7 +99,8 @@ void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void 
 /* Begins a 200 in pieces (chunked). */
 void iv_exchange_stream(iv_exchange *x, const char *type);
 /* One more piece; sent with others once the caller is back in the loop. False: the reader is gone, or more than
- * stream_bytes_max waited for it before this piece (on_gone will be called, unless x is ended before). */
+ * stream_bytes_max beside the largest piece waited for it before this one (on_gone will be called, unless x is ended
+ * before). */
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
 void iv_exchange_stream_end(iv_exchange *x);
 /* Called once if the client leaves (a half-closed connection counts), or its stream is cut, before the response has

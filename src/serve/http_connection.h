@@ -85,6 +85,7 @@ struct iv_exchange {
     int status;                                      /* 0: no answer has begun */
     uint64_t began;                                  /* microseconds */
     size_t sent;                                     /* bytes of the answer's body */
+    size_t largest;                                  /* piece of a stream */
     void (*gone)(void *user);
     void *gone_user;
     iv_exchange_replied *replied; /* of one without a connection; http and connection are then NULL */

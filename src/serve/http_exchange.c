@@ -317,7 +317,8 @@ bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
     iv_connection *c = x->connection;
     if (!c) return false;
     if (n == 0 || no_body(x)) return true;
-    size_t max = x->http->o.stream_bytes_max;
+    /* One piece may be larger than all that may wait: its reader is not slow for that. */
+    size_t max = x->http->o.stream_bytes_max + x->largest;
     /* What waits is sent together from the loop; only a reader that seems slow is asked here and now. */
     if (iv_connection_waiting(c) > max && !iv_connection_flush(c)) return false;
     bool slow = iv_connection_waiting(c) > max;
@@ -327,6 +328,7 @@ bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
         return false;
     }
     x->sent += n;
+    if (n > x->largest) x->largest = n;
     iv_connection_queue(c);
     return true;
 }

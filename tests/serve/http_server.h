@@ -84,6 +84,21 @@ static inline void handle_stream(void *user, iv_exchange *x) {
     iv_exchange_stream_end(x);
 }
 
+enum { GIANT = 3 << 20 };
+
+/* A first piece that is larger than all that may wait for a reader, and some behind it. */
+static inline void handle_giant(void *user, iv_exchange *x) {
+    (void)user;
+    char *piece = malloc(GIANT);
+    assert_non_null(piece);
+    memset(piece, 'g', GIANT);
+    iv_exchange_stream(x, "text/plain");
+    assert_true(iv_exchange_write(x, piece, GIANT));
+    for (int i = 0; i < 3; i++) assert_true(iv_exchange_write(x, piece, 1000));
+    iv_exchange_stream_end(x);
+    free(piece);
+}
+
 static inline void on_flood_gone(void *user) { atomic_fetch_add(&((served *)user)->gone, 1); }
 
 /* Writes until it is told to stop, and then ends it itself. */
@@ -126,14 +141,14 @@ static inline void handle_large(void *user, iv_exchange *x) {
 }
 
 static const iv_http_route routes[] = {
-    {"GET", "/", IV_HTTP_OPEN, handle_echo},           {"GET", "/always", IV_HTTP_KEY | IV_HTTP_ALWAYS, handle_echo},
-    {"*", "/echo", IV_HTTP_OPEN, handle_echo},         {"GET", "/models/*", IV_HTTP_OPEN, handle_echo},
-    {"POST", "/size", IV_HTTP_OPEN, handle_size},      {"*", "/hold", IV_HTTP_OPEN, handle_hold},
-    {"GET", "/stream", IV_HTTP_OPEN, handle_stream},   {"GET", "/flood", IV_HTTP_OPEN, handle_flood},
-    {"GET", "/stall", IV_HTTP_OPEN, handle_stall},     {"GET", "/large", IV_HTTP_OPEN, handle_large},
-    {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking}, {"GET", "/keyed", IV_HTTP_KEY, handle_echo},
-    {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},    {"*", "/cache", IV_HTTP_CACHE, handle_echo},
-    {"POST", "/v1/order", IV_HTTP_OPEN, handle_echo},
+    {"GET", "/", IV_HTTP_OPEN, handle_echo},         {"GET", "/always", IV_HTTP_KEY | IV_HTTP_ALWAYS, handle_echo},
+    {"*", "/echo", IV_HTTP_OPEN, handle_echo},       {"GET", "/models/*", IV_HTTP_OPEN, handle_echo},
+    {"POST", "/size", IV_HTTP_OPEN, handle_size},    {"*", "/hold", IV_HTTP_OPEN, handle_hold},
+    {"GET", "/stream", IV_HTTP_OPEN, handle_stream}, {"GET", "/flood", IV_HTTP_OPEN, handle_flood},
+    {"GET", "/giant", IV_HTTP_OPEN, handle_giant},   {"GET", "/stall", IV_HTTP_OPEN, handle_stall},
+    {"GET", "/large", IV_HTTP_OPEN, handle_large},   {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking},
+    {"GET", "/keyed", IV_HTTP_KEY, handle_echo},     {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},
+    {"*", "/cache", IV_HTTP_CACHE, handle_echo},     {"POST", "/v1/order", IV_HTTP_OPEN, handle_echo},
 };
 
 static inline void answer_held(served *s) {

@@ -130,6 +130,15 @@ static void test_slow_readers(void **state) {
     assert_true(seconds_now() - t >= 0.29);
     close(fd);
 
+    /* nor is it slow who gets much at once */
+    static char giant[GIANT + 10000];
+    bool closed;
+    fd = dial_small(s.port, 4096);
+    say(fd, "GET /giant HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    size_t all = hear_until(fd, giant, sizeof giant, NULL, &closed);
+    assert_true(closed && all > GIANT + 3000 && memcmp(giant + all - 5, "0\r\n\r\n", 5) == 0);
+    close(fd);
+
     /* slow, but not stalled: everything arrives */
     fd = dial_small(s.port, 4096);
     say(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
