@@ -91,10 +91,7 @@ static void finish_problem(rng *r, problem *p, family queries) {
     p->d.spans = to_device(p->spans, sizeof p->spans);
     p->d.tables = to_device(p->tables, p->pages * sizeof *p->tables);
     CUDA(cudaMalloc(&p->d.out, p->q_bytes));
-    size_t scratch = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
-    CUDA(cudaMalloc(&p->d.scratch, scratch));
-    CUDA(cudaMemset(p->d.scratch, 0xff, scratch)); /* only the counters begin as zero */
-    CUDA(cudaMemset(p->d.scratch, 0, IV_ATTENTION_WORKERS_MAX * sizeof(int32_t)));
+    CUDA(cudaMalloc(&p->d.scratch, iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536)));
     CUDA(cudaMalloc(&p->d.plan, iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX, 65536)));
 }
 
@@ -134,16 +131,39 @@ static void *make_plan(const problem *p, bool generic, int sms, size_t *used) {
     return plan;
 }
 
+static bool takes_generic(const problem *p, bool generic) { return !iv_attention_geometry_of(&p->s, generic).hopper; }
+
+/* Of the generic kernel only the counters begin as zero. */
+static void reset_scratch(const problem *p, bool generic) {
+    size_t counters = IV_ATTENTION_WORKERS_MAX * sizeof(int32_t);
+    size_t bytes = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
+    CUDA(cudaMemset(p->d.scratch, 0, counters));
+    CUDA(cudaMemset((char *)p->d.scratch + counters, takes_generic(p, generic) ? 0xff : 0, bytes - counters));
+}
+
+/* What a launch leaves is what it wants to find. */
+static void check_scratch(const problem *p, bool generic) {
+    size_t bytes = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
+    if (takes_generic(p, generic)) bytes = IV_ATTENTION_WORKERS_MAX * sizeof(int32_t);
+    uint32_t *words = malloc(bytes);
+    CUDA(cudaMemcpy(words, p->d.scratch, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < bytes / 4; i++)
+        if (words[i]) fail_msg("word %zu of the scratch: 0 wanted, %08x left", i, words[i]);
+    free(words);
+}
+
 /* The whole output; rows of no span hold the poison. */
 static void *run_gpu(const problem *p, bool generic, int sms, int launched_sms) {
     size_t used;
     void *plan = make_plan(p, generic, sms, &used), *out = malloc(p->q_bytes);
     CUDA(cudaMemcpy(p->d.plan, plan, used, cudaMemcpyHostToDevice));
     CUDA(cudaMemset(p->d.out, 0x5a, p->q_bytes));
+    reset_scratch(p, generic);
     iv_gpu_attention_args a = args_of(p, launched_sms);
     CUDA(iv_attention_launch_as(&a, generic, NULL));
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaMemcpy(out, p->d.out, p->q_bytes, cudaMemcpyDeviceToHost));
+    check_scratch(p, generic);
     free(plan);
     return out;
 }

@@ -17,7 +17,7 @@ static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault faul
     void *plan = make_plan(p, generic, workers_for, &used), *out = malloc(p->q_bytes);
     CUDA(cudaMemcpy(p->d.plan, plan, used, cudaMemcpyHostToDevice));
     CUDA(cudaMemset(p->d.out, 0x5a, p->q_bytes));
-    CUDA(cudaMemset(p->d.scratch, 0, IV_ATTENTION_WORKERS_MAX * sizeof(int32_t)));
+    reset_scratch(p, generic);
     another_machine(r, 5);
     iv_gpu_attention_args a = args_of(p, rng_below(r, 3) ? workers_for : 1 + (int)rng_below(r, 4));
     emu_plant(fault);
@@ -32,6 +32,7 @@ static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault faul
         fail_msg("%s kernel, workers for %d, %d launched: %s", generic ? "generic" : "own", workers_for, a.sms, text);
     }
     CUDA(cudaMemcpy(out, p->d.out, p->q_bytes, cudaMemcpyDeviceToHost));
+    if (!e && fault == EMU_NO_FAULT) check_scratch(p, generic);
     free(plan);
     launches++;
     if (!e) return out;
@@ -97,7 +98,7 @@ static void *run_chain(rng *r, const problem *p, bool plain, emu_fault fault) {
     void *plan = make_plan(p, plain, workers_for, &used), *out = malloc(p->q_bytes);
     void *x[2] = {to_device(p->q, p->q_bytes), to_device(p->q, p->q_bytes)};
     CUDA(cudaMemcpy(p->d.plan, plan, used, cudaMemcpyHostToDevice));
-    CUDA(cudaMemset(p->d.scratch, 0, IV_ATTENTION_WORKERS_MAX * sizeof(int32_t)));
+    reset_scratch(p, plain);
     another_machine(r, 5);
     emu_plant(fault);
     for (size_t i = 0; i < launched && !e; i++) {

@@ -18,6 +18,7 @@ typedef struct iv_attention_params {
     int32_t *counters; /* [IV_ATTENTION_WORKERS_MAX] */
     float *partial;    /* packed rows, stride floats apart: output, maximum, sum */
     int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
+    int32_t short_inverse; /* row / width = row * this >> 8 for rows below 16 */
     int64_t window;
     float scale;
     bool resident; /* the GPU has room for all CTAs of the launch at once */
@@ -34,7 +35,7 @@ static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_
     p.heads = (int32_t)a->shape.heads, p.kv_heads = (int32_t)a->shape.kv_heads;
     p.head_dim = (int32_t)a->shape.head_dim;
     p.group = (int32_t)a->shape.group, p.group_first = (int32_t)a->shape.group_first;
-    p.slices = g.slices, p.width = g.width;
+    p.slices = g.slices, p.width = g.width, p.short_inverse = (255 + g.width) / g.width;
     p.window = a->shape.window, p.scale = a->scale_log2e;
     return p;
 }

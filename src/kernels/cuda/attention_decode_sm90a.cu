@@ -2,40 +2,7 @@
  * multiprocessor. A producer warp streams blocks of keys and values through a ring in shared memory; eight warps take a
  * split at a time: its four blocks' dot products side by side, then the running maxima, then each warp a share of
  * head_dim for the chain over the values, and all of them the rows' sums. */
-#include "kernels/cuda/attention_hopper.cuh"
-
-enum {
-    ROWS = 16,
-    WARPS = 8,
-    CONSUMERS = WARPS * 32,
-    THREADS = CONSUMERS + 128, /* a warpgroup gives its registers to the others; one warp of it works */
-    BLOCK = IV_ATTENTION_BLOCK,
-    EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
-    RING_BYTES = 192 * 1024,
-    W_STRIDE = IV_ATTENTION_SPLIT + 8, /* no bank conflicts */
-    JOIN_SLOTS = 128 /* states merged at a time */
-};
-
-typedef struct shared_state {
-    uint64_t full[24], empty[24];
-    float block_max[WARPS][ROWS]; /* of half a block */
-    float alpha[EACH][ROWS];
-    float split_max[ROWS], total_sum[ROWS];
-    int flag;
-    union alignas(16) {
-        uint16_t w[ROWS * W_STRIDE];
-        struct { /* of a row and a state: how it joins, before that its maximum; its sum */
-            iv_attention_join join[ROWS][JOIN_SLOTS];
-            float sum[ROWS][JOIN_SLOTS];
-        };
-    };
-} shared_state;
-
-template <int DIM> struct sizes {
-    static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
-    static constexpr int STEPS = DIM / 16;        /* of a dot product */
-    static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
-};
+#include "kernels/cuda/attention_decode.cuh"
 
 template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (TYPE == IV_BF16)
@@ -136,195 +103,6 @@ template <int DIM> struct producer {
     }
 };
 
-/* ---- rows and results -----------------------------------------------------------------------------------------------
- */
-
-IV_DEVICE int position_of(const iv_attention_run &r, int row) {
-    int token = row / r.width;
-    return r.tile.position + (token < r.tile.tokens ? token : 0);
-}
-
-/* Where packed row `row` lies in q and out, in elements; false where there is none. */
-IV_DEVICE bool place(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
-    int token = row / r.width, in = row - token * r.width, head = r.head + in;
-    *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * p.head_dim;
-    return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
-}
-
-/* Two elements of the result. */
-template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, float a, float b, float l) {
-    *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
-}
-
-/* ---- merging what several workers left
- * ------------------------------------------------------------------------------- */
-
-IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
-
-IV_DEVICE bool part_seen(const iv_attention_params &p, const iv_attention_run &r, int split0, int position, int i) {
-    int split = r.first_split + (i ? split0 + i - 1 : 0), count = i ? 1 : split0;
-    return iv_attention_sees(position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
-}
-
-/* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
- * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the
- * first one with 0 and 1 to a total of -0: no bit changes. */
-IV_DEVICE void make_joins(const iv_attention_params &p, shared_state *s, const iv_attention_run &r,
-                          const iv_attention_share &share, int rows, int from, int n, float (&max)[2]) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = min(lane * each, n);
-    int end = min(begin + each, n);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = warp + 8 * h, position = position_of(r, row);
-        if (row >= rows) continue;
-        float m = -INFINITY;
-        for (int i = begin; i < end; i++)
-            if (part_seen(p, r, share.split, position, from + i)) m = iv_max(m, s->join[row][i].keep);
-#pragma unroll
-        for (int k = 1; k < 32; k *= 2) {
-            float other = __shfl_up_sync(~0u, m, k);
-            m = lane >= k ? iv_max(m, other) : m;
-        }
-        float before = __shfl_up_sync(~0u, m, 1), all = __shfl_sync(~0u, m, 31);
-        m = lane ? iv_max(max[h], before) : max[h];
-        for (int i = begin; i < end; i++) {
-            bool seen = part_seen(p, r, share.split, position, from + i);
-            iv_attention_join j = iv_attention_merge<true>(&m, seen ? s->join[row][i].keep : -INFINITY);
-            s->join[row][i] = seen ? j : iv_attention_join{1.0f, -0.0f};
-        }
-        max[h] = iv_max(max[h], all);
-    }
-}
-
-/* n states of four elements, step apart, join t. FAR: they are in the scratch. */
-template <bool FAR>
-IV_DEVICE void fold(float4 &t, const iv_attention_join *join, const float4 *states, size_t step, int n) {
-    constexpr int AHEAD = 8;
-    float4 o[AHEAD];
-    for (int i = 0; i < n; i += AHEAD) {
-        iv_attention_join j[AHEAD];
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            bool there = i + u < n;
-            const float4 *at = states + (size_t)(there ? i + u : n - 1) * step;
-            o[u] = FAR ? __ldcg(at) : *at;
-            j[u] = join[there ? i + u : n - 1];
-            if (!there) j[u] = {1.0f, -0.0f}, o[u] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); /* joins nothing */
-        }
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            t.x = iv_attention_joined(t.x, o[u].x, j[u]), t.y = iv_attention_joined(t.y, o[u].y, j[u]);
-            t.z = iv_attention_joined(t.z, o[u].z, j[u]), t.w = iv_attention_joined(t.w, o[u].w, j[u]);
-        }
-    }
-}
-
-/* This CTA's part of the result of a shared tile's slice: of its elements, in fours, part `part` of `parts`. All states
- * are in the scratch; `stage` is shared memory that nothing else uses now, or NULL. */
-template <int DIM, iv_dtype TYPE>
-static __device__ __noinline__ void merge_parts(const iv_attention_params &p, shared_state *s, float4 *stage,
-                                                const iv_attention_run r, const iv_attention_share share, int part,
-                                                int parts) {
-    constexpr int FOURS = DIM / 4, EACH_THREAD = ROWS * FOURS / CONSUMERS;
-    int rows = r.tile.tokens * r.width, count = r.splits - share.split + 1, all = rows * FOURS;
-    int begin = part * all / parts, fours = (part + 1) * all / parts - begin;
-    if (fours == 0) return;
-    int stretch = stage ? min((int)JOIN_SLOTS, RING_BYTES / 16 / fours) : JOIN_SLOTS;
-    float4 result[EACH_THREAD];
-    float max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
-    int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row: of a warp that has little else to do */
-#pragma unroll
-    for (int k = 0; k < EACH_THREAD; k++) result[k] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
-    for (int from = 0; from < count; from += stretch) {
-        int n = min(stretch, count - from);
-        const float *states = p.partial + (size_t)(share.partial + from * rows) * p.stride;
-        if (stage)
-            for (int i = threadIdx.x; i < n * fours; i += CONSUMERS) {
-                int slot = i / fours, four = begin + i - slot * fours;
-                iv_copy16(iv_shared(stage + i),
-                          states + (size_t)(slot * rows + four / FOURS) * p.stride + four % FOURS * 4, true);
-            }
-#pragma unroll 2
-        for (int i = threadIdx.x; i < n * rows; i += CONSUMERS) {
-            float2 e = __ldcg((const float2 *)(states + (size_t)(i + 1) * p.stride - 2));
-            s->join[i % rows][i / rows].keep = e.x, s->sum[i % rows][i / rows] = e.y;
-        }
-        meet();
-        make_joins(p, s, r, share, rows, from, n, max);
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        meet();
-#pragma unroll
-        for (int k = 0; k < EACH_THREAD; k++) {
-            int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
-            if (four >= fours) continue;
-            if (stage)
-                fold<false>(result[k], s->join[row], stage + four, fours, n);
-            else
-                fold<true>(result[k], s->join[row],
-                           (const float4 *)(states + (size_t)row * p.stride) + four % FOURS,
-                           (size_t)rows * p.stride / 4, n);
-        }
-        if (sum_row < rows) {
-#pragma unroll 8
-            for (int i = 0; i < n; i++) sum = iv_attention_joined(sum, s->sum[sum_row][i], s->join[sum_row][i]);
-            s->total_sum[sum_row] = sum;
-        }
-        meet();
-    }
-#pragma unroll
-    for (int k = 0; k < EACH_THREAD; k++) {
-        int four = threadIdx.x + k * CONSUMERS, row = (begin + four) / FOURS;
-        size_t to;
-        if (four >= fours || !place(p, r, row, &to)) continue;
-        to += (begin + four) % FOURS * 4;
-        put<TYPE>(p, to, result[k].x, result[k].y, s->total_sum[row]);
-        put<TYPE>(p, to + 2, result[k].z, result[k].w, s->total_sum[row]);
-    }
-    meet();
-}
-
-/* One of the share's parts is in the scratch (of all threads, once they met). Where CTAs wait for one another, each
- * counts a second time once it has seen that all are there, and the counter is 0 again after the last. */
-IV_DEVICE int count_part(const iv_attention_params &p, int share) {
-    int before;
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.counters + share) : "memory");
-    return before;
-}
-IV_DEVICE void count_part_around(const iv_attention_params &p, int share, int parts) {
-    asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(p.counters + share), "r"(2 * parts - 1) : "memory");
-}
-
-/* May CTAs wait for one another: do they all run at once, one worker each? */
-IV_DEVICE bool resident(const iv_attention_params &p) {
-    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    return p.resident && head->workers <= (int)gridDim.x;
-}
-
-/* A share that this CTA had a part in. Where CTAs may wait, each does for the others', and merges its part of the
- * elements; else the last one that comes merges everything. */
-template <int DIM, iv_dtype TYPE>
-IV_DEVICE void finish_share(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
-                            const iv_attention_share &share, bool wait) {
-    if (wait) {
-        if (threadIdx.x == 0) {
-            int there;
-            do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(p.counters + r.share) : "memory");
-            while (there < share.parts);
-            count_part_around(p, r.share, share.parts);
-        }
-        meet();
-        merge_parts<DIM, TYPE>(p, s, stage, r, share, r.part, share.parts);
-        return;
-    }
-    if (threadIdx.x == 0) {
-        s->flag = count_part(p, r.share) == share.parts - 1;
-        if (s->flag) p.counters[r.share] = 0;
-    }
-    meet();
-    if (s->flag) merge_parts<DIM, TYPE>(p, s, NULL, r, share, 0, 1);
-    meet();
-}
-
 /* ---- the consumers ------------------------------------------------------------------------------------------------
  */
 
@@ -345,16 +123,25 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     /* of a split */
     float out[z::TILES][4], sum[4]; /* row g's sum twice, row g + 8's twice */
 
+    /* The rows' queries, by way of shared memory: one reading a thread in place of many small ones. */
+    __device__ __forceinline__ void load_queries(const iv_attention_run &r) {
+        constexpr int PIECES = DIM / 8;
+        int row = (int)threadIdx.x / PIECES, piece = (int)threadIdx.x % PIECES;
+        if (row < ROWS) {
+            size_t from;
+            uint4 v = {0, 0, 0, 0};
+            if (place(p, r, row, &from)) v = *(const uint4 *)((const uint16_t *)p.q + from + piece * 8);
+            *(uint4 *)&s->q[row * z::Q_STRIDE + piece * 8] = v;
+        }
+        meet();
+        uint32_t at = iv_shared(s->q) + (uint32_t)(lane % 16 * z::Q_STRIDE + lane / 16 * 8) * 2;
+#pragma unroll
+        for (int k = 0; k < z::STEPS; k++) load_matrices(q[k], at + k * 32);
+    }
+
     __device__ __forceinline__ void begin(const iv_attention_run &r) {
-        size_t from[2];
-        bool there[2] = {place(p, r, g, &from[0]), place(p, r, g + 8, &from[1])};
-        const uint16_t *base = (const uint16_t *)p.q;
-#pragma unroll
-        for (int k = 0; k < z::STEPS; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                q[k][i] = there[i & 1] ? *(const uint32_t *)(base + from[i & 1] + k * 16 + 2 * t + (i & 2 ? 8 : 0)) : 0;
-        high[0] = position_of(r, g), high[1] = position_of(r, g + 8);
+        load_queries(r);
+        high[0] = position_of(p, r, g), high[1] = position_of(p, r, g + 8);
         low[0] = iv_attention_low(high[0], p.window), low[1] = iv_attention_low(high[1], p.window);
         tall = r.tile.tokens * r.width > 8;
         started[0] = started[1] = false;
@@ -536,11 +323,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 if (g + 8 * h < rows)
-                    *(float2 *)(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t) =
-                        make_float2(o[i][2 * h], o[i][2 * h + 1]);
+                    leave2(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t, o[i][2 * h],
+                           o[i][2 * h + 1]);
         int mine = g + 8 * warp;
         if (warp < 2 && t == 0 && mine < rows)
-            *(float2 *)(to + mine * p.stride + p.stride - 2) = warp ? make_float2(m.y, l.y) : make_float2(m.x, l.x);
+            leave2(to + mine * p.stride + p.stride - 2, warp ? m.y : m.x, warp ? l.y : l.x);
     }
 
     __device__ __forceinline__ void write_out(const iv_attention_run &r) {
@@ -563,8 +350,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return {a.x, a.y, a.z, 0};
     }
 
-    /* True if others have a part in the tile's slice: the result is not there yet. */
-    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_share &share) {
+    /* True if others have a part in the tile's slice: the result is not there yet, and `open` says what is to do. */
+    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_share &share, open_share *open) {
         int rows = r.tile.tokens * r.width;
         begin(r);
         for (int i = r.begin; i < r.end; i++) {
@@ -581,29 +368,31 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
         if (r.begin == 0) leave(r, total, share.partial, make_float2(total_max[0], total_max[1]),
                                     make_float2(total_sum[0], total_sum[1]));
+        if (threadIdx.x == 0) *open = {r, share};
         meet();
         return true;
     }
 
-    /* All of a worker's runs. The shares that its first and its last one belong to are finished at the end if CTAs wait
-     * for one another. */
-    __device__ __forceinline__ void work(iv_attention_walk w, float4 *stage, bool wait) {
-        iv_attention_run r, first;
-        iv_attention_share share, first_share;
-        bool have_first = false, open = false;
-        while (iv_walk_next(p, w, r)) {
-            share = share_of(r);
-            open = run(r, share);
-            if (!open) continue;
-            if (!wait)
-                finish_share<DIM, TYPE>(p, s, stage, r, share, false);
-            else if (threadIdx.x == 0)
-                count_part_around(p, r.share, share.parts);
-            if (!have_first) first = r, first_share = share, have_first = true;
+    /* All of a worker's runs, of which r is the first; then the shares that its first and its last one belong to. */
+    __device__ __forceinline__ void work(iv_attention_walk &w, iv_attention_run &r, iv_attention_share share,
+                                         float4 *stage, bool wait) {
+        int opened = 0;
+        bool open = false;
+        for (bool more = true; more;) {
+            open = run(r, share, &s->open[opened]);
+            opened += open;
+            more = iv_walk_next(p, w, r);
+            if (more) share = share_of(r);
         }
-        if (!wait || !have_first) return;
-        finish_share<DIM, TYPE>(p, s, stage, first, first_share, true);
-        if (open && r.share != first.share) finish_share<DIM, TYPE>(p, s, stage, r, share, true);
+        if (opened && !open) meet(); /* a run that was whole may still be under way in other warps */
+#pragma unroll 1
+        for (int k = 0; k < opened; k++) {
+            open_share o = s->open[k];
+            if (wait)
+                merge<DIM, TYPE, true>(p, s, stage, o.run, o.share, o.run.part, o.share.parts);
+            else
+                finish_if_last<DIM, TYPE>(p, s, o);
+        }
     }
 };
 
@@ -634,16 +423,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     iv_registers_take<232>();
     consumer<DIM, TYPE> c = {p, s, ring, {0, 0}, warp, lane, lane / 4, lane % 4};
-    int worker = blockIdx.x, n = iv_walk_workers(p);
-    bool wait = resident(p);
+    bool wait = resident(p), some = false;
+    int n = iv_walk_workers(p), worker = blockIdx.x;
     iv_attention_walk w = {};
-    if (worker < n) w = iv_walk_start(p, worker); /* what no kernel of the stream writes */
-    iv_dependency_wait();
-    iv_dependency_release();
-    while (worker < n) {
-        c.work(w, (float4 *)start, wait);
+    iv_attention_run r = {};
+    iv_attention_share share = {};
+    for (bool first = true; first || worker < n; first = false) {
+        if (worker < n) { /* what no kernel of the stream writes */
+            w = iv_walk_start(p, worker);
+            some = iv_walk_next(p, w, r);
+            if (some) share = c.share_of(r);
+        }
+        if (first) iv_dependency_wait();
+        if (first) iv_dependency_release();
+        if (some) c.work(w, r, share, (float4 *)start, wait);
         worker += gridDim.x;
-        if (worker < n) w = iv_walk_start(p, worker);
     }
 }
 

@@ -74,7 +74,8 @@ int iv_attention_generic(const iv_gpu_attention_args *a, int workers, iv_gpu_str
 int iv_attention_decode(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream);
 int iv_attention_prefill(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
-/* The scratch: a counter for each share, then the packed rows: output, maximum, sum. */
+/* The scratch: a counter for each share, then the packed rows: output, maximum, sum. The Hopper kernel wants all of it
+ * zero (attention_decode.cuh says why), the generic one the counters. */
 static inline size_t iv_attention_partial_stride(size_t head_dim) { return (head_dim + 3) / 4 * 4 + 4; }
 
 #ifdef __cplusplus

@@ -77,9 +77,20 @@ template <class T> static inline void atom_add_acq_rel_gpu_global_s32(int &befor
     before = *p, *p += v;
 }
 
-template <class T> static inline void red_release_gpu_global_inc_u32(T *p, int last) {
-    *p = (uint32_t)*p >= (uint32_t)last ? 0 : *p + 1;
+template <class T> static inline void atom_relaxed_gpu_global_inc_u32(unsigned &before, T *p, int last) {
+    before = (uint32_t)*p, *p = before >= (uint32_t)last ? 0 : (int)before + 1;
 }
+// Who looks for words that are not there yet (zero) gives the others their turn.
+static inline bool absent(float x) { return x == 0.0f && !std::signbit(x); }
+template <class T> static inline void ld_relaxed_gpu_global_v4_f32(float &x, float &y, float &z, float &w, const T *p) {
+    if (absent(p->x) || absent(p->y) || absent(p->z) || absent(p->w)) spin();
+    x = p->x, y = p->y, z = p->z, w = p->w;
+}
+template <class T> static inline void ld_relaxed_gpu_global_v2_f32(float &x, float &y, const T *p) {
+    if (absent(p->x) || absent(p->y)) spin();
+    x = p->x, y = p->y;
+}
+static inline void st_relaxed_gpu_global_v2_f32(float *p, float x, float y) { p[0] = x, p[1] = y; }
 
 // ---- barriers ----
 

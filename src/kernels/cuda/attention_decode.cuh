@@ -1,0 +1,418 @@
+/* attention_decode.cuh: what the parts of the decode kernel share (attention_decode_sm90a.cu, which alone includes it):
+ * its shape, its shared memory, where its rows lie; and how workers that share a tile leave states for one another and
+ * merge them, each a part of the elements. All of that is latency, so what can be known before the states are there is
+ * computed before, and loops ask for what comes next before they use what is there. */
+#ifndef IV_KERNELS_CUDA_ATTENTION_DECODE_CUH
+#define IV_KERNELS_CUDA_ATTENTION_DECODE_CUH
+
+#include "kernels/cuda/attention_hopper.cuh"
+
+enum {
+    ROWS = 16,
+    WARPS = 8,
+    CONSUMERS = WARPS * 32,
+    THREADS = CONSUMERS + 128, /* a warpgroup gives its registers to the others; one warp of it works */
+    BLOCK = IV_ATTENTION_BLOCK,
+    EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
+    RING_BYTES = 192 * 1024,
+    W_STRIDE = IV_ATTENTION_SPLIT + 8, /* no bank conflicts */
+    JOIN_SLOTS = 128,                  /* states merged at a time */
+    JOINS_EACH = JOIN_SLOTS / 32,
+    AHEAD = 4,                         /* states of a chain that are asked for together; two such at a time */
+    FAR_AHEAD = 8
+};
+
+template <int DIM> struct sizes {
+    static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
+    static constexpr int STEPS = DIM / 16;        /* of a dot product */
+    static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
+    static constexpr int Q_STRIDE = DIM + 8;
+    static constexpr int FOURS = DIM / 4; /* of a row */
+};
+
+typedef struct open_share { /* a share that this worker has a part in, which is in the scratch */
+    iv_attention_run run;
+    iv_attention_share share;
+} open_share;
+
+typedef struct shared_state {
+    uint64_t full[24], empty[24];
+    float block_max[WARPS][ROWS]; /* of half a block */
+    float alpha[EACH][ROWS];
+    float split_max[ROWS], total_sum[ROWS];
+    int flag;
+    open_share open[2]; /* of the first and the last run */
+    alignas(16) uint16_t q[ROWS * (128 + 8)];
+    union alignas(16) {
+        uint16_t w[ROWS * W_STRIDE];
+        struct { /* of a row and a state: how it joins, before that its maximum; its sum */
+            iv_attention_join join[ROWS][JOIN_SLOTS];
+            float sum[ROWS][JOIN_SLOTS];
+        };
+    };
+} shared_state;
+
+IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
+
+/* ---- rows and results ------------------------------------------------------------------------------------------ */
+
+IV_DEVICE int position_of(const iv_attention_params &p, const iv_attention_run &r, int row) {
+    int token = row * p.short_inverse >> 8;
+    return r.tile.position + (token < r.tile.tokens ? token : 0);
+}
+
+/* Where packed row `row` lies in q and out, in elements; false where there is none. */
+IV_DEVICE bool place(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
+    int token = row * p.short_inverse >> 8, in = row - token * p.width, head = r.head + in;
+    *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * p.head_dim;
+    return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
+}
+
+/* Elements of the result: two, one, four. */
+template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, float a, float b, float l) {
+    *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
+}
+
+template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, float a, float l) {
+    ((uint16_t *)p.out)[element] = iv_round16(TYPE, iv_canon(__fdiv_rn(a, l)));
+}
+template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, const float4 &v, float l) {
+    put<TYPE>(p, element, v.x, v.y, l), put<TYPE>(p, element + 2, v.z, v.w, l);
+}
+
+/* ---- words that say themselves whether they are there ------------------------------------------------------------ */
+
+/* Which saves a fence and a flag: a word of the scratch is zero until it holds the inverse of a state's word, and zero
+ * again once it has been read. (No state has a word of ones: a NaN is 0x7fffffff on this machine.) */
+IV_DEVICE float inverse(float x) { return __uint_as_float(~__float_as_uint(x)); }
+IV_DEVICE void leave2(float *to, float x, float y) {
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(inverse(x)), "f"(inverse(y)) : "memory");
+}
+IV_DEVICE float4 look4(const float4 *at) {
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+IV_DEVICE float2 look2(const float2 *at) {
+    float2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(at) : "memory");
+    return v;
+}
+IV_DEVICE bool there(float x) { return __float_as_uint(x) != 0; }
+IV_DEVICE bool there(float2 v) { return there(v.x) && there(v.y); }
+IV_DEVICE bool there(float4 v) { return there(v.x) && there(v.y) && there(v.z) && there(v.w); }
+
+IV_DEVICE float4 inverse(float4 v) { return make_float4(inverse(v.x), inverse(v.y), inverse(v.z), inverse(v.w)); }
+
+/* Four words that were looked at once: waits until they are there, and takes them away. */
+IV_DEVICE float4 take4(float4 *at, float4 v) {
+    while (!there(v)) v = look4(at);
+    *at = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    return inverse(v);
+}
+
+/* ---- merging what several workers left ------------------------------------------------------------------------------ */
+
+/* A worker's part of a shared tile's slice: of all states the fours [begin, begin + fours) of the elements. */
+typedef struct merge_part {
+    int rows, states;
+    int begin, fours;
+    int slot, four, slot_step, four_step; /* of this thread's first item, and from one of its items to the next */
+    int rows_inverse;
+} merge_part;
+
+IV_DEVICE merge_part part_of(const iv_attention_params &p, const iv_attention_run &r, const iv_attention_share &share,
+                             int fours_of_row, int part, int parts) {
+    merge_part m;
+    m.rows = r.tile.tokens * p.width, m.states = r.splits - share.split + 1;
+    int all = m.rows * fours_of_row, t = (int)threadIdx.x;
+    m.begin = part * all / parts, m.fours = (part + 1) * all / parts - m.begin;
+    int each = max(m.fours, 1);
+    m.slot = t / each, m.four = t - m.slot * each;
+    m.slot_step = CONSUMERS / each, m.four_step = CONSUMERS - m.slot_step * each;
+    m.rows_inverse = (65535 + m.rows) / m.rows; /* i / rows = i * this >> 16 for i < ROWS * JOIN_SLOTS */
+    return m;
+}
+
+/* States are joined in whole twos of AHEAD: those that are not there are +0, and join nothing. */
+IV_DEVICE int padded(int n) { return (n + 2 * AHEAD - 1) / (2 * AHEAD) * (2 * AHEAD); }
+
+/* Maxima and sums of n states, which all parts look at; NEAR: and the part's elements, to `stage`. What is not there is
+ * looked at again, all of it at once. */
+template <int DIM, bool NEAR>
+IV_DEVICE void take_states(const iv_attention_params &p, shared_state *s, const merge_part &m, float4 *stage,
+                           float *states, int n) {
+    constexpr int FOURS = sizes<DIM>::FOURS, ITEMS = NEAR ? 4 : 0, SUMS = 2;
+    int t = (int)threadIdx.x, slot = m.slot, four = m.four, left = NEAR ? n * m.fours - t : 0, pair = t;
+    float4 *all_items = stage;
+    stage += t;
+    do {
+        float4 v[ITEMS + 1], *at[ITEMS + 1];
+        float2 e[SUMS];
+        const float *sums = states + (size_t)(pair + 1) * p.stride - 2;
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            int in = m.begin + four;
+            at[k] = (float4 *)(states + (size_t)(slot * m.rows + in / FOURS) * p.stride) + in % FOURS;
+            v[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            slot += m.slot_step, four += m.four_step;
+            if (four >= m.fours) four -= m.fours, slot++;
+        }
+        e[0] = e[1] = make_float2(0.0f, 0.0f);
+        for (bool all = false; !all;) {
+#pragma unroll
+            for (int k = 0; k < SUMS; k++)
+                if (pair + k * CONSUMERS < n * m.rows && !there(e[k]))
+                    e[k] = look2((const float2 *)(sums + (size_t)(k * CONSUMERS) * p.stride));
+#pragma unroll
+            for (int k = 0; k < ITEMS; k++)
+                if (k * CONSUMERS < left && !there(v[k])) v[k] = look4(at[k]);
+            all = true;
+#pragma unroll
+            for (int k = 0; k < SUMS; k++) all = all && (pair + k * CONSUMERS >= n * m.rows || there(e[k]));
+#pragma unroll
+            for (int k = 0; k < ITEMS; k++) all = all && (k * CONSUMERS >= left || there(v[k]));
+        }
+#pragma unroll
+        for (int k = 0; k < SUMS; k++) {
+            int i = pair + k * CONSUMERS, of = i * m.rows_inverse >> 16, row = i - of * m.rows;
+            if (i < n * m.rows) s->join[row][of].keep = inverse(e[k].x), s->sum[row][of] = inverse(e[k].y);
+        }
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++)
+            if (k * CONSUMERS < left) stage[k * CONSUMERS] = inverse(v[k]);
+        left -= ITEMS * CONSUMERS, stage += ITEMS * CONSUMERS, pair += SUMS * CONSUMERS;
+    } while (left > 0 || pair < n * m.rows);
+    if (NEAR)
+#pragma unroll 1
+        for (int i = n * m.fours + t; i < padded(n) * m.fours; i += CONSUMERS)
+            all_items[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+/* Takes the part's elements away: at the end, since stores would stand in the way of what is read meanwhile. */
+template <int DIM> IV_DEVICE void clear_states(const iv_attention_params &p, const merge_part &m, float *states) {
+    constexpr int FOURS = sizes<DIM>::FOURS;
+    int slot = m.slot, four = m.four;
+#pragma unroll 1
+    for (int left = m.states * m.fours - (int)threadIdx.x; left > 0; left -= CONSUMERS) {
+        int in = m.begin + four;
+        float *at = states + (size_t)(slot * m.rows + in / FOURS) * p.stride + in % FOURS * 4;
+        *(float4 *)at = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        slot += m.slot_step, four += m.four_step;
+        if (four >= m.fours) four -= m.fours, slot++;
+    }
+}
+
+/* The states that a row sees, of all: the first one holds `split0` splits, the others one each. */
+typedef struct seen_states {
+    int from, to; /* to: the last */
+} seen_states;
+IV_DEVICE seen_states seen_of(const iv_attention_params &p, const iv_attention_run &r, int split0, int row) {
+    int position = position_of(p, r, row), low = iv_attention_low(position, p.window);
+    int before = r.first_split + split0 - 1; /* splits before the second state, less one */
+    return {max(low / IV_ATTENTION_SPLIT - before, 0), max(position / IV_ATTENTION_SPLIT - before, 0)};
+}
+
+/* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
+ * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the
+ * first one with 0 and 1 to a total of -0: no bit changes. */
+IV_DEVICE void make_joins(shared_state *s, const seen_states (&seen)[2], int rows, int from, int n, float (&max)[2]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = lane * each;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = warp + 8 * h;
+        if (row >= rows) continue;
+        float of[JOINS_EACH], m = -INFINITY;
+        bool sees[JOINS_EACH];
+#pragma unroll
+        for (int k = 0; k < JOINS_EACH; k++) {
+            int i = begin + k;
+            sees[k] = k < each && i < n && from + i >= seen[h].from && from + i <= seen[h].to;
+            of[k] = -INFINITY;
+            if (sees[k]) of[k] = s->join[row][i].keep;
+        }
+#pragma unroll
+        for (int k = 0; k < JOINS_EACH; k++)
+            if (k < each) m = iv_max(m, of[k]);
+#pragma unroll
+        for (int k = 1; k < 32; k *= 2) {
+            float other = __shfl_up_sync(~0u, m, k);
+            m = lane >= k ? iv_max(m, other) : m;
+        }
+        float before = __shfl_up_sync(~0u, m, 1), all = __shfl_sync(~0u, m, 31);
+        m = lane ? iv_max(max[h], before) : max[h];
+#pragma unroll
+        for (int k = 0; k < JOINS_EACH; k++) {
+            if (k >= each) continue;
+            iv_attention_join j = iv_attention_merge<true>(&m, of[k]);
+            if (begin + k < padded(n)) s->join[row][begin + k] = sees[k] ? j : iv_attention_join{1.0f, -0.0f};
+            if (begin + k >= n && begin + k < padded(n)) s->sum[row][begin + k] = 0.0f;
+        }
+        max[h] = iv_max(max[h], all);
+    }
+}
+
+/* What a thread merges at a time. */
+template <bool NEAR> struct merge_item {
+    typedef float type;
+};
+template <> struct merge_item<false> {
+    typedef float4 type;
+};
+IV_DEVICE void set_item(float &t, float x) { t = x; }
+IV_DEVICE void set_item(float4 &t, float x) { t = make_float4(x, x, x, x); }
+
+/* A few states, `step` apart, and how they join. */
+struct few_states {
+    float of[AHEAD];
+    float4 joins[AHEAD / 2];
+};
+IV_DEVICE void ask(few_states &f, const float4 *joins, const float *states, int step) {
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) f.of[u] = states[u * step];
+#pragma unroll
+    for (int u = 0; u < AHEAD / 2; u++) f.joins[u] = joins[u];
+}
+IV_DEVICE void join_few(float &t, const few_states &f) {
+#pragma unroll
+    for (int u = 0; u < AHEAD; u += 2) {
+        const float4 &two = f.joins[u / 2];
+        t = iv_attention_joined(t, f.of[u], {two.x, two.y});
+        t = iv_attention_joined(t, f.of[u + 1], {two.z, two.w});
+    }
+}
+
+/* n states in shared memory join t, and those that fill up: the next few are asked for before these do. */
+IV_DEVICE void fold(float &t, const iv_attention_join *join, const float *states, int step, int n) {
+    const float4 *joins = (const float4 *)join;
+    few_states f[2];
+    ask(f[0], joins, states, step);
+#pragma unroll 1
+    for (int left = padded(n);;) {
+        ask(f[1], joins + AHEAD / 2, states + AHEAD * step, step);
+        join_few(t, f[0]);
+        left -= 2 * AHEAD, joins += AHEAD, states += 2 * AHEAD * step;
+        if (left > 0) ask(f[0], joins, states, step);
+        join_few(t, f[1]);
+        if (left <= 0) break;
+    }
+}
+
+/* The same of states in the scratch, which are taken. */
+IV_DEVICE void fold_far(float4 &t, const iv_attention_join *join, float4 *states, size_t step, int n) {
+    for (int i = 0; i < n; i += FAR_AHEAD) {
+        float4 o[FAR_AHEAD];
+#pragma unroll
+        for (int u = 0; u < FAR_AHEAD; u++)
+            if (i + u < n) o[u] = look4(states + (size_t)(i + u) * step);
+#pragma unroll
+        for (int u = 0; u < FAR_AHEAD; u++)
+            if (i + u < n) {
+                float4 v = take4(states + (size_t)(i + u) * step, o[u]);
+                t.x = iv_attention_joined(t.x, v.x, join[i + u]), t.y = iv_attention_joined(t.y, v.y, join[i + u]);
+                t.z = iv_attention_joined(t.z, v.z, join[i + u]), t.w = iv_attention_joined(t.w, v.w, join[i + u]);
+            }
+    }
+}
+
+/* This part has looked at all maxima and sums: true for the last one. They have arrived, so that nothing need order
+ * them before what is done to their places afterwards. */
+IV_DEVICE bool seen_by_all(const iv_attention_params &p, int share, int parts) {
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(p.counters + share), "r"(parts - 1)
+                 : "memory");
+    return (int)before == parts - 1;
+}
+
+/* This CTA's part of the result of a shared tile's slice. NEAR: through `stage`, shared memory that nothing else uses
+ * now, a thread an element; else a thread four. */
+template <int DIM, iv_dtype TYPE, bool NEAR>
+IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
+                     const iv_attention_share &share, int part, int parts) {
+    typedef typename merge_item<NEAR>::type item;
+    constexpr int FOURS = sizes<DIM>::FOURS, WIDTH = sizeof(item) / sizeof(float);
+    constexpr int MINE = ROWS * DIM / WIDTH / CONSUMERS / (NEAR ? 2 : 1); /* of a thread: a share has two parts */
+    constexpr int STRETCH = 2 * AHEAD;
+    merge_part m = part_of(p, r, share, FOURS, part, parts);
+    int room = RING_BYTES / 16 / max(m.fours, 1) / STRETCH * STRETCH;
+    int stretch = NEAR ? min((int)JOIN_SLOTS, room) : JOIN_SLOTS;
+    float *first = p.partial + (size_t)share.partial * p.stride, max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
+    seen_states seen[2] = {seen_of(p, r, share.split, (int)threadIdx.x / 32),
+                           seen_of(p, r, share.split, (int)threadIdx.x / 32 + 8)};
+    int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row: of a warp that has little else to do */
+    item result[MINE];
+    size_t to[MINE];
+    bool mine[MINE], put_there[MINE];
+#pragma unroll
+    for (int k = 0; k < MINE; k++) {
+        int element = m.begin * 4 + ((int)threadIdx.x + k * CONSUMERS) * WIDTH;
+        mine[k] = element < (m.begin + m.fours) * 4, put_there[k] = mine[k] && place(p, r, element / DIM, &to[k]);
+        set_item(result[k], -0.0f);
+    }
+    for (int from = 0; from < m.states; from += stretch) {
+        int n = min(stretch, m.states - from);
+        float *states = first + (size_t)from * m.rows * p.stride;
+        if (m.fours) take_states<DIM, NEAR>(p, s, m, stage, states, n);
+        meet();
+        if (from + n == m.states && threadIdx.x == CONSUMERS - 32) s->flag = seen_by_all(p, r.share, parts);
+        make_joins(s, seen, m.rows, from, n, max);
+        meet();
+#pragma unroll
+        for (int k = 0; k < MINE; k++) {
+            int i = (int)threadIdx.x + k * CONSUMERS, row = (m.begin * 4 + i * WIDTH) / DIM;
+            if (!mine[k]) continue;
+            if constexpr (NEAR)
+                fold(result[k], s->join[row], (const float *)stage + i, m.fours * 4, n);
+            else
+                fold_far(result[k], s->join[row],
+                         (float4 *)(states + (size_t)row * p.stride) + (m.begin + i) % FOURS,
+                         (size_t)m.rows * p.stride / 4, n);
+        }
+        if (sum_row < m.rows) {
+            fold(sum, s->join[sum_row], s->sum[sum_row], 1, n);
+            s->total_sum[sum_row] = sum;
+        }
+        meet();
+    }
+#pragma unroll
+    for (int k = 0; k < MINE; k++) {
+        int element = m.begin * 4 + ((int)threadIdx.x + k * CONSUMERS) * WIDTH;
+        if (put_there[k]) put<TYPE>(p, to[k] + element % DIM, result[k], s->total_sum[element / DIM]);
+    }
+    if (NEAR) clear_states<DIM>(p, m, first);
+    if (s->flag)
+        for (int i = threadIdx.x; i < m.states * m.rows; i += CONSUMERS)
+            *(float2 *)(first + (size_t)(i + 1) * p.stride - 2) = make_float2(0.0f, 0.0f);
+    meet();
+}
+
+/* May CTAs wait for one another: do they all run at once, one worker each? */
+IV_DEVICE bool resident(const iv_attention_params &p) {
+    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+    return p.resident && head->workers <= (int)gridDim.x;
+}
+
+/* A part of a share is in the scratch. Where CTAs may not wait for one another: the last one that comes merges
+ * everything. */
+template <int DIM, iv_dtype TYPE>
+static __device__ __noinline__ void finish_if_last(const iv_attention_params &p, shared_state *s, const open_share o) {
+    if (threadIdx.x == 0) {
+        int before;
+        asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(p.counters + o.run.share)
+                     : "memory");
+        s->flag = before == o.share.parts - 1;
+        if (s->flag) p.counters[o.run.share] = 0;
+    }
+    meet();
+    if (s->flag) merge<DIM, TYPE, false>(p, s, NULL, o.run, o.share, 0, 1);
+    meet();
+}
+
+#endif
