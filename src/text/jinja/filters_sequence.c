@@ -49,13 +49,12 @@ static iv_status make_keys(ivj_run *r, const ivj_list *list, ivj_value path, ivj
     return IV_OK;
 }
 
-/* The same for several paths "a,b": each key is the list of their values. */
+/* The same for several paths "a,b": each key is the list of their values, one of one too, as lists of equals (None,
+ * undefined) are in order although they themselves have none. */
 static iv_status make_multi_keys(ivj_run *r, const ivj_list *list, ivj_value paths, bool case_sensitive,
                                  ivj_value **out) {
-    ivj_list *split;
-    if (paths.type != IVJ_STRING || !paths.n || !memchr(paths.u.s, ',', paths.n))
-        return make_keys(r, list, paths, ivj_none(), case_sensitive, out);
-    IV_TRY(ivj_split(r, paths, ivj_text(","), -1, false, &split));
+    ivj_list one = {.n = 1, .items = &paths}, *split = &one;
+    if (paths.type == IVJ_STRING) IV_TRY(ivj_split(r, paths, ivj_text(","), -1, false, &split));
     IV_TRY(ivj_alloc(r, list->n, sizeof **out, out));
     for (size_t i = 0; i < list->n; i++) {
         ivj_list *key;
