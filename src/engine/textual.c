@@ -2,6 +2,7 @@
 #include "engine/textual.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "format/foreign.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
 #include "text/special_tokens.h"
@@ -91,7 +92,8 @@ void iv_textual_close(iv_textual *t) {
 
 iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err) {
     if (t->tokenizer) return IV_OK;
-    return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json; give token ids instead of text", t->model);
+    return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json%s; give token ids instead of text", t->model,
+                   iv_foreign_tokenizer(t->model));
 }
 
 iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "format/dummy.h"
+#include "format/foreign.h"
 #include "format/shard_index.h"
 
 #include <stdlib.h>
@@ -157,7 +158,8 @@ static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
         return open_single(c, dir, err);
     }
     if (iv_file_exists(index)) return open_sharded(c, dir, index, err);
-    return iv_fail(err, IV_NOT_FOUND, "%s: wanted " SINGLE_NAME " or " INDEX_NAME ", found neither", dir);
+    return iv_fail(err, IV_NOT_FOUND, "%s: wanted " SINGLE_NAME " or " INDEX_NAME ", found neither%s", dir,
+                   iv_foreign_weights(dir));
 }
 
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err) {

@@ -4,6 +4,7 @@
  * products of any three of them fit 64 bits. */
 #include "format/model_config.h"
 #include "base/file.h"
+#include "format/foreign.h"
 #include "format/json_object.h"
 
 #include <inttypes.h>
@@ -510,6 +511,8 @@ iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *
     iv_buf path = {0}, bytes = {0};
     iv_status status = iv_path_join(dir, "config.json", &path, err);
     if (status == IV_OK) status = iv_file_read(path.data, IV_CONFIG_BYTES_MAX, &bytes, err);
+    if (status == IV_NOT_FOUND && *iv_foreign_config(dir))
+        status = iv_fail(err, IV_NOT_FOUND, "%s: no such file%s", path.data, iv_foreign_config(dir));
     if (status == IV_OK) status = iv_model_config_parse(path.data, bytes.data, bytes.len, out, err);
     iv_buf_free(&bytes);
     iv_buf_free(&path);

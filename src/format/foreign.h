@@ -1,0 +1,11 @@
+/* foreign.h: what a model directory holds in forms that are not read, so that an error can say why it has nothing.
+ *
+ * Each gives the end of a sentence about the first such file, or "". Static strings. */
+#ifndef IV_FORMAT_FOREIGN_H
+#define IV_FORMAT_FOREIGN_H
+
+const char *iv_foreign_weights(const char *dir);
+const char *iv_foreign_config(const char *dir);
+const char *iv_foreign_tokenizer(const char *dir);
+
+#endif

@@ -1,0 +1,67 @@
+/* Directories whose files have another form: the error names what was found instead. */
+#include "scratch.h"
+#include "format/checkpoint.h"
+#include "format/foreign.h"
+#include "format/model_config.h"
+
+static void put(const scratch *s, const char *name) { scratch_write(s, name, "x", 1); }
+
+static void nothing_to_say(void **state) {
+    (void)state;
+    scratch s;
+    scratch_open(&s);
+    put(&s, "README.md");
+    assert_string_equal(iv_foreign_weights(s.dir), "");
+    assert_string_equal(iv_foreign_config(s.dir), "");
+    assert_string_equal(iv_foreign_tokenizer(s.dir), "");
+    assert_string_equal(iv_foreign_weights(scratch_path(&s, "none")), "");
+    scratch_close(&s);
+}
+
+static void what_was_found_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *text;
+        const char *(*hint)(const char *dir);
+    } cases[] = {
+        {"pytorch_model.bin", "but pytorch_model.bin: only safetensors are read", iv_foreign_weights},
+        {"pytorch_model.bin.index.json", "but pytorch_model.bin.index.json: only", iv_foreign_weights},
+        {"adapter_model.safetensors", "an adapter has to be merged", iv_foreign_weights},
+        {"consolidated.safetensors", "Mistral's own form", iv_foreign_weights},
+        {"adapter_config.json", "found adapter_config.json: an adapter", iv_foreign_config},
+        {"params.json", "found params.json, Mistral's own form", iv_foreign_config},
+        {"tekken.json", "but tekken.json, Mistral's own form", iv_foreign_tokenizer},
+        {"tokenizer.model", "but tokenizer.model, which transformers", iv_foreign_tokenizer},
+        {"vocab.json", "but vocab.json, which", iv_foreign_tokenizer},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        scratch s;
+        scratch_open(&s);
+        put(&s, cases[i].file);
+        const char *hint = cases[i].hint(s.dir);
+        if (!strstr(hint, cases[i].text)) fail_msg("%s: wanted '%s', found '%s'", cases[i].file, cases[i].text, hint);
+        scratch_close(&s);
+    }
+}
+
+static void errors_say_so(void **state) {
+    (void)state;
+    scratch s;
+    iv_checkpoint *c = NULL;
+    iv_model_config config;
+    iv_error err;
+    scratch_open(&s);
+    put(&s, "pytorch_model.bin");
+    put(&s, "adapter_config.json");
+    expect_error("weights", iv_checkpoint_open(s.dir, &c, &err), &err, IV_NOT_FOUND,
+                 "found neither, but pytorch_model.bin");
+    expect_error("config", iv_model_config_read(s.dir, &config, &err), &err, IV_NOT_FOUND,
+                 "config.json: no such file (found adapter_config.json");
+    scratch_close(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_to_say), cmocka_unit_test(what_was_found_is_named),
+                                       cmocka_unit_test(errors_say_so)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
