@@ -36,6 +36,7 @@ const char *iv_foreign_config(const char *dir) {
     static const foreign files[] = {
         {"adapter_config.json", " (found adapter_config.json: an adapter has to be merged into its base model)"},
         {"params.json", " (found params.json" MISTRAL ")"},
+        {"snapshots", " (found snapshots, as in the hub's cache: the model is a folder in it)"},
     };
     return first_of(dir, files, sizeof files / sizeof *files);
 }

@@ -30,6 +30,7 @@ static void what_was_found_is_named(void **state) {
         {"consolidated.safetensors", "Mistral's own form", iv_foreign_weights},
         {"adapter_config.json", "found adapter_config.json: an adapter", iv_foreign_config},
         {"params.json", "found params.json, Mistral's own form", iv_foreign_config},
+        {"snapshots", "the model is a folder in it", iv_foreign_config},
         {"tekken.json", "but tekken.json, Mistral's own form", iv_foreign_tokenizer},
         {"tokenizer.model", "but tokenizer.model, which transformers", iv_foreign_tokenizer},
         {"vocab.json", "but vocab.json, which", iv_foreign_tokenizer},
