@@ -80,7 +80,8 @@ static iv_status run_filter(ivj_run *r, ivj_iter *it) {
     return IV_OK;
 }
 
-/* Items for which the test of a loop holds; its target is bound in a scope of its own. */
+/* Items for which the test of a loop holds; its target is bound in a scope of its own. `loop` is that of the loop
+ * around it there, if there is one. */
 static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
     for (;;) {
         IV_TRY(ivj_iter_next(r, it->inner, has, out));
@@ -90,8 +91,6 @@ static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out
         r->scope = it->scope;
         it->scope->n = 0;
         iv_status status = ivj_bind_target(r, it->loop->a, *out);
-        if (status == IV_OK)
-            status = ivj_assign(r, it->scope, r->t->loop, ivj_hint("the loop variable is not known in the loop's if"));
         if (status == IV_OK) status = ivj_eval(r, it->loop->c, &held);
         r->scope = outer;
         IV_TRY(status);
