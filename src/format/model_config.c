@@ -352,6 +352,16 @@ static void use_yarn(const rope_settings *s, iv_model_config *c) {
         c->max_positions = stretched < IV_POSITIONS_MAX ? (int64_t)stretched : IV_POSITIONS_MAX;
 }
 
+/* Checkpoints stretched by linear scaling (Vicuna's) say their positions beside those of the model they come from. */
+static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    int64_t stretched = 0;
+    bool found;
+    IV_TRY(iv_json_object_int(o, "max_sequence_length", 1, IV_POSITIONS_MAX, &stretched, &found, err));
+    if (stretched > c->max_positions && (double)stretched <= (double)c->max_positions * c->rope_factor)
+        c->max_positions = stretched;
+    return IV_OK;
+}
+
 static iv_status parse_rope(const iv_json_object *o, iv_model_config *c, iv_error *err) {
     double theta = ROPE_THETA_DEFAULT;
     bool has_theta, has_old, has_new;
@@ -373,7 +383,7 @@ static iv_status parse_rope(const iv_json_object *o, iv_model_config *c, iv_erro
     c->rope_high_freq_factor = now.high;
     c->rope_original_positions = now.original;
     if (now.kind == IV_ROPE_YARN) use_yarn(&now, c);
-    return IV_OK;
+    return now.kind == IV_ROPE_LINEAR ? use_linear(o, c, err) : IV_OK;
 }
 
 /* ---- which layers slide ---- */

@@ -147,6 +147,13 @@ static void both_spellings_of_rope(void **state) {
     }
     parse_ok("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}", &c);
     assert_true(c.rope == IV_ROPE_LINEAR && c.rope_factor == 4 && c.rope_theta == 10000);
+    assert_int_equal(c.max_positions, 256);
+    parse_ok("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0},\"max_sequence_length\":1024}", &c);
+    assert_int_equal(c.max_positions, 1024);
+    parse_ok("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0},\"max_sequence_length\":1025}", &c);
+    assert_int_equal(c.max_positions, 256); /* more than the factor stretches to */
+    parse_ok("llama", "{\"max_sequence_length\":1024}", &c);
+    assert_int_equal(c.max_positions, 256);
     parse_ok(
         "qwen3",
         "{\"max_position_embeddings\":40960,\"rope_theta\":1e6,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":"
