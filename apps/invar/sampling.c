@@ -88,9 +88,7 @@ void cli_sampling_print(const cli_sampling *s, FILE *file) {
         if (i > 0 && value == p->neutral) continue;
         fprintf(file, "%s%s %s%s", i > 0 ? ", " : "", p->flag, cli_float_digits(value, digits), origin(s, p));
     }
-    if (r->max_tokens)
-        fprintf(file, ", max-tokens %zu%s", r->max_tokens,
-                r->max_tokens == s->suggested.max_tokens ? " (generation_config.json)" : "");
+    if (r->max_tokens) fprintf(file, ", max-tokens %zu", r->max_tokens);
     if (r->min_tokens) fprintf(file, ", min-tokens %zu", r->min_tokens);
     for (size_t i = 0; i < r->stop_count; i++) {
         char shown[CLI_SHOWN_BYTES];
