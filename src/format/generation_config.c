@@ -17,7 +17,8 @@ static iv_status parse_id(const iv_json_object *o, const char *key, int64_t *out
 static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, iv_error *err) {
     IV_TRY(iv_json_object_bool(o, "do_sample", &g->do_sample, &g->has_do_sample, err));
     IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature, err));
-    IV_TRY(iv_json_object_int(o, "top_k", 0, IV_VOCAB_MAX, &g->top_k, &g->has_top_k, err));
+    IV_TRY(iv_json_object_int(o, "top_k", -1, IV_VOCAB_MAX, &g->top_k, &g->has_top_k, err));
+    if (g->top_k == -1) g->top_k = 0; /* vLLM's word for off */
     IV_TRY(iv_json_object_real(o, "top_p", 0, 1, &g->top_p, &g->has_top_p, err));
     if (g->has_top_p && g->top_p == 0)
         return iv_fail(err, IV_FORMAT, "%s: top_p: wanted a number above 0, found 0", o->file);

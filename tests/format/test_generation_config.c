@@ -27,6 +27,17 @@ static void every_field(void **state) {
     assert_true(g.has_eos && g.eos_count == 2 && g.eos_ids[0] == 151645 && g.eos_ids[1] == 151643);
 }
 
+static void top_k_is_off_by_zero_or_minus_one(void **state) {
+    (void)state;
+    static const char *const off[] = {"{\"top_k\":0}", "{\"top_k\":-1}"};
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        iv_generation_config g;
+        iv_error err;
+        ASSERT_OK(parse(off[i], &g, &err), &err);
+        assert_true(g.has_top_k && g.top_k == 0);
+    }
+}
+
 static void nothing_is_required(void **state) {
     (void)state;
     static const iv_generation_config none;
@@ -55,7 +66,7 @@ static void bad_values_are_named(void **state) {
         {"{\"temperature\":\"hot\"}", IV_FORMAT, "found string"},
         {"{\"temperature\":NaN}", IV_FORMAT, "not valid JSON"},
         {"{\"temperature\":1e999}", IV_FORMAT, "not valid JSON"},
-        {"{\"top_k\":-1}", IV_FORMAT, "top_k: wanted an integer from 0"},
+        {"{\"top_k\":-2}", IV_FORMAT, "top_k: wanted an integer from -1"},
         {"{\"top_k\":1.5}", IV_FORMAT, "found 1.5"},
         {"{\"top_p\":1.1}", IV_FORMAT, "top_p: wanted a number from 0 to 1"},
         {"{\"top_p\":0}", IV_FORMAT, "top_p: wanted a number above 0, found 0"},
@@ -111,8 +122,9 @@ static void real_files(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(nothing_is_required),
-                                       cmocka_unit_test(bad_values_are_named), cmocka_unit_test(the_file_is_optional),
-                                       cmocka_unit_test(real_files)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_field),          cmocka_unit_test(top_k_is_off_by_zero_or_minus_one),
+        cmocka_unit_test(nothing_is_required),  cmocka_unit_test(bad_values_are_named),
+        cmocka_unit_test(the_file_is_optional), cmocka_unit_test(real_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
