@@ -1,7 +1,8 @@
 /* loop.cu: how fast the bare loop of a wide linear layer runs: copies into a ring of shared memory, wgmma on them, and
  * nothing else: no sums, no outputs (src/kernels/cuda/linear_wgmma.cuh has both). What a tile takes beyond these times
- * is not the machine's. Tiles of 128 rows by 128, 192 and 256 outputs; operands by tensor maps of two sides, of four
- * (as the engine has them: leaves, and experts), or as one run of bytes. Usage: bench_loop [zeros] */
+ * is not the machine's. Tiles of 128 rows by 128, 192 and 256 outputs, and small ones as few tokens have them (128
+ * outputs, then, by 64 to 128 tokens); operands by tensor maps of two sides, of four (as the engine has them: leaves, and
+ * experts), or as one run of bytes. Usage: bench_loop [zeros] */
 #include "kernels/cuda/hopper.cuh"
 
 #include <cudaTypedefs.h>
@@ -160,6 +161,15 @@ template <int N, how HOW> static void measure(const char *w, const char *x, int 
     CHECK(cudaFree(sink));
 }
 
+/* `outputs` are on the P side; `tiles` of tokens. */
+static void measure_small(const char *w, const char *x, int outputs, int tiles, int k) {
+    measure<64, FOUR_SIDES>(w, x, outputs, tiles * 64, k, 6);
+    measure<80, FOUR_SIDES>(w, x, outputs, tiles * 80, k, 6);
+    measure<96, FOUR_SIDES>(w, x, outputs, tiles * 96, k, 6);
+    measure<112, FOUR_SIDES>(w, x, outputs, tiles * 112, k, 6);
+    measure<128, FOUR_SIDES>(w, x, outputs, tiles * 128, k, 6);
+}
+
 int main(int argc, char **argv) {
     static const int shapes[][3] = {{1024, 24576, 4096}, {8192, 6144, 4096}, {1024, 4096, 12288}};
     bool zeros = argc > 1 && strcmp(argv[1], "zeros") == 0;
@@ -186,6 +196,8 @@ int main(int argc, char **argv) {
         measure<192, FOUR_SIDES>(w, x, s[0], s[1] / 192 * 192, s[2], 5);
         measure<256, FOUR_SIDES>(w, x, s[0], s[1], s[2], 4);
     }
+    measure_small(w, x, 24576, 3, 4096);
+    measure_small(w, x, 8192, 4, 12288);
     CHECK(cudaFree(w));
     CHECK(cudaFree(x));
     free(values);
