@@ -13,8 +13,9 @@
 enum { CONFIG_BYTES_MAX = 16 << 20 };
 
 struct iv_chat_template {
-    iv_template *plain, *tool_use; /* tool_use may be NULL */
-    json_t *variables;             /* special tokens and defaults */
+    iv_template *plain, *tool_use;        /* tool_use may be NULL; and each, where it does not parse, ... */
+    iv_error plain_fault, tool_use_fault; /* ... because of this */
+    json_t *variables;                    /* special tokens and defaults */
     uint8_t digest[32];
 };
 
@@ -97,11 +98,20 @@ static iv_status make_digest(iv_chat_template *t, const source *from, iv_error *
     return IV_OK;
 }
 
+/* A template that does not parse is a fault of chats alone: the model's other uses are as good as ever. */
+static iv_status parse_one(const char *where, const char *text, size_t n, iv_template **out, iv_error *fault,
+                           iv_error *err) {
+    iv_status status = iv_template_parse(where, text, n, IV_JINJA_CHAT, out, fault);
+    if (status == IV_OK) return IV_OK;
+    *out = NULL;
+    return status == IV_NO_MEMORY ? iv_fail(err, status, "%s", fault->message) : IV_OK;
+}
+
 static iv_status parse_source(iv_chat_template *t, const source *from, iv_error *err) {
-    IV_TRY(iv_template_parse(from->where, from->plain, from->plain_n, IV_JINJA_CHAT, &t->plain, err));
+    IV_TRY(parse_one(from->where, from->plain, from->plain_n, &t->plain, &t->plain_fault, err));
     if (from->tool_use)
-        IV_TRY(iv_template_parse(from->tool_use_where, from->tool_use, from->tool_use_n, IV_JINJA_CHAT, &t->tool_use,
-                                 err));
+        IV_TRY(
+            parse_one(from->tool_use_where, from->tool_use, from->tool_use_n, &t->tool_use, &t->tool_use_fault, err));
     return make_digest(t, from, err);
 }
 
@@ -172,8 +182,13 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
     }
     const json_t *tools = json_object_get(merged, "tools");
     bool with_tools = json_array_size(tools) > 0 || json_object_size(tools) > 0;
-    const iv_template *chosen = with_tools && t->tool_use ? t->tool_use : t->plain;
-    iv_status status = iv_template_render(chosen, merged, strftime_now, out, err);
+    bool for_tools = with_tools && (t->tool_use || t->tool_use_fault.status);
+    const iv_template *chosen = for_tools ? t->tool_use : t->plain;
+    iv_status status = IV_OK;
+    if (chosen)
+        status = iv_template_render(chosen, merged, strftime_now, out, err);
+    else
+        *err = for_tools ? t->tool_use_fault : t->plain_fault, status = err->status;
     json_decref(merged);
     return status;
 }

@@ -10,11 +10,10 @@
 
 typedef struct iv_chat_template iv_chat_template; /* immutable; may be rendered by several threads at once */
 
-/* Reads dir/chat_template.jinja, else "chat_template" of dir/tokenizer_config.json: one template, or a list
- * of
- * {"name", "template"} with a "default" and perhaps a "tool_use". IV_NOT_FOUND when the model has none;
- * IV_FORMAT when a field has the wrong type; IV_TEMPLATE when a template does not parse. The caller closes
- * *out. */
+/* Reads dir/chat_template.jinja, else "chat_template" of dir/tokenizer_config.json: one template, or a list of
+ * {"name", "template"} with a "default" and perhaps a "tool_use". IV_NOT_FOUND when the model has none; IV_FORMAT when
+ * a field has the wrong type. A template that does not parse fails when it is to be rendered. The caller closes *out.
+ */
 iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_error *err);
 
 /* Renders the conversation into out, replacing its content. `variables` is an object with "messages" and what

@@ -151,8 +151,13 @@ static void chooses_between_template_files(void **state) {
     assert_string_equal(out.data, "T1");
     iv_chat_template_close(t);
     ASSERT_OK(iv_file_write(file.data, "{{", 2, &err), &err);
-    assert_int_equal(iv_chat_template_open(d.path, &t, &err), IV_TEMPLATE);
+    iv_buf_clear(&out);
+    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err); /* chats without tools are as good as ever */
+    ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
+    assert_string_equal(out.data, "D");
+    assert_int_equal(iv_chat_template_render(t, tools, NULL, &out, &err), IV_TEMPLATE);
     assert_non_null(strstr(err.message, "additional_chat_templates/tool_use.jinja:1: "));
+    iv_chat_template_close(t);
     unlink(file.data), rmdir(folder.data);
     json_decref(none), json_decref(tools);
     iv_buf_free(&folder), iv_buf_free(&file), iv_buf_free(&out);
@@ -170,10 +175,29 @@ static void refuses_broken_directories(void **state) {
     assert_open_fails(NULL, "[]", IV_FORMAT, "wanted an object, found array");
     assert_open_fails(NULL, "{", IV_FORMAT, "not valid JSON");
     assert_open_fails("x", "{\"bos_token\": 5}", IV_FORMAT, "bos_token: wanted a string, found integer");
-    assert_open_fails("a\n{% if %}", NULL, IV_TEMPLATE, "chat_template.jinja:2: ");
     iv_chat_template *t;
     iv_error err;
     assert_int_equal(iv_chat_template_open("/nonexistent", &t, &err), IV_NOT_FOUND);
+}
+
+/* The model's other uses need no template. */
+static void a_template_that_does_not_parse_fails_when_it_is_wanted(void **state) {
+    (void)state;
+    directory d = make_directory("a\n{% if %}", NULL);
+    iv_chat_template *t;
+    iv_error err;
+    iv_buf out = {0};
+    uint8_t digest[32], none[32] = {0};
+    json_t *variables = json_object();
+    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    assert_int_equal(iv_chat_template_render(t, variables, NULL, &out, &err), IV_TEMPLATE);
+    assert_non_null(strstr(err.message, "chat_template.jinja:2: "));
+    iv_chat_template_digest(t, digest);
+    assert_memory_not_equal(digest, none, sizeof none);
+    iv_chat_template_close(t);
+    json_decref(variables);
+    iv_buf_free(&out);
+    remove_directory(&d);
 }
 
 static void render_errors_name_the_line(void **state) {
@@ -229,6 +253,7 @@ int main(void) {
                                        cmocka_unit_test(tokens_of_their_own_file),
                                        cmocka_unit_test(chooses_between_template_files),
                                        cmocka_unit_test(refuses_broken_directories),
+                                       cmocka_unit_test(a_template_that_does_not_parse_fails_when_it_is_wanted),
                                        cmocka_unit_test(render_errors_name_the_line),
                                        cmocka_unit_test(digest_covers_templates_and_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
