@@ -86,6 +86,25 @@ static void hopper_kernels(void **state) {
     (void)state;
     kernels_have_the_reference_bits("emulated attention", true, 6);
 }
+/* A worker whose last tiles are whole merges its share when some of its warps may still be at those. */
+static void whole_tiles_behind_a_share(void **state) {
+    (void)state;
+    rng r = rng_start("emulated attention, whole tiles behind a share");
+    size_t n = launches;
+    for (budget b = budget_of(5); has_time(&b);) {
+        problem p = {.s = {IV_TC16, IV_BF16, 0, 1, 64, 1 + rng_below(&r, 8), 0, 0}, .keys = NORMAL, .scale = 0.18f};
+        p.s.heads = p.s.group, p.span_count = 2 + rng_below(&r, 3);
+        for (size_t i = 0; i < p.span_count; i++) {
+            int32_t position = (int32_t)(i ? rng_below(&r, 250) : 300 + rng_below(&r, 600));
+            p.spans[i] = (iv_gpu_span){.rows = (int32_t)(1 + rng_below(&r, 4)), .position = position};
+        }
+        finish_problem(&r, &p, NORMAL);
+        check_emulated(&r, &p, true);
+        free_problem(&p);
+    }
+    printf("whole tiles behind a share: %zu launches, 0 differ\n", launches - n);
+}
+
 static void generic_kernel(void **state) {
     (void)state;
     kernels_have_the_reference_bits("emulated attention, generic", false, 3);
@@ -176,7 +195,7 @@ static void planted_mistakes_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(hopper_kernels),
-                                       cmocka_unit_test(generic_kernel),
+                                       cmocka_unit_test(whole_tiles_behind_a_share), cmocka_unit_test(generic_kernel),
                                        cmocka_unit_test(overlapping_launches_have_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
