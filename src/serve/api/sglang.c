@@ -239,9 +239,9 @@ static void out_finish(const iv_child *c, iv_json_out *o) {
 
 static void out_id(const iv_task *t, const iv_child *c, iv_json_out *o) {
     const iv_api_prompt *p = &t->prompts[c->prompt];
-    char index[24];
+    char index[24] = "";
     iv_buf id = {0};
-    snprintf(index, sizeof index, t->child_count > 1 ? "-%zu" : "", c->index);
+    if (t->child_count > 1) snprintf(index, sizeof index, "-%zu", c->index);
     o->failed |= !iv_buf_puts(&id, p->rid ? p->rid : t->id) || (!p->rid && !iv_buf_puts(&id, index));
     iv_out_kv_text(o, "id", id.data);
     iv_buf_free(&id);
