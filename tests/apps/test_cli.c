@@ -711,26 +711,6 @@ static void benches(void **state) {
     json_decref(o);
 }
 
-static void completions_are_current(void **state) {
-    (void)state;
-    static const struct {
-        const char *shell, *file;
-    } scripts[] = {
-        {"bash", "completions/invar.bash"}, {"zsh", "completions/_invar"}, {"fish", "completions/invar.fish"}};
-    static char kept[OUTPUT_MAX];
-    for (size_t i = 0; i < 3; i++) {
-        RUN("completion", scripts[i].shell);
-        expect_ok();
-        FILE *file = fopen(source_path(scripts[i].file), "rb");
-        assert_non_null(file);
-        size_t n = fread(kept, 1, OUTPUT_MAX - 1, file);
-        fclose(file);
-        kept[n] = 0;
-        if (strcmp(kept, came.out) != 0)
-            fail_msg("%s is old: invar completion %s > %s", scripts[i].file, scripts[i].shell, scripts[i].file);
-    }
-}
-
 /* Ranks share standard error: a line in pieces would be torn by another's. */
 static void an_error_is_written_at_once(void **state) {
     (void)state;
@@ -750,33 +730,6 @@ static void an_error_is_written_at_once(void **state) {
     line[n] = 0;
     if (strncmp(line, "invar: ", 7) != 0 || line[n - 1] != '\n') fail_msg("wanted a whole line, found '%s'", line);
     close(ends[0]), close(ends[1]);
-}
-
-/* What bash would offer for a line. */
-static void bash_offers(const char *line, const char *offer) {
-    char command[8192];
-    snprintf(command, sizeof command,
-             "bash -c 'source \"$0\"; COMP_WORDS=(%s \"\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); compopt() "
-             "{ :; }; _invar; "
-             "printf \"%%s\\n\" \"${COMPREPLY[@]}\"' '%s' > %s",
-             line, source_path("completions/invar.bash"), in_folder("offers"));
-    assert_int_equal(system(command), 0);
-    static char offers[OUTPUT_MAX];
-    read_back("offers", offers);
-    if (!strstr(offers, offer)) fail_msg("after \"%s\": no %s in: %s", line, offer, offers);
-}
-
-static void bash_completes(void **state) {
-    (void)state;
-    if (system("bash -c true >/dev/null 2>&1") != 0) {
-        printf("SKIPPED: there is no bash\n");
-        skip();
-    }
-    bash_offers("invar", "tokenize\n");
-    bash_offers("invar generate m --isa", "avx2\n");
-    bash_offers("invar completion", "zsh\n");
-    bash_offers("invar help", "logits\n");
-    bash_offers("invar generate m --dtype =", "float16\n");
 }
 
 int main(void) {
@@ -811,8 +764,6 @@ int main(void) {
         cmocka_unit_test(chats_line_by_line),
         cmocka_unit_test(chat_errors_do_not_end_it),
         cmocka_unit_test(benches),
-        cmocka_unit_test(completions_are_current),
-        cmocka_unit_test(bash_completes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
