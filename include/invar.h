@@ -148,6 +148,7 @@ typedef struct iv_engine_stats {
     double step_seconds, forward_seconds, sample_seconds; /* forward and sampling are parts of a step */
     size_t running, waiting;
     size_t kv_pages, kv_pages_free, kv_pages_cached; /* cached: held by the prefix cache alone, free on demand */
+    size_t held;                                     /* of those waiting: by iv_engine_hold */
 } iv_engine_stats;
 IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats);
 
@@ -187,6 +188,9 @@ typedef enum iv_constraint_kind {
     IV_CONSTRAINT_TOOL_CALLS_OR_JSON, /* the same, one or more calls, or JSON */
     IV_CONSTRAINT_GRAMMAR             /* text: rules, of which `root` is the answer, as llama.cpp writes them */
 } iv_constraint_kind;
+
+/* A compiled constraint. Counted; retain and release may be called from any thread. */
+typedef struct iv_constraint iv_constraint;
 
 /* "none", "json_object", "json_schema", "regex", "choice", "tool_call", "tool_calls", "tool_call_or_json",
  * "tool_calls_or_json", "grammar". Static string. */
@@ -253,6 +257,7 @@ typedef struct iv_request {
     iv_constraint_kind constraint;
     const char *constraint_text; /* as the kind wants it; at most 4 MiB */
     iv_reasoning reasoning;      /* beside a constraint */
+    iv_constraint *compiled; /* the same constraint from iv_engine_compile, or NULL: compiled when it is submitted */
     bool ignore_eos;
     bool keep_special;       /* special tokens appear in the text */
     const int32_t *show_ids; /* those that do in any case, at most 8: a call of a tool may begin with one */
@@ -270,6 +275,14 @@ IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
  * full queue is IV_BUSY. */
 IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
 
+/* Compiles the constraint of a request (kind, text, reasoning; nothing else is looked at), for iv_request.compiled.
+ * From any thread, also while another one steps. quick: IV_BUSY where it takes more than a few milliseconds. The caller
+ * releases *out before the engine is closed. Errors as of iv_engine_submit. */
+IV_API iv_status iv_engine_compile(iv_engine *engine, const iv_request *request, bool quick, iv_constraint **out,
+                                   iv_error *err);
+IV_API iv_constraint *iv_constraint_retain(iv_constraint *constraint); /* one user more; NULL is fine */
+IV_API void iv_constraint_release(iv_constraint *constraint);          /* NULL is fine */
+
 /* Ends a request, waiting or running, at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED and carries the text
  * that was held back for stop strings. IV_NOT_FOUND if it neither waits nor runs. */
 IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err);
@@ -277,6 +290,10 @@ IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err)
 /* Takes a running request's pages away, as a full cache would: it waits, is computed again and goes on with the same
  * bits. IV_NOT_FOUND if it is not running. */
 IV_API iv_status iv_engine_preempt(iv_engine *engine, uint64_t id, iv_error *err);
+
+/* Holds a request back, or lets it go on: a held one takes part in no step and keeps no pages of its own, and later
+ * goes on with the same bits. For a caller whose own reader is slow. IV_NOT_FOUND if it neither waits nor runs. */
+IV_API iv_status iv_engine_hold(iv_engine *engine, uint64_t id, bool hold, iv_error *err);
 
 /* Forgets all cached prefixes that no running request holds. */
 IV_API void iv_engine_reset_prefix_cache(iv_engine *engine);
@@ -330,7 +347,10 @@ typedef struct iv_event {
     const float *logits;    /* [vocab_size] as the model gave them, if the request keeps logits; else NULL */
     /* DONE */
     iv_finish finish;
-    const char *error;  /* NULL unless IV_FINISH_ERROR */
+    const char *error; /* NULL unless IV_FINISH_ERROR */
+    iv_status
+        error_status;   /* with it: IV_FORMAT where the model's numbers are not finite, IV_LIMIT where a constraint
+                         * takes too much time or memory, IV_UNSUPPORTED or IV_INVALID where no token continues it */
     const char *stop;   /* the stop string that was met, or NULL */
     const int32_t *ids; /* all generated tokens */
     size_t id_count, prompt_tokens;

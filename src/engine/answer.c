@@ -109,7 +109,7 @@ static bool set_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, b
 }
 
 bool iv_answer_forbids(const iv_engine *e, const iv_sequence *s) {
-    if (s->constraint) return true;
+    if (s->mask) return true;
     if (may_end(s)) return false;
     return s->stop_id_count || (!s->ignore_eos && (e->model->config.eos_count || e->generation.has_eos));
 }
@@ -137,12 +137,13 @@ static iv_status allow_others(const iv_engine *e, const iv_sequence *s, uint64_t
 /* The tokens that a constraint lets come next; those that end the answer are among them where it may end: not before it
  * has min_tokens, unless nothing else may come. *over: it may end, and there is no token that could come. */
 static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool *over, iv_error *err) {
-    size_t answered = s->tokens.count - s->prompt_tokens;
+    size_t answered = s->tokens.count - s->prompt_tokens, vocab = (size_t)e->model->config.vocab_size;
+    const uint64_t *found;
     bool whole;
-    IV_TRY(iv_grammar_mask(s->constraint->grammar, &s->matcher, s->tokens.data + s->prompt_tokens, answered, mask,
-                           &whole, err));
+    IV_TRY(iv_mask_get(s->mask, &found, &whole, err));
+    memcpy(mask, found, (vocab + 63) / 64 * sizeof *mask);
     set_ends(e, s, mask, false);
-    bool any = any_of(mask, (size_t)e->model->config.vocab_size);
+    bool any = any_of(mask, vocab);
     any |= whole && (may_end(s) || !any) && set_ends(e, s, mask, true);
     *over = !any && whole;
     if (any || whole) return IV_OK;
@@ -153,7 +154,7 @@ static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool 
 /* An answer that no token can end is over where nothing may follow. */
 static iv_status check_over(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, bool *over, iv_error *err) {
     *over = false;
-    if (!s->constraint || set_ends(e, s, sampler->mask, false)) return IV_OK;
+    if (!s->mask || set_ends(e, s, sampler->mask, false)) return IV_OK;
     return allow(e, s, sampler->mask, over, err);
 }
 
@@ -163,7 +164,7 @@ static iv_status draw(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, c
     iv_sampling p = s->sampling;
     bool over = false;
     if (iv_answer_forbids(e, s)) {
-        IV_TRY(s->constraint ? allow(e, s, sampler->mask, &over, err) : allow_others(e, s, sampler->mask, err));
+        IV_TRY(s->mask ? allow(e, s, sampler->mask, &over, err) : allow_others(e, s, sampler->mask, err));
         p.allowed = sampler->mask;
     }
     if (over) return iv_fail(err, IV_UNSUPPORTED, "constraint: it allows an empty answer only");
@@ -254,6 +255,7 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
     if (s->receipt_bits) s->receipt_bits[s->tokens.count - s->prompt_tokens] = bits[1];
     IV_ASSERT(iv_ids_push(&s->tokens, token)); /* room was made at submission */
     note_seen(s, token);
+    if (s->mask) iv_mask_push(s->mask, token);
 }
 
 /* One row: samples, and notes what follows from the token. */
@@ -273,12 +275,24 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     if (r.sampled && share) *share = r.sampled->share_logprob;
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;
-    if (!end) IV_TRY(check_over(e, sampler, s, &over, err));
+    bool later = !end && s->mask && !iv_mask_find(s->mask); /* iv_answer_resume says whether it is over */
+    if (!end && !later) IV_TRY(check_over(e, sampler, s, &over, err));
     end |= over;
+    full &= !later;
     IV_TRY(advance_text(s, v, token, ends, end || full, &item->stop, err));
     item->event_count++;
     item->finish = end || item->stop ? IV_FINISH_STOP : full ? IV_FINISH_LENGTH : IV_FINISH_NONE;
+    item->later = later && !item->stop;
     return IV_OK;
+}
+
+iv_finish iv_answer_resume(const iv_engine *e, iv_sampler *sampler, iv_sequence *s) {
+    const uint64_t *unused;
+    bool may_end_here, over = false;
+    iv_status status = iv_mask_get(s->mask, &unused, &may_end_here, &s->error);
+    if (status == IV_OK && s->tokens.count > s->prompt_tokens) status = check_over(e, sampler, s, &over, &s->error);
+    if (status != IV_OK) return IV_FINISH_ERROR;
+    return over ? IV_FINISH_STOP : s->tokens.count >= s->tokens_max ? IV_FINISH_LENGTH : IV_FINISH_NONE;
 }
 
 /* Draft lengths follow success: twice as long after a draft that held, else just past what held. */
@@ -309,7 +323,7 @@ void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item)
     if (!item->samples || item->finish != IV_FINISH_NONE) return;
     for (size_t row = 0; row <= item->draft; row++) {
         if (answer_row(e, sampler, item, row, &s->error) != IV_OK) item->finish = IV_FINISH_ERROR;
-        if (item->finish != IV_FINISH_NONE || row == item->draft) break;
+        if (item->finish != IV_FINISH_NONE || item->later || row == item->draft) break;
         if (s->tokens.data[s->tokens.count - 1] != s->guess[row]) break;
         s->computed++, accepted++; /* the next row was computed from this very token */
     }

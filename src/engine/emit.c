@@ -26,6 +26,8 @@ iv_status iv_events_open(iv_engine *e, iv_error *err) {
 
 bool iv_events_have_room(const iv_engine *e) { return e->events_max - e->event_count >= e->cancels + step_events(e); }
 
+bool iv_events_have_more(const iv_engine *e) { return e->events_max - e->event_count > step_events(e); }
+
 /* Each row becomes an event; besides, whatever runs or is cancelled may end. There is room for rows_max of each
  * sequence if there is room at all. */
 size_t iv_events_rows(const iv_engine *e) {
@@ -97,6 +99,7 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
                           .seed = s->sampling.seed,
                           .finish = finish,
                           .error = message ? s->error.message : NULL,
+                          .error_status = message ? s->error.status : IV_OK,
                           .stop = stop,
                           .ids = s->tokens.data + s->prompt_tokens,
                           .id_count = s->tokens.count - s->prompt_tokens,
@@ -109,7 +112,8 @@ void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *me
                           .drafted_tokens = s->drafted_tokens,
                           .accepted_tokens = s->accepted_tokens};
     if (s->receipt_bits) v->event.receipt = s->receipt = iv_receipt_write(e, s, &v->event);
-    if (finish == IV_FINISH_CANCELLED || finish == IV_FINISH_ERROR) show_held_text(s, v);
+    bool cut = finish == IV_FINISH_CANCELLED || finish == IV_FINISH_ERROR;
+    if (cut || (!stop && !s->flushed)) show_held_text(s, v); /* or its end was found after its last token */
     s->untaken++;
     e->stats.drafted_tokens += s->drafted_tokens, e->stats.accepted_tokens += s->accepted_tokens;
 }

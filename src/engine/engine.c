@@ -155,6 +155,7 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     if (!iv_size_mul(e->logits_max, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
     IV_TRY(iv_line_open(&e->waiting, IV_WAITING_MAX + seqs, err)); /* the preempted come back, full or not */
     IV_TRY(iv_line_open(&e->running, seqs, err));
+    IV_TRY(iv_line_open(&e->held, IV_WAITING_MAX + seqs, err));
     IV_TRY(iv_events_open(e, err));
     e->plan_running = calloc(seqs, sizeof *e->plan_running);
     e->plan_waiting = calloc(seqs, sizeof *e->plan_waiting);
@@ -245,6 +246,7 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
     iv_engine *e = calloc(1, sizeof *e);
     if (!e) return iv_fail(err, IV_NO_MEMORY, "engine: no memory");
     e->next_id = 1;
+    iv_constraints_open(&e->constraints);
     unsigned mode = iv_float_mode_enter();
     iv_status status = iv_ranks_start(e, open_parts(o, e, err), err);
     iv_float_mode_leave(mode);
@@ -260,10 +262,12 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
 void iv_engine_close(iv_engine *e) {
     if (!e) return;
     iv_ranks_close(e->ranks);
+    iv_jobs_close(e->jobs);
     iv_events_close(e);
     for (size_t i = 0; i < e->running.count; i++) iv_sequence_free(e, e->running.at[i]);
     for (size_t i = 0; i < e->waiting.count; i++) iv_sequence_free(e, e->waiting.at[i]);
-    iv_line_close(&e->running), iv_line_close(&e->waiting);
+    for (size_t i = 0; i < e->held.count; i++) iv_sequence_free(e, e->held.at[i]);
+    iv_line_close(&e->running), iv_line_close(&e->waiting), iv_line_close(&e->held);
     iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
@@ -317,11 +321,15 @@ const iv_textual *iv_engine_textual(const iv_engine *e) { return e->textual; }
 
 void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
     *stats = e->stats;
-    for (size_t i = 0; i < e->running.count + e->waiting.count; i++) { /* those of the ended are in already */
-        const iv_sequence *s = i < e->running.count ? e->running.at[i] : e->waiting.at[i - e->running.count];
-        stats->drafted_tokens += s->drafted_tokens, stats->accepted_tokens += s->accepted_tokens;
-    }
-    stats->running = e->running.count, stats->waiting = e->waiting.count;
+    const iv_line *lines[] = {&e->running, &e->waiting, &e->held};
+    for (size_t l = 0; l < sizeof lines / sizeof *lines; l++)
+        for (size_t i = 0; i < lines[l]->count; i++) { /* those of the ended are in already */
+            const iv_sequence *s = lines[l]->at[i];
+            stats->drafted_tokens += s->drafted_tokens, stats->accepted_tokens += s->accepted_tokens;
+        }
+    stats->running = e->running.count, stats->waiting = e->waiting.count + e->held.count;
+    stats->held = 0;
+    for (size_t i = 0; i < e->held.count; i++) stats->held += e->held.at[i]->held;
     stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count, stats->kv_pages_cached = e->kv.index.idle;
 }
 

@@ -7,6 +7,7 @@
 #include "engine/constraint.h"
 #include "engine/draft.h"
 #include "engine/line.h"
+#include "engine/mask.h"
 #include "engine/ranks.h"
 #include "engine/textual.h"
 #include "format/generation_config.h"
@@ -46,8 +47,9 @@ typedef struct iv_sequence {
     uint32_t *receipt_bits; /* of the generated tokens' log-probabilities; NULL unless a receipt is kept */
     char *receipt;          /* once the sequence has ended */
     bool ignore_eos, keep_special, cancelled;
-    iv_constraint *constraint; /* NULL: none */
-    iv_matcher matcher;        /* in the constraint's grammar */
+    bool held;      /* by the caller: iv_engine_hold */
+    iv_mask *mask;  /* of its constraint; NULL: none */
+    bool mask_sent; /* to another thread, and not looked at since */
     char *stop[IV_STOPS_MAX];
     size_t stop_count;
     int32_t *stop_ids;
@@ -97,6 +99,7 @@ typedef struct iv_step_item {
     iv_event_slot *events;         /* [1 + draft]: those of drawn tokens */
     size_t event_count;
     iv_finish finish;
+    bool later;       /* the next tokens, or the end, are still to be found */
     const char *stop; /* the stop string that was met, or NULL */
 } iv_step_item;
 
@@ -136,7 +139,10 @@ struct iv_engine {
     uint64_t next_id, next_arrival;
 
     iv_line waiting, running;
-    size_t cancels; /* sequences whose cancellation the next step will see */
+    iv_line held;      /* neither: their caller holds them, or their mask takes long */
+    iv_jobs *jobs;     /* that find masks; NULL before the first constraint */
+    size_t masks_away; /* being found, of all sequences */
+    size_t cancels;    /* sequences whose cancellation the next step will see */
 
     /* One step's arrays, sized at open. */
     iv_plan_sequence *plan_running, *plan_waiting; /* [max_num_seqs] */
@@ -167,6 +173,17 @@ void iv_sequence_free(iv_engine *e, iv_sequence *s);
 iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err);
 /* Takes a running sequence's pages and puts it back into the queue. */
 void iv_engine_requeue(iv_engine *e, size_t running_index);
+/* Its last event is in the ring: what it held is free at once, the rest when that event was taken. */
+void iv_engine_retire(iv_engine *e, iv_line *line, size_t index);
+
+/* ---- hold.c: sequences that take part in no step for now */
+/* Puts a new sequence, or one that lost its pages, where it belongs: into the queue, or among those that are held. */
+void iv_hold_enqueue(iv_engine *e, iv_sequence *s);
+bool iv_hold_keeps(const iv_sequence *s); /* it cannot be in a step now */
+/* Has the next tokens of a constrained sequence found on other threads. */
+void iv_hold_send_mask(iv_engine *e, iv_sequence *s);
+/* Takes masks that were found: their sequences go on, or end. */
+void iv_hold_settle(iv_engine *e);
 
 /* ---- emit.c: logits -> tokens, text, stop decisions, events */
 /* Fills in the log-probabilities of item_events[row], an event of the prompt whose token this row of the step predicts;
@@ -176,6 +193,8 @@ void iv_score_row(const iv_engine *e, size_t row, const float *logits);
  * and stop; its rows of the prompt are scored. Touches the item and its sequence alone: items may be answered on
  * different threads. */
 void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item);
+/* What a mask that was found later says of a sequence: IV_FINISH_NONE, it goes on. */
+iv_finish iv_answer_resume(const iv_engine *e, iv_sampler *sampler, iv_sequence *s);
 /* Whether some tokens may not come next: of a constraint, or as they would end an answer that is too short yet. Once
  * false it stays so. */
 bool iv_answer_forbids(const iv_engine *e, const iv_sequence *s);
@@ -187,6 +206,7 @@ iv_status iv_events_open(iv_engine *e, iv_error *err);
 void iv_events_close(iv_engine *e);
 /* Room for all that a step may emit, if at most iv_events_rows rows of logits are wanted? */
 bool iv_events_have_room(const iv_engine *e);
+bool iv_events_have_more(const iv_engine *e); /* for one besides, where no request is cancelled */
 size_t iv_events_rows(const iv_engine *e);
 
 /* ---- fingerprint.c */
@@ -196,6 +216,10 @@ iv_status iv_identity_make(iv_engine *e, iv_error *err); /* fills e->identity */
 /* ---- receipt.c */
 /* The receipt of a sequence whose last event is `done`, for free(); NULL when memory is out. */
 char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event *done);
+
+static inline bool iv_engine_has_requests(const iv_engine *e) {
+    return e->running.count > 0 || e->waiting.count > 0 || e->held.count > 0;
+}
 
 double iv_now(void); /* seconds, monotonic */
 

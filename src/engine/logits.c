@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count, iv_error *err) {
-    if (e->running.count || e->waiting.count) return iv_fail(err, IV_BUSY, "logits: requests are running");
+    if (iv_engine_has_requests(e)) return iv_fail(err, IV_BUSY, "logits: requests are running");
     if (count == 0 || count > e->max_model_len)
         return iv_fail(err, IV_INVALID, "logits: wanted 1 to %zu tokens, found %zu", e->max_model_len, count);
     for (size_t i = 0; i < count; i++)

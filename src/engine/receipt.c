@@ -106,7 +106,8 @@ static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
                   "eos_ids", eos_array(e, s),                                                              //
                   "ignore_eos", (int)s->ignore_eos,                                                        //
                   "keep_special", (int)s->keep_special);
-    if (!request || (add_constraint(request, s->constraint) && add_show_ids(request, s) && add_min_tokens(request, s)))
+    if (!request || (add_constraint(request, s->mask ? iv_mask_constraint(s->mask) : NULL) &&
+                     add_show_ids(request, s) && add_min_tokens(request, s)))
         return request;
     json_decref(request);
     return NULL;

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+enum { MASK_THREADS = 2 };
+
 void iv_request_init(const iv_engine *e, iv_request *r) {
     const iv_generation_config *g = &e->generation;
     *r = (iv_request){.add_special = true,
@@ -232,25 +234,48 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     return IV_OK;
 }
 
-static bool id_in_use(const iv_engine *e, uint64_t id) {
-    return iv_line_find(&e->running, id, NULL) || iv_line_find(&e->waiting, id, NULL);
+static iv_sequence *find_sequence(const iv_engine *e, uint64_t id) {
+    iv_sequence *s = iv_line_find(&e->running, id, NULL);
+    if (!s) s = iv_line_find(&e->waiting, id, NULL);
+    return s ? s : iv_line_find(&e->held, id, NULL);
+}
+
+static iv_status compile(iv_engine *e, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
+    return iv_constraint_take(&e->constraints, e->textual->tokenizer, (size_t)e->model->config.vocab_size, r, quick,
+                              out, err);
+}
+
+iv_status iv_engine_compile(iv_engine *e, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
+    *out = NULL;
+    if (r->constraint == IV_CONSTRAINT_NONE) return iv_fail(err, IV_INVALID, "constraint: wanted one, found none");
+    IV_TRY(need_text(e, "constraint", err));
+    return compile(e, r, quick, out, err);
+}
+
+/* What the answer's first token may be is looked for at once, on other threads if that takes long. */
+static iv_status open_mask(iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
+    iv_constraint *c = iv_constraint_retain(r->compiled);
+    if (r->constraint == IV_CONSTRAINT_NONE) return IV_OK;
+    if (!c) IV_TRY(compile(e, r, false, &c, err));
+    IV_TRY(iv_mask_open(c, s->tokens_max - s->prompt_tokens, (size_t)e->model->config.vocab_size, &s->mask, err));
+    if (!e->jobs) IV_TRY(iv_jobs_open(MASK_THREADS, &e->jobs, err));
+    if (!iv_mask_find(s->mask)) iv_hold_send_mask(e, s);
+    return IV_OK;
 }
 
 iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_error *err) {
-    if (e->waiting.count >= IV_WAITING_MAX)
+    if (e->waiting.count + e->held.count >= IV_WAITING_MAX)
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));
-    if (r->id && id_in_use(e, r->id))
+    if (r->id && find_sequence(e, r->id))
         return iv_fail(err, IV_INVALID, "id: %llu waits or runs already", (unsigned long long)r->id);
-    while (!r->id && id_in_use(e, e->next_id)) e->next_id++;
+    while (!r->id && find_sequence(e, e->next_id)) e->next_id++;
     iv_sequence *s = calloc(1, sizeof *s);
     if (!s) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     iv_status status = read_prompt(e, r, s, err);
     if (status == IV_OK) status = copy_fields(e, r, s, err);
     if (status == IV_OK) status = make_room(e, r, s, err);
-    if (status == IV_OK && r->constraint != IV_CONSTRAINT_NONE)
-        status = iv_constraint_take(&e->constraints, e->textual->tokenizer, (size_t)e->model->config.vocab_size, r,
-                                    &s->constraint, err);
+    if (status == IV_OK) status = open_mask(e, r, s, err);
     if (status != IV_OK) {
         iv_sequence_free(e, s);
         return status;
@@ -258,13 +283,12 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_e
     IV_ASSERT(iv_kv_pages_for(s->tokens_max) <= e->kv.pages); /* max_model_len fits: so does every sequence, alone */
     *id = s->id = r->id ? r->id : e->next_id++;
     s->arrival = e->next_arrival++;
-    iv_line_insert(&e->waiting, s);
+    iv_hold_enqueue(e, s);
     return IV_OK;
 }
 
 iv_status iv_engine_cancel(iv_engine *e, uint64_t id, iv_error *err) {
-    iv_sequence *s = iv_line_find(&e->running, id, NULL);
-    if (!s) s = iv_line_find(&e->waiting, id, NULL);
+    iv_sequence *s = find_sequence(e, id);
     if (!s) return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
     e->cancels += !s->cancelled;
     s->cancelled = true;
@@ -287,7 +311,7 @@ void iv_sequence_free(iv_engine *e, iv_sequence *s) {
     free(s->bias), free(s->stop_ids), free(s->seen);
     free(s->receipt_bits), free(s->receipt);
     iv_draft_index_close(&s->draft);
-    iv_constraint_release(&e->constraints, s->constraint);
+    iv_mask_close(s->mask);
     free(s->kept_logits);
     iv_token_stream_close(s->stream);
     iv_buf_free(&s->text);

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { MASK_WAIT_MS = 2 }; /* where all that is left to do is to wait for masks */
+
 iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err) {
     double start = iv_now();
     iv_status status = iv_ranks_forward(e, batch, err);
@@ -15,8 +17,7 @@ iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err) 
 
 /* ---- sequences that leave ------------------------------------------------------------------------------ */
 
-/* Its last event is in the ring: what it held is free at once, the rest when that event was taken. */
-static void retire(iv_engine *e, iv_line *line, size_t index) {
+void iv_engine_retire(iv_engine *e, iv_line *line, size_t index) {
     iv_kv_table_release(&line->at[index]->table, &e->kv);
     iv_line_remove(line, index);
 }
@@ -25,17 +26,17 @@ static void drop_cancelled(iv_engine *e, iv_line *line) {
     for (size_t i = line->count; e->cancels > 0 && i-- > 0;) {
         if (!line->at[i]->cancelled) continue;
         iv_emit_done(e, line->at[i], IV_FINISH_CANCELLED, NULL, NULL);
-        retire(e, line, i);
+        iv_engine_retire(e, line, i);
         e->cancels--;
     }
 }
 
 void iv_engine_requeue(iv_engine *e, size_t index) {
     iv_sequence *s = e->running.at[index];
-    retire(e, &e->running, index);
+    iv_engine_retire(e, &e->running, index);
     s->computed = 0, s->preemptions++;
     e->stats.preemptions++;
-    iv_line_insert(&e->waiting, s);
+    iv_hold_enqueue(e, s);
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------------ */
@@ -44,7 +45,8 @@ void iv_engine_requeue(iv_engine *e, size_t index) {
 static iv_plan_sequence look_at_running(const iv_engine *e, iv_sequence *s) {
     size_t known = s->tokens.count;
     s->guess_count = 0;
-    if (s->draft.heads && known - s->computed == 1) {
+    bool held = iv_hold_keeps(s);
+    if (!held && s->draft.heads && known - s->computed == 1) {
         size_t limit = iv_size_min(iv_size_min(e->rows_max - 1, s->guess_limit), s->tokens_max - known - 1);
         s->guess_count = iv_draft_guess(&s->draft, s->tokens.data, known, limit, s->guess);
     }
@@ -52,6 +54,7 @@ static iv_plan_sequence look_at_running(const iv_engine *e, iv_sequence *s) {
                               .computed = s->computed,
                               .pages = s->table.count,
                               .own = iv_kv_sole(&s->table, &e->kv),
+                              .held = held,
                               .draft = s->guess_count,
                               .score_from = s->told - 1,
                               .score_to = s->prompt_tokens - 1};
@@ -297,6 +300,7 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
         iv_sequence *s = items[i].sequence;
         iv_emit_item(e, &items[i]);
         if (e->prefix_caching) iv_kv_publish(&s->table, &e->kv, s->tokens.data, s->computed);
+        if (items[i].later) iv_hold_send_mask(e, s);
         if (items[i].finish == IV_FINISH_NONE) continue;
         const char *message = items[i].finish == IV_FINISH_ERROR ? s->error.message : NULL;
         iv_emit_done(e, s, items[i].finish, message, items[i].stop);
@@ -328,16 +332,21 @@ static iv_status step(iv_engine *e, iv_error *err) {
     iv_plan plan;
     drop_cancelled(e, &e->running);
     drop_cancelled(e, &e->waiting);
+    drop_cancelled(e, &e->held);
+    iv_hold_settle(e);
     make_plan(e, &plan);
     size_t count = carry_out(e, &plan);
-    if (count == 0) return IV_OK;
+    if (count == 0) {
+        if (e->masks_away) iv_jobs_wait(e->jobs, MASK_WAIT_MS);
+        return IV_OK;
+    }
     iv_status status = run_items(e, e->items, count, err);
     if (status == IV_FORMAT) status = run_apart(e, count, err);
     for (size_t i = 0; i < count; i++) { /* also after an error: what ended before it has its last event out */
         size_t at;
         if (e->items[i].finish == IV_FINISH_NONE) continue;
         IV_ASSERT(iv_line_find(&e->running, e->items[i].sequence->id, &at));
-        retire(e, &e->running, at);
+        iv_engine_retire(e, &e->running, at);
     }
     e->stats.steps += status == IV_OK;
     return status; /* an error: a rank is lost, and no sequence is to blame */
@@ -352,11 +361,11 @@ static bool logits_of(const iv_line *line) {
 /* Kept logits live in their request until the next step, so their events must be taken first: also of one that was
  * preempted, as it may come back in this very step. */
 static bool logits_wait(const iv_engine *e) {
-    return e->event_count > 0 && (logits_of(&e->running) || logits_of(&e->waiting));
+    return e->event_count > 0 && (logits_of(&e->running) || logits_of(&e->waiting) || logits_of(&e->held));
 }
 
 iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
-    *busy = e->running.count > 0 || e->waiting.count > 0;
+    *busy = iv_engine_has_requests(e);
     if (!iv_events_have_room(e))
         return iv_fail(err, IV_BUSY, "events: %zu wait to be taken, at most %zu may", e->event_count, e->events_max);
     if (logits_wait(e)) return iv_fail(err, IV_BUSY, "events: take those that carry logits before the next step");
@@ -365,6 +374,6 @@ iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
     iv_status status = step(e, err);
     iv_float_mode_leave(mode);
     e->stats.step_seconds += iv_now() - start;
-    *busy = e->running.count > 0 || e->waiting.count > 0;
+    *busy = iv_engine_has_requests(e);
     return status;
 }

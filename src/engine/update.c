@@ -151,9 +151,9 @@ static iv_status update(iv_engine *e, const char *dir, iv_error *err) {
 iv_status iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err) {
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "update_weights: wanted a model directory, found nothing");
     IV_TRY(iv_ranks_check_update(e->ranks, err));
-    if (e->running.count || e->waiting.count)
+    if (iv_engine_has_requests(e))
         return iv_fail(err, IV_BUSY, "update_weights: %zu requests run and %zu wait", e->running.count,
-                       e->waiting.count);
+                       e->waiting.count + e->held.count);
     unsigned mode = iv_float_mode_enter();
     iv_status status = update(e, dir, err);
     iv_float_mode_leave(mode);

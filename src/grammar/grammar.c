@@ -6,6 +6,7 @@
 #include "grammar/machine.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,19 @@ struct iv_grammar {
     const iv_vocabulary *vocabulary;
     pthread_mutex_t lock; /* of everything below, and the machine */
     uint64_t generation;  /* one more each time the machine is emptied */
+    uint64_t walked;      /* nodes of the vocabulary's tree, in units of effort */
+    uint64_t effort_end;  /* of spent(): the call under way stops there */
     size_t states_bytes;  /* more are not kept */
     size_t words;         /* of a mask */
     uint64_t *masks;      /* [mask_capacity][words] */
     int32_t *mask_states; /* [mask_capacity]: whose they are */
     size_t mask_count, mask_capacity, mask_next, mask_most;
     int32_t *path; /* [longest + 1]: states along a branch of the tree */
+    atomic_size_t bytes;
 };
+
+/* How large an automaton may get where the caller cannot wait: some milliseconds of building it. */
+enum { QUICK_STATES = 1 << 14, QUICK_EFFORT = 1 << 21, QUICK_TEXT_BYTES = 16 << 10 };
 
 static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
                          iv_automaton *a, iv_error *err) {
@@ -37,8 +44,7 @@ static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning
     return status;
 }
 
-iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
-                          iv_grammar **out, iv_error *err) {
+static iv_status check_text(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_error *err) {
     const char *name = iv_constraint_name(kind);
     if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_GRAMMAR || reasoning > IV_REASONING_OPTIONAL)
         return iv_fail(err, IV_INVALID, "constraint: wanted a kind of constraint, found %d", (int)kind);
@@ -46,10 +52,17 @@ iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasonin
     if (text && strlen(text) > IV_GRAMMAR_TEXT_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "%s: %zu bytes, at most %d are read", name, strlen(text),
                        IV_GRAMMAR_TEXT_BYTES_MAX);
+    return IV_OK;
+}
+
+static iv_status open_grammar(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
+                              bool quick, iv_grammar **out, iv_error *err) {
+    const char *name = iv_constraint_name(kind);
     iv_grammar *g = calloc(1, sizeof *g);
     if (!g) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     *g = (iv_grammar){
         .vocabulary = v, .generation = 1, .states_bytes = IV_GRAMMAR_STATES_BYTES, .words = (v->size + 63) / 64};
+    if (quick) g->automaton.states_max = QUICK_STATES, g->automaton.effort_max = QUICK_EFFORT;
     pthread_mutex_init(&g->lock, NULL);
     g->mask_most = iv_size_max(IV_GRAMMAR_MASKS_BYTES / (8 * iv_size_max(g->words, 1)), 1);
     g->path = calloc(v->longest + 1, sizeof *g->path);
@@ -61,6 +74,21 @@ iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasonin
     else
         iv_grammar_close(g);
     return status;
+}
+
+iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
+                          iv_grammar **out, iv_error *err) {
+    IV_TRY(check_text(kind, text, reasoning, err));
+    return open_grammar(kind, text, reasoning, v, false, out, err);
+}
+
+iv_status iv_grammar_open_quick(iv_constraint_kind kind, const char *text, iv_reasoning reasoning,
+                                const iv_vocabulary *v, iv_grammar **out, iv_error *err) {
+    IV_TRY(check_text(kind, text, reasoning, err));
+    iv_status status = IV_LIMIT;
+    if (!text || strlen(text) <= QUICK_TEXT_BYTES) status = open_grammar(kind, text, reasoning, v, true, out, err);
+    if (status != IV_LIMIT) return status;
+    return iv_fail(err, IV_BUSY, "%s: compiling it takes long", iv_constraint_name(kind)); /* or is beyond a limit */
 }
 
 void iv_grammar_close(iv_grammar *g) {
@@ -86,7 +114,7 @@ static int32_t mask_place(iv_grammar *g) {
     if (g->mask_count < g->mask_capacity) return (int32_t)g->mask_count++;
     if (g->mask_capacity == 0) return -1;
     size_t at = g->mask_next++ % g->mask_capacity;
-    if (g->mask_states[at] >= 0) g->machine.states[g->mask_states[at]].mask = -1;
+    g->machine.states[g->mask_states[at]].mask = -1;
     return (int32_t)at;
 }
 
@@ -100,20 +128,35 @@ static iv_status walk_specials(iv_grammar *g, int32_t state, uint64_t *mask, iv_
     return IV_OK;
 }
 
+enum { NODES_PER_EFFORT = 8 }; /* of the tree, whose steps are known already: as quick as one place */
+
+static uint64_t spent(const iv_grammar *g) { return g->machine.effort + g->walked; }
+
+/* Ends a call whose effort is used up. What it computed is kept, so the next one gets further. */
+static iv_status check_effort(const iv_grammar *g, iv_error *err) {
+    if (spent(g) <= g->effort_end) return IV_OK;
+    return iv_fail(err, IV_BUSY, "constraint: the tokens that may follow take longer to find");
+}
+
+static iv_status too_many_ways(iv_error *err) {
+    return iv_fail(err, IV_LIMIT, "constraint: there are too many ways to go on from one place of it");
+}
+
 /* Walks the tree: below a byte that nothing follows there is nothing. */
 static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
     const iv_vocabulary *v = g->vocabulary;
     const iv_vocabulary_node *nodes = v->nodes;
     size_t steps = 0;
-    uint64_t effort = g->machine.effort + IV_GRAMMAR_WALK_EFFORT_MAX;
     memset(mask, 0, g->words * sizeof *mask);
     g->path[0] = state;
     for (size_t i = 0; i < v->node_count;) {
         const iv_vocabulary_node *n = &nodes[i];
         int32_t next;
-        if (++steps % 64 == 0 &&
-            (iv_machine_bytes(&g->machine) > IV_GRAMMAR_WALK_BYTES_MAX || g->machine.effort > effort))
-            return iv_fail(err, IV_LIMIT, "constraint: there are too many ways to go on from one place of it");
+        if (++steps % NODES_PER_EFFORT == 0) {
+            g->walked++;
+            IV_TRY(check_effort(g, err));
+            if (iv_machine_bytes(&g->machine) > IV_GRAMMAR_WALK_BYTES_MAX) return too_many_ways(err);
+        }
         IV_TRY(iv_machine_step(&g->machine, g->path[n->depth - 1], n->byte, &next, err));
         if (next == IV_MACHINE_DEAD) {
             i = n->skip;
@@ -127,16 +170,23 @@ static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *er
     return walk_specials(g, state, mask, err);
 }
 
-static iv_status find_mask(iv_grammar *g, int32_t state, const uint64_t **out, iv_error *err) {
+/* The mask of a state; kept where there is memory for it. */
+static iv_status find_mask(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
     int32_t at = g->machine.states[state].mask;
-    if (at < 0) {
-        if ((at = mask_place(g)) < 0) return iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
-        g->mask_states[at] = -1; /* nobody's, should the walk fail */
-        IV_TRY(walk(g, state, g->masks + (size_t)at * g->words, err));
-        g->mask_states[at] = state, g->machine.states[state].mask = at;
+    if (at >= 0) {
+        memcpy(mask, g->masks + (size_t)at * g->words, g->words * sizeof *mask);
+        return IV_OK;
     }
-    *out = g->masks + (size_t)at * g->words;
+    IV_TRY(walk(g, state, mask, err));
+    if ((at = mask_place(g)) < 0) return IV_OK;
+    memcpy(g->masks + (size_t)at * g->words, mask, g->words * sizeof *mask);
+    g->mask_states[at] = state, g->machine.states[state].mask = at;
     return IV_OK;
+}
+
+/* Anybody may ask for it, without the lock. */
+static void note_bytes(iv_grammar *g) {
+    atomic_store(&g->bytes, iv_machine_bytes(&g->machine) + g->mask_capacity * g->words * sizeof *g->masks);
 }
 
 /* ---- matching ------------------------------------------------------------------------------------------ */
@@ -177,46 +227,70 @@ static iv_status have_start(iv_grammar *g, iv_error *err) {
 }
 
 static iv_status catch_up(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, iv_error *err) {
-    bool known;
-    if (m->generation != g->generation) *m = (iv_matcher){.state = IV_MACHINE_START};
-    for (; m->tokens < count; m->tokens++) {
-        int32_t id = ids[m->tokens];
-        IV_TRY(take_token(g, &m->state, id, &known, err));
-        if (!known || m->state == IV_MACHINE_DEAD)
+    if (m->generation != g->generation) *m = (iv_matcher){.state = IV_MACHINE_START, .generation = g->generation};
+    while (m->tokens < count) {
+        int32_t id = ids[m->tokens], next = m->state;
+        bool known;
+        IV_TRY(check_effort(g, err));
+        IV_TRY(take_token(g, &next, id, &known, err));
+        if (!known || next == IV_MACHINE_DEAD)
             return iv_fail(err, IV_INVALID, "constraint: token %zu of the answer, id %d, does not continue it",
                            m->tokens, (int)id);
-        IV_TRY(forget_if_full(g, &m->state, err));
+        IV_TRY(forget_if_full(g, &next, err)); /* between tokens only: what an unfinished walk has found stays */
+        *m = (iv_matcher){.state = next, .tokens = m->tokens + 1, .generation = g->generation};
     }
-    IV_TRY(forget_if_full(g, &m->state, err));
-    m->generation = g->generation;
     return IV_OK;
 }
 
 static iv_status mask_locked(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask,
                              bool *may_end, iv_error *err) {
-    const uint64_t *found = NULL;
     IV_TRY(have_start(g, err));
     IV_TRY(catch_up(g, m, ids, count, err));
-    IV_TRY(find_mask(g, m->state, &found, err));
-    memcpy(mask, found, g->words * sizeof *mask);
+    IV_TRY(find_mask(g, m->state, mask, err));
     *may_end = g->machine.states[m->state].ends;
     return IV_OK;
 }
 
-iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask, bool *may_end,
-                          iv_error *err) {
-    pthread_mutex_lock(&g->lock);
+static iv_status mask_within(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *effort,
+                             uint64_t *mask, bool *may_end, iv_error *err) {
+    uint64_t begin = spent(g);
+    g->effort_end = begin + *effort;
     iv_status status = mask_locked(g, m, ids, count, mask, may_end, err);
-    if (status != IV_OK) m->generation = 0; /* it starts anew, should it be asked again */
+    uint64_t used = spent(g) - begin;
+    *effort -= used < *effort ? used : *effort;
+    if (status != IV_OK && status != IV_BUSY) m->generation = 0; /* it starts anew, should it be asked again */
+    note_bytes(g);
+    return status;
+}
+
+iv_status iv_grammar_try_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *effort,
+                              uint64_t *mask, bool *may_end, iv_error *err) {
+    if (pthread_mutex_trylock(&g->lock)) return iv_fail(err, IV_BUSY, "constraint: another thread is at work on it");
+    iv_status status = mask_within(g, m, ids, count, effort, mask, may_end, err);
     pthread_mutex_unlock(&g->lock);
     return status;
 }
 
-void iv_grammar_rest(iv_grammar *g) {
-    iv_error unused;
+iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask, bool *may_end,
+                          iv_error *err) {
+    uint64_t effort = IV_GRAMMAR_MASK_EFFORT_MAX;
     pthread_mutex_lock(&g->lock);
-    g->states_bytes = IV_GRAMMAR_STATES_BYTES;
+    iv_status status = mask_within(g, m, ids, count, &effort, mask, may_end, err);
+    pthread_mutex_unlock(&g->lock);
+    return status == IV_BUSY ? too_many_ways(err) : status;
+}
+
+size_t iv_grammar_bytes(const iv_grammar *g) { return atomic_load(&g->bytes); }
+
+void iv_grammar_forget(iv_grammar *g) {
+    iv_error unused;
+    if (pthread_mutex_trylock(&g->lock)) return;
+    g->states_bytes = 0;
     (void)forget_if_full(g, NULL, &unused); /* without memory it stays as it was, or fails the next request */
+    g->states_bytes = IV_GRAMMAR_STATES_BYTES;
+    free(g->masks), free(g->mask_states);
+    g->masks = NULL, g->mask_states = NULL, g->mask_capacity = 0;
+    note_bytes(g);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -226,6 +300,7 @@ iv_status iv_grammar_matches(iv_grammar *g, const char *text, size_t bytes, bool
     pthread_mutex_lock(&g->lock);
     iv_status status = have_start(g, err);
     if (status == IV_OK) status = forget_if_full(g, NULL, err);
+    g->effort_end = UINT64_MAX;
     if (status == IV_OK) status = take_bytes(g, &state, text, bytes, err);
     if (status == IV_OK) *matches = g->machine.states[state].ends;
     if (status == IV_OK && prefix) *prefix = state != IV_MACHINE_DEAD;

@@ -14,9 +14,9 @@ enum {
     /* States kept before they are forgotten and computed again where needed: so much at first, and twice as much each
      * time, up to the most. */
     IV_GRAMMAR_STATES_BYTES = 32 << 20,
-    IV_GRAMMAR_STATES_BYTES_MAX = 256 << 20,
-    IV_GRAMMAR_WALK_BYTES_MAX = 512 << 20, /* of states while one mask is made; more is IV_LIMIT */
-    IV_GRAMMAR_WALK_EFFORT_MAX = 1 << 24,  /* places looked at meanwhile, up to 50 ns each; the same */
+    IV_GRAMMAR_STATES_BYTES_MAX = 128 << 20,
+    IV_GRAMMAR_WALK_BYTES_MAX = 256 << 20, /* of states while one mask is made; more is IV_LIMIT */
+    IV_GRAMMAR_MASK_EFFORT_MAX = 1 << 24,  /* places looked at meanwhile, up to 50 ns each; the same */
     IV_GRAMMAR_MASKS_BYTES = 16 << 20
 };
 
@@ -32,6 +32,9 @@ typedef struct iv_matcher {
 /* text: what the kind takes (invar.h). The vocabulary must outlive the grammar. */
 iv_status iv_grammar_open(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
                           iv_grammar **out, iv_error *err);
+/* The same, but IV_BUSY where it takes more than a few milliseconds. */
+iv_status iv_grammar_open_quick(iv_constraint_kind kind, const char *text, iv_reasoning reasoning,
+                                const iv_vocabulary *v, iv_grammar **out, iv_error *err);
 void iv_grammar_close(iv_grammar *g); /* NULL is fine */
 
 /* Takes those of the tokens ids[0..count), the whole answer so far, that the matcher has not taken yet. Bit id of
@@ -40,8 +43,15 @@ void iv_grammar_close(iv_grammar *g); /* NULL is fine */
 iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask, bool *may_end,
                           iv_error *err);
 
-/* Nobody uses it for now: where much is kept, it is forgotten. */
-void iv_grammar_rest(iv_grammar *g);
+/* The same with about *effort at most, which falls by what was used. IV_BUSY: that did not suffice, or another thread
+ * is using the grammar. Another call goes on from there, and finds what this one has computed. */
+iv_status iv_grammar_try_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *effort,
+                              uint64_t *mask, bool *may_end, iv_error *err);
+
+/* Memory taken by what is kept, as of the last call that computed something. */
+size_t iv_grammar_bytes(const iv_grammar *g);
+/* Frees it, unless another thread is using the grammar; it is computed again where needed. */
+void iv_grammar_forget(iv_grammar *g);
 
 /* For tests: does the whole text match? *prefix (may be NULL): some text that begins so does. */
 iv_status iv_grammar_matches(iv_grammar *g, const char *text, size_t bytes, bool *matches, bool *prefix, iv_error *err);

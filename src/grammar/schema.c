@@ -58,8 +58,8 @@ iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *w
 }
 
 iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err) {
-    size_t all;
-    if (iv_size_mul(times, each, &all) && all <= IV_AUTOMATON_EFFORT_MAX - s->a->effort) {
+    size_t all, most = s->a->effort_max ? s->a->effort_max : IV_AUTOMATON_EFFORT_MAX;
+    if (iv_size_mul(times, each, &all) && all <= most - s->a->effort) {
         s->a->effort += all;
         return IV_OK;
     }

@@ -97,15 +97,12 @@ static void free_tickets(iv_bridge *b) {
     for (iv_ticket *t; (t = b->first);) {
         iv_ticket_unqueue(b, t);
         if (t->request) continue; /* in the table */
-        free(t->answer);
-        free(t);
+        iv_ticket_free(t);
     }
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
         for (iv_ticket *t; (t = b->buckets[i]);) {
             b->buckets[i] = t->bucket_next;
-            free(t->request);
-            free(t->answer);
-            free(t);
+            iv_ticket_free(t);
         }
 }
 
@@ -118,11 +115,11 @@ void iv_bridge_close(iv_bridge *b) {
         pthread_mutex_unlock(&b->mutex);
         pthread_join(b->thread, NULL);
     }
-    iv_engine_close(b->engine);
     free_reports(&b->reports);
     free_reports(&b->made);
     free(b->current);
-    free_tickets(b);
+    free_tickets(b); /* they hold constraints of the engine */
+    iv_engine_close(b->engine);
     free(b->names);
     if (b->fd >= 0) close(b->fd);
     pthread_cond_destroy(&b->wake);
@@ -161,13 +158,6 @@ static iv_ticket *new_ticket(void *owner, size_t text_room) {
     return NULL;
 }
 
-static void free_new_ticket(iv_ticket *t) {
-    if (!t) return;
-    free(t->request);
-    free(t->answer);
-    free(t);
-}
-
 /* With the mutex held: may it enter? */
 static iv_status admit(const iv_bridge *b, const iv_ticket *t, iv_error *err) {
     bool order = !t->request;
@@ -197,7 +187,7 @@ static iv_status enter(iv_bridge *b, iv_ticket *t, uint64_t *id, iv_error *err) 
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
-    if (status != IV_OK) free_new_ticket(t);
+    if (status != IV_OK) iv_ticket_free(t);
     return status;
 }
 
@@ -205,12 +195,17 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner,
     iv_ticket *t = new_ticket(owner, 0);
     if (t) t->request = iv_bridge_copy_request(request);
     if (t && t->request) {
+        iv_constraint_retain(request->compiled);
         t->bytes = request->text_bytes + request->id_count * sizeof *request->ids; /* as copied: no overflow */
         if (request->constraint_text) t->bytes += strlen(request->constraint_text);
         return enter(b, t, id, err);
     }
-    free_new_ticket(t);
+    if (t) iv_ticket_free(t);
     return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+}
+
+iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick, iv_constraint **out, iv_error *err) {
+    return iv_engine_compile(b->engine, request, quick, out, err);
 }
 
 iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err) {
@@ -240,6 +235,17 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
             b->cancel_first = t;
             pthread_cond_signal(&b->wake);
         }
+    }
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
+    pthread_mutex_lock(&b->mutex);
+    iv_ticket *t = iv_ticket_find(b, id);
+    if (t && t->held != hold) {
+        t->held = hold;
+        if (t->place == IV_TICKET_ENGINE) iv_ticket_list_hold(b, t);
+        pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
 }

@@ -78,12 +78,18 @@ const iv_textual *iv_bridge_textual(const iv_bridge *b);  /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
 void iv_bridge_request_init(iv_bridge *b, iv_request *request);
 
+/* As iv_engine_compile: any thread. The caller releases *out before the bridge is closed. */
+iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick, iv_constraint **out, iv_error *err);
+
 /* Copies the request deeply; *id names it from now on (request->id is not looked at). IV_BUSY when full, of
  * requests or of bytes. */
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err);
 /* Its reports stop at once: what waits for this id is dropped, and nothing with its owner comes any more. Its memory is
  * free before the next step. An id that has ended is fine. On the server's thread. */
 void iv_bridge_cancel(iv_bridge *b, uint64_t id);
+/* Holds its request back, or lets it go on: as iv_engine_hold, before the next step. Reports may still come for what
+ * was computed before. An id that has ended is fine. */
+void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold);
 iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err);
 
 /* Takes the oldest report; false when there is none. On the server's thread. */

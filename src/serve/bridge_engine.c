@@ -32,7 +32,7 @@ static void take_events(iv_bridge *b) {
 static void count_active(iv_bridge *b) {
     iv_engine_stats s;
     iv_engine_get_stats(b->engine, &s);
-    b->active = s.running + s.waiting;
+    b->active = s.running + s.waiting, b->held = s.held;
 }
 
 static void step(iv_bridge *b) {
@@ -45,6 +45,9 @@ static void step(iv_bridge *b) {
     count_active(b);
     if (status != IV_OK) lose(b, &err);
 }
+
+/* Something a step can do something about: not all is held. */
+static bool has_work(const iv_bridge *b) { return b->active > b->held || b->cancels > 0; }
 
 /* When all that is left was cancelled, a step computes nothing: it lets them go. */
 static bool only_cancelled(const iv_bridge *b) { return b->active > 0 && b->active == b->cancels; }
@@ -72,6 +75,25 @@ static void take_cancels(iv_bridge *b) {
     }
 }
 
+static void take_holds(iv_bridge *b) {
+    iv_error unused;
+    bool any = false, held;
+    for (iv_ticket *t;; any = true) {
+        pthread_mutex_lock(&b->mutex);
+        if ((t = b->hold_first)) {
+            b->hold_first = t->hold_next;
+            t->hold_listed = false, held = t->held;
+        }
+        pthread_mutex_unlock(&b->mutex);
+        if (!t) break;
+        (void)iv_engine_hold(b->engine, t->id, held, &unused); /* it may have ended */
+        pthread_mutex_lock(&b->mutex);
+        iv_ticket_release(b, t);
+        pthread_mutex_unlock(&b->mutex);
+    }
+    if (any) count_active(b);
+}
+
 static void answer(iv_bridge *b, iv_ticket *t, iv_report_kind kind, iv_status status, const char *message) {
     iv_bridge_report *r = t->answer;
     t->answer = NULL;
@@ -89,8 +111,7 @@ static void submit(iv_bridge *b, iv_ticket *t) {
         answer(b, t, IV_REPORT_REFUSED, status, err.message);
     else
         b->active++;
-    free(t->request);
-    t->request = NULL;
+    iv_ticket_free_request(t);
 }
 
 /* Those behind the order in the queue are not meant. */
@@ -162,6 +183,7 @@ static iv_ticket *take_ticket(iv_bridge *b) {
         iv_ticket_unqueue(b, t);
         t->place = IV_TICKET_ENGINE;
         if (t->request) b->stats.engine.waiting++;
+        if (t->held) iv_ticket_list_hold(b, t);
     }
     pthread_mutex_unlock(&b->mutex);
     return t;
@@ -264,7 +286,7 @@ static void publish_all(iv_bridge *b) {
 
 /* With the mutex held: may a step be made? */
 static bool may_step(iv_bridge *b) {
-    if (b->active == 0 || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
+    if (!has_work(b) || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
     bool room = b->reports.count < b->reports_max && b->reports.bytes < IV_BRIDGE_REPORT_BYTES_MAX;
     b->awaits_room = !room;
     return room;
@@ -273,7 +295,7 @@ static bool may_step(iv_bridge *b) {
 /* Sleeps until there is something to do. False: to end. */
 static bool await_work(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
-    while (!b->stop && (b->lost || (!b->cancel_first && !next_ticket(b))) && !may_step(b))
+    while (!b->stop && (b->lost || (!b->cancel_first && !b->hold_first && !next_ticket(b))) && !may_step(b))
         pthread_cond_wait(&b->wake, &b->mutex);
     bool stop = b->stop;
     pthread_mutex_unlock(&b->mutex);
@@ -285,6 +307,7 @@ void *iv_bridge_work(void *bridge) {
     while (await_work(b)) {
         take_cancels(b);
         take_tickets(b);
+        take_holds(b);
         pthread_mutex_lock(&b->mutex);
         bool stepping = may_step(b);
         pthread_mutex_unlock(&b->mutex);

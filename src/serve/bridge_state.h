@@ -2,7 +2,8 @@
  *
  * One mutex guards everything below it in iv_bridge; nothing is computed, copied or freed in bulk while it is held. A
  * ticket stands for one request from its submission until its last report was taken or dropped. It counts who points
- * at it: the queue or the engine (one), the line of cancellations (one), and each report that waits. */
+ * at it: the queue or the engine (one), the lists of cancellations and of holds (one each), and each report that
+ * waits. */
 #ifndef IV_SERVE_BRIDGE_STATE_H
 #define IV_SERVE_BRIDGE_STATE_H
 
@@ -30,12 +31,13 @@ typedef enum iv_ticket_place {
 /* A request, or an order (no id, not in the table, freed by the engine's thread). */
 typedef struct iv_ticket {
     struct iv_ticket *previous, *next; /* in the queue */
-    struct iv_ticket *bucket_next, *cancel_next;
+    struct iv_ticket *bucket_next, *cancel_next, *hold_next;
     uint64_t id;
     void *owner;
     size_t references;
     iv_ticket_place place;
     bool cancelled;                  /* by its owner, who wants to hear no more */
+    bool held, hold_listed;          /* as its owner wants it; the engine's thread is to see that */
     bool engine_cancelled;           /* the engine's thread alone: the engine was told */
     struct iv_bridge_report *answer; /* set aside to say the end, so that a lack of memory cannot hide it */
     iv_request *request;             /* a deep copy, until the engine has it; NULL: an order */
@@ -73,6 +75,7 @@ struct iv_bridge {
     pthread_t thread;
     bool started;
     size_t active;          /* requests that wait or run in the engine */
+    size_t held;            /* of them: by their owners */
     size_t cancels;         /* of them: cancelled, and gone with the next step */
     iv_bridge_reports made; /* not yet where the server can see them */
     bool lost;
@@ -87,7 +90,7 @@ struct iv_bridge {
     bool stop, awaits_room;
     iv_ticket *first, *last; /* the queue */
     size_t queued_requests, queued_orders, queued_bytes;
-    iv_ticket *cancel_first;
+    iv_ticket *cancel_first, *hold_first;
     iv_ticket *buckets[IV_BRIDGE_BUCKETS];
     uint64_t next_id;
     iv_bridge_reports reports;
@@ -108,7 +111,11 @@ iv_ticket *iv_ticket_find(const iv_bridge *b, uint64_t id);
 void iv_ticket_enter(iv_bridge *b, iv_ticket *t); /* into the table */
 void iv_ticket_queue(iv_bridge *b, iv_ticket *t);
 void iv_ticket_unqueue(iv_bridge *b, iv_ticket *t);
-void iv_ticket_release(iv_bridge *b, iv_ticket *t); /* the last one frees it */
+void iv_ticket_release(iv_bridge *b, iv_ticket *t);   /* the last one frees it */
+void iv_ticket_list_hold(iv_bridge *b, iv_ticket *t); /* the engine's thread is to see whether it is held */
+/* These two without the mutex, too. */
+void iv_ticket_free(iv_ticket *t);
+void iv_ticket_free_request(iv_ticket *t);
 void iv_bridge_reports_append(iv_bridge_reports *list, iv_bridge_report *r);
 iv_bridge_report *iv_bridge_reports_take(iv_bridge_reports *list);
 

@@ -59,9 +59,26 @@ void iv_ticket_release(iv_bridge *b, iv_ticket *t) {
     IV_ASSERT(t->references > 0);
     if (--t->references > 0) return;
     if (t->id) leave_table(b, t);
+    iv_ticket_free(t);
+}
+
+void iv_ticket_free_request(iv_ticket *t) {
+    if (t->request) iv_constraint_release(t->request->compiled);
     free(t->request);
+    t->request = NULL;
+}
+
+void iv_ticket_free(iv_ticket *t) {
+    iv_ticket_free_request(t);
     free(t->answer);
     free(t);
+}
+
+void iv_ticket_list_hold(iv_bridge *b, iv_ticket *t) {
+    if (t->hold_listed) return;
+    t->hold_listed = true, t->references++;
+    t->hold_next = b->hold_first;
+    b->hold_first = t;
 }
 
 void iv_bridge_reports_append(iv_bridge_reports *list, iv_bridge_report *r) {

@@ -27,6 +27,7 @@ void iv_http_options_init(iv_http_options *o) {
                            .body_ms = 30000,
                            .idle_ms = 65000,
                            .stream_bytes_max = 256 << 10,
+                           .unread_bytes_max = 64 << 20,
                            .stall_ms = 30000};
 }
 

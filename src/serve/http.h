@@ -40,8 +40,11 @@ typedef struct iv_http_options {
     size_t body_bytes_max;           /* 8 MiB; --max-request-body */
     uint32_t head_ms, body_ms,
         idle_ms;             /* deadlines: 10 s for a head, 30 s for 8 MiB of a body, 65 s between requests */
-    size_t stream_bytes_max; /* 256 KiB may wait for a slow reader of a stream */
-    uint32_t stall_ms;       /* 30 s without progress and its stream is cut */
+    size_t stream_bytes_max; /* 256 KiB of a stream wait for a slow reader before it is full, ... */
+    size_t unread_bytes_max; /* ... and more while no more than 64 MiB wait on all connections; --max-unread-bytes */
+    uint32_t stall_ms;       /* 30 s in which a client reads nothing, and the rest of its answer is dropped */
+    /* An answer was cut so: by x, or after it had ended (NULL). May be NULL. */
+    void (*cut)(void *user, const iv_exchange *x, size_t dropped_bytes);
     void (*log)(void *user, const iv_exchange *x, int status, double seconds, size_t bytes); /* may be NULL */
 } iv_http_options;
 
@@ -98,10 +101,15 @@ void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value)
 void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes);
 /* Begins a 200 in pieces (chunked). */
 void iv_exchange_stream(iv_exchange *x, const char *type);
-/* One more piece; sent with others once the caller is back in the loop. False: the reader is gone, or more than
- * stream_bytes_max beside the largest piece waited for it before this one (on_gone will be called, unless x is ended
- * before). */
+/* One more piece, whole events; sent with others once the caller is back in the loop. It is kept however slowly the
+ * client reads. False: the client is gone, or no memory (on_gone will be called, unless x is ended before). */
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
+/* Its client reads slowly, and so much waits that the caller should write no more for now. Once true, `room` of
+ * iv_exchange_on_room is called when most of it was read. */
+bool iv_exchange_is_full(iv_exchange *x);
+/* For streams, with the user of iv_exchange_on_gone; from the loop. stalled: the client has read nothing for stall_ms;
+ * what waited was dropped from the next event on. The callee writes a last event and ends the stream. */
+void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user));
 void iv_exchange_stream_end(iv_exchange *x);
 /* Called once if the client leaves (a half-closed connection counts), or its stream is cut, before the response has
  * ended; after it x must not be used. Without it, x stays until it is answered, into the void. */

@@ -45,7 +45,7 @@ bool iv_connection_open(iv_http *h, int fd) {
 
 void iv_connection_free(iv_connection *c) {
     IV_ASSERT(c->state == IV_CONNECTION_DEAD && !c->exchange);
-    c->http->input_bytes -= c->in_counted;
+    c->http->input_bytes -= c->in_counted, c->http->unread_bytes -= c->out_counted;
     iv_buf_free(&c->in);
     iv_buf_free(&c->out);
     free(c);
@@ -98,6 +98,11 @@ static void enter(iv_connection *c, iv_connection_state state) {
 
 /* ---- output */
 
+void iv_connection_count_output(iv_connection *c) {
+    c->http->unread_bytes += iv_connection_waiting(c) - c->out_counted; /* modulo 2^64, so it may fall too */
+    c->out_counted = iv_connection_waiting(c);
+}
+
 bool iv_connection_flush(iv_connection *c) {
     while (c->state != IV_CONNECTION_DEAD && iv_connection_waiting(c) > 0) {
         ssize_t n = send(c->fd, c->out.data + c->out_at, iv_connection_waiting(c), MSG_NOSIGNAL);
@@ -124,7 +129,34 @@ bool iv_connection_flush(iv_connection *c) {
         c->out.len = waiting;
         c->out_at = 0;
     }
+    iv_connection_count_output(c);
     return true;
+}
+
+/* Drops what waits behind the event that is being sent, which ends with an empty line; if none ends here, nothing. */
+static size_t drop_output(iv_connection *c) {
+    const char *end = c->exchange && c->exchange->in_chunks ? "\n\n\r\n" : "\n\n";
+    size_t waiting = iv_connection_waiting(c), n = strlen(end);
+    const char *at = memmem(c->out.data + c->out_at, waiting, end, n);
+    size_t keep = at ? (size_t)(at - c->out.data) + n : c->out.len, dropped = c->out.len - keep;
+    c->out.len = keep;
+    iv_connection_count_output(c);
+    return dropped;
+}
+
+/* Its client reads nothing. One with a stream may still learn why, should it go on reading while it is told. */
+static void cut(iv_connection *c) {
+    iv_http *h = c->http;
+    iv_exchange *x = c->exchange;
+    bool first = !c->cut, last_words = first && x && x->streaming && x->stall;
+    size_t dropped = last_words ? drop_output(c) : iv_connection_waiting(c);
+    if (first && h->o.cut) h->o.cut(h->user, x, dropped);
+    c->cut = true;
+    c->progress = iv_http_now_ms();
+    if (last_words)
+        iv_exchange_call_stalled(x);
+    else
+        iv_connection_lose(c, true);
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *arg) {
@@ -249,7 +281,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg) {
     uint64_t now = iv_http_now_ms();
     c->armed = 0;
     if (now >= stall_deadline(c)) {
-        iv_connection_lose(c, true);
+        cut(c);
+        if (c->state != IV_CONNECTION_DEAD) iv_connection_serve(c);
         return;
     }
     if (c->paused && has_left(c->fd)) {
@@ -414,6 +447,7 @@ void iv_connection_serve(iv_connection *c) {
     while (iv_connection_flush(c) && step(c)) {}
     c->serving = false;
     if (c->state == IV_CONNECTION_DEAD) return;
+    if (c->exchange) iv_exchange_call_room(c->exchange);
     settle_input(c);
     pause_input(c, wants_pause(c));
     arm(c);

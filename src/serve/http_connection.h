@@ -55,6 +55,7 @@ struct iv_connection {
     bool ended;        /* the client sends no more */
     bool closing;      /* after what is being sent */
     bool late;         /* what it asks came while the server drains */
+    bool cut;          /* its client has read nothing for too long, and gets one more chance to */
     bool unread;       /* closing, with bytes of the request perhaps still on their way */
     uint64_t since;    /* when its state began, milliseconds */
     uint64_t progress; /* when bytes were last sent, or first had to wait */
@@ -63,6 +64,7 @@ struct iv_connection {
     size_t in_at, scanned; /* consumed of in; looked at since in_at */
     size_t in_counted;     /* of http->input_bytes */
     size_t out_at;         /* sent of out */
+    size_t out_counted;    /* of http->unread_bytes */
     iv_exchange *exchange;
     struct event reading, writing, timer;
 };
@@ -85,8 +87,10 @@ struct iv_exchange {
     int status;                                      /* 0: no answer has begun */
     uint64_t began;                                  /* microseconds */
     size_t sent;                                     /* bytes of the answer's body */
-    size_t largest;                                  /* piece of a stream */
+    bool full;                                       /* iv_exchange_is_full has said so */
     void (*gone)(void *user);
+    void (*room)(void *user);
+    void (*stall)(void *user);
     void *gone_user;
     iv_exchange_replied *replied; /* of one without a connection; http and connection are then NULL */
     void *replied_user;
@@ -120,6 +124,7 @@ struct iv_http {
     iv_connection *connections, *work;
     iv_exchange *exchanges, *gone;
     size_t connection_count, input_bytes;
+    size_t unread_bytes; /* that wait for clients, on all connections */
     size_t refusals_max; /* connections beyond the limit that are told so */
     uint64_t files_short;
     bool draining, drain_passed;
@@ -153,6 +158,8 @@ bool iv_connection_flush(iv_connection *c);  /* sends what it can; false: the cl
 void iv_connection_lose(iv_connection *c, bool reset);
 void iv_connection_free(iv_connection *c);
 static inline size_t iv_connection_waiting(const iv_connection *c) { return c->out.len - c->out_at; }
+/* Keeps http->unread_bytes, after out or out_at have changed. */
+void iv_connection_count_output(iv_connection *c);
 /* Still owes somebody something: a drain waits for it. */
 bool iv_connection_busy(const iv_connection *c);
 
@@ -161,8 +168,10 @@ iv_exchange *iv_exchange_new(iv_connection *c);
 void iv_exchange_take_id(iv_exchange *x); /* the client's name for it, once its head is parsed */
 /* Answers with the error's JSON. unread: the request was not read to its end, so the connection closes. */
 void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *message);
-void iv_exchange_leave(iv_exchange *x);     /* its connection is lost */
-void iv_exchange_call_gone(iv_exchange *x); /* from the loop; frees it */
+void iv_exchange_leave(iv_exchange *x);        /* its connection is lost */
+void iv_exchange_call_gone(iv_exchange *x);    /* from the loop; frees it */
+void iv_exchange_call_room(iv_exchange *x);    /* from the loop, if there is */
+void iv_exchange_call_stalled(iv_exchange *x); /* from the loop: its client has read nothing for too long */
 
 /* ---- http_route.c */
 /* Whether the request may be handled, once its head is there; sets x->route. False: it has been answered. */

@@ -317,20 +317,41 @@ bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
     iv_connection *c = x->connection;
     if (!c) return false;
     if (n == 0 || no_body(x)) return true;
-    /* One piece may be larger than all that may wait: its reader is not slow for that. */
-    size_t max = x->http->o.stream_bytes_max + x->largest;
-    /* What waits is sent together from the loop; only a reader that seems slow is asked here and now. */
-    if (iv_connection_waiting(c) > max && !iv_connection_flush(c)) return false;
-    bool slow = iv_connection_waiting(c) > max;
     if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
-    if (slow || !put_piece(x, bytes, n)) {
+    if (!put_piece(x, bytes, n)) {
         iv_connection_lose(c, true);
         return false;
     }
     x->sent += n;
-    if (n > x->largest) x->largest = n;
+    iv_connection_count_output(c);
     iv_connection_queue(c);
     return true;
+}
+
+bool iv_exchange_is_full(iv_exchange *x) {
+    iv_connection *c = x->connection;
+    const iv_http *h = x->http;
+    if (!c || x->full) return x->full;
+    /* What waits is sent together from the loop; only a reader that seems slow is asked here and now. */
+    if (iv_connection_waiting(c) <= h->o.stream_bytes_max || !iv_connection_flush(c)) return false;
+    x->full = iv_connection_waiting(c) > h->o.stream_bytes_max && h->unread_bytes > h->o.unread_bytes_max;
+    return x->full;
+}
+
+void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user)) {
+    x->room = room;
+    x->stall = stalled;
+}
+
+void iv_exchange_call_room(iv_exchange *x) {
+    if (!x->full || iv_connection_waiting(x->connection) > x->http->o.stream_bytes_max / 4) return;
+    x->full = false;
+    if (x->room) x->room(x->gone_user);
+}
+
+void iv_exchange_call_stalled(iv_exchange *x) {
+    x->connection->closing = true;
+    x->stall(x->gone_user);
 }
 
 void iv_exchange_stream_end(iv_exchange *x) {

@@ -57,7 +57,7 @@ static void on_reports(void *user) {
         iv_server_take_report(&l->server, &report);
 }
 
-static void on_work(void *user) { iv_work_take(((loop *)user)->server.work); }
+static void on_work(void *user) { iv_jobs_take(((loop *)user)->server.jobs); }
 
 /* Those who still wait are told so, rather than cut off. */
 static void on_late(void *user) {
@@ -130,6 +130,12 @@ static void on_tick(void *user) {
 static void on_exchange(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {
     const iv_server *s = user;
     iv_log_exchange(s->o, x, status, seconds, bytes);
+}
+
+static void on_cut(void *user, const iv_exchange *x, size_t dropped) {
+    const iv_server *s = user;
+    iv_log(s->o, "warning", "cut", "%s: the client read nothing for %g s, %zu bytes of its answer were dropped",
+           x ? iv_exchange_id(x) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
 }
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */
@@ -223,6 +229,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     const iv_server_options *o = l->server.o;
     iv_http_options http = o->http;
     if (o->log_requests) http.log = on_exchange;
+    http.cut = on_cut;
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(
         iv_http_check_files(o->http.connections_max, FILES_BEFORE, err)); /* not first when the model has been loaded */
@@ -230,11 +237,11 @@ static iv_status open_loop(loop *l, iv_error *err) {
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
-    IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));
+    IV_TRY(iv_jobs_open(WORK_THREADS, &l->server.jobs, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
     IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
-    IV_TRY(iv_http_watch(l->server.http, iv_work_fd(l->server.work), on_work, l, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_jobs_fd(l->server.jobs), on_work, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
@@ -257,7 +264,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
         status = iv_fail(err, IV_IO, "the engine is lost: %.900s", stats.why);
     }
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
-    iv_work_close(l.server.work); /* what it still does uses the bridge's words */
+    iv_jobs_close(l.server.jobs); /* what it still does uses the bridge's words */
     iv_token_texts_close(l.server.token_texts);
     iv_bridge_close(l.server.bridge);
     iv_admin_close(&l.server); /* no report comes any more */

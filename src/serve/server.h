@@ -5,7 +5,7 @@
 #include "serve/bridge.h"
 #include "serve/http.h"
 #include "serve/weight_names.h"
-#include "serve/work.h"
+#include "base/jobs.h"
 
 typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
 
@@ -39,7 +39,7 @@ typedef struct iv_server {
     iv_http *http;
     iv_bridge *bridge;
     iv_metrics *metrics;
-    iv_work *work; /* what may take long; NULL: at once, on this thread */
+    iv_jobs *jobs; /* what may take long; NULL: at once, on this thread */
     const char *model_name;
     iv_tool_form tool_form; /* api/tools.c: this and the next two */
     int32_t tool_ids[4];    /* special tokens in it, which its texts show */

@@ -145,7 +145,8 @@ static void known_plans(void **state) {
     iv_plan_item items[4];
     iv_plan plan = {.items = items};
     /* Decode first, then prompts in order; a guess takes what is left. */
-    const iv_plan_sequence busy[] = {{100, 60, 1, 1, 0, 0, 0}, {8, 7, 1, 1, 4, 0, 0}, {51, 50, 1, 1, 4, 0, 0}};
+    const iv_plan_sequence busy[] = {
+        {100, 60, 1, 1, 0, 0, 0, false}, {8, 7, 1, 1, 4, 0, 0, false}, {51, 50, 1, 1, 4, 0, 0, false}};
     iv_plan_input in = {.running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 40, true, 0), expect(&plan, 1, false, 1, true, 4), expect(&plan, 2, false, 1, true, 2);
@@ -154,17 +155,18 @@ static void known_plans(void **state) {
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 18, false, 0), expect(&plan, 1, false, 1, true, 0), expect(&plan, 2, false, 1, true, 0);
     /* No page is left: the first takes the last one's, the second does without. */
-    const iv_plan_sequence full[] = {{65, 64, 1, 1, 3, 0, 0}, {300, 64, 1, 1, 0, 0, 0}, {90, 89, 2, 2, 0, 0, 0}};
+    const iv_plan_sequence full[] = {
+        {65, 64, 1, 1, 3, 0, 0, false}, {300, 64, 1, 1, 0, 0, 0, false}, {90, 89, 2, 2, 0, 0, 0, false}};
     in = (iv_plan_input){.running = full, .running_count = 3, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 3), expect(&plan, 1, false, 64, false, 0), expect(&plan, 2, true, 0, false, 0);
     /* The last in rank waits in place. */
-    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0}, {65, 64, 1, 1, 0, 0, 0}};
+    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0, false}, {65, 64, 1, 1, 0, 0, 0, false}};
     in = (iv_plan_input){.running = last, .running_count = 2, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
     /* A large request at the head of the queue is not overtaken by a small one. */
-    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0}, {5, 0, 0, 0, 0, 0, 0}};
+    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0, false}, {5, 0, 0, 0, 0, 0, 0, false}};
     in = (iv_plan_input){.running = last,
                          .running_count = 1,
                          .waiting = queue,
@@ -179,7 +181,8 @@ static void known_plans(void **state) {
     assert_int_equal(plan.admitted, 1);
     expect(&plan, 1, false, 99, false, 0);
     /* Of twelve rows one goes to who decodes, eleven to the prompt that is scored; the next stops before its last. */
-    const iv_plan_sequence scored[] = {{200, 100, 4, 4, 0, 110, 199}, {20, 0, 1, 1, 0, 0, 0}, {31, 30, 1, 1, 3, 0, 0}};
+    const iv_plan_sequence scored[] = {
+        {200, 100, 4, 4, 0, 110, 199, false}, {20, 0, 1, 1, 0, 0, 0, false}, {31, 30, 1, 1, 3, 0, 0, false}};
     in = (iv_plan_input){.running = scored, .running_count = 3, .token_budget = 500, .seqs_max = 4, .row_budget = 12};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 21, false, 0), expect(&plan, 1, false, 19, false, 0), expect(&plan, 2, false, 1, true, 0);

@@ -18,7 +18,8 @@ struct iv_exchange {
     int status; /* 0: no response yet */
     iv_buf out, headers;
     const char *type; /* of a stream */
-    bool stream, ended, gone_called;
+    bool stream, ended, gone_called, full;
+    void (*room)(void *user), (*stalled)(void *user);
     size_t writes_left; /* then the reader is gone */
     bool late;          /* on_gone is called by fake_leave, not inside the write */
     void (*gone)(void *user);
@@ -28,7 +29,7 @@ struct iv_exchange {
 typedef struct fake_child {
     void *owner;
     uint64_t id, seed;
-    bool open;
+    bool open, held;
     int32_t first_id; /* of ids; -1: text */
     int32_t ids[16];  /* their beginning */
     size_t id_count;
@@ -47,6 +48,8 @@ struct iv_bridge {
     fake_child children[FAKE_CHILDREN_MAX];
     size_t count, capacity; /* capacity: more are IV_BUSY */
     size_t cancelled;
+    size_t compiled[2]; /* slowly, quickly */
+    bool slow_compile, refuse_compile;
     iv_order last_order;
     void *order_owner;
 };
@@ -103,6 +106,10 @@ void iv_exchange_stream_end(iv_exchange *x) {
     IV_ASSERT(x->stream && !x->ended && !x->gone_called);
     x->ended = true;
 }
+bool iv_exchange_is_full(iv_exchange *x) { return x->full; }
+void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user)) {
+    x->room = room, x->stalled = stalled;
+}
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user) { x->gone = gone, x->user = user; }
 
 /* ---- the bridge ---- */
@@ -134,6 +141,17 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *r, void *owner, uint6
     for (size_t i = 0; i < r->id_count && i < sizeof c->ids / sizeof *c->ids; i++) c->ids[i] = r->ids[i];
     b->count++;
     return IV_OK;
+}
+iv_status iv_bridge_compile(iv_bridge *b, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
+    *out = NULL;
+    b->compiled[quick]++;
+    if (quick && b->slow_compile) return iv_fail(err, IV_BUSY, "regex: compiling it takes long");
+    if (b->refuse_compile) return iv_fail(err, IV_LIMIT, "%s: too large", iv_constraint_name(r->constraint));
+    return IV_OK;
+}
+void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
+    IV_ASSERT(id >= 1 && id <= b->count && b->children[id - 1].held != hold);
+    b->children[id - 1].held = hold;
 }
 void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
     IV_ASSERT(id >= 1 && id <= b->count);

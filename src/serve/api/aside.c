@@ -1,12 +1,14 @@
 /* aside.c: a job that knows whether somebody still waits for it. */
 #include "serve/api/aside.h"
 
-static void run(iv_work_job *job) {
+static bool run(iv_job *job) {
     iv_aside *a = (iv_aside *)job;
+    a->again = false;
     a->work(a);
+    return !a->again;
 }
 
-static void done(iv_work_job *job, bool ran) {
+static void done(iv_job *job, bool ran) {
     iv_aside *a = (iv_aside *)job;
     a->away = false;
     if (a->left) {
@@ -18,20 +20,20 @@ static void done(iv_work_job *job, bool ran) {
 }
 
 void iv_aside_do(iv_aside *a, bool at_once) {
-    if (at_once || !a->server->work) {
-        a->work(a);
+    if (at_once || !a->server->jobs) {
+        while (!run(&a->job)) continue;
         a->finished(a);
         return;
     }
-    a->job = (iv_work_job){.run = run, .done = done};
+    a->job = (iv_job){.run = run, .done = done};
     a->away = true;
-    iv_work_give(a->server->work, &a->job);
+    iv_jobs_give(a->server->jobs, &a->job);
 }
 
 bool iv_aside_leave(iv_aside *a) {
     if (!a->away) return true;
     a->left = true;
-    if (!iv_work_withdraw(a->server->work, &a->job)) return false;
+    if (!iv_jobs_withdraw(a->server->jobs, &a->job)) return false;
     a->away = false;
     return true;
 }

@@ -6,15 +6,16 @@
 #define IV_SERVE_API_ASIDE_H
 
 #include "serve/server.h"
-#include "serve/work.h"
+#include "base/jobs.h"
 
 enum { IV_ASIDE_BYTES = 16 << 10 }; /* bodies of so many are worked on at once: a millisecond or two */
 
 typedef struct iv_aside iv_aside;
 struct iv_aside {
-    iv_work_job job; /* first */
+    iv_job job; /* first */
     iv_server *server;
     bool away, left;
+    bool again;                    /* set by `work`: it needs another turn, in the background (jobs.h) */
     void (*work)(iv_aside *a);     /* on any thread */
     void (*finished)(iv_aside *a); /* on the loop's, if nobody has left */
     void (*drop)(iv_aside *a);     /* frees it, once it is back and somebody had left */

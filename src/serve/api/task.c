@@ -48,6 +48,7 @@ static void free_task(iv_task *t) {
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_text_free(&t->prompts[i].text), iv_ids_free(&t->prompts[i].ids);
         free(t->prompts[i].rid);
+        iv_constraint_release(t->prompts[i].compiled);
     }
     free(t->children), free(t->prompts), free(t->id), free(t->asked), free(t->weights);
     json_decref(t->body), json_decref(t->talk), json_decref(t->tools), json_decref(t->aborts);
@@ -84,6 +85,13 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     if (!sent) return; /* the client has left: `gone` was or will be called */
     iv_task_close(t);
     iv_exchange_stream_end(x);
+}
+
+void iv_task_hold(iv_task *t, bool hold) {
+    if (t->held == hold) return;
+    t->held = hold;
+    for (size_t i = 0; i < t->child_count; i++)
+        if (t->children[i].open) iv_bridge_hold(t->server->bridge, t->children[i].id, hold);
 }
 
 size_t iv_task_fail_all(iv_server *s, const iv_error *err) {
@@ -257,6 +265,7 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
     }
     bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
     iv_buf_free(&out);
+    if (sent && !last && iv_exchange_is_full(x)) iv_task_hold(t, true);
     if (!sent || !last) return;
     iv_task_close(t);
     iv_exchange_stream_end(x);
@@ -326,7 +335,10 @@ static void take(iv_child *c, const iv_report *r) {
     begin_response(t, r->fingerprint, r->weight_version);
     if (done && r->event->finish == IV_FINISH_ERROR) {
         c->open = false;
-        iv_fail(&err, IV_IO, "%s", r->event->error ? r->event->error : "the engine failed");
+        iv_status why = r->event->error_status;
+        bool asked_too_much = why == IV_LIMIT || why == IV_INVALID || why == IV_UNSUPPORTED;
+        iv_task_place_error(t, c->prompt, asked_too_much ? why : IV_IO,
+                            r->event->error ? r->event->error : "the engine failed", &err);
         iv_task_fail(t, &err);
         return;
     }
@@ -342,32 +354,31 @@ static void take(iv_child *c, const iv_report *r) {
 }
 
 /* Where the body has what the engine's error names: a prompt by its own field, sampling perhaps in sampling_params. */
-static void place_of(const iv_child *c, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
-    const iv_task *t = c->task;
+static void place_of(const iv_task *t, size_t prompt, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
     if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* as all bodies call them */
     if (t->sampling_within && strcmp(name, "min_tokens") == 0) name = "min_new_tokens";
     bool sampling = iv_api_params_has(IV_API_SAMPLING, name);
     if (strcmp(name, "prompt") == 0)
-        iv_task_prompt_name(t, c->prompt, out);
+        iv_task_prompt_name(t, prompt, out);
     else if (sampling && t->sampling_listed)
-        snprintf(out, IV_PROMPT_NAME_BYTES, "sampling_params[%zu].%s", c->prompt, name);
+        snprintf(out, IV_PROMPT_NAME_BYTES, "sampling_params[%zu].%s", prompt, name);
     else
         snprintf(out, IV_PROMPT_NAME_BYTES, "%s%s", sampling && t->sampling_within ? "sampling_params." : "", name);
 }
 
-static void take_refusal(iv_child *c, const iv_report *r) {
-    const char *message = r->message ? r->message : "refused";
+iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status, const char *message, iv_error *err) {
     size_t n = strcspn(message, ":");
     char name[24], place[IV_PROMPT_NAME_BYTES];
+    if (!message[n] || n >= sizeof name) return iv_fail(err, status, "%s", message);
+    snprintf(name, sizeof name, "%.*s", (int)n, message);
+    place_of(t, prompt, name, place);
+    return iv_fail(err, status, "%s%s", place, message + n);
+}
+
+static void take_refusal(iv_child *c, const iv_report *r) {
     iv_error err;
     c->open = false;
-    if (message[n] && n < sizeof name) {
-        snprintf(name, sizeof name, "%.*s", (int)n, message);
-        place_of(c, name, place);
-        iv_fail(&err, r->status, "%s%s", place, message + n);
-    } else {
-        iv_fail(&err, r->status, "%s", message);
-    }
+    iv_task_place_error(c->task, c->prompt, r->status, r->message ? r->message : "refused", &err);
     iv_task_fail(c->task, &err);
 }
 

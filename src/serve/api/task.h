@@ -54,6 +54,7 @@ typedef struct iv_api_prompt {
     iv_text text;
     iv_ids ids;
     bool as_ids; /* the engine gets the ids */
+    iv_constraint *compiled;
     bool seed_unsigned;
     char *rid; /* NULL: none */
 } iv_api_prompt;
@@ -99,6 +100,7 @@ struct iv_task {
     bool aborted;    /* before there were children */
     bool began;      /* the stream has */
     bool lost;       /* no memory for an event: the stream must end */
+    bool held;       /* its client reads slowly: the engine holds its children */
     bool list;       /* the answer is a list (SGLang) */
     uint64_t events; /* sent so far (responses) */
     size_t dropped;  /* items of the input (responses) */
@@ -132,10 +134,14 @@ iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err
 bool iv_task_is_named(const iv_task *t, const char *name);
 
 /* ---- task.c */
+/* Fills *err with an error of the engine about a prompt, which says where the body has what it names. Any thread. */
+iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status, const char *message, iv_error *err);
 /* Cancels what is open and forgets the task; the exchange is the caller's business. */
 void iv_task_close(iv_task *t);
 /* Answers with an error (a stream that began gets it as an event) and ends the task. */
 void iv_task_fail(iv_task *t, const iv_error *err);
+/* Holds what the engine does for it back, or lets it go on. */
+void iv_task_hold(iv_task *t, bool hold);
 /* All of the server's tasks; how many there were. */
 size_t iv_task_fail_all(iv_server *s, const iv_error *err);
 /* Ends what the engine still does for it; the client gets what there is. */

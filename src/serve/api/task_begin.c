@@ -13,6 +13,15 @@
 
 static void gone(void *user) { iv_task_close(user); }
 
+static void room(void *user) { iv_task_hold(user, false); }
+
+/* Its client has read nothing for long; it may still read why the rest does not come. */
+static void stalled(void *user) {
+    iv_error err;
+    iv_fail(&err, IV_IO, "the client stopped reading, and the rest of its answer was dropped");
+    iv_task_fail(user, &err);
+}
+
 static char *response_id(const char *prefix, const char *request) {
     iv_buf b = {0};
     if (iv_buf_printf(&b, "%s%s", prefix, request)) return b.data;
@@ -163,6 +172,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
         IV_TRY(start_child(t, c, i, err));
     }
     iv_exchange_on_gone(t->x, gone, t);
+    iv_exchange_on_room(t->x, room, stalled);
     return IV_OK;
 }
 
@@ -214,6 +224,24 @@ static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
+/* The engine would compile a constraint between two steps. */
+static iv_status compile_constraints(iv_task *t, bool quick, iv_error *err) {
+    for (size_t i = 0; i < t->prompt_count; i++) {
+        iv_api_prompt *p = &t->prompts[i];
+        iv_error why;
+        if (p->request.constraint == IV_CONSTRAINT_NONE || p->compiled) continue;
+        iv_status status = iv_bridge_compile(t->server->bridge, &p->request, quick, &p->compiled, &why);
+        if (status != IV_OK) return iv_task_place_error(t, i, status, why.message, err);
+        p->request.compiled = p->compiled;
+    }
+    return IV_OK;
+}
+
+static void compile_slowly(iv_aside *a) {
+    iv_task *t = (iv_task *)a;
+    t->status = compile_constraints(t, false, &t->why);
+}
+
 static void prepare(iv_aside *a) {
     iv_task *t = (iv_task *)a;
     if (t->status == IV_OK && t->format->wants_chat) t->status = iv_task_render(t, &t->why);
@@ -222,6 +250,16 @@ static void prepare(iv_aside *a) {
     json_decref(t->body), json_decref(t->talk); /* nothing borrows from them any more */
     t->body = t->talk = NULL;
     iv_buf_free(&t->text);
+    if (t->status == IV_OK) t->status = compile_constraints(t, true, &t->why);
+    if (t->status != IV_BUSY) return;
+    a->work = compile_slowly;
+    a->again = true;
+}
+
+static bool is_constrained(const iv_task *t) {
+    for (size_t i = 0; i < t->prompt_count; i++)
+        if (t->prompts[i].request.constraint != IV_CONSTRAINT_NONE) return true;
+    return false;
 }
 
 static void read_and_prepare(iv_aside *a) {
@@ -258,5 +296,6 @@ void iv_task_handle(iv_server *s, iv_exchange *x, const iv_task_format *format) 
     t->aside.work = read_and_prepare, t->aside.finished = begin;
     t->unread = t->text.len > IV_ASIDE_BYTES;
     if (!t->unread) t->status = read_body(t, &t->why), t->aside.work = prepare;
-    iv_aside_do(&t->aside, !t->unread && (!format->wants_chat || t->status != IV_OK));
+    bool at_once = !t->unread && (t->status != IV_OK || (!format->wants_chat && !is_constrained(t)));
+    iv_aside_do(&t->aside, at_once);
 }
