@@ -25,8 +25,6 @@ struct served {
     size_t held_count;
     atomic_int handled, gone, woken, ticks, caught, logged, last_status, connections;
     atomic_int order; /* what the loop's thread shall do when it is woken */
-    atomic_size_t flooded;
-    atomic_bool flood_cut;
     struct {
         iv_exchange *x;
         int name, next;
@@ -99,20 +97,6 @@ static inline void handle_giant(void *user, iv_exchange *x) {
     free(piece);
 }
 
-static inline void on_flood_gone(void *user) { atomic_fetch_add(&((served *)user)->gone, 1); }
-
-/* Writes until it is told to stop, and then ends it itself. */
-static inline void handle_flood(void *user, iv_exchange *x) {
-    served *s = user;
-    char piece[1000];
-    memset(piece, 'x', sizeof piece);
-    iv_exchange_on_gone(x, on_flood_gone, s);
-    iv_exchange_stream(x, "text/plain");
-    while (iv_exchange_write(x, piece, sizeof piece)) atomic_fetch_add(&s->flooded, sizeof piece);
-    atomic_store(&s->flood_cut, true);
-    iv_exchange_stream_end(x);
-}
-
 /* Starts a stream that fits into the server's buffer but not into the socket's. */
 static inline void handle_stall(void *user, iv_exchange *x) {
     static const char piece[250000];
@@ -141,14 +125,14 @@ static inline void handle_large(void *user, iv_exchange *x) {
 }
 
 static const iv_http_route routes[] = {
-    {"GET", "/", IV_HTTP_OPEN, handle_echo},         {"GET", "/always", IV_HTTP_KEY | IV_HTTP_ALWAYS, handle_echo},
-    {"*", "/echo", IV_HTTP_OPEN, handle_echo},       {"GET", "/models/*", IV_HTTP_OPEN, handle_echo},
-    {"POST", "/size", IV_HTTP_OPEN, handle_size},    {"*", "/hold", IV_HTTP_OPEN, handle_hold},
-    {"GET", "/stream", IV_HTTP_OPEN, handle_stream}, {"GET", "/flood", IV_HTTP_OPEN, handle_flood},
-    {"GET", "/giant", IV_HTTP_OPEN, handle_giant},   {"GET", "/stall", IV_HTTP_OPEN, handle_stall},
-    {"GET", "/large", IV_HTTP_OPEN, handle_large},   {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking},
-    {"GET", "/keyed", IV_HTTP_KEY, handle_echo},     {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},
-    {"*", "/cache", IV_HTTP_CACHE, handle_echo},     {"POST", "/v1/order", IV_HTTP_OPEN, handle_echo},
+    {"GET", "/", IV_HTTP_OPEN, handle_echo},           {"GET", "/always", IV_HTTP_KEY | IV_HTTP_ALWAYS, handle_echo},
+    {"*", "/echo", IV_HTTP_OPEN, handle_echo},         {"GET", "/models/*", IV_HTTP_OPEN, handle_echo},
+    {"POST", "/size", IV_HTTP_OPEN, handle_size},      {"*", "/hold", IV_HTTP_OPEN, handle_hold},
+    {"GET", "/stream", IV_HTTP_OPEN, handle_stream},   {"GET", "/giant", IV_HTTP_OPEN, handle_giant},
+    {"GET", "/stall", IV_HTTP_OPEN, handle_stall},     {"GET", "/large", IV_HTTP_OPEN, handle_large},
+    {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking}, {"GET", "/keyed", IV_HTTP_KEY, handle_echo},
+    {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},    {"*", "/cache", IV_HTTP_CACHE, handle_echo},
+    {"POST", "/v1/order", IV_HTTP_OPEN, handle_echo},
 };
 
 static inline void answer_held(served *s) {

@@ -264,6 +264,7 @@ static void a_crowd_with_cancels(void **state) {
     for (size_t i = 0; i < N; i++) {
         ask_nth(b, i, &l[i]);
         if (rng_below(&random, 4) == 0 && is_readable(b, 0) && iv_bridge_next(b, &report)) hear(&report);
+        iv_bridge_hold(b, l[rng_below(&random, i + 1)].id, rng_below(&random, 2)); /* or it has ended */
         size_t victim = rng_below(&random, i + 1);
         if (rng_below(&random, 2) || ended(&l[victim])) continue;
         iv_bridge_cancel(b, l[victim].id);
@@ -272,6 +273,7 @@ static void a_crowd_with_cancels(void **state) {
     }
     iv_bridge_cancel(b, 0);
     iv_bridge_cancel(b, UINT64_MAX);
+    for (size_t i = 0; i < N; i++) iv_bridge_hold(b, l[i].id, false);
     finish(b, l, N);
     for (size_t i = 0; i < N; i++) {
         if (l[i].silent) continue;
@@ -286,6 +288,53 @@ static void a_crowd_with_cancels(void **state) {
     assert_int_equal(stats_of(b).engine.kv_pages_cached, 0);
     assert_int_equal(stats_of(b).cancelled, N - kept);
     forget(l, N);
+    iv_bridge_close(b);
+    iv_engine_close(e);
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Others go on, the held one's reports stop, and where all are held the engine sleeps. */
+static void held_requests_wait(void **state) {
+    (void)state;
+    iv_engine *e = open_small();
+    iv_bridge *b = open_bridge(0, 0, 2);
+    listener *l = listeners(3);
+    iv_report r;
+    ask_long(b, &l[0]);
+    while (l[0].reports < 3) pump(b);
+    iv_bridge_hold(b, l[0].id, true);
+    ask_nth(b, 1, &l[1]);
+    ask_nth(b, 2, &l[2]);
+    iv_bridge_hold(b, l[2].id, true); /* perhaps before the engine has seen it */
+    finish(b, l + 1, 1);
+    answer *want = quiet(e, b, 1);
+    assert_same_answer("next to held ones", want, &l[1].answer);
+    answers_free(want, 1);
+    for (int calm = 0; calm < 3;) {
+        calm = is_readable(b, 100) ? 0 : calm + 1;
+        while (iv_bridge_next(b, &r)) hear(&r);
+    }
+    size_t before = l[0].reports;
+    double cpu = cpu_seconds();
+    usleep(300000);
+    assert_true(cpu_seconds() - cpu < 0.1);
+    assert_true(!is_readable(b, 0) && stats_of(b).engine.held == 2 && !ended(&l[0]) && !ended(&l[2]));
+    iv_bridge_hold(b, l[2].id, false);
+    finish(b, l + 2, 1);
+    want = quiet(e, b, 2);
+    assert_same_answer("held at first", want, &l[2].answer);
+    answers_free(want, 1);
+    assert_int_equal(l[0].reports, before);
+    iv_bridge_cancel(b, l[0].id); /* while it is held: its memory is free all the same */
+    l[0].silent = true;
+    order(b, IV_ORDER_FLUSH, IV_OK, "");
+    assert_nothing_held(b);
+    forget(l, 3);
     iv_bridge_close(b);
     iv_engine_close(e);
 }
@@ -606,6 +655,7 @@ int main(void) {
                                        cmocka_unit_test(a_receipt_travels),
                                        cmocka_unit_test(refusals_are_reports),
                                        cmocka_unit_test(a_crowd_with_cancels),
+                                       cmocka_unit_test(held_requests_wait),
                                        cmocka_unit_test(the_queue_is_bounded),
                                        cmocka_unit_test(the_queues_prompts_are_bounded),
                                        cmocka_unit_test(reports_are_bounded),

@@ -1,0 +1,149 @@
+/* What a task does when its client reads slowly or not at all, and when its constraint takes long; against exchanges
+ * and a bridge of memory. */
+#include "support.h"
+#include "api_fake.h"
+
+#include <poll.h>
+
+static iv_bridge bridge;
+static iv_server_options options;
+static iv_server server;
+
+static int begin(void **state) {
+    (void)state;
+    iv_error err;
+    if (fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) != IV_OK) return -1;
+    return iv_jobs_open(1, &server.jobs, &err) == IV_OK ? 0 : -1;
+}
+
+static int end(void **state) {
+    (void)state;
+    iv_jobs_close(server.jobs);
+    return server.tasks != NULL; /* none may be left */
+}
+
+static int close_words(void **state) {
+    (void)state;
+    iv_textual_close(bridge.words);
+    return 0;
+}
+
+static iv_exchange ask(const char *path, const char *body) {
+    return (iv_exchange){.writes_left = 1000, .path = path, .body = body};
+}
+
+static void run(iv_exchange *x) { fake_call(&server, x, x->path, x->body, strlen(x->body)); }
+
+static void wait_for_children(size_t count, const iv_exchange *x) {
+    while (bridge.count < count && !x->ended) {
+        iv_jobs_wait(server.jobs, 1000);
+        iv_jobs_take(server.jobs);
+    }
+}
+
+/* All choices wait while the client does not read, and go on together. */
+static void slow_clients_hold_their_choices(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
+    run(&x);
+    assert_int_equal(bridge.count, 3);
+    fake_token(&server, 0, 9, "one");
+    assert_false(bridge.children[0].held);
+    x.full = true;
+    fake_token(&server, 1, 9, "two");
+    for (size_t i = 0; i < 3; i++) assert_true(bridge.children[i].held);
+    size_t before = x.out.len;
+    fake_token(&server, 2, 9, "three"); /* computed before the hold: nothing is lost */
+    assert_true(x.out.len > before && strstr(x.out.data, "three"));
+    fake_done(&server, 2, IV_FINISH_STOP);
+    x.full = false;
+    x.room(x.user);
+    assert_true(!bridge.children[0].held && !bridge.children[1].held);
+    x.full = true; /* and again, with those that are left */
+    fake_token(&server, 0, 9, "four");
+    assert_true(bridge.children[0].held && bridge.children[1].held);
+    x.room(x.user);
+    fake_done(&server, 0, IV_FINISH_STOP), fake_done(&server, 1, IV_FINISH_STOP);
+    assert_true(x.ended && strstr(x.out.data, "[DONE]"));
+    fake_close(&x);
+}
+
+/* A client that reads nothing gets an event that says why its stream ends, and its requests are cancelled. */
+static void stalled_clients_get_an_error_event(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
+    run(&x);
+    fake_token(&server, 0, 9, "one");
+    x.full = true;
+    fake_token(&server, 1, 9, "two");
+    x.stalled(x.user);
+    assert_true(x.ended && bridge.cancelled == 2);
+    assert_non_null(strstr(x.out.data, "data: {\"error\":{\"message\":\"the client stopped reading"));
+    assert_null(strstr(x.out.data, "[DONE]"));
+    fake_close(&x);
+}
+
+/* A constraint is compiled before the engine sees it, in the background if that takes long. */
+static void constraints_are_compiled_by_jobs(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
+    bridge.slow_compile = true;
+    run(&x);
+    assert_int_equal(bridge.count, 0); /* not on this thread */
+    wait_for_children(4, &x);
+    assert_true(bridge.compiled[true] == 1 && bridge.compiled[false] >= 1);
+    for (size_t i = 0; i < 4; i++) fake_token(&server, i, 9, "a"), fake_done(&server, i, IV_FINISH_STOP);
+    assert_int_equal(x.status, 200);
+    fake_close(&x);
+}
+
+static void refused_constraints_are_400(void **state) {
+    (void)state;
+    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
+    bridge.refuse_compile = true;
+    run(&x);
+    wait_for_children(1, &x);
+    assert_true(x.ended && x.status == 400 && bridge.count == 0);
+    assert_non_null(strstr(x.out.data, "\"param\":\"regex\""));
+    fake_close(&x);
+    x = ask("/generate", "{\"text\":\"a\",\"sampling_params\":{\"regex\":\"a+\"}}");
+    run(&x);
+    wait_for_children(1, &x);
+    assert_true(x.ended && x.status == 400);
+    assert_non_null(strstr(x.out.data, "sampling_params.regex: "));
+    fake_close(&x);
+}
+
+/* What a constraint comes to in the middle of an answer: the request's fault is 400, which nobody tries again; the
+ * model's is 500. */
+static void late_limits_are_400(void **state) {
+    (void)state;
+    static const struct {
+        iv_status why;
+        int status;
+    } cases[] = {{IV_LIMIT, 400}, {IV_UNSUPPORTED, 400}, {IV_INVALID, 400}, {IV_FORMAT, 500}, {IV_NO_MEMORY, 500}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\"}");
+        bridge.count = 0;
+        run(&x);
+        fake_token(&server, 0, 9, "a");
+        iv_event e = {.kind = IV_EVENT_DONE,
+                      .finish = IV_FINISH_ERROR,
+                      .error = "constraint: too much",
+                      .error_status = cases[i].why,
+                      .digest = "sha256:00",
+                      .text = ""};
+        fake_report(&server, 0, IV_REPORT_DONE, &e, IV_OK, NULL);
+        assert_int_equal(x.status, cases[i].status);
+        fake_close(&x);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(slow_clients_hold_their_choices, begin, end),
+                                       cmocka_unit_test_setup_teardown(stalled_clients_get_an_error_event, begin, end),
+                                       cmocka_unit_test_setup_teardown(constraints_are_compiled_by_jobs, begin, end),
+                                       cmocka_unit_test_setup_teardown(refused_constraints_are_400, begin, end),
+                                       cmocka_unit_test_setup_teardown(late_limits_are_400, begin, end)};
+    return cmocka_run_group_tests(tests, NULL, close_words);
+}
