@@ -1,4 +1,4 @@
-/* serve.c: invar serve: flags to a server's options, its lines to standard error. */
+/* serve.c: invar serve: flags to a server's options. */
 #include "commands.h"
 #include "engine_flags.h"
 #include "model.h"
@@ -8,24 +8,33 @@
 #include "text.h"
 
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { PORT = 8000 };
+enum { PORT = 8000, COMPLAIN_MS = 1000 };
 
 typedef struct view {
     cli_progress progress;
+    bool loaded;
 } view;
 
-/* One line, whole, whatever a model or a file is named. */
-static void say(void *user, const char *line) {
+/* The bar goes when the model is there: from then on lines of the log are written, by another thread. */
+static void show_progress(void *user, size_t done_bytes, size_t total_bytes) {
     view *v = user;
-    cli_progress_end(&v->progress);
-    flockfile(stderr);
-    cli_print_safe(stderr, line, strlen(line), false);
-    fputc('\n', stderr);
-    funlockfile(stderr);
+    if (v->loaded) return;
+    cli_progress_step(&v->progress, done_bytes, total_bytes);
+    v->loaded = done_bytes == total_bytes;
+    if (v->loaded) cli_progress_end(&v->progress);
+}
+
+/* Standard error may be a pipe that is full and that nobody reads: the last line must not keep the program from
+ * ending. */
+static bool can_complain(void) {
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&p, 1, COMPLAIN_MS) > 0;
 }
 
 /* A key from a flag or, so that it need not show in a list of processes, from the environment. */
@@ -63,6 +72,8 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
     o->http.body_bytes_max = cli_count(args, "max-request-body", o->http.body_bytes_max);
     o->drain_ms = (uint32_t)cli_count(args, "drain-timeout", o->drain_ms / 1000) * 1000; /* at most a day */
+    o->log_file = cli_text(args, "log-file", NULL);
+    if (o->log_file && !*o->log_file) return cli_fail(err, CLI_USAGE, "--log-file: wanted a path, found nothing");
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;
     o->log_requests = !cli_has(args, "disable-log-requests");
     o->metrics = strcmp(compat, "vllm") == 0     ? IV_METRICS_VLLM
@@ -77,7 +88,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
 int cli_serve(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     iv_server_options o;
-    view v;
+    view v = {.loaded = false};
     iv_server_options_init(&o);
     int code = read_options(args, &o, err);
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
@@ -86,9 +97,9 @@ int cli_serve(const cli_args *args, iv_error *err) {
     if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);
     o.bridge.engine.model = path;
-    o.bridge.engine.progress = cli_progress_step, o.bridge.engine.user = &v.progress;
-    o.say = say, o.user = &v;
+    o.bridge.engine.progress = show_progress, o.bridge.engine.user = &v;
     iv_status status = iv_server_run(&o, err);
     cli_progress_end(&v.progress);
+    if (status != IV_OK && !can_complain()) err->message[0] = 0;
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }

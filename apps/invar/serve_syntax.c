@@ -85,7 +85,12 @@ static const cli_flag watch_flags[] = {{.name = "metrics-compat",
                                         .metavar = "HOW",
                                         .choices = "text json",
                                         .unset = "text",
-                                        .help = "of the lines on standard error"},
+                                        .help = "of the log's lines"},
+                                       {.name = "log-file",
+                                        .kind = CLI_TEXT,
+                                        .metavar = "FILE",
+                                        .unset = "standard error",
+                                        .help = "append the log to FILE; SIGHUP opens it again"},
                                        {.name = "disable-log-requests", .help = "no line for each request"},
                                        {0}};
 static const cli_section watch_section = {"Watching", watch_flags};

@@ -14,13 +14,13 @@ static void on_line(void *user, const char *line) {
     snprintf(said, sizeof said, "%s", line);
 }
 
-static iv_server_options options(bool json) {
-    return (iv_server_options){.log_json = json, .say = on_line, .user = said};
+static iv_log_sink options(bool json) {
+    return (iv_log_sink){.json = json, .say = on_line, .user = said};
 }
 
 static void text_lines(void **state) {
     (void)state;
-    iv_server_options o = options(false);
+    iv_log_sink o = options(false);
     iv_log(&o, "info", "some", "%d of %s", 3, "them");
     assert_non_null(strstr(said, "Z 3 of them"));
     assert_int_equal(said[4], '-');
@@ -36,7 +36,7 @@ static void text_lines(void **state) {
 
 static const char *message_of(const char *message) {
     static char out[4096];
-    iv_server_options o = options(true);
+    iv_log_sink o = options(true);
     json_error_t why;
     size_t before = lines;
     iv_log(&o, "error", "event", "%s", message);

@@ -1,0 +1,113 @@
+/* The log of invar serve: it never delays the server, whatever becomes of what it is written to. */
+#include "server.h"
+
+#include <poll.h>
+
+enum { PATIENCE_S = 20, AT_ONCE = 50, LONG_PATH = 480 };
+
+/* A reader that is too slow must not make a test hang: each wait has an end. */
+static void set_patience(int fd) {
+    struct timeval t = {.tv_sec = PATIENCE_S};
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t), 0);
+}
+
+/* So many requests with long lines, on one connection. All are answered. */
+static void ask_often(uint16_t port, size_t count) {
+    static char text[AT_ONCE * (LONG_PATH + 100)];
+    char path[LONG_PATH + 1];
+    memset(path, 'a', LONG_PATH), path[LONG_PATH] = 0;
+    int fd = dial(port);
+    assert_true(fd >= 0);
+    set_patience(fd);
+    for (size_t i = 0; i < count; i += AT_ONCE) {
+        size_t n = 0, answered = 0;
+        for (size_t k = 0; k < AT_ONCE; k++)
+            n += (size_t)sprintf(text + n, "GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
+        say_to(fd, text);
+        n = 0;
+        while (answered < AT_ONCE) {
+            ssize_t got = recv(fd, reply + n, sizeof reply - 1 - n, 0);
+            if (got <= 0) fail_msg("the server stands still after %zu requests", i + answered);
+            reply[n += (size_t)got] = 0;
+            answered = 0;
+            for (const char *at = reply; (at = strstr(at, "HTTP/1.1 404")); at++) answered++;
+        }
+    }
+    close(fd);
+}
+
+static double metric(uint16_t port, const char *name) {
+    assert_int_equal(ask(port, "GET /metrics", ""), 200);
+    char find[80];
+    snprintf(find, sizeof find, "\n%s{model_name=\"tiny-math\"} ", name);
+    const char *at = strstr(reply, find);
+    if (!at) fail_msg("no %s in /metrics", name);
+    return strtod(at + strlen(find), NULL);
+}
+
+/* Reads the pipe until it has the words; the lines before them are counted. Returns what follows the words. */
+static const char *read_until(int pipe_fd, const char *words, size_t *lines) {
+    static char text[8 << 20];
+    static size_t n;
+    char *at = NULL;
+    n = 0;
+    while (!(at = strstr(text, words)) || !strchr(at, '\n')) {
+        struct pollfd p = {.fd = pipe_fd, .events = POLLIN};
+        assert_true(n + 1 < sizeof text);
+        if (poll(&p, 1, PATIENCE_S * 1000) <= 0) fail_msg("no \"%s\" in the pipe", words);
+        ssize_t got = read(pipe_fd, text + n, sizeof text - 1 - n);
+        assert_true(got > 0);
+        text[n += (size_t)got] = 0;
+    }
+    *lines = 0;
+    for (const char *c = text; c < at; c++) *lines += *c == '\n';
+    return at + strlen(words);
+}
+
+/* Exit code of a process that must end within the time; 128 and the signal when it does not. */
+static int await_end(pid_t pid) {
+    int status;
+    for (int waited = 0; waited < PATIENCE_S * 1000; waited += STEP_MS, rest())
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    return 128 + SIGKILL;
+}
+
+/* Nobody reads standard error: requests are answered all the same, lines are dropped and counted, and once somebody
+ * reads, a line says how many. Full again, it does not keep the server from ending. */
+static void a_pipe_that_nobody_reads(void **state) {
+    (void)state;
+    enum { MANY = 8000 };
+    size_t lines, more;
+    unsigned found;
+    unlink(in_folder("err"));
+    assert_int_equal(mkfifo(in_folder("err"), 0600), 0);
+    int err_fd = open(in_folder("err"), O_RDWR | O_CLOEXEC);
+    assert_true(err_fd >= 0);
+    pid_t pid = start(NULL, -1, (const char *const[]){"serve", "tiny-math", "--port", "0", "--threads", "1", NULL});
+    assert_int_equal(sscanf(read_until(err_fd, "listening on http://127.0.0.1:", &lines), "%u", &found), 1);
+    uint16_t port = (uint16_t)found;
+    ask_often(port, MANY);
+    double dropped = metric(port, "invar_log_lines_dropped_total");
+    assert_in_range((int)dropped, 1, MANY);
+    const char *behind = read_until(err_fd, "warning: ", &lines);
+    size_t said = strtoul(behind, NULL, 10);
+    assert_non_null(strstr(behind, " log lines were dropped: they could not be written\n"));
+    assert_int_equal(lines + said, MANY + 1); /* the last one is of /metrics */
+    assert_true(said >= (size_t)dropped);
+    assert_int_equal(ask(port, "GET /ping", ""), 200);
+    read_until(err_fd, "GET /ping 200", &more);
+    assert_int_equal(more, 0);
+    ask_often(port, MANY / 4);
+    kill(pid, SIGTERM);
+    assert_int_equal(await_end(pid), 0);
+    close(err_fd);
+    unlink(in_folder("err"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_that_nobody_reads)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
