@@ -107,7 +107,70 @@ static void a_pipe_that_nobody_reads(void **state) {
     unlink(in_folder("err"));
 }
 
+/* A port that is free now. */
+static uint16_t free_port(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, n) == 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+/* Starts invar with descriptors closed: 1 for standard input, 2 for output, 4 for error. */
+static pid_t start_closed(unsigned which, const char *const *words) {
+    const char *argv[ARGS_MAX + 2] = {INVAR_BINARY};
+    for (size_t n = 0; words[n]; n++) argv[n + 1] = words[n];
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) return pid;
+    for (int fd = 0; fd < 3; fd++) send_to(fd, "/dev/zero", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; fd < 3; fd++)
+        if (which >> fd & 1) close(fd);
+    execv(INVAR_BINARY, (char *const *)argv);
+    _exit(99);
+}
+
+static void is_null_file(pid_t pid, int fd) {
+    char path[64], target[64] = "";
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    assert_true(readlink(path, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "/dev/null");
+}
+
+/* No socket gets a number below 3, where what is meant for people would go to a client. */
+static void closed_descriptors(void **state) {
+    (void)state;
+    char number[8];
+    uint16_t port = free_port();
+    snprintf(number, sizeof number, "%u", port);
+    pid_t pid = start_closed(7, (const char *const[]){"serve", "tiny-math", "--port", number, "--threads", "1", NULL});
+    int fd = -1;
+    for (int waited = 0; fd < 0 && waited < START_MS; waited += STEP_MS, rest()) fd = dial(port);
+    assert_true(fd >= 0);
+    for (int i = 0; i < 3; i++) is_null_file(pid, i);
+    say_to(fd, "GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    size_t n = 0;
+    for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
+    reply[n] = 0;
+    close(fd);
+    assert_true(strncmp(reply, "HTTP/1.1 200", 12) == 0);
+    const char *body = strstr(reply, "\r\n\r\n"), *length = strstr(reply, "Content-Length: ");
+    assert_true(body && length && strlen(body + 4) == strtoul(length + 16, NULL, 10));
+    kill(pid, SIGTERM);
+    assert_int_equal(await_end(pid), 0);
+    /* What cannot be written is an error as before. */
+    static const char *const list[] = {"inspect", "tiny-math", NULL}, *const read_in[] = {"tokenize", "tiny-math",
+                                                                                          NULL};
+    assert_int_equal(await_end(start_closed(0, list)), 0);
+    assert_int_equal(await_end(start_closed(4, list)), 0);
+    assert_int_equal(await_end(start_closed(2, list)), 1);
+    assert_int_equal(await_end(start_closed(1, read_in)), 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_that_nobody_reads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_that_nobody_reads),
+                                       cmocka_unit_test(closed_descriptors)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
