@@ -102,6 +102,7 @@ complete -c invar -n '__fish_seen_subcommand_from serve' -l drain-timeout -x -d 
 complete -c invar -n '__fish_seen_subcommand_from serve' -l api-key -x -d 'clients must send it as a bearer token'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l admin-api-key -x -d 'for routes that change the server; without it they are off'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l allow-flush -d '/flush_cache without the admin key: it makes answers later, never other ones'
+complete -c invar -n '__fish_seen_subcommand_from serve' -l allowed-hosts -x -d 'names by which it may be asked without a key: with commas, *.NAME, or *'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l allowed-origins -x -d 'web pages of other origins that may ask: with commas, or *'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l metrics-compat -x -a 'vllm sglang' -d '/metrics has the names of this server too'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l log-format -x -a 'text json' -d 'of the log\'s lines'

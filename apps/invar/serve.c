@@ -64,6 +64,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->http.port = (uint16_t)cli_count(args, "port", PORT); /* at most 65535: the table says so */
     o->http.open_cache = cli_has(args, "allow-flush");
     o->http.allowed_origins = cli_text(args, "allowed-origins", NULL);
+    o->http.allowed_hosts = cli_text(args, "allowed-hosts", NULL);
     o->proof_urls = cli_text(args, "proof-urls", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
     o->served_model_name = cli_text(args, "served-model-name", NULL);

@@ -66,6 +66,12 @@ static const cli_flag access_flags[] = {{.name = "api-key",
                                         {.name = "allow-flush",
                                          .help = "/flush_cache without the admin key: it makes answers later, "
                                                  "never other ones"},
+                                        {.name = "allowed-hosts",
+                                         .kind = CLI_TEXT,
+                                         .metavar = "LIST",
+                                         .unset = "localhost, --host, addresses",
+                                         .help = "names by which it may be asked without a key: with commas, "
+                                                 "*.NAME, or *"},
                                         {.name = "allowed-origins",
                                          .kind = CLI_TEXT,
                                          .metavar = "LIST",

@@ -35,9 +35,12 @@ typedef struct iv_http_options {
     bool open_cache;                 /* routes that can only make others wait, not change what they get */
     const char *allowed_origins;     /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
                                       * A request that names another one is 403 */
-    size_t connections_max;          /* 4096; more are refused with 503 */
-    size_t head_bytes_max;           /* 16 KiB */
-    size_t body_bytes_max;           /* 8 MiB; --max-request-body */
+    /* Names by which the server may be asked, next to localhost, *.localhost, `host` and addresses: with commas,
+     * "*.NAME", "*"; NULL: no more. Requests by other names are 403, unless there is an API key: see http_host.c. */
+    const char *allowed_hosts;
+    size_t connections_max; /* 4096; more are refused with 503 */
+    size_t head_bytes_max;  /* 16 KiB */
+    size_t body_bytes_max;  /* 8 MiB; --max-request-body */
     uint32_t head_ms, body_ms,
         idle_ms;             /* deadlines: 10 s for a head, 30 s for 8 MiB of a body, 65 s between requests */
     size_t stream_bytes_max; /* 256 KiB may wait for a slow reader of a stream */

@@ -102,7 +102,7 @@ struct iv_http_watcher {
 
 struct iv_http {
     iv_http_options o; /* its strings are not kept but for these */
-    char *allowed_origins;
+    char *host, *allowed_hosts, *allowed_origins;
     bool has_api_key, has_admin_key;
     uint8_t api_key[32], admin_key[32]; /* SHA-256 */
     const iv_http_route *routes;
@@ -163,6 +163,12 @@ void iv_exchange_take_id(iv_exchange *x); /* the client's name for it, once its 
 void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *message);
 void iv_exchange_leave(iv_exchange *x);     /* its connection is lost */
 void iv_exchange_call_gone(iv_exchange *x); /* from the loop; frees it */
+
+/* ---- http_host.c */
+/* Whether the server may be asked by this host (iv_http_head.host). */
+bool iv_http_host_allowed(const iv_http *h, const char *host);
+/* A list of names, or NULL: whether each could be one. */
+iv_status iv_http_check_hosts(const char *list, iv_error *err);
 
 /* ---- http_route.c */
 /* Whether the request may be handled, once its head is there; sets x->route. False: it has been answered. */

@@ -122,12 +122,12 @@ static bool origin_allowed(const char *allowed, const char *origin) {
     return false;
 }
 
-/* A page of this very server, as the browser names it in Host, whichever of http and https is spoken in front of it. */
+/* A page of this very server, as the browser names that, whichever of http and https is spoken in front of it. */
 static bool origin_is_own(const iv_exchange *x, const char *origin) {
     static const struct {
         const char *scheme, *port; /* that both may leave out */
     } schemes[] = {{"http://", ":80"}, {"https://", ":443"}};
-    const char *host = iv_http_head_field(&x->head, "Host");
+    const char *host = x->head.host;
     for (size_t i = 0; host && i < 2; i++) {
         size_t n = strlen(schemes[i].scheme), bytes = strlen(host);
         if (strncmp(origin, schemes[i].scheme, n) != 0) continue;
@@ -212,6 +212,14 @@ bool iv_http_admit(iv_exchange *x) {
     const char *why = "";
     char methods[64], message[200];
     cut_slash(x);
+    if (!iv_http_host_allowed(h, x->head.host)) {
+        snprintf(message, sizeof message,
+                 "Host: \"%.80s\" is no name of this server: it wants an address, localhost, or one of its "
+                 "--allowed-hosts",
+                 x->head.host);
+        iv_exchange_refuse(x, 403, unread, message);
+        return false;
+    }
     bool known;
     const iv_http_route *route = find_route(h, x->head.path, x->head.method, &known);
     x->connection->late = h->draining;

@@ -61,12 +61,10 @@ static inline int dial(uint16_t port) {
 
 static inline void say_to(int fd, const char *text) { assert_int_equal(send(fd, text, strlen(text), 0), strlen(text)); }
 
-/* One request on a connection of its own; the whole answer is in `reply`. Returns its status. */
-static inline int ask(uint16_t port, const char *head, const char *headers) {
-    char text[1024];
+/* One request on a connection that the server closes; the whole answer is in `reply`. Returns its status. */
+static inline int ask_text(uint16_t port, const char *text) {
     int fd = dial(port), status = 0;
     assert_true(fd >= 0);
-    snprintf(text, sizeof text, "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n", head, headers);
     say_to(fd, text);
     size_t n = 0;
     for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
@@ -74,6 +72,15 @@ static inline int ask(uint16_t port, const char *head, const char *headers) {
     close(fd);
     sscanf(reply, "HTTP/1.1 %d", &status);
     return status;
+}
+
+static inline int ask_host(uint16_t port, const char *host, const char *head, const char *headers) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s\r\n", head, host, headers);
+    return ask_text(port, text);
+}
+static inline int ask(uint16_t port, const char *head, const char *headers) {
+    return ask_host(port, "localhost", head, headers);
 }
 
 #endif

@@ -178,6 +178,31 @@ static void bodies_have_a_length(void **state) {
     end(pid, SIGTERM);
 }
 
+/* A page whose name was pointed to this machine is told apart by that name, whatever it asks; the message says what
+ * would let it in. */
+static void foreign_names(void **state) {
+    (void)state;
+    static const char *const paths[] = {"GET /", "GET /health", "GET /metrics", "GET /v1/models", "GET /nowhere"};
+    uint16_t port;
+    char own[32];
+    pid_t pid = serve(&port, NULL);
+    assert_int_equal(ask_host(port, "evil.example", "GET /v1/models", "Origin: http://evil.example\r\n"), 403);
+    assert_int_equal(ask_host(port, "llm.example.org", "GET /v1/models", ""), 403);
+    end(pid, SIGTERM);
+    pid = serve(&port, (const char *const[]){"--allowed-hosts", "llm.example.org", NULL});
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        assert_int_equal(ask_host(port, "evil.example", paths[i], "Origin: http://evil.example\r\n"), 403);
+        assert_non_null(strstr(reply, "Host: \\\"evil.example\\\" is no name of this server"));
+        assert_non_null(strstr(reply, "--allowed-hosts"));
+        assert_int_equal(ask_host(port, "llm.example.org", paths[i], ""), i < 4 ? 200 : 404);
+    }
+    snprintf(own, sizeof own, "127.0.0.1:%u", port);
+    assert_int_equal(ask_host(port, own, "GET /v1/models", ""), 200);
+    assert_int_equal(ask_host(port, "192.0.2.1", "GET /health", ""), 200); /* as a probe of a cluster asks */
+    end(pid, SIGTERM);
+    assert_non_null(strstr(came.err, "GET /metrics 403"));
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     uint16_t port;
@@ -211,6 +236,9 @@ static void what_cannot_start(void **state) {
     expect_error(1, "proof-urls: wanted http://HOST[:PORT] or https, without a path, found \"http://b/path\"");
     RUN("serve", "tiny-math", "--port", "0", "--allowed-origins", "http://a:1,http://b/");
     expect_error(1, "allowed-origins: wanted *, null or SCHEME://HOST[:PORT] without a path, found \"http://b/\"");
+    RUN("serve", "tiny-math", "--port", "0", "--allowed-hosts", "a.b,http://c");
+    expect_error(1, "allowed-hosts: wanted names without ports, such as llm.example.org, *.example.org or *, found "
+                    "\"http://c\"");
     RUN("serve", "tiny-math", "--served-model-name", "");
     expect_error(2, "--served-model-name: wanted a name, found nothing");
     RUN("batch", "tiny-math", "-i", "-", "-o", "-", "--served-model-name", "");
@@ -228,6 +256,7 @@ int main(void) {
                                        cmocka_unit_test(idle_connections_do_not_hold_it),
                                        cmocka_unit_test(drains),
                                        cmocka_unit_test(bodies_have_a_length),
+                                       cmocka_unit_test(foreign_names),
                                        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

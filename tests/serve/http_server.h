@@ -221,6 +221,7 @@ static inline void start(served *s, const iv_http_options *options) {
     *s = (served){.fd = eventfd(0, EFD_NONBLOCK)};
     iv_error err;
     iv_http_options o = *options;
+    if (!o.allowed_hosts) o.allowed_hosts = "*"; /* tests of names say which */
     o.port = 0;
     o.log = on_log;
     ASSERT_OK(iv_http_open(&o, routes, sizeof routes / sizeof *routes, s, &s->http, &err), &err);
