@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,10 +38,16 @@ static bool can_complain(void) {
     return poll(&p, 1, COMPLAIN_MS) > 0;
 }
 
-/* A key from a flag or, so that it need not show in a list of processes, from the environment. */
-static int read_key(const cli_args *args, const char *flag, const char *variable, const char **out, iv_error *err) {
+/* A key from a flag or, so that it need not show in a list of processes, from the environment or a file. */
+static int read_key(const cli_args *args, const char *flag, const char *variable, const char **out, const char **file,
+                    iv_error *err) {
     const char *set = getenv(variable);
-    *out = cli_text(args, flag, set && *set ? set : NULL);
+    char file_flag[32];
+    snprintf(file_flag, sizeof file_flag, "%s-file", flag);
+    *file = cli_text(args, file_flag, NULL);
+    if (*file && cli_has(args, flag))
+        return cli_fail(err, CLI_USAGE, "--%s, --%s: wanted one of them", flag, file_flag);
+    *out = *file ? NULL : cli_text(args, flag, set && *set ? set : NULL);
     if (!*out) return CLI_OK;
     for (const char *c = *out; *c; c++)
         if (*c <= 0x20 || *c > 0x7e)
@@ -81,8 +88,9 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
                  : strcmp(compat, "sglang") == 0 ? IV_METRICS_SGLANG
                                                  : IV_METRICS_OWN;
     cli_engine_options(args, &o->bridge.engine);
-    int code = read_key(args, "api-key", "INVAR_API_KEY", &o->http.api_key, err);
-    if (code == CLI_OK) code = read_key(args, "admin-api-key", "INVAR_ADMIN_API_KEY", &o->http.admin_key, err);
+    int code = read_key(args, "api-key", "INVAR_API_KEY", &o->http.api_key, &o->http.api_key_file, err);
+    if (code == CLI_OK)
+        code = read_key(args, "admin-api-key", "INVAR_ADMIN_API_KEY", &o->http.admin_key, &o->http.admin_key_file, err);
     return code;
 }
 
@@ -94,6 +102,8 @@ int cli_serve(const cli_args *args, iv_error *err) {
     int code = read_options(args, &o, err);
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
     if (code != CLI_OK) return code;
+    signal(SIGHUP, SIG_IGN); /* until the server watches for it */
+    signal(SIGUSR1, SIG_IGN), signal(SIGUSR2, SIG_IGN);
     /* mpirun sends its signals to all; rank 0 drains, and the others compute for it until it has. */
     if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);

@@ -63,6 +63,16 @@ static const cli_flag access_flags[] = {{.name = "api-key",
                                          .metavar = "KEY",
                                          .unset = "$INVAR_ADMIN_API_KEY, or none",
                                          .help = "for routes that change the server; without it they are off"},
+                                        {.name = "api-key-file",
+                                         .kind = CLI_FILE,
+                                         .metavar = "FILE",
+                                         .unset = "none",
+                                         .help = "keys for clients, one a line; SIGHUP reads them again"},
+                                        {.name = "admin-api-key-file",
+                                         .kind = CLI_FILE,
+                                         .metavar = "FILE",
+                                         .unset = "none",
+                                         .help = "likewise, for routes that change the server"},
                                         {.name = "allow-flush",
                                          .help = "/flush_cache without the admin key: it makes answers later, "
                                                  "never other ones"},
@@ -93,7 +103,7 @@ static const cli_flag watch_flags[] = {{.name = "metrics-compat",
                                         .unset = "text",
                                         .help = "of the log's lines"},
                                        {.name = "log-file",
-                                        .kind = CLI_TEXT,
+                                        .kind = CLI_FILE,
                                         .metavar = "FILE",
                                         .unset = "standard error",
                                         .help = "append the log to FILE; SIGHUP opens it again"},
@@ -113,7 +123,9 @@ const cli_syntax cli_serve_syntax = {
     .summary = "answer over HTTP: the OpenAI and SGLang APIs, and a page",
     .operand = "MODEL",
     .usage = "MODEL [flags]",
-    .text = "Lines about what happens go to standard error. SIGTERM or Ctrl-C takes no new requests and ends when the\n"
-            "accepted ones are answered; a second one ends at once.",
+    .text =
+        "Lines about what happens go to standard error. SIGTERM or Ctrl-C takes no new requests and ends when the\n"
+        "accepted ones are answered; a second one ends at once. SIGHUP reads files of keys again and opens the log\n"
+        "file again; SIGUSR1 and SIGUSR2 are ignored.",
     .sections = {&server_section, &access_section, &watch_section, &cli_engine_section},
     .examples = serve_examples};

@@ -29,12 +29,13 @@ typedef struct iv_http_route {
 } iv_http_route;
 
 typedef struct iv_http_options {
-    const char *host;                /* "127.0.0.1"; of a name all addresses */
-    uint16_t port;                   /* 0: any free one, see iv_http_port */
-    const char *api_key, *admin_key; /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
-    bool open_cache;                 /* routes that can only make others wait, not change what they get */
-    const char *allowed_origins;     /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
-                                      * A request that names another one is 403 */
+    const char *host;                          /* "127.0.0.1"; of a name all addresses */
+    uint16_t port;                             /* 0: any free one, see iv_http_port */
+    const char *api_key, *admin_key;           /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    const char *api_key_file, *admin_key_file; /* instead: files of keys, see keys.h */
+    bool open_cache;                           /* routes that can only make others wait, not change what they get */
+    const char *allowed_origins; /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
+                                  * A request that names another one is 403 */
     /* Names by which the server may be asked, next to localhost, *.localhost, `host` and addresses: with commas,
      * "*.NAME", "*"; NULL: no more. Requests by other names are 403, unless there is an API key: see http_host.c. */
     const char *allowed_hosts;
@@ -70,6 +71,8 @@ void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
 /* As in the options, or as many as the limit of open files leaves room for. */
 size_t iv_http_connections_max(const iv_http *h);
+/* Reads the files of keys again; after an error all keys are as before. Counts of keys may be NULL. */
+iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *err);
 /* How often a client could not be taken in because no more files could be opened. It is, once that is possible. */
 uint64_t iv_http_files_short(const iv_http *h);
 

@@ -10,6 +10,7 @@
 #include "serve/http.h"
 #include "serve/http_chunks.h"
 #include "serve/http_head.h"
+#include "serve/keys.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
@@ -103,8 +104,8 @@ struct iv_http_watcher {
 struct iv_http {
     iv_http_options o; /* its strings are not kept but for these */
     char *host, *allowed_hosts, *allowed_origins;
-    bool has_api_key, has_admin_key;
-    uint8_t api_key[32], admin_key[32]; /* SHA-256 */
+    char *api_key_file, *admin_key_file;
+    iv_keys api_keys, admin_keys;
     const iv_http_route *routes;
     size_t route_count;
     void *user;
@@ -177,6 +178,5 @@ bool iv_http_admit(iv_exchange *x);
 bool iv_http_put_origin(const iv_exchange *x, iv_buf *out);
 /* A list of origins, or NULL: whether each could be one. */
 iv_status iv_http_check_origins(const char *list, iv_error *err);
-void iv_http_key_digest(const char *key, uint8_t digest[32]);
 
 #endif

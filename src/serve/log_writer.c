@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define NO_REOPENING SIZE_MAX
+
 struct iv_log_writer {
     char *path; /* NULL: standard error */
     pthread_t thread;
@@ -29,7 +31,8 @@ struct iv_log_writer {
     iv_buf pending;
     uint64_t gap; /* lines dropped behind the last one in `pending` */
     uint64_t dropped;
-    bool stop, reopen, ended;
+    size_t reopen_at; /* how much of `pending` belongs into the file as it was */
+    bool stop, ended;
 };
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
@@ -57,17 +60,22 @@ static ssize_t write_some(int fd, const char *bytes, size_t n) {
     return wrote;
 }
 
-/* Writes the buffer and empties it. Returns how many lines were lost. */
-static size_t write_all(const iv_log_writer *w, iv_buf *lines) {
+/* Returns how many lines were lost. */
+static size_t write_all(const iv_log_writer *w, const char *lines, size_t bytes) {
     size_t at = 0;
-    while (at < lines->len) {
-        ssize_t n = write_some(w->fd, lines->data + at, lines->len - at);
+    while (at < bytes) {
+        ssize_t n = write_some(w->fd, lines + at, bytes - at);
         if (n > 0) at += (size_t)n;
         if (n < 0 && errno != EINTR) break;
     }
-    size_t lost = at < lines->len ? count_lines(lines->data + at, lines->len - at) : 0;
-    iv_buf_clear(lines);
-    return lost;
+    return at < bytes ? count_lines(lines + at, bytes - at) : 0;
+}
+
+/* Returns whether it was written. */
+static bool write_line(iv_log_writer *w) {
+    bool good = w->line.len && write_all(w, w->line.data, w->line.len) == 0;
+    iv_buf_clear(&w->line);
+    return good;
 }
 
 static void take_own_line(void *user, const char *line) {
@@ -79,7 +87,7 @@ static void say_unsaid(iv_log_writer *w) {
     if (w->unsaid == 0) return;
     iv_log(&w->own, "warning", "dropped", "%llu log lines were dropped: they could not be written",
            (unsigned long long)w->unsaid);
-    if (w->line.len && write_all(w, &w->line) == 0) w->unsaid = 0;
+    if (write_line(w)) w->unsaid = 0;
 }
 
 static int open_file(const char *path) {
@@ -96,13 +104,17 @@ static void reopen_file(iv_log_writer *w) {
         w->fd = fd;
         iv_log(&w->own, "info", "log-file", "%s: opened again", w->path);
     }
-    write_all(w, &w->line);
+    write_line(w);
 }
 
 /* A batch of lines, then the count of those that were dropped behind it. */
-static void write_batch(iv_log_writer *w, uint64_t gap) {
+static void write_batch(iv_log_writer *w, uint64_t gap, size_t reopen_at) {
     say_unsaid(w);
-    size_t lost = write_all(w, &w->taken);
+    size_t first = reopen_at < w->taken.len ? reopen_at : w->taken.len;
+    size_t lost = write_all(w, w->taken.data, first);
+    if (reopen_at != NO_REOPENING) reopen_file(w);
+    if (first < w->taken.len) lost += write_all(w, w->taken.data + first, w->taken.len - first);
+    iv_buf_clear(&w->taken);
     w->unsaid += lost + gap;
     if (lost == 0) say_unsaid(w);
     pthread_mutex_lock(&w->mutex);
@@ -116,16 +128,16 @@ static void *write_lines(void *user) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
     pthread_mutex_lock(&w->mutex);
     for (;;) {
-        while (!w->stop && !w->reopen && w->pending.len == 0) pthread_cond_wait(&w->changed, &w->mutex);
-        if (w->pending.len == 0 && !w->reopen) break;
+        while (!w->stop && w->reopen_at == NO_REOPENING && w->pending.len == 0)
+            pthread_cond_wait(&w->changed, &w->mutex);
+        if (w->pending.len == 0 && w->reopen_at == NO_REOPENING) break;
         iv_buf empty = w->taken;
         w->taken = w->pending, w->pending = empty;
         uint64_t gap = w->gap;
-        bool reopen = w->reopen;
-        w->gap = 0, w->reopen = false;
+        size_t reopen_at = w->reopen_at;
+        w->gap = 0, w->reopen_at = NO_REOPENING;
         pthread_mutex_unlock(&w->mutex);
-        write_batch(w, gap);
-        if (reopen) reopen_file(w);
+        write_batch(w, gap, reopen_at);
         pthread_mutex_lock(&w->mutex);
     }
     w->ended = true;
@@ -156,6 +168,7 @@ iv_status iv_log_writer_open(const char *path, bool json, iv_log_writer **out, i
         free(w);
         return iv_fail(err, IV_NO_MEMORY, "log: no memory");
     }
+    w->reopen_at = NO_REOPENING;
     w->own = (iv_log_sink){.json = json, .say = take_own_line, .user = w};
     pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_init(&clock);
@@ -192,7 +205,7 @@ void iv_log_writer_put(void *writer, const char *line) {
 void iv_log_writer_reopen(iv_log_writer *w) {
     if (!w->path) return;
     pthread_mutex_lock(&w->mutex);
-    w->reopen = true;
+    w->reopen_at = w->pending.len;
     pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->mutex);
 }

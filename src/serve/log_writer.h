@@ -14,8 +14,8 @@ enum { IV_LOG_QUEUE_BYTES = 1 << 20 };
 iv_status iv_log_writer_open(const char *path, bool json, iv_log_writer **out, iv_error *err);
 /* A line without its end; from any thread. The signature of iv_log_sink.say. */
 void iv_log_writer_put(void *writer, const char *line);
-/* Opens the file again by its path, after the lines so far are written: it may have been renamed. If that fails, the
- * old one stays and a line in it says why. */
+/* Opens the file again by its path, behind the lines so far: it may have been renamed. If that fails, the old one stays
+ * and a line in it says why. */
 void iv_log_writer_reopen(iv_log_writer *w);
 uint64_t iv_log_writer_dropped(iv_log_writer *w); /* lines so far, lost to a full queue or a failed write */
 /* Waits at most so long for queued lines to be written. NULL is fine. */

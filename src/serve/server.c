@@ -83,6 +83,22 @@ static void on_signal(void *user) {
     iv_http_drain(l->server.http, o->drain_ms, on_late, l);
 }
 
+/* SIGHUP: files that may have been replaced. What cannot be read leaves things as they are. */
+static void on_hangup(void *user) {
+    loop *l = user;
+    const iv_http_options *o = &l->server.o->http;
+    size_t api, admin;
+    iv_error err;
+    if (l->server.log_writer) iv_log_writer_reopen(l->server.log_writer);
+    if (iv_http_read_keys(l->server.http, &api, &admin, &err) != IV_OK)
+        iv_log(&l->server.log, "error", "reload", "SIGHUP: the keys stay as they were: %s", err.message);
+    else if (o->api_key_file || o->admin_key_file)
+        iv_log(&l->server.log, "info", "reload", "SIGHUP: files of keys read again: %zu API keys, %zu admin keys", api,
+               admin);
+    else
+        iv_log(&l->server.log, "info", "reload", "SIGHUP: there are no files of keys to read again");
+}
+
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 /* A line about the last interval, unless nothing happened in it. */
@@ -214,8 +230,8 @@ static void say_hello(const loop *l) {
                "model.safetensors was read, model.safetensors.index.json beside it was not");
     iv_log(&l->server.log, "info", "fingerprint", "fingerprint %s", i->fingerprint);
     say_defaults(l);
-    if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&
-        strcmp(o->http.host, "localhost") != 0)
+    if (!o->http.api_key && !o->http.api_key_file && strcmp(o->http.host, "127.0.0.1") != 0 &&
+        strcmp(o->http.host, "::1") != 0 && strcmp(o->http.host, "localhost") != 0)
         iv_log(&l->server.log, "warning", "open", "no API key: whoever reaches this address may use it");
     size_t connections = iv_http_connections_max(l->server.http);
     if (connections < o->http.connections_max)
@@ -258,6 +274,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
+    IV_TRY(iv_http_signal(l->server.http, SIGHUP, on_hangup, l, err));
     l->status_at = now_seconds();
     return IV_OK;
 }

@@ -169,8 +169,106 @@ static void closed_descriptors(void **state) {
     assert_int_equal(await_end(start_closed(1, read_in)), 1);
 }
 
+/* Waits until a file has the words. */
+static void await_in_file(const char *name, const char *words) {
+    for (int waited = 0; waited < START_MS; waited += STEP_MS, rest()) {
+        if (access(in_folder(name), R_OK)) continue;
+        read_back(name, came.out);
+        if (strstr(came.out, words)) return;
+    }
+    fail_msg("no \"%s\" in %s: %s", words, name, came.out);
+}
+
+/* The log is a file that is renamed, as logrotate does it; SIGHUP begins a new one. One that cannot be opened leaves
+ * the log where it was. */
+static void a_log_that_rotates(void **state) {
+    (void)state;
+    char path[256], error[400];
+    uint16_t port = free_port();
+    char number[8];
+    snprintf(number, sizeof number, "%u", port);
+    snprintf(path, sizeof path, "%s", in_folder("log"));
+    pid_t pid = start(
+        NULL, -1,
+        (const char *const[]){"serve", "tiny-math", "--port", number, "--threads", "1", "--log-file", path, NULL});
+    await_in_file("log", "listening on http://127.0.0.1:");
+    assert_int_equal(ask(port, "GET /one", ""), 404);
+    await_in_file("log", "GET /one 404");
+    assert_int_equal(rename(path, in_folder("log.1")), 0);
+    assert_int_equal(ask(port, "GET /two", ""), 404);
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    await_in_file("log", "SIGHUP: there are no files of keys to read again");
+    assert_true(strstr(came.out, "/log: opened again") < strstr(came.out, "SIGHUP"));
+    assert_null(strstr(came.out, "GET /two"));
+    await_in_file("log.1", "GET /two 404");
+    assert_int_equal(rename(path, in_folder("log.2")), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    snprintf(error, sizeof error, "error: %s: cannot open it again: Is a directory; the old file stays", path);
+    await_in_file("log.2", error);
+    assert_int_equal(ask(port, "GET /three", ""), 404);
+    await_in_file("log.2", "GET /three 404");
+    end(pid, SIGTERM);
+    assert_string_equal(came.err, "");
+    RUN("serve", "tiny-math", "--port", "0", "--log-file", path);
+    expect_error(1, "log: cannot write: Is a directory");
+}
+
+static int with_key(uint16_t port, const char *key) {
+    char field[80];
+    snprintf(field, sizeof field, "Authorization: Bearer %s\r\n", key);
+    return ask(port, "GET /v1/models", field);
+}
+
+/* None of them ends the server. SIGHUP reads keys again, all of them or, when a file is not as it should be, none. */
+static void signals(void **state) {
+    (void)state;
+    static const char one[] = "# of today\nfirst\n\nsecond \r\n", two[] = "third";
+    char keys[256], admin[256];
+    uint16_t port;
+    write_file("keys", one, sizeof one - 1), write_file("admin", "boss", 4);
+    snprintf(keys, sizeof keys, "%s", in_folder("keys"));
+    snprintf(admin, sizeof admin, "%s", in_folder("admin"));
+    pid_t pid = serve(&port, NULL);
+    static const int ignored[] = {SIGUSR1, SIGUSR2, SIGPIPE, SIGHUP};
+    for (size_t i = 0; i < 4; i++) assert_int_equal(kill(pid, ignored[i]), 0);
+    await_words(pid, "SIGHUP: there are no files of keys to read again");
+    end(pid, SIGTERM);
+    pid = serve(&port, (const char *const[]){"--api-key-file", keys, "--admin-api-key-file", admin, NULL});
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    await_words(pid, "SIGHUP: files of keys read again: 2 API keys, 1 admin keys");
+    assert_int_equal(with_key(port, "first"), 200);
+    assert_int_equal(with_key(port, "second"), 200);
+    assert_int_equal(with_key(port, "boss"), 200);
+    assert_int_equal(with_key(port, "third"), 401);
+    write_file("keys", two, sizeof two - 1), write_file("admin", "\n", 1);
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    await_words(pid, "admin: wanted a key a line, found none");
+    assert_int_equal(with_key(port, "first"), 200);
+    assert_int_equal(with_key(port, "third"), 401);
+    write_file("admin", "chief", 5);
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    await_words(pid, "SIGHUP: files of keys read again: 1 API keys, 1 admin keys");
+    assert_int_equal(with_key(port, "first"), 401);
+    assert_int_equal(with_key(port, "third"), 200);
+    assert_int_equal(with_key(port, "boss"), 401);
+    assert_int_equal(ask(port, "POST /flush_cache", "Authorization: Bearer chief\r\n"), 200);
+    unlink(keys);
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    await_words(pid, "error: SIGHUP: the keys stay as they were: ");
+    assert_int_equal(with_key(port, "third"), 200);
+    end(pid, SIGTERM);
+    RUN("serve", "tiny-math", "--port", "0", "--api-key-file", keys);
+    expect_error(1, "keys: ");
+    write_file("keys", "a b", 3);
+    RUN("serve", "tiny-math", "--port", "0", "--api-key-file", keys);
+    expect_error(1, "keys:1: wanted visible ASCII without spaces");
+    RUN("serve", "tiny-math", "--port", "0", "--api-key-file", keys, "--api-key", "x");
+    expect_error(2, "--api-key, --api-key-file: wanted one of them");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_that_nobody_reads),
-                                       cmocka_unit_test(closed_descriptors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_that_nobody_reads), cmocka_unit_test(closed_descriptors),
+                                       cmocka_unit_test(a_log_that_rotates), cmocka_unit_test(signals)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
