@@ -109,8 +109,13 @@ void iv_exchange_stream(iv_exchange *x, const char *type);
  * before). */
 bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
 void iv_exchange_stream_end(iv_exchange *x);
-/* Called once if the client leaves (a half-closed connection counts), or its stream is cut, before the response has
- * ended; after it x must not be used. Without it, x stays until it is answered, into the void. */
+/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used.
+ * Without it, x stays until it is answered, into the void.
+ *
+ * A client that has sent its request may end its side of the connection and wait for the answer (shutdown). One that is
+ * gone (close) ends it too; what is sent to that one is answered with a reset. So a client that ends its side before
+ * its response has begun gets a "100 Continue" at once; in a stream that has begun the next piece has that effect. To
+ * an HTTP/1.0 client nothing may be sent before its response: that it is gone shows when the response is sent. */
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
 
 /* ---- an exchange without a connection: a handler's request and reply inside the program */

@@ -24,7 +24,8 @@ enum {
     IV_HTTP_REFUSALS_MAX = 64,       /* of iv_http.refusals_max */
     IV_HTTP_LINGER_MS = 1000,        /* a refused client may still be sending: so long we listen, and drop it */
     IV_HTTP_LATE_MS = 1000,          /* after a drain's deadline, for the last words to those who waited */
-    IV_HTTP_PAUSED_LOOK_MS = 200,    /* while reading pauses: how often we look whether the client left */
+    IV_HTTP_LOOK_MS = 200,           /* while nothing is read: how often we look whether the client is gone ... */
+    IV_HTTP_FIRST_LOOK_MS = 5,       /* ... and how soon after it ended its side */
     IV_HTTP_ACCEPT_RETRY_MS = 100,   /* after running out of files */
     IV_HTTP_ID_BYTES_MAX = 128
 };
@@ -58,6 +59,7 @@ struct iv_connection {
     bool late;         /* what it asks came while the server drains */
     bool unread;       /* closing, with bytes of the request perhaps still on their way */
     uint64_t since;    /* when its state began, milliseconds */
+    uint64_t ended_at; /* when the client ended its side */
     uint64_t progress; /* when bytes were last sent, or first had to wait */
     uint64_t armed;    /* when the timer fires; 0: it does not */
     iv_buf in, out;
@@ -83,6 +85,7 @@ struct iv_exchange {
     iv_buf fields; /* of the response, added by the handler */
     char id[IV_HTTP_ID_BYTES_MAX + 1];
     bool handled, streaming, in_chunks, gone_queued; /* handled: the handler knows it */
+    bool probed;                                     /* the client ended its side: a 100 tells whether it is gone */
     int status;                                      /* 0: no answer has begun */
     uint64_t began;                                  /* microseconds */
     size_t sent;                                     /* bytes of the answer's body */

@@ -34,7 +34,7 @@ struct served {
     size_t ticking_count;
 };
 
-enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_TOLD, STREAM_HELD, END_HELD };
+enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_TOLD, STREAM_HELD, WRITE_HELD, END_HELD };
 
 static inline void on_gone(void *user) {
     const holding *h = user;
@@ -175,6 +175,10 @@ static inline void on_woken(void *user) {
     case STREAM_HELD:
         for (size_t i = 0; i < s->held_count; i++)
             if (s->held[i]) iv_exchange_stream(s->held[i], "text/event-stream");
+        break;
+    case WRITE_HELD:
+        for (size_t i = 0; i < s->held_count; i++)
+            if (s->held[i]) iv_exchange_write(s->held[i], "data: 1\n\n", 9);
         break;
     default: break;
     }
