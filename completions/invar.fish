@@ -97,6 +97,7 @@ complete -c invar -n '__fish_seen_subcommand_from serve' -l served-model-name -x
 complete -c invar -n '__fish_seen_subcommand_from serve' -l tool-call-parser -x -a 'auto hermes llama3_json mistral qwen3_coder qwen3_xml none' -d 'the form in which the model calls tools'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l proof-urls -x -d 'other servers of the model that the page\'s Proof asks, too'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-queued-requests -x -d 'requests that may wait; more are answered with 429'
+complete -c invar -n '__fish_seen_subcommand_from serve' -l max-connections-per-client -x -d 'connections of one address; more are answered with 429'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-request-body -x -d 'the longest body of a request, such as 32M; more is answered with 413'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l drain-timeout -x -d 'how long accepted requests may take after SIGTERM'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l api-key -x -d 'clients must send it as a bearer token'

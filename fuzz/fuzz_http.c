@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair)) return 0;
     setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     w.client = pair[1];
-    if (iv_connection_open(w.http, pair[0])) {
+    if (iv_connection_open(w.http, pair[0], NULL)) {
         turn(&w);
         play(&w, data, n);
     }

@@ -123,6 +123,7 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     *h = (iv_http){.o = *o, .routes = routes, .route_count = count, .user = user, .waker = -1};
     h->o.host = h->o.api_key = h->o.admin_key = h->o.allowed_hosts = h->o.allowed_origins = NULL;
     h->o.api_key_file = h->o.admin_key_file = NULL;
+    if (getrandom(&h->client_seed, sizeof h->client_seed, GRND_NONBLOCK) < 0) h->client_seed = iv_http_now_us();
     h->scratch = malloc(IV_HTTP_READ_BYTES);
     bool copied = copy_text(o->host, &h->host) && copy_text(o->allowed_hosts, &h->allowed_hosts) &&
                   copy_text(o->allowed_origins, &h->allowed_origins) && copy_text(o->api_key_file, &h->api_key_file) &&
@@ -156,6 +157,7 @@ iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *er
 
 size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
 size_t iv_http_connections_max(const iv_http *h) { return h->o.connections_max; }
+uint64_t iv_http_refused(const iv_http *h) { return h->refused_total; }
 uint64_t iv_http_files_short(const iv_http *h) { return h->files_short; }
 
 /* ---- running */

@@ -39,9 +39,10 @@ typedef struct iv_http_options {
     /* Names by which the server may be asked, next to localhost, *.localhost, `host` and addresses: with commas,
      * "*.NAME", "*"; NULL: no more. Requests by other names are 403, unless there is an API key: see http_host.c. */
     const char *allowed_hosts;
-    size_t connections_max; /* 4096; more are refused with 503 */
-    size_t head_bytes_max;  /* 16 KiB */
-    size_t body_bytes_max;  /* 8 MiB; --max-request-body */
+    size_t connections_max;        /* 4096; more are refused with 503 */
+    size_t client_connections_max; /* of one address (of IPv6: its first 64 bits); more are 429. 0: no limit */
+    size_t head_bytes_max;         /* 16 KiB */
+    size_t body_bytes_max;         /* 8 MiB; --max-request-body */
     uint32_t head_ms, body_ms,
         idle_ms;             /* deadlines: 10 s for a head, 30 s for 8 MiB of a body, 65 s between requests */
     size_t stream_bytes_max; /* 256 KiB may wait for a slow reader of a stream */
@@ -71,6 +72,7 @@ void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
 /* As in the options, or as many as the limit of open files leaves room for. */
 size_t iv_http_connections_max(const iv_http *h);
+uint64_t iv_http_refused(const iv_http *h); /* connections that were one too many */
 /* Reads the files of keys again; after an error all keys are as before. Counts of keys may be NULL. */
 iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *err);
 /* How often a client could not be taken in because no more files could be opened. It is, once that is possible. */

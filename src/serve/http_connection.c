@@ -13,7 +13,17 @@ static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
 static void on_timer(evutil_socket_t fd, short what, void *arg);
 
-bool iv_connection_open(iv_http *h, int fd) {
+static void refuse(iv_connection *c, int status, const char *message) {
+    c->begun = c->refused = true;
+    c->http->refused_count++, c->http->refused_total++;
+    iv_exchange *x = iv_exchange_new(c);
+    if (x)
+        iv_exchange_refuse(x, status, true, message);
+    else
+        iv_connection_lose(c, true);
+}
+
+bool iv_connection_open(iv_http *h, int fd, const struct sockaddr *from) {
     iv_connection *c = calloc(1, sizeof *c);
     if (!c) {
         close(fd);
@@ -31,14 +41,10 @@ bool iv_connection_open(iv_http *h, int fd) {
         iv_connection_lose(c, true);
         return false;
     }
-    if (h->connection_count > h->o.connections_max) {
-        c->begun = true;
-        iv_exchange *x = iv_exchange_new(c);
-        if (x)
-            iv_exchange_refuse(x, 503, true, "too many connections");
-        else
-            iv_connection_lose(c, true);
-    }
+    if (h->connection_count - h->refused_count > h->o.connections_max)
+        refuse(c, 503, "too many connections");
+    else if (!iv_http_client_enter(h, from, &c->client))
+        refuse(c, 429, "too many connections from this address (--max-connections-per-client)");
     iv_connection_queue(c);
     return true;
 }
@@ -79,6 +85,9 @@ void iv_connection_lose(iv_connection *c, bool reset) {
         h->connections = c->next;
     if (c->next) c->next->previous = c->previous;
     h->connection_count--;
+    h->refused_count -= c->refused;
+    iv_http_client_leave(h, c->client);
+    iv_http_resume_accept(h);
     iv_exchange *x = c->exchange;
     c->exchange = NULL;
     if (x) iv_exchange_leave(x);
@@ -205,12 +214,18 @@ static void on_readable(evutil_socket_t fd, short what, void *arg) {
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* So that clients who are refused and do not leave cannot keep others waiting for their refusal. */
+static uint64_t linger_ms(const iv_connection *c) {
+    bool crowded = c->refused && c->http->refused_count > c->http->refusals_max / 2;
+    return crowded ? IV_HTTP_CROWDED_LINGER_MS : IV_HTTP_LINGER_MS;
+}
+
 static uint64_t state_deadline(const iv_connection *c) {
     const iv_http_options *o = &c->http->o;
     switch (c->state) {
     case IV_CONNECTION_HEAD: return c->since + (c->begun ? o->head_ms : o->idle_ms);
     case IV_CONNECTION_BODY: return c->since + o->body_ms * (1 + c->exchange->body.len / IV_HTTP_PACE_BYTES);
-    case IV_CONNECTION_LINGER: return c->since + IV_HTTP_LINGER_MS;
+    case IV_CONNECTION_LINGER: return c->since + linger_ms(c);
     default: return UINT64_MAX;
     }
 }

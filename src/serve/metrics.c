@@ -166,6 +166,8 @@ static uint64_t finished(const look *l, size_t finish) {
 }
 static double v_aborted(const look *l) { return (double)finished(l, IV_FINISH_CANCELLED); }
 static double v_log_dropped(const look *l) { return (double)l->server.log_lines_dropped; }
+static double v_connections(const look *l) { return (double)l->server.connections; }
+static double v_connections_refused(const look *l) { return (double)l->server.connections_refused; }
 static double v_paused(const look *l) { return l->s->paused; }
 static double v_failed(const look *l) { return l->s->failed; }
 static double v_weight_version(const look *l) { return (double)l->s->weight_version; }
@@ -193,6 +195,7 @@ static const number gauges[] = {
     {{NULL, NULL, "sglang:max_total_num_tokens"}, "Tokens that the KV cache has room for.", v_kv_tokens},
     {{NULL, NULL, "sglang:cache_hit_rate"}, "Part of prompt tokens found in the prefix cache.", v_hit_rate},
     {{"invar_tokens_per_second", NULL, "sglang:gen_throughput"}, "Generated tokens a second, of late.", v_throughput},
+    {{"invar_connections", NULL, NULL}, "Open connections.", v_connections},
     {{"invar_paused", NULL, NULL}, "1 while no step is made.", v_paused},
     {{"invar_failed", NULL, NULL}, "1 when the engine is lost.", v_failed},
     {{"invar_weight_version", NULL, NULL}, "Updates of the weights so far.", v_weight_version},
@@ -214,6 +217,7 @@ static const number counters[] = {
     {{NULL, NULL, "sglang:num_requests_total"}, "Requests that ended.", v_requests},
     {{NULL, NULL, "sglang:num_aborted_requests_total"}, "Requests that were cancelled.", v_aborted},
     {{"invar_requests_refused_total", NULL, NULL}, "Requests answered with 429.", v_refused},
+    {{"invar_connections_refused_total", NULL, NULL}, "Connections that were too many.", v_connections_refused},
     {{"invar_log_lines_dropped_total", NULL, NULL}, "Log lines that could not be written.", v_log_dropped},
     {{"invar_steps_total", NULL, NULL}, "Steps of the engine.", v_steps},
     {{"invar_step_seconds_total", NULL, NULL}, "Seconds spent in steps.", v_step_seconds},

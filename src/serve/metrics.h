@@ -24,6 +24,8 @@ void iv_metrics_note_refused(iv_metrics *m);                /* 429 */
 /* What the server counts itself. `count` is called when a page is written. */
 typedef struct iv_metrics_server {
     uint64_t log_lines_dropped;
+    size_t connections;
+    uint64_t connections_refused;
 } iv_metrics_server;
 void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user);
 

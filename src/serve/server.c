@@ -150,9 +150,10 @@ static void on_exchange(void *user, const iv_exchange *x, int status, double sec
 }
 
 static void count_server(void *user, iv_metrics_server *out) {
-    const loop *l = user;
-    *out = (iv_metrics_server){.log_lines_dropped =
-                                   l->server.log_writer ? iv_log_writer_dropped(l->server.log_writer) : 0};
+    const iv_server *s = user;
+    *out = (iv_metrics_server){.log_lines_dropped = s->log_writer ? iv_log_writer_dropped(s->log_writer) : 0,
+                               .connections = iv_http_connections(s->http),
+                               .connections_refused = iv_http_refused(s->http)};
 }
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */
@@ -267,7 +268,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
     IV_TRY(iv_work_open(WORK_THREADS, &l->server.work, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
-    iv_metrics_count_server(l->server.metrics, count_server, l);
+    iv_metrics_count_server(l->server.metrics, count_server, &l->server);
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
     IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
     IV_TRY(iv_http_watch(l->server.http, iv_work_fd(l->server.work), on_work, l, err));

@@ -203,6 +203,23 @@ static void foreign_names(void **state) {
     assert_non_null(strstr(came.err, "GET /metrics 403"));
 }
 
+/* One client cannot take all connections; what it has too many of is told so, and counted. */
+static void connections_of_a_client(void **state) {
+    (void)state;
+    uint16_t port;
+    pid_t pid = serve(&port, (const char *const[]){"--max-connections-per-client", "2", NULL});
+    int first = dial(port), second = dial(port);
+    assert_int_equal(ask(port, "GET /health", ""), 429);
+    assert_non_null(strstr(reply, "too many connections from this address (--max-connections-per-client)"));
+    close(first);
+    for (int waited = 0; ask(port, "GET /metrics", "") != 200; waited += STEP_MS, rest())
+        assert_true(waited < START_MS);
+    assert_non_null(strstr(reply, "invar_connections{model_name=\"tiny-math\"} 2\n"));
+    assert_non_null(strstr(reply, "invar_connections_refused_total{model_name=\"tiny-math\"} "));
+    close(second);
+    end(pid, SIGTERM);
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     uint16_t port;
@@ -257,6 +274,7 @@ int main(void) {
                                        cmocka_unit_test(drains),
                                        cmocka_unit_test(bodies_have_a_length),
                                        cmocka_unit_test(foreign_names),
+                                       cmocka_unit_test(connections_of_a_client),
                                        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
