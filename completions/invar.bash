@@ -92,13 +92,18 @@ _invar() {
         serve:--tool-call-parser) _invar_words 'auto hermes llama3_json mistral qwen3_coder qwen3_xml none'; return ;;
         serve:--proof-urls) _invar_words ''; return ;;
         serve:--max-queued-requests) _invar_words ''; return ;;
+        serve:--max-connections-per-client) _invar_words ''; return ;;
         serve:--max-request-body) _invar_words ''; return ;;
         serve:--drain-timeout) _invar_words ''; return ;;
         serve:--api-key) _invar_words ''; return ;;
         serve:--admin-api-key) _invar_words ''; return ;;
+        serve:--api-key-file) _invar_files; return ;;
+        serve:--admin-api-key-file) _invar_files; return ;;
+        serve:--allowed-hosts) _invar_words ''; return ;;
         serve:--allowed-origins) _invar_words ''; return ;;
         serve:--metrics-compat) _invar_words 'vllm sglang'; return ;;
         serve:--log-format) _invar_words 'text json'; return ;;
+        serve:--log-file) _invar_files; return ;;
         serve:--load-format) _invar_words 'auto dummy'; return ;;
         serve:--dummy-seed) _invar_words ''; return ;;
         serve:--device) _invar_words 'auto cpu cuda'; return ;;
@@ -310,7 +315,7 @@ _invar() {
     case $command:$word in
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --json-schema --regex --grammar --grammar-file --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        serve:-*) _invar_words '--help --host --port --served-model-name --tool-call-parser --proof-urls --max-queued-requests --max-request-body --drain-timeout --api-key --admin-api-key --allow-flush --allowed-origins --metrics-compat --log-format --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        serve:-*) _invar_words '--help --host --port --served-model-name --tool-call-parser --proof-urls --max-queued-requests --max-connections-per-client --max-request-body --drain-timeout --api-key --admin-api-key --api-key-file --admin-api-key-file --allow-flush --allowed-hosts --allowed-origins --metrics-compat --log-format --log-file --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         batch:-*) _invar_words '--help -i --input -o --output --served-model-name --tool-call-parser --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;

@@ -6,9 +6,11 @@
 #include "syntax.h"
 #include "text.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const cli_syntax *syntax;
@@ -87,7 +89,17 @@ static int run(int count, char *const *words, iv_error *err) {
     return cli_fail(err, CLI_USAGE, "unknown %s '%s' (see invar help)", what, shown);
 }
 
+/* A descriptor that was closed before the start would be the number of the next file or socket that is opened, and get
+ * what is meant for the terminal. Standard input and output fail on use, as closed ones do; messages are dropped. */
+static bool open_standard_files(void) {
+    static const int flags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", flags[fd]) != fd) return false;
+    return true;
+}
+
 int main(int argc, char **argv) {
+    if (!open_standard_files()) return CLI_FAILED;
     /* A reader that goes away is an error value (EPIPE), not a death in the middle of something. */
     signal(SIGPIPE, SIG_IGN);
     iv_error err = {0};

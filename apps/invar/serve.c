@@ -1,4 +1,4 @@
-/* serve.c: invar serve: flags to a server's options, its lines to standard error. */
+/* serve.c: invar serve: flags to a server's options. */
 #include "commands.h"
 #include "engine_flags.h"
 #include "model.h"
@@ -8,30 +8,46 @@
 #include "text.h"
 
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { PORT = 8000 };
+enum { PORT = 8000, COMPLAIN_MS = 1000 };
 
 typedef struct view {
     cli_progress progress;
+    bool loaded;
 } view;
 
-/* One line, whole, whatever a model or a file is named. */
-static void say(void *user, const char *line) {
+/* The bar goes when the model is there: from then on lines of the log are written, by another thread. */
+static void show_progress(void *user, size_t done_bytes, size_t total_bytes) {
     view *v = user;
-    cli_progress_end(&v->progress);
-    flockfile(stderr);
-    cli_print_safe(stderr, line, strlen(line), false);
-    fputc('\n', stderr);
-    funlockfile(stderr);
+    if (v->loaded) return;
+    cli_progress_step(&v->progress, done_bytes, total_bytes);
+    v->loaded = done_bytes == total_bytes;
+    if (v->loaded) cli_progress_end(&v->progress);
 }
 
-/* A key from a flag or, so that it need not show in a list of processes, from the environment. */
-static int read_key(const cli_args *args, const char *flag, const char *variable, const char **out, iv_error *err) {
+/* Standard error may be a pipe that is full and that nobody reads: the last line must not keep the program from
+ * ending. */
+static bool can_complain(void) {
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&p, 1, COMPLAIN_MS) > 0;
+}
+
+/* A key from a flag or, so that it need not show in a list of processes, from the environment or a file. */
+static int read_key(const cli_args *args, const char *flag, const char *variable, const char **out, const char **file,
+                    iv_error *err) {
     const char *set = getenv(variable);
-    *out = cli_text(args, flag, set && *set ? set : NULL);
+    char file_flag[32];
+    snprintf(file_flag, sizeof file_flag, "%s-file", flag);
+    *file = cli_text(args, file_flag, NULL);
+    if (*file && cli_has(args, flag))
+        return cli_fail(err, CLI_USAGE, "--%s, --%s: wanted one of them", flag, file_flag);
+    *out = *file ? NULL : cli_text(args, flag, set && *set ? set : NULL);
     if (!*out) return CLI_OK;
     for (const char *c = *out; *c; c++)
         if (*c <= 0x20 || *c > 0x7e)
@@ -55,40 +71,47 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->http.port = (uint16_t)cli_count(args, "port", PORT); /* at most 65535: the table says so */
     o->http.open_cache = cli_has(args, "allow-flush");
     o->http.allowed_origins = cli_text(args, "allowed-origins", NULL);
+    o->http.allowed_hosts = cli_text(args, "allowed-hosts", NULL);
     o->proof_urls = cli_text(args, "proof-urls", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
     o->served_model_name = cli_text(args, "served-model-name", NULL);
     if (o->served_model_name && !*o->served_model_name)
         return cli_fail(err, CLI_USAGE, "--served-model-name: wanted a name, found nothing");
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
+    o->http.client_connections_max = cli_count(args, "max-connections-per-client", 0);
     o->http.body_bytes_max = cli_count(args, "max-request-body", o->http.body_bytes_max);
     o->drain_ms = (uint32_t)cli_count(args, "drain-timeout", o->drain_ms / 1000) * 1000; /* at most a day */
+    o->log_file = cli_text(args, "log-file", NULL);
+    if (o->log_file && !*o->log_file) return cli_fail(err, CLI_USAGE, "--log-file: wanted a path, found nothing");
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;
     o->log_requests = !cli_has(args, "disable-log-requests");
     o->metrics = strcmp(compat, "vllm") == 0     ? IV_METRICS_VLLM
                  : strcmp(compat, "sglang") == 0 ? IV_METRICS_SGLANG
                                                  : IV_METRICS_OWN;
     cli_engine_options(args, &o->bridge.engine);
-    int code = read_key(args, "api-key", "INVAR_API_KEY", &o->http.api_key, err);
-    if (code == CLI_OK) code = read_key(args, "admin-api-key", "INVAR_ADMIN_API_KEY", &o->http.admin_key, err);
+    int code = read_key(args, "api-key", "INVAR_API_KEY", &o->http.api_key, &o->http.api_key_file, err);
+    if (code == CLI_OK)
+        code = read_key(args, "admin-api-key", "INVAR_ADMIN_API_KEY", &o->http.admin_key, &o->http.admin_key_file, err);
     return code;
 }
 
 int cli_serve(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     iv_server_options o;
-    view v;
+    view v = {.loaded = false};
     iv_server_options_init(&o);
     int code = read_options(args, &o, err);
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
     if (code != CLI_OK) return code;
+    signal(SIGHUP, SIG_IGN); /* until the server watches for it */
+    signal(SIGUSR1, SIG_IGN), signal(SIGUSR2, SIG_IGN);
     /* mpirun sends its signals to all; rank 0 drains, and the others compute for it until it has. */
     if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);
     o.bridge.engine.model = path;
-    o.bridge.engine.progress = cli_progress_step, o.bridge.engine.user = &v.progress;
-    o.say = say, o.user = &v;
+    o.bridge.engine.progress = show_progress, o.bridge.engine.user = &v;
     iv_status status = iv_server_run(&o, err);
     cli_progress_end(&v.progress);
+    if (status != IV_OK && !can_complain()) err->message[0] = 0;
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }

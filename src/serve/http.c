@@ -88,9 +88,15 @@ static iv_status check_options(const iv_http_options *o, iv_error *err) {
                        o->body_bytes_max);
     if (!o->head_ms || !o->body_ms || !o->idle_ms || !o->stall_ms)
         return iv_fail(err, IV_INVALID, "head_ms, body_ms, idle_ms, stall_ms: wanted more than 0");
-    if ((o->api_key && !*o->api_key) || (o->admin_key && !*o->admin_key))
-        return iv_fail(err, IV_INVALID, "api_key, admin_key: an empty key would let anybody in");
+    if ((o->api_key && o->api_key_file) || (o->admin_key && o->admin_key_file))
+        return iv_fail(err, IV_INVALID, "api_key, admin_key: wanted a key or a file of keys, found both");
+    IV_TRY(iv_http_check_hosts(o->allowed_hosts, err));
     return iv_http_check_origins(o->allowed_origins, err);
+}
+
+static bool copy_text(const char *text, char **out) {
+    *out = text ? strdup(text) : NULL;
+    return *out || !text;
 }
 
 static iv_status make_events(iv_http *h, iv_error *err) {
@@ -116,16 +122,19 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     iv_http *h = calloc(1, sizeof *h);
     if (!h) return iv_fail(err, IV_NO_MEMORY, "no memory for a server");
     *h = (iv_http){.o = *o, .routes = routes, .route_count = count, .user = user, .waker = -1};
-    h->o.host = h->o.api_key = h->o.admin_key = h->o.allowed_origins = NULL;
-    h->has_api_key = o->api_key, h->has_admin_key = o->admin_key;
-    if (o->api_key) iv_http_key_digest(o->api_key, h->api_key);
-    if (o->admin_key) iv_http_key_digest(o->admin_key, h->admin_key);
+    h->o.host = h->o.api_key = h->o.admin_key = h->o.allowed_hosts = h->o.allowed_origins = NULL;
+    h->o.api_key_file = h->o.admin_key_file = NULL;
+    if (getrandom(&h->client_seed, sizeof h->client_seed, GRND_NONBLOCK) < 0) h->client_seed = iv_http_now_us();
     h->scratch = malloc(IV_HTTP_READ_BYTES);
-    h->allowed_origins = o->allowed_origins ? strdup(o->allowed_origins) : NULL;
+    bool copied = copy_text(o->host, &h->host) && copy_text(o->allowed_hosts, &h->allowed_hosts) &&
+                  copy_text(o->allowed_origins, &h->allowed_origins) && copy_text(o->api_key_file, &h->api_key_file) &&
+                  copy_text(o->admin_key_file, &h->admin_key_file);
     if (getrandom(&h->id_state, sizeof h->id_state, GRND_NONBLOCK) < 0) h->id_state = iv_http_now_us();
     iv_status status = iv_http_check_files(o->connections_max, 0, err);
-    if (status == IV_OK && (!h->scratch || (o->allowed_origins && !h->allowed_origins)))
-        status = iv_fail(err, IV_NO_MEMORY, "no memory for a server");
+    if (status == IV_OK && (!h->scratch || !copied)) status = iv_fail(err, IV_NO_MEMORY, "no memory for a server");
+    if (status == IV_OK && o->api_key) status = iv_keys_add(&h->api_keys, o->api_key, "api_key", err);
+    if (status == IV_OK && o->admin_key) status = iv_keys_add(&h->admin_keys, o->admin_key, "admin_key", err);
+    if (status == IV_OK) status = iv_http_read_keys(h, NULL, NULL, err);
     if (status == IV_OK) status = iv_http_listen(h, o->host, o->port, err);
     if (status == IV_OK) status = make_events(h, err);
     if (status == IV_OK) status = iv_http_settle_files(h, err);
@@ -137,8 +146,19 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     return IV_OK;
 }
 
+iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *err) {
+    iv_keys api_keys = h->api_keys, admin_keys = h->admin_keys;
+    if (h->api_key_file) IV_TRY(iv_keys_read(&api_keys, h->api_key_file, err));
+    if (h->admin_key_file) IV_TRY(iv_keys_read(&admin_keys, h->admin_key_file, err));
+    h->api_keys = api_keys, h->admin_keys = admin_keys;
+    if (api) *api = api_keys.count;
+    if (admin) *admin = admin_keys.count;
+    return IV_OK;
+}
+
 size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
 size_t iv_http_connections_max(const iv_http *h) { return h->o.connections_max; }
+uint64_t iv_http_refused(const iv_http *h) { return h->refused_total; }
 uint64_t iv_http_files_short(const iv_http *h) { return h->files_short; }
 
 /* ---- running */
@@ -229,6 +249,10 @@ void iv_http_close(iv_http *h) {
     if (h->drain_end) event_free(h->drain_end);
     if (h->base) event_base_free(h->base);
     if (h->waker >= 0) close(h->waker);
+    free(h->host);
+    free(h->allowed_hosts);
+    free(h->api_key_file);
+    free(h->admin_key_file);
     free(h->allowed_origins);
     free(h->scratch);
     free(h);

@@ -29,15 +29,20 @@ typedef struct iv_http_route {
 } iv_http_route;
 
 typedef struct iv_http_options {
-    const char *host;                /* "127.0.0.1"; of a name all addresses */
-    uint16_t port;                   /* 0: any free one, see iv_http_port */
-    const char *api_key, *admin_key; /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
-    bool open_cache;                 /* routes that can only make others wait, not change what they get */
-    const char *allowed_origins;     /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
-                                      * A request that names another one is 403 */
-    size_t connections_max;          /* 4096; more are refused with 503 */
-    size_t head_bytes_max;           /* 16 KiB */
-    size_t body_bytes_max;           /* 8 MiB; --max-request-body */
+    const char *host;                          /* "127.0.0.1"; of a name all addresses */
+    uint16_t port;                             /* 0: any free one, see iv_http_port */
+    const char *api_key, *admin_key;           /* NULL: none. Compared in constant time; "Authorization: Bearer KEY" */
+    const char *api_key_file, *admin_key_file; /* instead: files of keys, see keys.h */
+    bool open_cache;                           /* routes that can only make others wait, not change what they get */
+    const char *allowed_origins; /* of web pages that may ask, beside its own: "*", or with commas; NULL: none.
+                                  * A request that names another one is 403 */
+    /* Names by which the server may be asked, next to localhost, *.localhost, `host` and addresses: with commas,
+     * "*.NAME", "*"; NULL: no more. Requests by other names are 403, unless there is an API key: see http_host.c. */
+    const char *allowed_hosts;
+    size_t connections_max;        /* 4096; more are refused with 503 */
+    size_t client_connections_max; /* of one address (of IPv6: its first 64 bits); more are 429. 0: no limit */
+    size_t head_bytes_max;         /* 16 KiB */
+    size_t body_bytes_max;         /* 8 MiB; --max-request-body */
     uint32_t head_ms, body_ms,
         idle_ms;             /* deadlines: 10 s for a head, 30 s for 8 MiB of a body, 65 s between requests */
     size_t stream_bytes_max; /* 256 KiB of a stream wait for a slow reader before it is full, ... */
@@ -70,6 +75,9 @@ void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
 /* As in the options, or as many as the limit of open files leaves room for. */
 size_t iv_http_connections_max(const iv_http *h);
+uint64_t iv_http_refused(const iv_http *h); /* connections that were one too many */
+/* Reads the files of keys again; after an error all keys are as before. Counts of keys may be NULL. */
+iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *err);
 /* How often a client could not be taken in because no more files could be opened. It is, once that is possible. */
 uint64_t iv_http_files_short(const iv_http *h);
 
@@ -111,8 +119,13 @@ bool iv_exchange_is_full(iv_exchange *x);
  * what waited was dropped from the next event on. The callee writes a last event and ends the stream. */
 void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user));
 void iv_exchange_stream_end(iv_exchange *x);
-/* Called once if the client leaves (a half-closed connection counts), or its stream is cut, before the response has
- * ended; after it x must not be used. Without it, x stays until it is answered, into the void. */
+/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used.
+ * Without it, x stays until it is answered, into the void.
+ *
+ * A client that has sent its request may end its side of the connection and wait for the answer (shutdown). One that is
+ * gone (close) ends it too; what is sent to that one is answered with a reset. So a client that ends its side before
+ * its response has begun gets a "100 Continue" at once; in a stream that has begun the next piece has that effect. To
+ * an HTTP/1.0 client nothing may be sent before its response: that it is gone shows when the response is sent. */
 void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
 
 /* ---- an exchange without a connection: a handler's request and reply inside the program */

@@ -13,7 +13,17 @@ static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
 static void on_timer(evutil_socket_t fd, short what, void *arg);
 
-bool iv_connection_open(iv_http *h, int fd) {
+static void refuse(iv_connection *c, int status, const char *message) {
+    c->begun = c->refused = true;
+    c->http->refused_count++, c->http->refused_total++;
+    iv_exchange *x = iv_exchange_new(c);
+    if (x)
+        iv_exchange_refuse(x, status, true, message);
+    else
+        iv_connection_lose(c, true);
+}
+
+bool iv_connection_open(iv_http *h, int fd, const struct sockaddr *from) {
     iv_connection *c = calloc(1, sizeof *c);
     if (!c) {
         close(fd);
@@ -31,14 +41,10 @@ bool iv_connection_open(iv_http *h, int fd) {
         iv_connection_lose(c, true);
         return false;
     }
-    if (h->connection_count > h->o.connections_max) {
-        c->begun = true;
-        iv_exchange *x = iv_exchange_new(c);
-        if (x)
-            iv_exchange_refuse(x, 503, true, "too many connections");
-        else
-            iv_connection_lose(c, true);
-    }
+    if (h->connection_count - h->refused_count > h->o.connections_max)
+        refuse(c, 503, "too many connections");
+    else if (!iv_http_client_enter(h, from, &c->client))
+        refuse(c, 429, "too many connections from this address (--max-connections-per-client)");
     iv_connection_queue(c);
     return true;
 }
@@ -79,6 +85,9 @@ void iv_connection_lose(iv_connection *c, bool reset) {
         h->connections = c->next;
     if (c->next) c->next->previous = c->previous;
     h->connection_count--;
+    h->refused_count -= c->refused;
+    iv_http_client_leave(h, c->client);
+    iv_http_resume_accept(h);
     iv_exchange *x = c->exchange;
     c->exchange = NULL;
     if (x) iv_exchange_leave(x);
@@ -191,7 +200,7 @@ static void settle_input(iv_connection *c) {
     count_input(c);
 }
 
-/* While an answer is pending we read on, for only that tells whether the client is still there: up to one more request
+/* While an answer is pending we read on, for that tells whether the client is still there: up to one more request
  * of the largest kind. */
 static bool wants_pause(const iv_connection *c) {
     if (c->closing || (c->state != IV_CONNECTION_HANDLE && c->state != IV_CONNECTION_FLUSH)) return false;
@@ -222,6 +231,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg) {
     }
     if (n == 0) {
         c->ended = true;
+        c->ended_at = iv_http_now_ms();
         event_del(&c->reading);
     } else if (c->state != IV_CONNECTION_LINGER && !c->closing) {
         if (!iv_buf_append(&c->in, h->scratch, (size_t)n)) {
@@ -236,12 +246,18 @@ static void on_readable(evutil_socket_t fd, short what, void *arg) {
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* So that clients who are refused and do not leave cannot keep others waiting for their refusal. */
+static uint64_t linger_ms(const iv_connection *c) {
+    bool crowded = c->refused && c->http->refused_count > c->http->refusals_max / 2;
+    return crowded ? IV_HTTP_CROWDED_LINGER_MS : IV_HTTP_LINGER_MS;
+}
+
 static uint64_t state_deadline(const iv_connection *c) {
     const iv_http_options *o = &c->http->o;
     switch (c->state) {
     case IV_CONNECTION_HEAD: return c->since + (c->begun ? o->head_ms : o->idle_ms);
     case IV_CONNECTION_BODY: return c->since + o->body_ms * (1 + c->exchange->body.len / IV_HTTP_PACE_BYTES);
-    case IV_CONNECTION_LINGER: return c->since + IV_HTTP_LINGER_MS;
+    case IV_CONNECTION_LINGER: return c->since + linger_ms(c);
     default: return UINT64_MAX;
     }
 }
@@ -250,11 +266,19 @@ static uint64_t stall_deadline(const iv_connection *c) {
     return iv_connection_waiting(c) > 0 ? c->progress + c->http->o.stall_ms : UINT64_MAX;
 }
 
+/* Nothing is read, so that only a look tells whether the client is gone. Soon after it ended its side, then rarely. */
+static uint64_t look_deadline(const iv_connection *c, uint64_t now) {
+    if (c->paused) return now + IV_HTTP_LOOK_MS;
+    if (!c->ended || c->state != IV_CONNECTION_HANDLE) return UINT64_MAX;
+    uint64_t past = now - c->ended_at;
+    return now + (past < IV_HTTP_FIRST_LOOK_MS ? IV_HTTP_FIRST_LOOK_MS : earlier(past, IV_HTTP_LOOK_MS));
+}
+
 /* A timer that fires too early looks again, so deadlines that move away cost nothing. */
 static void arm(iv_connection *c) {
     if (c->state == IV_CONNECTION_DEAD) return;
     uint64_t now = iv_http_now_ms(), at = earlier(state_deadline(c), stall_deadline(c));
-    if (c->paused) at = earlier(at, now + IV_HTTP_PAUSED_LOOK_MS);
+    at = earlier(at, look_deadline(c, now));
     if (at == UINT64_MAX || (c->armed && c->armed <= at)) return;
     uint64_t in = at > now ? at - now : 0;
     struct timeval t = {.tv_sec = (time_t)(in / 1000), .tv_usec = (suseconds_t)(in % 1000 * 1000)};
@@ -262,9 +286,31 @@ static void arm(iv_connection *c) {
     c->armed = at;
 }
 
-static bool has_left(int fd) {
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
+/* 100 Continue, which a client may get at any time before its answer. */
+static void put_continue(iv_connection *c) {
+    static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
+    if (!iv_buf_append(&c->out, line, sizeof line - 1)) iv_connection_lose(c, true);
+}
+
+/* The client ended its side. It may go on reading (shutdown), or be gone (close): what is sent to it tells, for the
+ * system of one that is gone answers with a reset. Of a stream that has begun the next event does it. True: something
+ * is to be sent. */
+static bool probe(iv_connection *c) {
+    iv_exchange *x = c->exchange;
+    if (x->probed || x->status || x->head.minor == 0) return false;
+    x->probed = true;
+    put_continue(c);
+    return true;
+}
+
+static void look(iv_connection *c) {
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    if (poll(&p, 1, 0) <= 0) return;
+    if (p.revents & (POLLHUP | POLLERR))
+        iv_connection_lose(c, false);
+    else if (c->state == IV_CONNECTION_HANDLE)
+        probe(c); /* its end stands behind what is not read */
 }
 
 static void refuse_late(iv_connection *c, const char *message) {
@@ -285,10 +331,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg) {
         if (c->state != IV_CONNECTION_DEAD) iv_connection_serve(c);
         return;
     }
-    if (c->paused && has_left(c->fd)) {
-        iv_connection_lose(c, false);
-        return;
-    }
+    if (look_deadline(c, now) != UINT64_MAX) look(c);
+    if (c->state == IV_CONNECTION_DEAD) return;
     if (now >= state_deadline(c)) {
         if (c->state == IV_CONNECTION_HEAD && c->begun) {
             refuse_late(c, "the request's head did not come in time");
@@ -311,10 +355,7 @@ static bool fail_connection(iv_connection *c) {
 }
 
 static void ask_for_body(iv_connection *c, const iv_exchange *x) {
-    if (!x->head.expects_continue || in_left(c) > 0) return;
-    static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (!iv_buf_append(&c->out, line, sizeof line - 1)) iv_connection_lose(c, true);
-    if (c->out.len == sizeof line - 1) c->progress = iv_http_now_ms();
+    if (x->head.expects_continue && in_left(c) == 0) put_continue(c);
 }
 
 /* The head's n bytes are there. */
@@ -433,7 +474,7 @@ static bool step(iv_connection *c) {
     case IV_CONNECTION_HEAD: return step_head(c);
     case IV_CONNECTION_BODY: return step_body(c);
     case IV_CONNECTION_FLUSH: return step_flush(c);
-    case IV_CONNECTION_HANDLE:
+    case IV_CONNECTION_HANDLE: return c->ended && probe(c);
     case IV_CONNECTION_LINGER:
         if (c->ended) iv_connection_lose(c, false);
         return false;

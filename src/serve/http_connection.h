@@ -10,9 +10,11 @@
 #include "serve/http.h"
 #include "serve/http_chunks.h"
 #include "serve/http_head.h"
+#include "serve/keys.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
+#include <sys/socket.h>
 
 enum {
     IV_HTTP_BACKLOG = 4096,
@@ -20,10 +22,13 @@ enum {
     IV_HTTP_READ_BYTES = 64 << 10,   /* of one read */
     IV_HTTP_UNSENT_BYTES = 64 << 10, /* the kernel holds for one client */
     IV_HTTP_KEEP_BYTES = 16 << 10,   /* larger buffers are freed when they are empty */
-    IV_HTTP_REFUSALS_MAX = 64,       /* of iv_http.refusals_max */
+    IV_HTTP_REFUSALS_MAX = 512,      /* of iv_http.refusals_max */
     IV_HTTP_LINGER_MS = 1000,        /* a refused client may still be sending: so long we listen, and drop it */
+    IV_HTTP_CROWDED_LINGER_MS = 200, /* when half of refusals_max are used */
+    IV_HTTP_CLIENT_BUCKETS = 4096,   /* of the table of clients */
     IV_HTTP_LATE_MS = 1000,          /* after a drain's deadline, for the last words to those who waited */
-    IV_HTTP_PAUSED_LOOK_MS = 200,    /* while reading pauses: how often we look whether the client left */
+    IV_HTTP_LOOK_MS = 200,           /* while nothing is read: how often we look whether the client is gone ... */
+    IV_HTTP_FIRST_LOOK_MS = 5,       /* ... and how soon after it ended its side */
     IV_HTTP_ACCEPT_RETRY_MS = 100,   /* after running out of files */
     IV_HTTP_ID_BYTES_MAX = 128
 };
@@ -41,6 +46,8 @@ typedef enum iv_connection_state {
     IV_CONNECTION_DEAD    /* closed; freed soon */
 } iv_connection_state;
 
+typedef struct iv_http_client iv_http_client; /* an address that has connections */
+
 typedef struct iv_connection iv_connection;
 struct iv_connection {
     iv_http *http;
@@ -51,6 +58,7 @@ struct iv_connection {
     bool queued;       /* in the list of work */
     bool serving;      /* inside iv_connection_serve */
     bool begun;        /* a byte of the head is there */
+    bool refused;      /* one too many: it gets an error and is closed */
     bool paused;       /* not reading: enough waits */
     bool ended;        /* the client sends no more */
     bool closing;      /* after what is being sent */
@@ -58,6 +66,7 @@ struct iv_connection {
     bool cut;          /* its client has read nothing for too long, and gets one more chance to */
     bool unread;       /* closing, with bytes of the request perhaps still on their way */
     uint64_t since;    /* when its state began, milliseconds */
+    uint64_t ended_at; /* when the client ended its side */
     uint64_t progress; /* when bytes were last sent, or first had to wait */
     uint64_t armed;    /* when the timer fires; 0: it does not */
     iv_buf in, out;
@@ -66,6 +75,7 @@ struct iv_connection {
     size_t out_at;         /* sent of out */
     size_t out_counted;    /* of http->unread_bytes */
     iv_exchange *exchange;
+    iv_http_client *client; /* NULL: not counted */
     struct event reading, writing, timer;
 };
 
@@ -84,6 +94,7 @@ struct iv_exchange {
     iv_buf fields; /* of the response, added by the handler */
     char id[IV_HTTP_ID_BYTES_MAX + 1];
     bool handled, streaming, in_chunks, gone_queued; /* handled: the handler knows it */
+    bool probed;                                     /* the client ended its side: a 100 tells whether it is gone */
     int status;                                      /* 0: no answer has begun */
     uint64_t began;                                  /* microseconds */
     size_t sent;                                     /* bytes of the answer's body */
@@ -106,9 +117,9 @@ struct iv_http_watcher {
 
 struct iv_http {
     iv_http_options o; /* its strings are not kept but for these */
-    char *allowed_origins;
-    bool has_api_key, has_admin_key;
-    uint8_t api_key[32], admin_key[32]; /* SHA-256 */
+    char *host, *allowed_hosts, *allowed_origins;
+    char *api_key_file, *admin_key_file;
+    iv_keys api_keys, admin_keys;
     const iv_http_route *routes;
     size_t route_count;
     void *user;
@@ -124,9 +135,13 @@ struct iv_http {
     iv_connection *connections, *work;
     iv_exchange *exchanges, *gone;
     size_t connection_count, input_bytes;
-    size_t unread_bytes; /* that wait for clients, on all connections */
-    size_t refusals_max; /* connections beyond the limit that are told so */
-    uint64_t files_short;
+    size_t unread_bytes;  /* that wait for clients, on all connections */
+    size_t refused_count; /* of connection_count: connections that are being refused */
+    size_t refusals_max;  /* so many at once; while there are, others wait in the backlog */
+    bool accept_paused;
+    uint64_t refused_total, files_short;
+    iv_http_client *clients[IV_HTTP_CLIENT_BUCKETS];
+    uint64_t client_seed;
     bool draining, drain_passed;
     void (*drain_late)(void *user); /* NULL: none, or called */
     void *drain_user;
@@ -147,14 +162,21 @@ iv_status iv_http_settle_files(iv_http *h, iv_error *err);
 
 /* ---- http_listen.c */
 iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *err);
+void iv_http_resume_accept(iv_http *h);  /* after a connection was closed */
 bool iv_http_accept(iv_http *h);         /* on all listeners, once there is a loop; false: no memory */
 void iv_http_stop_listening(iv_http *h); /* sockets in the backlogs are reset: they were never promised anything */
 
+/* ---- http_clients.c */
+/* Counts a connection of the address; false: it has too many. *out: for the end of the connection, may be NULL. */
+bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_client **out);
+void iv_http_client_leave(iv_http *h, iv_http_client *client);
+
 /* ---- http_connection.c */
-bool iv_connection_open(iv_http *h, int fd); /* takes the socket, also when it fails */
-void iv_connection_queue(iv_connection *c);  /* serve it soon */
-void iv_connection_serve(iv_connection *c);  /* as far as it goes now */
-bool iv_connection_flush(iv_connection *c);  /* sends what it can; false: the client is gone */
+/* Takes the socket, also when it fails. from: NULL if it is not known. */
+bool iv_connection_open(iv_http *h, int fd, const struct sockaddr *from);
+void iv_connection_queue(iv_connection *c); /* serve it soon */
+void iv_connection_serve(iv_connection *c); /* as far as it goes now */
+bool iv_connection_flush(iv_connection *c); /* sends what it can; false: the client is gone */
 void iv_connection_lose(iv_connection *c, bool reset);
 void iv_connection_free(iv_connection *c);
 static inline size_t iv_connection_waiting(const iv_connection *c) { return c->out.len - c->out_at; }
@@ -173,6 +195,12 @@ void iv_exchange_call_gone(iv_exchange *x);    /* from the loop; frees it */
 void iv_exchange_call_room(iv_exchange *x);    /* from the loop, if there is */
 void iv_exchange_call_stalled(iv_exchange *x); /* from the loop: its client has read nothing for too long */
 
+/* ---- http_host.c */
+/* Whether the server may be asked by this host (iv_http_head.host). */
+bool iv_http_host_allowed(const iv_http *h, const char *host);
+/* A list of names, or NULL: whether each could be one. */
+iv_status iv_http_check_hosts(const char *list, iv_error *err);
+
 /* ---- http_route.c */
 /* Whether the request may be handled, once its head is there; sets x->route. False: it has been answered. */
 bool iv_http_admit(iv_exchange *x);
@@ -180,6 +208,5 @@ bool iv_http_admit(iv_exchange *x);
 bool iv_http_put_origin(const iv_exchange *x, iv_buf *out);
 /* A list of origins, or NULL: whether each could be one. */
 iv_status iv_http_check_origins(const char *list, iv_error *err);
-void iv_http_key_digest(const char *key, uint8_t digest[32]);
 
 #endif

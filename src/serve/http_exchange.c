@@ -281,7 +281,7 @@ void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *mes
                              status < 500 ? "invalid_request_error" : "server_error", "param", "code", status);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    if (status == 503) iv_exchange_add_header(x, "Retry-After", "1");
+    if (status == 503 || status == 429) iv_exchange_add_header(x, "Retry-After", "1");
     iv_exchange_reply(x, status, "application/json", text ? text : "{}", text ? strlen(text) : 2);
     free(text);
 }

@@ -90,7 +90,12 @@ static int parse_query(char *query, iv_http_head *head, iv_error *err) {
     return 0;
 }
 
-/* origin-form, absolute-form (its authority is dropped), and * for OPTIONS. */
+static bool is_host(const char *s) {
+    size_t good = strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=%:[]");
+    return good > 0 && !s[good];
+}
+
+/* origin-form, absolute-form (http://HOST/...), and * for OPTIONS. */
 static int parse_target(char *target, iv_http_head *head, iv_error *err) {
     for (const char *c = target; *c; c++)
         if (*c <= 0x20 || *c == 0x7f || *c == '#')
@@ -104,7 +109,11 @@ static int parse_target(char *target, iv_http_head *head, iv_error *err) {
     if (scheme) {
         target += scheme;
         size_t authority = strcspn(target, "/?");
-        if (authority == 0) return iv_fail(err, IV_FORMAT, "request target: no host in its URI"), 400;
+        char *host = target - 1; /* over the last slash, so that there is room for its end */
+        memmove(host, target, authority);
+        host[authority] = 0;
+        if (!is_host(host)) return iv_fail(err, IV_FORMAT, "request target: no host in its URI"), 400;
+        head->host = host;
         target += authority;
     } else if (*target != '/') {
         return iv_fail(err, IV_FORMAT, "request target: wanted a path that begins with /"), 400;
@@ -179,11 +188,11 @@ static int check_once(const iv_http_head *head, iv_error *err) {
     return 0;
 }
 
-static int check_host(const iv_http_head *head, iv_error *err) {
+static int check_host(iv_http_head *head, iv_error *err) {
     const char *host = iv_http_head_field(head, "Host");
     if (!host) return head->minor == 0 ? 0 : (iv_fail(err, IV_FORMAT, "Host: missing"), 400);
-    size_t good = strspn(host, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=%:[]");
-    if (good == 0 || host[good]) return iv_fail(err, IV_FORMAT, "Host: no host name in it"), 400;
+    if (!is_host(host)) return iv_fail(err, IV_FORMAT, "Host: no host name in it"), 400;
+    if (!head->host) head->host = host; /* RFC 9112, 3.2.2: what the target says counts */
     return 0;
 }
 

@@ -15,6 +15,7 @@ typedef struct iv_http_pair {
 typedef struct iv_http_head {
     const char *method;
     const char *path; /* decoded, UTF-8 without control bytes, begins with "/"; "*" for OPTIONS */
+    const char *host; /* with its port: of a target http://HOST/..., else Host's; NULL: neither, as HTTP/1.0 may */
     int minor;        /* HTTP/1.minor: 0 or 1 */
     iv_http_pair fields[IV_HTTP_FIELDS_MAX];
     iv_http_pair query[IV_HTTP_QUERY_MAX]; /* decoded */

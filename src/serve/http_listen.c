@@ -14,30 +14,49 @@ enum { ACCEPTS_AT_ONCE = 64, PORT_TRIES = 16 };
 
 /* ---- accepting */
 
+static void begin_accepting(iv_http *h) {
+    for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
+}
+
+static void stop_accepting(iv_http *h) {
+    for (size_t i = 0; i < h->listener_count; i++) event_del(h->listeners[i].accepting);
+}
+
 static void on_accept_again(evutil_socket_t fd, short what, void *arg) {
     (void)fd, (void)what;
-    iv_http *h = arg;
-    for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
+    begin_accepting(arg);
+}
+
+static bool has_room(const iv_http *h) { return h->connection_count < h->o.connections_max + h->refusals_max; }
+
+void iv_http_resume_accept(iv_http *h) {
+    if (!h->accept_paused || !has_room(h)) return;
+    h->accept_paused = false;
+    begin_accepting(h);
 }
 
 static void on_accept(evutil_socket_t fd, short what, void *arg) {
     (void)what;
     iv_http *h = arg;
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage from = {0};
+        socklen_t n = sizeof from;
+        if (!has_room(h)) { /* they wait in the backlog until there is */
+            h->accept_paused = true;
+            stop_accepting(h);
+            return;
+        }
+        int client = accept4(fd, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
             h->files_short++;
             struct timeval soon = {.tv_usec = IV_HTTP_ACCEPT_RETRY_MS * 1000};
             /* They would fire at once, and again. */
-            for (size_t k = 0; k < h->listener_count; k++) event_del(h->listeners[k].accepting);
+            stop_accepting(h);
             event_add(h->accept_again, &soon);
             return;
         }
         if (client < 0) return;
-        if (h->connection_count >= h->o.connections_max + h->refusals_max)
-            close(client);
-        else
-            iv_connection_open(h, client);
+        iv_connection_open(h, client, (const struct sockaddr *)&from);
     }
 }
 

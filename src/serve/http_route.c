@@ -1,6 +1,5 @@
 /* http_route.c: which handler a request is for, and whether it may come in: paths, methods, keys, origins. */
 #include "serve/http_connection.h"
-#include "base/digest.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -54,23 +53,12 @@ static void allowed_methods(const iv_http *h, const char *path, char *out, size_
 
 /* ---- keys */
 
-void iv_http_key_digest(const char *key, uint8_t digest[32]) { iv_digest_of(key, strlen(key), digest); }
-
-/* The time it takes says nothing about how much of the key was right, nor how long it is. */
-static bool same_key(const uint8_t key[32], const char *given) {
-    uint8_t digest[32];
-    unsigned difference = 0;
-    iv_http_key_digest(given, digest);
-    for (size_t i = 0; i < sizeof digest; i++) difference |= key[i] ^ digest[i];
-    return difference == 0;
-}
-
 /* 0, or the status to refuse with and *why. */
 static int check_key(const iv_http *h, const iv_exchange *x, unsigned access, const char **why) {
     bool cache = access == IV_HTTP_CACHE;
     if (cache) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
-    if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && !h->has_api_key)) return 0;
-    if (access == IV_HTTP_ADMIN && !h->has_admin_key) {
+    if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && h->api_keys.count == 0)) return 0;
+    if (access == IV_HTTP_ADMIN && h->admin_keys.count == 0) {
         *why = cache ? "this route is off: the server was started with neither --admin-api-key nor --allow-flush"
                      : "this route is off: the server was started without --admin-api-key";
         return 403;
@@ -81,8 +69,8 @@ static int check_key(const iv_http *h, const iv_exchange *x, unsigned access, co
         return 401;
     }
     given += 7 + strspn(given + 7, " ");
-    bool admin = h->has_admin_key && same_key(h->admin_key, given);
-    bool user = h->has_api_key && same_key(h->api_key, given);
+    bool admin = iv_keys_have(&h->admin_keys, given);
+    bool user = iv_keys_have(&h->api_keys, given);
     if (admin || (user && access == IV_HTTP_KEY)) return 0;
     *why = user ? "Authorization: this route wants the admin key" : "Authorization: this key is not known";
     return user ? 403 : 401;
@@ -122,12 +110,12 @@ static bool origin_allowed(const char *allowed, const char *origin) {
     return false;
 }
 
-/* A page of this very server, as the browser names it in Host, whichever of http and https is spoken in front of it. */
+/* A page of this very server, as the browser names that, whichever of http and https is spoken in front of it. */
 static bool origin_is_own(const iv_exchange *x, const char *origin) {
     static const struct {
         const char *scheme, *port; /* that both may leave out */
     } schemes[] = {{"http://", ":80"}, {"https://", ":443"}};
-    const char *host = iv_http_head_field(&x->head, "Host");
+    const char *host = x->head.host;
     for (size_t i = 0; host && i < 2; i++) {
         size_t n = strlen(schemes[i].scheme), bytes = strlen(host);
         if (strncmp(origin, schemes[i].scheme, n) != 0) continue;
@@ -212,6 +200,14 @@ bool iv_http_admit(iv_exchange *x) {
     const char *why = "";
     char methods[64], message[200];
     cut_slash(x);
+    if (!iv_http_host_allowed(h, x->head.host)) {
+        snprintf(message, sizeof message,
+                 "Host: \"%.80s\" is no name of this server: it wants an address, localhost, or one of its "
+                 "--allowed-hosts",
+                 x->head.host);
+        iv_exchange_refuse(x, 403, unread, message);
+        return false;
+    }
     bool known;
     const iv_http_route *route = find_route(h, x->head.path, x->head.method, &known);
     x->connection->late = h->draining;

@@ -1,4 +1,4 @@
-/* log.c: a line is built on the stack, escaped and handed to options.say. */
+/* log.c: a line is built on the stack, escaped and handed to the sink. */
 #include "serve/log.h"
 #include "base/utf8.h"
 
@@ -37,48 +37,67 @@ static const char *shown(const char *text, char *out, size_t room) {
     return out;
 }
 
-static void say_json(const iv_server_options *o, json_t *line) {
+/* UTF-8 without control characters: "?" for those of ASCII, \\xNN for others and for what is not UTF-8. */
+static void make_printable(const char *text, char *out, size_t room) {
+    size_t n = 0;
+    for (size_t left = strlen(text); left && n + 5 < room;) {
+        const uint8_t *at = (const uint8_t *)text;
+        size_t length = iv_utf8_length(at, left);
+        bool c1 = length == 2 && at[0] == 0xc2 && at[1] < 0xa0;
+        if (length == 0 || c1) {
+            n += (size_t)snprintf(out + n, room - n, "\\x%02x", at[0]);
+            length = 1;
+        } else {
+            memcpy(out + n, text, length);
+            if (at[0] < 0x20 || at[0] == 0x7f) out[n] = '?';
+            n += length;
+        }
+        text += length, left -= length;
+    }
+    out[n] = 0;
+}
+
+static void say_json(const iv_log_sink *to, json_t *line) {
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL; /* of a clock of microseconds */
-    if (text) o->say(o->user, text);
+    if (text) to->say(to->user, text);
     free(text);
     json_decref(line);
 }
 
-void iv_log(const iv_server_options *o, const char *level, const char *event, const char *fmt, ...) {
-    char message[LINE_BYTES_MAX], line[LINE_BYTES_MAX + 128], when[STAMP_BYTES];
+void iv_log(const iv_log_sink *to, const char *level, const char *event, const char *fmt, ...) {
+    char message[LINE_BYTES_MAX], line[LINE_BYTES_MAX + 256], when[STAMP_BYTES];
     va_list args;
-    if (!o->say) return;
+    if (!to->say) return;
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     stamp(when);
-    if (o->log_json) {
+    if (to->json) {
         size_t unused;
         bool good = iv_utf8_valid((const uint8_t *)message, strlen(message), &unused); /* a path may be anything */
-        say_json(o, json_pack("{ss ss ss ss}", "time", when, "level", level, "event", event, "message",
-                              good ? message : shown(message, line, sizeof line)));
+        say_json(to, json_pack("{ss ss ss ss}", "time", when, "level", level, "event", event, "message",
+                               good ? message : shown(message, line, sizeof line)));
         return;
     }
     bool plain = strcmp(level, "info") == 0;
-    for (char *c = message; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    snprintf(line, sizeof line, "%s %s%s%s", when, plain ? "" : level, plain ? "" : ": ", message);
-    o->say(o->user, line);
+    int head = snprintf(line, sizeof line, "%s %s%s", when, plain ? "" : level, plain ? "" : ": ");
+    make_printable(message, line + head, sizeof line - (size_t)head);
+    to->say(to->user, line);
 }
 
-void iv_log_exchange(const iv_server_options *o, const iv_exchange *x, int status, double seconds, size_t bytes) {
+void iv_log_exchange(const iv_log_sink *to, const iv_exchange *x, int status, double seconds, size_t bytes) {
     char method[WORD_BYTES_MAX], path[WORD_BYTES_MAX], id[WORD_BYTES_MAX], line[LINE_BYTES_MAX], when[STAMP_BYTES];
-    if (!o->say) return;
+    if (!to->say) return;
     stamp(when);
     shown(iv_exchange_method(x), method, sizeof method);
     shown(iv_exchange_path(x), path, sizeof path);
     shown(iv_exchange_id(x), id, sizeof id);
-    if (o->log_json) {
-        say_json(o, json_pack("{ss ss ss ss ss si sf sI ss}", "time", when, "level", "info", "event", "request",
-                              "method", method, "path", path, "status", status, "seconds", seconds, "bytes",
-                              (json_int_t)bytes, "id", id));
+    if (to->json) {
+        say_json(to, json_pack("{ss ss ss ss ss si sf sI ss}", "time", when, "level", "info", "event", "request",
+                               "method", method, "path", path, "status", status, "seconds", seconds, "bytes",
+                               (json_int_t)bytes, "id", id));
         return;
     }
     snprintf(line, sizeof line, "%s %s %s %d %zu bytes %.3f s %s", when, method, path, status, bytes, seconds, id);
-    o->say(o->user, line);
+    to->say(to->user, line);
 }

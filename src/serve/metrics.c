@@ -45,6 +45,8 @@ struct iv_metrics {
     uint64_t requests, finished[FINISHES], refused, generated, prompted, cached;
     double last_time, tokens_per_second;
     uint64_t last_tokens;
+    void (*count_server)(void *user, iv_metrics_server *out); /* NULL: all 0 */
+    void *server_user;
 };
 
 /* ---- noting -------------------------------------------------------------------------------------------- */
@@ -111,6 +113,10 @@ void iv_metrics_note_gap(iv_metrics *m, double seconds) { note(&m->timings[T_GAP
 void iv_metrics_note_longest(iv_metrics *m, size_t tokens) { note(&m->timings[T_LONGEST], (double)tokens); }
 void iv_metrics_note_refused(iv_metrics *m) { m->refused++; }
 
+void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user) {
+    m->count_server = count, m->server_user = user;
+}
+
 void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now) {
     uint64_t tokens = stats->engine.tokens_generated;
     if (m->last_time >= 0 && now > m->last_time)
@@ -126,6 +132,7 @@ typedef struct look {
     const iv_metrics *m;
     const iv_bridge_stats *s;
     const iv_engine_info *info;
+    iv_metrics_server server;
 } look;
 
 static double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
@@ -158,6 +165,9 @@ static uint64_t finished(const look *l, size_t finish) {
     return l->m->finished[finish - 1] + (finish == IV_FINISH_CANCELLED ? l->s->cancelled : 0);
 }
 static double v_aborted(const look *l) { return (double)finished(l, IV_FINISH_CANCELLED); }
+static double v_log_dropped(const look *l) { return (double)l->server.log_lines_dropped; }
+static double v_connections(const look *l) { return (double)l->server.connections; }
+static double v_connections_refused(const look *l) { return (double)l->server.connections_refused; }
 static double v_paused(const look *l) { return l->s->paused; }
 static double v_failed(const look *l) { return l->s->failed; }
 static double v_weight_version(const look *l) { return (double)l->s->weight_version; }
@@ -185,6 +195,7 @@ static const number gauges[] = {
     {{NULL, NULL, "sglang:max_total_num_tokens"}, "Tokens that the KV cache has room for.", v_kv_tokens},
     {{NULL, NULL, "sglang:cache_hit_rate"}, "Part of prompt tokens found in the prefix cache.", v_hit_rate},
     {{"invar_tokens_per_second", NULL, "sglang:gen_throughput"}, "Generated tokens a second, of late.", v_throughput},
+    {{"invar_connections", NULL, NULL}, "Open connections.", v_connections},
     {{"invar_paused", NULL, NULL}, "1 while no step is made.", v_paused},
     {{"invar_failed", NULL, NULL}, "1 when the engine is lost.", v_failed},
     {{"invar_weight_version", NULL, NULL}, "Updates of the weights so far.", v_weight_version},
@@ -206,6 +217,8 @@ static const number counters[] = {
     {{NULL, NULL, "sglang:num_requests_total"}, "Requests that ended.", v_requests},
     {{NULL, NULL, "sglang:num_aborted_requests_total"}, "Requests that were cancelled.", v_aborted},
     {{"invar_requests_refused_total", NULL, NULL}, "Requests answered with 429.", v_refused},
+    {{"invar_connections_refused_total", NULL, NULL}, "Connections that were too many.", v_connections_refused},
+    {{"invar_log_lines_dropped_total", NULL, NULL}, "Log lines that could not be written.", v_log_dropped},
     {{"invar_steps_total", NULL, NULL}, "Steps of the engine.", v_steps},
     {{"invar_step_seconds_total", NULL, NULL}, "Seconds spent in steps.", v_step_seconds},
     {{"invar_computed_tokens_total", NULL, NULL}, "Tokens computed: prompts, answers, guesses.", v_computed},
@@ -330,7 +343,8 @@ static void print_dialect(page *p, iv_metrics_names dialect) {
 }
 
 bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const iv_engine_info *info, iv_buf *out) {
-    page p = {.out = out, .look = {m, stats, info}, .good = true};
+    page p = {.out = out, .look = {.m = m, .s = stats, .info = info}, .good = true};
+    if (m->count_server) m->count_server(m->server_user, &p.look.server);
     print_dialect(&p, IV_METRICS_OWN);
     if (m->names != IV_METRICS_OWN) print_dialect(&p, m->names);
     return p.good;

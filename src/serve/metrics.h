@@ -21,6 +21,14 @@ void iv_metrics_note_gap(iv_metrics *m, double seconds);    /* between two token
 void iv_metrics_note_longest(iv_metrics *m, size_t tokens); /* of the answers to one prompt, once all are there */
 void iv_metrics_note_refused(iv_metrics *m);                /* 429 */
 
+/* What the server counts itself. `count` is called when a page is written. */
+typedef struct iv_metrics_server {
+    uint64_t log_lines_dropped;
+    size_t connections;
+    uint64_t connections_refused;
+} iv_metrics_server;
+void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user);
+
 /* The engine's counts at some time (seconds, any clock): what rates are made of. Call it about once a second. */
 void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now);
 double iv_metrics_tokens_per_second(const iv_metrics *m); /* generated, over the last interval */

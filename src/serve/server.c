@@ -22,6 +22,7 @@ enum {
     FILES_BEFORE = 2,     /* that are opened before the listener: the wakers of bridge and work */
     WORK_THREADS = 4,     /* for chat templates: mostly idle */
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
+    LOG_END_MS = 1000,    /* for the last lines to be written */
     QUEUED_REQUESTS = 1024
 };
 
@@ -65,21 +66,37 @@ static void on_late(void *user) {
     iv_error err;
     iv_fail(&err, IV_NO_MEMORY, "the server is shutting down, and had no time left for this request"); /* 503 */
     size_t told = iv_task_fail_all(&l->server, &err);
-    if (told) iv_log(l->server.o, "warning", "late", "%zu requests were not finished, and are told so", told);
+    if (told) iv_log(&l->server.log, "warning", "late", "%zu requests were not finished, and are told so", told);
 }
 
 static void on_signal(void *user) {
     loop *l = user;
     const iv_server_options *o = l->server.o;
     if (l->server.draining) {
-        iv_log(o, "warning", "stop", "a second signal: ending now");
+        iv_log(&l->server.log, "warning", "stop", "a second signal: ending now");
         on_late(l);
         iv_http_stop(l->server.http);
         return;
     }
     l->server.draining = true;
-    iv_log(o, "info", "drain", "draining: what was accepted may take %.3g s more", o->drain_ms / 1000.0);
+    iv_log(&l->server.log, "info", "drain", "draining: what was accepted may take %.3g s more", o->drain_ms / 1000.0);
     iv_http_drain(l->server.http, o->drain_ms, on_late, l);
+}
+
+/* SIGHUP: files that may have been replaced. What cannot be read leaves things as they are. */
+static void on_hangup(void *user) {
+    loop *l = user;
+    const iv_http_options *o = &l->server.o->http;
+    size_t api, admin;
+    iv_error err;
+    if (l->server.log_writer) iv_log_writer_reopen(l->server.log_writer);
+    if (iv_http_read_keys(l->server.http, &api, &admin, &err) != IV_OK)
+        iv_log(&l->server.log, "error", "reload", "SIGHUP: the keys stay as they were: %s", err.message);
+    else if (o->api_key_file || o->admin_key_file)
+        iv_log(&l->server.log, "info", "reload", "SIGHUP: files of keys read again: %zu API keys, %zu admin keys", api,
+               admin);
+    else
+        iv_log(&l->server.log, "info", "reload", "SIGHUP: there are no files of keys to read again");
 }
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
@@ -90,7 +107,7 @@ static void say_status(loop *l, const iv_bridge_stats *stats, double now) {
     double seconds = now - l->status_at;
     bool quiet = s->steps == before->steps && s->running + s->waiting + stats->queued == 0;
     if (!quiet)
-        iv_log(l->server.o, "info", "status",
+        iv_log(&l->server.log, "info", "status",
                "running %zu, waiting %zu, KV %.0f %%, prefix hits %.0f %%, %.1f tokens/s generated, %.1f tokens/s of "
                "prompts, %zu connections%s",
                s->running, s->waiting + stats->queued,
@@ -108,7 +125,7 @@ static void say_files(loop *l, double now) {
     uint64_t count = iv_http_files_short(l->server.http);
     if (count == l->files_short || (l->files_said_at > 0 && now < l->files_said_at + FILES_EVERY_S)) return;
     l->files_short = count, l->files_said_at = now;
-    iv_log(l->server.o, "warning", "files", "no more files can be opened, at %zu connections: further clients wait",
+    iv_log(&l->server.log, "warning", "files", "no more files can be opened, at %zu connections: further clients wait",
            iv_http_connections(l->server.http));
 }
 
@@ -123,13 +140,20 @@ static void on_tick(void *user) {
     if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) say_status(l, &stats, now);
     if (!stats.failed || l->lost) return;
     l->lost = l->server.draining = true;
-    iv_log(o, "error", "lost", "the engine is lost: %s", stats.why);
+    iv_log(&l->server.log, "error", "lost", "the engine is lost: %s", stats.why);
     iv_http_drain(l->server.http, LOST_DRAIN_MS, on_late, l);
 }
 
 static void on_exchange(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {
     const iv_server *s = user;
-    iv_log_exchange(s->o, x, status, seconds, bytes);
+    iv_log_exchange(&s->log, x, status, seconds, bytes);
+}
+
+static void count_server(void *user, iv_metrics_server *out) {
+    const iv_server *s = user;
+    *out = (iv_metrics_server){.log_lines_dropped = s->log_writer ? iv_log_writer_dropped(s->log_writer) : 0,
+                               .connections = iv_http_connections(s->http),
+                               .connections_refused = iv_http_refused(s->http)};
 }
 
 static void on_cut(void *user, const iv_exchange *x, size_t dropped) {
@@ -185,7 +209,7 @@ static void say_defaults(const loop *l) {
         if (fields[i].value != fields[i].neutral)
             n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %g", n ? ", " : "", fields[i].name, fields[i].value);
     if (n)
-        iv_log(l->server.o, "info", "defaults",
+        iv_log(&l->server.log, "info", "defaults",
                "generation_config.json sets %s, where a request does not; /generate begins from neutral values", line);
 }
 
@@ -204,30 +228,42 @@ static void say_hello(const loop *l) {
     const iv_server_options *o = l->server.o;
     const iv_engine_info *i = iv_bridge_info(l->server.bridge);
     bool bare = strchr(o->http.host, ':') == NULL;
-    iv_log(o, "info", "model",
+    iv_log(&l->server.log, "info", "model",
            "%s: %s on %s%s%s, %zu sequences of up to %zu tokens, KV cache of %zu tokens, loaded in %.2f s",
            l->server.model_name, i->dtype, i->device, *i->gpu ? " " : "", i->gpu, i->max_num_seqs, i->max_model_len,
            i->kv_tokens, i->load_seconds);
     if (i->index_unread)
-        iv_log(o, "warning", "weights", "model.safetensors was read, model.safetensors.index.json beside it was not");
-    iv_log(o, "info", "fingerprint", "fingerprint %s", i->fingerprint);
+        iv_log(&l->server.log, "warning", "weights",
+               "model.safetensors was read, model.safetensors.index.json beside it was not");
+    iv_log(&l->server.log, "info", "fingerprint", "fingerprint %s", i->fingerprint);
     say_defaults(l);
-    if (!o->http.api_key && strcmp(o->http.host, "127.0.0.1") != 0 && strcmp(o->http.host, "::1") != 0 &&
-        strcmp(o->http.host, "localhost") != 0)
-        iv_log(o, "warning", "open", "no API key: whoever reaches this address may use it");
+    if (!o->http.api_key && !o->http.api_key_file && strcmp(o->http.host, "127.0.0.1") != 0 &&
+        strcmp(o->http.host, "::1") != 0 && strcmp(o->http.host, "localhost") != 0)
+        iv_log(&l->server.log, "warning", "open", "no API key: whoever reaches this address may use it");
     size_t connections = iv_http_connections_max(l->server.http);
     if (connections < o->http.connections_max)
-        iv_log(o, "warning", "files", "the limit of open files (ulimit -n) leaves room for %zu connections, not %zu",
-               connections, o->http.connections_max);
+        iv_log(&l->server.log, "warning", "files",
+               "the limit of open files (ulimit -n) leaves room for %zu connections, not %zu", connections,
+               o->http.connections_max);
     char list[400];
     list_addresses(l, list, sizeof list);
-    iv_log(o, "info", "listening", "listening on http://%s%s%s:%u%s", bare ? "" : "[", o->http.host, bare ? "" : "]",
-           (unsigned)iv_http_port(l->server.http), list);
+    iv_log(&l->server.log, "info", "listening", "listening on http://%s%s%s:%u%s", bare ? "" : "[", o->http.host,
+           bare ? "" : "]", (unsigned)iv_http_port(l->server.http), list);
+}
+
+static iv_status open_log(iv_server *s, iv_error *err) {
+    const iv_server_options *o = s->o;
+    s->log = (iv_log_sink){.json = o->log_json, .say = o->say, .user = o->user};
+    if (o->say) return IV_OK;
+    IV_TRY(iv_log_writer_open(o->log_file, o->log_json, &s->log_writer, err));
+    s->log.say = iv_log_writer_put, s->log.user = s->log_writer;
+    return IV_OK;
 }
 
 static iv_status open_loop(loop *l, iv_error *err) {
     const iv_server_options *o = l->server.o;
     iv_http_options http = o->http;
+    IV_TRY(open_log(&l->server, err));
     if (o->log_requests) http.log = on_exchange;
     http.cut = on_cut;
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
@@ -239,12 +275,14 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
     IV_TRY(iv_jobs_open(WORK_THREADS, &l->server.jobs, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
+    iv_metrics_count_server(l->server.metrics, count_server, &l->server);
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
     IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
     IV_TRY(iv_http_watch(l->server.http, iv_jobs_fd(l->server.jobs), on_work, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
+    IV_TRY(iv_http_signal(l->server.http, SIGHUP, on_hangup, l, err));
     l->status_at = now_seconds();
     return IV_OK;
 }
@@ -269,6 +307,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     iv_bridge_close(l.server.bridge);
     iv_admin_close(&l.server); /* no report comes any more */
     iv_metrics_close(l.server.metrics);
-    if (status == IV_OK && l.server.draining) iv_log(o, "info", "end", "drained");
+    if (status == IV_OK && l.server.draining) iv_log(&l.server.log, "info", "end", "drained");
+    iv_log_writer_close(l.server.log_writer, LOG_END_MS);
     return status;
 }

@@ -4,6 +4,8 @@
 
 #include "serve/bridge.h"
 #include "serve/http.h"
+#include "serve/log.h"
+#include "serve/log_writer.h"
 #include "serve/weight_names.h"
 #include "base/jobs.h"
 
@@ -17,10 +19,11 @@ typedef struct iv_server_options {
     const char *proof_urls;        /* servers that the page compares with: origins with commas; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
+    const char *log_file;                      /* appended to; NULL: standard error. Opened again on SIGHUP */
     uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
     uint32_t status_every_ms;                  /* a line about what runs; 0: none */
     void (*ready)(void *user, uint16_t port);  /* listening; may be NULL */
-    void (*say)(void *user, const char *line); /* log lines, without their end */
+    void (*say)(void *user, const char *line); /* takes the log's lines, without their end; NULL: they are written */
     void *user;
 } iv_server_options;
 
@@ -36,6 +39,8 @@ void iv_server_default_name(const char *path, char *out, size_t room);
 typedef struct iv_metrics iv_metrics;
 typedef struct iv_server {
     const iv_server_options *o;
+    iv_log_sink log;
+    iv_log_writer *log_writer; /* NULL: options.say takes the lines */
     iv_http *http;
     iv_bridge *bridge;
     iv_metrics *metrics;

@@ -1,78 +1,6 @@
 /* invar serve as a user meets it: it says where it listens and what it is, answers, and ends as it promises. What it
  * answers is tested in tests/serve. */
-#include "program.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-enum { START_MS = 20000, STEP_MS = 10 };
-
-static char reply[OUTPUT_MAX];
-
-static void rest(void) { nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL); }
-
-/* Waits until standard error has the words; returns what follows them. */
-static const char *await_words(pid_t pid, const char *words) {
-    for (int waited = 0; waited < START_MS; waited += STEP_MS) {
-        int status;
-        read_back("err", came.err);
-        const char *at = strstr(came.err, words);
-        if (at && strchr(at, '\n')) return at + strlen(words);
-        if (waitpid(pid, &status, WNOHANG) == pid) fail_msg("it ended: %s", came.err);
-        rest();
-    }
-    kill(pid, SIGKILL);
-    fail_msg("no \"%s\" in: %s", words, came.err);
-    return NULL;
-}
-
-static pid_t serve(uint16_t *port, const char *const *more) {
-    const char *words[ARGS_MAX] = {"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256"};
-    size_t n = 8;
-    for (; more && *more; more++) words[n++] = *more;
-    write_file("err", "", 0); /* what an earlier one said is not meant */
-    pid_t pid = start(NULL, -1, words);
-    unsigned found;
-    assert_int_equal(sscanf(await_words(pid, "listening on http://127.0.0.1:"), "%u", &found), 1);
-    assert_in_range(found, 1, 65535);
-    *port = (uint16_t)found;
-    return pid;
-}
-
-/* The standard error of a server that ended as it should. */
-static void end(pid_t pid, int signal_number) {
-    assert_int_equal(kill(pid, signal_number), 0);
-    finish(pid);
-    if (came.code != 0) fail_msg("exit code %d: %s", came.code, came.err);
-    assert_int_equal(came.out_bytes, 0);
-}
-
-static int dial(uint16_t port) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) return fd;
-    close(fd);
-    return -1;
-}
-
-static void say_to(int fd, const char *text) { assert_int_equal(send(fd, text, strlen(text), 0), strlen(text)); }
-
-/* One request on a connection of its own; the whole answer is in `reply`. Returns its status. */
-static int ask(uint16_t port, const char *head, const char *headers) {
-    char text[1024];
-    int fd = dial(port), status = 0;
-    assert_true(fd >= 0);
-    snprintf(text, sizeof text, "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n", head, headers);
-    say_to(fd, text);
-    size_t n = 0;
-    for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
-    reply[n] = 0;
-    close(fd);
-    sscanf(reply, "HTTP/1.1 %d", &status);
-    return status;
-}
+#include "server.h"
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
@@ -250,6 +178,48 @@ static void bodies_have_a_length(void **state) {
     end(pid, SIGTERM);
 }
 
+/* A page whose name was pointed to this machine is told apart by that name, whatever it asks; the message says what
+ * would let it in. */
+static void foreign_names(void **state) {
+    (void)state;
+    static const char *const paths[] = {"GET /", "GET /health", "GET /metrics", "GET /v1/models", "GET /nowhere"};
+    uint16_t port;
+    char own[32];
+    pid_t pid = serve(&port, NULL);
+    assert_int_equal(ask_host(port, "evil.example", "GET /v1/models", "Origin: http://evil.example\r\n"), 403);
+    assert_int_equal(ask_host(port, "llm.example.org", "GET /v1/models", ""), 403);
+    end(pid, SIGTERM);
+    pid = serve(&port, (const char *const[]){"--allowed-hosts", "llm.example.org", NULL});
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        assert_int_equal(ask_host(port, "evil.example", paths[i], "Origin: http://evil.example\r\n"), 403);
+        assert_non_null(strstr(reply, "Host: \\\"evil.example\\\" is no name of this server"));
+        assert_non_null(strstr(reply, "--allowed-hosts"));
+        assert_int_equal(ask_host(port, "llm.example.org", paths[i], ""), i < 4 ? 200 : 404);
+    }
+    snprintf(own, sizeof own, "127.0.0.1:%u", port);
+    assert_int_equal(ask_host(port, own, "GET /v1/models", ""), 200);
+    assert_int_equal(ask_host(port, "192.0.2.1", "GET /health", ""), 200); /* as a probe of a cluster asks */
+    end(pid, SIGTERM);
+    assert_non_null(strstr(came.err, "GET /metrics 403"));
+}
+
+/* One client cannot take all connections; what it has too many of is told so, and counted. */
+static void connections_of_a_client(void **state) {
+    (void)state;
+    uint16_t port;
+    pid_t pid = serve(&port, (const char *const[]){"--max-connections-per-client", "2", NULL});
+    int first = dial(port), second = dial(port);
+    assert_int_equal(ask(port, "GET /health", ""), 429);
+    assert_non_null(strstr(reply, "too many connections from this address (--max-connections-per-client)"));
+    close(first);
+    for (int waited = 0; ask(port, "GET /metrics", "") != 200; waited += STEP_MS, rest())
+        assert_true(waited < START_MS);
+    assert_non_null(strstr(reply, "invar_connections{model_name=\"tiny-math\"} 2\n"));
+    assert_non_null(strstr(reply, "invar_connections_refused_total{model_name=\"tiny-math\"} "));
+    close(second);
+    end(pid, SIGTERM);
+}
+
 static void what_cannot_start(void **state) {
     (void)state;
     uint16_t port;
@@ -283,6 +253,9 @@ static void what_cannot_start(void **state) {
     expect_error(1, "proof-urls: wanted http://HOST[:PORT] or https, without a path, found \"http://b/path\"");
     RUN("serve", "tiny-math", "--port", "0", "--allowed-origins", "http://a:1,http://b/");
     expect_error(1, "allowed-origins: wanted *, null or SCHEME://HOST[:PORT] without a path, found \"http://b/\"");
+    RUN("serve", "tiny-math", "--port", "0", "--allowed-hosts", "a.b,http://c");
+    expect_error(1, "allowed-hosts: wanted names without ports, such as llm.example.org, *.example.org or *, found "
+                    "\"http://c\"");
     RUN("serve", "tiny-math", "--served-model-name", "");
     expect_error(2, "--served-model-name: wanted a name, found nothing");
     RUN("batch", "tiny-math", "-i", "-", "-o", "-", "--served-model-name", "");
@@ -300,6 +273,8 @@ int main(void) {
                                        cmocka_unit_test(idle_connections_do_not_hold_it),
                                        cmocka_unit_test(drains),
                                        cmocka_unit_test(bodies_have_a_length),
+                                       cmocka_unit_test(foreign_names),
+                                       cmocka_unit_test(connections_of_a_client),
                                        cmocka_unit_test(what_cannot_start)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

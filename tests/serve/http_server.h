@@ -32,7 +32,7 @@ struct served {
     size_t ticking_count;
 };
 
-enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_TOLD, STREAM_HELD, END_HELD };
+enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_TOLD, STREAM_HELD, WRITE_HELD, END_HELD };
 
 static inline void on_gone(void *user) {
     const holding *h = user;
@@ -160,6 +160,10 @@ static inline void on_woken(void *user) {
         for (size_t i = 0; i < s->held_count; i++)
             if (s->held[i]) iv_exchange_stream(s->held[i], "text/event-stream");
         break;
+    case WRITE_HELD:
+        for (size_t i = 0; i < s->held_count; i++)
+            if (s->held[i]) iv_exchange_write(s->held[i], "data: 1\n\n", 9);
+        break;
     default: break;
     }
     atomic_fetch_add(&s->woken, 1);
@@ -205,6 +209,7 @@ static inline void start(served *s, const iv_http_options *options) {
     *s = (served){.fd = eventfd(0, EFD_NONBLOCK)};
     iv_error err;
     iv_http_options o = *options;
+    if (!o.allowed_hosts) o.allowed_hosts = "*"; /* tests of names say which */
     o.port = 0;
     o.log = on_log;
     ASSERT_OK(iv_http_open(&o, routes, sizeof routes / sizeof *routes, s, &s->http, &err), &err);

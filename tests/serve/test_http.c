@@ -627,16 +627,125 @@ static void test_foreign_pages(void **state) {
     finish(&s);
 }
 
+/* ---- names of the server */
+
+static int status_by(uint16_t port, const char *target, const char *version, const char *fields) {
+    char text[512];
+    answer a;
+    snprintf(text, sizeof text, "GET %s HTTP/%s\r\n%s\r\n", target, version, fields);
+    ask(port, text, &a);
+    if (a.status == 403) assert_non_null(strstr(a.body, "--allowed-"));
+    return a.status;
+}
+
+/* A name that an attacker's DNS points to this machine is of the same origin for a browser: the server refuses it. */
+static void test_hosts(void **state) {
+    (void)state;
+    static const struct {
+        const char *host;
+        int status; /* with the list below; without it what is not an address or of this machine is 403 */
+        int bare;
+    } cases[] = {
+        {"localhost", 200, 200},
+        {"LocalHost:8000", 200, 200},
+        {"localhost.:8000", 200, 200},
+        {"a.b.localhost", 200, 200},
+        {"localhost.evil.example", 403, 403},
+        {"evillocalhost", 403, 403},
+        {"127.0.0.1:8000", 200, 200},
+        {"127.9.8.7", 200, 200},
+        {"192.0.2.7:80", 200, 200},
+        {"[::1]", 200, 200},
+        {"[::1]:8000", 200, 200},
+        {"[2001:db8::7]:8000", 200, 200},
+        {"[fe80::1%25eth0]", 200, 200},
+        {"[localhost]", 403, 403},
+        {"::1", 403, 403},
+        {"[::1", 403, 403},
+        {"[::1]x", 403, 403},
+        {"127.0.0.1.evil.example", 403, 403},
+        {"127.1", 403, 403},
+        {"evil.example", 403, 403},
+        {"evil.example:8000", 403, 403},
+        {"evil.example.", 403, 403},
+        {"localhost:x", 403, 403},
+        {"llm.example.org", 200, 403},
+        {"LLM.Example.ORG.:8000", 200, 403},
+        {"x.llm.example.org", 403, 403},
+        {"a.inside.example", 200, 403},
+        {"a.b.inside.example", 200, 403},
+        {"inside.example", 403, 403},
+        {"notinside.example", 403, 403},
+    };
+    for (int listed = 0; listed < 2; listed++) {
+        served s;
+        iv_http_options o;
+        iv_http_options_init(&o);
+        o.allowed_hosts = listed ? "llm.example.org, *.inside.example" : "";
+        start(&s, &o);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            char fields[200], target[200];
+            int wanted = listed ? cases[i].status : cases[i].bare;
+            snprintf(fields, sizeof fields, "Host: %s\r\n", cases[i].host);
+            int found = status_by(s.port, "/", "1.1", fields);
+            if (found != wanted) fail_msg("%s: wanted %d, found %d", cases[i].host, wanted, found);
+            assert_int_equal(status_by(s.port, "/nowhere", "1.1", fields), wanted == 200 ? 404 : 403);
+            assert_int_equal(status_by(s.port, "/", "1.0", fields), wanted);
+            snprintf(fields, sizeof fields, "Host: %s\r\nOrigin: http://%s\r\n", cases[i].host, cases[i].host);
+            assert_int_equal(status_by(s.port, "/", "1.1", fields), wanted); /* as a page of that name asks */
+            snprintf(target, sizeof target, "http://%s/", cases[i].host);
+            assert_int_equal(status_by(s.port, target, "1.1", "Host: localhost\r\n"), wanted);
+        }
+        assert_int_equal(status_by(s.port, "/", "1.0", ""), 200); /* no browser leaves it out */
+        assert_int_equal(status_by(s.port, "http://localhost/", "1.1", "Host: evil.example\r\n"), 200);
+        /* a page's origin is compared with the host that counts */
+        assert_int_equal(status_by(s.port, "http://localhost/", "1.1", "Host: a\r\nOrigin: http://localhost\r\n"), 200);
+        assert_int_equal(status_by(s.port, "http://localhost/", "1.1", "Host: a\r\nOrigin: http://a\r\n"), 403);
+        finish(&s);
+    }
+}
+
+/* Any name does where a key is wanted, for no page of another name knows it; and the name that was listened on. */
+static void test_hosts_beyond(void **state) {
+    (void)state;
+    served s;
+    iv_http_options o;
+    iv_error err;
+    iv_http *h;
+    iv_http_options_init(&o);
+    o.allowed_hosts = "", o.api_key = "k";
+    start(&s, &o);
+    assert_int_equal(status_by(s.port, "/", "1.1", "Host: evil.example\r\n"), 200);
+    assert_int_equal(status_by(s.port, "/keyed", "1.1", "Host: evil.example\r\n"), 401);
+    finish(&s);
+    static const char *const bad[] = {"a:80", "http://a", "[::1]", "a,b/c", "*.", "**", "a..b."};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        o.allowed_hosts = bad[i], o.port = 0;
+        assert_int_equal(iv_http_open(&o, routes, 1, NULL, &h, &err), IV_INVALID);
+        assert_non_null(strstr(err.message, "allowed-hosts: wanted names"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_basic_requests),   cmocka_unit_test(test_broken_requests),
-        cmocka_unit_test(test_fragments),        cmocka_unit_test(test_pipelining),
-        cmocka_unit_test(test_methods),          cmocka_unit_test(test_old_clients),
-        cmocka_unit_test(test_expect_continue),  cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_limits),           cmocka_unit_test(test_refused_upload),
-        cmocka_unit_test(test_deadlines),        cmocka_unit_test(test_deadline_of_long_bodies),
-        cmocka_unit_test(test_connection_limit), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_origins),          cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_basic_requests),
+        cmocka_unit_test(test_broken_requests),
+        cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_pipelining),
+        cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_old_clients),
+        cmocka_unit_test(test_expect_continue),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refused_upload),
+        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_deadline_of_long_bodies),
+        cmocka_unit_test(test_connection_limit),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_hosts_beyond),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

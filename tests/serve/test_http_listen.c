@@ -1,7 +1,7 @@
 /* A name with several addresses: all of them listen, on one port. */
 #include "support.h"
 
-#include "serve/http.h"
+#include "serve/http_connection.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -84,7 +84,9 @@ static void all_addresses(void **state) {
     assert_true(port && reaches("127.0.0.1", port) && reaches("127.0.0.2", port) && !reaches("127.0.0.3", port));
     assert_true(iv_http_address(h, 0, address) && strcmp(address, "127.0.0.1") == 0);
     assert_true(iv_http_address(h, 1, address) && strcmp(address, "127.0.0.2") == 0);
-    assert_false(iv_http_address(h, 2, address)); /* named twice, there once */
+    assert_false(iv_http_address(h, 2, address));      /* named twice, there once */
+    assert_true(iv_http_host_allowed(h, "A-Name:80")); /* the name it listens on is one of its own */
+    assert_false(iv_http_host_allowed(h, "another-name:80"));
     iv_http_close(h);
     assert_false(reaches("127.0.0.1", port));
 }

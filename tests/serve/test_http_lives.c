@@ -27,7 +27,11 @@ static void test_stream(void **state) {
     order(&s, STREAM_HELD);
     hear_as(fd, &a, true);
     assert_int_equal(a.status, 200);
+    /* that its reader is gone shows with the next piece */
     close(fd);
+    usleep(50000);
+    assert_int_equal(atomic_load(&s.gone), 0);
+    order(&s, WRITE_HELD);
     wait_for(&s.gone, 1);
     finish(&s);
 }
@@ -58,15 +62,17 @@ static void test_client_leaves(void **state) {
     finish(&s);
 
     start_plain(&s);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         double t = seconds_now();
         int fd = dial(s.port);
         say(fd, "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
         if (i == 2) say_bytes(fd, junk, sizeof junk); /* it must be read to see that nobody is there */
         wait_for(&s.handled, i + 1);
         if (i == 1) usleep(100000);
-        if (i == 3) { /* not closed, only no more to say: nobody can tell the two apart */
+        if (i == 3 || i == 5) { /* first no more to say, then gone; at once or later */
             shutdown(fd, SHUT_WR);
+            if (i == 5) usleep(300000);
+            close(fd);
         } else if (i == 4) {
             hang_up_hard(fd);
         } else {
@@ -74,9 +80,94 @@ static void test_client_leaves(void **state) {
         }
         wait_for(&s.gone, i + 1);
         assert_true(seconds_now() - t < 5);
-        if (i == 3) close(fd);
     }
     assert_int_equal(atomic_load(&s.last_status), 499);
+    finish(&s);
+}
+
+/* A client that has no more to say and goes on reading is answered, whatever it asked before it said so. */
+static void test_half_closed(void **state) {
+    (void)state;
+    static const char ask_1[] = "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+                      ask_0[] = "POST /hold HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
+                      next[] = "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n";
+    served s;
+    answer a;
+    start_plain(&s);
+    for (int i = 0; i < 4; i++) { /* 0, 1: HTTP/1.0 and 1.1; 2: with more behind; 3: the end comes later */
+        int fd = dial(s.port);
+        say(fd, i == 0 ? ask_0 : ask_1);
+        if (i == 2) say(fd, next), say(fd, next);
+        if (i == 3) usleep(50000);
+        shutdown(fd, SHUT_WR);
+        wait_for(&s.handled, i == 3 ? 6 : i + 1);
+        if (i > 0) {
+            hear(fd, &a);
+            assert_int_equal(a.status, 100);
+        }
+        usleep(300000); /* and nothing more until there is an answer */
+        char more;
+        assert_int_equal(recv(fd, &more, 1, MSG_DONTWAIT), -1);
+        order(&s, ANSWER_HELD);
+        hear(fd, &a);
+        assert_int_equal(a.status, 200);
+        assert_string_equal(a.body, "late");
+        for (int k = 0; i == 2 && k < 2; k++) {
+            hear(fd, &a);
+            assert_int_equal(a.status, 200);
+            assert_non_null(strstr(a.body, "GET /echo"));
+        }
+        assert_true(is_closed(fd));
+        close(fd);
+    }
+    assert_int_equal(atomic_load(&s.gone), 0);
+    finish(&s);
+}
+
+/* A stream goes on for a reader that ended its side. */
+static void test_half_closed_stream(void **state) {
+    (void)state;
+    served s;
+    answer a;
+    start_plain(&s);
+    int fd = dial(s.port);
+    say(fd, "GET /ticking?name=7 HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&s.handled, 1);
+    shutdown(fd, SHUT_WR);
+    hear(fd, &a);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body, "7:0 "));
+    assert_non_null(strstr(a.body, "7:19 "));
+    close(fd);
+    finish(&s);
+}
+
+/* Old clients that are gone show when they are answered; nothing waits for them, and nothing spins meanwhile. */
+static void test_half_closed_is_idle(void **state) {
+    (void)state;
+    served s;
+    struct timespec before, after;
+    clockid_t clock;
+    start_plain(&s);
+    for (int i = 0; i < 20; i++) {
+        int fd = dial(s.port);
+        say(fd, i % 2 ? "POST /hold HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi"
+                      : "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+        if (i % 2)
+            close(fd);
+        else
+            shutdown(fd, SHUT_WR);
+    }
+    wait_for(&s.handled, 20);
+    assert_int_equal(pthread_getcpuclockid(s.thread, &clock), 0);
+    clock_gettime(clock, &before);
+    usleep(500000);
+    clock_gettime(clock, &after);
+    double spent = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    assert_true(spent < 0.1);
+    assert_int_equal(atomic_load(&s.gone), 0);
+    order(&s, ANSWER_HELD);
+    wait_for(&s.logged, 20);
     finish(&s);
 }
 
@@ -434,6 +525,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_client_leaves),
+        cmocka_unit_test(test_half_closed),
+        cmocka_unit_test(test_half_closed_stream),
+        cmocka_unit_test(test_half_closed_is_idle),
         cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_slow_readers),
         cmocka_unit_test(test_drain),

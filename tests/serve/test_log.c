@@ -1,5 +1,6 @@
 /* Log lines: one line each whatever is in them, and JSON that parses. */
 #include "support.h"
+#include "serve/log_writer.h"
 #include "serve/log.h"
 
 #include <jansson.h>
@@ -14,13 +15,11 @@ static void on_line(void *user, const char *line) {
     snprintf(said, sizeof said, "%s", line);
 }
 
-static iv_server_options options(bool json) {
-    return (iv_server_options){.log_json = json, .say = on_line, .user = said};
-}
+static iv_log_sink options(bool json) { return (iv_log_sink){.json = json, .say = on_line, .user = said}; }
 
 static void text_lines(void **state) {
     (void)state;
-    iv_server_options o = options(false);
+    iv_log_sink o = options(false);
     iv_log(&o, "info", "some", "%d of %s", 3, "them");
     assert_non_null(strstr(said, "Z 3 of them"));
     assert_int_equal(said[4], '-');
@@ -36,7 +35,7 @@ static void text_lines(void **state) {
 
 static const char *message_of(const char *message) {
     static char out[4096];
-    iv_server_options o = options(true);
+    iv_log_sink o = options(true);
     json_error_t why;
     size_t before = lines;
     iv_log(&o, "error", "event", "%s", message);
@@ -63,7 +62,37 @@ static void json_lines(void **state) {
     assert_in_range(strlen(message_of(endless)), 1000, sizeof endless);
 }
 
+/* What is full or gone loses lines, and counts them; when it is neither, a line says how many. */
+static void lines_that_cannot_be_written(void **state) {
+    (void)state;
+    char folder[] = "/tmp/invar_log_XXXXXX", path[64], text[1000] = "";
+    iv_log_writer *w;
+    iv_error err;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/log", folder);
+    assert_int_equal(symlink("/dev/full", path), 0);
+    ASSERT_OK(iv_log_writer_open(path, false, &w, &err), &err);
+    for (int i = 0; i < 3; i++) iv_log_writer_put(w, "lost");
+    while (iv_log_writer_dropped(w) < 3) usleep(1000);
+    assert_int_equal(unlink(path), 0);
+    iv_log_writer_reopen(w);
+    iv_log_writer_put(w, "kept");
+    iv_log_writer_close(w, 5000);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    const char *opened = strstr(text, ": opened again\n"), *kept = strstr(text, "kept\n"),
+               *count = strstr(text, "Z warning: 3 log lines were dropped: they could not be written\n");
+    assert_true(opened && kept && count && !strstr(text, "lost"));
+    unlink(path);
+    rmdir(folder);
+    assert_int_equal(iv_log_writer_open("/no/such/folder/log", false, &w, &err), IV_IO);
+    assert_non_null(strstr(err.message, "log file /no/such/folder/log: cannot write: "));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text_lines), cmocka_unit_test(json_lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_lines), cmocka_unit_test(json_lines),
+                                       cmocka_unit_test(lines_that_cannot_be_written)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -398,7 +398,7 @@ void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_out_kv_text(&o, "speculative", e->speculative ? e->speculative : "off");
     iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
     iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
-    iv_out_kv_bool(&o, "admin", s->o->http.admin_key != NULL);
+    iv_out_kv_bool(&o, "admin", s->o->http.admin_key || s->o->http.admin_key_file);
     out_peers(s->o->proof_urls, &o);
     iv_out_kv_bool(&o, "paused", stats.paused);
     iv_out_kv_uint(&o, "running", stats.engine.running);
