@@ -355,12 +355,25 @@ static void place_of(const iv_child *c, const char *name, char out[IV_PROMPT_NAM
         snprintf(out, IV_PROMPT_NAME_BYTES, "%s%s", sampling && t->sampling_within ? "sampling_params." : "", name);
 }
 
+/* Short texts were tokenized by the engine, which says in its own words that one is too long. */
+static void take_too_long(iv_child *c) {
+    iv_task *t = c->task;
+    iv_api_prompt *p = &t->prompts[c->prompt];
+    iv_error err;
+    if (iv_task_need_ids(t, p, &err) == IV_OK) iv_task_too_long(t, c->prompt, p->ids.count, &err);
+    iv_task_fail(t, &err);
+}
+
 static void take_refusal(iv_child *c, const iv_report *r) {
     const char *message = r->message ? r->message : "refused";
     size_t n = strcspn(message, ":");
     char name[24], place[IV_PROMPT_NAME_BYTES];
     iv_error err;
     c->open = false;
+    if (r->status == IV_CONTEXT_LENGTH) {
+        take_too_long(c);
+        return;
+    }
     if (message[n] && n < sizeof name) {
         snprintf(name, sizeof name, "%.*s", (int)n, message);
         place_of(c, name, place);
