@@ -229,7 +229,9 @@ static void too_long_is_said_as_openai_does(void **state) {
         {"/v1/completions", "{\"prompt\":[1,2],\"echo\":true,\"max_tokens\":0}", "prompt",
          "2 tokens (2 in the prompt, 0 in the completion)", 0},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"12\"}]}", "messages",
-         " in the messages, 1 in the completion). Please reduce the length of the messages or completion.", 0},
+         " in the messages, 1 in the completion). Please reduce the length of the messages or completion. "
+         "(context_length_exceeded)",
+         0},
         {"/v1/responses", "{\"input\":\"12\",\"max_output_tokens\":2147483647}", "input",
          " in the input, 2147483647 in the completion)", 0},
         {"/generate", "{\"text\":\"12\"}", "text", " in the text, 128 in the completion)", 0},

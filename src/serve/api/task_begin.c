@@ -199,6 +199,8 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     return t->format->read(t, err);
 }
 
+/* The code comes at the end, too: openai 3 shows its callers the message alone, and langchain looks for the code in it.
+ */
 iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err) {
     char name[IV_PROMPT_NAME_BYTES];
     const iv_request *r = &t->prompts[at].request;
@@ -207,7 +209,8 @@ iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error 
     iv_task_prompt_name(t, at, name);
     return iv_fail(err, IV_CONTEXT_LENGTH,
                    "%s: This model's maximum context length is %zu tokens. However, you requested %zu tokens (%zu in "
-                   "the %s, %zu in the completion). Please reduce the length of the %s or completion.",
+                   "the %s, %zu in the completion). Please reduce the length of the %s or completion. "
+                   "(context_length_exceeded)",
                    name, iv_bridge_info(t->server->bridge)->max_model_len, sum, tokens, t->prompt_name, answer, name);
 }
 
