@@ -47,8 +47,9 @@ typedef enum iv_status {
     IV_UNSUPPORTED, /* well formed, but not something invar does */
     IV_LIMIT,       /* a named maximum would be exceeded */
     IV_NO_MEMORY,
-    IV_BUSY,    /* full for now: try again later */
-    IV_TEMPLATE /* a chat template raised an error */
+    IV_BUSY,          /* full for now: try again later */
+    IV_TEMPLATE,      /* a chat template raised an error */
+    IV_CONTEXT_LENGTH /* a prompt leaves no room for an answer in max_model_len */
 } iv_status;
 
 /* One line for a person: names the file, tensor or field, what was wanted and what was found.
@@ -223,6 +224,9 @@ typedef enum iv_reasoning {
     IV_REASONING_OPTIONAL /* the answer may begin with <think>, free text and </think> */
 } iv_reasoning;
 
+/* A smaller temperature is 0: greedy. */
+#define IV_TEMPERATURE_MIN 1e-4f
+
 /* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
 typedef struct iv_request {
@@ -270,9 +274,9 @@ typedef struct iv_request {
  * generation_config.json suggests (do_sample false: temperature 0). */
 IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
 
-/* Queues a request; *id is never 0. A prompt that is empty, that leaves no room for an answer in max_model_len (unless
- * score_only), or that names tokens outside the vocabulary, an id in use, and fields out of range are IV_INVALID; a
- * full queue is IV_BUSY. */
+/* Queues a request; *id is never 0. IV_CONTEXT_LENGTH: the prompt leaves no room for an answer in max_model_len (with
+ * score_only: is longer than that). IV_INVALID: an empty prompt, one with tokens outside the vocabulary, an id in use,
+ * a field out of range. IV_BUSY: the queue is full. */
 IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
 
 /* Compiles the constraint of a request (kind, text, reasoning; nothing else is looked at), for iv_request.compiled.

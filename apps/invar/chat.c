@@ -82,7 +82,7 @@ static int do_seed(chat *c, const char *rest, iv_error *err) {
 static int do_temperature(chat *c, const char *rest, iv_error *err) {
     cli_value value;
     int code = cli_parse_value(cli_flag_find(c->args->syntax, "temperature"), rest, &value, err);
-    if (code == CLI_OK) c->sampling.request.temperature = value.real;
+    if (code == CLI_OK) c->sampling.request.temperature = value.real < IV_TEMPERATURE_MIN ? 0.0f : value.real;
     return code;
 }
 

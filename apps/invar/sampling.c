@@ -52,6 +52,7 @@ void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args 
         const cli_value *value = cli_find(args, parameters[i].flag);
         if (value) set(r, &parameters[i], value->real, (int32_t)value->count);
     }
+    if (r->temperature < IV_TEMPERATURE_MIN) r->temperature = 0.0f; /* as the engine does: reports show what is used */
     r->max_tokens = cli_count(args, "max-tokens", r->max_tokens);
     r->min_tokens = cli_count(args, "min-tokens", 0);
     r->has_seed = cli_has(args, "seed");

@@ -23,7 +23,7 @@ void iv_request_init(const iv_engine *e, iv_request *r) {
     if (g->has_min_p) r->min_p = (float)g->min_p;
     if (g->has_top_k) r->top_k = (int32_t)g->top_k;
     if (g->has_repetition_penalty) r->repetition_penalty = (float)g->repetition_penalty;
-    if (g->has_do_sample && !g->do_sample) r->temperature = 0.0f;
+    if ((g->has_do_sample && !g->do_sample) || r->temperature < IV_TEMPERATURE_MIN) r->temperature = 0.0f;
 }
 
 static iv_status in_range(const char *name, float value, float low, float high, bool low_open, iv_error *err) {
@@ -96,12 +96,7 @@ static iv_status need_text(const iv_engine *e, const char *what, iv_error *err) 
 
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
-    const iv_generation_config *g = &e->generation;
-    bool suggested = g->has_temperature && r->temperature == (float)g->temperature;
     IV_TRY(in_range("temperature", r->temperature, 0.0f, 100.0f, false, err));
-    if (r->temperature > 0.0f && r->temperature < 1e-4f)
-        return iv_fail(err, IV_INVALID, "temperature: wanted 0 or 0.0001 to 100, found %g%s", (double)r->temperature,
-                       suggested ? " (generation_config.json)" : "");
     IV_TRY(in_range("top_p", r->top_p, 0.0f, 1.0f, true, err));
     IV_TRY(in_range("min_p", r->min_p, 0.0f, 1.0f, false, err));
     IV_TRY(in_range("repetition_penalty", r->repetition_penalty, 0.0f, 100.0f, true, err));
@@ -134,8 +129,8 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
 
 static iv_status check_length(const iv_engine *e, const iv_request *r, size_t tokens, iv_error *err) {
     if (tokens < e->max_model_len || (r->score_only && tokens == e->max_model_len)) return IV_OK;
-    return iv_fail(err, IV_INVALID, "prompt: %zu tokens leave no room for an answer in max_model_len %zu", tokens,
-                   e->max_model_len);
+    return iv_fail(err, IV_CONTEXT_LENGTH, "prompt: %zu tokens leave no room for an answer in max_model_len %zu",
+                   tokens, e->max_model_len);
 }
 
 static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
@@ -207,7 +202,7 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     s->told = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
     s->priority = r->priority, s->min_tokens = iv_size_min(r->min_tokens, s->tokens_max - s->prompt_tokens);
-    s->sampling = (iv_sampling){.temperature = r->temperature,
+    s->sampling = (iv_sampling){.temperature = r->temperature < IV_TEMPERATURE_MIN ? 0.0f : r->temperature,
                                 .top_p = r->top_p,
                                 .min_p = r->min_p,
                                 .top_k = r->top_k,

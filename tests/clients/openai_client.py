@@ -296,6 +296,52 @@ def refused(wanted, **arguments):
     check(False, f"{wanted} was not refused")
 
 
+def test_small_temperatures():
+    """Clients send them for greedy answers. The control: from 0.0001 on the answer is drawn, and says so."""
+    asked = dict(model=MODEL, messages=QUESTION, max_tokens=12, seed=3)
+    greedy = client.chat.completions.create(temperature=0, **asked).invar
+    for temperature in (-0.0, 5e-324, 1e-10, 1e-7, 1e-6, 1e-5):
+        r = client.chat.completions.create(temperature=temperature, **asked).invar
+        check(r["digest"] == greedy["digest"] and r["parameters"]["temperature"] == 0, temperature, r)
+    for temperature in (1e-4, 0.01, 2):
+        r = client.chat.completions.create(temperature=temperature, **asked).invar
+        check(r["parameters"]["temperature"] == temperature, r)
+    sampling = [{"temperature": t, "max_new_tokens": 12} for t in (0, 1e-5, 5e-324)]
+    answers = post("/generate", {"text": ["2 + 2 ="] * 3, "sampling_params": sampling})
+    check(len({str(a["output_ids"]) for a in answers}) == 1, answers)
+    status, answer = call("POST", "/v1/completions", {"prompt": "2 +", "temperature": math.nan})
+    check(status == 400, answer)
+
+
+def too_long(create, param, **asked):
+    try:
+        create(model=MODEL, **asked)
+        check(False, "too long a prompt was taken")
+    except openai.BadRequestError as e:
+        begin = "This model's maximum context length is "
+        check(e.code == "context_length_exceeded" and e.type == "invalid_request_error" and e.param == param, e.body)
+        check(e.body["message"].startswith(begin), e.body)
+        counts = [int(n) for n in re.findall("[0-9]+", e.body["message"])][:4]
+        check(counts[1] == counts[2] + counts[3] and counts[1] > counts[0], e.body)
+
+
+def test_too_long():
+    """Short texts of many tokens are counted by the engine, long ones before it."""
+    for text in ("12 " * 1500, "12 " * 9000):
+        messages = [{"role": "user", "content": text}]
+        for stream in (False, True):
+            too_long(client.chat.completions.create, "messages", messages=messages, stream=stream)
+            too_long(client.completions.create, "prompt", prompt=text, max_tokens=5, stream=stream)
+            too_long(client.responses.create, "input", input=text, stream=stream)
+        too_long(client.completions.create, "prompt", prompt=["a", text])
+        too_long(client.responses.create, "input", input=messages, truncation="auto")
+        too_long(client.completions.create, "prompt", prompt=text, max_tokens=0, echo=True)
+        status, answer = call("POST", "/generate", {"text": text})
+        check(status == 400 and answer["error"]["message"].startswith("This model's maximum context"), answer)
+    r = client.completions.create(model=MODEL, prompt="2 + 2 =", max_tokens=100000)
+    check(r.usage.completion_tokens > 0, "a limit beyond the context is none")
+
+
 def test_refusals():
     refused("temperature", temperature=101)
     refused("temperature", temperature="warm")

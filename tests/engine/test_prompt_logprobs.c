@@ -448,15 +448,16 @@ static void refusals(void **state) {
     uint64_t id;
     int32_t ids[257] = {0};
     iv_request good = ask(e, "2 + 2 =", 0), r;
-#define REFUSED(word, ...) \
-    (r = good, __VA_ARGS__, expect_error(word, iv_engine_submit(e, &r, &id, &err), &err, IV_INVALID, word))
+#define REFUSED_AS(status, word, ...) \
+    (r = good, __VA_ARGS__, expect_error(word, iv_engine_submit(e, &r, &id, &err), &err, status, word))
+#define REFUSED(word, ...) REFUSED_AS(IV_INVALID, word, __VA_ARGS__)
     REFUSED("prompt_logprobs", r.prompt_logprobs = -2);
     REFUSED("prompt_logprobs", r.prompt_logprobs = 21);
     REFUSED("prompt_logprobs_start", r.prompt_logprobs = 0, r.prompt_logprobs_start = 100);
     REFUSED("max_tokens", r.score_only = true, r.max_tokens = 1);
     REFUSED("keep_receipt", r.score_only = true, r.keep_receipt = true);
-    REFUSED("max_model_len", r.text = NULL, r.ids = ids, r.id_count = 257, r.score_only = true);
-    REFUSED("max_model_len", r.text = NULL, r.ids = ids, r.id_count = 256);
+    REFUSED_AS(IV_CONTEXT_LENGTH, "max_model_len", r.text = NULL, r.ids = ids, r.id_count = 257, r.score_only = true);
+    REFUSED_AS(IV_CONTEXT_LENGTH, "max_model_len", r.text = NULL, r.ids = ids, r.id_count = 256);
     iv_engine_close(e);
 }
 

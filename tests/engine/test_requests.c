@@ -6,12 +6,14 @@
 
 enum { WAITING = 4096 }; /* as engine.h says; the public header promises only that there is a limit */
 
-static void refuse(iv_engine *e, const iv_request *r, const char *text) {
+static void refuse_as(iv_status status, iv_engine *e, const iv_request *r, const char *text) {
     uint64_t id = 0;
     iv_error err;
-    expect_error(text, iv_engine_submit(e, r, &id, &err), &err, IV_INVALID, text);
+    expect_error(text, iv_engine_submit(e, r, &id, &err), &err, status, text);
     assert_int_equal(id, 0);
 }
+
+static void refuse(iv_engine *e, const iv_request *r, const char *text) { refuse_as(IV_INVALID, e, r, text); }
 
 static void every_field_is_checked(void **state) {
     (void)state;
@@ -37,7 +39,8 @@ static void every_field_is_checked(void **state) {
     REFUSED("temperature", r.temperature = -0.1f);
     REFUSED("temperature", r.temperature = 100.5f);
     REFUSED("temperature", r.temperature = NAN);
-    REFUSED("temperature", r.temperature = 1e-5f);
+    REFUSED("temperature", r.temperature = -1e-7f);
+    REFUSED("temperature", r.temperature = INFINITY);
     REFUSED("top_p", r.top_p = 0);
     REFUSED("top_p", r.top_p = 1.01f);
     REFUSED("top_p", r.top_p = NAN);
@@ -71,10 +74,12 @@ static void every_field_is_checked(void **state) {
     REFUSED("at least one token", r.text = NULL, r.ids = outside);
     REFUSED("token 1: wanted an id below 1024", r.text = NULL, r.ids = outside, r.id_count = 2);
     REFUSED("token 0", r.text = NULL, r.ids = negative, r.id_count = 1);
-    REFUSED("256 tokens leave no room", r.text = NULL, r.ids = long_prompt, r.id_count = 256);
-    REFUSED("tokens leave no room", r.text = NULL, r.ids = long_prompt, r.id_count = SIZE_MAX); /* and reads none */
     REFUSED("UTF-8", r.text = "a\xff", r.text_bytes = 2);
 #undef REFUSED
+    r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 256;
+    refuse_as(IV_CONTEXT_LENGTH, e, &r, "prompt: 256 tokens leave no room for an answer in max_model_len 256");
+    r.id_count = SIZE_MAX; /* and reads none */
+    refuse_as(IV_CONTEXT_LENGTH, e, &r, "tokens leave no room");
     r = good, r.text = NULL, r.ids = long_prompt, r.id_count = 255, r.ignore_eos = true; /* one place is left */
     answer *a = answer_to(e, &r);
     assert_int_equal(a->count, 1);
@@ -178,6 +183,23 @@ static void defaults_come_from_the_model(void **state) {
                 r.repetition_penalty == 1);
     assert_true(r.logprobs == -1 && r.add_special && !r.has_seed && !r.text && !r.ids && !r.ignore_eos);
     iv_engine_close(e);
+}
+
+/* Divided by the smallest of these, several logits overflow, and another token would come first. */
+static void small_temperatures_are_greedy(void **state) {
+    (void)state;
+    static const float small[] = {-0.0f, 1e-45f, 1e-38f, 1e-10f, 1e-7f, 1e-6f, 1e-5f, 9.9e-5f};
+    iv_engine *e = open_small();
+    iv_request r = ask(e, "2 + 2 =", 8);
+    answer *greedy = answer_to(e, &r);
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        r.temperature = small[i];
+        answer *a = answer_to(e, &r);
+        assert_same_answer("a small temperature", greedy, a);
+        answers_free(a, 1);
+    }
+    iv_engine_close(e);
+    answers_free(greedy, 1);
 }
 
 /* NUL is a character like any other. */
@@ -355,6 +377,7 @@ int main(void) {
                                        cmocka_unit_test(context_and_cache_fit_each_other),
                                        cmocka_unit_test(a_fraction_of_the_memory),
                                        cmocka_unit_test(defaults_come_from_the_model),
+                                       cmocka_unit_test(small_temperatures_are_greedy),
                                        cmocka_unit_test(prompts_may_hold_nul),
                                        cmocka_unit_test(many_requests_share_a_small_cache),
                                        cmocka_unit_test(a_full_queue_is_busy),

@@ -160,8 +160,10 @@ static void errors_come_back(void **state) {
     let_go(&first);
     while (!x.ended) usleep(500), iv_jobs_take(server.jobs);
     assert_int_equal(x.status, 400);
-    assert_non_null(strstr(x.out.data, "prompt[1]: "));
-    assert_non_null(strstr(x.out.data, " tokens leave no room for an answer in max_model_len 2048"));
+    assert_non_null(strstr(x.out.data, "This model's maximum context length is 2048 tokens. However, you requested "));
+    assert_non_null(strstr(
+        x.out.data, " in the prompt, 1 in the completion). Please reduce the length of the prompt[1] or completion."));
+    assert_non_null(strstr(x.out.data, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\""));
     assert_int_equal(bridge.count, 0); /* the engine is not bothered */
     free(many), fake_close(&x);
     char *body = long_body("{\"surplus\":1,\"prompt\":\"", "\"}", IV_ASIDE_BYTES);

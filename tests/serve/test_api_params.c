@@ -3,6 +3,8 @@
 #include "serve/api/params.h"
 #include "support.h"
 
+#include <math.h>
+
 static const iv_request defaults = {.add_special = true,
                                     .temperature = 1.0f,
                                     .top_p = 1.0f,
@@ -119,6 +121,30 @@ static void seeds_have_64_bits(void **state) {
     }
 }
 
+/* Clients that want greedy answers send small temperatures; in every body they mean 0. */
+static void small_temperatures_are_zero(void **state) {
+    (void)state;
+    static const unsigned bodies[] = {IV_API_COMPLETIONS, IV_API_CHAT, IV_API_RESPONSES, IV_API_SAMPLING};
+    static const struct {
+        const char *text;
+        float value;
+    } cases[] = {{"0", 0},    {"-0.0", 0},   {"5e-324", 0},   {"1e-10", 0},      {"1e-7", 0},     {"1e-6", 0},
+                 {"1e-5", 0}, {"9.9e-5", 0}, {"1e-4", 1e-4f}, {"0.0001", 1e-4f}, {"0.01", 0.01f}, {"2", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases * 4; i++) {
+        char text[64];
+        iv_api_params p;
+        iv_error err;
+        json_t *json;
+        snprintf(text, sizeof text, "{\"temperature\":%s}", cases[i / 4].text);
+        iv_status status = read_text(bodies[i % 4], text, &p, &json, &err);
+        if (status != IV_OK) fail_msg("%s: %s", text, err.message);
+        if (p.request.temperature != cases[i / 4].value || signbit(p.request.temperature))
+            fail_msg("%s: found %g", text, (double)p.request.temperature);
+        json_decref(json);
+        iv_api_params_free(&p);
+    }
+}
+
 static void refusals_name_the_field(void **state) {
     (void)state;
     static const struct {
@@ -128,6 +154,7 @@ static void refusals_name_the_field(void **state) {
         {IV_API_CHAT, "{\"temprature\":1}", "temprature: this field is not known here"},
         {IV_API_CHAT, "{\"prompt\":\"x\"}", "prompt: "},
         {IV_API_COMPLETIONS, "{\"messages\":[]}", "messages: "},
+        {IV_API_CHAT, "{\"temperature\":-1e-7}", "temperature: wanted a number from 0 to 100, found -1e-7"},
         {IV_API_CHAT, "{\"temperature\":100.5}", "temperature: wanted a number from 0 to 100, found 100.5"},
         {IV_API_CHAT, "{\"temperature\":\"1\"}", "temperature: wanted a number from 0 to 100, found \"1\""},
         {IV_API_CHAT, "{\"top_k\":2147483648}", "top_k: wanted an integer"},
@@ -220,7 +247,7 @@ int main(void) {
         cmocka_unit_test(every_field_arrives),        cmocka_unit_test(nothing_changes_what_is_absent),
         cmocka_unit_test(labels_are_accepted),        cmocka_unit_test(seeds_have_64_bits),
         cmocka_unit_test(refusals_name_the_field),    cmocka_unit_test(long_values_are_cut),
-        cmocka_unit_test(drawn_seeds_differ_and_fit),
+        cmocka_unit_test(drawn_seeds_differ_and_fit), cmocka_unit_test(small_temperatures_are_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,21 +204,23 @@ static void what_stays_refused(void **state) {
     iv_ids last = tokens_of("[" SYSTEM "," USER("five 5") "]", NULL);
     bridge.info.max_model_len = last.count;
     ask("[" TALK "]", AUTO);
-    expect_error(" tokens leave no room for an answer in max_model_len ");
+    expect_error(" in the input, 1 in the completion). Please reduce the length of the input or completion. "
+                 "(context_length_exceeded) No items ");
     bridge.info.max_model_len = last.count - 1;
     ask("[" SYSTEM "," USER("five 5") "]", AUTO);
-    expect_error("and there is no item whose dropping would make any");
+    expect_error("No items could be dropped to make room.");
     static const char *const fields[] = {"", ",\"truncation\":\"disabled\"", ",\"truncation\":null"};
     for (size_t i = 0; i < 3; i++) { /* whole, for the engine to refuse */
         ask("[" TALK "]", fields[i]);
         assert_true(bridge.count == 1 && bridge.children[0].first_id == -1);
-        fake_refuse(&server, 0, IV_INVALID, "prompt: 99 tokens leave no room for an answer in max_model_len 9");
+        fake_refuse(&server, 0, IV_CONTEXT_LENGTH, "prompt: 99 tokens leave no room for an answer in max_model_len 9");
         bridge.count = 0;
-        expect_error("input: 99 tokens leave no room for an answer in max_model_len 9");
+        expect_error(" in the input, 1 in the completion). Please reduce the length of the input or completion. "
+                     "(context_length_exceeded)\"");
     }
     bridge.info.max_model_len = 5; /* a text is no list of items */
     ask("\"one two three four five\"", AUTO);
-    expect_error(" tokens leave no room for an answer in max_model_len 5");
+    expect_error("This model's maximum context length is 5 tokens. However, you requested ");
     iv_ids_free(&last);
 }
 

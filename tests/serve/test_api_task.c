@@ -182,7 +182,7 @@ static void refusal_gets_its_status(void **state) {
     (void)state;
     iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
     run(&x);
-    fake_refuse(&server, 1, IV_INVALID, "prompt: 9 tokens leave no room");
+    fake_refuse(&server, 1, IV_INVALID, "prompt: wanted at least one token, found none");
     assert_int_equal(bridge.cancelled, 1);
     fake_token(&server, 0, 1, "never");
     expect_error_answer(&x, 400, "invalid_request_error", "prompt[1]");
@@ -211,6 +211,47 @@ static void prompts_have_the_names_of_fields(void **state) {
         if (cases[i].refused != SIZE_MAX)
             fake_refuse(&server, cases[i].refused, IV_INVALID, "prompt: wanted at least one token, found none");
         expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+    }
+}
+
+/* OpenAI's code and words, which clients look for; the counts are of the prompt that is too long. */
+static void too_long_is_said_as_openai_does(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *param, *words;
+        size_t refused;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":[1,2,3],\"max_tokens\":7}", "prompt",
+         "10 tokens (3 in the prompt, 7 in the completion). Please reduce the length of the prompt or completion.", 0},
+        {"/v1/completions", "{\"prompt\":[[1],[1,2]],\"stream\":true}", "prompt",
+         "18 tokens (2 in the prompt, 16 in the completion). Please reduce the length of the prompt[1] or completion.",
+         1},
+        {"/v1/completions", "{\"prompt\":[1,2],\"echo\":true,\"max_tokens\":0}", "prompt",
+         "2 tokens (2 in the prompt, 0 in the completion)", 0},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"12\"}]}", "messages",
+         " in the messages, 1 in the completion). Please reduce the length of the messages or completion. "
+         "(context_length_exceeded)",
+         0},
+        {"/v1/responses", "{\"input\":\"12\",\"max_output_tokens\":2147483647}", "input",
+         " in the input, 2147483647 in the completion)", 0},
+        {"/generate", "{\"text\":\"12\"}", "text", " in the text, 128 in the completion)", 0},
+        {"/generate", "{\"input_ids\":[1,2]}", "input_ids", "130 tokens (2 in the input_ids, 128 in the completion)",
+         0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(NULL);
+        iv_exchange x = ask(cases[i].path, cases[i].body);
+        run(&x);
+        fake_refuse(&server, cases[i].refused, IV_CONTEXT_LENGTH, "prompt: 1 tokens leave no room for an answer");
+        json_t *v = answer(&x, 400), *e = json_object_get(v, "error");
+        const char *message = json_string_value(json_object_get(e, "message"));
+        static const char begins[] = "This model's maximum context length is 2048 tokens. However, you requested ";
+        if (strncmp(message, begins, sizeof begins - 1) != 0 || !strstr(message, cases[i].words))
+            fail_msg("wanted \"%s\": %s", cases[i].words, message);
+        assert_string_equal(json_string_value(json_object_get(e, "type")), "invalid_request_error");
+        assert_string_equal(json_string_value(json_object_get(e, "code")), "context_length_exceeded");
+        assert_string_equal(json_string_value(json_object_get(e, "param")), cases[i].param);
+        json_decref(v);
     }
 }
 
@@ -717,6 +758,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(refusals_say_what_was_found, begin, end),
         cmocka_unit_test_setup_teardown(refusal_gets_its_status, begin, end),
         cmocka_unit_test_setup_teardown(prompts_have_the_names_of_fields, begin, end),
+        cmocka_unit_test_setup_teardown(too_long_is_said_as_openai_does, begin, end),
         cmocka_unit_test_setup_teardown(sampling_has_the_names_of_fields, begin, end),
         cmocka_unit_test_setup_teardown(full_queue_is_429, begin, end),
         cmocka_unit_test_setup_teardown(engine_error_should_not_be_retried, begin, end),

@@ -12,6 +12,7 @@ enum { STOPS_MAX = 16, STOP_IDS_MAX = 64, BIAS_MAX = 1024 };
 typedef enum kind {
     INT,
     FLOAT,
+    TEMPERATURE, /* a FLOAT; what is too small is 0 */
     BOOL,
     NOT_BOOL, /* the field says the opposite of the member */
     STRING,
@@ -51,7 +52,7 @@ typedef struct field {
 
 static const field fields[] = {
     /* sampling */
-    {EVERY | IV_API_RESPONSES, "temperature", FLOAT, AT(request.temperature), 0, 100, NULL},
+    {EVERY | IV_API_RESPONSES, "temperature", TEMPERATURE, AT(request.temperature), 0, 100, NULL},
     {EVERY | IV_API_RESPONSES, "top_p", FLOAT, AT(request.top_p), 0, 1, NULL},
     {EVERY | IV_API_RESPONSES, "top_k", TOP_K, AT(request.top_k), -1, INT32_MAX, NULL},
     {EVERY | IV_API_RESPONSES, "min_p", FLOAT, AT(request.min_p), 0, 1, NULL},
@@ -349,6 +350,10 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
     switch (f->kind) {
     case INT: return iv_api_read_int(name, v, f->min, f->max, at, err);
     case FLOAT: return read_float(name, v, f->min, f->max, at, err);
+    case TEMPERATURE:
+        IV_TRY(read_float(name, v, f->min, f->max, at, err));
+        if (*(float *)at < IV_TEMPERATURE_MIN) *(float *)at = 0.0f;
+        return IV_OK;
     case BOOL:
     case NOT_BOOL:
         if (!json_is_boolean(v)) return wrong(name, "true or false", v, err);

@@ -13,7 +13,8 @@ int iv_api_http_status(iv_status status) {
     case IV_FORMAT:
     case IV_UNSUPPORTED:
     case IV_LIMIT:
-    case IV_TEMPLATE: return 400;
+    case IV_TEMPLATE:
+    case IV_CONTEXT_LENGTH: return 400;
     case IV_NOT_FOUND: return 404;
     case IV_BUSY: return 429;
     case IV_NO_MEMORY: return 503;
@@ -28,12 +29,15 @@ static size_t field_name(const char *message) {
     return message[n] == ':' ? n : 0;
 }
 
+/* Clients know a prompt that is too long by OpenAI's code and by the first words of its message, and OpenAI has no
+ * place in a list in "param". */
 void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     int status = iv_api_http_status(err->status);
     size_t field = status == 400 || status == 404 ? field_name(err->message) : 0;
+    bool too_long = err->status == IV_CONTEXT_LENGTH && field;
     iv_out_open(o, '{');
     iv_out_key(o, "error"), iv_out_open(o, '{');
-    iv_out_kv_text(o, "message", err->message);
+    iv_out_kv_text(o, "message", err->message + (too_long ? field + strlen(": ") : 0));
     iv_out_kv_text(o, "type",
                    status < 429    ? "invalid_request_error"
                    : status == 429 ? "rate_limit_error"
@@ -41,10 +45,13 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err) {
                                    : "server_error");
     iv_out_key(o, "param");
     if (field)
-        iv_out_string(o, err->message, field);
+        iv_out_string(o, err->message, too_long ? strcspn(err->message, ":[") : field);
     else
         iv_out_null(o);
-    iv_out_kv_uint(o, "code", (uint64_t)status);
+    if (too_long)
+        iv_out_kv_text(o, "code", "context_length_exceeded");
+    else
+        iv_out_kv_uint(o, "code", (uint64_t)status);
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
 

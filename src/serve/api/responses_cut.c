@@ -115,8 +115,7 @@ iv_status iv_responses_cut(iv_task *t, iv_error *err) {
     if (status == IV_OK && !found) status = find_cut(t, cuts, n, length - 1, &found, err);
     free(cuts);
     if (status != IV_OK || found) return status;
-    return iv_fail(err, IV_INVALID,
-                   "input: %zu tokens leave no room for an answer in max_model_len %zu, and there is no item whose "
-                   "dropping would make any",
-                   tokens, length);
+    iv_error why;
+    iv_task_too_long(t, 0, tokens, &why);
+    return iv_fail(err, IV_CONTEXT_LENGTH, "%.900s No items could be dropped to make room.", why.message);
 }

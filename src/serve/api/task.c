@@ -375,9 +375,22 @@ iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status,
     return iv_fail(err, status, "%s%s", place, message + n);
 }
 
+/* Short texts were tokenized by the engine, which says in its own words that one is too long. */
+static void take_too_long(iv_child *c) {
+    iv_task *t = c->task;
+    iv_api_prompt *p = &t->prompts[c->prompt];
+    iv_error err;
+    if (iv_task_need_ids(t, p, &err) == IV_OK) iv_task_too_long(t, c->prompt, p->ids.count, &err);
+    iv_task_fail(t, &err);
+}
+
 static void take_refusal(iv_child *c, const iv_report *r) {
     iv_error err;
     c->open = false;
+    if (r->status == IV_CONTEXT_LENGTH) {
+        take_too_long(c);
+        return;
+    }
     iv_task_place_error(c->task, c->prompt, r->status, r->message ? r->message : "refused", &err);
     iv_task_fail(c->task, &err);
 }

@@ -128,6 +128,9 @@ iv_status iv_task_submit(iv_task *t, iv_error *err);
 iv_status iv_task_render(iv_task *t, iv_error *err);
 /* Tokenizes a text prompt here, so that the answer can show its ids. */
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
+/* Fails with IV_CONTEXT_LENGTH in OpenAI's words, which clients look for: prompt `at`, of so many tokens, is too long.
+ */
+iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err);
 /* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
 iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
 /* Whether it is what a client calls so: by the id of a prompt (rid), of the exchange, or of the response. */

@@ -209,17 +209,29 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     return t->format->read(t, err);
 }
 
+/* The code comes at the end, too: openai 3 shows its callers the message alone, and langchain looks for the code in it.
+ */
+iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err) {
+    char name[IV_PROMPT_NAME_BYTES];
+    const iv_request *r = &t->prompts[at].request;
+    size_t answer = r->score_only ? 0 : r->max_tokens ? r->max_tokens : 1, sum;
+    if (!iv_size_add(tokens, answer, &sum)) sum = SIZE_MAX;
+    iv_task_prompt_name(t, at, name);
+    return iv_fail(err, IV_CONTEXT_LENGTH,
+                   "%s: This model's maximum context length is %zu tokens. However, you requested %zu tokens (%zu in "
+                   "the %s, %zu in the completion). Please reduce the length of the %s or completion. "
+                   "(context_length_exceeded)",
+                   name, iv_bridge_info(t->server->bridge)->max_model_len, sum, tokens, t->prompt_name, answer, name);
+}
+
 /* The engine would read a long text between two steps, and all would wait for it. And it would refuse more tokens than
- * there can be in the same words, but for that every choice would bring it a copy. */
+ * there can be, but for that every choice would bring it a copy. */
 static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
     size_t most = iv_bridge_info(t->server->bridge)->max_model_len;
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_api_prompt *p = &t->prompts[i];
-        char name[IV_PROMPT_NAME_BYTES];
         if (p->text.bytes > IV_ASIDE_BYTES) IV_TRY(iv_task_need_ids(t, p, err));
-        if (p->ids.count > most)
-            return iv_fail(err, IV_INVALID, "%s: %zu tokens leave no room for an answer in max_model_len %zu",
-                           iv_task_prompt_name(t, i, name), p->ids.count, most);
+        if (p->ids.count > most) return iv_task_too_long(t, i, p->ids.count, err);
     }
     return IV_OK;
 }
