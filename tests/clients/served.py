@@ -21,6 +21,7 @@ START_S, STOP_S = 120, 30
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MB = 1 << 20
+QUICK, SLOW, STOPPED = range(3)  # how the log is read
 
 
 def raise_file_limit():
@@ -63,7 +64,7 @@ def dummy_model(folder, tokenizer):
 
 
 class Served:
-    """`invar serve` on a free port. Its log is a pipe that a thread empties, unless it is told to leave it."""
+    """`invar serve` on a free port. Its log is a pipe that a thread empties: at once, slowly, or not at all."""
 
     def __init__(self, binary, model, *flags):
         command = [binary, "serve", str(model), "--port", "0", *flags]
@@ -71,8 +72,7 @@ class Served:
         fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PAGE)  # soon full where it is not read
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=its)
         os.close(its)
-        self.pid, self.lines, self.reading, self.log_ended = self.process.pid, [], threading.Event(), False
-        self.reading.set()
+        self.pid, self.lines, self.log_pace = self.process.pid, [], QUICK
         self.thread = threading.Thread(target=self._read_log, args=(ours,), daemon=True)
         self.thread.start()
         self.port = self._wait_for_port()
@@ -80,16 +80,16 @@ class Served:
     def _read_log(self, fd):
         rest = b""
         while True:
-            self.reading.wait()
-            if not select.select([fd], [], [], 0.1)[0]:
+            if self.log_pace == STOPPED or not select.select([fd], [], [], 0.1)[0]:
+                time.sleep(0.02)
                 continue
-            if not self.reading.is_set():
-                continue
-            data = os.read(fd, 1 << 16)
+            data = os.read(fd, 1 << 16 if self.log_pace == QUICK else 256)
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")
             self.lines += [line.decode("utf-8", "replace") for line in lines]
+            if self.log_pace == SLOW:
+                time.sleep(0.1)
         os.close(fd)
 
     def _wait_for_port(self):
@@ -102,13 +102,6 @@ class Served:
             time.sleep(0.02)
         self.kill()
         raise SystemExit("no server: " + "\n".join(self.lines[-20:]))
-
-    def leave_log(self, left):
-        """Whether the log stays unread."""
-        if left:
-            self.reading.clear()
-        else:
-            self.reading.set()
 
     def alive(self):
         return self.process.poll() is None
@@ -177,7 +170,7 @@ class Served:
 
     def stop(self):
         """The exit status after SIGTERM; None where it had to be killed."""
-        self.leave_log(False)
+        self.log_pace = QUICK
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
