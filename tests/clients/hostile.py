@@ -163,12 +163,12 @@ class Machine:
     def _now(self):
         ours = sum(os.times()[:2])
         children = sum(cpu_seconds(p) for p in self.children)
-        return (time.monotonic(), machine_cpu_seconds(), self.server.cpu(), self.server.waited(), ours, children)
+        return (time.monotonic(), machine_cpu_seconds(), self.server.cpu(), ours, children)
 
     def cores(self):
-        """Processors that the server, the children, and programs of others had on average, and that the server wanted."""
-        elapsed, machine, server, waited, ours, children = (b - a for a, b in zip(self.start, self._now()))
-        return {"server": server / elapsed, "neighbours": max(0.0, children) / elapsed, "waited": waited / elapsed,
+        """Processors that the server, the children, and programs of others had on average."""
+        elapsed, machine, server, ours, children = (b - a for a, b in zip(self.start, self._now()))
+        return {"server": server / elapsed, "neighbours": max(0.0, children) / elapsed,
                 "others": max(0.0, machine - server - ours - children) / elapsed}
 
 

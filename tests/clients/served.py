@@ -139,16 +139,6 @@ class Served:
     def cpu(self):
         return cpu_seconds(self.pid)
 
-    def waited(self):
-        """Seconds that its threads wanted a processor and had none."""
-        total = 0
-        for task in pathlib.Path(f"/proc/{self.pid}/task").glob("*/schedstat"):
-            try:
-                total += int(task.read_text().split()[1])
-            except OSError:
-                pass  # a thread that has just ended
-        return total / 1e9
-
     async def context(self):
         """How many tokens a sequence may have."""
         models = (await ask_once(self.port, get("/v1/models"))).json()
