@@ -99,33 +99,34 @@ def letters(rng, count=12):
     return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(count))
 
 
-def explosive_regex(rng):
+def explosive_regex(rng, kind):
     """Expressions of which every character is another place to be in: new ones each time."""
     a, b, c = rng.randint(2500, 3200), rng.randint(2400, 3100), rng.choice("0123456789")
-    return rng.choice([
+    kinds = [
         f"(.*[a-z{c}].{{{a}}})|(.*[0-9 ].{{{b}}})",
         f"(.*[{letters(rng, 5)}0-9].{{{a}}})|(.*[ {c}].{{{b}}})|(.*{c}.{{{a // 2}}})",
         f"((((.*){{1,{rng.randint(20, 60)}}}){{1,20}})*{c})+",
         f"(([a-z0-9 ]*{c}?)*(.{{1,{rng.randint(200, 900)}}})*)*=",
         f"(.?){{{rng.randint(2000, 6000)}}}{c}{{{rng.randint(500, 2000)}}}",
         f"(\\w|\\d|[^{c}]|.|{c})*[{letters(rng, 4)}](\\w|\\d|.){{{a}}}",
-    ])
+    ]
+    return kinds[kind % len(kinds)]
 
 
 async def regexes(t):
+    kind = itertools.count()
+
     def make():
-        field = t.rng.choice(["regex", "guided_regex"])
-        return wire.post("/v1/completions", {"prompt": "1 + 1", field: explosive_regex(t.rng), "max_tokens": 12,
-                                             "seed": 1}, close=True)
+        body = {"prompt": "1 + 1", "regex": explosive_regex(t.rng, next(kind)), "max_tokens": 12, "seed": 1}
+        return wire.post("/v1/completions", body, close=True)
 
     t.begin()
     await t.repeat(4, make, 1)
 
 
-def dear_schema(rng):
+def dear_schema(rng, kind):
     """Schemas that compile to much: values, depth, patterns, properties that may or may not come."""
-    word = letters(rng)
-    kind = rng.randrange(5)
+    word, kind = letters(rng), kind % 5
     if kind == 0:
         return {"enum": [f"{word}{i * 7919 % 1000003}" for i in range(19000)]}
     if kind == 1:
@@ -145,18 +146,20 @@ def dear_schema(rng):
 
 
 async def schemas(t):
+    kind = itertools.count()
+
     def make():
         body = {"messages": [{"role": "user", "content": "JSON"}], "max_tokens": 12, "seed": 1,
-                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": dear_schema(t.rng)}}}
+                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": dear_schema(t.rng, next(kind))}}}
         return wire.post("/v1/chat/completions", body, close=True)
 
     t.begin()
     await t.repeat(4, make, 1)
 
 
-def dear_grammar(rng):
-    word = letters(rng, 6)
-    kind = rng.randrange(4)
+def dear_grammar(rng, kind):
+    """Rules with many alternatives, and such that read one text in very many ways."""
+    word, kind = letters(rng, 6), kind % 4
     if kind == 0:
         return "root ::= " + " | ".join(f'"{word}{i}" [0-9]{{1,9}}' for i in range(6000))
     if kind == 1:  # every text in very many ways
@@ -168,8 +171,10 @@ def dear_grammar(rng):
 
 
 async def grammars(t):
+    kind = itertools.count()
+
     def make():
-        body = {"prompt": "1 + 1", "grammar": dear_grammar(t.rng), "max_tokens": 12, "seed": 1}
+        body = {"prompt": "1 + 1", "grammar": dear_grammar(t.rng, next(kind)), "max_tokens": 12, "seed": 1}
         return wire.post("/v1/completions", body, close=True)
 
     t.begin()
