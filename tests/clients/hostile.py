@@ -1,28 +1,29 @@
-"""What an honest client gets while others wish the server ill.
+"""Measures an honest client of a server while hostile clients attack it.
 
     hostile.py [--seconds S] [--only NAME,...] [--server BINARY] [--model DIR | --tokenizer DIR] [--flags "..."] [--json FILE]
 
-A server of tiny-math (or of DIR, or of dummy weights with the tokenizer of DIR) has one honest client: a stream of chat
-completions with fixed seeds, one after the other, on one connection. It is timed alone, then for S seconds next to each
-hostile neighbour (hostile_neighbours.py), then next to all of them together; between two neighbours it is timed alone
-again, because other programs share the machine. Wanted of each neighbour:
+The server runs tiny-math (or DIR, or dummy weights with the tokenizer of DIR). The honest client sends chat completions
+with fixed seeds, one after the other, on one connection, and reads their streams. It is measured alone, then for S seconds
+next to each hostile neighbour (hostile_neighbours.py), then next to several at once. It is measured alone again between
+two neighbours, because other programs share the machine. The bounds for each neighbour:
 
-- the honest rate is at least 80 % of the mean of the quiet ones before and after. Where neighbours generate many tokens,
-  which is their right, it is compared with the rate next to `quick_readers`, who ask for as many and read at once.
-- no digest of the honest client, or of a slow reader, is another than its quiet one; no honest request fails.
-- no event of the honest client comes more than --gap seconds after the one before, from its request on.
-- new clients get an answer (`GET /health` twice a second on a connection of its own), 503 beyond the limit alone.
-- 10 s after the traffic the server has grown by at most a tenth of its size at the start and 32 MB; over the whole
-  session by at most a tenth and 96 MB; and never by more than --peak MB.
-- every hostile request that is owed an answer gets one.
+- The honest rate is at least 80 % of the mean of the quiet rates before and after. Neighbours that generate many tokens
+  are compared with `quick_readers`, who send the same requests and read without delay.
+- The digests of the honest client and of slow readers are those of quiet runs. No honest request fails.
+- The gap between two events of the honest client, or between a request and its first event, is at most --gap seconds.
+- New clients get an answer (`GET /health` twice a second, each on a new connection). 503 is allowed beyond the limit of
+  connections only.
+- 10 s after the traffic the server has grown by at most 10 % of its size at the start and 32 MB; over the whole session
+  by at most 10 % and 96 MB; at any time by at most --peak MB.
+- Every hostile request that is owed an answer gets one.
 
-The neighbours are processes with `nice 19`, so that they take what the server leaves of the processors. `control` is
-such a process that computes all the time and sends nothing: what it costs the honest client is the scheduler's, not the
-server's, and the wanted rate of the others is lowered by it, in proportion to the processor time that they took. Where
-programs of others took a quarter of a processor or more, a gap that is too long, or a rate below what is wanted but above
-half of it, is measured again, up to three times; what else was missing stays missing.
+Neighbours are processes with `nice 19`, so that they get processor time that the server leaves. `control` is such a
+process that computes all the time and sends nothing. Its effect on the honest rate is the scheduler's, so the wanted rate
+of the other neighbours is lowered by it, in proportion to the processor time that they took. Where other programs took a
+quarter of a processor or more, a gap that is too long, or a rate below what is wanted but above half of it, is measured
+again, up to three times. Other missed bounds of a repeated measurement still count.
 
-Exit status: 0, 1 where anything wanted is missing, 77 without a server binary."""
+Exit status: 0; 1 where a bound is missed; 77 without a server binary."""
 
 import argparse
 import asyncio
@@ -44,15 +45,16 @@ HERE = pathlib.Path(__file__).resolve().parent
 RATE_WANTED = 0.8
 RSS_SHARE, RSS_SLACK, RSS_SLACK_IN_ALL = 0.1, 32 * MB, 96 * MB
 SETTLE_S = 10
-NOISE_CORES = 0.25  # that programs of others took: then times are measured again
-COST_MAX = 0.25  # of the wanted rate that the processor time of neighbours may explain
+NOISE_CORES = 0.25  # that other programs took: then missed bounds of time are measured again
+COST_MAX = 0.25  # of the wanted rate: what processor time of neighbours may explain
 TRIES = 3
 PROBE_S = 0.5
 WARM_S = 2
 CUT_LINE = re.compile(r"\bcut\b|stall|not read|reads nothing|slow reader|no progress", re.I)
 
-# name: what differs from the usual. load: the neighbour whose rate is the one to compare with. unread_log: the log is not
-# read for half of the time, then slowly. full: new clients may be refused with 503. cut: the log must say why streams end.
+# name: what differs from the default. load: the neighbour whose rate is the reference. is_load: any rate is good.
+# unread_log: the log is not read for half of the time, then slowly. full: new clients may be refused with 503. cut: the
+# log must name the reason why streams were cut.
 NEIGHBOURS = {
     "control": {},
     "regexes": {},
@@ -76,7 +78,7 @@ KINDS = {"all": ALL, "all_and_readers": [*ALL, "slow_readers"]}
 
 
 class Honest:
-    """The honest client: it never pauses. Every event's time is kept."""
+    """The honest client. It never pauses, and keeps the time of every event."""
 
     def __init__(self, port, tokens):
         self.port, self.events, self.requests, self.changed, self.failures = port, [], [], 0, []
@@ -95,7 +97,7 @@ class Honest:
             self.events.append((now, count))
 
     async def learn(self):
-        """The digests of a quiet server."""
+        """Digests of quiet runs."""
         for body in self.bodies:
             answer = await wire.ask_once(self.port, body)
             if not answer.complete_stream():
@@ -134,7 +136,7 @@ class Honest:
 
 
 class Probe:
-    """New clients, one after the other."""
+    """New clients, two a second."""
 
     def __init__(self, port):
         self.port, self.seen, self.stopping = port, [], False
@@ -154,7 +156,7 @@ class Probe:
 
 
 class Machine:
-    """Processor time: of the server, of this harness and its children, of everyone else, over a stretch of time."""
+    """Processor time since a moment: of the server, of the neighbours, of other programs."""
 
     def __init__(self, server, children=()):
         self.server, self.children = server, children
@@ -166,7 +168,7 @@ class Machine:
         return (time.monotonic(), machine_cpu_seconds(), self.server.cpu(), ours, children)
 
     def cores(self):
-        """Processors that the server, the children, and programs of others had on average."""
+        """How many processors each had on average."""
         elapsed, machine, server, ours, children = (b - a for a, b in zip(self.start, self._now()))
         return {"server": server / elapsed, "neighbours": max(0.0, children) / elapsed,
                 "others": max(0.0, machine - server - ours - children) / elapsed}
@@ -216,7 +218,7 @@ class Session:
         self.rows, self.quiet, self.rates, self.control_cost, self.rss_start = [], None, {}, 0.0, server.rss()
 
     async def measure_quiet(self):
-        """Rate and others' processors while nothing else happens."""
+        """The honest client alone."""
         seconds = min(4.0, max(1.5, self.args.seconds / 2))
         machine, start = Machine(self.server), time.monotonic()
         await asyncio.sleep(seconds)
@@ -231,7 +233,7 @@ class Session:
         return self.server.rss()
 
     async def pass_time(self, about):
-        """The time next to a neighbour, with the log read as it is wanted."""
+        """Waits next to a neighbour, and reads the log as the neighbour wants it."""
         for pace in (STOPPED, SLOW) if about.get("unread_log") else (QUICK, QUICK):
             self.server.log_pace = pace
             await asyncio.sleep(self.args.seconds / 2)
@@ -272,7 +274,7 @@ class Session:
         return about.get("is_load") or row["percent"] >= row["wanted"]
 
     def judge(self, row, about):
-        """What is wanted and missing: of time, which other programs may disturb, and of the rest."""
+        """Missed bounds: of time, which other programs may disturb, and others."""
         report, late, missing = row["report"], [], []
 
         def want(good, text, out=missing):
@@ -291,7 +293,7 @@ class Session:
         want(row["rss_after"] <= allowed,
              f"memory: wanted at most {allowed / MB:.0f} MB {SETTLE_S} s after, found {row['rss_after'] / MB:.0f} MB")
         want(row["peak"] <= peak, f"memory: wanted never more than {peak / MB:.0f} MB, found {row['peak'] / MB:.0f} MB")
-        want(row["log_after"] > 0, "log: wanted lines when it is read again, found none")
+        want(row["log_after"] > 0, "log: wanted lines after it is read again, found none")
         if about.get("cut"):
             cut, lines = report["statuses"].get("cut", 0), len(row["cut_lines"])
             want(cut > 0 and lines >= cut, f"lines of the log that say why a stream was cut: wanted {max(1, cut)}, found {lines}")
@@ -378,7 +380,7 @@ def arguments():
 
 
 async def measure_all(args, names, server):
-    """The rows, and what is missing of the whole session."""
+    """The rows, and missed bounds of the whole session."""
     context = await server.context()
     await server.warm(context)
     session = Session(args, server, context)

@@ -1,9 +1,9 @@
-"""Clients that wish a server ill, one kind a process: what hostile.py starts with `nice 19` next to its honest client.
+"""Hostile clients, one kind a process. hostile.py starts them with `nice 19` next to its honest client.
 
     hostile_neighbours.py NAME PORT SECONDS SEED CONTEXT
 
-"ready" on standard output when the traffic begins; a line of JSON when all of it has ended: requests by status, answers
-that were owed and did not come, what went wrong. Every kind is bounded in count and time."""
+Prints "ready" when the traffic begins, and a line of JSON when it has ended: requests by status, lost answers, problems.
+Every kind is bounded in count and time."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ CONNECTIONS_MAX = 4096  # of a server as it is started
 
 
 class Traffic:
-    """One process's requests and what became of them."""
+    """The requests of one process and their outcomes."""
 
     def __init__(self, port, seconds, seed, context):
         self.port, self.seconds, self.context = port, seconds, context
@@ -49,7 +49,7 @@ class Traffic:
         self.problems[str(why)] += 1
 
     def fail(self, why):
-        """Something that must not be."""
+        """Something that must not happen."""
         self.wrong += 1
         self.problems[why] += 1
 
@@ -82,17 +82,17 @@ class Traffic:
         }
 
 
-# ---- none: how much of the machine a client itself takes
+# ---- no traffic
 
 
 async def control(t):
-    """Computes all the time and says nothing to the server."""
+    """Computes all the time and sends nothing."""
     t.begin()
     while t.on():
         sum(range(20000))
 
 
-# ---- constraints that are dear to compile or to walk
+# ---- constraints that are expensive to compile or to follow
 
 
 def letters(rng, count=12):
@@ -100,7 +100,7 @@ def letters(rng, count=12):
 
 
 def explosive_regex(rng, kind):
-    """Expressions of which every character is another place to be in: new ones each time."""
+    """Expressions with thousands of states at once; new ones each time, so that no cache helps."""
     a, b, c = rng.randint(2500, 3200), rng.randint(2400, 3100), rng.choice("0123456789")
     kinds = [
         f"(.*[a-z{c}].{{{a}}})|(.*[0-9 ].{{{b}}})",
@@ -124,8 +124,8 @@ async def regexes(t):
     await t.repeat(4, make, 1)
 
 
-def dear_schema(rng, kind):
-    """Schemas that compile to much: values, depth, patterns, properties that may or may not come."""
+def expensive_schema(rng, kind):
+    """Schemas with many values, deep nesting, patterns, many optional properties, many alternatives."""
     word, kind = letters(rng), kind % 5
     if kind == 0:
         return {"enum": [f"{word}{i * 7919 % 1000003}" for i in range(19000)]}
@@ -150,19 +150,19 @@ async def schemas(t):
 
     def make():
         body = {"messages": [{"role": "user", "content": "JSON"}], "max_tokens": 12, "seed": 1,
-                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": dear_schema(t.rng, next(kind))}}}
+                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": expensive_schema(t.rng, next(kind))}}}
         return wire.post("/v1/chat/completions", body, close=True)
 
     t.begin()
     await t.repeat(4, make, 1)
 
 
-def dear_grammar(rng, kind):
-    """Rules with many alternatives, and such that read one text in very many ways."""
+def expensive_grammar(rng, kind):
+    """Rules with many alternatives, and ambiguous ones."""
     word, kind = letters(rng, 6), kind % 4
     if kind == 0:
         return "root ::= " + " | ".join(f'"{word}{i}" [0-9]{{1,9}}' for i in range(6000))
-    if kind == 1:  # every text in very many ways
+    if kind == 1:  # ambiguous
         return 'root ::= s+\ns ::= a | b | "(" s ")"\na ::= [a-z0-9 ]* b?\nb ::= [0-9a-z =+]* | a2\na2 ::= "' + word[0] + '" s'
     if kind == 2:
         rules = [f'r{i} ::= "{word[i % 6]}"? r{i + 1}? r{i + 2}? | . r{i + 1}' for i in range(3000)]
@@ -174,7 +174,7 @@ async def grammars(t):
     kind = itertools.count()
 
     def make():
-        body = {"prompt": "1 + 1", "grammar": dear_grammar(t.rng, next(kind)), "max_tokens": 12, "seed": 1}
+        body = {"prompt": "1 + 1", "grammar": expensive_grammar(t.rng, next(kind)), "max_tokens": 12, "seed": 1}
         return wire.post("/v1/completions", body, close=True)
 
     t.begin()
@@ -190,7 +190,7 @@ def filled(head, piece, tail):
 
 
 def giant_bodies():
-    """8 MB each: what a parser makes into the most, and what a tokenizer has to look at for long."""
+    """8 MB each: many small JSON values, deep nesting, long texts without spaces."""
     text = base64.b64encode(random.Random(3).randbytes(BODY_BYTES * 3 // 4 - 100))
     message = b'{"role":"user","content":"1"}'
     deep = BODY_BYTES // 2 - 50
@@ -247,7 +247,7 @@ async def slow_senders(t):
 
 
 def long_stream(t, logprobs=5):
-    """More than the sockets between client and server hold: 3 MB with 2,048 tokens of context."""
+    """More than socket buffers hold: 3 MB with a context of 2,048 tokens."""
     return {"prompt": "What is 17 * 6?", "seed": 7, "stream": True, "max_tokens": min(1800, t.context - 60), "ignore_eos": True,
             "n": 4, "logprobs": logprobs}
 
@@ -294,12 +294,12 @@ async def slow_readers(t):
 
 
 async def quick_readers(t):
-    """The same requests, read at once: what they cost."""
+    """The same requests, read without delay."""
     await readers(t, [(0, 1 << 20, 0)] * 3)
 
 
 def established(port, client_ports):
-    """Those of the clients' connections that the server still holds."""
+    """Ports of clients whose connections the server still holds."""
     held = set()
     with open("/proc/net/tcp") as lines:
         next(lines)
@@ -374,7 +374,7 @@ async def log_flood(t):
 
 
 async def open_many(t, count, at_once=200):
-    """Sockets that are connected; those that could not be are lost answers."""
+    """Connected sockets. A failed connect counts as a lost answer."""
     room = asyncio.Semaphore(at_once)
 
     async def one():
@@ -389,7 +389,7 @@ async def open_many(t, count, at_once=200):
 
 
 async def silent_connections(t):
-    """Nearly all that the server allows, and not a word."""
+    """Nearly as many connections as the server allows, without a byte."""
     t.begin()
     held = await open_many(t, CONNECTIONS_MAX - 300)
     t.facts["connections"] = len(held)
@@ -420,7 +420,7 @@ async def resets(t):
 
 
 async def half_open(t):
-    """Half a request and then no more: closed on the sending side, or kept open."""
+    """Half a request: then the sending side is closed, or nothing happens."""
     request = wire.post("/v1/completions", {"prompt": "1 2 3", "max_tokens": 60})
     t.begin()
     held = await open_many(t, 2000)

@@ -1,4 +1,4 @@
-"""A server under test: its process, its log through a pipe, and what /proc says of it."""
+"""A server under test: its process, its log through a pipe, its memory and threads in /proc."""
 
 import asyncio
 import fcntl
@@ -32,7 +32,7 @@ def raise_file_limit():
 
 
 def cpu_seconds(pid):
-    """What a process has computed, 0 once it is gone."""
+    """Processor time of a process, 0 after its end."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -41,7 +41,7 @@ def cpu_seconds(pid):
 
 
 def machine_cpu_seconds():
-    """What all processes of the machine have computed."""
+    """Processor time of all processes of the machine."""
     fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     busy = [int(f) for i, f in enumerate(fields[:8]) if i not in (3, 4)]
     return sum(busy) / TICKS
@@ -64,12 +64,12 @@ def dummy_model(folder, tokenizer):
 
 
 class Served:
-    """`invar serve` on a free port. Its log is a pipe that a thread empties: at once, slowly, or not at all."""
+    """`invar serve` on a free port. A thread reads its log from a pipe: quickly, slowly, or not at all."""
 
     def __init__(self, binary, model, *flags):
         command = [binary, "serve", str(model), "--port", "0", *flags]
         ours, its = os.pipe()
-        fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PAGE)  # soon full where it is not read
+        fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PAGE)  # soon full if nothing reads it
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=its)
         os.close(its)
         self.pid, self.lines, self.log_pace = self.process.pid, [], QUICK
@@ -145,7 +145,7 @@ class Served:
         return models["data"][0]["max_model_len"]
 
     async def warm(self, context):
-        """Touches memory that any load touches: every page of the KV cache, places of all sequences, worker threads."""
+        """Touches the memory that any load touches: all pages of the KV cache, several sequences, worker threads."""
         found = next((re.search(r"KV cache of (\d+) tokens", line) for line in self.lines if "KV cache of" in line), None)
         tokens = int(found[1]) if found else 32768
         length = context - 8

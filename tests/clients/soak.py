@@ -1,13 +1,12 @@
-"""Hundreds of mixed requests at once, for as long as one likes: each answer has the digest of its quiet run, and the server
-does not grow.
+"""Hundreds of mixed requests at once: each answer must have the digest of its quiet run, and the server must not grow.
 
     soak.py [--minutes M] [--streams N] [--requests R] [--seed S] [--server BINARY] [--model DIR] [--flags "..."] [--json FILE]
 
 R different requests with fixed seeds (chat, completions, responses, SGLang's /generate; log-probabilities, several choices,
-structured outputs, stops, scored prompts, prompts with common beginnings, errors) are asked first one by one: their digests
-are what is wanted. Then N clients ask for random ones of them all the time; some read slowly, some leave in the middle.
-A line a minute; at the end: no digest changed, no other status than when it was quiet, no answer lost, memory that grows by
-at most 10 % (a line through the last 80 % of the samples), nothing that runs, waits or holds pages once all have left."""
+structured outputs, stops, scored prompts, prompts with common prefixes, errors) are sent one by one first, which gives the
+expected status and digests. Then N clients send random ones of them without a pause; some read slowly, some leave early.
+Each minute prints a line. Wanted at the end: no digest or status changed, no answer lost, memory that grows by at most 10 %
+(least squares over the last 80 % of the samples), and no request, page or file left after the clients have gone."""
 
 import argparse
 import asyncio
@@ -39,7 +38,7 @@ PREFIX = " ".join(f"{a} + {b} = {a + b}." for a, b in ((i * 7 % 50, i * 3 % 50) 
 
 
 class Request:
-    """One of the mixture, and what it gets when it is quiet."""
+    """One request of the mixture, with the status and digests of its quiet run."""
 
     def __init__(self, kind, path, body):
         self.kind, self.stream = kind, bool(body.get("stream"))
@@ -56,7 +55,7 @@ def ids(rng, count):
 
 
 def sampled(rng, tokens):
-    """Fields that every OpenAI request has here."""
+    """Fields that all OpenAI requests have here."""
     return {"seed": rng.randrange(1 << 40), "temperature": rng.choice([0, 0.6, 1]), "max_tokens": tokens, "stream": rng.random() < 0.7}
 
 
@@ -91,7 +90,7 @@ def stops(rng, context):
 
 
 def prefix(rng, context):
-    """Beginnings that others have, too: the prefix cache."""
+    """Prompts with common prefixes, for the prefix cache."""
     return "/v1/completions", {"prompt": PREFIX[: rng.choice([255, 511, min(900, context * 2)])] + question(rng), **sampled(rng, 20)}
 
 
@@ -129,7 +128,7 @@ def mixture(seed, count, context):
 
 
 class Tally:
-    """What has happened so far."""
+    """Counts so far."""
 
     def __init__(self):
         self.kinds, self.errors = collections.Counter(), collections.Counter()
@@ -150,7 +149,7 @@ class Tally:
 
 
 async def ask_quietly(port, requests):
-    """Each alone: status and digests."""
+    """Sends each request alone, and keeps its status and digests."""
     connection = await wire.Wire.open(port)
     for r in requests:
         if not connection.open_still():
@@ -164,7 +163,7 @@ async def ask_quietly(port, requests):
 
 
 async def leave(port, request, rng, tally):
-    """Sends a request and goes after some bytes or a while."""
+    """Sends a request and leaves after some bytes or some time."""
     s = await wire.raw_connection(port)
     try:
         await wire.send(s, request.bytes)
@@ -222,17 +221,17 @@ async def client(port, requests, rng, tally, stopping):
 
 
 def growth(samples):
-    """By how much of its mean a least-squares line through the last 80 % of (time, bytes) rises."""
+    """Rise of the least-squares line through the last 80 % of (time, bytes), as a part of the mean."""
     late = samples[len(samples) // 5 :]
     if len(late) < 2:
         return 0.0
-    n, mean_t, mean_y = len(late), sum(t for t, _ in late) / len(late), sum(y for _, y in late) / len(late)
+    mean_t, mean_y = sum(t for t, _ in late) / len(late), sum(y for _, y in late) / len(late)
     slope = sum((t - mean_t) * (y - mean_y) for t, y in late) / sum((t - mean_t) ** 2 for t, _ in late)
-    return slope * (late[-1][0] - late[0][0]) / mean_y if n and mean_y else 0.0
+    return slope * (late[-1][0] - late[0][0]) / mean_y
 
 
 async def watch(server, tally, samples, every, begin, end):
-    """Samples, and a line now and then."""
+    """Takes samples and prints lines."""
     due, before, cpu = begin + every, 0, (server.cpu(), sum(os.times()[:2]))
     while time.monotonic() < end and server.alive():
         await asyncio.sleep(SAMPLE_S)
@@ -249,7 +248,7 @@ async def watch(server, tally, samples, every, begin, end):
 
 
 async def nothing_left(server, files):
-    """What is still there once all clients have left."""
+    """Missed bounds after all clients have left."""
     for _ in range(100):
         text = (await wire.ask_once(server.port, wire.get("/metrics"))).raw.decode()
         held = re.search(r"^invar_kv_pages_held\S* (\S+)$", text, re.M)

@@ -1,5 +1,5 @@
-"""HTTP over asyncio, light enough to watch every event of hundreds of streams: one connection a `Wire`, an `Answer` a
-request. Sockets that read slowly, or not at all, are used directly (`raw_connection`)."""
+"""A small HTTP client on asyncio, for hundreds of streams: a `Wire` is a connection, an `Answer` a response.
+`raw_connection` gives sockets for clients that read slowly or not at all."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ def payload(raw):
 
 
 def digests(raw):
-    """What identifies an answer: the digests of all its choices."""
+    """The digests of all choices of an answer, sorted."""
     return tuple(sorted({d.decode() for d in DIGEST.findall(bytes(raw))}))
 
 
@@ -82,12 +82,12 @@ class Answer:
         return json.loads(payload(self.raw))
 
     def complete_stream(self):
-        """Its last event came, and no event is an error."""
+        """Whether the last event came, and no event is an error."""
         return self.status == 200 and DONE in self.raw[-64:] and b'"error":{' not in self.raw
 
 
 class Wire(asyncio.Protocol):
-    """One keep-alive connection: one request at a time. `arrived(now, bytes)` sees whatever comes."""
+    """One keep-alive connection, with one request at a time. `arrived(now, bytes)` is called for all data."""
 
     def __init__(self, arrived=None):
         self.arrived, self.raw, self.future, self.transport, self.lost = arrived, bytearray(), None, None, None
@@ -140,10 +140,6 @@ class Wire(asyncio.Protocol):
     def close(self):
         self.transport.close()
 
-    def reset(self):
-        """Leaves with a reset, as a process that is killed with unread bytes does."""
-        self.transport.abort()
-
 
 async def ask_once(port, request, timeout=120):
     """One request on a connection of its own."""
@@ -169,7 +165,7 @@ async def raw_connection(port, receive_buffer=0, timeout=20):
 
 
 def reset(s):
-    """Closes a socket with a reset, which leaves nothing behind on this side."""
+    """Closes a socket with a reset."""
     try:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
     except OSError:
@@ -178,7 +174,7 @@ def reset(s):
 
 
 async def receive(s, size, timeout=120):
-    """Some bytes, none at the end."""
+    """At least one byte, or none at the end."""
     try:
         return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(s, size), timeout)
     except asyncio.TimeoutError as e:
