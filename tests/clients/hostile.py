@@ -8,7 +8,7 @@ next to each hostile neighbour (hostile_neighbours.py), then next to several at 
 two neighbours, because other programs share the machine. The bounds for each neighbour:
 
 - The honest rate is at least 80 % of the mean of the quiet rates before and after. Neighbours that generate many tokens
-  are compared with `quick_readers`, who send the same requests and read without delay.
+  are compared with `quick_readers`, who send the same requests and read without delay: 80 % of the share that those left.
 - The digests of the honest client and of slow readers are those of quiet runs. No honest request fails.
 - The gap between two events of the honest client, or between a request and its first event, is at most --gap seconds.
 - New clients get an answer (`GET /health` twice a second, each on a new connection). 503 is allowed beyond the limit of
@@ -215,7 +215,7 @@ class Session:
     def __init__(self, args, server, context):
         self.args, self.server, self.context = args, server, context
         self.honest, self.probe = Honest(server.port, min(120, context // 2)), Probe(server.port)
-        self.rows, self.quiet, self.rates, self.control_cost, self.rss_start = [], None, {}, 0.0, server.rss()
+        self.rows, self.quiet, self.shares, self.control_cost, self.rss_start = [], None, {}, 0.0, server.rss()
 
     async def measure_quiet(self):
         """The honest client alone."""
@@ -267,7 +267,7 @@ class Session:
 
     def judge_rate(self, row, about):
         """The wanted rate, and whether it was reached."""
-        reference = self.rates.get(about.get("load"), row["quiet"])
+        reference = row["quiet"] * self.shares.get(about.get("load"), 1)
         taken = min(1.0, row["cores"]["neighbours"])
         row["reference"], row["percent"] = reference, 100 * row["rate"] / max(reference, 1e-9)
         row["wanted"] = 100 * RATE_WANTED * (1 - (0 if row["name"] == "control" else min(COST_MAX, self.control_cost * taken)))
@@ -317,7 +317,7 @@ class Session:
         if name == "control":
             self.control_cost = max(0.0, 1 - row["rate"] / max(row["quiet"], 1e-9)) / max(0.2, row["cores"]["neighbours"])
         if about.get("is_load"):
-            self.rates[name] = row["rate"]
+            self.shares[name] = row["rate"] / max(row["quiet"], 1e-9)
         self.rows.append(row)
         self.say(row)
 
