@@ -215,8 +215,8 @@ async def bodies(t):
 
 async def slow_senders(t):
     """A byte a second: heads that never end, and bodies of 8 MB."""
-    started = [b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Long: ",
-               b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" + b'{"prompt":"' + b"1" * 60000]
+    started = [b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: ",
+               b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n" + b'{"prompt":"' + b"1" * 60000]
 
     async def one(i):
         await asyncio.sleep(i * 0.002)
@@ -350,7 +350,7 @@ async def log_flood(t):
     requests = [
         wire.post("/v1/completions", {"prompt": "1", long_name: 1}), wire.post("/v1/completions", b"{"),
         wire.get("/" + long_name), wire.post("/v1/chat/completions", {"messages": "1"}),
-        b"GET /v1/" + long_name.encode() + b" HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + long_name[:60].encode() + b"\r\n\r\n",
+        b"GET /v1/" + long_name.encode() + b" HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: " + long_name[:60].encode() + b"\r\n\r\n",
     ]
 
     async def one(i):

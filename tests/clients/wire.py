@@ -23,12 +23,12 @@ class Lost(Exception):
 def post(path, body, close=False):
     """The bytes of a POST. `body`: an object, or its text as bytes."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: invar\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n"
     return (head + ("Connection: close\r\n\r\n" if close else "\r\n")).encode() + text
 
 
 def get(path):
-    return f"GET {path} HTTP/1.1\r\nHost: invar\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
 def status_of(raw):
