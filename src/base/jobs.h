@@ -1,7 +1,7 @@
 /* jobs.h: a worker pool for work that may take long; results come back to the thread that gave it.
  *
  * Each job's first turn runs on a thread of normal priority. A job that needs more goes to one background thread of
- * the lowest priority, where such jobs take turns: long work delays neither short work nor the rest of the process.
+ * low priority, where such jobs take turns: long work delays neither short work nor the rest of the process.
  *
  * Every job that is given and not withdrawn comes back by exactly one call of `done`, on the thread that gives: from
  * iv_jobs_take, or from iv_jobs_close for those that were not finished (ran is then false). */

@@ -158,7 +158,7 @@ static void count_server(void *user, iv_metrics_server *out) {
 
 static void on_cut(void *user, const iv_exchange *x, size_t dropped) {
     const iv_server *s = user;
-    iv_log(s->o, "warning", "cut", "%s: the client read nothing for %g s, %zu bytes of its answer were dropped",
+    iv_log(&s->log, "warning", "cut", "%s: the client read nothing for %g s, %zu bytes of its answer were dropped",
            x ? iv_exchange_id(x) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
 }
 

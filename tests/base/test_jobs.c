@@ -118,10 +118,9 @@ static void withdrawn_jobs_do_not_come_back(void **state) {
     iv_error err;
     prepare(3000);
     ASSERT_OK(iv_jobs_open(1, &w, &err), &err);
-    jobs[0].turns = 1000000;
+    jobs[0].turns = jobs[1].turns = 1000000;
     iv_jobs_give(w, &jobs[0].job);
     iv_jobs_give_background(w, &jobs[1].job);
-    jobs[1].turns = 1000000;
     usleep(20000);
     bool gone = false; /* of two that take turns, one waits */
     for (int i = 0; i < 1000 && !gone; i++) gone = iv_jobs_withdraw(w, &jobs[0].job);

@@ -5,7 +5,8 @@
 enum { REQUESTS = 10, TOKENS = 60 };
 
 /* Many ways to read the same text: from each place there are thousands to look at. */
-static const char slow_regex[] = "((a.|e.|i.|o.|t.)?.?){700}", endless_regex[] = "((a.|e.|i.|o.|t.)?.?){4000}";
+static const char endless_regex[] = "((a.|e.|i.|o.|t.)?.?){4000}";
+static const char *const slow_regex = SANITIZED ? "((a.|e.|i.|o.|t.)?.?){60}" : "((a.|e.|i.|o.|t.)?.?){700}";
 static const char question[] = "<|im_start|>user\nWhat is 17 * 6?<|im_end|>\n<|im_start|>assistant\n";
 
 static iv_request make_request(const iv_engine *e, size_t i) {
@@ -157,7 +158,7 @@ static void masks_have_a_budget(void **state) {
         ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
         for (iv_event v; iv_engine_next_event(e, &v);) {
             assert_true(v.kind == IV_EVENT_DONE && v.finish == IV_FINISH_ERROR && v.error_status == IV_LIMIT);
-            assert_non_null(strstr(v.error, "too many ways to go on"));
+            assert_non_null(strstr(v.error, "constraint: ")); /* by effort, or on a busy machine by time */
             ended = true;
         }
     }
