@@ -99,6 +99,7 @@ complete -c invar -n '__fish_seen_subcommand_from serve' -l proof-urls -x -d 'ot
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-queued-requests -x -d 'requests that may wait; more are answered with 429'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-connections-per-client -x -d 'connections of one address; more are answered with 429'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l max-request-body -x -d 'the longest body of a request, such as 32M; more is answered with 413'
+complete -c invar -n '__fish_seen_subcommand_from serve' -l max-unread-bytes -x -d 'of streams that wait for slow readers; beyond it their requests pause'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l drain-timeout -x -d 'how long accepted requests may take after SIGTERM'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l api-key -x -d 'clients must send it as a bearer token'
 complete -c invar -n '__fish_seen_subcommand_from serve' -l admin-api-key -x -d 'for routes that change the server; without it they are off'

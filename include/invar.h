@@ -337,7 +337,7 @@ typedef struct iv_event {
     iv_event_kind kind;
     uint64_t seed;
     const char *text; /* new text, which goes on where the prompt ended; whole UTF-8 characters. DONE: what was held
-                         back, if cancelled or an error */
+                         back, if cancelled, an error, or ended by a constraint that was found to be over later */
     size_t text_bytes;
     /* TOKEN, PROMPT */
     int32_t token;

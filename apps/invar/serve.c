@@ -80,6 +80,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
     o->http.client_connections_max = cli_count(args, "max-connections-per-client", 0);
     o->http.body_bytes_max = cli_count(args, "max-request-body", o->http.body_bytes_max);
+    o->http.unread_bytes_max = cli_count(args, "max-unread-bytes", o->http.unread_bytes_max);
     o->drain_ms = (uint32_t)cli_count(args, "drain-timeout", o->drain_ms / 1000) * 1000; /* at most a day */
     o->log_file = cli_text(args, "log-file", NULL);
     if (o->log_file && !*o->log_file) return cli_fail(err, CLI_USAGE, "--log-file: wanted a path, found nothing");
