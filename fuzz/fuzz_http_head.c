@@ -40,6 +40,7 @@ static void check_head(const iv_http_head *head) {
     check(!(head->chunked && iv_http_head_field(head, "Content-Length")));
     check(!head->chunked || head->minor == 1);
     check(head->minor == 0 || iv_http_head_field(head, "Host"));
+    check(head->minor == 0 || (head->host && *head->host));
 }
 
 /* Feeds `step` bytes at a time; 0: all at once. */

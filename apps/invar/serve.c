@@ -106,6 +106,7 @@ int cli_serve(const cli_args *args, iv_error *err) {
     if (code != CLI_OK) return code;
     signal(SIGHUP, SIG_IGN); /* until the server watches for it */
     signal(SIGUSR1, SIG_IGN), signal(SIGUSR2, SIG_IGN);
+    if (cli_has_other_ranks()) o.launcher = getppid();
     /* mpirun sends its signals to all; rank 0 drains, and the others compute for it until it has. */
     if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);

@@ -1,8 +1,9 @@
 /* comm.h: ranks that work on one step exchange bytes; nothing is added here.
  *
  * Two kinds: ranks as threads of one process read each other's memory; ranks as processes (MPI) copy. Calls are made
- * by all ranks in the same order. A rank that does not arrive within the deadline is IV_IO, and names it; after that
- * the communicator is broken and every call fails. Threads of one process have no deadline: they end together. */
+ * by all ranks in the same order. A rank that does not arrive within the deadline, or whose process has ended, is
+ * IV_IO, which names it; after that the communicator is broken and every call fails. Threads of one process have no
+ * deadline: they end together. */
 #ifndef IV_COMM_COMM_H
 #define IV_COMM_COMM_H
 

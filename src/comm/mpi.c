@@ -3,6 +3,7 @@
 #include "comm/mpi.h"
 #include "base/size.h"
 #include "comm/mpi/module.h"
+#include "comm/watch.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -20,7 +21,8 @@ enum {
     PATIENCE_MS = 5, /* of polling before sleeping in between */
     IDLE_PATIENCE_MS = 2,
     NAP_US = 50,
-    IDLE_NAP_US = 300
+    IDLE_NAP_US = 300,
+    LOOK_MS = 10 /* how often a rank that waits looks whether the others' processes are there */
 };
 
 typedef struct processes {
@@ -28,6 +30,7 @@ typedef struct processes {
     const iv_mpi_module *module;
     void *library;
     size_t timeout_ms;
+    iv_watch watch;
     bool broken;
     unsigned char *received;
     size_t received_capacity;
@@ -126,6 +129,11 @@ static iv_status missing(processes *p, const waiting *w, size_t count, iv_error 
                    names, p->comm.rank, 1e-3 * (double)p->timeout_ms);
 }
 
+static iv_status ended(processes *p, size_t rank, iv_error *err) {
+    p->broken = true;
+    return iv_fail(err, IV_IO, "rank %zu: its process has ended: the job cannot go on", rank);
+}
+
 static void rest(unsigned polls, double waited_ms, double patience_ms, long nap_us) {
     if (polls < SPINS) return;
     if (waited_ms < patience_ms)
@@ -136,15 +144,17 @@ static void rest(unsigned polls, double waited_ms, double patience_ms, long nap_
 
 /* Until all is done. idle: without a deadline, and mostly asleep. */
 static iv_status wait_all(processes *p, waiting *w, size_t count, bool idle, iv_error *err) {
-    double start = now_ms();
+    double start = now_ms(), looked = start;
     for (unsigned polls = 0;; polls += polls < SPINS) {
-        size_t left = 0;
+        size_t left = 0, rank;
         for (size_t i = 0; i < count; i++) {
             if (!w[i].done && !p->module->done(w[i].request, &w[i].done)) return broke(p, err);
             left += !w[i].done;
         }
         if (left == 0) return IV_OK;
-        double waited = now_ms() - start;
+        double now = now_ms(), waited = now - start;
+        if (now - looked >= LOOK_MS && iv_watch_ended(&p->watch, &rank)) return ended(p, rank, err);
+        if (now - looked >= LOOK_MS) looked = now;
         if (!idle && waited > (double)p->timeout_ms) return missing(p, w, count, err);
         rest(polls, waited, idle ? IDLE_PATIENCE_MS : PATIENCE_MS, idle ? IDLE_NAP_US : NAP_US);
     }
@@ -234,6 +244,7 @@ static iv_status broadcast(iv_comm *c, const void *mine, size_t bytes, const voi
 static void close_processes(iv_comm *c) {
     processes *p = (processes *)(void *)c;
     if (!p->broken) p->module->finalize();
+    iv_watch_close(&p->watch);
     free(p->received);
     free(p);
 }
@@ -280,3 +291,18 @@ iv_status iv_comm_mpi_open(iv_comm **out, iv_error *err) {
 }
 
 void iv_comm_mpi_timeout(iv_comm *c, size_t ms) { ((processes *)(void *)c)->timeout_ms = ms; }
+
+iv_status iv_comm_mpi_watch(iv_comm *c, iv_error *err) {
+    processes *p = (processes *)(void *)c;
+    iv_process self, other;
+    size_t bytes[IV_COMM_RANKS_MAX];
+    const void *blocks[IV_COMM_RANKS_MAX];
+    for (size_t r = 0; r < c->size; r++) bytes[r] = sizeof self;
+    iv_process_self(&self);
+    IV_TRY(iv_comm_all_gather(c, &self, bytes, blocks, err));
+    for (size_t r = 0; r < c->size; r++) {
+        memcpy(&other, blocks[r], sizeof other);
+        if (r != c->rank) iv_watch_add(&p->watch, r, &self, &other);
+    }
+    return IV_OK;
+}

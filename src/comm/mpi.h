@@ -15,6 +15,10 @@ size_t iv_mpi_local_rank(void);
  * Closing an unbroken communicator ends MPI, together with all the others. */
 iv_status iv_comm_mpi_open(iv_comm **out, iv_error *err);
 
+/* Called by all ranks: from now on a call fails at once when a rank's process has ended, where it is one of this
+ * machine; one of another machine is missed after the timeout. */
+iv_status iv_comm_mpi_watch(iv_comm *c, iv_error *err);
+
 /* How long a call waits for another rank. */
 void iv_comm_mpi_timeout(iv_comm *c, size_t ms);
 

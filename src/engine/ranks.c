@@ -66,6 +66,7 @@ static iv_status open_processes(iv_ranks *r, size_t asked, const iv_gpu *gpu, iv
     r->processes = true;
     r->size = r->comm->size, r->rank = r->comm->rank;
     IV_TRY(find_least_memory(r, gpu, err));
+    IV_TRY(iv_comm_mpi_watch(r->comm, err));
     if (asked && asked != r->size)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted %zu, the processes of mpirun, found %zu", r->size,
                        asked);

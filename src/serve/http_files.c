@@ -11,7 +11,9 @@ enum {
     LOOP_FILES = 6,      /* a listener, the loop's poll, pipe and waker, a look at a host's name */
     SPARE_FILES = 4,     /* for what is read while the server runs */
     CONNECTIONS_MIN = 4,
-    REFUSALS_SHARE = 4 /* of what there is room for, if that is little: one in so many */
+    REFUSALS_SHARE = 16, /* of what there is room for: one in so many for refusals, ... */
+    REFUSALS_FEW = 64,   /* ... but so many if they are no more than ... */
+    FEW_SHARE = 4        /* ... one in four */
 };
 
 /* The usual limit of 1,024 is for programs that have few. */
@@ -50,7 +52,8 @@ iv_status iv_http_settle_files(iv_http *h, iv_error *err) {
     if (found == most) return IV_OK;
     IV_TRY(need(limit, wanted, err));
     size_t room = found - SPARE_FILES;
-    h->refusals_max = iv_size_min(IV_HTTP_REFUSALS_MAX, room / REFUSALS_SHARE);
+    size_t few = iv_size_min(REFUSALS_FEW, room / FEW_SHARE);
+    h->refusals_max = iv_size_min(IV_HTTP_REFUSALS_MAX, iv_size_max(few, room / REFUSALS_SHARE));
     h->o.connections_max = iv_size_min(h->o.connections_max, room - h->refusals_max);
     return IV_OK;
 }

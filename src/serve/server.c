@@ -10,6 +10,7 @@
 #include "serve/page/page.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ enum {
     FILES_BEFORE = 2,     /* that are opened before the listener: the wakers of bridge and work */
     WORK_THREADS = 4,     /* for chat templates: mostly idle */
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
+    LAUNCHER_MS = 300,    /* mpirun kills one second after its SIGTERM */
     LOG_END_MS = 1000,    /* for the last lines to be written */
     QUEUED_REQUESTS = 1024
 };
@@ -51,15 +53,6 @@ void iv_server_options_init(iv_server_options *o) {
 
 /* ---- what happens on the loop -------------------------------------------------------------------------- */
 
-static void on_reports(void *user) {
-    loop *l = user;
-    iv_report report;
-    for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++)
-        iv_server_take_report(&l->server, &report);
-}
-
-static void on_work(void *user) { iv_jobs_take(((loop *)user)->server.jobs); }
-
 /* Those who still wait are told so, rather than cut off. */
 static void on_late(void *user) {
     loop *l = user;
@@ -67,6 +60,51 @@ static void on_late(void *user) {
     iv_fail(&err, IV_NO_MEMORY, "the server is shutting down, and had no time left for this request"); /* 503 */
     size_t told = iv_task_fail_all(&l->server, &err);
     if (told) iv_log(&l->server.log, "warning", "late", "%zu requests were not finished, and are told so", told);
+}
+
+/* When the engine is lost, the program ends once its clients have been told. */
+static void end_if_lost(loop *l, const iv_bridge_stats *stats) {
+    if (!stats->failed || l->lost) return;
+    l->lost = l->server.draining = true;
+    iv_log(&l->server.log, "error", "lost", "the engine is lost: %s", stats->why);
+    iv_http_drain(l->server.http, LOST_DRAIN_MS, on_late, l);
+}
+
+static void on_reports(void *user) {
+    loop *l = user;
+    iv_report report;
+    bool refused = false;
+    for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++) {
+        refused |= report.kind == IV_REPORT_REFUSED;
+        iv_server_take_report(&l->server, &report);
+    }
+    if (!refused) return;
+    iv_bridge_stats stats;
+    iv_bridge_get_stats(l->server.bridge, &stats);
+    end_if_lost(l, &stats);
+}
+
+static void on_work(void *user) { iv_jobs_take(((loop *)user)->server.jobs); }
+
+/* Who sent SIGTERM: the loop's own handler does not say. */
+static atomic_int term_sender;
+static void (*term_handler)(int number);
+
+static void note_sender(int number, siginfo_t *info, void *context) {
+    (void)context;
+    atomic_store(&term_sender, info->si_pid);
+    term_handler(number);
+}
+
+/* Goes in front of the loop's handler; the loop restores what was there before both. */
+static void note_senders(void) {
+    struct sigaction here, before;
+    if (sigaction(SIGTERM, NULL, &before)) return;
+    term_handler = before.sa_handler;
+    here = before;
+    here.sa_sigaction = note_sender;
+    here.sa_flags |= SA_SIGINFO;
+    sigaction(SIGTERM, &here, NULL);
 }
 
 static void on_signal(void *user) {
@@ -79,6 +117,11 @@ static void on_signal(void *user) {
         return;
     }
     l->server.draining = true;
+    if (o->launcher && atomic_load(&term_sender) == o->launcher) {
+        iv_log(&l->server.log, "warning", "drain", "mpirun ends this job: requests have %.3g s", LAUNCHER_MS / 1000.0);
+        iv_http_drain(l->server.http, LAUNCHER_MS, on_late, l);
+        return;
+    }
     iv_log(&l->server.log, "info", "drain", "draining: what was accepted may take %.3g s more", o->drain_ms / 1000.0);
     iv_http_drain(l->server.http, o->drain_ms, on_late, l);
 }
@@ -138,10 +181,7 @@ static void on_tick(void *user) {
     iv_metrics_note_time(l->server.metrics, &stats, now);
     say_files(l, now);
     if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) say_status(l, &stats, now);
-    if (!stats.failed || l->lost) return;
-    l->lost = l->server.draining = true;
-    iv_log(&l->server.log, "error", "lost", "the engine is lost: %s", stats.why);
-    iv_http_drain(l->server.http, LOST_DRAIN_MS, on_late, l);
+    end_if_lost(l, &stats);
 }
 
 static void on_exchange(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {
@@ -281,6 +321,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_http_watch(l->server.http, iv_jobs_fd(l->server.jobs), on_work, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
+    if (o->launcher) note_senders();
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGHUP, on_hangup, l, err));
     l->status_at = now_seconds();

@@ -9,6 +9,8 @@
 #include "serve/weight_names.h"
 #include "base/jobs.h"
 
+#include <sys/types.h>
+
 typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
 
 typedef struct iv_server_options {
@@ -21,6 +23,8 @@ typedef struct iv_server_options {
     bool log_json, log_requests;
     const char *log_file;                      /* appended to; NULL: standard error. Opened again on SIGHUP */
     uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
+    pid_t launcher;                            /* its SIGTERM (mpirun's) is followed by SIGKILL within a second: what is
+                                                * open is failed first. 0: there is none */
     uint32_t status_every_ms;                  /* a line about what runs; 0: none */
     void (*ready)(void *user, uint16_t port);  /* listening; may be NULL */
     void (*say)(void *user, const char *line); /* takes the log's lines, without their end; NULL: they are written */

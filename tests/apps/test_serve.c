@@ -203,7 +203,7 @@ static void foreign_names(void **state) {
     assert_non_null(strstr(came.err, "GET /metrics 403"));
 }
 
-/* One client cannot take all connections; what it has too many of is told so, and counted. */
+/* One client cannot take all connections: further ones get 429 and are counted. */
 static void connections_of_a_client(void **state) {
     (void)state;
     uint16_t port;

@@ -1,93 +1,10 @@
 /* Ranks as processes: the program under mpirun gives the bytes that it gives alone; ranks that do not belong together
  * are refused; a rank that dies or hangs ends the job, with a message, soon. */
 #include "engine/made_model.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
+#include "mpi_job.h"
 
 enum { END_MAX_S = 10 };
 
-static char folder[] = "/tmp/invar-mpi-XXXXXX";
-
-/* Why these tests cannot run here; NULL if they can. */
-static const char *obstacle(void) {
-    if (SANITIZED) return "MPI under a sanitizer reports its own findings";
-    if (access(INVAR_MPI_MODULE, R_OK) != 0) return "libinvar_mpi.so was not built (no MPI for C here)";
-    if (system("command -v mpirun >/dev/null 2>&1") != 0) return "mpirun is not here";
-    return NULL;
-}
-
-#define SKIP_WITHOUT_MPI()                \
-    do {                                  \
-        const char *why = obstacle();     \
-        if (why) {                        \
-            printf("SKIPPED: %s\n", why); \
-            skip();                       \
-        }                                 \
-    } while (0)
-
-typedef struct job {
-    pid_t pid;
-    int out; /* standard output */
-    char errors[200];
-} job;
-
-/* A shell command line; INVAR is the program's path, MPIRUN mpirun with what a test needs. */
-static job start(const char *line) {
-    static int number;
-    int pipe_of[2];
-    job j;
-    snprintf(j.errors, sizeof j.errors, "%s/errors%d", folder, number++);
-    assert_int_equal(pipe(pipe_of), 0);
-    j.pid = fork();
-    assert_true(j.pid >= 0);
-    if (j.pid == 0) {
-        int errors = open(j.errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        dup2(pipe_of[1], 1), dup2(errors, 2);
-        close(pipe_of[0]), close(pipe_of[1]), close(errors);
-        char shell[5000];
-        snprintf(shell, sizeof shell, "cd %s && exec %s", INVAR_SOURCE_DIR, line);
-        execl("/bin/sh", "sh", "-c", shell, (char *)NULL);
-        _exit(127);
-    }
-    close(pipe_of[1]);
-    j.out = pipe_of[0];
-    return j;
-}
-
-static char *read_all(int fd) {
-    iv_buf b = {0};
-    char part[4096];
-    ssize_t n;
-    while ((n = read(fd, part, sizeof part)) > 0 || (n < 0 && errno == EINTR))
-        if (n > 0) assert_true(iv_buf_append(&b, part, (size_t)n));
-    close(fd);
-    return b.data ? b.data : strdup("");
-}
-
-/* Waits for the end: exit code, standard output, standard error. */
-static int finish(job *j, char **out, char **errors) {
-    int status;
-    *out = read_all(j->out);
-    assert_int_equal(waitpid(j->pid, &status, 0), j->pid);
-    int fd = open(j->errors, O_RDONLY);
-    assert_true(fd >= 0);
-    *errors = read_all(fd);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static int run(const char *line, char **out, char **errors) {
-    job j = start(line);
-    return finish(&j, out, errors);
-}
-
-#define MPIRUN "mpirun --oversubscribe "
-#define QUIETLY "mpirun --quiet --oversubscribe " /* its own words would stand inside ours */
-#define INVAR INVAR_BINARY " "
 #define GENERATE INVAR "generate models/tiny-math -p '2 + 2 =' --seed 3 --json "
 
 static const char *digest_in(const char *json) {
@@ -240,35 +157,6 @@ static void module_is_found(void **state) {
     free(out), free(errors);
 }
 
-/* The process id of a rank: mpirun starts them in order. */
-static pid_t rank_pid(const job *j, int rank) {
-    char path[100];
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)j->pid, (int)j->pid);
-    FILE *f = fopen(path, "r");
-    int pid = 0;
-    assert_non_null(f);
-    for (int i = 0; i <= rank; i++) assert_int_equal(fscanf(f, "%d", &pid), 1);
-    fclose(f);
-    return pid;
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* A process that has ended but that nobody has waited for counts as ended. */
-static bool is_alive(pid_t pid) {
-    char path[100], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "r");
-    if (!f) return false;
-    bool read = fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
-    fclose(f);
-    return read && state != 'Z' && state != 'X';
-}
-
 /* "rank 2: no answer to ..." or, where another waits for the same one, "ranks 1, 2: no answer to ...". */
 static bool names_the_missing(const char *errors, int rank) {
     const char *at = strstr(errors, "rank"), *end = strstr(errors, ": no answer to rank ");
@@ -313,8 +201,6 @@ static void a_rank_hangs(void **state) {
 }
 
 int main(void) {
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_answers),
                                        cmocka_unit_test(same_logits),
                                        cmocka_unit_test(a_share_of_changing_memory),
@@ -324,8 +210,5 @@ int main(void) {
                                        cmocka_unit_test(module_is_found),
                                        cmocka_unit_test(a_rank_is_killed),
                                        cmocka_unit_test(a_rank_hangs)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    char line[200];
-    snprintf(line, sizeof line, "rm -rf %s", folder);
-    return system(line) == 0 ? failed : 1;
+    return cmocka_run_group_tests(tests, begin_jobs, end_jobs);
 }
