@@ -45,6 +45,7 @@ typedef struct iv_server {
     int32_t tool_ids[4];    /* special tokens in it, which its texts show */
     size_t tool_id_count;
     bool draining;
+    size_t freed_bytes; /* of bodies that have ended, whose memory the system has not got back */
     struct iv_task *tasks;              /* api/task.c: those that wait for the engine; NULL at first */
     struct iv_admin_order *orders;      /* api/admin.c: those whose report has not come; NULL at first */
     iv_weight_names weight_names;       /* of updates that gave one */

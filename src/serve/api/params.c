@@ -213,7 +213,10 @@ void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
                          .add_special = true};
 }
 
-void iv_api_params_free(iv_api_params *p) { iv_arena_free(&p->arena); }
+void iv_api_params_free(iv_api_params *p) {
+    iv_body_lists_free(&p->lists);
+    iv_arena_free(&p->arena);
+}
 
 /* ---- one value ----------------------------------------------------------------------------------------- */
 
@@ -389,6 +392,13 @@ static const field *find_field(unsigned body, const char *name) {
 
 bool iv_api_params_has(unsigned body, const char *name) { return find_field(body, name) != NULL; }
 
+const char *iv_api_params_ids(unsigned body) {
+    return body == IV_API_COMPLETIONS  ? "prompt"
+           : body == IV_API_GENERATE   ? "input_ids"
+           : body == IV_API_DETOKENIZE ? "tokens"
+                                       : NULL;
+}
+
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err) {
     char name[160];
     const char *key;
@@ -466,8 +476,9 @@ iv_status iv_api_params_seed(iv_request *r, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_api_read_ids(const char *name, json_t *list, iv_ids *out, iv_error *err) {
+iv_status iv_api_read_ids(iv_api_params *p, size_t at, const char *name, json_t *list, iv_ids *out, iv_error *err) {
     size_t count = json_array_size(list);
+    if (iv_body_lists_take(&p->lists, at, out)) return IV_OK;
     if (!json_is_array(list)) return wrong(name, "a list of token ids", list, err);
     int32_t *ids = malloc((count + 1) * sizeof *ids);
     if (!ids) return no_memory(name, err);
