@@ -291,6 +291,14 @@ static iv_status read_stop_ids(iv_api_params *p, const char *name, const json_t 
     return IV_OK;
 }
 
+/* An id has one spelling, so that no two keys are of one token. */
+static bool spells_id(const char *key, size_t n, int32_t *id) {
+    uint64_t value;
+    if (!iv_json_unsigned(key, n, &value) || value > INT32_MAX || (key[0] == '0' && n > 1)) return false;
+    *id = (int32_t)value;
+    return true;
+}
+
 /* {"token id": bias} */
 static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_error *err) {
     const char *key;
@@ -303,11 +311,8 @@ static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_err
     iv_logit_bias *bias = IV_ARENA_NEW(&p->arena, json_object_size(v) + 1, iv_logit_bias);
     if (!bias) return no_memory(name, err);
     json_object_foreach(v, key, value) {
-        char *end;
-        long id = key[0] >= '0' && key[0] <= '9' ? strtol(key, &end, 10) : -1;
-        if (id < 0 || id > INT32_MAX || *end)
+        if (!spells_id(key, strlen(key), &bias[count].id))
             return iv_fail(err, IV_INVALID, "%s: wanted token ids as keys, found \"%.40s\"", name, key);
-        bias[count].id = (int32_t)id;
         IV_TRY(read_float(name, value, -100, 100, &bias[count].bias, err));
         count++;
     }
