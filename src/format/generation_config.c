@@ -41,7 +41,7 @@ iv_status iv_generation_config_parse(const char *name, const char *json, size_t 
     json_t *root;
     iv_json_object top;
     *out = (iv_generation_config){0};
-    IV_TRY(iv_json_parse(name, json, n, &root, err));
+    IV_TRY(iv_json_parse_python(name, json, n, &root, err));
     iv_status status = iv_json_object_of(name, "", root, &top, err);
     if (status == IV_OK) status = parse_fields(&top, out, err);
     json_decref(root);

@@ -64,7 +64,7 @@ static void bad_values_are_named(void **state) {
         {"{\"temperature\":-0.1}", IV_FORMAT, "temperature: wanted a number from 0 to 100"},
         {"{\"temperature\":101}", IV_FORMAT, "found 101"},
         {"{\"temperature\":\"hot\"}", IV_FORMAT, "found string"},
-        {"{\"temperature\":NaN}", IV_FORMAT, "not valid JSON"},
+        {"{\"temperature\":NaN}", IV_FORMAT, "found NaN, which JSON does not have"},
         {"{\"temperature\":1e999}", IV_FORMAT, "not valid JSON"},
         {"{\"top_k\":-2}", IV_FORMAT, "top_k: wanted an integer from -1"},
         {"{\"top_k\":1.5}", IV_FORMAT, "found 1.5"},
