@@ -256,7 +256,10 @@ const char *iv_json_type_name(const json_t *value) {
 }
 
 const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
+    const char *word = iv_json_word(value);
+    char *text = word    ? strdup(word)
+                 : value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9))
+                         : NULL;
     snprintf(out, IV_JSON_SHOWN_BYTES, "%s", text ? text : iv_json_type_name(value));
     if (text && strlen(text) >= IV_JSON_SHOWN_BYTES) {
         size_t at = IV_JSON_SHOWN_BYTES - 4;

@@ -192,6 +192,11 @@ static void say_defaults(const loop *l) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value != fields[i].neutral)
             n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %g", n ? ", " : "", fields[i].name, fields[i].value);
+    for (const char *next = iv_bridge_info(l->server.bridge)->generation_unapplied; *next;) {
+        size_t length = strcspn(next, "\n");
+        iv_log(l->server.o, "warning", "defaults", "generation_config.json: %.*s is not applied", (int)length, next);
+        next += length + (next[length] == '\n');
+    }
     if (n)
         iv_log(l->server.o, "info", "defaults",
                "generation_config.json sets %s, where a request does not; /generate begins from neutral values", line);
