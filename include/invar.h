@@ -138,6 +138,8 @@ typedef struct iv_engine_info {
     double load_seconds;
     bool index_unread; /* the model's directory has model.safetensors.index.json too: model.safetensors was read, as by
                         * transformers, and the index was not */
+    const char *generation_unapplied; /* what generation_config.json asks for and no answer follows: lines of a key and
+                                       * its value; "": nothing */
 } iv_engine_info;
 IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);
 
@@ -449,7 +451,8 @@ typedef struct iv_model_info {
     int64_t layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size, max_positions;
     int64_t experts, experts_per_token, sliding_window; /* 0: none */
     bool tied_embeddings;
-    bool index_unread; /* as iv_engine_info */
+    bool index_unread;               /* as iv_engine_info */
+    char generation_unapplied[1024]; /* as iv_engine_info */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* of KV cache in the memory available, beside the weights */
 } iv_model_info;

@@ -99,6 +99,7 @@ int cli_inspect(const cli_args *args, iv_error *err) {
     iv_model_info info;
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (iv_inspect(path, cli_text(args, "dtype", "auto"), &info, err) != IV_OK) return CLI_FAILED;
+    cli_warn_of_generation(info.generation_unapplied);
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))

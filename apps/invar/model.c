@@ -73,6 +73,17 @@ void cli_warn_of_index(const char *name) {
             cli_shown(name, shown));
 }
 
+void cli_warn_of_generation(const char *unapplied) {
+    static bool said;
+    if (said) return;
+    said = true;
+    for (const char *next = unapplied; *next;) {
+        size_t length = strcspn(next, "\n");
+        fprintf(stderr, "invar: warning: generation_config.json: %.*s is not applied\n", (int)length, next);
+        next += length + (next[length] == '\n');
+    }
+}
+
 int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
     cli_progress progress;
     cli_progress_start(&progress, name);
@@ -86,6 +97,7 @@ int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out
     iv_engine_get_info(engine, &info);
     if (info.rank != 0) return cli_serve_rank(engine, err);
     if (info.index_unread) cli_warn_of_index(name);
+    cli_warn_of_generation(info.generation_unapplied);
     *out = engine;
     return CLI_OK;
 }

@@ -23,6 +23,9 @@ int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine
  * above say it themselves. */
 void cli_warn_of_index(const char *name);
 
+/* What generation_config.json asks for and is not done: a line each. Said once too. */
+void cli_warn_of_generation(const char *unapplied);
+
 /* Opens the tokenizer and template of the MODEL operand. */
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
 

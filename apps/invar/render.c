@@ -3,6 +3,7 @@
 #include "input.h"
 #include "model.h"
 #include "output.h"
+#include "serve/server.h"
 #include "text.h"
 
 #include <stdlib.h>
@@ -21,9 +22,12 @@ int cli_render(const cli_args *args, iv_error *err) {
         if (iv_render_template(path, variables.data, variables.count, now, &text, err) != IV_OK) code = CLI_FAILED;
     } else {
         iv_textual *t = NULL;
+        iv_text chat = {0};
         code = cli_textual_open(args, &t, err);
-        if (code == CLI_OK && iv_render_chat(t, variables.data, variables.count, now, &text, err) != IV_OK)
+        if (code == CLI_OK && (iv_server_chat_variables(variables.data, variables.count, &chat, err) != IV_OK ||
+                               iv_render_chat(t, chat.data, chat.bytes, now, &text, err) != IV_OK))
             code = CLI_FAILED;
+        iv_text_free(&chat);
         iv_textual_close(t);
     }
     if (code == CLI_OK) code = cli_out_text(text.data, text.bytes, err);

@@ -267,7 +267,8 @@ const cli_syntax cli_render_syntax = {
     .operand_optional = true,
     .usage = "MODEL|--template FILE --input FILE [flags]",
     .text = "Writes what the template renders, and nothing else. chat.json holds for example\n"
-            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}\n"
+            "MODEL's template gets messages as from the server; --template gets them as they are.",
     .sections = {&render_section},
     .examples = render_examples};
 

@@ -314,6 +314,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = e->kv_token_bytes,
                              .index_unread = m->index_unread,
+                             .generation_unapplied = e->generation.unapplied,
                              .load_seconds = e->load_seconds};
 }
 

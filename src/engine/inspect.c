@@ -1,6 +1,7 @@
 /* inspect.c: what a model would need, from its headers; from its configuration where it has no weights. */
 #include "base/size.h"
 #include "device/memory.h"
+#include "format/generation_config.h"
 #include "kv/pages.h"
 #include "model/model.h"
 
@@ -18,6 +19,8 @@ static iv_dtype stored_dtype(const iv_checkpoint *c) {
     return best;
 }
 
+_Static_assert(sizeof((iv_model_info *)NULL)->generation_unapplied == IV_UNAPPLIED_BYTES, "the public copy");
+
 iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err) {
     iv_model_options o = {0};
     iv_model m;
@@ -27,6 +30,8 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     if (dtype && !o.has_dtype && strcmp(dtype, "auto") != 0)
         return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", dtype);
     o.dummy = !iv_checkpoint_exists(model); /* the same tensors, and no file */
+    iv_generation_config generation;
+    IV_TRY(iv_generation_config_read(model, &generation, err));
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
     *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_bytes(c),
@@ -55,6 +60,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
         info->parameters += t->elements;
         if (!o.dummy) info->shards = iv_size_max(info->shards, (size_t)t->shard + 1);
     }
+    memcpy(info->generation_unapplied, generation.unapplied, sizeof info->generation_unapplied);
     if (info->memory_available > info->weight_bytes && info->kv_bytes_per_token)
         info->tokens_that_fit = (info->memory_available - info->weight_bytes) / info->kv_bytes_per_token;
     iv_checkpoint_close(c);

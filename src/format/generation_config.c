@@ -5,6 +5,9 @@
 #include "base/file.h"
 #include "format/json_object.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* Ids of -1 appear in published files for "none". */
 static iv_status parse_id(const iv_json_object *o, const char *key, int64_t *out, bool *has, iv_error *err) {
     int64_t id = -1;
@@ -36,14 +39,69 @@ static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, 
                                &g->has_eos, err);
 }
 
+/* Of transformers' GenerationConfig 4.57 and 5: with the values that ask for nothing. */
+static const struct {
+    const char *key, *neutral; /* values between bars */
+} unapplied[] = {
+    {"min_length", "|0|"},
+    {"min_new_tokens", "|0|"},
+    {"max_time", ""},
+    {"stop_strings", "|[]|"},
+    {"num_beams", "|1|"},
+    {"num_beam_groups", "|1|"},
+    {"num_return_sequences", "|1|"},
+    {"diversity_penalty", "|0|0.0|"},
+    {"length_penalty", "|1|1.0|"},
+    {"constraints", "|[]|"},
+    {"force_words_ids", "|[]|"},
+    {"typical_p", "|1|1.0|"},
+    {"top_h", "|1|1.0|"},
+    {"epsilon_cutoff", "|0|0.0|"},
+    {"eta_cutoff", "|0|0.0|"},
+    {"presence_penalty", "|0|0.0|"},
+    {"frequency_penalty", "|0|0.0|"},
+    {"encoder_repetition_penalty", "|1|1.0|"},
+    {"no_repeat_ngram_size", "|0|"},
+    {"encoder_no_repeat_ngram_size", "|0|"},
+    {"bad_words_ids", "|[]|"},
+    {"suppress_tokens", "|[]|"},
+    {"begin_suppress_tokens", "|[]|"},
+    {"forced_bos_token_id", ""},
+    {"forced_eos_token_id", "|[]|"},
+    {"sequence_bias", "|{}|[]|"},
+    {"exponential_decay_length_penalty", ""},
+    {"remove_invalid_values", "|false|"},
+    {"token_healing", "|false|"},
+    {"guidance_scale", "|1|1.0|"},
+    {"watermarking_config", ""},
+    {"penalty_alpha", "|0|0.0|"},
+    {"dola_layers", ""},
+};
+
+static void list_unapplied(const iv_json_object *o, iv_generation_config *g) {
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof unapplied / sizeof *unapplied; i++) {
+        char shown[IV_JSON_SHOWN_BYTES], bars[IV_JSON_SHOWN_BYTES + 4], line[IV_JSON_SHOWN_BYTES + 60];
+        if (!iv_json_object_has(o, unapplied[i].key)) continue;
+        iv_json_shown(json_object_get(o->json, unapplied[i].key), shown);
+        snprintf(bars, sizeof bars, "|%s|", shown);
+        if (strstr(unapplied[i].neutral, bars)) continue;
+        size_t length = (size_t)snprintf(line, sizeof line, "%s%s %s", n ? "\n" : "", unapplied[i].key, shown);
+        if (length >= sizeof g->unapplied - n) return;
+        memcpy(g->unapplied + n, line, length + 1);
+        n += length;
+    }
+}
+
 iv_status iv_generation_config_parse(const char *name, const char *json, size_t n, iv_generation_config *out,
                                      iv_error *err) {
     json_t *root;
     iv_json_object top;
     *out = (iv_generation_config){0};
-    IV_TRY(iv_json_parse(name, json, n, &root, err));
+    IV_TRY(iv_json_parse_python(name, json, n, &root, err));
     iv_status status = iv_json_object_of(name, "", root, &top, err);
     if (status == IV_OK) status = parse_fields(&top, out, err);
+    if (status == IV_OK) list_unapplied(&top, out);
     json_decref(root);
     return status;
 }

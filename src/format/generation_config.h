@@ -7,6 +7,7 @@
 
 #define IV_TEMPERATURE_MAX 100.0
 #define IV_REPETITION_PENALTY_MAX 100.0
+enum { IV_UNAPPLIED_BYTES = 1024 };
 
 /* A value counts only if its has_ flag is set. */
 typedef struct iv_generation_config {
@@ -22,6 +23,9 @@ typedef struct iv_generation_config {
     int64_t bos_id, pad_id; /* 0 to IV_VOCAB_MAX - 1 */
     int64_t eos_ids[IV_EOS_IDS_MAX];
     size_t eos_count;
+    /* Keys that would change an answer of transformers and change none here, with values that are not neutral: "KEY
+     * VALUE" a line, as many as there is room for. */
+    char unapplied[IV_UNAPPLIED_BYTES];
 } iv_generation_config;
 
 /* Parses n bytes; `name` heads the errors. Pure. */

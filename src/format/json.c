@@ -77,6 +77,33 @@ static bool widen(const char *s, size_t n, iv_buf *out) {
     return ok && iv_buf_append(out, s + done, n - done);
 }
 
+/* What Python writes for numbers that JSON does not have, at s[i]; 0: none of them. */
+static size_t word_at(const char *s, size_t n, size_t i) {
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+        size_t length = strlen(words[k]);
+        if (n - i >= length && memcmp(s + i, words[k], length) == 0) return length;
+    }
+    return 0;
+}
+
+/* The text with such words as strings behind a mark; false if it has none, or no memory. */
+static bool quote_words(const char *s, size_t n, iv_buf *out) {
+    size_t done = 0, word;
+    for (size_t i = 0; i < n;) {
+        if (s[i] == '"') {
+            i = string_end(s, n, i);
+        } else if ((word = word_at(s, n, i)) != 0) {
+            if (!iv_buf_append(out, s + done, i - done) || !iv_buf_printf(out, "\"\\u0001%.*s\"", (int)word, s + i))
+                return false;
+            done = i += word;
+        } else {
+            i++;
+        }
+    }
+    return done && iv_buf_append(out, s + done, n - done);
+}
+
 /* ---- parsing ------------------------------------------------------------------------------------------- */
 
 /* jansson can read all integers as reals, or none. It is asked for all of them, which finds what else is wrong where it
@@ -107,6 +134,8 @@ static iv_status parse(const char *name, const char *bytes, size_t n, size_t fla
     }
     if (!root && iv_utf8_mark(bytes, n))
         return iv_fail(err, IV_FORMAT, "%s: not valid JSON: found a byte order mark (EF BB BF) at its beginning", name);
+    if (!root && json_error_code(&je) == json_error_duplicate_key)
+        return iv_fail(err, IV_FORMAT, "%s:%d:%d: one object has a key twice: %s", name, je.line, je.column, je.text);
     if (!root) return iv_fail(err, IV_FORMAT, "%s:%d:%d: not valid JSON: %s", name, je.line, je.column, je.text);
     const char *nul = memchr(bytes, 0, n); /* jansson does not see one that follows a number */
     if (nul) {
@@ -119,6 +148,22 @@ static iv_status parse(const char *name, const char *bytes, size_t n, size_t fla
 
 iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err) {
     return parse(name, bytes, n, JSON_REJECT_DUPLICATES, out, err);
+}
+
+iv_status iv_json_parse_python(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err) {
+    iv_buf text = {0};
+    iv_error ignored;
+    iv_status status = iv_json_parse(name, bytes, n, out, err);
+    if (status == IV_FORMAT && quote_words(bytes, n, &text) &&
+        iv_json_parse(name, text.data, text.len, out, &ignored) == IV_OK)
+        status = IV_OK;
+    iv_buf_free(&text);
+    return status;
+}
+
+const char *iv_json_word(const json_t *value) {
+    const char *text = json_string_value(value);
+    return text && *text == 1 && word_at(text + 1, strlen(text + 1), 0) ? text + 1 : NULL;
 }
 
 iv_status iv_json_parse_repeating(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err) {
@@ -198,19 +243,23 @@ bool iv_json_unsigned(const char *text, size_t n, uint64_t *out) {
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err) {
     iv_buf bytes = {0};
     iv_status status = iv_file_read(path, max_bytes, &bytes, err);
-    if (status == IV_OK) status = iv_json_parse(path, bytes.data, bytes.len, out, err);
+    if (status == IV_OK) status = iv_json_parse_python(path, bytes.data, bytes.len, out, err);
     iv_buf_free(&bytes);
     return status;
 }
 
 const char *iv_json_type_name(const json_t *value) {
     if (!value) return "nothing";
+    if (iv_json_word(value)) return iv_json_word(value);
     static const char *const names[] = {"object", "array", "string", "integer", "real", "true", "false", "null"};
     return names[json_typeof(value)];
 }
 
 const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
+    const char *word = iv_json_word(value);
+    char *text = word    ? strdup(word)
+                 : value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9))
+                         : NULL;
     snprintf(out, IV_JSON_SHOWN_BYTES, "%s", text ? text : iv_json_type_name(value));
     if (text && strlen(text) >= IV_JSON_SHOWN_BYTES) {
         size_t at = IV_JSON_SHOWN_BYTES - 4;

@@ -13,6 +13,12 @@
  * The caller owns *out (json_decref). */
 iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
 
+/* The same for a model's files, which Python wrote: NaN, Infinity and -Infinity, which JSON does not have, may be
+ * values of what is not read. They come as strings that iv_json_word knows. */
+iv_status iv_json_parse_python(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
+/* The word, if a value is one of these; else NULL. */
+const char *iv_json_word(const json_t *value);
+
 /* The same where an object may name a member twice: the last one counts, as in Python. For what models write. */
 iv_status iv_json_parse_repeating(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
 
@@ -27,10 +33,10 @@ bool iv_json_element_text(const char *list, size_t n, size_t *at, const char **t
 /* An integer's own text as a number without sign; false if it is none, or above 64 bits. */
 bool iv_json_unsigned(const char *text, size_t n, uint64_t *out);
 
-/* The same as iv_json_parse for a file of at most max_bytes. */
+/* The same as iv_json_parse_python for a file of at most max_bytes. */
 iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_error *err);
 
-/* "object", "array", "string", "integer", "real", "true", "false", "null": for error lines. */
+/* "object", "array", "string", "integer", "real", "true", "false", "null", "NaN", ...: for error lines. */
 const char *iv_json_type_name(const json_t *value);
 
 /* A value as text, cut where it is longer than an error line should have: "nothing" for NULL. Returns out. */

@@ -30,6 +30,8 @@ static const char *describe(const json_t *value, char buf[48]) {
         snprintf(buf, 48, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
         snprintf(buf, 48, "%.15g", json_real_value(value));
+    else if (iv_json_word(value))
+        snprintf(buf, 48, "%s, which JSON does not have", iv_json_word(value));
     else
         snprintf(buf, 48, "%s", iv_json_type_name(value));
     return buf;
@@ -99,7 +101,7 @@ iv_status iv_json_object_string(const iv_json_object *o, const char *key, const 
     char text[48];
     *found = value != NULL;
     if (!value) return IV_OK;
-    if (!json_is_string(value))
+    if (!json_is_string(value) || iv_json_word(value))
         return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted a string, found %s", o->file, o->path, key,
                        describe(value, text));
     if (strlen(json_string_value(value)) != json_string_length(value))

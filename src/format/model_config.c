@@ -510,7 +510,7 @@ iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv
     json_t *root;
     iv_json_object top;
     memset(out, 0, sizeof *out);
-    IV_TRY(iv_json_parse(name, json, n, &root, err));
+    IV_TRY(iv_json_parse_python(name, json, n, &root, err));
     iv_status status = iv_json_object_of(name, "", root, &top, err);
     if (status == IV_OK) status = parse_fields(&top, out, err);
     json_decref(root);

@@ -288,7 +288,7 @@ iv_status iv_tokenizer_json_parse(const char *name, const char *json, size_t n, 
     memset(out, 0, sizeof *out);
     if (n > IV_TOKENIZER_FILE_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "%s: %zu bytes, at most %d are read", name, n, IV_TOKENIZER_FILE_BYTES_MAX);
-    IV_TRY(iv_json_parse(name, json, n, &root, err));
+    IV_TRY(iv_json_parse_python(name, json, n, &root, err));
     iv_status status = read_all(name, root, out, err);
     json_decref(root);
     if (status != IV_OK) iv_tokenizer_json_free(out);

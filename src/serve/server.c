@@ -9,6 +9,9 @@
 #include "serve/metrics.h"
 #include "serve/page/page.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,8 +23,9 @@ enum {
     PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
     TICK_MS = 1000,
     FILES_EVERY_S = 60,
-    FILES_BEFORE = 2,     /* that are opened before the listener: the wakers of bridge and work */
-    WORK_THREADS = 4,     /* for chat templates: mostly idle */
+    FILES_BEFORE = 2, /* that are opened before the listener: the wakers of bridge and work */
+    WORK_THREADS = 4, /* for chat templates: mostly idle */
+    GIVE_BACK_BYTES = 1 << 20,
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
     LAUNCHER_MS = 300,    /* mpirun kills one second after its SIGTERM */
     LOG_END_MS = 1000,    /* for the last lines to be written */
@@ -172,6 +176,15 @@ static void say_files(loop *l, double now) {
            iv_http_connections(l->server.http));
 }
 
+/* What large bodies needed: the C library keeps freed memory for itself. */
+static void give_back(iv_server *s) {
+    if (s->freed_bytes < GIVE_BACK_BYTES) return;
+    s->freed_bytes = 0;
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 static void on_tick(void *user) {
     loop *l = user;
     const iv_server_options *o = l->server.o;
@@ -180,6 +193,7 @@ static void on_tick(void *user) {
     double now = now_seconds();
     iv_metrics_note_time(l->server.metrics, &stats, now);
     say_files(l, now);
+    give_back(&l->server);
     if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) say_status(l, &stats, now);
     end_if_lost(l, &stats);
 }
@@ -248,6 +262,11 @@ static void say_defaults(const loop *l) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value != fields[i].neutral)
             n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %g", n ? ", " : "", fields[i].name, fields[i].value);
+    for (const char *next = iv_bridge_info(l->server.bridge)->generation_unapplied; *next;) {
+        size_t length = strcspn(next, "\n");
+        iv_log(l->server.o, "warning", "defaults", "generation_config.json: %.*s is not applied", (int)length, next);
+        next += length + (next[length] == '\n');
+    }
     if (n)
         iv_log(&l->server.log, "info", "defaults",
                "generation_config.json sets %s, where a request does not; /generate begins from neutral values", line);
@@ -328,7 +347,16 @@ static iv_status open_loop(loop *l, iv_error *err) {
     return IV_OK;
 }
 
+/* Large buffers are the system's again as soon as they are freed; the C library would keep more and more of them. */
+static void keep_little(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, GIVE_BACK_BYTES);
+    mallopt(M_TRIM_THRESHOLD, GIVE_BACK_BYTES);
+#endif
+}
+
 iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
+    keep_little();
     loop l = {.server = {.o = o}};
     name_model(&l);
     iv_status status = open_loop(&l, err);

@@ -39,6 +39,9 @@ enum { IV_MODEL_NAME_BYTES = 256 };
 /* What a model is called when nobody says: the last part of its path, or of the place that "." or ".." is. */
 void iv_server_default_name(const char *path, char *out, size_t room);
 
+/* The variables of a chat template, a JSON object, with their `messages` as the server gives them to templates. */
+iv_status iv_server_chat_variables(const char *json, size_t bytes, iv_text *out, iv_error *err);
+
 /* ---- between the files of this folder: what a handler's `user` is */
 typedef struct iv_metrics iv_metrics;
 typedef struct iv_server {
@@ -54,6 +57,7 @@ typedef struct iv_server {
     int32_t tool_ids[4];    /* special tokens in it, which its texts show */
     size_t tool_id_count;
     bool draining;
+    size_t freed_bytes;                 /* of bodies that have ended, whose memory the system has not got back */
     struct iv_task *tasks;              /* api/task.c: those that wait for the engine; NULL at first */
     struct iv_admin_order *orders;      /* api/admin.c: those whose report has not come; NULL at first */
     iv_weight_names weight_names;       /* of updates that gave one */

@@ -1,7 +1,8 @@
 /* bpe.c: merging with a linked list of symbols and a heap of candidate pairs.
  *
  * Each merge puts at most two new candidates on the heap, so the work is O(n log n) even for one word of a
- * whole text. A candidate whose symbols have changed since is stale and skipped when it surfaces. */
+ * whole text. A candidate whose symbols have changed since is stale and skipped when it surfaces, or dropped when the
+ * heap is full: no more than one for each pair of neighbours is not. */
 #include "text/bpe.h"
 #include "base/buf.h"
 #include "base/size.h"
@@ -22,12 +23,10 @@ typedef struct iv_bpe_symbol {
     uint32_t previous, next;
 } iv_bpe_symbol;
 
-typedef struct iv_bpe_candidate {
-    uint64_t order; /* rank in the high half, position in the low: lowest first */
-    int32_t merged;
-} iv_bpe_candidate;
+typedef uint64_t candidate; /* rank in the high half, position in the low: lowest first */
 
 #define NONE UINT32_MAX
+enum { HEAP_MIN = 64 };
 
 /* ---- the merge table ---- */
 
@@ -163,55 +162,86 @@ static void add_characters(const iv_bpe *bpe, iv_bpe_work *w, iv_buf *name, cons
 
 /* ---- merging ---- */
 
-static void heap_push(iv_bpe_work *w, iv_bpe_candidate c) {
-    IV_ASSERT(w->heap_count < w->heap_cap);
-    size_t i = w->heap_count++;
-    for (; i > 0 && w->heap[(i - 1) / 2].order > c.order; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = c;
+static void sift_up(candidate *heap, size_t i, candidate c) {
+    for (; i > 0 && heap[(i - 1) / 2] > c; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = c;
 }
 
-static iv_bpe_candidate heap_pop(iv_bpe_work *w) {
-    iv_bpe_candidate top = w->heap[0], c = w->heap[--w->heap_count];
-    size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < w->heap_count; i = child) {
-        if (child + 1 < w->heap_count && w->heap[child + 1].order < w->heap[child].order) child++;
-        if (w->heap[child].order >= c.order) break;
-        w->heap[i] = w->heap[child];
+static void sift_down(candidate *heap, size_t count, size_t i, candidate c) {
+    for (size_t child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= c) break;
+        heap[i] = heap[child];
     }
-    w->heap[i] = c;
+    heap[i] = c;
+}
+
+static candidate heap_pop(iv_bpe_work *w) {
+    candidate top = w->heap[0], last = w->heap[--w->heap_count];
+    if (w->heap_count) sift_down(w->heap, w->heap_count, 0, last);
     return top;
 }
 
-static void consider(const iv_bpe *bpe, iv_bpe_work *w, uint32_t position) {
-    const iv_bpe_symbol *left = &w->symbols[position];
-    const iv_bpe_merge *m = find_merge(bpe, left->id, w->symbols[left->next].id);
-    if (m) heap_push(w, (iv_bpe_candidate){(uint64_t)m->rank << 32 | position, m->merged});
+/* The merge of a candidate, if its symbols are still those it was made for. */
+static const iv_bpe_merge *live_merge(const iv_bpe *bpe, const iv_bpe_work *w, candidate c) {
+    const iv_bpe_symbol *s = &w->symbols[(uint32_t)c];
+    if (s->id < 0 || s->next == NONE) return NULL;
+    const iv_bpe_merge *m = find_merge(bpe, s->id, w->symbols[s->next].id);
+    return m && m->merged == bpe->spec->merges[c >> 32].merged ? m : NULL;
 }
 
-static void merge_all(const iv_bpe *bpe, iv_bpe_work *w) {
+static void drop_stale(const iv_bpe *bpe, iv_bpe_work *w) {
+    size_t live = 0;
+    for (size_t i = 0; i < w->heap_count; i++)
+        if (live_merge(bpe, w, w->heap[i])) w->heap[live++] = w->heap[i];
+    w->heap_count = live;
+    for (size_t i = live / 2; i-- > 0;) sift_down(w->heap, live, i, w->heap[i]);
+}
+
+static bool heap_push(const iv_bpe *bpe, iv_bpe_work *w, candidate c) {
+    size_t most = iv_size_max(w->symbol_count + w->symbol_count / 4, HEAP_MIN);
+    if (w->heap_count == most) drop_stale(bpe, w);
+    if (w->heap_count == w->heap_cap) {
+        size_t bytes, cap = iv_size_min(iv_size_max(2 * w->heap_cap, HEAP_MIN), iv_size_max(most, w->heap_count + 1));
+        if (!iv_size_mul(cap, sizeof *w->heap, &bytes)) return false;
+        candidate *p = realloc(w->heap, bytes);
+        if (!p) return false;
+        w->heap = p, w->heap_cap = cap;
+    }
+    sift_up(w->heap, w->heap_count++, c);
+    return true;
+}
+
+static bool consider(const iv_bpe *bpe, iv_bpe_work *w, uint32_t position) {
+    const iv_bpe_symbol *left = &w->symbols[position];
+    const iv_bpe_merge *m = find_merge(bpe, left->id, w->symbols[left->next].id);
+    return !m || heap_push(bpe, w, (candidate)m->rank << 32 | position);
+}
+
+static bool merge_all(const iv_bpe *bpe, iv_bpe_work *w) {
     w->heap_count = 0;
-    for (uint32_t i = 0; i + 1 < w->symbol_count; i++) consider(bpe, w, i);
+    for (uint32_t i = 0; i + 1 < w->symbol_count; i++)
+        if (!consider(bpe, w, i)) return false;
     while (w->heap_count) {
-        iv_bpe_candidate c = heap_pop(w);
-        uint32_t position = (uint32_t)c.order;
-        iv_bpe_symbol *s = &w->symbols[position];
-        if (s->id < 0 || s->next == NONE) continue;
-        iv_bpe_symbol *right = &w->symbols[s->next];
-        const iv_bpe_merge *m = find_merge(bpe, s->id, right->id);
-        if (!m || m->merged != c.merged) continue; /* stale */
-        s->id = c.merged;
+        candidate c = heap_pop(w);
+        const iv_bpe_merge *m = live_merge(bpe, w, c);
+        if (!m) continue;
+        uint32_t position = (uint32_t)c;
+        iv_bpe_symbol *s = &w->symbols[position], *right = &w->symbols[s->next];
+        s->id = m->merged;
         s->next = right->next;
         right->id = -1;
         if (s->next != NONE) w->symbols[s->next].previous = position;
-        if (s->previous != NONE) consider(bpe, w, s->previous);
-        if (s->next != NONE) consider(bpe, w, position);
+        if (s->previous != NONE && !consider(bpe, w, s->previous)) return false;
+        if (s->next != NONE && !consider(bpe, w, position)) return false;
     }
+    return true;
 }
 
-/* Room for every symbol and candidate a piece can make: n bytes are at most n characters, each, with the
- * prefix and suffix spelt in bytes, at most so many symbols; n merges follow, with two candidates each. */
+/* Room for every symbol a piece can make: n bytes are at most n characters, each, with the prefix and suffix spelt in
+ * bytes, at most so many symbols. */
 static bool reserve(const iv_bpe *bpe, iv_bpe_work *w, size_t n) {
-    size_t each, symbols, candidates, bytes;
+    size_t each, symbols, bytes;
     if (!iv_size_mul(bpe->spec->prefix.len, n, &each) || !iv_size_add(each, n, &each) ||
         !iv_size_add(each, bpe->spec->suffix.len, &symbols) || symbols >= NONE / 4)
         return false;
@@ -221,13 +251,6 @@ static bool reserve(const iv_bpe *bpe, iv_bpe_work *w, size_t n) {
         iv_bpe_symbol *p = realloc(w->symbols, bytes);
         if (!p) return false;
         w->symbols = p, w->symbol_cap = symbols;
-    }
-    candidates = 3 * symbols;
-    if (candidates > w->heap_cap) {
-        if (!iv_size_mul(candidates, sizeof *w->heap, &bytes)) return false;
-        iv_bpe_candidate *p = realloc(w->heap, bytes);
-        if (!p) return false;
-        w->heap = p, w->heap_cap = candidates;
     }
     return true;
 }
@@ -242,7 +265,7 @@ iv_status iv_bpe_encode(const iv_bpe *bpe, iv_bpe_work *work, const char *piece,
     bool ok = reserve(bpe, work, n) && (longest == 4 || iv_buf_reserve(&name, longest));
     if (ok) {
         add_characters(bpe, work, &name, piece, n);
-        merge_all(bpe, work);
+        ok = merge_all(bpe, work);
     }
     for (size_t i = 0; ok && i < work->symbol_count; i++)
         if (work->symbols[i].id >= 0) ok = iv_ids_push(out, work->symbols[i].id);

@@ -20,7 +20,7 @@ enum { IV_BPE_LOW = 0x800 };
 typedef struct iv_bpe_work {
     struct iv_bpe_symbol *symbols;
     size_t symbol_count, symbol_cap;
-    struct iv_bpe_candidate *heap;
+    uint64_t *heap; /* candidates for merging */
     size_t heap_count, heap_cap;
 } iv_bpe_work;
 

@@ -1,9 +1,9 @@
-/* split.c: each step turns the pieces of one text into the pieces of the next.
+/* split.c: each step cuts a piece into the pieces of the next step.
  *
- * A step looks at one piece at a time: it finds segments (matches and what lies between them, covering the
- * piece in order), then the behaviour says which segments join and which are dropped. */
+ * A step finds segments (matches and what lies between them, covering the piece in order); the behaviour says which
+ * of them join and which are dropped. A piece goes through all further steps before the next one is looked for, so a
+ * long text needs no more memory than its longest piece. */
 #include "text/split.h"
-#include "base/size.h"
 #include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/charset.h"
@@ -15,7 +15,6 @@
 
 typedef struct iv_segment {
     size_t start, end;
-    bool match;
 } iv_segment;
 
 /* Our own patterns, in PCRE2's language. */
@@ -95,170 +94,135 @@ void iv_splitter_close(iv_splitter *s) {
     *s = (iv_splitter){0};
 }
 
-/* ---- segments ---- */
+/* ---- one call ---- */
 
-static bool grow(void **items, size_t *cap, size_t len, size_t size) {
-    size_t bytes, more = *cap ? *cap : 64;
-    if (len < *cap) return true;
-    if (!iv_size_mul(more, 2, &more) || !iv_size_mul(more, size, &bytes)) return false;
-    void *p = realloc(*items, bytes);
-    if (!p) return false;
-    *items = p, *cap = more;
-    return true;
-}
+typedef struct run {
+    const iv_splitter *s;
+    iv_regex_work *regex;
+    iv_split_work *work;
+    iv_piece_taken *take;
+    void *user;
+    iv_error *err;
+} run;
 
-static iv_status push_segment(iv_split_work *w, size_t start, size_t end, bool match, iv_error *err) {
-    if (!grow((void **)&w->segments, &w->segment_cap, w->segment_count, sizeof *w->segments))
-        return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory for %zu segments", w->segment_count);
-    w->segments[w->segment_count++] = (iv_segment){start, end, match};
-    return IV_OK;
-}
-
-/* The matches of re (NULL: none) in the text and what is between them, in order. */
-static iv_status find_segments(const iv_regex *re, iv_regex_work *rw, iv_split_work *w, const char *text, size_t n,
-                               bool invert, iv_error *err) {
-    iv_regex_scan scan = {0};
-    size_t done = 0;
-    w->segment_count = 0;
-    for (bool found = re && n; found;) {
-        IV_TRY(iv_regex_next(re, rw, text, n, &scan, &found, err));
-        if (!found) break;
-        if (done != scan.start) IV_TRY(push_segment(w, done, scan.start, invert, err));
-        IV_TRY(push_segment(w, scan.start, scan.end, !invert, err));
-        done = scan.end;
-    }
-    return done == n ? IV_OK : push_segment(w, done, n, invert, err);
-}
-
-/* Joins segments in place as the behaviour says; drops those that are removed. */
-static void join_segments(iv_split_work *w, iv_split_behavior behavior) {
-    iv_segment *s = w->segments;
-    size_t out = 0;
-    bool previous = false; /* whether the segment before was a match */
-    for (size_t i = 0; i < w->segment_count; i++) {
-        iv_segment seg = s[i];
-        bool join = false;
-        if (behavior == IV_SPLIT_REMOVED && seg.match) continue;
-        if (behavior == IV_SPLIT_CONTIGUOUS) join = seg.match == previous;
-        if (behavior == IV_SPLIT_MERGED_WITH_PREVIOUS) join = seg.match && !previous;
-        if (behavior == IV_SPLIT_MERGED_WITH_NEXT) join = !seg.match && previous;
-        previous = seg.match;
-        if (join && out > 0)
-            s[out - 1].end = seg.end;
-        else
-            s[out++] = seg;
-    }
-    w->segment_count = out;
-}
+static iv_status next_step(run *r, size_t step, const char *text, size_t n, bool at_start);
 
 /* ---- pieces ---- */
 
-static iv_status push_piece(iv_pieces *p, size_t start, size_t len, bool at_start, iv_error *err) {
-    if (len == 0) return IV_OK;
-    if (!grow((void **)&p->items, &p->cap, p->len, sizeof *p->items))
-        return iv_fail(err, IV_NO_MEMORY, "tokenizer: no memory for %zu pieces", p->len);
-    p->items[p->len++] = (iv_piece){start, len, at_start};
-    return IV_OK;
+/* The segment as a piece of the next step. */
+static iv_status give_piece(run *r, size_t step, const char *text, iv_segment seg, bool at_start) {
+    size_t n = seg.end - seg.start;
+    at_start = at_start && seg.start == 0;
+    if (n == 0) return IV_OK;
+    if (r->s->steps[step].kind != IV_PRETOKENIZE_BYTE_LEVEL)
+        return next_step(r, step + 1, text + seg.start, n, at_start);
+    iv_buf *out = &r->work->encoded[step];
+    iv_buf_clear(out);
+    if (!iv_buf_reserve(out, 2 * n)) return iv_text_full(out, 2 * n, r->err);
+    for (size_t k = seg.start; k < seg.end; k++)
+        out->len += iv_byte_level_encode((uint8_t)text[k], out->data + out->len);
+    return next_step(r, step + 1, out->data, out->len, at_start);
 }
 
-static iv_status split_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w, iv_piece piece,
-                             iv_error *err) {
-    const iv_pretokenizer_spec *spec = &s->steps[step];
-    bool whitespace = spec->kind == IV_PRETOKENIZE_WHITESPACE;
-    iv_split_behavior behavior = spec->behavior;
-    if (whitespace || spec->kind == IV_PRETOKENIZE_WHITESPACE_SPLIT) behavior = IV_SPLIT_REMOVED;
-    IV_TRY(find_segments(s->regexes[step], rw, w, w->current.text.data + piece.start, piece.len,
-                         spec->invert || whitespace, err));
-    join_segments(w, behavior);
-    for (size_t i = 0; i < w->segment_count; i++) {
-        iv_segment seg = w->segments[i];
-        IV_TRY(
-            push_piece(&w->next, piece.start + seg.start, seg.end - seg.start, piece.at_start && seg.start == 0, err));
+/* ---- segments ---- */
+
+/* Segments that may still grow by their neighbours. */
+typedef struct joiner {
+    run *r;
+    size_t step;
+    const char *text;
+    bool at_start;
+    iv_split_behavior behavior;
+    iv_segment held;
+    bool holds;
+    bool previous; /* whether the segment before was a match */
+} joiner;
+
+static iv_status give_held(joiner *j) {
+    if (!j->holds) return IV_OK;
+    j->holds = false;
+    return give_piece(j->r, j->step, j->text, j->held, j->at_start);
+}
+
+static iv_status add_segment(joiner *j, size_t start, size_t end, bool match) {
+    bool join = false;
+    if (j->behavior == IV_SPLIT_REMOVED && match) return IV_OK;
+    if (j->behavior == IV_SPLIT_CONTIGUOUS) join = match == j->previous;
+    if (j->behavior == IV_SPLIT_MERGED_WITH_PREVIOUS) join = match && !j->previous;
+    if (j->behavior == IV_SPLIT_MERGED_WITH_NEXT) join = !match && j->previous;
+    j->previous = match;
+    if (join && j->holds) {
+        j->held.end = end;
+        return IV_OK;
     }
+    IV_TRY(give_held(j));
+    j->held = (iv_segment){start, end}, j->holds = true;
     return IV_OK;
 }
 
-static iv_status byte_level_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w,
-                                  iv_piece piece, iv_error *err) {
-    const char *text = w->current.text.data + piece.start;
-    iv_buf_clear(&w->line);
-    bool ok = !s->steps[step].add_prefix_space || *text == ' ' || iv_buf_putc(&w->line, ' ');
-    if (!ok || !iv_buf_append(&w->line, text, piece.len)) return iv_text_full(&w->line, piece.len + 1, err);
-    IV_TRY(find_segments(s->regexes[step], rw, w, w->line.data, w->line.len, false, err));
-    iv_buf *out = &w->next.text;
-    for (size_t i = 0; i < w->segment_count; i++) {
-        iv_segment seg = w->segments[i];
-        size_t start = out->len;
-        size_t most = 2 * (seg.end - seg.start);
-        if (!iv_buf_reserve(out, most)) return iv_text_full(out, most, err);
-        for (size_t k = seg.start; k < seg.end; k++)
-            out->len += iv_byte_level_encode((uint8_t)w->line.data[k], out->data + out->len);
-        IV_TRY(push_piece(&w->next, start, out->len - start, piece.at_start && seg.start == 0, err));
+/* The matches of the step's pattern, if it has one, in the text and what is between them, in order. */
+static iv_status cut(run *r, size_t step, const char *text, size_t n, bool at_start, bool invert,
+                     iv_split_behavior behavior) {
+    joiner j = {.r = r, .step = step, .text = text, .at_start = at_start, .behavior = behavior};
+    const iv_regex *re = r->s->regexes[step];
+    iv_regex_scan scan = {0};
+    size_t done = 0;
+    for (bool found = re && n; found;) {
+        IV_TRY(iv_regex_next(re, r->regex, text, n, &scan, &found, r->err));
+        if (!found) break;
+        if (done != scan.start) IV_TRY(add_segment(&j, done, scan.start, invert));
+        IV_TRY(add_segment(&j, scan.start, scan.end, !invert));
+        done = scan.end;
     }
-    return IV_OK;
+    if (done != n) IV_TRY(add_segment(&j, done, n, invert));
+    return give_held(&j);
 }
 
-static iv_status metaspace_piece(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w, iv_piece piece,
-                                 iv_error *err) {
-    const iv_pretokenizer_spec *spec = &s->steps[step];
-    const char *text = w->current.text.data + piece.start;
+/* ---- steps ---- */
+
+static iv_status byte_level(run *r, size_t step, const char *text, size_t n, bool at_start) {
+    iv_buf *line = &r->work->lines[step];
+    if (!r->s->steps[step].add_prefix_space || *text == ' ')
+        return cut(r, step, text, n, at_start, false, IV_SPLIT_ISOLATED);
+    iv_buf_clear(line);
+    if (!iv_buf_putc(line, ' ') || !iv_buf_append(line, text, n)) return iv_text_full(line, n + 1, r->err);
+    return cut(r, step, line->data, line->len, at_start, false, IV_SPLIT_ISOLATED);
+}
+
+static iv_status metaspace(run *r, size_t step, const char *text, size_t n, bool at_start) {
+    const iv_pretokenizer_spec *spec = &r->s->steps[step];
     iv_str mark = spec->replacement;
-    iv_buf *out = &w->next.text;
-    size_t base = out->len;
-    bool marked = *text == ' ' || (piece.len >= mark.len && memcmp(text, mark.data, mark.len) == 0);
-    bool prepend = spec->prepend == IV_PREPEND_ALWAYS || (spec->prepend == IV_PREPEND_FIRST && piece.at_start);
-    bool ok = marked || !prepend || iv_buf_append(out, mark.data, mark.len);
-    for (size_t i = 0; ok && i < piece.len; i++)
-        ok = text[i] == ' ' ? iv_buf_append(out, mark.data, mark.len) : iv_buf_putc(out, text[i]);
-    if (!ok) return iv_text_full(out, mark.len, err);
-    IV_TRY(find_segments(s->regexes[step], rw, w, out->data + base, out->len - base, false, err));
-    join_segments(w, IV_SPLIT_MERGED_WITH_NEXT);
-    for (size_t i = 0; i < w->segment_count; i++) {
-        iv_segment seg = w->segments[i];
-        IV_TRY(push_piece(&w->next, base + seg.start, seg.end - seg.start, piece.at_start && seg.start == 0, err));
-    }
-    return IV_OK;
+    iv_buf *line = &r->work->lines[step];
+    bool marked = *text == ' ' || (n >= mark.len && memcmp(text, mark.data, mark.len) == 0);
+    bool prepend = spec->prepend == IV_PREPEND_ALWAYS || (spec->prepend == IV_PREPEND_FIRST && at_start);
+    iv_buf_clear(line);
+    bool ok = marked || !prepend || iv_buf_append(line, mark.data, mark.len);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = text[i] == ' ' ? iv_buf_append(line, mark.data, mark.len) : iv_buf_putc(line, text[i]);
+    if (!ok) return iv_text_full(line, mark.len, r->err);
+    return cut(r, step, line->data, line->len, at_start, false, IV_SPLIT_MERGED_WITH_NEXT);
 }
 
-static iv_status apply_step(const iv_splitter *s, size_t step, iv_regex_work *rw, iv_split_work *w, iv_error *err) {
-    iv_pretokenizer_kind kind = s->steps[step].kind;
-    bool rewrites = kind == IV_PRETOKENIZE_BYTE_LEVEL || kind == IV_PRETOKENIZE_METASPACE;
-    iv_buf_clear(&w->next.text);
-    w->next.len = 0;
-    for (size_t i = 0; i < w->current.len; i++) {
-        iv_piece piece = w->current.items[i];
-        if (kind == IV_PRETOKENIZE_BYTE_LEVEL)
-            IV_TRY(byte_level_piece(s, step, rw, w, piece, err));
-        else if (kind == IV_PRETOKENIZE_METASPACE)
-            IV_TRY(metaspace_piece(s, step, rw, w, piece, err));
-        else
-            IV_TRY(split_piece(s, step, rw, w, piece, err));
-    }
-    iv_pieces done = w->current;
-    w->current = w->next, w->next = done;
-    if (!rewrites) { /* the new pieces are of the old text */
-        iv_buf text = w->current.text;
-        w->current.text = w->next.text, w->next.text = text;
-    }
-    return IV_OK;
+static iv_status next_step(run *r, size_t step, const char *text, size_t n, bool at_start) {
+    if (step == r->s->count) return r->take(r->user, text, n, r->err);
+    const iv_pretokenizer_spec *spec = &r->s->steps[step];
+    bool whitespace = spec->kind == IV_PRETOKENIZE_WHITESPACE;
+    if (spec->kind == IV_PRETOKENIZE_BYTE_LEVEL) return byte_level(r, step, text, n, at_start);
+    if (spec->kind == IV_PRETOKENIZE_METASPACE) return metaspace(r, step, text, n, at_start);
+    bool removed = whitespace || spec->kind == IV_PRETOKENIZE_WHITESPACE_SPLIT;
+    return cut(r, step, text, n, at_start, spec->invert || whitespace, removed ? IV_SPLIT_REMOVED : spec->behavior);
 }
 
-iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex_work, iv_split_work *work, const char *text,
-                            size_t n, bool at_start, iv_error *err) {
-    work->current.len = 0;
-    iv_buf_clear(&work->current.text);
-    if (!iv_buf_append(&work->current.text, text, n)) return iv_text_full(&work->current.text, n, err);
-    IV_TRY(push_piece(&work->current, 0, n, at_start, err));
-    for (size_t i = 0; i < s->count; i++) IV_TRY(apply_step(s, i, regex_work, work, err));
-    return IV_OK;
+iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex, iv_split_work *work, const char *text, size_t n,
+                            bool at_start, iv_piece_taken *take, void *user, iv_error *err) {
+    run r = {.s = s, .regex = regex, .work = work, .take = take, .user = user, .err = err};
+    return n ? next_step(&r, 0, text, n, at_start) : IV_OK;
+}
+
+void iv_split_work_limit(iv_split_work *work, size_t bytes) {
+    for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) work->lines[i].limit = work->encoded[i].limit = bytes;
 }
 
 void iv_split_work_free(iv_split_work *work) {
-    iv_buf_free(&work->current.text);
-    iv_buf_free(&work->next.text);
-    iv_buf_free(&work->line);
-    free(work->current.items);
-    free(work->next.items);
-    free(work->segments);
-    *work = (iv_split_work){0};
+    for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) iv_buf_free(&work->lines[i]), iv_buf_free(&work->encoded[i]);
 }

@@ -179,12 +179,13 @@ void iv_tokenizer_close(iv_tokenizer *t) {
 
 /* ---- encoding ---- */
 
+static iv_status encode_piece(void *user, const char *piece, size_t n, iv_error *err) {
+    encoder *e = user;
+    return iv_bpe_encode(&e->t->bpe, &e->bpe, piece, n, e->out, err);
+}
+
 static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_start) {
-    IV_TRY(iv_splitter_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, e->err));
-    const iv_pieces *p = &e->split.current;
-    for (size_t i = 0; i < p->len; i++)
-        IV_TRY(iv_bpe_encode(&e->t->bpe, &e->bpe, p->text.data + p->items[i].start, p->items[i].len, e->out, e->err));
-    return IV_OK;
+    return iv_splitter_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, encode_piece, e, e->err);
 }
 
 /* Text between the tokens found as they stand. */
@@ -220,8 +221,8 @@ static iv_status encode_all(encoder *e, const char *text, size_t n) {
 static iv_status encode_with(encoder *e, const char *text, size_t n, bool add_special) {
     const iv_tokenizer_json *s = &e->t->spec;
     size_t limit = IV_TOKENIZE_GROWTH_BASE + n * IV_TOKENIZE_GROWTH_MAX;
-    e->normal.limit = e->spare.limit = e->split.line.limit = limit;
-    e->split.current.text.limit = e->split.next.text.limit = limit;
+    e->normal.limit = e->spare.limit = limit;
+    iv_split_work_limit(&e->split, limit);
     e->regex = iv_regex_work_new();
     if (!e->regex) return no_memory(e->err);
     if (add_special && !iv_ids_append(e->out, s->before, s->before_count)) return no_memory(e->err);

@@ -347,6 +347,13 @@ static void renders(void **state) {
     RUN_WITH(chat, "render", "tiny-math", "--input", "-");
     expect_ok();
     assert_string_equal(came.out, rendered);
+    /* messages are what the server makes of them */
+    static const char made[] =
+        "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"b\"}],\"name\":null},{\"role\":\"assistant\",\"content\":null}]}";
+    RUN_WITH(made, "render", "tiny-math", "--input", "-");
+    expect_ok();
+    assert_string_equal(came.out, "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n");
     write_file("clock.jinja", clock, sizeof clock - 1);
     RUN_WITH("{\"n\": 3}", "render", "--template", in_folder("clock.jinja"), "--input", "-", "--strftime-now", "then");
     expect_ok();

@@ -51,6 +51,31 @@ static void nothing_is_required(void **state) {
     }
 }
 
+/* What transformers would do and invar does not is listed, unless it is nothing. */
+static void unapplied(void **state) {
+    (void)state;
+    static const struct {
+        const char *json, *lines;
+    } cases[] = {
+        {"{\"no_repeat_ngram_size\":3}", "no_repeat_ngram_size 3"},
+        {"{\"no_repeat_ngram_size\":0,\"num_beams\":1,\"typical_p\":1.0,\"suppress_tokens\":[],\"bad_words_ids\":null,"
+         "\"guidance_scale\":1,\"length_penalty\":1.0,\"remove_invalid_values\":false,\"transformers_version\":\"5\","
+         "\"use_cache\":true,\"output_scores\":true,\"epsilon_cutoff\":0.0}",
+         ""},
+        {"{\"typical_p\":0.9,\"num_beams\":4,\"suppress_tokens\":[1,2],\"begin_suppress_tokens\":[220],\"penalty_"
+         "alpha\":0.6,"
+         "\"forced_eos_token_id\":2,\"bad_words_ids\":[[1,2],[3]],\"encoder_repetition_penalty\":1.2,\"max_time\":NaN}",
+         "max_time NaN\nnum_beams 4\ntypical_p 0.9\nencoder_repetition_penalty 1.2\nbad_words_ids [[1,2],[3]]\n"
+         "suppress_tokens [1,2]\nbegin_suppress_tokens [220]\nforced_eos_token_id 2\npenalty_alpha 0.6"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_generation_config g;
+        iv_error err;
+        ASSERT_OK(parse(cases[i].json, &g, &err), &err);
+        assert_string_equal(g.unapplied, cases[i].lines);
+    }
+}
+
 static void bad_values_are_named(void **state) {
     (void)state;
     static const struct {
@@ -64,7 +89,7 @@ static void bad_values_are_named(void **state) {
         {"{\"temperature\":-0.1}", IV_FORMAT, "temperature: wanted a number from 0 to 100"},
         {"{\"temperature\":101}", IV_FORMAT, "found 101"},
         {"{\"temperature\":\"hot\"}", IV_FORMAT, "found string"},
-        {"{\"temperature\":NaN}", IV_FORMAT, "not valid JSON"},
+        {"{\"temperature\":NaN}", IV_FORMAT, "found NaN, which JSON does not have"},
         {"{\"temperature\":1e999}", IV_FORMAT, "not valid JSON"},
         {"{\"top_k\":-2}", IV_FORMAT, "top_k: wanted an integer from -1"},
         {"{\"top_k\":1.5}", IV_FORMAT, "found 1.5"},
@@ -123,8 +148,9 @@ static void real_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field),          cmocka_unit_test(top_k_is_off_by_zero_or_minus_one),
-        cmocka_unit_test(nothing_is_required),  cmocka_unit_test(bad_values_are_named),
-        cmocka_unit_test(the_file_is_optional), cmocka_unit_test(real_files)};
+        cmocka_unit_test(every_field),         cmocka_unit_test(top_k_is_off_by_zero_or_minus_one),
+        cmocka_unit_test(nothing_is_required), cmocka_unit_test(bad_values_are_named),
+        cmocka_unit_test(unapplied),           cmocka_unit_test(the_file_is_optional),
+        cmocka_unit_test(real_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -429,8 +429,46 @@ static void real_configs(void **state) {
     }
 }
 
+/* Python writes numbers that JSON does not have: they matter only where they are read. */
+static void words_of_python(void **state) {
+    (void)state;
+    iv_model_config c;
+    iv_error err;
+    static const char *const ignored[] = {"\"time_step_limit\":[0.0,Infinity]",
+                                          "\"x\":{\"y\":NaN,\"z\":\"NaN, Infinity\"}", "\"x\" : -Infinity "};
+    static const struct {
+        const char *more, *message;
+    } read[] = {
+        {"\"rms_norm_eps\":NaN",
+         "c: rms_norm_eps: wanted a number from 1e-30 to 1, found NaN, which JSON does not have"},
+        {"\"max_position_embeddings\":Infinity", "found Infinity, which JSON does not have"},
+        {"\"hidden_act\":NaN", "c: hidden_act: wanted a string, found NaN, which JSON does not have"},
+        {"\"eos_token_id\":[-Infinity]", "c: eos_token_id[0]: wanted an integer"},
+        {"\"rope_scaling\":Infinity", "found Infinity"},
+        {"\"x\":1,\"x\":2", "one object has a key twice: duplicate object key near '\"x\"'"},
+        {"\"x\":Infinite", "not valid JSON: invalid token near 'Infinite'"},
+        {"\"x\":NaN,\"y\":nan", "not valid JSON"},
+    };
+    char json[1000];
+    static const char rest[] =
+        "\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":64,\"intermediate_size\":128,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4";
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
+        snprintf(json, sizeof json, "{%s,\"max_position_embeddings\":512,%s}", rest, ignored[i]);
+        ASSERT_OK(iv_model_config_parse("c", json, strlen(json), &c, &err), &err);
+    }
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
+        bool positions = strstr(read[i].more, "max_position") != NULL;
+        snprintf(json, sizeof json, "{%s%s,%s}", rest, positions ? "" : ",\"max_position_embeddings\":512",
+                 read[i].more);
+        assert_int_equal(iv_model_config_parse("c", json, strlen(json), &c, &err), IV_FORMAT);
+        if (!strstr(err.message, read[i].message)) fail_msg("%s: %s", read[i].more, err.message);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(family_defaults),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(words_of_python),
+                                       cmocka_unit_test(family_defaults),
                                        cmocka_unit_test(kv_heads_absent_and_null),
                                        cmocka_unit_test(biases),
                                        cmocka_unit_test(numbers_may_be_spelled_as_reals),

@@ -1,6 +1,7 @@
 /* Messages to prompts, over templates of several kinds: where a message that is continued ends. */
 #include "support.h"
 #include "serve/api/render.h"
+#include "serve/server.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ static void use_template(const char *text) {
 }
 
 typedef struct seen {
-    char text[1000];
+    char text[1 << 14];
     bool inside;
     iv_status status;
     size_t ids;
@@ -158,9 +159,80 @@ static void efforts(void **state) {
     }
 }
 
+/* What `invar render` does with variables is what the server does with a body. */
+static void same_as_variables(const char *messages, const char *tools) {
+    char json[4000];
+    iv_text variables = {0}, text = {0};
+    iv_error err;
+    json_t *list = json_loads(messages, 0, NULL), *tool_list = tools ? json_loads(tools, 0, NULL) : NULL;
+    seen s = render(&(iv_render_input){.messages = list, .tools = tool_list, .generation_prompt = true});
+    snprintf(json, sizeof json, "{\"messages\":%s,\"add_generation_prompt\":true%s%s}", messages,
+             tools ? ",\"tools\":" : "", tools ? tools : "");
+    iv_status status = iv_server_chat_variables(json, strlen(json), &variables, &err);
+    if (status == IV_OK) status = iv_render_chat(words, variables.data, variables.bytes, NULL, &text, &err);
+    assert_int_equal(status, s.status);
+    char shown[sizeof s.text];
+    snprintf(shown, sizeof shown, "%s", status == IV_OK ? text.data : err.message);
+    assert_string_equal(shown, s.text);
+    iv_text_free(&variables), iv_text_free(&text);
+    json_decref(list), json_decref(tool_list);
+}
+
+static const char *const talks[] = {
+    "[{\"role\":\"user\",\"content\":\"a\",\"name\":null,\"tool_calls\":null}]",
+    "[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+    "\"b\"]}]",
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning\":\"r\"},"
+    "{\"role\":\"user\",\"content\":\"c\"}]",
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"r\","
+    "\"refusal\":null,"
+    "\"tool_calls\":[{\"id\":\"123456789\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{"
+    "\\\"x\\\": 1}\"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"123456789\",\"content\":\"2\"}]",
+    "[{\"role\":\"user\",\"content\":\"a\",\"x\":1}]",
+    "[{\"role\":\"ghost\",\"content\":\"a\"}]",
+};
+static const char tool_list[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":"
+    "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"integer\"}}}}}]";
+
+static void variables(void **state) {
+    (void)state;
+    use_template("{% for m in messages %}{{ m | tojson }}{{ m.content is none }}{{ m.reasoning_content is defined }}\n"
+                 "{% endfor %}{{ tools | tojson }}");
+    for (size_t i = 0; i < sizeof talks / sizeof *talks; i++) {
+        same_as_variables(talks[i], NULL);
+        same_as_variables(talks[i], tool_list);
+    }
+}
+
+/* Published templates. */
+static void variables_of_others(void **state) {
+    (void)state;
+    const char *path = shared_path("golden/chat_templates.json");
+    json_t *golden = path ? json_load_file(path, 0, NULL) : NULL;
+    if (!golden) skip();
+    json_t *entry;
+    size_t at;
+    json_array_foreach(json_object_get(golden, "templates"), at, entry) {
+        use_template(json_string_value(json_object_get(entry, "template")));
+        for (size_t i = 0; i < sizeof talks / sizeof *talks; i++) {
+            same_as_variables(talks[i], NULL);
+            same_as_variables(talks[i], tool_list);
+        }
+    }
+    assert_true(at > 5);
+    json_decref(golden);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain),     cmocka_unit_test(trimming),          cmocka_unit_test(thinking),
-        cmocka_unit_test(not_shown), cmocka_unit_test(calls_made_before), cmocka_unit_test(efforts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(variables),
+                                       cmocka_unit_test(variables_of_others),
+                                       cmocka_unit_test(plain),
+                                       cmocka_unit_test(trimming),
+                                       cmocka_unit_test(thinking),
+                                       cmocka_unit_test(not_shown),
+                                       cmocka_unit_test(calls_made_before),
+                                       cmocka_unit_test(efforts)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

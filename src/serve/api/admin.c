@@ -91,7 +91,10 @@ static bool read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params
     iv_error err = {0};
     iv_request none = {0};
     iv_api_params_init(p, &none);
-    iv_status status = iv_api_body(x, true, json, &err);
+    size_t bytes;
+    iv_exchange_body(x, &bytes);
+    s->freed_bytes += bytes;
+    iv_status status = iv_api_body(x, body, json, &err);
     if (status == IV_OK && body) status = iv_api_params_read(p, body, "", *json, &err);
     if (status == IV_OK) return true;
     json_decref(*json);
@@ -109,7 +112,7 @@ void iv_handle_pause(void *user, iv_exchange *x) {
     iv_server *s = user;
     iv_error err = {0};
     json_t *body = NULL;
-    if (iv_api_body(x, true, &body, &err) != IV_OK) {
+    if (iv_api_body(x, 0, &body, &err) != IV_OK) {
         iv_api_reply_error(s, x, &err);
         return;
     }

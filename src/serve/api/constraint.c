@@ -42,7 +42,11 @@ static iv_status set_json(reader *w, const char *field, iv_constraint_kind kind,
 
 /* A schema as JSON, or as its text. */
 static iv_status set_schema(reader *w, const char *field, const json_t *v) {
-    if (json_is_string(v)) return set(w, field, IV_CONSTRAINT_JSON_SCHEMA, json_string_value(v), json_string_length(v));
+    iv_body_tree tree = {0};
+    if (json_is_string(v)) {
+        IV_TRY(iv_body_tree_add(&tree, field, json_string_value(v), json_string_length(v), w->err));
+        return set(w, field, IV_CONSTRAINT_JSON_SCHEMA, json_string_value(v), json_string_length(v));
+    }
     if (json_is_object(v) || json_is_boolean(v)) return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, v);
     return wanted(w, field, "a JSON schema", v);
 }

@@ -31,8 +31,8 @@ void iv_handle_continue(void *user, iv_exchange *x);
 void iv_handle_update_weights(void *user, iv_exchange *x);
 void iv_handle_abort(void *user, iv_exchange *x);
 
-/* A prompt that is text or a list of token ids; `name` heads errors. */
-iv_status iv_api_read_prompt(const char *name, json_t *v, iv_api_prompt *p, iv_error *err);
+/* The task's prompt at this place, text or a list of token ids. one: the field holds no list of prompts. */
+iv_status iv_api_read_prompt(iv_task *t, size_t at, bool one, json_t *v, iv_error *err);
 
 /* messages.c: appends the messages, checked and as templates expect them, to `out`. */
 iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err);
@@ -40,7 +40,8 @@ iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err);
 iv_status iv_api_read_content(const char *name, json_t *content, json_t **out, iv_error *err);
 /* The role of the message FIELD[at], as templates know it. */
 iv_status iv_api_read_role(const char *field, size_t at, const json_t *message, const char **out, iv_error *err);
-/* An object as text; no text is that of a function without arguments. NULL: anything else. */
-json_t *iv_api_parse_arguments(const json_t *text);
+/* An object as text; no text is that of a function without arguments. tree: of all that are read. NULL: anything else,
+ * or more than may be read. */
+json_t *iv_api_parse_arguments(const json_t *text, iv_body_tree *tree);
 
 #endif

@@ -71,12 +71,13 @@ static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *
     return json_object_set_new(out, "content", text) == 0 ? IV_OK : no_memory(err);
 }
 
-json_t *iv_api_parse_arguments(const json_t *text) {
+json_t *iv_api_parse_arguments(const json_t *text, iv_body_tree *tree) {
     json_t *parsed = NULL;
     iv_error ignored; /* a model wrote them: names may be repeated */
-    if (json_string_length(text) == 0) return json_object();
-    if (iv_json_parse_repeating("arguments", json_string_value(text), json_string_length(text), &parsed, &ignored) ==
-            IV_OK &&
+    size_t n = json_string_length(text);
+    if (n == 0) return json_object();
+    if (iv_body_tree_add(tree, "arguments", json_string_value(text), n, &ignored) != IV_OK) return NULL;
+    if (iv_json_parse_repeating("arguments", json_string_value(text), n, &parsed, &ignored) == IV_OK &&
         json_is_object(parsed))
         return parsed;
     json_decref(parsed);
@@ -84,7 +85,7 @@ json_t *iv_api_parse_arguments(const json_t *text) {
 }
 
 /* Copies calls with "arguments" parsed. */
-static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err) {
+static iv_status set_calls(size_t at, json_t *calls, iv_body_tree *tree, json_t *out, iv_error *err) {
     if (!json_is_array(calls))
         return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls: wanted a list, found %s", at,
                        iv_json_type_name(calls));
@@ -98,7 +99,7 @@ static iv_status set_calls(size_t at, json_t *calls, json_t *out, iv_error *err)
             return iv_fail(err, IV_INVALID, "messages[%zu].tool_calls[%zu].function.name: wanted a string, found %s",
                            at, i, name ? iv_json_type_name(name) : "nothing");
         if (arguments && !json_is_null(arguments) && !json_is_string(arguments)) continue;
-        json_t *parsed = iv_api_parse_arguments(arguments);
+        json_t *parsed = iv_api_parse_arguments(arguments, tree);
         if (!parsed)
             return iv_fail(err, IV_INVALID,
                            "messages[%zu].tool_calls[%zu].function.arguments: wanted a JSON object as text, found "
@@ -138,7 +139,7 @@ iv_status iv_api_read_role(const char *field, size_t at, const json_t *message, 
                    quote);
 }
 
-static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error *err) {
+static iv_status read_message(size_t at, json_t *message, iv_body_tree *tree, json_t *out, iv_error *err) {
     char shown[IV_JSON_SHOWN_BYTES];
     const char *key;
     json_t *value;
@@ -160,18 +161,19 @@ static iv_status read_message(size_t at, json_t *message, json_t *out, iv_error 
     IV_TRY(set_content(at, json_object_get(message, "content"), out, err));
     IV_TRY(set_strings(at, message, out, err));
     json_t *calls = json_object_get(message, "tool_calls");
-    return calls && !json_is_null(calls) ? set_calls(at, calls, out, err) : IV_OK;
+    return calls && !json_is_null(calls) ? set_calls(at, calls, tree, out, err) : IV_OK;
 }
 
 iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err) {
     size_t count = json_array_size(messages);
+    iv_body_tree tree = {0};
     if (!messages) return iv_fail(err, IV_INVALID, "messages: wanted a list of 1 to %d, found nothing", MESSAGES_MAX);
     if (count == 0 || count > MESSAGES_MAX)
         return iv_fail(err, IV_INVALID, "messages: wanted a list of 1 to %d, found %zu", MESSAGES_MAX, count);
     for (size_t i = 0; i < count; i++) {
         json_t *one = json_object();
         if (!one || json_array_append_new(out, one) != 0) return no_memory(err);
-        IV_TRY(read_message(i, json_array_get(messages, i), one, err));
+        IV_TRY(read_message(i, json_array_get(messages, i), &tree, one, err));
     }
     return IV_OK;
 }

@@ -183,6 +183,7 @@ static void close_stream(iv_task *t, iv_buf *out) {
 }
 
 static const iv_task_format format = {.id_prefix = "chatcmpl-",
+                                      .body = IV_API_CHAT,
                                       .read = read_body,
                                       .wants_chat = true,
                                       .whole = whole,

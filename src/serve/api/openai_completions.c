@@ -19,11 +19,14 @@ static iv_status set_text(iv_api_prompt *p, const json_t *string, iv_error *err)
     return IV_OK;
 }
 
-iv_status iv_api_read_prompt(const char *name, json_t *v, iv_api_prompt *p, iv_error *err) {
+iv_status iv_api_read_prompt(iv_task *t, size_t at, bool one, json_t *v, iv_error *err) {
+    iv_api_prompt *p = &t->prompts[at];
+    char buf[IV_PROMPT_NAME_BYTES];
+    const char *name = iv_task_prompt_name(t, at, buf);
     if (json_is_string(v)) return set_text(p, v, err);
     if (!json_is_array(v))
         return iv_fail(err, IV_INVALID, "%s: wanted text or a list of token ids, found %s", name, iv_json_type_name(v));
-    IV_TRY(iv_api_read_ids(name, v, &p->ids, err));
+    IV_TRY(iv_api_read_ids(&t->params, one ? IV_BODY_WHOLE : at, name, v, &p->ids, err));
     p->as_ids = true;
     return IV_OK;
 }
@@ -33,11 +36,8 @@ static iv_status read_prompts(iv_task *t, iv_error *err) {
     if (!v) return iv_fail(err, IV_INVALID, "prompt: wanted a string or a list, found nothing");
     bool one = json_is_string(v) || json_is_integer(json_array_get(v, 0));
     IV_TRY(iv_task_make_prompts(t, "prompt", one ? 1 : json_array_size(v), err));
-    for (size_t i = 0; i < t->prompt_count; i++) {
-        char name[IV_PROMPT_NAME_BYTES];
-        IV_TRY(
-            iv_api_read_prompt(iv_task_prompt_name(t, i, name), one ? v : json_array_get(v, i), &t->prompts[i], err));
-    }
+    for (size_t i = 0; i < t->prompt_count; i++)
+        IV_TRY(iv_api_read_prompt(t, i, one, one ? v : json_array_get(v, i), err));
     return IV_OK;
 }
 
@@ -166,7 +166,12 @@ static void close_stream(iv_task *t, iv_buf *out) {
     t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
 }
 
-static const iv_task_format format = {
-    .id_prefix = "cmpl-", .read = read_body, .prepare = prepare, .whole = whole, .chunk = chunk, .close = close_stream};
+static const iv_task_format format = {.id_prefix = "cmpl-",
+                                      .body = IV_API_COMPLETIONS,
+                                      .read = read_body,
+                                      .prepare = prepare,
+                                      .whole = whole,
+                                      .chunk = chunk,
+                                      .close = close_stream};
 
 void iv_handle_completions(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }

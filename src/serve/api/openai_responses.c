@@ -365,6 +365,7 @@ static void close_stream(iv_task *t, iv_buf *out) {
 }
 
 static const iv_task_format format = {.id_prefix = "resp_",
+                                      .body = IV_API_RESPONSES,
                                       .read = read_body,
                                       .prepare = iv_responses_cut,
                                       .wants_chat = true,

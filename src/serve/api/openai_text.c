@@ -61,6 +61,7 @@ typedef struct wording {
     iv_exchange *x;
     iv_request defaults;
     iv_buf body, out;
+    size_t bytes; /* of the body, as it came */
     iv_status (*answer)(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err);
     unsigned fields;
     bool lost;
@@ -69,6 +70,7 @@ typedef struct wording {
 } wording;
 
 static void free_wording(wording *w) {
+    w->aside.server->freed_bytes += w->bytes;
     iv_buf_free(&w->body), iv_buf_free(&w->out);
     free(w);
 }
@@ -86,16 +88,15 @@ static void make_words(iv_aside *a) {
     iv_api_params p;
     json_t *body = NULL;
     iv_json_out o = {.buf = &w->out};
-    const char *text = w->body.data ? w->body.data : "";
-    size_t bytes = w->body.len;
     iv_api_params_init(&p, &w->defaults);
-    w->status = iv_api_parse_body(&text, &bytes, &body, &w->err);
+    w->status = iv_api_parse_body(&p, w->fields, w->body.data, w->body.len, &body, &w->err);
     if (w->status == IV_OK) w->status = iv_api_params_read(&p, w->fields, "", body, &w->err);
     if (w->status == IV_OK) w->status = iv_api_check_model(s, p.model, &w->err);
     if (w->status == IV_OK) w->status = w->answer(s, &p, body, &o, &w->err);
     w->lost = o.failed;
     json_decref(body);
     iv_api_params_free(&p);
+    iv_buf_free(&w->body);
 }
 
 static void say_words(iv_aside *a) {
@@ -123,6 +124,7 @@ static void handle_words(iv_server *s, iv_exchange *x, const wording *model, boo
     w->x = x;
     iv_bridge_request_init(s->bridge, &w->defaults);
     iv_exchange_take_body(x, &w->body);
+    w->bytes = w->body.len;
     iv_exchange_on_gone(x, wording_left, w);
     iv_aside_do(&w->aside, at_once && w->body.len <= IV_ASIDE_BYTES);
 }
@@ -202,7 +204,7 @@ static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *
     iv_text text = {0};
     (void)body;
     if (!p->input_ids) return iv_fail(err, IV_INVALID, "tokens: wanted a list of token ids, found nothing");
-    iv_status status = iv_api_read_ids("tokens", p->input_ids, &ids, err);
+    iv_status status = iv_api_read_ids(p, IV_BODY_WHOLE, "tokens", p->input_ids, &ids, err);
     if (status == IV_OK) status = check_ids(s, &ids, err);
     if (status == IV_OK) status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, err);
     iv_ids_free(&ids);

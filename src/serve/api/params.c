@@ -214,7 +214,10 @@ void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
                          .add_special = true};
 }
 
-void iv_api_params_free(iv_api_params *p) { iv_arena_free(&p->arena); }
+void iv_api_params_free(iv_api_params *p) {
+    iv_body_lists_free(&p->lists);
+    iv_arena_free(&p->arena);
+}
 
 /* ---- one value ----------------------------------------------------------------------------------------- */
 
@@ -289,6 +292,14 @@ static iv_status read_stop_ids(iv_api_params *p, const char *name, const json_t 
     return IV_OK;
 }
 
+/* An id has one spelling, so that no two keys are of one token. */
+static bool spells_id(const char *key, size_t n, int32_t *id) {
+    uint64_t value;
+    if (!iv_json_unsigned(key, n, &value) || value > INT32_MAX || (key[0] == '0' && n > 1)) return false;
+    *id = (int32_t)value;
+    return true;
+}
+
 /* {"token id": bias} */
 static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_error *err) {
     const char *key;
@@ -301,11 +312,8 @@ static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_err
     iv_logit_bias *bias = IV_ARENA_NEW(&p->arena, json_object_size(v) + 1, iv_logit_bias);
     if (!bias) return no_memory(name, err);
     json_object_foreach(v, key, value) {
-        char *end;
-        long id = key[0] >= '0' && key[0] <= '9' ? strtol(key, &end, 10) : -1;
-        if (id < 0 || id > INT32_MAX || *end)
+        if (!spells_id(key, strlen(key), &bias[count].id))
             return iv_fail(err, IV_INVALID, "%s: wanted token ids as keys, found \"%.40s\"", name, key);
-        bias[count].id = (int32_t)id;
         IV_TRY(read_float(name, value, -100, 100, &bias[count].bias, err));
         count++;
     }
@@ -394,6 +402,13 @@ static const field *find_field(unsigned body, const char *name) {
 
 bool iv_api_params_has(unsigned body, const char *name) { return find_field(body, name) != NULL; }
 
+const char *iv_api_params_ids(unsigned body) {
+    return body == IV_API_COMPLETIONS  ? "prompt"
+           : body == IV_API_GENERATE   ? "input_ids"
+           : body == IV_API_DETOKENIZE ? "tokens"
+                                       : NULL;
+}
+
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err) {
     char name[160];
     const char *key;
@@ -471,8 +486,9 @@ iv_status iv_api_params_seed(iv_request *r, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_api_read_ids(const char *name, json_t *list, iv_ids *out, iv_error *err) {
+iv_status iv_api_read_ids(iv_api_params *p, size_t at, const char *name, json_t *list, iv_ids *out, iv_error *err) {
     size_t count = json_array_size(list);
+    if (iv_body_lists_take(&p->lists, at, out)) return IV_OK;
     if (!json_is_array(list)) return wrong(name, "a list of token ids", list, err);
     int32_t *ids = malloc((count + 1) * sizeof *ids);
     if (!ids) return no_memory(name, err);

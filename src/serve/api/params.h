@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/status.h"
+#include "serve/api/body_scan.h"
 
 #include <jansson.h>
 
@@ -37,6 +38,7 @@ typedef struct iv_api_params {
     iv_request request;                        /* without prompt; max_tokens below */
     const char *text;                          /* of the object that is read, NULL: unknown. Seeds above 63 bits ... */
     size_t bytes;                              /* ... are read there: JSON values have no room for them */
+    iv_body_lists lists;                       /* of ids that were read before the body was parsed */
     bool seed_unsigned;                        /* it was such a one, and is told so */
     int64_t max_tokens, max_completion_tokens; /* -1: not given */
     int64_t n, best_of, min_tokens;
@@ -79,6 +81,8 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
 iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err);
 /* Whether a body, or one of several, has a field of this name. */
 bool iv_api_params_has(unsigned body, const char *name);
+/* The field of a body that holds token ids; NULL: none. */
+const char *iv_api_params_ids(unsigned body);
 
 /* A message that is continued has no prompt for another one: off unless the body asks for both, which is refused. */
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err);
@@ -86,7 +90,7 @@ iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error 
 /* Draws a seed if none was given: 53 bits, so that every reader of JSON can hold it. */
 iv_status iv_api_params_seed(iv_request *r, iv_error *err);
 
-/* A list of token ids into ids (freed by the caller). */
-iv_status iv_api_read_ids(const char *name, json_t *list, iv_ids *out, iv_error *err);
+/* A list of token ids into ids (freed by the caller). at: which element of the body's field it is, or IV_BODY_WHOLE. */
+iv_status iv_api_read_ids(iv_api_params *p, size_t at, const char *name, json_t *list, iv_ids *out, iv_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* render.c: the messages as variables of a template; the template, and the cut where a message is continued. */
 #include "serve/api/render.h"
+#include "format/json.h"
 #include "serve/api/handlers.h"
 
 #include <stdlib.h>
@@ -66,6 +67,29 @@ static iv_status make_variables(const iv_render_input *in, char **out, bool *ins
     if (status == IV_OK) status = merge_kwargs(variables, in->kwargs, err);
     if (status == IV_OK && !(*out = json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17))))
         status = no_memory(err);
+    json_decref(variables);
+    return status;
+}
+
+static iv_status read_given(json_t *variables, iv_error *err) {
+    json_t *given = json_object_get(variables, "messages"), *list = json_array();
+    bool any = json_array_size(given) > 0; /* else there is nothing to change */
+    iv_status status = !list ? no_memory(err) : any ? iv_api_read_messages(given, list, err) : IV_OK;
+    if (status == IV_OK && any && json_object_set(variables, "messages", list) != 0) status = no_memory(err);
+    json_decref(list);
+    return status;
+}
+
+iv_status iv_server_chat_variables(const char *json, size_t bytes, iv_text *out, iv_error *err) {
+    json_t *variables;
+    IV_TRY(iv_json_parse("template variables", json, bytes, &variables, err));
+    iv_status status =
+        json_is_object(variables)
+            ? read_given(variables, err)
+            : iv_fail(err, IV_INVALID, "template variables: wanted an object, found %s", iv_json_type_name(variables));
+    char *text = status == IV_OK ? json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    if (status == IV_OK && !text) status = no_memory(err);
+    if (text) *out = (iv_text){.data = text, .bytes = strlen(text)};
     json_decref(variables);
     return status;
 }

@@ -77,11 +77,18 @@ void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o) {
     iv_buf_free(o->buf);
 }
 
-iv_status iv_api_parse_body(const char **text, size_t *bytes, json_t **out, iv_error *err) {
-    size_t mark = iv_utf8_mark(*text, *bytes);
+/* ---- bodies -------------------------------------------------------------------------------------------- */
+
+static bool known_field(const void *user, const char *name) { return iv_api_params_has(*(const unsigned *)user, name); }
+
+iv_status iv_api_parse_body(iv_api_params *p, unsigned fields, char *text, size_t bytes, json_t **out, iv_error *err) {
+    size_t mark = iv_utf8_mark(text, bytes);
+    iv_body_form form = {.known = fields ? known_field : NULL, .user = &fields, .ids = iv_api_params_ids(fields)};
     *out = NULL;
-    *text += mark, *bytes -= mark;
-    IV_TRY(iv_json_parse("body", *text, *bytes, out, err));
+    text = text ? text + mark : (char[]){""}, bytes -= mark;
+    p->text = text, p->bytes = bytes;
+    IV_TRY(iv_body_scan(text, bytes, &form, &p->lists, err));
+    IV_TRY(iv_json_parse("body", text, bytes, out, err));
     if (json_is_object(*out)) return IV_OK;
     const char *found = iv_json_type_name(*out);
     json_decref(*out);
@@ -89,9 +96,16 @@ iv_status iv_api_parse_body(const char **text, size_t *bytes, json_t **out, iv_e
     return iv_fail(err, IV_INVALID, "body: wanted a JSON object, found %s", found);
 }
 
-iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err) {
-    size_t n;
-    const char *body = iv_exchange_body(x, &n);
-    if (n > iv_utf8_mark(body, n) || !may_be_empty) return iv_api_parse_body(&body, &n, out, err);
-    return (*out = json_object()) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "body: no memory");
+iv_status iv_api_body(iv_exchange *x, unsigned fields, json_t **out, iv_error *err) {
+    iv_buf body = {0};
+    iv_api_params none = {0};
+    iv_status status = IV_OK;
+    iv_exchange_take_body(x, &body);
+    if (body.len > iv_utf8_mark(body.data, body.len))
+        status = iv_api_parse_body(&none, fields, body.data, body.len, out, err);
+    else if (!(*out = json_object()))
+        status = iv_fail(err, IV_NO_MEMORY, "body: no memory");
+    iv_api_params_free(&none);
+    iv_buf_free(&body);
+    return status;
 }

@@ -3,6 +3,7 @@
 #define IV_SERVE_API_REPLY_H
 
 #include "serve/api/json_out.h"
+#include "serve/api/params.h"
 #include "serve/server.h"
 
 #include <jansson.h>
@@ -13,9 +14,11 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err);
 void iv_api_reply_error(iv_server *s, iv_exchange *x, const iv_error *err);
 /* Sends the buffer and frees it; 500 if o failed. */
 void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o);
-/* A body's text as JSON, from behind a byte order mark; *text and *bytes are then without it. */
-iv_status iv_api_parse_body(const char **text, size_t *bytes, json_t **out, iv_error *err);
-/* The body as JSON; an empty one is {} where `may_be_empty`. */
-iv_status iv_api_body(iv_exchange *x, bool may_be_empty, json_t **out, iv_error *err);
+/* A body's text as JSON, from behind a byte order mark, once it has been scanned (body_scan.h): long lists of ids are
+ * then in p, and blank in the text. `fields`: what it may have, one of params.h's masks; 0: anything. p->text is what
+ * was parsed, as long as the text lives. */
+iv_status iv_api_parse_body(iv_api_params *p, unsigned fields, char *text, size_t bytes, json_t **out, iv_error *err);
+/* Takes the body, which may be empty, of an exchange: JSON, {} if there is none. */
+iv_status iv_api_body(iv_exchange *x, unsigned fields, json_t **out, iv_error *err);
 
 #endif

@@ -79,7 +79,8 @@ static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err)
     IV_TRY(need_string(at, item, "call_id", &id, err));
     IV_TRY(need_string(at, item, "name", &name, err));
     IV_TRY(need_string(at, item, "arguments", &arguments, err));
-    json_t *parsed = iv_api_parse_arguments(arguments);
+    iv_body_tree tree = {0}; /* this one is freed again, and read with all others later */
+    json_t *parsed = iv_api_parse_arguments(arguments, &tree);
     if (!parsed)
         return iv_fail(err, IV_INVALID, "input[%zu].arguments: wanted a JSON object as text, found %.60s", at,
                        json_string_value(arguments));

@@ -121,7 +121,7 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
     iv_task_prompt_name(t, i, name);
     if (p->prompt && !json_is_string(one))
         return iv_fail(err, IV_INVALID, "%s: wanted a string, found %s", name, iv_json_type_name(one));
-    return iv_api_read_prompt(name, one, prompt, err);
+    return iv_api_read_prompt(t, i, !is_batch(p), one, err);
 }
 
 static iv_status prepare(iv_task *t, iv_error *err) {
@@ -291,8 +291,13 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
 
 static void close_stream(iv_task *t, iv_buf *out) { t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n"); }
 
-static const iv_task_format format = {
-    .id_prefix = "", .read = read_body, .prepare = prepare, .whole = whole, .chunk = chunk, .close = close_stream};
+static const iv_task_format format = {.id_prefix = "",
+                                      .body = IV_API_GENERATE,
+                                      .read = read_body,
+                                      .prepare = prepare,
+                                      .whole = whole,
+                                      .chunk = chunk,
+                                      .close = close_stream};
 
 void iv_handle_generate(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }
 

@@ -54,6 +54,7 @@ static void free_task(iv_task *t) {
     json_decref(t->body), json_decref(t->talk), json_decref(t->tools), json_decref(t->aborts);
     iv_buf_free(&t->text), iv_buf_free(&t->answer);
     iv_api_params_free(&t->params);
+    t->server->freed_bytes += t->bytes;
     free(t);
 }
 

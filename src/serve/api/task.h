@@ -62,6 +62,7 @@ typedef struct iv_api_prompt {
 /* How one API reads a task's body and writes its answer. */
 typedef struct iv_task_format {
     const char *id_prefix;
+    unsigned body; /* its fields: one of params.h's masks */
     /* On any thread: the body's fields, which make the prompts; and then what else is to be done with their words. */
     iv_status (*read)(iv_task *t, iv_error *err);
     iv_status (*prepare)(iv_task *t, iv_error *err); /* NULL: nothing */
@@ -80,6 +81,7 @@ struct iv_task {
     const iv_task_format *format;
     iv_api_params params;
     iv_buf text;   /* the body, and ... */
+    size_t bytes;  /* of the body, as it came */
     json_t *body;  /* ... what is in it, until it has been read */
     json_t *talk;  /* a chat's messages, which make its only prompt */
     json_t *tools; /* as the template gets them; answers are read by their schemas */

@@ -204,8 +204,7 @@ iv_status iv_task_render(iv_task *t, iv_error *err) {
 }
 
 static iv_status read_body(iv_task *t, iv_error *err) {
-    t->params.text = t->text.data ? t->text.data : "", t->params.bytes = t->text.len;
-    IV_TRY(iv_api_parse_body(&t->params.text, &t->params.bytes, &t->body, err));
+    IV_TRY(iv_api_parse_body(&t->params, t->format->body, t->text.data, t->text.len, &t->body, err));
     return t->format->read(t, err);
 }
 
@@ -258,10 +257,10 @@ static void prepare(iv_aside *a) {
     iv_task *t = (iv_task *)a;
     if (t->status == IV_OK && t->format->wants_chat) t->status = iv_task_render(t, &t->why);
     if (t->status == IV_OK && t->format->prepare) t->status = t->format->prepare(t, &t->why);
-    if (t->status == IV_OK) t->status = settle_long_prompts(t, &t->why);
     json_decref(t->body), json_decref(t->talk); /* nothing borrows from them any more */
     t->body = t->talk = NULL;
     iv_buf_free(&t->text);
+    if (t->status == IV_OK) t->status = settle_long_prompts(t, &t->why);
     if (t->status == IV_OK) t->status = compile_constraints(t, true, &t->why);
     if (t->status != IV_BUSY) return;
     a->work = compile_slowly;
@@ -306,6 +305,7 @@ void iv_task_handle(iv_server *s, iv_exchange *x, const iv_task_format *format) 
     iv_exchange_take_body(x, &t->text);
     iv_exchange_on_gone(x, gone, t);
     t->aside.work = read_and_prepare, t->aside.finished = begin;
+    t->bytes = t->text.len;
     t->unread = t->text.len > IV_ASIDE_BYTES;
     if (!t->unread) t->status = read_body(t, &t->why), t->aside.work = prepare;
     bool at_once = !t->unread && (t->status != IV_OK || (!format->wants_chat && !is_constrained(t)));
