@@ -65,6 +65,7 @@ class Model:
         self.others = self.words.ids(" and so the then left apples give 7 11 15 . , : marbles has")
         self.lock = threading.Lock()
         self.running = self.generated = self.prompt = self.cached = self.finished = self.steps = 0
+        self.refusal = None  # the message of a 400 for every answer
         self.cache, self.first, self.gaps, self.flushes, self.requests = set(), [], [], 0, []
 
     def row(self, ids, step, seed):
@@ -230,8 +231,8 @@ class Handler(BaseHTTPRequestHandler):
         seed = body.get("seed")
         if seed is None:
             seed = int.from_bytes(hashlib.sha256(str(time.time()).encode()).digest()[:6], "little")
-        if body.get("temperature", 0) < 0:
-            return self.error(400, "temperature: wanted a number from 0 to 100, found -1", "temperature")
+        if m.refusal:
+            return self.error(400, m.refusal)
         if "return_sampling_logprobs" in body and chat:
             return self.error(400, "return_sampling_logprobs: this field is not known here", "return_sampling_logprobs")
         if chat:

@@ -1,7 +1,5 @@
-"""test_page.py: the page in headless Chromium, over fake_server.py; and over `invar serve`, if INVAR_BINARY names it.
-
-Each test opens a fresh browser context. A browser error, an unhandled rejection or a breach of the page's policy fails
-whatever test saw it. Without Playwright or Chromium every test is skipped and the exit status is 77.
+"""test_page.py: the page's four panes in headless Chromium, over fake_server.py; and over `invar serve`, if INVAR_BINARY
+names it.
 
 usage: test_page.py [CLASS...]"""
 
@@ -10,75 +8,17 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import struct
 import subprocess
 import sys
 import threading
-import unittest
 import urllib.request
 
 import fake_server
+from page_case import QUESTION, Case, expect, main
 
-try:
-    from playwright.sync_api import expect, sync_playwright
-except ImportError:
-    sync_playwright = None
-CHROMIUM = os.environ.get("INVAR_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-QUESTION = "Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. How many apples are left for Omar?"
 BINARY = os.environ.get("INVAR_BINARY")
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "models/tiny-math"
-
-
-class Case(unittest.TestCase):
-    options = {}
-    size = (1280, 800)
-    scheme = "light"
-    browser = None
-
-    @classmethod
-    def setUpClass(cls):
-        if not Case.browser:
-            Case.browser = sync_playwright().start().chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-
-    def setUp(self):
-        self.server, self.model = fake_server.start(token_seconds=0.001, **self.options)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
-        self.context = self.browser.new_context(
-            viewport={"width": self.size[0], "height": self.size[1]}, color_scheme=self.scheme
-        )
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(15000)
-        self.errors, self.allowed = [], ["status of 400", "status of 401"]  # probing for fields and keys
-        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
-
-    def tearDown(self):
-        self.context.close()
-        self.server.shutdown()
-        self.server.server_close()
-        self.assertEqual([e for e in self.errors if not any(a in e for a in self.allowed)], [])
-
-    def open(self, pane="chat"):
-        self.page.goto(self.url + "#" + pane)
-        return self.page
-
-    def ask(self, text=QUESTION, answers=1):
-        self.page.fill("#prompt", text)
-        self.page.press("#prompt", "Enter")
-        expect(self.page.locator(".foot .digest")).to_have_count(answers)
-
-    def prove(self):
-        self.page.click("#proof-run")
-        self.page.locator("#proof-run", has_text="Run again").wait_for(timeout=40000)
-
-    def words(self, row):
-        return (
-            self.page.locator(".run", has=self.page.locator(".way b", has_text=re.compile(f"^{row}$")))
-            .locator(".word")
-            .inner_text()
-        )
 
 
 class Chat(Case):
@@ -151,10 +91,10 @@ class Chat(Case):
 
     def test_server_error_is_shown(self):
         page = self.open()
-        page.evaluate("() => { document.getElementById('field-temperature').value = '-1'; }")
+        self.model.refusal = "messages: wanted at most 2048 tokens, found 9999"
         page.fill("#prompt", "x")
         page.press("#prompt", "Enter")
-        expect(page.locator(".error")).to_contain_text("temperature: wanted")
+        expect(page.locator(".error")).to_contain_text("wanted at most 2048 tokens")
 
     def test_text_of_a_model_is_no_html(self):
         page = self.open()
@@ -520,24 +460,6 @@ class Real(Case):
         self.assertEqual(first, page.evaluate("() => chat.selected.tokens.map((t) => [t.id, t.logprob])"))
         page.evaluate("() => go('live')")
         expect(page.locator("#totals div", has_text="generated tokens").locator("dd")).not_to_have_text("0")
-
-
-def main():
-    loader, module = unittest.defaultTestLoader, sys.modules[__name__]
-    suite = loader.loadTestsFromNames(sys.argv[1:], module) if sys.argv[1:] else loader.loadTestsFromModule(module)
-    why = "Playwright for Python" if sync_playwright is None else "Chromium" if not CHROMIUM else None
-    if why:
-        print(f"  SKIPPED: page: needs {why}\n[  SKIPPED ] {suite.countTestCases()} test(s)")
-        return 77
-    result = unittest.TextTestRunner(verbosity=1).run(suite)
-    for _, reason in result.skipped:
-        print(f"  SKIPPED: page: {reason}")
-    print(f"[  PASSED  ] {result.testsRun - len(result.failures) - len(result.errors) - len(result.skipped)} test(s)")
-    if result.skipped:
-        print(f"[  SKIPPED ] {len(result.skipped)} test(s)")
-    if result.testsRun and len(result.skipped) == result.testsRun:
-        return 77
-    return 0 if result.wasSuccessful() else 1
 
 
 if __name__ == "__main__":

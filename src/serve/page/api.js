@@ -20,8 +20,8 @@ class ApiError extends Error {
 
 /* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits. */
 const writeJson = (body) => JSON.stringify(body, (name, value) => (name === 'seed' ? '@@' + value + '@@' : value))
-                                .replace(/"seed":"@@(\d+)@@"/g, '"seed":$1');
-const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(\d{16,})/g, '"seed":"$1"'));
+                                .replace(/"seed":"@@(-?\d+)@@"/g, '"seed":$1');
+const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(-?\d{16,})/g, '"seed":"$1"'));
 
 async function send(path, body, {signal, admin, method} = {}) {
   const headers = {};
