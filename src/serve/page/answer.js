@@ -1,24 +1,5 @@
 /* answer.js: an answer drawn as it grows, and what stands below it when it has ended. */
 
-/* Fenced code, inline code, bold and headings; all else stays as it was written. */
-function prose(text) {
-  const out = [];
-  text.split(/^```[^\n]*\n([\s\S]*?)(?:^```[ \t]*$|$(?![\s\S]))/m).forEach((part, i) => {
-    if (i % 2) return out.push(el('pre', {}, el('code', {}, part.replace(/\n$/, ''))));
-    const p = el('div', {class: 'prose'});
-    part.replace(/^\n+|\n+$/g, '').split(/(`[^`\n]+`|\*\*[^*\n]+\*\*|^#{1,4} [^\n]*$)/m).forEach((s, j) => {
-      if (j % 2 === 0)
-        p.append(s);
-      else if (s[0] === '`')
-        p.append(el('code', {}, s.slice(1, -1)));
-      else
-        p.append(el('strong', {}, s.replace(/^#+ |^\*\*|\*\*$/g, '')));
-    });
-    if (p.textContent) out.push(p);
-  });
-  return out;
-}
-
 function speed(a) {
   const n = a.tokens.length - a.given.length;
   if (!a.first || n < 1) return null;
@@ -52,6 +33,70 @@ function digestMark(a) {
                            '');
 }
 
+/* ---- its text ------------------------------------------------------------------------------------------------ */
+
+/* What is on the screen of an answer; kept, so that a growing answer costs what it grows by. */
+const views = new WeakMap();
+function viewOf(a) {
+  if (views.has(a)) return views.get(a);
+  const thought = el('div', {class: 'prose'});
+  const said = el('div', {class: 'said'});
+  const view = {
+    think: el('details', {class: 'think', open: true}, el('summary', {}, 'Thinking'), thought),
+    thought,
+    said,
+    reasoning: 0, /* how many characters are drawn */
+    text: 0,
+    markdown: new Markdown(said),
+    raw: false, /* as it was written */
+    ended: false
+  };
+  views.set(a, view);
+  return view;
+}
+/* What came behind the `drawn` characters; all of it (again) where these are no longer its start, as a fork's may not be.
+ * Looks at lengths only: comparing the texts would cost their length each time. */
+function takeFresh(a, name, drawn) {
+  const fresh = a.fresh[name];
+  a.fresh[name] = '';
+  const again = drawn + fresh.length !== a[name].length || a.path === '/v1/completions';
+  return {again, more: again ? a[name] : fresh};
+}
+/* Brings the view up to what the answer is by now. */
+function growView(a) {
+  const v = viewOf(a);
+  const running = a.state === 'running' || a.state === 'new';
+  if (running && a.path === '/v1/completions') splitRaw(a);
+  const thought = takeFresh(a, 'reasoning', v.reasoning);
+  if (thought.again) v.thought.replaceChildren();
+  const piece = v.thought.firstChild ? thought.more : thought.more.trimStart();
+  if (piece) v.thought.append(piece);
+  v.reasoning = a.reasoning.length;
+  const said = takeFresh(a, 'text', v.text);
+  if (said.again) restartView(v);
+  if (said.more && v.raw)
+    v.said.firstChild.append(said.more);
+  else if (said.more)
+    v.markdown.push(said.more);
+  v.text = a.text.length;
+  if (!running && !v.ended && !v.raw) v.markdown.end();
+  v.ended = !running;
+  v.said.classList.toggle('growing', running);
+  return v;
+}
+function restartView(v) {
+  v.text = 0;
+  v.ended = false;
+  v.markdown.restart();
+  if (v.raw) v.said.append(el('pre', {class: 'raw', tabindex: 0, role: 'region', 'aria-label': 'The answer’s text'}));
+}
+function showRaw(a, raw) {
+  const v = viewOf(a);
+  v.raw = raw;
+  restartView(v);
+  growView(a);
+}
+
 function drawAnswer(i) {
   const article = $('turn-' + i);
   const turn = chat.turns[i];
@@ -59,19 +104,13 @@ function drawAnswer(i) {
   if (!article || !a) return;
   const box = $('messages');
   const follow = box.scrollHeight - box.scrollTop - box.clientHeight < 90;
-  const running = a.state === 'running';
-  const parts = [];
-  if (a.reasoning.trim()) {
-    const was = article.querySelector('details.think');
-    const open = was ? was.open : true;
-    parts.push(
-        el('details', {class: 'think', open}, el('summary', {}, 'Thinking'),
-           el('div', {class: 'prose'}, a.reasoning.trim())));
-  }
-  parts.push(el('div', {class: 'said' + (running ? ' growing' : '')}, prose(a.text)));
-  if (a.error) parts.push(el('p', {class: 'error'}, a.error));
-  if (!running) parts.push(answerFoot(i, turn, a));
-  fill(article, parts);
+  const v = growView(a);
+  const parts = [v.thought.firstChild && v.think, v.said];
+  if (a.error) parts.push(el('p', {class: 'error', role: 'alert'}, a.error));
+  if (v.ended) parts.push(answerFoot(i, turn, a));
+  const wanted = parts.filter(Boolean);
+  if (wanted.length !== article.childNodes.length || wanted.some((n, k) => n !== article.childNodes[k]))
+    fill(article, wanted);
   if (follow) box.scrollTop = box.scrollHeight;
 }
 
@@ -119,6 +158,19 @@ function answerFoot(i, turn, a) {
   if (a.path === '/v1/chat/completions' && a.state === 'done')
     acts.append(act('Prove', () => (proveAnswer(a), go('proof')), 'Run it again in many ways'));
   if (!chat.running) acts.append(act('Again', () => again(i, a), 'The same request with the same seed'));
+  if (a.text) {
+    acts.append(act('Copy', () => copy(a.text, 'Answer'), 'Copy the answer as text'));
+    const raw = viewOf(a).raw;
+    acts.append(el('button', {
+      type: 'button',
+      'aria-pressed': String(raw),
+      title: 'The text as the model wrote it',
+      onclick: (e) => {
+        showRaw(a, !viewOf(a).raw);
+        e.currentTarget.setAttribute('aria-pressed', String(viewOf(a).raw));
+      }
+    }, 'Raw'));
+  }
   acts.append(act('curl', () => copy(curlOf(a), 'curl command'), 'Copy as a curl command'));
   if (a.invar?.receipt)
     acts.append(act('Receipt', () => save('receipt.json', receiptText(a.invar.receipt)), 'For invar replay'));

@@ -76,6 +76,7 @@ function newAnswer(path, body, given) {
     raw: '',
     text: '',
     reasoning: '',
+    fresh: {text: '', reasoning: ''}, /* what came of the two since they were drawn */
     promptIds: null,
     finish: null,
     invar: null,
@@ -160,9 +161,12 @@ function takeChunk(answer, chunk, index) {
     const part = choice.delta || choice.message || {};
     const count = answer.tokens.length;
     takeLogprobs(answer, choice, choice.token_ids);
-    answer.reasoning += part.reasoning_content ?? part.reasoning ?? '';
-    answer.text += part.content ?? '';
-    if (part.tool_calls) answer.text += JSON.stringify(part.tool_calls);
+    for (const [name, more] of
+             [['reasoning', part.reasoning_content ?? part.reasoning], ['text', part.content],
+              ['text', part.tool_calls && JSON.stringify(part.tool_calls)]]) {
+      answer[name] += more ?? '';
+      answer.fresh[name] += more ?? '';
+    }
     if (choice.text !== undefined) answer.raw += choice.text;
     if (!answer.first && answer.tokens.length > count) answer.first = performance.now();
     if (choice.finish_reason) answer.finish = choice.finish_reason;
@@ -225,7 +229,6 @@ async function takeStream(answer, response, index, changed) {
     const data = line.slice(5).trim();
     if (data.startsWith('[DONE]')) break;
     takeChunk(answer, readJson(data), index);
-    if (answer.path === '/v1/completions') splitRaw(answer);
     changed?.(answer);
   }
 }

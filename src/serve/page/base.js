@@ -51,16 +51,20 @@ function toast(text) {
   toastTimer = setTimeout(() => (t.hidden = true), 2200);
 }
 async function copy(text, what) {
+  let done = false;
   try {
     await navigator.clipboard.writeText(text);
-  } catch {
-    const area = el('textarea', {class: 'away'}, text);
+    done = true;
+  } catch { /* missing where the page came over plain HTTP from another machine */
+    const area = el('textarea', {class: 'away', 'aria-label': 'Copied text'}, text);
+    const before = document.activeElement;
     document.body.append(area);
     area.select();
-    document.execCommand('copy');
+    done = document.execCommand('copy');
     area.remove();
+    before?.focus();
   }
-  toast(what + ' copied');
+  toast(what + (done ? ' copied' : ' not copied: the browser does not allow it'));
 }
 function save(name, text) {
   const url = URL.createObjectURL(new Blob([text], {type: 'application/json'}));
