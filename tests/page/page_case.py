@@ -4,9 +4,12 @@ A browser error, an unhandled rejection or a breach of the page's policy fails w
 Chromium every test is skipped and the exit status is 77."""
 
 import os
+import pathlib
 import re
 import shutil
+import subprocess
 import sys
+import threading
 import unittest
 
 import fake_server
@@ -16,7 +19,28 @@ try:
 except ImportError:
     expect = sync_playwright = None
 CHROMIUM = os.environ.get("INVAR_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+BINARY = os.environ.get("INVAR_BINARY")
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "models/tiny-math"
 QUESTION = "Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. How many apples are left for Omar?"
+
+
+def real_server(case, *flags):
+    """`invar serve` until the test ends; its origin."""
+    command = [BINARY, "serve", str(MODEL), "--port", "0", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def end():
+        process.terminate()
+        process.wait()
+        process.stderr.close()
+
+    case.addCleanup(end)
+    for line in process.stderr:
+        found = re.search(r"listening on (http://\S+)", line)
+        if found:
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return found.group(1).rstrip("/")
+    return case.fail("the server did not start")
 
 
 class Case(unittest.TestCase):

@@ -5,20 +5,15 @@ usage: test_page.py [CLASS...]"""
 
 import hashlib
 import json
-import os
 import pathlib
 import re
 import struct
 import subprocess
 import sys
-import threading
 import urllib.request
 
 import fake_server
-from page_case import QUESTION, Case, expect, main
-
-BINARY = os.environ.get("INVAR_BINARY")
-MODEL = pathlib.Path(__file__).resolve().parents[2] / "models/tiny-math"
+from page_case import BINARY, MODEL, QUESTION, Case, expect, main, real_server
 
 
 class Chat(Case):
@@ -343,31 +338,13 @@ class Phone(Case):
 class Real(Case):
     """The page that the program itself serves. numerics vanilla is the control: its bits depend on the batch."""
 
-    def start(self, *flags):
-        """A server; its origin."""
-        process = subprocess.Popen(
-            [BINARY, "serve", str(MODEL), "--port", "0", *flags], stderr=subprocess.PIPE, text=True
-        )
-        self.addCleanup(self.end, process)
-        for line in process.stderr:
-            found = re.search(r"listening on (http://\S+)", line)
-            if found:
-                threading.Thread(target=process.stderr.read, daemon=True).start()
-                return found.group(1).rstrip("/")
-        self.fail("the server did not start")
-
     def serve(self, *flags):
-        self.url = self.start("--admin-api-key", "admin", *flags) + "/"
+        self.url = real_server(self, "--admin-api-key", "admin", *flags) + "/"
         try:
             urllib.request.urlopen(self.url).close()
         except (OSError, ValueError):
             self.skipTest("this build does not serve the page")
         self.page.add_init_script("sessionStorage.setItem('invar-admin', 'admin')")
-
-    def end(self, process):
-        process.terminate()
-        process.wait()
-        process.stderr.close()
 
     def setUp(self):
         if not BINARY:
@@ -400,11 +377,11 @@ class Real(Case):
         """Other servers, asked by the browser: equal with any number of ranks; what computes something else is not counted;
         one that does not allow the page, or wants a key, fails and says so. Keys stay at home."""
         peers = [
-            self.start("--tp", "2", "--allowed-origins", "*", "--served-model-name", "another-name"),
-            self.start("--tp", "4", "--threads", "1", "--allowed-origins", "*"),
-            self.start("--numerics", "vanilla", "--allowed-origins", "*"),
-            self.start(),
-            self.start("--api-key", "secret", "--allowed-origins", "*"),
+            real_server(self, "--tp", "2", "--allowed-origins", "*", "--served-model-name", "another-name"),
+            real_server(self, "--tp", "4", "--threads", "1", "--allowed-origins", "*"),
+            real_server(self, "--numerics", "vanilla", "--allowed-origins", "*"),
+            real_server(self),
+            real_server(self, "--api-key", "secret", "--allowed-origins", "*"),
         ]
         self.allowed += ["CORS policy", "Failed to load resource"]
         self.serve("--proof-urls", ",".join(peers))

@@ -1,8 +1,8 @@
 /* api.js: requests to this server, which alone gets the keys, and to the peers that it names; an answer as it grows. */
 
 const keys = {
-  api: sessionStorage.getItem('invar-key') || '',
-  admin: sessionStorage.getItem('invar-admin') || ''
+  api: stored('sessionStorage', 'invar-key'),
+  admin: stored('sessionStorage', 'invar-admin')
 };
 
 /* Fields that other servers may lack: left out once one has been refused by name. */
@@ -18,9 +18,11 @@ class ApiError extends Error {
   }
 }
 
-/* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits. */
-const writeJson = (body) => JSON.stringify(body, (name, value) => (name === 'seed' ? '@@' + value + '@@' : value))
-                                .replace(/"seed":"@@(-?\d+)@@"/g, '"seed":$1');
+/* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits, marked until the JSON is text. */
+const markSeed = (seed) => (/^-?\d+$/.test(seed) ? '@@' + seed + '@@' : seed);
+const unmarkSeeds = (json) => json.replace(/"seed":( ?)"@@(-?\d+)@@"/g, '"seed":$1$2');
+const writeJson = (body) =>
+    unmarkSeeds(JSON.stringify(body, (name, value) => (name === 'seed' ? markSeed(value) : value)));
 const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(-?\d{16,})/g, '"seed":"$1"'));
 
 async function send(path, body, {signal, admin, method} = {}) {

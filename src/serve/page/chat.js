@@ -2,8 +2,10 @@
 
 const chat = {
   turns: [],      /* {role: 'user', content} or {role: 'assistant', versions: [answer], at} */
-  running: null,  /* {answer, abort} */
+  running: null,  /* {answer, abort, over: a promise} */
   selected: null, /* the answer that Tokens shows */
+  id: null,       /* under which history keeps it */
+  title: ''
 };
 
 /* The newest that is not a fork. */
@@ -103,7 +105,8 @@ async function runVersion(turnIndex, answer, label) {
   turn.versions.push(answer);
   turn.at = turn.versions.length - 1;
   const abort = new AbortController();
-  chat.running = {answer, abort};
+  let over;
+  chat.running = {answer, abort, over: new Promise((done) => (over = done))};
   showChat();
   showRunning();
   let drawn = 0;
@@ -125,7 +128,10 @@ async function runVersion(turnIndex, answer, label) {
   showRunning();
   showEffect();
   showTokens();
+  keepChat();
+  announce(answer.error ? 'The answer failed' : `Answer ${answer.state}, ${plural(answer.tokens.length, 'token')}`);
   poll();
+  over();
 }
 function stopAnswer() { chat.running?.abort.abort(); }
 function showRunning() {

@@ -3,7 +3,7 @@
  * Time is linear in the text and depth bounded, whatever the text: openers that wait for their end are at most
  * `openersMost`, and a text longer than `inlineMost` stays as it was written. */
 
-const inlineMost = 20000;
+const inlineMost = 8000;
 const openersMost = 24;
 
 /* An address that may be followed, or null: absolute, http or https, without a user name that could pose as the host. */

@@ -43,10 +43,7 @@ function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   $('theme').setAttribute('aria-label', 'Theme: ' + theme);
   $('theme').title = 'Theme: ' + theme;
-  try {
-    localStorage.setItem('invar-theme', theme);
-  } catch { /* private windows */
-  }
+  store('localStorage', 'invar-theme', theme);
 }
 
 /* ---- the server ----------------------------------------------------------------------------------------- */
@@ -120,9 +117,9 @@ function shortcuts(e) {
     e.preventDefault();
     go('chat');
     $('prompt').focus();
-  } else if (!typing && e.key === '?') {
+  } else if (!typing && e.key === '?' && !document.querySelector('dialog[open]')) {
     $('keys').showModal();
-  } else if (!typing && current === 'tokens' && !$('keys').open) {
+  } else if (!typing && current === 'tokens' && !document.querySelector('dialog[open]')) {
     tokenKeys(e);
   }
 }
@@ -145,12 +142,7 @@ function grow(area) {
 }
 
 function start() {
-  let theme = null;
-  try {
-    theme = localStorage.getItem('invar-theme');
-  } catch { /* private windows */
-  }
-  setTheme(theme);
+  setTheme(stored('localStorage', 'invar-theme'));
   makeFields();
   showChat();
   showEffect();
@@ -187,6 +179,7 @@ function start() {
   $('settings').addEventListener('click', () => $('keys').showModal());
   $('api-key').value = keys.api;
   $('admin-key').value = keys.admin;
+  startHistory();
   watchFiles();
   ['proof-seed', 'proof-temperature', 'proof-max', 'proof-decoys'].forEach((id) => watchField($(id)));
   ['api-key', 'admin-key'].forEach((id) => watchField($(id)));
@@ -199,8 +192,8 @@ function start() {
       checkField(input);
       keys[name] = input.value.trim();
     }
-    sessionStorage.setItem('invar-key', keys.api);
-    sessionStorage.setItem('invar-admin', keys.admin);
+    store('sessionStorage', 'invar-key', keys.api);
+    store('sessionStorage', 'invar-admin', keys.admin);
     learnServer();
     poll();
   });
