@@ -292,7 +292,7 @@ class Page(Case):
         for key, pane in [("3", "proof"), ("4", "live"), ("2", "tokens"), ("1", "chat")]:
             page.keyboard.press("Alt+" + key)
             expect(page.locator("#" + pane)).to_be_visible()
-            self.assertEqual(page.locator("main:visible").count(), 1)
+            self.assertEqual(page.locator("[role=tabpanel]:visible").count(), 1)
         page.evaluate("() => document.activeElement.blur()")
         page.keyboard.press("/")
         expect(page.locator("#prompt")).to_be_focused()
