@@ -130,6 +130,23 @@ class Kept(HistoryCase):
         expect(page.locator(".turn")).to_have_count(0)
         self.assertEqual(self.kept(), {})
 
+    def test_deleting_while_its_answer_runs(self):
+        page = self.open()
+        self.ask("One")
+        self.model.token_seconds = 0.1
+        page.fill("#prompt", "Two")
+        page.press("#prompt", "Enter")
+        page.locator(".turn.assistant .think").nth(1).wait_for()
+        page.click("#chat-history")
+        page.keyboard.press("Escape")  # closes the list and does not stop the answer
+        expect(page.locator("#send")).to_have_text("Stop")
+        page.click("#chat-history")
+        for text in ["Delete", "Delete for good?"]:
+            self.item("One").get_by_text(text, exact=True).click()
+        expect(page.locator("#history-list li")).to_have_count(0)
+        expect(page.locator("#send")).to_have_text("Send")
+        self.assertEqual(self.kept(), {})
+
     def test_no_key_is_kept(self):
         page = self.open()
         page.evaluate("() => { keys.api = 'the-api-key'; keys.admin = 'the-admin-key'; }")

@@ -45,8 +45,8 @@ function viewOf(a) {
     think: el('details', {class: 'think', open: true}, el('summary', {}, 'Thinking'), thought),
     thought,
     said,
-    reasoning: 0, /* how many characters are drawn */
-    text: 0,
+    reasoning: '', /* what is drawn */
+    text: '',
     markdown: new Markdown(said),
     raw: false, /* as it was written */
     ended: false
@@ -54,13 +54,17 @@ function viewOf(a) {
   views.set(a, view);
   return view;
 }
-/* What came behind the `drawn` characters; all of it (again) where these are no longer its start, as a fork's may not be.
- * Looks at lengths only: comparing the texts would cost their length each time. */
+/* What came of a text behind what is drawn of it; all of it (again) where that is no longer its start. A chat's answer
+ * only grows: lengths tell, at the cost of what came. A fork's text is cut out of its completion each time. */
 function takeFresh(a, name, drawn) {
-  const fresh = a.fresh[name];
+  const text = a[name], fresh = a.fresh[name];
   a.fresh[name] = '';
-  const again = drawn + fresh.length !== a[name].length || a.path === '/v1/completions';
-  return {again, more: again ? a[name] : fresh};
+  if (a.path !== '/v1/completions') {
+    const again = drawn.length + fresh.length !== text.length;
+    return {again, more: again ? text : fresh};
+  }
+  const again = !text.startsWith(drawn);
+  return {again, more: again ? text : text.slice(drawn.length)};
 }
 /* Brings the view up to what the answer is by now. */
 function growView(a) {
@@ -71,21 +75,21 @@ function growView(a) {
   if (thought.again) v.thought.replaceChildren();
   const piece = v.thought.firstChild ? thought.more : thought.more.trimStart();
   if (piece) v.thought.append(piece);
-  v.reasoning = a.reasoning.length;
+  v.reasoning = a.reasoning;
   const said = takeFresh(a, 'text', v.text);
   if (said.again) restartView(v);
   if (said.more && v.raw)
-    v.said.firstChild.append(said.more);
+    v.said.firstChild.append(v.said.firstChild.firstChild ? said.more : said.more.replace(/^\n+/, ''));
   else if (said.more)
     v.markdown.push(said.more);
-  v.text = a.text.length;
+  v.text = a.text;
   if (!running && !v.ended && !v.raw) v.markdown.end();
   v.ended = !running;
   v.said.classList.toggle('growing', running);
   return v;
 }
 function restartView(v) {
-  v.text = 0;
+  v.text = '';
   v.ended = false;
   v.markdown.restart();
   if (v.raw) v.said.append(el('pre', {class: 'raw', tabindex: 0, role: 'region', 'aria-label': 'The answer’s text'}));
@@ -106,7 +110,7 @@ function drawAnswer(i) {
   const follow = box.scrollHeight - box.scrollTop - box.clientHeight < 90;
   const v = growView(a);
   const parts = [v.thought.firstChild && v.think, v.said];
-  if (a.error) parts.push(el('p', {class: 'error', role: 'alert'}, a.error));
+  if (a.error) parts.push(el('p', {class: 'error'}, a.error));
   if (v.ended) parts.push(answerFoot(i, turn, a));
   const wanted = parts.filter(Boolean);
   if (wanted.length !== article.childNodes.length || wanted.some((n, k) => n !== article.childNodes[k]))

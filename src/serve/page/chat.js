@@ -129,7 +129,7 @@ async function runVersion(turnIndex, answer, label) {
   showEffect();
   showTokens();
   keepChat();
-  announce(answer.error ? 'The answer failed' : `Answer ${answer.state}, ${plural(answer.tokens.length, 'token')}`);
+  announce(answer.error ? 'The answer failed: ' + answer.error : `Answer ${answer.state}, ${plural(answer.tokens.length, 'token')}`);
   poll();
   over();
 }

@@ -159,8 +159,9 @@ function renameItem(item, c) {
   input.value = c.title;
   const put = () => {
     const title = input.value.replace(/\s+/g, ' ').trim();
-    if (title) renameChat(c.id, title);
+    const fault = title && renameChat(c.id, title);
     drawHistory();
+    if (fault) showListFault(fault);
   };
   input.addEventListener('keydown', (e) => {
     if (e.key === 'Enter') e.preventDefault(), put();
@@ -169,6 +170,7 @@ function renameItem(item, c) {
   fill(item, input, el('button', {type: 'button', onclick: put}, 'Rename'));
   input.select();
 }
+/* Why not; '' if it was done. */
 function renameChat(id, title) {
   try {
     const key = chatPrefix + id, text = localStorage.getItem(key);
@@ -176,18 +178,21 @@ function renameChat(id, title) {
     if (id === chat.id) chat.title = title;
     showTitle();
   } catch (e) {
-    toast('Not renamed: ' + e.message);
+    return 'Not renamed: ' + e.message;
   }
+  return '';
 }
-/* The one on the screen goes with its record. */
+/* The one on the screen goes with its record: first, for an answer that is stopped is kept once more. */
 async function deleteChats(ids) {
+  if (ids.includes(chat.id)) await showTurns();
+  let fault = '';
   try {
     ids.forEach((id) => localStorage.removeItem(chatPrefix + id));
   } catch (e) {
-    toast('Not deleted: ' + e.message);
+    fault = 'Not deleted: ' + e.message;
   }
-  if (ids.includes(chat.id)) await showTurns();
   drawHistory();
+  if (fault) showListFault(fault);
   $('history-close').focus();
 }
 

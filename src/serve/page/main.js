@@ -102,6 +102,7 @@ function openSide(open) {
 }
 
 function shortcuts(e) {
+  if (document.querySelector('dialog[open]')) return; /* Esc closes it and nothing else */
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
   if (e.altKey && /^Digit[1-4]$/.test(e.code)) {
     e.preventDefault();
@@ -117,9 +118,9 @@ function shortcuts(e) {
     e.preventDefault();
     go('chat');
     $('prompt').focus();
-  } else if (!typing && e.key === '?' && !document.querySelector('dialog[open]')) {
+  } else if (!typing && e.key === '?') {
     $('keys').showModal();
-  } else if (!typing && current === 'tokens' && !document.querySelector('dialog[open]')) {
+  } else if (!typing && current === 'tokens') {
     tokenKeys(e);
   }
 }

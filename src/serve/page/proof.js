@@ -156,7 +156,7 @@ const ways = [
   },
   {
     name: 'Chunked',
-    what: () => (keys.admin ? 'uncached, ' : '') + 'beside long prompts that fill steps',
+    what: () => (keys.admin ? 'uncached, ' : '') + 'next to long prompts that fill steps',
     run: async (row) => {
       if (keys.admin) await flush();
       return amid(row, [longBody(4)]);
