@@ -264,7 +264,7 @@ static void say_defaults(const loop *l) {
             n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %g", n ? ", " : "", fields[i].name, fields[i].value);
     for (const char *next = iv_bridge_info(l->server.bridge)->generation_unapplied; *next;) {
         size_t length = strcspn(next, "\n");
-        iv_log(l->server.o, "warning", "defaults", "generation_config.json: %.*s is not applied", (int)length, next);
+        iv_log(&l->server.log, "warning", "defaults", "generation_config.json: %.*s is not applied", (int)length, next);
         next += length + (next[length] == '\n');
     }
     if (n)

@@ -65,7 +65,13 @@ class Model:
         self.others = self.words.ids(" and so the then left apples give 7 11 15 . , : marbles has")
         self.lock = threading.Lock()
         self.running = self.generated = self.prompt = self.cached = self.finished = self.steps = 0
+        self.ties = True  # near-ties may go to the second
+        self.refusal = None  # the message of a 400 for every answer
         self.cache, self.first, self.gaps, self.flushes, self.requests = set(), [], [], 0, []
+
+    def say(self, text):
+        """Answers with this text from now on."""
+        self.script, self.ties = self.words.ids(text + END), False
 
     def row(self, ids, step, seed):
         """The likeliest tokens after ids and the one that is chosen."""
@@ -84,7 +90,7 @@ class Model:
             noise += 1e-6 * self.running
         top = [(i, float32(math.log(q) + noise - 1e-3)) for i, q in zip(ids_top, p)]
         draw = hashlib.sha256(h + str(seed).encode()).digest()[0] / 256
-        chosen = 1 if p[0] < 0.5 and draw > 0.7 and step < len(self.script) - 1 else 0
+        chosen = 1 if self.ties and p[0] < 0.5 and draw > 0.7 and step < len(self.script) - 1 else 0
         return top, top[chosen]
 
     def generate(self, ids, step, body, seed):
@@ -230,8 +236,8 @@ class Handler(BaseHTTPRequestHandler):
         seed = body.get("seed")
         if seed is None:
             seed = int.from_bytes(hashlib.sha256(str(time.time()).encode()).digest()[:6], "little")
-        if body.get("temperature", 0) < 0:
-            return self.error(400, "temperature: wanted a number from 0 to 100, found -1", "temperature")
+        if m.refusal:
+            return self.error(400, m.refusal)
         if "return_sampling_logprobs" in body and chat:
             return self.error(400, "return_sampling_logprobs: this field is not known here", "return_sampling_logprobs")
         if chat:

@@ -1,84 +1,19 @@
-"""test_page.py: the page in headless Chromium, over fake_server.py; and over `invar serve`, if INVAR_BINARY names it.
-
-Each test opens a fresh browser context. A browser error, an unhandled rejection or a breach of the page's policy fails
-whatever test saw it. Without Playwright or Chromium every test is skipped and the exit status is 77.
+"""test_page.py: the page's four panes in headless Chromium, over fake_server.py; and over `invar serve`, if INVAR_BINARY
+names it.
 
 usage: test_page.py [CLASS...]"""
 
 import hashlib
 import json
-import os
 import pathlib
 import re
-import shutil
 import struct
 import subprocess
 import sys
-import threading
-import unittest
 import urllib.request
 
 import fake_server
-
-try:
-    from playwright.sync_api import expect, sync_playwright
-except ImportError:
-    sync_playwright = None
-CHROMIUM = os.environ.get("INVAR_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-QUESTION = "Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. How many apples are left for Omar?"
-BINARY = os.environ.get("INVAR_BINARY")
-MODEL = pathlib.Path(__file__).resolve().parents[2] / "models/tiny-math"
-
-
-class Case(unittest.TestCase):
-    options = {}
-    size = (1280, 800)
-    scheme = "light"
-    browser = None
-
-    @classmethod
-    def setUpClass(cls):
-        if not Case.browser:
-            Case.browser = sync_playwright().start().chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-
-    def setUp(self):
-        self.server, self.model = fake_server.start(token_seconds=0.001, **self.options)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
-        self.context = self.browser.new_context(
-            viewport={"width": self.size[0], "height": self.size[1]}, color_scheme=self.scheme
-        )
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(15000)
-        self.errors, self.allowed = [], ["status of 400", "status of 401"]  # probing for fields and keys
-        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
-
-    def tearDown(self):
-        self.context.close()
-        self.server.shutdown()
-        self.server.server_close()
-        self.assertEqual([e for e in self.errors if not any(a in e for a in self.allowed)], [])
-
-    def open(self, pane="chat"):
-        self.page.goto(self.url + "#" + pane)
-        return self.page
-
-    def ask(self, text=QUESTION, answers=1):
-        self.page.fill("#prompt", text)
-        self.page.press("#prompt", "Enter")
-        expect(self.page.locator(".foot .digest")).to_have_count(answers)
-
-    def prove(self):
-        self.page.click("#proof-run")
-        self.page.locator("#proof-run", has_text="Run again").wait_for(timeout=40000)
-
-    def words(self, row):
-        return (
-            self.page.locator(".run", has=self.page.locator(".way b", has_text=re.compile(f"^{row}$")))
-            .locator(".word")
-            .inner_text()
-        )
+from page_case import BINARY, MODEL, QUESTION, Case, expect, main, real_server
 
 
 class Chat(Case):
@@ -151,10 +86,10 @@ class Chat(Case):
 
     def test_server_error_is_shown(self):
         page = self.open()
-        page.evaluate("() => { document.getElementById('field-temperature').value = '-1'; }")
+        self.model.refusal = "messages: wanted at most 2048 tokens, found 9999"
         page.fill("#prompt", "x")
         page.press("#prompt", "Enter")
-        expect(page.locator(".error")).to_contain_text("temperature: wanted")
+        expect(page.locator(".error")).to_contain_text("wanted at most 2048 tokens")
 
     def test_text_of_a_model_is_no_html(self):
         page = self.open()
@@ -357,7 +292,7 @@ class Page(Case):
         for key, pane in [("3", "proof"), ("4", "live"), ("2", "tokens"), ("1", "chat")]:
             page.keyboard.press("Alt+" + key)
             expect(page.locator("#" + pane)).to_be_visible()
-            self.assertEqual(page.locator("main:visible").count(), 1)
+            self.assertEqual(page.locator("[role=tabpanel]:visible").count(), 1)
         page.evaluate("() => document.activeElement.blur()")
         page.keyboard.press("/")
         expect(page.locator("#prompt")).to_be_focused()
@@ -403,31 +338,13 @@ class Phone(Case):
 class Real(Case):
     """The page that the program itself serves. numerics vanilla is the control: its bits depend on the batch."""
 
-    def start(self, *flags):
-        """A server; its origin."""
-        process = subprocess.Popen(
-            [BINARY, "serve", str(MODEL), "--port", "0", *flags], stderr=subprocess.PIPE, text=True
-        )
-        self.addCleanup(self.end, process)
-        for line in process.stderr:
-            found = re.search(r"listening on (http://\S+)", line)
-            if found:
-                threading.Thread(target=process.stderr.read, daemon=True).start()
-                return found.group(1).rstrip("/")
-        self.fail("the server did not start")
-
     def serve(self, *flags):
-        self.url = self.start("--admin-api-key", "admin", *flags) + "/"
+        self.url = real_server(self, "--admin-api-key", "admin", *flags) + "/"
         try:
             urllib.request.urlopen(self.url).close()
         except (OSError, ValueError):
             self.skipTest("this build does not serve the page")
         self.page.add_init_script("sessionStorage.setItem('invar-admin', 'admin')")
-
-    def end(self, process):
-        process.terminate()
-        process.wait()
-        process.stderr.close()
 
     def setUp(self):
         if not BINARY:
@@ -460,11 +377,11 @@ class Real(Case):
         """Other servers, asked by the browser: equal with any number of ranks; what computes something else is not counted;
         one that does not allow the page, or wants a key, fails and says so. Keys stay at home."""
         peers = [
-            self.start("--tp", "2", "--allowed-origins", "*", "--served-model-name", "another-name"),
-            self.start("--tp", "4", "--threads", "1", "--allowed-origins", "*"),
-            self.start("--numerics", "vanilla", "--allowed-origins", "*"),
-            self.start(),
-            self.start("--api-key", "secret", "--allowed-origins", "*"),
+            real_server(self, "--tp", "2", "--allowed-origins", "*", "--served-model-name", "another-name"),
+            real_server(self, "--tp", "4", "--threads", "1", "--allowed-origins", "*"),
+            real_server(self, "--numerics", "vanilla", "--allowed-origins", "*"),
+            real_server(self),
+            real_server(self, "--api-key", "secret", "--allowed-origins", "*"),
         ]
         self.allowed += ["CORS policy", "Failed to load resource"]
         self.serve("--proof-urls", ",".join(peers))
@@ -520,24 +437,6 @@ class Real(Case):
         self.assertEqual(first, page.evaluate("() => chat.selected.tokens.map((t) => [t.id, t.logprob])"))
         page.evaluate("() => go('live')")
         expect(page.locator("#totals div", has_text="generated tokens").locator("dd")).not_to_have_text("0")
-
-
-def main():
-    loader, module = unittest.defaultTestLoader, sys.modules[__name__]
-    suite = loader.loadTestsFromNames(sys.argv[1:], module) if sys.argv[1:] else loader.loadTestsFromModule(module)
-    why = "Playwright for Python" if sync_playwright is None else "Chromium" if not CHROMIUM else None
-    if why:
-        print(f"  SKIPPED: page: needs {why}\n[  SKIPPED ] {suite.countTestCases()} test(s)")
-        return 77
-    result = unittest.TextTestRunner(verbosity=1).run(suite)
-    for _, reason in result.skipped:
-        print(f"  SKIPPED: page: {reason}")
-    print(f"[  PASSED  ] {result.testsRun - len(result.failures) - len(result.errors) - len(result.skipped)} test(s)")
-    if result.skipped:
-        print(f"[  SKIPPED ] {len(result.skipped)} test(s)")
-    if result.testsRun and len(result.skipped) == result.testsRun:
-        return 77
-    return 0 if result.wasSuccessful() else 1
 
 
 if __name__ == "__main__":

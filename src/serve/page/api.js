@@ -1,8 +1,8 @@
 /* api.js: requests to this server, which alone gets the keys, and to the peers that it names; an answer as it grows. */
 
 const keys = {
-  api: sessionStorage.getItem('invar-key') || '',
-  admin: sessionStorage.getItem('invar-admin') || ''
+  api: stored('sessionStorage', 'invar-key'),
+  admin: stored('sessionStorage', 'invar-admin')
 };
 
 /* Fields that other servers may lack: left out once one has been refused by name. */
@@ -18,10 +18,12 @@ class ApiError extends Error {
   }
 }
 
-/* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits. */
-const writeJson = (body) => JSON.stringify(body, (name, value) => (name === 'seed' ? '@@' + value + '@@' : value))
-                                .replace(/"seed":"@@(\d+)@@"/g, '"seed":$1');
-const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(\d{16,})/g, '"seed":"$1"'));
+/* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits, marked until the JSON is text. */
+const markSeed = (seed) => (/^-?\d+$/.test(seed) ? '@@' + seed + '@@' : seed);
+const unmarkSeeds = (json) => json.replace(/"seed":( ?)"@@(-?\d+)@@"/g, '"seed":$1$2');
+const writeJson = (body) =>
+    unmarkSeeds(JSON.stringify(body, (name, value) => (name === 'seed' ? markSeed(value) : value)));
+const readJson = (text) => JSON.parse(text.replace(/"seed":\s*(-?\d{16,})/g, '"seed":"$1"'));
 
 async function send(path, body, {signal, admin, method} = {}) {
   const headers = {};
@@ -76,6 +78,7 @@ function newAnswer(path, body, given) {
     raw: '',
     text: '',
     reasoning: '',
+    fresh: {text: '', reasoning: ''}, /* what came of the two since they were drawn */
     promptIds: null,
     finish: null,
     invar: null,
@@ -160,9 +163,12 @@ function takeChunk(answer, chunk, index) {
     const part = choice.delta || choice.message || {};
     const count = answer.tokens.length;
     takeLogprobs(answer, choice, choice.token_ids);
-    answer.reasoning += part.reasoning_content ?? part.reasoning ?? '';
-    answer.text += part.content ?? '';
-    if (part.tool_calls) answer.text += JSON.stringify(part.tool_calls);
+    for (const [name, more] of
+             [['reasoning', part.reasoning_content ?? part.reasoning], ['text', part.content],
+              ['text', part.tool_calls && JSON.stringify(part.tool_calls)]]) {
+      answer[name] += more ?? '';
+      answer.fresh[name] += more ?? '';
+    }
     if (choice.text !== undefined) answer.raw += choice.text;
     if (!answer.first && answer.tokens.length > count) answer.first = performance.now();
     if (choice.finish_reason) answer.finish = choice.finish_reason;
@@ -225,7 +231,6 @@ async function takeStream(answer, response, index, changed) {
     const data = line.slice(5).trim();
     if (data.startsWith('[DONE]')) break;
     takeChunk(answer, readJson(data), index);
-    if (answer.path === '/v1/completions') splitRaw(answer);
     changed?.(answer);
   }
 }

@@ -43,24 +43,45 @@ const shortDigest = (d) => (d || '').replace('sha256:', '').slice(0, 12);
 const plural = (n, one, many) => n + ' ' + (n === 1 ? one : many || one + 's');
 
 let toastTimer = 0;
+/* Empty and not hidden in between: a live region that appears with its text is not read out everywhere. */
 function toast(text) {
   const t = $('toast');
   t.textContent = text;
-  t.hidden = false;
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => (t.hidden = true), 2200);
+  toastTimer = setTimeout(() => (t.textContent = ''), 2200);
+}
+/* For screen readers alone. */
+const announce = (text) => ($('announce').textContent = text);
+
+/* What the browser keeps under a name; '' where it keeps nothing or forbids to look. */
+function stored(kind, name) {
+  try {
+    return window[kind].getItem(name) || '';
+  } catch {
+    return '';
+  }
+}
+function store(kind, name, value) {
+  try {
+    window[kind].setItem(name, value);
+  } catch { /* kept for this page alone */
+  }
 }
 async function copy(text, what) {
+  let done = false;
   try {
     await navigator.clipboard.writeText(text);
-  } catch {
-    const area = el('textarea', {class: 'away'}, text);
+    done = true;
+  } catch { /* missing where the page came over plain HTTP from another machine */
+    const area = el('textarea', {class: 'away', 'aria-label': 'Copied text'}, text);
+    const before = document.activeElement;
     document.body.append(area);
     area.select();
-    document.execCommand('copy');
+    done = document.execCommand('copy');
     area.remove();
+    before?.focus();
   }
-  toast(what + ' copied');
+  toast(what + (done ? ' copied' : ' not copied: the browser does not allow it'));
 }
 function save(name, text) {
   const url = URL.createObjectURL(new Blob([text], {type: 'application/json'}));
@@ -74,6 +95,10 @@ const floatView = new DataView(new ArrayBuffer(4));
 function floatBits(x) {
   floatView.setFloat32(0, x);
   return floatView.getUint32(0);
+}
+function bitsFloat(u) {
+  floatView.setUint32(0, u);
+  return floatView.getFloat32(0);
 }
 const hex8 = (u) => u.toString(16).padStart(8, '0');
 

@@ -20,6 +20,7 @@ function go(pane) {
     tab.setAttribute('aria-selected', String(p === pane));
     tab.tabIndex = p === pane ? 0 : -1;
   }
+  if (document.activeElement?.role === 'tab') $('tab-' + pane).focus();
   if (location.hash !== '#' + pane) history.replaceState(null, '', '#' + pane);
   if (pane === 'live') drawLive();
   if (pane === 'proof' && !$('proof-prompt').value) setProofDefaults();
@@ -42,10 +43,7 @@ function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   $('theme').setAttribute('aria-label', 'Theme: ' + theme);
   $('theme').title = 'Theme: ' + theme;
-  try {
-    localStorage.setItem('invar-theme', theme);
-  } catch { /* private windows */
-  }
+  store('localStorage', 'invar-theme', theme);
 }
 
 /* ---- the server ----------------------------------------------------------------------------------------- */
@@ -104,6 +102,7 @@ function openSide(open) {
 }
 
 function shortcuts(e) {
+  if (document.querySelector('dialog[open]')) return; /* Esc closes it and nothing else */
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
   if (e.altKey && /^Digit[1-4]$/.test(e.code)) {
     e.preventDefault();
@@ -121,9 +120,21 @@ function shortcuts(e) {
     $('prompt').focus();
   } else if (!typing && e.key === '?') {
     $('keys').showModal();
-  } else if (!typing && current === 'tokens' && !$('keys').open) {
+  } else if (!typing && current === 'tokens') {
     tokenKeys(e);
   }
+}
+
+/* The keys of WAI-ARIA's tabs: arrows around, Home and End; the focus goes with them. */
+function tabKeys(e) {
+  if (e.ctrlKey || e.metaKey || e.altKey || e.shiftKey) return;
+  const at = panes.indexOf(current), n = panes.length;
+  const to = {ArrowRight: (at + 1) % n, ArrowLeft: (at + n - 1) % n, Home: 0, End: n - 1}[e.key];
+  if (to === undefined) return;
+  e.preventDefault();
+  e.stopPropagation();
+  go(panes[to]);
+  $('tab-' + current).focus();
 }
 
 function grow(area) {
@@ -132,26 +143,17 @@ function grow(area) {
 }
 
 function start() {
-  let theme = null;
-  try {
-    theme = localStorage.getItem('invar-theme');
-  } catch { /* private windows */
-  }
-  setTheme(theme);
+  setTheme(stored('localStorage', 'invar-theme'));
   makeFields();
   showChat();
   showEffect();
   showTokens();
   go(location.hash.slice(1));
 
-  document.querySelectorAll('[role=tab]').forEach((t) => t.addEventListener('click', () => go(t.dataset.pane)));
-  document.querySelector('.tabs').addEventListener('keydown', (e) => {
-    const step = e.key === 'ArrowRight' ? 1 : e.key === 'ArrowLeft' ? -1 : 0;
-    if (!step) return;
-    e.stopPropagation();
-    go(panes[(panes.indexOf(current) + step + panes.length) % panes.length]);
-    $('tab-' + current).focus();
-  });
+  /* Some browsers give no focus to a button that is clicked: the arrow keys need it on the tab. */
+  document.querySelectorAll('[role=tab]')
+      .forEach((t) => t.addEventListener('click', () => (go(t.dataset.pane), t.focus())));
+  document.querySelector('.tabs').addEventListener('keydown', tabKeys);
   addEventListener('hashchange', () => go(location.hash.slice(1)));
   addEventListener('keydown', shortcuts);
   document.addEventListener('visibilitychange', () => !document.hidden && poll());
@@ -159,11 +161,10 @@ function start() {
   $('composer').addEventListener('submit', (e) => {
     e.preventDefault();
     if (chat.running) return stopAnswer();
-    const text = $('prompt').value;
-    if (!text.trim()) return;
+    if (!askAbout($('prompt').value)) return;
     $('prompt').value = '';
+    showFault($('prompt'), '');
     grow($('prompt'));
-    askAbout(text);
   });
   $('prompt').addEventListener('input', () => grow($('prompt')));
   $('prompt').addEventListener('keydown', (e) => {
@@ -179,11 +180,21 @@ function start() {
   $('settings').addEventListener('click', () => $('keys').showModal());
   $('api-key').value = keys.api;
   $('admin-key').value = keys.admin;
+  startHistory();
+  watchFiles();
+  ['proof-seed', 'proof-temperature', 'proof-max', 'proof-decoys'].forEach((id) => watchField($(id)));
+  ['api-key', 'admin-key'].forEach((id) => watchField($(id)));
+  $('keys').querySelector('form').addEventListener(
+      'submit', (e) => checkFields([$('api-key'), $('admin-key')]) || e.preventDefault());
   $('keys').addEventListener('close', () => {
-    keys.api = $('api-key').value.trim();
-    keys.admin = $('admin-key').value.trim();
-    sessionStorage.setItem('invar-key', keys.api);
-    sessionStorage.setItem('invar-admin', keys.admin);
+    /* Closed by Esc: a key with a fault is forgotten. */
+    for (const [name, input] of [['api', $('api-key')], ['admin', $('admin-key')]]) {
+      if (faultOf(input)) input.value = keys[name];
+      checkField(input);
+      keys[name] = input.value.trim();
+    }
+    store('sessionStorage', 'invar-key', keys.api);
+    store('sessionStorage', 'invar-admin', keys.admin);
     learnServer();
     poll();
   });

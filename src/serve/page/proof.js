@@ -156,7 +156,7 @@ const ways = [
   },
   {
     name: 'Chunked',
-    what: () => (keys.admin ? 'uncached, ' : '') + 'beside long prompts that fill steps',
+    what: () => (keys.admin ? 'uncached, ' : '') + 'next to long prompts that fill steps',
     run: async (row) => {
       if (keys.admin) await flush();
       return amid(row, [longBody(4)]);
@@ -276,20 +276,20 @@ function showContext() {
 async function runProof() {
   if (proof.abort) return proof.abort.abort();
   if (!$('proof-prompt').value.trim()) return $('proof-prompt').focus();
+  if (!checkFields(['proof-seed', 'proof-temperature', 'proof-max', 'proof-decoys'].map($))) return;
   const {temperature: t, max_tokens: m, ...like} = proof.like;
-  const seed = /^\d+$/.test($('proof-seed').value) ? $('proof-seed').value : '7';
   proof.body = {
     model: server.model,
     messages: [...proof.before, {role: 'user', content: $('proof-prompt').value}],
     ...like,
-    seed,
+    seed: $('proof-seed').value.trim(),
     max_tokens: Number($('proof-max').value) || 96,
     logprobs: true,
     top_logprobs: 0,
     return_token_ids: true,
   };
   if ($('proof-temperature').value !== '') proof.body.temperature = Number($('proof-temperature').value);
-  proof.decoys = Math.min(64, Math.max(1, Number($('proof-decoys').value) || Math.min(24, server.together - 1)));
+  proof.decoys = Number($('proof-decoys').value) || Math.min(24, Math.max(1, server.together - 1));
   proof.span = Math.max(32, Math.min(768, (server.maxLength || 1024) - 128)); /* cancelled when the row ends */
   proof.quiet = null;
   proof.abort = new AbortController();

@@ -147,7 +147,10 @@ function drawToken(a, i) {
 }
 
 function topList(a, i, t) {
-  if (!t.top?.length) return el('p', {class: 'hint'}, 'No others were asked for.');
+  if (!t.top?.length)
+    return el(
+        'p', {class: 'hint'},
+        a.kept ? 'History keeps no alternatives: Again, in Chat, asks for them anew.' : 'No others were asked for.');
   return el(
       'div', {class: 'top-box'}, el('h3', {}, 'Likeliest here'), el('div', {class: 'top'}, topRows(a, i, t)),
       el('p', {class: 'hint'},

@@ -1,0 +1,335 @@
+/* markdown.js: Markdown as it comes, as DOM nodes; no text of a model is ever read as HTML.
+ *
+ * Each whole line is read once and never again. The unfinished last line is read on trial, and taken back when more
+ * comes. Only the open paragraph is drawn anew, and it has at most `inlineMost` characters drawn as Markdown, so that
+ * the work is linear in the text however it is cut. Depth and the number of blocks are bounded: beyond them text stays
+ * as it was written. */
+
+const depthMost = 12;
+const blocksMost = 20000;
+const columnsMost = 64;
+const lineMost = 4096; /* what comes of an unfinished line before it is taken as it is */
+const chunkMost = 4096;
+
+const fenceStart = /`{3,}|~{3,}/y;
+const headingStart = /#{1,6}(?= |$)/y;
+const itemStart = /([-+*]|\d{1,9}[.)])( +|$)/y;
+const rule = /^([-*_])(?: *\1){2,} *$/;
+/* The start of a line from which no one can tell yet what it becomes. */
+const undecided = /^[ >]{0,40}(?:[-+*=_#|:~`]{1,9}|\d{1,9}[.)]?)? ?$/;
+
+class Markdown {
+  constructor(root) {
+    this.root = root;
+    this.restart();
+  }
+  restart() {
+    this.root.replaceChildren();
+    this.stack = []; /* open containers: {kind: 'quote' or 'item', el, indent, list, type} */
+    this.leaf = null; /* the open block: {kind: 'para', 'fence' or 'table', el, depth, ...} */
+    this.rest = '';   /* the unfinished line */
+    this.within = false; /* its start has been taken */
+    this.trial = null;
+    this.blocks = 0;
+  }
+
+  push(text) {
+    this.takeBack();
+    const all = this.rest + text;
+    let from = 0;
+    for (let end; (end = all.indexOf('\n', from)) >= 0; from = end + 1) {
+      this.take(all.slice(from, end));
+      this.within = false;
+    }
+    this.rest = all.slice(from);
+    if (this.within || this.rest.length > lineMost) {
+      this.take(this.rest);
+      this.within = true;
+      this.rest = '';
+    } else if (this.rest && !undecided.test(this.rest)) {
+      this.trial = {stack: this.stack.slice(), leaf: this.leaf, was: {...this.leaf}, blocks: this.blocks, undo: []};
+      this.take(this.rest);
+    }
+    this.draw();
+  }
+  /* No more comes. */
+  end() {
+    this.takeBack();
+    if (this.rest) this.take(this.rest);
+    this.rest = '';
+    this.draw();
+  }
+  takeBack() {
+    const t = this.trial;
+    if (!t) return;
+    this.trial = null;
+    t.undo.reverse().forEach((f) => f());
+    this.stack = t.stack;
+    this.blocks = t.blocks;
+    this.leaf = t.leaf;
+    if (t.leaf) Object.assign(t.leaf, t.was, {stale: true});
+  }
+  take(line) {
+    if (line.endsWith('\r')) line = line.slice(0, -1);
+    if (this.within)
+      this.goOn(line);
+    else
+      this.line(line.replace(/^[ \t]+/, (s) => s.replaceAll('\t', '    ')));
+  }
+  /* More of a line whose start has been taken. */
+  goOn(text) {
+    if (!text) return;
+    if (this.leaf?.kind === 'fence') return this.addCode(text);
+    if (this.leaf?.kind !== 'para') this.openPara('');
+    this.addText(text);
+  }
+
+  /* ---- the tree */
+
+  add(parent, node) {
+    parent.append(node);
+    this.blocks++;
+    this.trial?.undo.push(() => node.remove());
+    return node;
+  }
+  place() { return this.stack.at(-1)?.el ?? this.root; }
+  closeTo(depth) {
+    this.closeLeaf();
+    this.stack.length = Math.min(depth, this.stack.length);
+  }
+  closeLeaf() {
+    this.draw();
+    this.leaf = null;
+  }
+  /* Draws the open paragraph, if it has changed. */
+  draw() {
+    const l = this.leaf;
+    if (l?.kind !== 'para' || l.long || !l.stale) return;
+    l.el.replaceChildren(...inline(l.text));
+    l.stale = false;
+  }
+
+  /* ---- a line */
+
+  line(line) {
+    if (this.blocks > blocksMost) return this.overflow(line);
+    let [depth, at] = this.matchContainers(line);
+    const l = this.leaf;
+    if (l?.kind === 'fence') {
+      if (depth === l.depth) return this.fenceLine(line.slice(at));
+      this.closeTo(depth);
+    }
+    for (let fresh = false;; fresh = true) {
+      const start = at + indentOf(line, at);
+      if (isBlank(line, start)) return fresh ? undefined : this.closeTo(depth);
+      const open = this.openContainer(line, at, start, depth);
+      if (!open) return this.openLeaf(line.slice(start), depth, start - at);
+      [depth, at] = open;
+    }
+  }
+  /* How many open containers go on in this line, and where their inside starts. */
+  matchContainers(line) {
+    let at = 0, depth = 0;
+    for (; depth < this.stack.length; depth++) {
+      const c = this.stack[depth], n = indentOf(line, at);
+      if (c.kind === 'quote') {
+        if (n > 3 || line[at + n] !== '>') break;
+        at += n + 1;
+        if (line[at] === ' ') at++;
+      } else if (at + n < line.length) {
+        if (n >= c.indent)
+          at += c.indent;
+        else if (n >= 2 && this.leaf?.kind !== 'fence' && matchAt(itemStart, line, at + n))
+          at += n; /* an inner list that is indented too little, as models write them */
+        else
+          break;
+      }
+    }
+    return [depth, at];
+  }
+  /* The container that starts at `start`, behind the spaces from `from` on, is opened: its depth and its inside. */
+  openContainer(line, from, start, depth) {
+    if (depth >= depthMost) return null;
+    if (line[start] === '>') {
+      this.closeTo(depth);
+      this.stack.push({kind: 'quote', el: this.add(this.place(), el('blockquote'))});
+      return [depth + 1, line[start + 1] === ' ' ? start + 2 : start + 1];
+    }
+    const m = matchAt(itemStart, line, start);
+    if (!m || isRule(line, start)) return null;
+    const type = m[1].at(-1), number = m[1].length > 1 ? parseInt(m[1]) : 0, empty = start + m[0].length >= line.length;
+    /* A paragraph is not cut by a number that happens to stand at the start of a line. */
+    const inside = this.leaf?.kind === 'para' && depth === this.stack.length;
+    if (inside && (empty || (m[1].length > 1 && number !== 1))) return null;
+    const last = this.stack[depth];
+    this.closeTo(depth);
+    const list = last?.kind === 'item' && last.type === type ?
+        last.list :
+        this.add(this.place(), m[1].length > 1 ? el('ol', {start: number === 1 ? undefined : number}) : el('ul'));
+    const gap = m[2].length > 4 || empty ? 1 : m[2].length;
+    const indent = start - from + m[1].length + gap;
+    this.stack.push({kind: 'item', el: this.add(list, el('li')), list, type, indent});
+    return [depth + 1, start + m[1].length + gap];
+  }
+  openLeaf(rest, depth, indent) {
+    const heading = matchAt(headingStart, rest, 0);
+    if (heading) {
+      this.closeTo(depth);
+      const h = this.add(this.place(), el('h' + Math.min(6, heading[0].length + 2)));
+      h.append(...inline(headingText(rest.slice(heading[0].length))));
+      return;
+    }
+    if (this.tableLine(rest, depth)) return;
+    if (isRule(rest, 0)) return this.closeTo(depth), void this.add(this.place(), el('hr'));
+    const fence = matchAt(fenceStart, rest, 0)?.[0];
+    const info = fence ? rest.slice(fence.length).trim() : '';
+    if (fence && !(fence[0] === '`' && info.includes('`'))) return this.openFence(fence, info, depth, indent);
+    if (this.leaf?.kind === 'para') return this.addText('\n' + rest);
+    this.closeTo(depth);
+    this.openPara(taskMark(rest, this.place()));
+  }
+
+  /* ---- paragraphs */
+
+  openPara(text) {
+    this.leaf = {kind: 'para', el: this.add(this.place(), el('p')), text, long: false, stale: true};
+    if (text.length > inlineMost) this.lengthen();
+  }
+  addText(text) {
+    const l = this.leaf;
+    if (l.long) return void this.addChunk(l, l.el, text);
+    l.text += text;
+    l.stale = true;
+    if (l.text.length > inlineMost) this.lengthen();
+  }
+  /* Too long to be drawn anew each time: from here on as it was written. */
+  lengthen() {
+    const l = this.leaf;
+    Object.assign(l, {long: true, last: null});
+    l.el.replaceChildren();
+    l.el.className = 'verbatim';
+    this.trial?.undo.push(() => (l.el.className = ''));
+    this.addChunk(l, l.el, l.text);
+    l.text = '';
+  }
+  /* Text behind text, in pieces, so that each addition costs what it adds. */
+  addChunk(leaf, parent, text) {
+    if (!text) return;
+    if (!this.trial && leaf.last && leaf.last.length < chunkMost) return leaf.last.appendData(text);
+    const node = document.createTextNode(text);
+    parent.append(node);
+    if (this.trial)
+      this.trial.undo.push(() => node.remove());
+    else
+      leaf.last = node;
+  }
+  overflow(line) {
+    if (!this.leaf?.overflown) {
+      this.closeTo(0);
+      this.openPara('');
+      this.leaf.overflown = true;
+      this.lengthen();
+      return this.addText(line);
+    }
+    this.addText('\n' + line);
+  }
+
+  /* ---- code */
+
+  openFence(fence, info, depth, indent) {
+    this.closeTo(depth);
+    const code = el('code');
+    const box = codeBox(info.split(/[\s,{]/, 1)[0].slice(0, 40), code);
+    this.add(this.place(), box);
+    this.leaf = {kind: 'fence', el: box, code, depth: this.stack.length, fence, indent, lines: 0, last: null};
+  }
+  fenceLine(line) {
+    const l = this.leaf, n = indentOf(line, 0);
+    if (n < 4 && line.startsWith(l.fence, n) && isRun(line.slice(n).trim(), l.fence[0])) return this.closeLeaf();
+    this.addCode((l.lines++ ? '\n' : '') + line.slice(Math.min(n, l.indent)));
+  }
+  addCode(text) { this.addChunk(this.leaf, this.leaf.code, text); }
+
+  /* ---- tables */
+
+  /* Whether the line is one of a table: the rule below its head, or a row. */
+  tableLine(rest, depth) {
+    const l = this.leaf;
+    if (!l || depth !== this.stack.length || !rest.includes('|')) return false;
+    if (l.kind === 'table') return this.addRow(cellsOf(rest)), true;
+    if (l.kind !== 'para' || l.long || l.text.includes('\n') || !l.text.includes('|')) return false;
+    const head = cellsOf(l.text), rules = cellsOf(rest);
+    if (rules.length !== head.length || !rules.every((c) => /^:?-+:?$/.test(c))) return false;
+    const align = rules.map((c) => (c.at(-1) !== ':' ? '' : c[0] === ':' ? 'center' : 'right'));
+    const body = el('tbody');
+    const table = el('table', {}, el('thead', {}, rowOf(head, 'th', align)), body);
+    const box = el('div', {class: 'table-box', tabindex: 0, role: 'region', 'aria-label': 'Table'}, table);
+    l.el.replaceWith(box);
+    this.trial?.undo.push(() => box.replaceWith(l.el));
+    this.leaf = {kind: 'table', el: box, body, align};
+    return true;
+  }
+  /* Cells beyond the head's go into the last. */
+  addRow(cells) {
+    const n = this.leaf.align.length;
+    if (cells.length > n) cells.push(cells.splice(n - 1).join(' | '));
+    this.add(this.leaf.body, rowOf(cells, 'td', this.leaf.align));
+    this.blocks += n;
+  }
+}
+
+/* ---- parts of lines */
+
+function indentOf(line, at) {
+  let n = 0;
+  while (line[at + n] === ' ') n++;
+  return n;
+}
+const isBlank = (line, at) => at >= line.length || !line.slice(at).trim();
+const isRun = (text, c) => [...text].every((x) => x === c);
+const isRule = (line, at) => line.length < 200 && rule.test(line.slice(at));
+function headingText(text) {
+  text = text.trim();
+  let end = text.length;
+  while (text[end - 1] === '#') end--;
+  return end && text[end - 1] !== ' ' ? text : text.slice(0, end).trimEnd();
+}
+/* [ ] and [x] at the start of an item. */
+function taskMark(text, place) {
+  const m = place.tagName === 'LI' && !place.firstChild && /^\[([ xX])\] /.exec(text);
+  return m ? (m[1] === ' ' ? '☐ ' : '☑ ') + text.slice(4) : text;
+}
+/* The cells of a table's line; the last takes what is beyond `columnsMost`. */
+function cellsOf(line) {
+  const cells = [];
+  let from = 0;
+  line = line.trim();
+  for (let i = 0; i < line.length && cells.length < columnsMost; i++) {
+    if (line[i] === '\\') i++;
+    else if (line[i] === '|') {
+      if (i) cells.push(line.slice(from, i).trim());
+      from = i + 1;
+    }
+  }
+  if (from < line.length) cells.push(line.slice(from).trim());
+  return cells;
+}
+const rowOf = (cells, tag, align) =>
+    el('tr', {},
+       align.map((a, i) => el(tag, {class: a || undefined}, inline((cells[i] || '').replaceAll('\\|', '|')))));
+
+/* A block of code with its language and a button that copies it. */
+function codeBox(language, code) {
+  return el('div', {class: 'code'},
+            el('div', {class: 'code-head'}, el('span', {}, language || 'text'),
+               el('button', {type: 'button', onclick: () => copy(code.textContent, 'Code')}, 'Copy code')),
+            el('pre', {tabindex: 0, role: 'region', 'aria-label': language ? 'Code, ' + language : 'Code'}, code));
+}
+
+/* A whole text at once. */
+function markdown(root, text) {
+  const m = new Markdown(root);
+  m.push(text);
+  m.end();
+  return m;
+}
