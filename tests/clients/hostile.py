@@ -37,7 +37,8 @@ import tempfile
 import time
 
 import wire
-from served import BINARY, MB, QUICK, SLOW, STOPPED, TINY_MATH, Served, cpu_seconds, dummy_model, machine_cpu_seconds, raise_file_limit
+from served import (BINARY, MB, QUICK, SLOW, STOPPED, TINY_MATH, Served, cpu_seconds, dummy_model, end_when_terminated,
+                    machine_cpu_seconds, raise_file_limit)
 from support import SKIPPED
 from wire import Lost
 
@@ -238,9 +239,9 @@ class Session:
             self.server.log_pace = pace
             await asyncio.sleep(self.args.seconds / 2)
 
-    async def measure(self, name, about):
+    async def measure(self, name, about, rss_before):
         """The honest client next to a neighbour."""
-        before, rss_before, changed, line = self.quiet, self.server.rss(), self.honest.changed, len(self.server.lines)
+        before, changed, line = self.quiet, self.honest.changed, len(self.server.lines)
         self.server.forget_peak()
         children = [Child(k, self.server.port, self.args.seconds, 1000 * len(self.rows) + i, self.context)
                     for i, k in enumerate(KINDS.get(name, [name]))]
@@ -303,9 +304,9 @@ class Session:
         return late, missing
 
     async def next_to(self, name):
-        about, missing = NEIGHBOURS[name], []
+        about, missing, rss_before = NEIGHBOURS[name], [], self.server.rss()
         for attempt in range(TRIES):
-            row = await self.measure(name, about)
+            row = await self.measure(name, about, rss_before)
             if not self.server.alive():
                 raise SystemExit(f"{name}: the server has ended: " + "\n".join(self.server.lines[-20:]))
             late, others = self.judge(row, about)
@@ -313,7 +314,7 @@ class Session:
             if not late or row["noise"] < NOISE_CORES or row["percent"] < row["wanted"] / 2 or attempt + 1 == TRIES:
                 break
             print(f"  {name}: {late[0]}, while other programs took {row['noise']:.1f} processors: again", flush=True)
-        row["missing"], row["tries"] = late + missing, attempt + 1
+        row["missing"], row["tries"] = list(dict.fromkeys(late + missing)), attempt + 1
         if name == "control":
             self.control_cost = max(0.0, 1 - row["rate"] / max(row["quiet"], 1e-9)) / max(0.2, row["cores"]["neighbours"])
         if about.get("is_load"):
@@ -401,6 +402,7 @@ def main():
         print(f"SKIPPED: hostile: needs {args.server}")
         return SKIPPED
     raise_file_limit()
+    end_when_terminated()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         model = dummy_model(folder, args.tokenizer) if args.tokenizer else args.model

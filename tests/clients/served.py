@@ -10,6 +10,7 @@ import resource
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -29,6 +30,11 @@ def raise_file_limit():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def end_when_terminated():
+    """SIGTERM (a test's timeout) leaves through `finally`, which stops the server."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 def cpu_seconds(pid):

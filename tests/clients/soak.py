@@ -20,7 +20,7 @@ import sys
 import time
 
 import wire
-from served import BINARY, MB, TINY_MATH, Served, raise_file_limit
+from served import BINARY, MB, TINY_MATH, Served, end_when_terminated, raise_file_limit
 from support import SKIPPED
 from wire import Lost
 
@@ -310,6 +310,7 @@ def main():
         print(f"SKIPPED: soak: needs {args.server}")
         return SKIPPED
     raise_file_limit()
+    end_when_terminated()
     server = Served(args.server, args.model, *SERVER_FLAGS, *args.flags.split())
     try:
         samples, tally, missing = asyncio.run(soak(args, server))
