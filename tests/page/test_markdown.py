@@ -262,6 +262,33 @@ class Growing(MarkdownCase):
             )
             self.assertLess(times[3], 4 * times[0] + 300, (path, times))
 
+    def test_a_completion_is_cut_as_it_comes(self):
+        """Thinking and answer of a fork, in pieces of any length: at the end the same as cut from the whole."""
+        texts = [
+            "<think>\na < b\n</think>\n\nSo **x** <y>.<|im_end|>", "no tags <|im_end|>\n", "only the end</think>\nrest", "<think>\nstill",
+            "a <thin", "<think></think>x</think>y", "\n\nplain <b> text",
+        ]
+        for text in texts:
+            for size in [1, 2, 3, 7, 100]:
+                running, ended = self.page.evaluate(
+                    """([text, size]) => {
+                      const a = newAnswer('/v1/completions', {}, [{text: text.slice(0, 4)}]), state = () => [a.reasoning, a.text];
+                      a.state = 'running';
+                      takeRaw(a, '');
+                      for (let at = 4; at < text.length; at += size) takeRaw(a, text.slice(at, at + size)), growView(a);
+                      const last = state().map((s, i) => s + (i === (a.cut.to === 'text') * 1 ? a.cut.held.replace(/<\\|.*/, '') : ''));
+                      splitRaw(a);
+                      a.state = 'done';
+                      growView(a);
+                      const v = viewOf(a), drawn = document.createElement('div');
+                      markdown(drawn, a.text);
+                      if (v.said.innerHTML !== drawn.innerHTML || v.thought.textContent.trim() !== a.reasoning.trim()) throw Error('drawn otherwise');
+                      return [last, state()].map((l) => l.map((s) => s.trim()));
+                    }""",
+                    [text, size],
+                )
+                self.assertEqual(running, ended, (text, size))
+
     def test_what_is_drawn_stays(self):
         """Finished blocks keep their nodes, and with them the reader's selection and focus."""
         kept = self.page.evaluate(
