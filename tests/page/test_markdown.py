@@ -81,7 +81,7 @@ class Blocks(MarkdownCase):
             codes, [("python", "if x &lt; 1:\n    *y*\n\n&lt;b&gt;"), ("text", "```"), ("js", "open")], html
         )
         self.assertIn("<p>and</p>", html)
-        self.assertIn("<code>\n  a</code>", self.draw("- x\n  ```\n\n    a\n  ```\n- y").replace("<code>", "<code>"))
+        self.assertIn("<code>\n  a</code>", self.draw("- x\n  ```\n\n    a\n  ```\n- y"))
 
     def test_tables(self):
         html = self.draw("| a | b |\n|:-|-:|\n| *1* | x\\|y |\n| 2 |\nafter")
