@@ -111,4 +111,3 @@ def main(missing=None):
     if result.testsRun and len(result.skipped) == result.testsRun:
         return 77
     return 0 if result.wasSuccessful() else 1
-

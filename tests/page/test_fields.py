@@ -183,11 +183,9 @@ class Refused(Faults):
 class Tabs(Case):
     def state(self):
         """The focused tab, the selected one and those in the order of Tab."""
-        return self.page.evaluate(
-            """() => { const tabs = [...document.querySelectorAll('[role=tab]')];
+        return self.page.evaluate("""() => { const tabs = [...document.querySelectorAll('[role=tab]')];
               return [document.activeElement.dataset.pane, ...['[aria-selected=true]', '[tabindex="0"]']
-                .map((s) => tabs.filter((t) => t.matches(s)).map((t) => t.dataset.pane).join())]; }"""
-        )
+                .map((s) => tabs.filter((t) => t.matches(s)).map((t) => t.dataset.pane).join())]; }""")
 
     def test_arrow_keys_after_the_mouse(self):
         page = self.open()
@@ -195,7 +193,12 @@ class Tabs(Case):
         page.evaluate("() => document.addEventListener('mousedown', (e) => e.preventDefault())")
         page.click("#tab-proof")
         self.assertEqual(self.state(), ["proof"] * 3)
-        for key, pane in [("ArrowRight", "live"), ("ArrowRight", "chat"), ("ArrowLeft", "live"), ("ArrowLeft", "proof")]:
+        for key, pane in [
+            ("ArrowRight", "live"),
+            ("ArrowRight", "chat"),
+            ("ArrowLeft", "live"),
+            ("ArrowLeft", "proof"),
+        ]:
             page.keyboard.press(key)
             self.assertEqual(self.state(), [pane] * 3, key)
 

@@ -99,7 +99,9 @@ class Kept(HistoryCase):
             self.ask(title)
             page.click("#chat-new")
         page.click("#chat-history")
-        self.assertEqual([t.split("\n")[0] for t in page.locator("#history-list .open b").all_inner_texts()], ["Three", "Two", "One"])
+        self.assertEqual(
+            [t.split("\n")[0] for t in page.locator("#history-list .open b").all_inner_texts()], ["Three", "Two", "One"]
+        )
         self.item("Two").get_by_text("Rename").click()
         page.keyboard.type("Deux <b>")
         page.keyboard.press("Escape")
@@ -201,7 +203,13 @@ class Full(HistoryCase):
     def test_records_that_are_no_records(self):
         """Whatever stands under our names: listed, deletable, and the page goes on."""
         page = self.open()
-        bad = ["", "{", "null\n[]", '{"version":9,"title":"t"}\n[]', '{"version":1,"title":"odd","when":"x","turns":1}\n[{"role":"assistant"}]']
+        bad = [
+            "",
+            "{",
+            "null\n[]",
+            '{"version":9,"title":"t"}\n[]',
+            '{"version":1,"title":"odd","when":"x","turns":1}\n[{"role":"assistant"}]',
+        ]
         page.evaluate("(bad) => bad.forEach((text, i) => localStorage.setItem('invar-chat-' + i, text))", bad)
         self.ask("One")
         page.click("#chat-history")

@@ -98,12 +98,16 @@ class LooksCase(Case):
         page = self.open()
         self.model.say("<think>\nLet me see.\n</think>\n\n" + SAID)
         self.ask("What is 2 + 2?")
-        page.evaluate("() => { const a = chat.turns[1].versions[0]; a.error = 'The server does not answer'; a.label = 'a label';"
-                      " a.like = {digest: 'x'}; drawAnswer(1); toast('Copied'); }")
+        page.evaluate(
+            "() => { const a = chat.turns[1].versions[0]; a.error = 'The server does not answer'; a.label = 'a label';"
+            " a.like = {digest: 'x'}; drawAnswer(1); toast('Copied'); }"
+        )
         page.click(".acts >> text=Again")
         expect(page.locator(".versions")).to_have_count(1)
         page.locator(".foot .digest.good").wait_for()
-        page.evaluate("() => { chat.turns[1].at = 0; showChat(); keepChat(); showHistoryFault('History is full.'); toast('Copied'); }")
+        page.evaluate(
+            "() => { chat.turns[1].at = 0; showChat(); keepChat(); showHistoryFault('History is full.'); toast('Copied'); }"
+        )
 
     def show_raw(self):
         self.show_chat()
@@ -120,8 +124,10 @@ class LooksCase(Case):
         page = self.open()
         self.model.ties = True
         self.ask()
-        page.evaluate("() => { const a = chat.selected; a.given = a.tokens.slice(0, 4); a.tokens[5].forced = true;"
-                      " a.tokens.forEach((t, i) => { t.logprob = -i / 4; }); view.answer = null; showTokens(); go('tokens'); }")
+        page.evaluate(
+            "() => { const a = chat.selected; a.given = a.tokens.slice(0, 4); a.tokens[5].forced = true;"
+            " a.tokens.forEach((t, i) => { t.logprob = -i / 4; }); view.answer = null; showTokens(); go('tokens'); }"
+        )
 
     def show_no_tokens(self):
         self.open("tokens")
@@ -200,14 +206,18 @@ class Axes(LooksCase):
                     for node in v["nodes"]:
                         found.setdefault((v["id"], str(node["target"])), []).append(state)
         if found:
-            self.fail("\n" + "\n".join(f"{k[0]} {k[1]}: {v[0]} and {len(v) - 1} more" for k, v in sorted(found.items())))
+            self.fail(
+                "\n" + "\n".join(f"{k[0]} {k[1]}: {v[0]} and {len(v) - 1} more" for k, v in sorted(found.items()))
+            )
 
     def test_a_violation_is_found(self):
         """The control: an image without a name and a pale text."""
         if Axe is None:
             self.skipTest("axe-playwright-python is not installed")
         page = self.open()
-        page.evaluate("() => { const p = el('p', {}, 'pale text'); p.style.color = '#ccc'; document.body.append(el('img', {}), p); }")
+        page.evaluate(
+            "() => { const p = el('p', {}, 'pale text'); p.style.color = '#ccc'; document.body.append(el('img', {}), p); }"
+        )
         ids = {v["id"] for v in Axe().run(page).response["violations"]}
         self.assertLessEqual({"image-alt", "color-contrast"}, ids)
 

@@ -81,7 +81,7 @@ class Blocks(MarkdownCase):
             codes, [("python", "if x &lt; 1:\n    *y*\n\n&lt;b&gt;"), ("text", "```"), ("js", "open")], html
         )
         self.assertIn("<p>and</p>", html)
-        self.assertIn("<code>\n  a</code>", self.draw("- x\n  ```\n\n    a\n  ```\n- y").replace("<code>", "<code>"))
+        self.assertIn("<code>\n  a</code>", self.draw("- x\n  ```\n\n    a\n  ```\n- y"))
 
     def test_tables(self):
         html = self.draw("| a | b |\n|:-|-:|\n| *1* | x\\|y |\n| 2 |\nafter")
@@ -106,8 +106,20 @@ class Blocks(MarkdownCase):
         for text, wanted in cases.items():
             self.assertEqual(self.draw(text), f"<p>{wanted}</p>", text)
         for address in [
-            "javascript:alert(1)", "JaVaScRiPt:alert(1)", "java\tscript:alert(1)", "data:text/html,x", "vbscript:x", "file:///etc/passwd",
-            "//x.y", "/v1/models", "#proof", "?x", "http://user:word@x.y", "http://good.com@evil.com", "blob:http://x.y/1", "http://",
+            "javascript:alert(1)",
+            "JaVaScRiPt:alert(1)",
+            "java\tscript:alert(1)",
+            "data:text/html,x",
+            "vbscript:x",
+            "file:///etc/passwd",
+            "//x.y",
+            "/v1/models",
+            "#proof",
+            "?x",
+            "http://user:word@x.y",
+            "http://good.com@evil.com",
+            "blob:http://x.y/1",
+            "http://",
         ]:
             for text in [f"[a]({address})", f"![a]({address})", f"<{address}>", f"[a](<{address}>)"]:
                 self.assertNotIn("A", [tag for tag, _ in self.made(text)], text)
@@ -147,10 +159,65 @@ class Blocks(MarkdownCase):
 
 class Hostile(MarkdownCase):
     PIECES = [
-        "*", "**", "***", "_", "__", "~~", "`", "``", "```", "~~~", "\n", "\n\n", " ", "  ", "    ", "\t", "\r\n", "- ", "* ", "1. ", "7) ",
-        "> ", ">", "# ", "#### ", "---", "|", "|-|", "| a | b |\n|---|---|\n", "[", "](", ")", "]", "![", "<", ">", "\\", "&amp;", "word",
-        "two words", "é", "😀", "\u202e", "\0", "[x](javascript:alert(1))", "[x](http://a.b/c)", "<script>alert(1)</script>", "<img src=x onerror=alert(1)>",
-        "http://a.b/?q=1", "https://a.b).", "<https://a.b>", "</style>", "<!--", "]]>", "{{x}}", "${x}", "- [ ] ", "```html\n", "\n```\n",
+        "*",
+        "**",
+        "***",
+        "_",
+        "__",
+        "~~",
+        "`",
+        "``",
+        "```",
+        "~~~",
+        "\n",
+        "\n\n",
+        " ",
+        "  ",
+        "    ",
+        "\t",
+        "\r\n",
+        "- ",
+        "* ",
+        "1. ",
+        "7) ",
+        "> ",
+        ">",
+        "# ",
+        "#### ",
+        "---",
+        "|",
+        "|-|",
+        "| a | b |\n|---|---|\n",
+        "[",
+        "](",
+        ")",
+        "]",
+        "![",
+        "<",
+        ">",
+        "\\",
+        "&amp;",
+        "word",
+        "two words",
+        "é",
+        "😀",
+        "\u202e",
+        "\0",
+        "[x](javascript:alert(1))",
+        "[x](http://a.b/c)",
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "http://a.b/?q=1",
+        "https://a.b).",
+        "<https://a.b>",
+        "</style>",
+        "<!--",
+        "]]>",
+        "{{x}}",
+        "${x}",
+        "- [ ] ",
+        "```html\n",
+        "\n```\n",
     ]
 
     def texts(self, count, seed):
@@ -206,10 +273,64 @@ class Hostile(MarkdownCase):
         """Each shape drawn at once; a quarter of it in paragraphs short enough to be read as Markdown, and in 4,096
         pieces. A quadratic renderer takes minutes."""
         shapes = [
-            "*", "_", "`", "~", "[", "]", "(", "<", ">", "> ", "- ", "1. ", "#", "|", "\\", " ", "\t", "\n", "\r", "h", "&", "!", "![",
-            "*a ", "**a ", "*a_", "a*", "*a* ", "**a** ", "_a*b", "`a", "``a`", "[a](", "[a](b", "[](http://a ", "[a](http://b)", "<http://",
-            "http://a ", "http://)", "*\n", "- a\n", "> a\n", ">\n", "> > > > ", "# a\n", "a\n\n", "|a\n|-\n", "|", "| a | b |\n", "```\n", "```\na\n",
-            "a" * 70 + "\n", "1. a\n  - b\n", "- " * 40 + "\n", "  - a\n", "\\`", "``` `", "- - - x ",
+            "*",
+            "_",
+            "`",
+            "~",
+            "[",
+            "]",
+            "(",
+            "<",
+            ">",
+            "> ",
+            "- ",
+            "1. ",
+            "#",
+            "|",
+            "\\",
+            " ",
+            "\t",
+            "\n",
+            "\r",
+            "h",
+            "&",
+            "!",
+            "![",
+            "*a ",
+            "**a ",
+            "*a_",
+            "a*",
+            "*a* ",
+            "**a** ",
+            "_a*b",
+            "`a",
+            "``a`",
+            "[a](",
+            "[a](b",
+            "[](http://a ",
+            "[a](http://b)",
+            "<http://",
+            "http://a ",
+            "http://)",
+            "*\n",
+            "- a\n",
+            "> a\n",
+            ">\n",
+            "> > > > ",
+            "# a\n",
+            "a\n\n",
+            "|a\n|-\n",
+            "|",
+            "| a | b |\n",
+            "```\n",
+            "```\na\n",
+            "a" * 70 + "\n",
+            "1. a\n  - b\n",
+            "- " * 40 + "\n",
+            "  - a\n",
+            "\\`",
+            "``` `",
+            "- - - x ",
             "|" * 64 + "\n" + "|-" * 64 + "\n" + "|a\n" * 20000,
         ]
         for shape in shapes:
@@ -262,14 +383,44 @@ class Growing(MarkdownCase):
             )
             self.assertLess(times[3], 4 * times[0] + 300, (path, times))
 
+    def test_a_completion_is_cut_as_it_comes(self):
+        """Thinking and answer of a fork, in pieces of any length: at the end the same as cut from the whole."""
+        texts = [
+            "<think>\na < b\n</think>\n\nSo **x** <y>.<|im_end|>",
+            "no tags <|im_end|>\n",
+            "only the end</think>\nrest",
+            "<think>\nstill",
+            "a <thin",
+            "<think></think>x</think>y",
+            "\n\nplain <b> text",
+        ]
+        for text in texts:
+            for size in [1, 2, 3, 7, 100]:
+                running, ended = self.page.evaluate(
+                    """([text, size]) => {
+                      const a = newAnswer('/v1/completions', {}, [{text: text.slice(0, 4)}]), state = () => [a.reasoning, a.text];
+                      a.state = 'running';
+                      takeRaw(a, '');
+                      for (let at = 4; at < text.length; at += size) takeRaw(a, text.slice(at, at + size)), growView(a);
+                      const last = state().map((s, i) => s + (i === (a.cut.to === 'text') * 1 ? a.cut.held.replace(/<\\|.*/, '') : ''));
+                      splitRaw(a);
+                      a.state = 'done';
+                      growView(a);
+                      const v = viewOf(a), drawn = document.createElement('div');
+                      markdown(drawn, a.text);
+                      if (v.said.innerHTML !== drawn.innerHTML || v.thought.textContent.trim() !== a.reasoning.trim()) throw Error('drawn otherwise');
+                      return [last, state()].map((l) => l.map((s) => s.trim()));
+                    }""",
+                    [text, size],
+                )
+                self.assertEqual(running, ended, (text, size))
+
     def test_what_is_drawn_stays(self):
         """Finished blocks keep their nodes, and with them the reader's selection and focus."""
-        kept = self.page.evaluate(
-            """() => { const root = document.createElement('div'), m = new Markdown(root);
+        kept = self.page.evaluate("""() => { const root = document.createElement('div'), m = new Markdown(root);
               m.push('# A\\n\\nsome text\\n\\n```c\\nint'); const before = [...root.children];
               m.push(' x;\\n```\\n\\nmore *t'); m.push('ext*'); m.end();
-              return [before.map((e, i) => e === root.children[i]), root.lastChild.innerHTML]; }"""
-        )
+              return [before.map((e, i) => e === root.children[i]), root.lastChild.innerHTML]; }""")
         self.assertEqual(kept, [[True, True, True], "more <em>text</em>"])
 
 

@@ -54,23 +54,18 @@ function viewOf(a) {
   views.set(a, view);
   return view;
 }
-/* What came of a text behind what is drawn of it; all of it (again) where that is no longer its start. A chat's answer
- * only grows: lengths tell, at the cost of what came. A fork's text is cut out of its completion each time. */
+/* What came of a text behind what is drawn of it; all of it (again) where that is no longer its start, which the lengths
+ * tell: comparing would cost the whole length each time. */
 function takeFresh(a, name, drawn) {
   const text = a[name], fresh = a.fresh[name];
   a.fresh[name] = '';
-  if (a.path !== '/v1/completions') {
-    const again = drawn.length + fresh.length !== text.length;
-    return {again, more: again ? text : fresh};
-  }
-  const again = !text.startsWith(drawn);
-  return {again, more: again ? text : text.slice(drawn.length)};
+  const again = drawn.length + fresh.length !== text.length || (a.state === 'done' && drawn + fresh !== text);
+  return {again, more: again ? text : fresh};
 }
 /* Brings the view up to what the answer is by now. */
 function growView(a) {
   const v = viewOf(a);
   const running = a.state === 'running' || a.state === 'new';
-  if (running && a.path === '/v1/completions') splitRaw(a);
   const thought = takeFresh(a, 'reasoning', v.reasoning);
   if (thought.again) v.thought.replaceChildren();
   const piece = v.thought.firstChild ? thought.more : thought.more.trimStart();

@@ -169,12 +169,36 @@ function takeChunk(answer, chunk, index) {
       answer[name] += more ?? '';
       answer.fresh[name] += more ?? '';
     }
-    if (choice.text !== undefined) answer.raw += choice.text;
+    if (choice.text !== undefined) takeRaw(answer, choice.text);
     if (!answer.first && answer.tokens.length > count) answer.first = performance.now();
     if (choice.finish_reason) answer.finish = choice.finish_reason;
   }
 }
 
+/* A completion's text as it comes, thinking and answer told apart; what may become a tag or an end waits in `held`. The
+ * whole is cut once more when it has ended, by splitRaw. */
+function takeRaw(answer, more) {
+  answer.cut ??= {held: answer.given.map((t) => t.text ?? '').join(''), to: 'text', ended: false};
+  const c = answer.cut;
+  const put = (text) => {
+    if (!answer[c.to]) text = text.replace(/^\n+/, '');
+    answer[c.to] += text;
+    answer.fresh[c.to] += text;
+  };
+  answer.raw += more;
+  c.held += more;
+  for (let m; !c.ended && (m = /<(\/?)think>/.exec(c.held));) {
+    put(c.held.slice(0, m.index));
+    c.held = c.held.slice(m.index + m[0].length);
+    if (m[1] && c.to === 'text') answer.reasoning = answer.text;
+    if (m[1] || c.to === 'text') answer.text = '';
+    c.to = m[1] ? 'text' : 'reasoning';
+    c.ended = Boolean(m[1]);
+  }
+  const tail = /<[^<>]{0,30}>?\s{0,9}$/.exec(c.held)?.index ?? c.held.length;
+  put(c.held.slice(0, tail));
+  c.held = c.held.slice(tail);
+}
 /* A completion holds its thinking and its end in the text: told apart as the chat route does. */
 function splitRaw(answer) {
   const whole = answer.given.map((t) => t.text ?? '').join('') + answer.raw;
@@ -191,6 +215,7 @@ function splitRaw(answer) {
 async function ask(answer, {signal, changed, stream = true, index, more} = {}) {
   answer.state = 'running';
   answer.started = performance.now();
+  if (answer.path === '/v1/completions') takeRaw(answer, '');
   try {
     for (;;) {
       const optional = Object.fromEntries(Object.keys(extras).filter((k) => extras[k]).map((k) => [k, true]));
