@@ -27,7 +27,7 @@ enum {
     WORK_THREADS = 4, /* for chat templates: mostly idle */
     GIVE_BACK_BYTES = 1 << 20,
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
-    LAUNCHER_MS = 300,    /* mpirun kills one second after its SIGTERM */
+    LAUNCHER_MS = 100,    /* mpirun kills one second after its SIGTERM */
     LOG_END_MS = 1000,    /* for the last lines to be written */
     QUEUED_REQUESTS = 1024
 };
@@ -36,6 +36,7 @@ typedef struct loop {
     iv_server server; /* first: what handlers get */
     char model_name[IV_MODEL_NAME_BYTES];
     bool lost;
+    bool job_ended;   /* by mpirun */
     double status_at; /* of the last status line */
     double files_said_at;
     uint64_t files_short;
@@ -122,6 +123,7 @@ static void on_signal(void *user) {
     }
     l->server.draining = true;
     if (o->launcher && atomic_load(&term_sender) == o->launcher) {
+        l->job_ended = true;
         iv_log(&l->server.log, "warning", "drain", "mpirun ends this job: requests have %.3g s", LAUNCHER_MS / 1000.0);
         iv_http_drain(l->server.http, LAUNCHER_MS, on_late, l);
         return;
@@ -370,6 +372,8 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
         iv_bridge_get_stats(l.server.bridge, &stats);
         status = iv_fail(err, IV_IO, "the engine is lost: %.900s", stats.why);
     }
+    if (status == IV_OK && !l.lost && l.job_ended)
+        status = iv_fail(err, IV_IO, "mpirun ended the job: another rank was lost, or mpirun got a signal");
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
     iv_jobs_close(l.server.jobs); /* what it still does uses the bridge's words */
     iv_token_texts_close(l.server.token_texts);

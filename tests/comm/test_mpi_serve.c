@@ -116,8 +116,22 @@ static void the_job_is_ended(void **state) {
     told("", -1, SIGTERM, "the server is shutting down", 2.5);
 }
 
+/* Without requests no step notices it; mpirun does. The server does not claim to have ended well. */
+static void a_rank_of_an_idle_server_is_killed(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char *out, *errors;
+    server s = serve("");
+    assert_int_equal(kill(rank_pid(&s.job, 1), SIGKILL), 0);
+    assert_int_not_equal(finish(&s.job, &out, &errors), 0);
+    if (!strstr(errors, "invar: mpirun ended the job: another rank was lost") || strstr(errors, "Z drained"))
+        fail_msg("wanted the end of the job, found: %s", errors);
+    free(out), free(errors);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_is_killed), cmocka_unit_test(a_rank_hangs),
-                                       cmocka_unit_test(the_job_is_ended)};
+                                       cmocka_unit_test(the_job_is_ended),
+                                       cmocka_unit_test(a_rank_of_an_idle_server_is_killed)};
     return cmocka_run_group_tests(tests, begin_jobs, end_jobs);
 }
