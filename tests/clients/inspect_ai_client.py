@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 
-from recorder import BASE, QUESTION, TOO_LONG, exchanges, posts, same_as_direct
+from recorder import BASE, QUESTION, TOO_LONG, posts, same_as_direct
 from support import API_KEY, check, main, skip
 
 os.environ |= {"INVAR_API_KEY": API_KEY, "INVAR_BASE_URL": BASE, "VLLM_API_KEY": API_KEY, "SGLANG_API_KEY": API_KEY,

@@ -67,7 +67,8 @@ def test_tool():
             called.append((a, b))
             return a + b
 
-        r = run(which, tools=[add], max_tokens=400, temperature=1.2, tool_use_behavior="stop_on_first_tool", settings={"tool_choice": "required"})
+        r = run(which, tools=[add], max_tokens=400, temperature=1.2, tool_use_behavior="stop_on_first_tool",
+                settings={"tool_choice": "required"})
         check(called and str(r.final_output) == str(sum(called[0])), called, r.final_output)
 
 

@@ -139,7 +139,7 @@ def main(words):
             sys.exit(f"no client '{name}'; there are: {' '.join(known)}")
     wanted = {s: [c for c in clients if not names or c in names] for s, clients in SETS.items()}
     missing = {s: ready(s, may_install) for s in wanted if wanted[s]}
-    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         jobs = [pool.submit(timed, s, client, missing[s]) for s in missing for client in wanted[s]]
         codes = [job.result() for job in jobs]
     print(f"{codes.count(0)} passed, {codes.count(SKIPPED)} skipped, {sum(code not in (0, SKIPPED) for code in codes)} failed")

@@ -6,7 +6,7 @@ import sys
 import types
 
 from recorder import ROOT, TOO_LONG, posts
-from support import API_KEY, call, check, main, post, skip
+from support import API_KEY, check, main, post, skip
 
 spec = importlib.util.find_spec("sglang")
 if spec is None:
