@@ -25,7 +25,8 @@ BUILD = HERE.parents[1] / "build"
 UV = "uv==0.13.9"
 CLIENT_S = 300
 INSTALL_S = 600
-OFFLINE = re.compile("dns error|name resolution|Connect|connection|Network is unreachable|timed out|ProxyError|error sending request", re.I)
+OFFLINE = re.compile("dns error|name resolution|Connect|Network is unreachable|timed out|ProxyError|error sending request|"
+                     r"\(from versions: none\)|No module named pip", re.I)
 SETS = {
     "openai": ("openai_client", "tool_forms", "langchain_client", "pydantic_ai_client", "openai_agents_client", "inspect_ai_client"),
     "litellm": ("litellm_client", "dspy_client"),
@@ -81,7 +82,7 @@ def install(name):
 
 
 def ready(name, may_install):
-    """None, or why the clients of a set cannot be run; an error ends the program."""
+    """None, or why the clients of a set cannot be run."""
     if is_installed(name):
         return None
     if not may_install:
@@ -138,7 +139,10 @@ def main(words):
         if name not in known:
             sys.exit(f"no client '{name}'; there are: {' '.join(known)}")
     wanted = {s: [c for c in clients if not names or c in names] for s, clients in SETS.items()}
-    missing = {s: ready(s, may_install) for s in wanted if wanted[s]}
+    try:
+        missing = {s: ready(s, may_install) for s in wanted if wanted[s]}
+    except RuntimeError as error:
+        sys.exit(f"FAILED   {error}")
     with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         jobs = [pool.submit(timed, s, client, missing[s]) for s in missing for client in wanted[s]]
         codes = [job.result() for job in jobs]
