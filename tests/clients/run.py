@@ -23,7 +23,7 @@ from upstream import TINY_MATH, serving
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build"
 UV = "uv==0.13.9"
-CLIENT_S = 300
+CLIENT_S = 600
 INSTALL_S = 600
 OFFLINE = re.compile("dns error|name resolution|Connect|Network is unreachable|timed out|ProxyError|error sending request|"
                      r"\(from versions: none\)|No module named pip", re.I)

@@ -74,7 +74,8 @@ def test_stream():
     whole = talk.run(question="What is 12 + 30?")["answer"]
     state = talk.run(question="What is 12 + 30?", stream=True)
     parts = list(state.text_iter("answer"))
-    check(len(parts) > 2 and "".join(parts) == whole, parts)
+    check("".join(parts) == whole, parts)
+    check(posts()[-1][1]["stream"] and posts()[-1][3].count("data: ") > 3, "came whole")
 
 
 def test_select():
