@@ -323,6 +323,6 @@ void iv_machine_close(iv_machine *m) {
 
 size_t iv_machine_bytes(const iv_machine *m) {
     return m->place_count * sizeof *m->places + m->frame_count * sizeof *m->frames +
-           m->state_count * sizeof *m->states + m->block_count * IV_MACHINE_BLOCK * sizeof **m->next +
+           m->state_count * (sizeof *m->states + sizeof **m->next) +
            (m->state_table.capacity + m->frame_table.capacity) * sizeof(int32_t);
 }

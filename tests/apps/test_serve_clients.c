@@ -1,5 +1,5 @@
-/* Real clients against `invar serve`: the programs of tests/clients, each told where the server is. One whose package
- * is not here says so and is skipped; $INVAR_PYTHON is the Python that has them. */
+/* Those of tests/clients that need no package, against one `invar serve`. Other projects' clients are run by
+ * tests/clients/run.py. $INVAR_PYTHON is the Python. */
 #include "program.h"
 
 enum { START_MS = 20000, STEP_MS = 10, SKIPPED_CODE = 77 };
@@ -50,7 +50,6 @@ static void run_client(const char *name) {
         putenv(url);
         putenv((char[]){"INVAR_ADMIN_KEY=admin"});
         putenv((char[]){"PYTHONDONTWRITEBYTECODE=1"});
-        putenv((char[]){"INVAR_BINARY=" INVAR_BINARY});
         dup2(1, 2);
         execlp(python(), python(), path, (char *)NULL);
         _exit(SKIPPED_CODE);
@@ -58,15 +57,10 @@ static void run_client(const char *name) {
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED_CODE) {
-        printf("SKIPPED: %s (no python3, or its package is missing)\n", name);
+        printf("SKIPPED: %s (no python3)\n", name);
         skip();
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("%s: exit code %d", name, WEXITSTATUS(status));
-}
-
-static void openai_package(void **state) {
-    (void)state;
-    run_client("openai_client.py");
 }
 
 static void sglang_modes(void **state) {
@@ -79,24 +73,7 @@ static void lm_eval(void **state) {
     run_client("lm_eval_style.py");
 }
 
-/* These two are other projects' own programs, and start servers of their own. */
-static void sglang_script(void **state) {
-    (void)state;
-    run_client("sglang_script.py");
-}
-
-static void lm_eval_harness(void **state) {
-    (void)state;
-    run_client("lm_eval_harness.py");
-}
-
-/* So does this one, of models made for it. */
-static void tool_forms(void **state) {
-    (void)state;
-    run_client("tool_forms.py");
-}
-
-/* And this one: it measures the server's memory. */
+/* This one starts a server of its own, whose memory it measures. */
 static void memory(void **state) {
     (void)state;
     run_client("memory.py");
@@ -128,9 +105,11 @@ static void failure_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lm_eval),     cmocka_unit_test(sglang_modes),  cmocka_unit_test(openai_package),
-        cmocka_unit_test(disconnects), cmocka_unit_test(sglang_script), cmocka_unit_test(lm_eval_harness),
-        cmocka_unit_test(tool_forms),  cmocka_unit_test(memory),        cmocka_unit_test(failure_is_seen),
+        cmocka_unit_test(lm_eval),
+        cmocka_unit_test(sglang_modes),
+        cmocka_unit_test(disconnects),
+        cmocka_unit_test(memory),
+        cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }

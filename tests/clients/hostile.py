@@ -51,7 +51,7 @@ COST_MAX = 0.25  # of the wanted rate: what processor time of neighbours may exp
 TRIES = 3
 PROBE_S = 0.5
 WARM_S = 2
-CUT_LINE = re.compile(r"\bcut\b|stall|not read|reads nothing|slow reader|no progress", re.I)
+CUT_LINE = re.compile(r"\bcut\b|stall|not read|read nothing|slow reader|no progress", re.I)
 
 # name: what differs from the default. load: the neighbour whose rate is the reference. is_load: any rate is good.
 # unread_log: the log is not read for half of the time, then slowly. full: new clients may be refused with 503. cut: the

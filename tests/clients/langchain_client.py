@@ -2,7 +2,7 @@
 
 import asyncio
 
-from recorder import BASE, MODEL, QUESTION, TOO_LONG, expect_too_long, last_request, same_as_direct
+from recorder import BASE, MODEL, QUESTION, TOO_LONG, expect_too_long, same_as_direct
 from support import API_KEY, check, main, skip
 
 try:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from recorder import BASE, MESSAGES, QUESTION, TOO_LONG, direct_digest, expect_too_long, last_digest, last_request, same_as_direct
+from recorder import BASE, MESSAGES, TOO_LONG, direct_digest, expect_too_long, last_digest, same_as_direct
 from support import API_KEY, check, main, skip
 
 try:

@@ -6,7 +6,7 @@ import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from support import API_KEY, URL, check, post
+from support import URL, check, post
 
 MODEL = "tiny-math"
 QUESTION = "What is 12 + 30?"

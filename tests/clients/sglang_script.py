@@ -38,6 +38,8 @@ scratch = tempfile.TemporaryDirectory()
 def linked_tree():
     tree = pathlib.Path(scratch.name) / "tree"
     (tree / "sglang" / "test").mkdir(parents=True)
+    for folder in ("sglang", "sglang/test"):
+        (tree / folder / "__init__.py").touch()  # so that an installed package is not taken instead
     (tree / "sglang" / "profiler.py").symlink_to(SCRIPT.parents[1] / "profiler.py")
     for name in (SCRIPT.name, "long_prompt.txt"):
         (tree / "sglang" / "test" / name).symlink_to(SCRIPT.parent / name)

@@ -27,7 +27,10 @@ void iv_aside_do(iv_aside *a, bool at_once) {
     }
     a->job = (iv_job){.run = run, .done = done};
     a->away = true;
-    iv_jobs_give(a->server->jobs, &a->job);
+    if (a->background)
+        iv_jobs_give_background(a->server->jobs, &a->job);
+    else
+        iv_jobs_give(a->server->jobs, &a->job);
 }
 
 bool iv_aside_leave(iv_aside *a) {

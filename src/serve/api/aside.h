@@ -8,13 +8,17 @@
 #include "serve/server.h"
 #include "base/jobs.h"
 
-enum { IV_ASIDE_BYTES = 16 << 10 }; /* bodies of so many are worked on at once: a millisecond or two */
+enum {
+    IV_ASIDE_BYTES = 16 << 10,         /* bodies of so many are worked on at once: a millisecond or two */
+    IV_ASIDE_BACKGROUND_BYTES = 1 << 20 /* longer ones in the background: some 10 milliseconds and more */
+};
 
 typedef struct iv_aside iv_aside;
 struct iv_aside {
     iv_job job; /* first */
     iv_server *server;
     bool away, left;
+    bool background;               /* its first turn, too, is in the background */
     bool again;                    /* set by `work`: it needs another turn, in the background (jobs.h) */
     void (*work)(iv_aside *a);     /* on any thread */
     void (*finished)(iv_aside *a); /* on the loop's, if nobody has left */

@@ -307,6 +307,7 @@ void iv_task_handle(iv_server *s, iv_exchange *x, const iv_task_format *format) 
     t->aside.work = read_and_prepare, t->aside.finished = begin;
     t->bytes = t->text.len;
     t->unread = t->text.len > IV_ASIDE_BYTES;
+    t->aside.background = t->text.len > IV_ASIDE_BACKGROUND_BYTES;
     if (!t->unread) t->status = read_body(t, &t->why), t->aside.work = prepare;
     bool at_once = !t->unread && (t->status != IV_OK || (!format->wants_chat && !is_constrained(t)));
     iv_aside_do(&t->aside, at_once);
