@@ -196,6 +196,8 @@ complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l temperature -x
 complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l seed -x -d 'of lengths, ids, moments and answers'
 complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l check-prompts -x -d 'asked again afterwards, one at a time; 0: no check'
 complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l api-key -x -d 'what the server wants as a bearer token'
+complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l chat -d 'ask /v1/chat/completions, with words in place of ids'
+complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l model -x -d 'the model of a server that is not invar\'s'
 complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l json -d 'one JSON object, with vLLM\'s names'
 complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l load-format -x -a 'auto dummy' -d 'dummy: seeded random weights, for measuring: config.json is enough'
 complete -c invar -n '__fish_seen_subcommand_from bench-serve' -l dummy-seed -x -d 'seed of --load-format dummy'

@@ -23,8 +23,11 @@ typedef struct plan {
     float temperature;
     uint64_t seed;
     size_t vocabulary, longest; /* of the server */
-    int32_t *ids;
-    iv_load_request *requests; /* [count] */
+    int32_t *ids;               /* of all prompts, or ... */
+    char *text;                 /* ... their texts */
+    bool chat, other;           /* other: not an invar server */
+    char model[256];            /* what another server calls it */
+    iv_load_request *requests;  /* [count] */
 } plan;
 
 typedef struct outcome {
@@ -64,6 +67,7 @@ static int read_plan(const cli_args *args, plan *p, iv_error *err) {
     p->ratio = ratio ? (double)ratio->real : 0;
     p->temperature = heat ? heat->real : 0;
     p->seed = cli_count(args, "seed", 0);
+    p->chat = cli_has(args, "chat");
     return read_rate(args, &p->rate, err);
 }
 
@@ -72,6 +76,35 @@ static size_t draw_length(size_t middle, double ratio, uint64_t *state) {
     double low = floor((double)middle * (1 - ratio)), high = ceil((double)middle * (1 + ratio));
     double length = low + floor(cli_random_share(state) * (high - low + 1) * (1 - 0x1p-52));
     return length < 1 ? 1 : (size_t)(length > high ? high : length);
+}
+
+/* Words that nearly every tokenizer has as one token, with a space: tokens and words are about as many. */
+static void write_words(char *at, size_t count, uint64_t *state) {
+    static const char words[][6] = {" time", " year", " work", " life", " hand", " part", " case", " week",
+                                    " fact", " home", " room", " area", " book", " word", " side", " line"};
+    for (size_t i = 0; i < count; i++, at += 5) memcpy(at, words[cli_random(state) % 16], 5);
+}
+
+static int make_texts(plan *p, iv_error *err) {
+    uint64_t state = p->seed;
+    size_t most = p->prefix + (size_t)ceil((double)p->input * (1 + p->ratio)), bytes;
+    bool fits = !__builtin_mul_overflow(most, (size_t)5, &bytes) && !__builtin_add_overflow(bytes, (size_t)1, &bytes) &&
+                !__builtin_mul_overflow(bytes, p->count, &bytes);
+    p->text = fits ? malloc(bytes) : NULL;
+    if (!p->text) return cli_fail(err, CLI_FAILED, "out of memory");
+    char *at = p->text;
+    for (size_t i = 0; i < p->count; i++) {
+        iv_load_request *r = &p->requests[i];
+        size_t words = r->id_count;
+        r->text = at, r->id_count = 0, r->ids = NULL;
+        if (i)
+            memcpy(at, p->text, 5 * p->prefix);
+        else
+            write_words(at, p->prefix, &state);
+        write_words(at + 5 * p->prefix, words - p->prefix, &state);
+        at[5 * words] = 0, at += 5 * words + 1;
+    }
+    return CLI_OK;
 }
 
 static int make_requests(plan *p, iv_error *err) {
@@ -116,8 +149,42 @@ static int engine_flag_without_model(const cli_args *args, iv_error *err) {
     return CLI_OK;
 }
 
-static int ask_server(const iv_load_options *o, plan *p, outcome *r, iv_error *err) {
+/* The first model of a server that is not invar's, unless one is named. */
+static int ask_other(const iv_load_options *o, const char *named, plan *p, outcome *r, iv_error *err) {
+    json_t *models = NULL;
+    if (iv_load_get(o, "/v1/models", &models, err) != IV_OK) return CLI_FAILED;
+    const json_t *first = json_array_get(json_object_get(models, "data"), 0);
+    const char *id = named ? named : json_string_value(json_object_get(first, "id"));
+    json_int_t longest = json_integer_value(json_object_get(first, "max_model_len"));
+    int code = CLI_OK;
+    if (!id || strlen(id) >= sizeof p->model)
+        code = cli_fail(err, CLI_FAILED, "%s, port %u: /v1/models: wanted data[0].id, found none", o->host,
+                        (unsigned)o->port);
+    else
+        snprintf(p->model, sizeof p->model, "%s", id);
+    p->other = true, p->checked = 0, p->vocabulary = INT32_MAX;
+    p->longest = !named && longest > 0 ? (size_t)longest : SIZE_MAX;
+    snprintf(r->fingerprint, sizeof r->fingerprint, "%.127s", p->model);
+    if (code == CLI_OK)
+        fprintf(stderr,
+                "invar: %s is not an invar server: digests are not checked, and prompts are words, about as many as "
+                "tokens\n",
+                o->host);
+    json_decref(models);
+    return code;
+}
+
+static bool is_invar(const iv_load_options *o) {
+    json_t *version = NULL;
+    iv_error ignored;
+    bool yes = iv_load_get(o, "/version", &version, &ignored) == IV_OK && json_object_get(version, "fingerprint");
+    json_decref(version);
+    return yes;
+}
+
+static int ask_server(const iv_load_options *o, const char *named, plan *p, outcome *r, iv_error *err) {
     json_t *tokenizer = NULL, *version = NULL;
+    if (!is_invar(o)) return ask_other(o, named, p, r, err);
     iv_status status = iv_load_get(o, "/tokenizer_info", &tokenizer, err);
     if (status == IV_OK) status = iv_load_get(o, "/version", &version, err);
     json_int_t vocabulary = json_integer_value(json_object_get(tokenizer, "vocab_size"));
@@ -244,7 +311,7 @@ static void write_text(const cli_args *args, const plan *p, const outcome *r, FI
         fprintf(out, "\nchecked  %zu of %zu digests are those of a quiet run (%.3f s)\n", r->compared - r->differing,
                 p->checked, r->quiet_seconds);
     else
-        fprintf(out, "\nchecked  nothing\n");
+        fprintf(out, "\nchecked  nothing%s\n", p->other ? ": not an invar server" : "");
 }
 
 static void write_json(const cli_args *args, const plan *p, const outcome *r, FILE *out) {
@@ -292,9 +359,12 @@ static int report(const cli_args *args, const plan *p, const outcome *r, iv_erro
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
 static int run(const cli_args *args, const iv_load_options *o, plan *p, outcome *r, iv_error *err) {
-    int code = ask_server(o, p, r, err);
+    iv_load_options asked = *o;
+    int code = ask_server(o, cli_text(args, "model", NULL), p, r, err);
     if (code == CLI_OK) code = make_requests(p, err);
-    if (code == CLI_OK) code = drive(o, p, r, err);
+    if (code == CLI_OK && (p->other || p->chat)) code = make_texts(p, err);
+    asked.chat = p->chat, asked.other = p->other, asked.model = p->other ? p->model : NULL;
+    if (code == CLI_OK) code = drive(&asked, p, r, err);
     if (code == CLI_OK) code = judge(p, r, err);
     if (code == CLI_OK) code = report(args, p, r, err);
     return code == CLI_OK ? verdict(p, r, err) : code;
@@ -302,7 +372,7 @@ static int run(const cli_args *args, const iv_load_options *o, plan *p, outcome 
 
 static void free_all(plan *p, outcome *r) {
     iv_load_results_free(r->load, p->count), iv_load_results_free(r->quiet, p->checked);
-    free(r->load), free(r->quiet), free(p->ids), free(p->requests);
+    free(r->load), free(r->quiet), free(p->ids), free(p->text), free(p->requests);
     for (size_t k = 0; k < KINDS; k++) cli_sample_free(&r->samples[k]);
 }
 

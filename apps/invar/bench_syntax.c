@@ -181,11 +181,18 @@ static const cli_flag load_flags[] = {{.name = "num-prompts",
                                        .metavar = "KEY",
                                        .unset = "$INVAR_API_KEY, or none",
                                        .help = "what the server wants as a bearer token"},
+                                      {.name = "chat", .help = "ask /v1/chat/completions, with words in place of ids"},
+                                      {.name = "model",
+                                       .kind = CLI_TEXT,
+                                       .metavar = "NAME",
+                                       .unset = "the first of /v1/models",
+                                       .help = "the model of a server that is not invar's"},
                                       {.name = "json", .help = "one JSON object, with vLLM's names"},
                                       {0}};
 static const cli_section load_section = {"Load", load_flags};
 static const cli_example bench_serve_examples[] = {
     {"invar bench serve http://127.0.0.1:8000 --request-rate 5", "a server that runs"},
+    {"invar bench serve http://127.0.0.1:8080 --chat", "any server of OpenAI's API, without checks"},
     {"invar bench serve tiny-math --max-concurrency 16 --temperature 1", "one that is started for it"},
     {0}};
 

@@ -23,6 +23,8 @@ static void describe_config(const iv_model_config *c, iv_digest *d) {
         n = snprintf(line, sizeof line, "yarn %a %a %a %a %a %d\n", c->rope_beta_fast, c->rope_beta_slow,
                      c->rope_attention, c->rope_mscale, c->rope_mscale_all_dim, c->rope_truncate);
         iv_digest_add(d, line, (size_t)n);
+        n = c->rope_attn_factor == 1 ? 0 : snprintf(line, sizeof line, "attn %a\n", c->rope_attn_factor);
+        iv_digest_add(d, line, (size_t)n);
     }
     for (int64_t i = 0; i < c->layers; i++) {
         char kind[2] = {c->sliding_layers[i] ? 's' : 'f', c->moe_layers[i] ? 'm' : 'd'};

@@ -213,7 +213,7 @@ typedef struct rope_settings {
     iv_rope_kind kind;
     double theta, factor, low, high;
     int64_t original;
-    double beta_fast, beta_slow, attention, mscale, mscale_all;
+    double beta_fast, beta_slow, attention, mscale, mscale_all, attn;
     bool truncate;
 } rope_settings;
 
@@ -221,7 +221,7 @@ static bool rope_equal(const rope_settings *a, const rope_settings *b) {
     return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor && a->low == b->low &&
            a->high == b->high && a->original == b->original && a->beta_fast == b->beta_fast &&
            a->beta_slow == b->beta_slow && a->attention == b->attention && a->mscale == b->mscale &&
-           a->mscale_all == b->mscale_all && a->truncate == b->truncate;
+           a->mscale_all == b->mscale_all && a->attn == b->attn && a->truncate == b->truncate;
 }
 
 static iv_status check_whole_rotary(const iv_json_object *o, iv_error *err) {
@@ -255,24 +255,25 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
                    o->path, type);
 }
 
-/* Members that vLLM knows beside those of transformers must be what they are if absent. */
+/* attn_factor and extrapolation_factor are vLLM's; transformers does not read them. */
 static iv_status parse_yarn(const iv_json_object *o, rope_settings *out, iv_error *err) {
-    static const char *const ones[] = {"attn_factor", "extrapolation_factor"};
-    bool found;
-    out->beta_fast = 32, out->beta_slow = 1;
-    IV_TRY(iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, &found, err));
+    double extrapolation = 1;
+    bool found, has_attention;
+    out->beta_fast = 32, out->beta_slow = 1, out->attn = 1;
     IV_TRY(iv_json_object_real(o, "beta_fast", 1e-6, 1e6, &out->beta_fast, &found, err));
     IV_TRY(iv_json_object_real(o, "beta_slow", 1e-6, 1e6, &out->beta_slow, &found, err));
-    IV_TRY(iv_json_object_real(o, "attention_factor", 1e-6, 1e6, &out->attention, &found, err));
+    IV_TRY(iv_json_object_real(o, "attention_factor", 1e-6, 1e6, &out->attention, &has_attention, err));
     IV_TRY(iv_json_object_real(o, "mscale", 0, 1e6, &out->mscale, &found, err));
     IV_TRY(iv_json_object_real(o, "mscale_all_dim", 0, 1e6, &out->mscale_all, &found, err));
     IV_TRY(bool_or(o, "truncate", true, &out->truncate, err));
-    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++) {
-        double one = 1;
-        IV_TRY(iv_json_object_real(o, ones[i], 0, 1e6, &one, &found, err));
-        if (one != 1)
-            return iv_fail(err, IV_UNSUPPORTED, "%s: %s%s: wanted 1, found %g", o->file, o->path, ones[i], one);
-    }
+    IV_TRY(iv_json_object_real(o, "attn_factor", 1e-6, 1e6, &out->attn, &found, err));
+    IV_TRY(iv_json_object_real(o, "extrapolation_factor", 0, 1e6, &extrapolation, &found, err));
+    if (extrapolation != 1)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %sextrapolation_factor: wanted 1, found %g", o->file, o->path,
+                       extrapolation);
+    if (out->attn != 1 && has_attention)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %sattn_factor: wanted 1 next to attention_factor, found %g", o->file,
+                       o->path, out->attn);
     if (out->theta <= 1)
         return iv_fail(err, IV_FORMAT, "%s: rope_theta: wanted more than 1 beside yarn, found %g", o->file, out->theta);
     if (out->beta_fast > out->beta_slow) return IV_OK;
@@ -280,7 +281,17 @@ static iv_status parse_yarn(const iv_json_object *o, rope_settings *out, iv_erro
                    out->beta_slow, out->beta_fast);
 }
 
-static iv_status parse_rope_object(const iv_json_object *o, double theta, rope_settings *out, iv_error *err) {
+/* original: that of the whole configuration, which counts more than that of the object; 0: none. */
+static iv_status parse_original(const iv_json_object *o, int64_t original, rope_settings *out, iv_error *err) {
+    bool found;
+    IV_TRY(iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, &found, err));
+    if (original) out->original = original;
+    if (out->kind == IV_ROPE_YARN || out->original) return IV_OK;
+    return missing(o, "original_max_position_embeddings", "an integer", err);
+}
+
+static iv_status parse_rope_object(const iv_json_object *o, double theta, int64_t original, rope_settings *out,
+                                   iv_error *err) {
     bool found;
     *out = (rope_settings){.theta = theta, .factor = 1};
     IV_TRY(parse_rope_kind(o, &out->kind, err));
@@ -289,10 +300,14 @@ static iv_status parse_rope_object(const iv_json_object *o, double theta, rope_s
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
     IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
     if (out->kind == IV_ROPE_LINEAR) return IV_OK;
-    if (out->kind == IV_ROPE_YARN) return parse_yarn(o, out, err);
+    if (out->kind == IV_ROPE_YARN) {
+        IV_TRY(parse_original(o, original, out, err));
+        return parse_yarn(o, out, err);
+    }
     IV_TRY(required_real(o, "low_freq_factor", 1e-6, 1e6, &out->low, err));
     IV_TRY(required_real(o, "high_freq_factor", 1e-6, 1e6, &out->high, err));
-    IV_TRY(required_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, err));
+    IV_TRY(parse_original(o, original, out, err));
+
     if (out->low >= out->high)
         return iv_fail(err, IV_FORMAT, "%s: %shigh_freq_factor: wanted more than low_freq_factor %g, found %g", o->file,
                        o->path, out->low, out->high);
@@ -309,7 +324,7 @@ static iv_status parse_rope_nested(const iv_json_object *o, double theta, rope_s
         iv_json_object inner;
         rope_settings settings;
         IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
-        IV_TRY(parse_rope_object(&inner, theta, &settings, err));
+        IV_TRY(parse_rope_object(&inner, theta, 0, &settings, err));
         if (first && !rope_equal(&settings, out))
             return iv_fail(err, IV_UNSUPPORTED, "%s: rope_parameters differ between '%.60s' and '%.60s' layers",
                            o->file, first, key);
@@ -338,7 +353,11 @@ static iv_status parse_rope_member(const iv_json_object *o, const char *key, con
     *found = json_object_size(inner.json) > 0;
     if (!*found) return IV_OK;
     if (holds_objects(inner.json)) return parse_rope_nested(&inner, theta, out, err);
-    return parse_rope_object(&inner, theta, out, err);
+    int64_t original = 0;
+    bool has_original;
+    IV_TRY(
+        iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &original, &has_original, err));
+    return parse_rope_object(&inner, theta, original, out, err);
 }
 
 /* The positions that a checkpoint was stretched to may be said by the factor alone. */
@@ -348,6 +367,7 @@ static void use_yarn(const rope_settings *s, iv_model_config *c) {
     c->rope_original_positions = original;
     c->rope_beta_fast = s->beta_fast, c->rope_beta_slow = s->beta_slow, c->rope_truncate = s->truncate;
     c->rope_attention = s->attention, c->rope_mscale = s->mscale, c->rope_mscale_all_dim = s->mscale_all;
+    c->rope_attn_factor = s->attn;
     if (s->original && stretched > (double)c->max_positions)
         c->max_positions = stretched < IV_POSITIONS_MAX ? (int64_t)stretched : IV_POSITIONS_MAX;
 }

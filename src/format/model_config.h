@@ -46,7 +46,8 @@ typedef struct iv_model_config {
     double rope_beta_fast, rope_beta_slow;              /* YARN, fast > slow; else 0 */
     double rope_attention;                              /* YARN: given in the file; 0: follows from the next two */
     double rope_mscale, rope_mscale_all_dim;            /* YARN, of the file; 0: not given */
-    bool rope_truncate;                                 /* YARN */
+    double rope_attn_factor; /* YARN: multiplies what follows from the factor; 1: not given */
+    bool rope_truncate;      /* YARN */
 
     bool tie_embeddings;
     bool attention_bias;     /* on q, k and v */

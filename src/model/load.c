@@ -320,9 +320,10 @@ static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_poo
     iv_rope_frequencies(&rule, (size_t)c->head_dim, frequencies);
     rope_job job = {m, frequencies, pairs, 1};
     if (c->rope == IV_ROPE_YARN)
-        job.attention = c->rope_attention != 0
-                            ? c->rope_attention
-                            : iv_rope_yarn_attention(c->rope_factor, c->rope_mscale, c->rope_mscale_all_dim);
+        job.attention =
+            c->rope_attention != 0
+                ? c->rope_attention
+                : iv_rope_yarn_attention(c->rope_factor, c->rope_mscale, c->rope_mscale_all_dim) * c->rope_attn_factor;
     iv_pool_run(pool, (m->rope_positions + ROPE_ROWS_A_TASK - 1) / ROPE_ROWS_A_TASK, rope_task, &job);
     return IV_OK;
 }

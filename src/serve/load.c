@@ -171,10 +171,11 @@ static void landed(struct evhttp_request *q, void *user) {
             fail_with_body(f);
         else if (!f->events.finished)
             fail(r, "the stream was cut", NULL);
-        else if (!r->digest[0])
+        else if (!r->digest[0] && !l->o->other)
             fail(r, "the answer has no digest: this is another server", NULL);
     }
     r->done = !r->error[0];
+    if (r->generated == 0 && r->first > 0) r->generated = r->gap_count + 1; /* a server that counts nothing */
     f->result = NULL;
     l->in_flight--, l->ended++;
     l->end = now_seconds();
@@ -198,11 +199,26 @@ static flight *take_flight(load *l) {
     return f;
 }
 
-static bool write_body(const iv_load_request *r, struct evbuffer *out) {
+static void out_prompt(const iv_load_request *r, bool chat, iv_json_out *o) {
+    if (!chat) {
+        iv_out_key(o, "prompt");
+        if (r->id_count)
+            iv_out_ids(o, r->ids, r->id_count);
+        else
+            iv_out_text(o, r->text);
+        return;
+    }
+    iv_out_key(o, "messages"), iv_out_open(o, '['), iv_out_open(o, '{');
+    iv_out_kv_text(o, "role", "user"), iv_out_kv_text(o, "content", r->text);
+    iv_out_close(o, '}'), iv_out_close(o, ']');
+}
+
+static bool write_body(const iv_load_options *options, const iv_load_request *r, struct evbuffer *out) {
     iv_buf body = {0};
     iv_json_out o = {.buf = &body};
     iv_out_open(&o, '{');
-    iv_out_key(&o, "prompt"), iv_out_ids(&o, r->ids, r->id_count);
+    if (options->model) iv_out_kv_text(&o, "model", options->model);
+    out_prompt(r, options->chat, &o);
     iv_out_kv_uint(&o, "max_tokens", r->max_tokens);
     iv_out_kv_uint(&o, "seed", r->seed);
     iv_out_key(&o, "temperature"), iv_out_setting(&o, r->temperature);
@@ -235,7 +251,7 @@ static bool ask(const load *l, struct evhttp_connection *connection, const char 
     if (r) {
         evhttp_request_set_chunked_cb(q, on_bytes);
         ok = ok && evhttp_add_header(head, "Content-Type", "application/json") == 0 &&
-             write_body(r, evhttp_request_get_output_buffer(q));
+             write_body(o, r, evhttp_request_get_output_buffer(q));
     }
     if (!ok)
         evhttp_request_free(q);
@@ -257,7 +273,8 @@ static void send_next(load *l) {
     f->result = r, f->status = 0;
     r->sent = now_seconds() - l->begin;
     l->in_flight++;
-    if (!ask(l, f->connection, "/v1/completions", &l->requests[l->next++], landed, f)) landed(NULL, f);
+    const char *route = l->o->chat ? "/v1/chat/completions" : "/v1/completions";
+    if (!ask(l, f->connection, route, &l->requests[l->next++], landed, f)) landed(NULL, f);
 }
 
 /* Everything whose time has come and that has room; then sets the alarm for the next. */
@@ -392,7 +409,7 @@ static void got(struct evhttp_request *q, void *user) {
         g->status = iv_fail(g->err, IV_IO, "%s, port %u: %s%s: wanted HTTP status 200, found %d%s", host, port,
                             g->l.o->path ? g->l.o->path : "", g->route, status,
                             status == 401   ? ": an API key is wanted"
-                            : status == 404 ? ": is it a server of invar?"
+                            : status == 404 ? ": is it an OpenAI-compatible server?"
                                             : "");
     else
         g->status = iv_json_parse(host, body ? body : "", n, &g->answer, g->err);

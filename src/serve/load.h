@@ -1,6 +1,7 @@
 /* load.h: many requests to a server that runs, from one thread, each timed: what `invar bench serve` measures with.
  *
- * Every request is a POST to /v1/completions of token ids, greedy or seeded, past any end of sequence, streamed. */
+ * Every request is a POST of token ids or a text, greedy or seeded, past any end of sequence, streamed; to invar's own
+ * servers, or to any that speak OpenAI's API. */
 #ifndef IV_SERVE_LOAD_H
 #define IV_SERVE_LOAD_H
 
@@ -9,7 +10,8 @@
 #include <jansson.h>
 
 typedef struct iv_load_request {
-    const int32_t *ids; /* [id_count] */
+    const int32_t *ids; /* [id_count]; or, with id_count 0, ... */
+    const char *text;   /* ... this */
     size_t id_count, max_tokens;
     uint64_t seed;
     float temperature;
@@ -24,7 +26,7 @@ typedef struct iv_load_result {
     double *gaps;      /* [gap_count] seconds between events that brought tokens */
     size_t gap_count;
     size_t prompt_tokens, generated, cached_tokens; /* as the server counts them */
-    char digest[80];
+    char digest[80];                                /* "" from a server that has none */
 } iv_load_result;
 
 typedef struct iv_load_options {
@@ -32,6 +34,9 @@ typedef struct iv_load_options {
     uint16_t port;
     const char *path;                                        /* before the routes: "" or "/base" */
     const char *api_key;                                     /* NULL: none */
+    const char *model;                                       /* for the requests; NULL: they name none */
+    bool chat;                                               /* /v1/chat/completions, not /v1/completions */
+    bool other;                                              /* another server than invar's: it has no digests */
     size_t concurrency;                                      /* requests at once; 0: no limit */
     uint32_t timeout_s;                                      /* without a byte */
     void (*progress)(void *user, size_t done, size_t total); /* often; may be NULL */

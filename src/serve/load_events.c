@@ -32,6 +32,15 @@ static size_t count_of(const json_t *object, const char *key) {
     return v > 0 ? (size_t)v : 0;
 }
 
+/* A chat's first event has its role alone. */
+static bool has_tokens(const json_t *delta) {
+    static const char *const texts[] = {"content", "reasoning_content", "reasoning"};
+    bool found = json_array_size(json_object_get(delta, "tool_calls")) > 0;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        found |= json_string_length(json_object_get(delta, texts[i])) > 0;
+    return found;
+}
+
 static void take_object(iv_load_events *e, iv_load_result *r, json_t *event, double now) {
     json_t *error = json_object_get(event, "error"), *usage = json_object_get(event, "usage");
     json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
@@ -42,8 +51,9 @@ static void take_object(iv_load_events *e, iv_load_result *r, json_t *event, dou
     }
     if (choice) {
         bool last = json_is_string(json_object_get(choice, "finish_reason"));
-        bool text = json_string_length(json_object_get(choice, "text")) > 0;
-        if ((text || !last) && !note_tokens(e, r, now)) fail(r, "no memory", NULL);
+        json_t *delta = json_object_get(choice, "delta");
+        bool tokens = delta ? has_tokens(delta) : json_string_length(json_object_get(choice, "text")) > 0 || !last;
+        if (tokens && !note_tokens(e, r, now)) fail(r, "no memory", NULL);
     }
     const char *digest = json_string_value(json_object_get(json_object_get(event, "invar"), "digest"));
     if (digest) snprintf(r->digest, sizeof r->digest, "%s", digest);
@@ -76,6 +86,14 @@ void iv_load_events_begin(iv_load_events *e) {
     e->last = 0, e->gap_room = 0, e->finished = false;
 }
 
+/* Where an event ends: an empty line, after line feeds alone or with carriage returns, as some servers write. */
+static const char *event_end(const char *from, size_t n, size_t *end_bytes) {
+    const char *lf = memmem(from, n, "\n\n", 2);
+    const char *crlf = memmem(from, lf ? (size_t)(lf - from) : n, "\r\n\r\n", 4);
+    *end_bytes = crlf ? 4 : 2;
+    return crlf ? crlf : lf;
+}
+
 void iv_load_events_feed(iv_load_events *e, iv_load_result *r, const void *bytes, size_t n, double now) {
     size_t at = 0;
     if (!iv_buf_append(&e->bytes, bytes, n)) {
@@ -83,10 +101,11 @@ void iv_load_events_feed(iv_load_events *e, iv_load_result *r, const void *bytes
         return;
     }
     while (at < e->bytes.len) {
-        const char *from = e->bytes.data + at, *stop = memmem(from, e->bytes.len - at, "\n\n", 2);
+        size_t end_bytes = 2;
+        const char *from = e->bytes.data + at, *stop = event_end(from, e->bytes.len - at, &end_bytes);
         if (!stop) break;
         take_event(e, r, from, (size_t)(stop - from), now);
-        at += (size_t)(stop - from) + 2;
+        at += (size_t)(stop - from) + end_bytes;
     }
     if (at == 0) return;
     memmove(e->bytes.data, e->bytes.data + at, e->bytes.len - at + 1);

@@ -149,11 +149,11 @@ static void serve_running(void **state) {
     expect_ok();
     expect_out("checked  6 of 6 digests");
     RUN("bench", "serve", url, "--num-prompts", "6");
-    expect_error(1, "/tokenizer_info: wanted HTTP status 200, found 401: an API key is wanted");
+    expect_error(1, "/v1/models: wanted HTTP status 200, found 401: an API key is wanted");
     char elsewhere[96];
     snprintf(elsewhere, sizeof elsewhere, "%.60snowhere", url);
     RUN("bench", "serve", elsewhere, "--num-prompts", "6", "--api-key", "k");
-    expect_error(1, "/v1/nowhere/tokenizer_info: wanted HTTP status 200, found 404: is it a server of invar?");
+    expect_error(1, "/v1/nowhere/v1/models: wanted HTTP status 200, found 404: is it an OpenAI-compatible server?");
     RUN("bench", "serve", url, "--num-prompts", "40", "--random-input-len", "300", "--api-key", "k");
     assert_int_equal(came.code, 1);
     assert_non_null(strstr(came.err, "requests failed; the first: request "));

@@ -73,6 +73,12 @@ static void lm_eval(void **state) {
     run_client("lm_eval_style.py");
 }
 
+/* invar's client against servers of others. */
+static void load_others(void **state) {
+    (void)state;
+    run_client("load_others.py");
+}
+
 /* This one starts a server of its own, whose memory it measures. */
 static void memory(void **state) {
     (void)state;
@@ -109,6 +115,7 @@ int main(void) {
         cmocka_unit_test(sglang_modes),
         cmocka_unit_test(disconnects),
         cmocka_unit_test(memory),
+        cmocka_unit_test(load_others),
         cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);

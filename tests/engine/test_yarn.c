@@ -56,6 +56,14 @@ static void tables_are_those_of_the_rule(void **state) {
          0,
          1.25,
          4096},
+        {"\"original_max_position_embeddings\": 512, \"rope_theta\": 1000.0, \"rope_scaling\": {\"rope_type\": "
+         "\"yarn\","
+         " \"factor\": 4.0, \"attn_factor\": 0.8782488562869419}",
+         {.theta = 1000, .factor = 4, .original_positions = 512, .beta_fast = 32, .beta_slow = 1, .truncate = true},
+         0,
+         0,
+         (0.1 * 0x1.62e42fefa39efp+0 + 1.0) * 0.8782488562869419, /* log(4): vLLM's formula, here 1 */
+         4096},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         made_model m;
@@ -144,8 +152,56 @@ static void fingerprints_tell_them_apart(void **state) {
     }
 }
 
+/* Original positions next to the settings: frequencies that transformers 5.23's own functions gave, in float64. */
+static void original_positions_of_the_configuration(void **state) {
+    (void)state;
+    static const size_t at[] = {0, 9, 12, 15, 20, 24, 31};
+    static const struct {
+        const char *text;
+        double want[7];
+    } cases[] = {
+        {"\"original_max_position_embeddings\":8192,\"rope_theta\":10000.0,\"rope_scaling\":{\"rope_type\":\"yarn\","
+         "\"factor\":16.0}",
+         {1, 0.074989420933245579, 0.031622776601683791, 0.01045019199243374, 0.0013378867023789295,
+          0.00013461538461538456, 8.3345089510207747e-06}},
+        {"\"original_max_position_embeddings\":4096,\"rope_theta\":1000000.0,\"rope_scaling\":{\"rope_type\":\"yarn\","
+         "\"factor\":4.0,"
+         "\"original_max_position_embeddings\":32768}",
+         {1, 0.015914818955042882, 0.0030928772885469198, 0.00050047612096933473, 4.4456985250973067e-05,
+          7.9056941504209488e-06, 3.8498163151487298e-07}},
+        {"\"original_max_position_embeddings\":8192,\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":"
+         "\"llama3\",\"factor\":8.0,"
+         "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0}",
+         {1, 0.024955408670558694, 0.0072926647372171085, 0.0013718935677611381, 3.4281021959525912e-05,
+          6.6478698711812362e-06, 3.7673226901739635e-07}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[800];
+        double f[32];
+        iv_model_config c;
+        iv_error err;
+        snprintf(json, sizeof json,
+                 "{\"model_type\":\"llama\",\"vocab_size\":512,\"hidden_size\":256,\"intermediate_size\":512,\"num_"
+                 "hidden_layers\":1,"
+                 "\"num_attention_heads\":4,\"head_dim\":64,\"max_position_embeddings\":131072,%s}",
+                 cases[i].text);
+        ASSERT_OK(iv_model_config_parse("c", json, strlen(json), &c, &err), &err);
+        iv_rope_rule rule = {.theta = c.rope_theta,
+                             .factor = c.rope_factor,
+                             .low_freq = c.rope_low_freq_factor,
+                             .high_freq = c.rope_high_freq_factor,
+                             .original_positions = (double)c.rope_original_positions,
+                             .beta_fast = c.rope_beta_fast,
+                             .beta_slow = c.rope_beta_slow,
+                             .truncate = c.rope_truncate};
+        iv_rope_frequencies(&rule, 64, f);
+        for (size_t k = 0; k < 7; k++) assert_true(fabs(f[at[k]] / cases[i].want[k] - 1) < 1e-13);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(original_positions_of_the_configuration),
         cmocka_unit_test(tables_are_those_of_the_rule),
         cmocka_unit_test(what_is_not_stretched_is_as_before),
         cmocka_unit_test(its_factor_could_stand_in_the_weights),

@@ -168,6 +168,30 @@ static void both_spellings_of_rope(void **state) {
              &c);
     assert_true(c.rope_original_positions == 65536 && c.max_positions == 65536 && !c.rope_truncate);
     assert_true(c.rope_mscale == 0.707 && c.rope_attention == 1.5 && c.rope_beta_slow == 1);
+    /* beside the settings it counts more than among them, as with transformers 5; but not for settings by layer type */
+    parse_ok("llama",
+             "{\"max_position_embeddings\":131072,\"original_max_position_embeddings\":8192,\"rope_scaling\":{\"rope_"
+             "type\":\"yarn\","
+             "\"factor\":4,\"attn_factor\":0.8782488562869419}}",
+             &c);
+    assert_true(c.rope_original_positions == 8192 && c.rope_attn_factor == 0.8782488562869419 && c.rope_attention == 0);
+    parse_ok("llama",
+             "{\"max_position_embeddings\":131072,\"original_max_position_embeddings\":8192,\"rope_parameters\":{"
+             "\"rope_type\":"
+             "\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"rope_theta\":500000}}",
+             &c);
+    assert_true(c.rope == IV_ROPE_LLAMA3 && c.rope_original_positions == 8192);
+    parse_ok("llama",
+             "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+             "\"original_max_position_embeddings\":128}}",
+             &c);
+    assert_true(c.rope_original_positions == 64);
+    parse_ok("llama",
+             "{\"original_max_position_embeddings\":64,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\","
+             "\"factor\":"
+             "4,\"original_max_position_embeddings\":128}}}",
+             &c);
+    assert_true(c.rope_original_positions == 128 && c.rope_attn_factor == 1);
     parse_ok("qwen3", "{\"rope_parameters\":{\"rope_theta\":1e6}}", &c);
     assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 1e6);
     parse_ok("qwen3", "{\"rope_theta\":1e6,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"default\"}}", &c);
@@ -299,8 +323,12 @@ static const struct {
      "rope_scaling.factor: wanted a number, found nothing"},
     {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":1}}", IV_FORMAT,
      "rope_scaling.beta_fast: wanted more than beta_slow 1, found 1"},
-    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attn_factor\":0.5}}", IV_UNSUPPORTED,
-     "rope_scaling.attn_factor: wanted 1, found 0.5"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attn_factor\":0.5,\"attention_factor\":1}}",
+     IV_UNSUPPORTED, "rope_scaling.attn_factor: wanted 1 next to attention_factor, found 0.5"},
+    {"llama", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attn_factor\":0}}", IV_FORMAT,
+     "rope_scaling.attn_factor: wanted"},
+    {"llama", "{\"original_max_position_embeddings\":0,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_FORMAT,
+     "original_max_position_embeddings: wanted an integer from 1"},
     {"llama", "{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_FORMAT,
      "rope_theta: wanted more than 1 beside yarn"},
     {"llama", "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\"}}", IV_FORMAT, "rope_type is 'default'"},
