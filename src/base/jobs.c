@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { THREADS_MAX = 64, BACKGROUND_NICE = 10 };
+enum { THREADS_MAX = 64, BACKGROUND_NICE = 19 };
 
 typedef struct queue {
     iv_job *first, **end;

@@ -1,8 +1,11 @@
 /* constraint.c: a short list of grammars, searched by what they were made of. */
 #include "engine/constraint.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { GIVE_BACK_BYTES = 4 << 20 };
 
 static void free_constraint(iv_constraint *x) {
     iv_grammar_close(x->grammar);
@@ -30,10 +33,16 @@ static iv_constraint *take_idle(iv_constraints *c) {
 }
 
 static void free_all(iv_constraint *list) {
+    size_t bytes = 0;
     for (iv_constraint *next; list; list = next) {
         next = list->next;
+        bytes += iv_grammar_bytes(list->grammar);
         free_constraint(list);
     }
+#ifdef __GLIBC__
+    if (bytes > GIVE_BACK_BYTES) malloc_trim(0); /* the C library would keep it */
+#endif
+    (void)bytes;
 }
 
 /* With the lock: an equal one, made the first of the list, with one user more; NULL: there is none. */

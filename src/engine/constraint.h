@@ -11,8 +11,8 @@ struct iv_tokenizer;
 
 enum {
     IV_CONSTRAINTS_IDLE_MAX = 16, /* kept without a request ... */
-    IV_CONSTRAINTS_IDLE_BYTES_MAX = 32 << 20,
-    IV_CONSTRAINTS_BYTES_MAX = 512 << 20 /* of what all grammars have computed; beyond it the largest forget it */
+    IV_CONSTRAINTS_IDLE_BYTES_MAX = 16 << 20,
+    IV_CONSTRAINTS_BYTES_MAX = 512 << 20 /* of all grammars; beyond it the largest forget what they have computed */
 };
 
 typedef struct iv_constraints iv_constraints;

@@ -250,3 +250,8 @@ void iv_automaton_free(iv_automaton *a) {
     free(a->first), free(a->ends), free(a->alive), free(a->edges), free(a->rules);
     *a = (iv_automaton){0};
 }
+
+size_t iv_automaton_memory(const iv_automaton *a) {
+    return a->state_capacity * (sizeof *a->first + sizeof *a->ends + sizeof *a->alive) +
+           a->edge_capacity * sizeof *a->edges + a->rule_capacity * sizeof *a->rules;
+}

@@ -72,5 +72,6 @@ static inline bool iv_edge_takes(const iv_edge *e) { return e->low <= e->high ||
  * text at all; IV_LIMIT, IV_NO_MEMORY. */
 iv_status iv_automaton_finish(iv_automaton *a, iv_error *err);
 void iv_automaton_free(iv_automaton *a);
+size_t iv_automaton_memory(const iv_automaton *a); /* memory that it takes */
 
 #endif

@@ -29,6 +29,12 @@ struct iv_grammar {
     atomic_size_t bytes;
 };
 
+/* Anybody may ask for it, without the lock. */
+static void note_bytes(iv_grammar *g) {
+    size_t masks = g->mask_capacity * (g->words * sizeof *g->masks + sizeof *g->mask_states);
+    atomic_store(&g->bytes, iv_automaton_memory(&g->automaton) + iv_machine_bytes(&g->machine) + masks);
+}
+
 /* How large an automaton may get where the caller cannot wait: some milliseconds of building it. */
 enum { QUICK_STATES = 1 << 14, QUICK_EFFORT = 1 << 21, QUICK_TEXT_BYTES = 16 << 10 };
 
@@ -69,10 +75,12 @@ static iv_status open_grammar(iv_constraint_kind kind, const char *text, iv_reas
     iv_status status = g->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     if (status == IV_OK) status = compile(kind, text, reasoning, v, &g->automaton, err);
     if (status == IV_OK) status = iv_machine_open(&g->machine, &g->automaton, err);
-    if (status == IV_OK)
+    if (status == IV_OK) {
+        note_bytes(g);
         *out = g;
-    else
+    } else {
         iv_grammar_close(g);
+    }
     return status;
 }
 
@@ -182,11 +190,6 @@ static iv_status find_mask(iv_grammar *g, int32_t state, uint64_t *mask, iv_erro
     memcpy(g->masks + (size_t)at * g->words, mask, g->words * sizeof *mask);
     g->mask_states[at] = state, g->machine.states[state].mask = at;
     return IV_OK;
-}
-
-/* Anybody may ask for it, without the lock. */
-static void note_bytes(iv_grammar *g) {
-    atomic_store(&g->bytes, iv_machine_bytes(&g->machine) + g->mask_capacity * g->words * sizeof *g->masks);
 }
 
 /* ---- matching ------------------------------------------------------------------------------------------ */

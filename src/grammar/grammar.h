@@ -48,9 +48,9 @@ iv_status iv_grammar_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size
 iv_status iv_grammar_try_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *effort,
                               uint64_t *mask, bool *may_end, iv_error *err);
 
-/* Memory taken by what is kept, as of the last call that computed something. */
+/* Memory taken, by the grammar itself and by what is kept, as of the last call that computed something. */
 size_t iv_grammar_bytes(const iv_grammar *g);
-/* Frees it, unless another thread is using the grammar; it is computed again where needed. */
+/* Frees what is kept, unless another thread is using the grammar; it is computed again where needed. */
 void iv_grammar_forget(iv_grammar *g);
 
 /* For tests: does the whole text match? *prefix (may be NULL): some text that begins so does. */

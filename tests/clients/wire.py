@@ -123,16 +123,18 @@ class Wire(asyncio.Protocol):
 
     async def ask(self, request, timeout=120):
         """Sends a request and waits for its whole answer."""
-        if self.lost:
-            raise Lost(self.lost)
-        self.raw, self.future = bytearray(), asyncio.get_running_loop().create_future()
         sent = time.monotonic()
-        self.transport.write(request)
-        try:
-            await asyncio.wait_for(self.future, timeout)
-        except asyncio.TimeoutError as e:
-            raise Lost(f"timeout of {timeout} s after {len(self.raw)} bytes") from e
+        if not whole(self.raw):  # a connection may be refused before anything was asked
+            if self.lost:
+                raise Lost(self.lost)
+            self.future = asyncio.get_running_loop().create_future()
+            self.transport.write(request)
+            try:
+                await asyncio.wait_for(self.future, timeout)
+            except asyncio.TimeoutError as e:
+                raise Lost(f"timeout of {timeout} s after {len(self.raw)} bytes") from e
         answer = Answer(self.raw, sent, time.monotonic())
+        self.raw = bytearray()
         if CLOSES.search(bytes(answer.raw[:1024])):
             self.close()
         return answer

@@ -9,7 +9,7 @@
 #include "base/jobs.h"
 
 enum {
-    IV_ASIDE_BYTES = 16 << 10,         /* bodies of so many are worked on at once: a millisecond or two */
+    IV_ASIDE_BYTES = 16 << 10,          /* bodies of so many are worked on at once: a millisecond or two */
     IV_ASIDE_BACKGROUND_BYTES = 1 << 20 /* longer ones in the background: some 10 milliseconds and more */
 };
 

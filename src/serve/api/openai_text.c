@@ -125,6 +125,7 @@ static void handle_words(iv_server *s, iv_exchange *x, const wording *model, boo
     iv_bridge_request_init(s->bridge, &w->defaults);
     iv_exchange_take_body(x, &w->body);
     w->bytes = w->body.len;
+    w->aside.background = w->body.len > IV_ASIDE_BACKGROUND_BYTES;
     iv_exchange_on_gone(x, wording_left, w);
     iv_aside_do(&w->aside, at_once && w->body.len <= IV_ASIDE_BYTES);
 }
