@@ -64,6 +64,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->http.body_bytes_max = cli_count(args, "max-request-body", o->http.body_bytes_max);
     o->drain_ms = (uint32_t)cli_count(args, "drain-timeout", o->drain_ms / 1000) * 1000; /* at most a day */
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;
+    o->split_special_tokens = cli_has(args, "split-special-tokens");
     o->log_requests = !cli_has(args, "disable-log-requests");
     o->metrics = strcmp(compat, "vllm") == 0     ? IV_METRICS_VLLM
                  : strcmp(compat, "sglang") == 0 ? IV_METRICS_SGLANG

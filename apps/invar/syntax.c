@@ -221,6 +221,7 @@ static const cli_flag tokenize_flags[] = {
      .metavar = "FILE",
      .help = "read the text from a file; - is standard input"},
     {.name = "ids", .kind = CLI_IDS, .metavar = "1,2,3", .help = "turn token ids into text instead"},
+    {.name = "split-special-tokens", .help = "special tokens that the text spells are plain text"},
     {.name = "no-special", .help = "add no BOS; with --ids: leave special tokens out"},
     {.name = "json", .help = "JSON: {\"ids\": [...]} or {\"text\": ...}"},
     {0}};

@@ -17,8 +17,9 @@ typedef struct iv_server_options {
     const char *proof_urls;        /* servers that the page compares with: origins with commas; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
-    uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
-    uint32_t status_every_ms;                  /* a line about what runs; 0: none */
+    bool split_special_tokens; /* special tokens that clients spell are text, unless a request says otherwise */
+    uint32_t drain_ms;         /* SIGTERM: how long accepted requests may take; 30 s */
+    uint32_t status_every_ms;  /* a line about what runs; 0: none */
     void (*ready)(void *user, uint16_t port);  /* listening; may be NULL */
     void (*say)(void *user, const char *line); /* log lines, without their end */
     void *user;

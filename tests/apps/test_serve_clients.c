@@ -96,6 +96,11 @@ static void tool_forms(void **state) {
     run_client("tool_forms.py");
 }
 
+static void split_special(void **state) {
+    (void)state;
+    run_client("split_special.py");
+}
+
 /* invar's client against servers of others. */
 static void load_others(void **state) {
     (void)state;
@@ -134,10 +139,10 @@ static void failure_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lm_eval),         cmocka_unit_test(sglang_modes),  cmocka_unit_test(openai_package),
-        cmocka_unit_test(disconnects),     cmocka_unit_test(sglang_script), cmocka_unit_test(lm_eval_harness),
-        cmocka_unit_test(tool_forms),      cmocka_unit_test(memory),        cmocka_unit_test(load_others),
-        cmocka_unit_test(failure_is_seen),
+        cmocka_unit_test(lm_eval),       cmocka_unit_test(sglang_modes),    cmocka_unit_test(openai_package),
+        cmocka_unit_test(disconnects),   cmocka_unit_test(sglang_script),   cmocka_unit_test(lm_eval_harness),
+        cmocka_unit_test(tool_forms),    cmocka_unit_test(memory),          cmocka_unit_test(load_others),
+        cmocka_unit_test(split_special), cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }
