@@ -8,6 +8,7 @@ complete -c invar -n '__fish_seen_subcommand_from generate' -l ids -x -d 'the pr
 complete -c invar -n '__fish_seen_subcommand_from generate' -l chat -d 'make the prompt a user\'s message in the model\'s chat template'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l system -x -d 'with --chat: the system message'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l chat-template-kwargs -x -d 'with --chat: more template variables, an object'
+complete -c invar -n '__fish_seen_subcommand_from generate' -l split-special-tokens -d 'special tokens that the prompt spells are plain text'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l temperature -x -d '0 takes the likeliest token'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l top-p -x -d 'keep the likeliest tokens of this total probability'
 complete -c invar -n '__fish_seen_subcommand_from generate' -l top-k -x -d 'keep the N likeliest tokens'

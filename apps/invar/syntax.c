@@ -119,6 +119,7 @@ static const cli_flag prompt_flags[] = {
      .kind = CLI_TEXT,
      .metavar = "JSON",
      .help = "with --chat: more template variables, an object"},
+    {.name = "split-special-tokens", .help = "special tokens that the prompt spells are plain text"},
     {0}};
 static const cli_section prompt = {"Prompt (one of -p, --prompt-file, --ids)", prompt_flags};
 

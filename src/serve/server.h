@@ -33,8 +33,10 @@ enum { IV_MODEL_NAME_BYTES = 256 };
 /* What a model is called when nobody says: the last part of its path, or of the place that "." or ".." is. */
 void iv_server_default_name(const char *path, char *out, size_t room);
 
-/* The variables of a chat template, a JSON object, with their `messages` as the server gives them to templates. */
-iv_status iv_server_chat_variables(const char *json, size_t bytes, iv_text *out, iv_error *err);
+/* The variables of a chat template, a JSON object, with their `messages` as the server gives them to templates. split:
+ * all strings are marked by it (iv_mark_special); NULL: none. */
+iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_textual *split, iv_text *out,
+                                   iv_error *err);
 
 /* ---- between the files of this folder: what a handler's `user` is */
 typedef struct iv_metrics iv_metrics;

@@ -124,13 +124,20 @@ static iv_status read_given(json_t *variables, iv_error *err) {
     return status;
 }
 
-iv_status iv_server_chat_variables(const char *json, size_t bytes, iv_text *out, iv_error *err) {
+iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_textual *split, iv_text *out,
+                                   iv_error *err) {
     json_t *variables;
     IV_TRY(iv_json_parse("template variables", json, bytes, &variables, err));
     iv_status status =
         json_is_object(variables)
             ? read_given(variables, err)
             : iv_fail(err, IV_INVALID, "template variables: wanted an object, found %s", iv_json_type_name(variables));
+    if (status == IV_OK && split) {
+        json_t *made = marked(split, variables, err);
+        json_decref(variables);
+        variables = made;
+        if (!made) return err->status;
+    }
     char *text = status == IV_OK ? json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     if (status == IV_OK && !text) status = no_memory(err);
     if (text) *out = (iv_text){.data = text, .bytes = strlen(text)};
