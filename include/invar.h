@@ -414,6 +414,19 @@ IV_API const iv_textual *iv_engine_textual(const iv_engine *engine);
 
 IV_API iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
                              iv_error *err);
+/* How spellings of special tokens in a text are read. */
+typedef enum iv_spelled {
+    IV_SPELLED_TOKENS, /* as those tokens: what iv_tokenize does */
+    IV_SPELLED_TEXT,   /* as text, as transformers' split_special_tokens */
+    IV_SPELLED_MARKED  /* as text where iv_mark_special has marked them, else as tokens */
+} iv_spelled;
+IV_API iv_status iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool add_special,
+                                iv_spelled special, iv_ids *out, iv_error *err);
+/* A string for a chat template's variables: spellings of special tokens in it get marks (U+FDD0, which is taken out of
+ * the text first), so that in what is rendered only the template's own are tokens. A token of one character cannot be
+ * marked. iv_unmark_special takes all marks out. */
+IV_API iv_status iv_mark_special(const iv_textual *t, const char *text, size_t bytes, iv_text *out, iv_error *err);
+IV_API void iv_unmark_special(iv_text *text);
 IV_API iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
                                iv_error *err);
 /* The token's own string as the vocabulary spells it. Lives as long as t; NULL outside the vocabulary. */

@@ -5,6 +5,7 @@
 #include "model.h"
 #include "output.h"
 #include "sampling.h"
+#include "serve/server.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -119,6 +120,27 @@ static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
                : CLI_OK;
 }
 
+/* As ids, so that special tokens which the prompt spells are text. */
+static iv_status prompt_split(const iv_textual *t, prompt *p, iv_request *r, iv_error *err) {
+    iv_text marked = {0};
+    iv_ids ids = {0};
+    iv_status status = IV_OK;
+    iv_spelled how = p->variables ? IV_SPELLED_MARKED : IV_SPELLED_TEXT;
+    if (p->variables) {
+        status = iv_server_chat_variables(p->variables, strlen(p->variables), t, &marked, err);
+        if (status == IV_OK) status = iv_render_chat(t, marked.data, marked.bytes, NULL, &p->text, err);
+        r->text = p->text.data, r->text_bytes = p->text.bytes, r->add_special = false;
+    }
+    iv_text_free(&marked);
+    if (status == IV_OK) status = iv_tokenize_as(t, r->text, r->text_bytes, r->add_special, how, &ids, err);
+    if (status != IV_OK || !ids.count) return status;
+    p->ids = ids.data, p->id_count = ids.count;
+    r->ids = p->ids, r->id_count = p->id_count;
+    iv_unmark_special(&p->text);
+    r->text = NULL, r->text_bytes = 0;
+    return IV_OK;
+}
+
 /* Fills the request's prompt. p->text holds the text when it was not given as one. */
 static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r, iv_error *err) {
     const iv_textual *t = iv_engine_textual(engine);
@@ -131,7 +153,9 @@ static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, 
     const char *text = cli_text(args, "prompt", p->file.data);
     r->text = text;
     r->text_bytes = p->file.data ? p->file.count : strlen(text);
-    if (p->variables) {
+    if (cli_has(args, "split-special-tokens")) {
+        status = prompt_split(t, p, r, err);
+    } else if (p->variables) {
         status = iv_render_chat(t, p->variables, strlen(p->variables), NULL, &p->text, err);
         r->text = p->text.data;
         r->text_bytes = p->text.bytes;

@@ -24,7 +24,7 @@ int cli_render(const cli_args *args, iv_error *err) {
         iv_textual *t = NULL;
         iv_text chat = {0};
         code = cli_textual_open(args, &t, err);
-        if (code == CLI_OK && (iv_server_chat_variables(variables.data, variables.count, &chat, err) != IV_OK ||
+        if (code == CLI_OK && (iv_server_chat_variables(variables.data, variables.count, NULL, &chat, err) != IV_OK ||
                                iv_render_chat(t, chat.data, chat.bytes, now, &text, err) != IV_OK))
             code = CLI_FAILED;
         iv_text_free(&chat);

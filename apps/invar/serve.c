@@ -85,6 +85,7 @@ static int read_options(const cli_args *args, iv_server_options *o, iv_error *er
     o->log_file = cli_text(args, "log-file", NULL);
     if (o->log_file && !*o->log_file) return cli_fail(err, CLI_USAGE, "--log-file: wanted a path, found nothing");
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;
+    o->split_special_tokens = cli_has(args, "split-special-tokens");
     o->log_requests = !cli_has(args, "disable-log-requests");
     o->metrics = strcmp(compat, "vllm") == 0     ? IV_METRICS_VLLM
                  : strcmp(compat, "sglang") == 0 ? IV_METRICS_SGLANG

@@ -119,6 +119,7 @@ static const cli_flag prompt_flags[] = {
      .kind = CLI_TEXT,
      .metavar = "JSON",
      .help = "with --chat: more template variables, an object"},
+    {.name = "split-special-tokens", .help = "special tokens that the prompt spells are plain text"},
     {0}};
 static const cli_section prompt = {"Prompt (one of -p, --prompt-file, --ids)", prompt_flags};
 
@@ -221,6 +222,7 @@ static const cli_flag tokenize_flags[] = {
      .metavar = "FILE",
      .help = "read the text from a file; - is standard input"},
     {.name = "ids", .kind = CLI_IDS, .metavar = "1,2,3", .help = "turn token ids into text instead"},
+    {.name = "split-special-tokens", .help = "special tokens that the text spells are plain text"},
     {.name = "no-special", .help = "add no BOS; with --ids: leave special tokens out"},
     {.name = "json", .help = "JSON: {\"ids\": [...]} or {\"text\": ...}"},
     {0}};

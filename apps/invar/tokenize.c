@@ -73,7 +73,9 @@ static int ids_of_text(const cli_args *args, const iv_textual *t, iv_error *err)
         bytes = file.count;
     }
     iv_ids ids = {0};
-    int code = iv_tokenize(t, text, bytes, !cli_has(args, "no-special"), &ids, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    iv_spelled special = cli_has(args, "split-special-tokens") ? IV_SPELLED_TEXT : IV_SPELLED_TOKENS;
+    iv_status status = iv_tokenize_as(t, text, bytes, !cli_has(args, "no-special"), special, &ids, err);
+    int code = status == IV_OK ? CLI_OK : CLI_FAILED;
     if (code == CLI_OK) code = show_ids(t, &ids, cli_has(args, "json"), err);
     iv_ids_free(&ids);
     free(file.data);

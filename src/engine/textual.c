@@ -98,9 +98,30 @@ iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err) {
 
 iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
                       iv_error *err) {
+    return iv_tokenize_as(t, text, bytes, add_special, IV_SPELLED_TOKENS, out, err);
+}
+
+iv_status iv_mark_special(const iv_textual *t, const char *text, size_t bytes, iv_text *out, iv_error *err) {
+    iv_buf buf = {0};
+    IV_TRY(iv_textual_need_tokenizer(t, err));
+    iv_status status = iv_tokenizer_mark(t->tokenizer, text, bytes, &buf, err);
+    if (status == IV_OK) status = give(&buf, out, err);
+    iv_buf_free(&buf);
+    return status;
+}
+
+void iv_unmark_special(iv_text *text) {
+    text->bytes = iv_tokenizer_unmark(text->data, text->bytes);
+    if (text->data) text->data[text->bytes] = 0;
+}
+
+iv_status iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_spelled special,
+                         iv_ids *out, iv_error *err) {
     iv_ids ids = {0};
     IV_TRY(iv_textual_need_tokenizer(t, err));
-    unsigned flags = IV_ENCODE_PARSE_SPECIAL | (add_special ? IV_ENCODE_ADD_SPECIAL : 0u);
+    unsigned flags = (special == IV_SPELLED_TEXT ? 0u : IV_ENCODE_PARSE_SPECIAL) |
+                     (special == IV_SPELLED_MARKED ? IV_ENCODE_MARKED : 0u) |
+                     (add_special ? IV_ENCODE_ADD_SPECIAL : 0u);
     iv_status status = iv_tokenizer_encode(t->tokenizer, text, bytes, flags, &ids, err);
     if (status == IV_OK)
         *out = ids;

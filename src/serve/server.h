@@ -21,11 +21,12 @@ typedef struct iv_server_options {
     const char *proof_urls;        /* servers that the page compares with: origins with commas; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
-    const char *log_file;                      /* appended to; NULL: standard error. Opened again on SIGHUP */
-    uint32_t drain_ms;                         /* SIGTERM: how long accepted requests may take; 30 s */
-    pid_t launcher;                            /* its SIGTERM (mpirun's) is followed by SIGKILL within a second: what is
-                                                * open is failed first. 0: there is none */
-    uint32_t status_every_ms;                  /* a line about what runs; 0: none */
+    bool split_special_tokens; /* special tokens that clients spell are text, unless a request says otherwise */
+    const char *log_file;      /* appended to; NULL: standard error. Opened again on SIGHUP */
+    uint32_t drain_ms;         /* SIGTERM: how long accepted requests may take; 30 s */
+    pid_t launcher;            /* its SIGTERM (mpirun's) is followed by SIGKILL within a second: what is open is failed
+                                * first. 0: there is none */
+    uint32_t status_every_ms;  /* a line about what runs; 0: none */
     void (*ready)(void *user, uint16_t port);  /* listening; may be NULL */
     void (*say)(void *user, const char *line); /* takes the log's lines, without their end; NULL: they are written */
     void *user;
@@ -39,8 +40,10 @@ enum { IV_MODEL_NAME_BYTES = 256 };
 /* What a model is called when nobody says: the last part of its path, or of the place that "." or ".." is. */
 void iv_server_default_name(const char *path, char *out, size_t room);
 
-/* The variables of a chat template, a JSON object, with their `messages` as the server gives them to templates. */
-iv_status iv_server_chat_variables(const char *json, size_t bytes, iv_text *out, iv_error *err);
+/* The variables of a chat template, a JSON object, with their `messages` as the server gives them to templates. split:
+ * all strings are marked by it (iv_mark_special); NULL: none. */
+iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_textual *split, iv_text *out,
+                                   iv_error *err);
 
 /* ---- between the files of this folder: what a handler's `user` is */
 typedef struct iv_metrics iv_metrics;

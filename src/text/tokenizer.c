@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MARK "\xef\xb7\x90" /* U+FDD0: no character, and never will be */
+
 /* An added token that is found by, and decodes to, its normalized text. */
 typedef struct normal_form {
     int32_t id;
@@ -51,6 +53,8 @@ typedef struct encoder {
     iv_bpe_work bpe;
     iv_buf normal, spare;
     bool special; /* IV_ENCODE_PARSE_SPECIAL */
+    bool marked;  /* IV_ENCODE_MARKED */
+    iv_buf bare;  /* a part of the text without marks */
     iv_ids *out;
     iv_error *err;
 } encoder;
@@ -191,12 +195,17 @@ static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_star
 /* Text between the tokens found as they stand. */
 static iv_status encode_text(encoder *e, const char *text, size_t n, bool at_start) {
     iv_added_walk walk = {0};
-    bool more;
+    bool more, special = e->special;
+    if (e->marked && memmem(text, n, MARK, sizeof MARK - 1)) {
+        iv_buf_clear(&e->bare);
+        if (!iv_buf_append(&e->bare, text, n)) return no_memory(e->err);
+        text = e->bare.data, n = iv_tokenizer_unmark(e->bare.data, n), special = false;
+    }
     IV_TRY(iv_normalizer_apply(&e->t->normalizer, e->regex, text, n, &e->normal, &e->spare, e->err));
     if (e->normal.len == 0) return IV_OK;
     for (;;) {
-        IV_TRY(iv_added_next(&e->t->normalized, e->regex, e->normal.data, e->normal.len, e->special, &walk, &more,
-                             e->err));
+        IV_TRY(
+            iv_added_next(&e->t->normalized, e->regex, e->normal.data, e->normal.len, special, &walk, &more, e->err));
         if (!more) return IV_OK;
         if (!walk.token)
             IV_TRY(encode_run(e, e->normal.data + walk.start, walk.end - walk.start, at_start && walk.start == 0));
@@ -239,7 +248,8 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
                        IV_TOKENIZE_BYTES_MAX);
     if (!iv_utf8_valid((const uint8_t *)text, n, &bad))
         return iv_fail(err, IV_INVALID, "tokenizer: the text is not UTF-8 at byte %zu", bad);
-    encoder e = {.t = t, .special = flags & IV_ENCODE_PARSE_SPECIAL, .out = out, .err = err};
+    encoder e = {
+        .t = t, .special = flags & IV_ENCODE_PARSE_SPECIAL, .marked = flags & IV_ENCODE_MARKED, .out = out, .err = err};
     iv_status status = encode_with(&e, text, n, flags & IV_ENCODE_ADD_SPECIAL);
     if (status != IV_OK) out->count = before;
     iv_regex_work_free(e.regex);
@@ -247,6 +257,57 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
     iv_bpe_work_free(&e.bpe);
     iv_buf_free(&e.normal);
     iv_buf_free(&e.spare);
+    iv_buf_free(&e.bare);
+    return status;
+}
+
+/* ---- marks ---- */
+
+size_t iv_tokenizer_unmark(char *text, size_t n) {
+    size_t mark = sizeof MARK - 1, out = 0;
+    for (size_t i = 0; i < n;)
+        if (n - i >= mark && memcmp(text + i, MARK, mark) == 0)
+            i += mark;
+        else
+            text[out++] = text[i++];
+    return out;
+}
+
+static bool put_marked(const char *text, size_t n, iv_buf *out) {
+    for (size_t i = 0, len; i < n; i += len) {
+        len = iv_utf8_length((const uint8_t *)text + i, n - i);
+        if (!iv_buf_append(out, text + i, len) || !iv_buf_puts(out, MARK)) return false;
+    }
+    return true;
+}
+
+/* Marks what is found of one set. */
+static iv_status mark_set(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, iv_buf *out,
+                          iv_error *err) {
+    iv_added_walk walk = {0};
+    for (bool more;;) {
+        IV_TRY(iv_added_next(set, work, text, n, true, &walk, &more, err));
+        if (!more) return IV_OK;
+        bool special = walk.token && walk.token->special;
+        const char *part = text + walk.start;
+        size_t bytes = walk.end - walk.start;
+        if (!(special ? put_marked(part, bytes, out) : iv_buf_append(out, part, bytes))) return no_memory(err);
+    }
+}
+
+iv_status iv_tokenizer_mark(const iv_tokenizer *t, const char *text, size_t n, iv_buf *out, iv_error *err) {
+    iv_buf bare = {0}, once = {0};
+    size_t bad;
+    if (!iv_utf8_valid((const uint8_t *)text, n, &bad))
+        return iv_fail(err, IV_INVALID, "tokenizer: the text is not UTF-8 at byte %zu", bad);
+    iv_regex_work *work = iv_regex_work_new();
+    iv_status status = work && iv_buf_append(&bare, text, n) ? IV_OK : no_memory(err);
+    if (status == IV_OK) bare.len = iv_tokenizer_unmark(bare.data, n);
+    if (status == IV_OK) status = mark_set(&t->raw, work, bare.data, bare.len, &once, err);
+    if (status == IV_OK && !iv_buf_append(&once, "", 0)) status = no_memory(err);
+    if (status == IV_OK) status = mark_set(&t->normalized, work, once.data, once.len, out, err);
+    iv_regex_work_free(work);
+    iv_buf_free(&bare), iv_buf_free(&once);
     return status;
 }
 

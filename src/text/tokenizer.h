@@ -30,9 +30,15 @@ void iv_tokenizer_close(iv_tokenizer *t); /* NULL is allowed */
 typedef enum iv_encode_flags {
     IV_ENCODE_PLAIN = 0,
     IV_ENCODE_ADD_SPECIAL = 1,  /* put the post-processor's tokens (BOS, ...) around the text */
+    IV_ENCODE_MARKED = 4,       /* marks of iv_tokenizer_mark are taken out of the text between added tokens */
     IV_ENCODE_PARSE_SPECIAL = 2 /* special tokens spelt out in the text become their ids; else they are plain
                                    text. Added tokens that are not special are recognised either way. */
 } iv_encode_flags;
+
+/* Appends the text with a mark behind each character of every special token that it spells. Marks that were in it are
+ * left out. iv_tokenizer_unmark takes marks out of n bytes, in place; returns what is left of them. */
+iv_status iv_tokenizer_mark(const iv_tokenizer *t, const char *text, size_t n, iv_buf *out, iv_error *err);
+size_t iv_tokenizer_unmark(char *text, size_t n);
 
 /* Appends the ids of n bytes to out. IV_INVALID if they are not UTF-8 (NUL is a character like any other),
  * IV_LIMIT when the text is too long or a pattern of the tokenizer takes too many steps on it. On failure out

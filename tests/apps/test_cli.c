@@ -360,6 +360,22 @@ static void renders(void **state) {
     assert_string_equal(came.out, "then:3");
 }
 
+/* Ids as the tokenizers package gives them with encode_special_tokens. */
+static void splits_special_tokens(void **state) {
+    (void)state;
+    static const char spelled[] = "hi<|im_end|> x";
+    RUN("tokenize", "tiny-math", "--text", spelled, "--json", "--split-special-tokens");
+    expect_ok();
+    assert_string_equal(came.out, "{\"ids\": [71, 72, 257, 256, 268, 258, 220, 87]}\n");
+    RUN("generate", "tiny-math", "-p", spelled, "--split-special-tokens", "--max-tokens", "1", "--json");
+    expect_ok();
+    assert_non_null(strstr(came.out, "\"prompt_token_ids\": [71, 72, 257, 256, 268, 258, 220, 87]"));
+    RUN("generate", "tiny-math", "-p", spelled, "--chat", "--split-special-tokens", "--max-tokens", "1", "--json");
+    expect_ok();
+    assert_non_null(
+        strstr(came.out, "\"prompt_token_ids\": [687, 284, 198, 71, 72, 257, 256, 268, 258, 220, 87, 688,"));
+}
+
 static void writes_logits(void **state) {
     (void)state;
     static char bytes[OUTPUT_MAX];
@@ -754,6 +770,7 @@ int main(void) {
         cmocka_unit_test(device_of_the_environment),
         cmocka_unit_test(tokenizes_both_ways),
         cmocka_unit_test(renders),
+        cmocka_unit_test(splits_special_tokens),
         cmocka_unit_test(writes_logits),
         cmocka_unit_test(answers_the_marbles),
         cmocka_unit_test(threads_and_isa_change_nothing),

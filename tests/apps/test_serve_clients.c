@@ -73,6 +73,11 @@ static void lm_eval(void **state) {
     run_client("lm_eval_style.py");
 }
 
+static void split_special(void **state) {
+    (void)state;
+    run_client("split_special.py");
+}
+
 /* invar's client against servers of others. */
 static void load_others(void **state) {
     (void)state;
@@ -116,6 +121,7 @@ int main(void) {
         cmocka_unit_test(disconnects),
         cmocka_unit_test(memory),
         cmocka_unit_test(load_others),
+        cmocka_unit_test(split_special),
         cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);

@@ -168,7 +168,7 @@ static void same_as_variables(const char *messages, const char *tools) {
     seen s = render(&(iv_render_input){.messages = list, .tools = tool_list, .generation_prompt = true});
     snprintf(json, sizeof json, "{\"messages\":%s,\"add_generation_prompt\":true%s%s}", messages,
              tools ? ",\"tools\":" : "", tools ? tools : "");
-    iv_status status = iv_server_chat_variables(json, strlen(json), &variables, &err);
+    iv_status status = iv_server_chat_variables(json, strlen(json), NULL, &variables, &err);
     if (status == IV_OK) status = iv_render_chat(words, variables.data, variables.bytes, NULL, &text, &err);
     assert_int_equal(status, s.status);
     char shown[sizeof s.text];

@@ -53,21 +53,39 @@ static atomic_int reading;
 static atomic_int read_by_others; /* the loop's thread, the engine's */
 static pthread_t loop_thread;
 
-iv_status __real_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
-                             iv_error *err);
-iv_status __wrap_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
-                             iv_error *err);
-
-iv_status __wrap_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
-                             iv_error *err) {
+/* Before a text is read: who does that, and perhaps a wait. */
+static bool text_begins(size_t bytes) {
     char name[16] = "";
-    if (bytes < LONG_TEXT) return __real_iv_tokenize(t, text, bytes, special, out, err);
+    if (bytes < LONG_TEXT) return false;
     pthread_getname_np(pthread_self(), name, sizeof name);
     bool others = pthread_equal(pthread_self(), loop_thread) || strcmp(name, "invar-engine") == 0;
     atomic_fetch_add(others ? &read_by_others : &reading, 1);
     while (atomic_load(&text_held) && !others) usleep(1000);
+    return !others;
+}
+
+iv_status __real_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
+                             iv_error *err);
+iv_status __wrap_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
+                             iv_error *err);
+iv_status __real_iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool special, iv_spelled spelled,
+                                iv_ids *out, iv_error *err);
+iv_status __wrap_iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool special, iv_spelled spelled,
+                                iv_ids *out, iv_error *err);
+
+iv_status __wrap_iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool special, iv_ids *out,
+                             iv_error *err) {
+    bool counted = text_begins(bytes);
     iv_status status = __real_iv_tokenize(t, text, bytes, special, out, err);
-    if (!others) atomic_fetch_sub(&reading, 1);
+    if (counted) atomic_fetch_sub(&reading, 1);
+    return status;
+}
+
+iv_status __wrap_iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool special, iv_spelled spelled,
+                                iv_ids *out, iv_error *err) {
+    bool counted = text_begins(bytes);
+    iv_status status = __real_iv_tokenize_as(t, text, bytes, special, spelled, out, err);
+    if (counted) atomic_fetch_sub(&reading, 1);
     return status;
 }
 

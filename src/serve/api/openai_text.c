@@ -89,6 +89,7 @@ static void make_words(iv_aside *a) {
     json_t *body = NULL;
     iv_json_out o = {.buf = &w->out};
     iv_api_params_init(&p, &w->defaults);
+    p.split_special = s->o->split_special_tokens;
     w->status = iv_api_parse_body(&p, w->fields, w->body.data, w->body.len, &body, &w->err);
     if (w->status == IV_OK) w->status = iv_api_params_read(&p, w->fields, "", body, &w->err);
     if (w->status == IV_OK) w->status = iv_api_check_model(s, p.model, &w->err);
@@ -159,6 +160,7 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
                           .tools = p->tools,
                           .kwargs = p->template_kwargs,
                           .effort = p->effort,
+                          .split_special = p->split_special,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final};
     bool open;
@@ -178,7 +180,8 @@ static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *bo
     bool special = p->messages ? json_is_true(json_object_get(body, "add_special_tokens")) : p->add_special;
     const char *given = p->messages ? text.data : json_string_value(p->prompt);
     size_t bytes = p->messages ? text.bytes : json_string_length(p->prompt);
-    iv_status status = iv_tokenize(words, given, bytes, special, &ids, err);
+    iv_spelled split = !p->split_special ? IV_SPELLED_TOKENS : p->messages ? IV_SPELLED_MARKED : IV_SPELLED_TEXT;
+    iv_status status = iv_tokenize_as(words, given, bytes, special, split, &ids, err);
     iv_text_free(&text);
     if (status == IV_OK) status = out_tokens(s, &ids, p->return_token_strings, o, err);
     iv_ids_free(&ids);

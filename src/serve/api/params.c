@@ -141,6 +141,8 @@ static const field fields[] = {
     {OPENAI, "request_id", STRING, AT(request_id), 0, 0, NULL},
     {IV_API_COMPLETIONS, "suffix", ONLY, 0, 0, 0, "|null|\"\"|"},
     {OPENAI | IV_API_TOKENIZE, "add_special_tokens", BOOL, AT(add_special), 0, 0, NULL},
+    {OPENAI | IV_API_RESPONSES | IV_API_GENERATE | IV_API_TOKENIZE, "split_special_tokens", BOOL, AT(split_special), 0,
+     0, NULL},
     {IV_API_CHAT | IV_API_TOKENIZE, "messages", JSON, AT(messages), 0, 0, "|array|"},
     {IV_API_CHAT | IV_API_TOKENIZE, "tools", JSON, AT(tools), 0, 0, "|array|"},
     {IV_API_RESPONSES, "tools", JSON, AT(tools), 0, 0, "|array|"},

@@ -53,7 +53,8 @@ typedef struct iv_api_params {
     bool reasoning_open; /* by the rendered prompt */
     bool format_holds;   /* the constraint is that of response_format, or of text.format */
     bool add_special;
-    bool drop_items; /* of a response's input, where it is too long */
+    bool split_special; /* special tokens that a client spells are text */
+    bool drop_items;    /* of a response's input, where it is too long */
     const char *model, *weights, *weights_name;
     const char *request_id; /* in the answer's id, behind its prefix */
     const char *tools_text; /* of a response: the tools as JSON, as they were given */

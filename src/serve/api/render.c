@@ -56,7 +56,45 @@ static iv_status set_effort(json_t *variables, json_t *effort, const json_t *kwa
     return json_object_set_new(variables, "enable_thinking", json_boolean(think)) == 0 ? IV_OK : no_memory(err);
 }
 
-static iv_status make_variables(const iv_render_input *in, char **out, bool *inside, iv_error *err) {
+/* All strings and keys of a value, marked. NULL: *err says why. */
+static json_t *marked(const iv_textual *words, json_t *v, iv_error *err);
+
+static json_t *marked_string(const iv_textual *words, const char *text, size_t n, iv_error *err) {
+    iv_text out = {0};
+    if (iv_mark_special(words, text, n, &out, err) != IV_OK) return NULL;
+    json_t *string = json_stringn(out.data, out.bytes);
+    iv_text_free(&out);
+    if (!string) no_memory(err);
+    return string;
+}
+
+static json_t *marked_object(const iv_textual *words, json_t *v, iv_error *err) {
+    json_t *out = json_object(), *value;
+    const char *key;
+    if (!out) no_memory(err);
+    json_object_foreach(v, key, value) {
+        json_t *name = out ? marked_string(words, key, strlen(key), err) : NULL;
+        json_t *one = name ? marked(words, value, err) : NULL;
+        if (!one || json_object_set_new(out, json_string_value(name), one) != 0) json_decref(out), out = NULL;
+        json_decref(name);
+        if (!out) break;
+    }
+    return out;
+}
+
+static json_t *marked(const iv_textual *words, json_t *v, iv_error *err) {
+    if (json_is_string(v)) return marked_string(words, json_string_value(v), json_string_length(v), err);
+    if (json_is_object(v)) return marked_object(words, v, err);
+    if (!json_is_array(v)) return json_incref(v);
+    json_t *out = json_array();
+    if (!out) no_memory(err);
+    for (size_t i = 0; out && i < json_array_size(v); i++)
+        if (json_array_append_new(out, marked(words, json_array_get(v, i), err)) != 0) json_decref(out), out = NULL;
+    return out;
+}
+
+static iv_status make_variables(const iv_textual *words, const iv_render_input *in, char **out, bool *inside,
+                                iv_error *err) {
     json_t *list = json_array();
     json_t *variables = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", (int)in->generation_prompt);
     if (!variables) return no_memory(err);
@@ -65,6 +103,12 @@ static iv_status make_variables(const iv_render_input *in, char **out, bool *ins
     if (status == IV_OK && in->tools && json_object_set(variables, "tools", in->tools) != 0) status = no_memory(err);
     if (status == IV_OK && in->effort) status = set_effort(variables, in->effort, in->kwargs, err);
     if (status == IV_OK) status = merge_kwargs(variables, in->kwargs, err);
+    if (status == IV_OK && in->split_special) {
+        json_t *split = marked(words, variables, err);
+        json_decref(variables);
+        variables = split;
+        if (!split) return err->status;
+    }
     if (status == IV_OK && !(*out = json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17))))
         status = no_memory(err);
     json_decref(variables);
@@ -80,13 +124,20 @@ static iv_status read_given(json_t *variables, iv_error *err) {
     return status;
 }
 
-iv_status iv_server_chat_variables(const char *json, size_t bytes, iv_text *out, iv_error *err) {
+iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_textual *split, iv_text *out,
+                                   iv_error *err) {
     json_t *variables;
     IV_TRY(iv_json_parse("template variables", json, bytes, &variables, err));
     iv_status status =
         json_is_object(variables)
             ? read_given(variables, err)
             : iv_fail(err, IV_INVALID, "template variables: wanted an object, found %s", iv_json_type_name(variables));
+    if (status == IV_OK && split) {
+        json_t *made = marked(split, variables, err);
+        json_decref(variables);
+        variables = made;
+        if (!made) return err->status;
+    }
     char *text = status == IV_OK ? json_dumps(variables, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     if (status == IV_OK && !text) status = no_memory(err);
     if (text) *out = (iv_text){.data = text, .bytes = strlen(text)};
@@ -130,7 +181,7 @@ iv_status iv_render(const iv_textual *words, const iv_render_input *in, iv_text 
     char *variables = NULL;
     bool inside = false;
     iv_text text = {0};
-    iv_status status = make_variables(in, &variables, &inside, err);
+    iv_status status = make_variables(words, in, &variables, &inside, err);
     if (status == IV_OK) status = iv_render_chat(words, variables, strlen(variables), NULL, &text, err);
     free(variables);
     /* What a template raises is about the messages; that there is no template, about the route. */

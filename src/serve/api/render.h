@@ -9,6 +9,7 @@
 typedef struct iv_render_input {
     json_t *messages, *tools, *kwargs; /* tools, kwargs: NULL: none */
     json_t *effort;                    /* of reasoning: a string, or NULL */
+    bool split_special; /* special tokens in all strings become text: the prompt has marks (iv_mark_special) */
     bool generation_prompt;
     bool continue_final; /* the prompt ends where the text of the last message does */
 } iv_render_input;

@@ -45,6 +45,7 @@ iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format
     t->id = id, t->asked = asked;
     t->created = (int64_t)time(NULL), t->arrived = iv_api_now();
     iv_api_params_init(&t->params, &defaults);
+    t->params.split_special = s->o->split_special_tokens;
     t->next = s->tasks, t->link = &s->tasks;
     if (t->next) t->next->link = &t->next;
     s->tasks = t;
@@ -116,8 +117,8 @@ iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err
 
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
     if (p->as_ids) return IV_OK;
-    IV_TRY(iv_tokenize(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
-                       &p->ids, err));
+    IV_TRY(iv_tokenize_as(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
+                          t->params.split_special ? IV_SPELLED_TEXT : IV_SPELLED_TOKENS, &p->ids, err));
     p->as_ids = p->ids.count > 0; /* else it stays a text, which the engine refuses as an empty one */
     return IV_OK;
 }
@@ -186,6 +187,15 @@ static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
     return iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
 }
 
+/* The ids of what was rendered, where marks say which special tokens are text. */
+static iv_status split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err) {
+    IV_TRY(iv_tokenize_as(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
+                          IV_SPELLED_MARKED, &p->ids, err));
+    p->as_ids = p->ids.count > 0;
+    iv_unmark_special(&p->text);
+    return IV_OK;
+}
+
 iv_status iv_task_render(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_api_prompt *prompt = &t->prompts[0];
@@ -193,11 +203,13 @@ iv_status iv_task_render(iv_task *t, iv_error *err) {
                           .tools = t->tools,
                           .kwargs = p->template_kwargs,
                           .effort = p->effort,
+                          .split_special = p->split_special,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final};
     iv_text_free(&prompt->text), iv_ids_free(&prompt->ids);
     prompt->as_ids = false;
     IV_TRY(iv_render(iv_bridge_textual(t->server->bridge), &in, &prompt->text, &p->reasoning_open, err));
+    if (p->split_special) IV_TRY(split_rendered(t, prompt, err));
     prompt->request.reasoning = reasoning_of(t, prompt);
     if (p->return_token_ids) IV_TRY(iv_task_need_ids(t, prompt, err));
     return iv_task_truncate(t, prompt, err);
@@ -229,7 +241,8 @@ static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
     size_t most = iv_bridge_info(t->server->bridge)->max_model_len;
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_api_prompt *p = &t->prompts[i];
-        if (p->text.bytes > IV_ASIDE_BYTES) IV_TRY(iv_task_need_ids(t, p, err));
+        if (p->text.bytes > IV_ASIDE_BYTES || (p->text.bytes && t->params.split_special))
+            IV_TRY(iv_task_need_ids(t, p, err));
         if (p->ids.count > most) return iv_task_too_long(t, i, p->ids.count, err);
     }
     return IV_OK;
