@@ -115,6 +115,7 @@ static void failure_is_seen(void **state) {
 }
 
 int main(void) {
+    setenv("INVAR_BINARY", INVAR_BINARY, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lm_eval),
         cmocka_unit_test(sglang_modes),

@@ -123,7 +123,7 @@ static void withdrawn_jobs_do_not_come_back(void **state) {
     iv_jobs_give_background(w, &jobs[1].job);
     usleep(20000);
     bool gone = false; /* of two that take turns, one waits */
-    for (int i = 0; i < 1000 && !gone; i++) gone = iv_jobs_withdraw(w, &jobs[0].job);
+    for (int i = 0; i < 10000 && !(gone = iv_jobs_withdraw(w, &jobs[0].job)); i++) usleep(700);
     assert_true(gone);
     int ran = jobs[0].ran;
     usleep(20000);

@@ -186,7 +186,8 @@ static int count_of(const char *text, const char *what) {
     return n;
 }
 
-/* All say why and end by themselves, but for one that has stopped, which mpirun ends. */
+/* All say why and end by themselves, but for one that has stopped: mpirun ends it, or continues it first, and then it
+ * may find that the other one has ended. */
 static void a_rank_is_lost_while_they_connect(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
@@ -208,7 +209,8 @@ static void a_rank_is_lost_while_they_connect(void **state) {
         int code = run(line, &out, &errors);
         double took = seconds() - begin;
         printf("lost (%s): after %.1f s\n", ways[i].how, took);
-        if ((code != 0) != (stopped > 0) || count_of(out, "ended with 1") != ways[i].ends ||
+        int ended = (int)count_of(out, "ended with 1");
+        if ((code != 0) != (stopped > 0) || ended < ways[i].ends || ended > 2 ||
             count_of(errors, ways[i].message) != ways[i].ends || took > END_MAX_S)
             fail_msg("%s: exit %d after %.1f s, wanted '%s', found: %s%s", line, code, took, ways[i].message, out,
                      errors);
