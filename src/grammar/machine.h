@@ -11,7 +11,8 @@ enum {
     IV_MACHINE_DEAD = 0, /* nothing follows */
     IV_MACHINE_START = 1,
     IV_MACHINE_UNKNOWN = -1,
-    IV_MACHINE_BLOCK = 1024 /* states whose tables are allocated together: a block is the system's again once it is freed */
+    IV_MACHINE_BLOCK =
+        1024 /* states whose tables are allocated together: a block is the system's again once it is freed */
 };
 
 /* A place: a state of the automaton, and the stack of calls it is inside of. */

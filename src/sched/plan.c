@@ -113,7 +113,8 @@ void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
     for (size_t i = 0; i < in->seqs_max; i++) plan->items[i] = (iv_plan_item){0};
     for (int decode = 1; decode >= 0; decode--)
         for (size_t i = 0; i < in->running_count; i++)
-            if (!p.items[i].preempt && !in->running[i].held && (left_of(&in->running[i]) == 1) == decode) schedule(&p, i);
+            if (!p.items[i].preempt && !in->running[i].held && (left_of(&in->running[i]) == 1) == decode)
+                schedule(&p, i);
     plan->admitted = p.preempted ? 0 : admit(&p);
     p.guesses = places_for_guesses(&p);
     for (size_t i = 0; i < in->running_count; i++) add_draft(&p, i);

@@ -23,7 +23,7 @@ typedef struct iv_plan_sequence {
     size_t own;      /* of these: free if it is preempted; if it waits: that nobody holds yet */
     size_t draft;    /* tokens guessed after the known ones */
     size_t score_from, score_to; /* known tokens in this range have their logits wanted too; not the last */
-    bool held; /* runs, but computes nothing in this step */
+    bool held;                   /* runs, but computes nothing in this step */
 } iv_plan_sequence;
 
 typedef struct iv_plan_input {

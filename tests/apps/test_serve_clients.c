@@ -117,12 +117,8 @@ static void failure_is_seen(void **state) {
 int main(void) {
     setenv("INVAR_BINARY", INVAR_BINARY, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lm_eval),
-        cmocka_unit_test(sglang_modes),
-        cmocka_unit_test(disconnects),
-        cmocka_unit_test(memory),
-        cmocka_unit_test(load_others),
-        cmocka_unit_test(split_special),
+        cmocka_unit_test(lm_eval),         cmocka_unit_test(sglang_modes), cmocka_unit_test(disconnects),
+        cmocka_unit_test(memory),          cmocka_unit_test(load_others),  cmocka_unit_test(split_special),
         cmocka_unit_test(failure_is_seen),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
