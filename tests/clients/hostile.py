@@ -7,8 +7,8 @@ with fixed seeds, one after the other, on one connection, and reads their stream
 next to each hostile neighbour (hostile_neighbours.py), then next to several at once. It is measured alone again between
 two neighbours, because other programs share the machine. The bounds for each neighbour:
 
-- The honest rate is at least 80 % of the mean of the quiet rates before and after. Neighbours that generate many tokens
-  are compared with `quick_readers`, who send the same requests and read without delay: 80 % of the share that those left.
+- The honest rate is at least --rate (80 %) of the mean of the quiet rates before and after. Neighbours that generate many tokens
+  are compared with `quick_readers`, who send the same requests and read without delay: as much of the share that those left.
 - The digests of the honest client and of slow readers are those of quiet runs. No honest request fails.
 - The gap between two events of the honest client, or between a request and its first event, is at most --gap seconds.
 - New clients get an answer (`GET /health` twice a second, each on a new connection). 503 is allowed beyond the limit of
@@ -43,7 +43,6 @@ from support import SKIPPED
 from wire import Lost
 
 HERE = pathlib.Path(__file__).resolve().parent
-RATE_WANTED = 0.8
 RSS_SHARE, RSS_SLACK, RSS_SLACK_IN_ALL = 0.1, 32 * MB, 96 * MB
 SETTLE_S = 10
 NOISE_CORES = 0.25  # that other programs took: then missed bounds of time are measured again
@@ -271,7 +270,7 @@ class Session:
         reference = row["quiet"] * self.shares.get(about.get("load"), 1)
         taken = min(1.0, row["cores"]["neighbours"])
         row["reference"], row["percent"] = reference, 100 * row["rate"] / max(reference, 1e-9)
-        row["wanted"] = 100 * RATE_WANTED * (1 - (0 if row["name"] == "control" else min(COST_MAX, self.control_cost * taken)))
+        row["wanted"] = self.args.rate * (1 - (0 if row["name"] == "control" else min(COST_MAX, self.control_cost * taken)))
         return about.get("is_load") or row["percent"] >= row["wanted"]
 
     def judge(self, row, about):
@@ -369,6 +368,7 @@ def arguments():
     p.add_argument("--model", default=str(TINY_MATH))
     p.add_argument("--tokenizer", default="", help="dummy weights, with the tokenizer of this directory")
     p.add_argument("--flags", default="", help="more flags of the server")
+    p.add_argument("--rate", type=float, default=80, help="percent of its rate that the honest client keeps (80)")
     p.add_argument("--gap", type=float, default=1.0, help="seconds between events that are allowed (1)")
     p.add_argument("--peak", type=float, default=1024, help="MB that the server may grow by, next to a neighbour (1024)")
     p.add_argument("--json", default="", help="the rows as JSON")
