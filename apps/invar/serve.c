@@ -31,7 +31,7 @@ static void show_progress(void *user, size_t done_bytes, size_t total_bytes) {
     if (v->loaded) cli_progress_end(&v->progress);
 }
 
-/* Standard error may be a pipe that is full and that nobody reads: the last line must not keep the program from
+/* Standard error may be a full pipe without a reader: the last line must not keep the program from
  * ending. */
 static bool can_complain(void) {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -45,7 +45,7 @@ typedef struct iv_automaton {
     iv_rule *rules;
     size_t state_count, state_capacity, edge_count, edge_capacity, rule_count, rule_capacity;
     bool specials;     /* some edge is over one */
-    size_t states_max; /* 0: IV_AUTOMATON_STATES_MAX. Smaller where nobody can wait, and in tests */
+    size_t states_max; /* 0: IV_AUTOMATON_STATES_MAX. Smaller for quick compilation, and in tests */
     size_t effort_max; /* 0: IV_AUTOMATON_EFFORT_MAX */
     size_t effort;     /* what its builders have done so far, in nanoseconds or so: a few words can ask for a lot */
     iv_status failed;  /* IV_OK, IV_NO_MEMORY or IV_LIMIT */

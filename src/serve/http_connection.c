@@ -153,7 +153,7 @@ static size_t drop_output(iv_connection *c) {
     return dropped;
 }
 
-/* Its client reads nothing. One with a stream may still learn why, should it go on reading while it is told. */
+/* Its client reads nothing. One with a stream gets an error event, if it reads on. */
 static void cut(iv_connection *c) {
     iv_http *h = c->http;
     iv_exchange *x = c->exchange;

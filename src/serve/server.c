@@ -58,16 +58,17 @@ void iv_server_options_init(iv_server_options *o) {
 
 /* ---- what happens on the loop -------------------------------------------------------------------------- */
 
-/* Those who still wait are told so, rather than cut off. */
+/* Pending requests end with an error instead of a reset. */
 static void on_late(void *user) {
     loop *l = user;
     iv_error err;
     iv_fail(&err, IV_NO_MEMORY, "the server is shutting down, and had no time left for this request"); /* 503 */
-    size_t told = iv_task_fail_all(&l->server, &err);
-    if (told) iv_log(&l->server.log, "warning", "late", "%zu requests were not finished, and are told so", told);
+    size_t failed = iv_task_fail_all(&l->server, &err);
+    if (failed)
+        iv_log(&l->server.log, "warning", "late", "%zu requests were not finished, and end with an error", failed);
 }
 
-/* When the engine is lost, the program ends once its clients have been told. */
+/* When the engine is lost, the program ends once every request has its error. */
 static void end_if_lost(loop *l, const iv_bridge_stats *stats) {
     if (!stats->failed || l->lost) return;
     l->lost = l->server.draining = true;

@@ -178,7 +178,7 @@ static void bodies_have_a_length(void **state) {
     end(pid, SIGTERM);
 }
 
-/* A page whose name was pointed to this machine is told apart by that name, whatever it asks; the message says what
+/* A page whose name was pointed to this machine is recognised by that name, whatever it asks; the message says what
  * would let it in. */
 static void foreign_names(void **state) {
     (void)state;

@@ -109,7 +109,7 @@ static inline double seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A process that has ended but that nobody has waited for counts as ended. */
+/* A process that has ended but was not waited for counts as ended. */
 static inline bool is_alive(pid_t pid) {
     char path[100], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);

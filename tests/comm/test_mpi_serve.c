@@ -1,4 +1,4 @@
-/* invar serve under mpirun: when a rank is lost or the job is ended, every open request is told, soon. */
+/* invar serve under mpirun: when a rank is lost or the job is ended, every open request soon ends with an error. */
 #include "mpi_job.h"
 
 #include <arpa/inet.h>

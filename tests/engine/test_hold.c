@@ -1,5 +1,5 @@
 /* Sequences that take part in no step for a while: held by their caller, or while what may come next is found on
- * another thread. Nobody's bits change, and the others go on. */
+ * another thread. No bit changes, and other requests go on. */
 #include "client.h"
 
 enum { REQUESTS = 10, TOKENS = 60 };

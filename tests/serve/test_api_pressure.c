@@ -114,7 +114,7 @@ static void refused_constraints_are_400(void **state) {
     fake_close(&x);
 }
 
-/* What a constraint comes to in the middle of an answer: the request's fault is 400, which nobody tries again; the
+/* What a constraint comes to in the middle of an answer: the request's fault is 400, which clients do not retry; the
  * model's is 500. */
 static void late_limits_are_400(void **state) {
     (void)state;
