@@ -21,8 +21,8 @@ struct iv_mask {
     bool known, may_end; /* known: bits, or status, are those behind `count` tokens */
     iv_status status;
     iv_error error;
-    uint64_t answer_effort, effort; /* left: for the answer, for this mask */
-    double until;
+    uint64_t answer_effort, effort;  /* left: for the answer, for this mask */
+    double slow_since, slow_seconds; /* 0: its job is not slow; and of the answer's earlier masks */
     bool away, closed;
     size_t *away_count;
     atomic_bool slow;
@@ -43,6 +43,8 @@ static void free_mask(iv_mask *m) {
 /* ---- finding ------------------------------------------------------------------------------------------- */
 
 static void settle(iv_mask *m, iv_status status) {
+    if (m->slow_since > 0) m->slow_seconds += now() - m->slow_since;
+    m->slow_since = 0;
     m->known = true;
     m->status = status;
 }
@@ -66,7 +68,9 @@ bool iv_mask_find(iv_mask *m) { return m->known || try(m, AT_ONCE_EFFORT); }
 static bool run(iv_job *job) {
     iv_mask *m = (iv_mask *)job;
     bool found = try(m, TURN_EFFORT);
-    if (!found && now() > m->until) {
+    double t = now();
+    if (!found && m->slow_since == 0) m->slow_since = t;
+    if (!found && m->slow_seconds + (t - m->slow_since) > IV_MASK_SECONDS_MAX) {
         settle(m, iv_fail(&m->error, IV_LIMIT, "constraint: the tokens that may follow were not found within %d s",
                           IV_MASK_SECONDS_MAX));
         found = true;
@@ -136,11 +140,12 @@ void iv_mask_send(iv_mask *m, iv_jobs *jobs, size_t *away) {
     IV_ASSERT(!m->away && !m->known);
     m->away = true, m->away_count = away;
     ++*away;
-    m->until = now() + IV_MASK_SECONDS_MAX;
-    if (atomic_load(&m->slow)) /* the answer's earlier masks took long, so this one will */
+    if (atomic_load(&m->slow)) { /* the answer's earlier masks took long, so this one will */
+        m->slow_since = now();
         iv_jobs_give_background(jobs, &m->job);
-    else
+    } else {
         iv_jobs_give(jobs, &m->job);
+    }
 }
 
 bool iv_mask_is_away(const iv_mask *m) { return m->away; }

@@ -13,7 +13,7 @@
 
 enum {
     IV_MASK_ANSWER_EFFORT_MAX = 1 << 27, /* for all masks of an answer; more is IV_LIMIT */
-    IV_MASK_SECONDS_MAX = 120            /* that one may wait for; the same */
+    IV_MASK_SECONDS_MAX = 60             /* in the background, for all masks of an answer; the same */
 };
 
 typedef struct iv_mask iv_mask;
