@@ -73,7 +73,8 @@ def test_tools():
         check(False, "settings that depend on the run", error)
     check(called and isinstance(r.output, str), called, r)
     sent = posts()[-1][1]["messages"]
-    check(sent[-1]["role"] == "tool" and sent[-1]["content"] == str(sum(called[-1])), sent)
+    results = [m["content"] for m in sent if m["role"] == "tool"]  # calls of one message run side by side, in any order
+    check(sent[-1]["role"] == "tool" and sorted(results) == sorted(str(a + b) for a, b in called), sent)
 
 
 def test_too_long():
