@@ -109,6 +109,7 @@ iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *directory, i
 typedef struct running {
     iv_server_options o;
     pthread_t thread;
+    bool joined;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint16_t port;
@@ -140,6 +141,8 @@ static void *run_server(void *user) {
     return NULL;
 }
 
+static running *current; /* until it is freed */
+
 static running *start_server(size_t queued) {
     running *r = calloc(1, sizeof *r);
     assert_non_null(r);
@@ -156,27 +159,48 @@ static running *start_server(size_t queued) {
     pthread_mutex_lock(&r->mutex);
     while (!r->port) pthread_cond_wait(&r->changed, &r->mutex);
     pthread_mutex_unlock(&r->mutex);
-    return r;
+    return current = r;
+}
+
+static void join_server(running *r) {
+    if (!r->joined) pthread_join(r->thread, NULL);
+    r->joined = true;
 }
 
 static void free_server(running *r) {
+    current = NULL;
     pthread_mutex_destroy(&r->mutex);
     pthread_cond_destroy(&r->changed);
     free(r);
 }
 
-static int post(const running *r, const char *path, const char *headers, const char *body) {
+/* A test that failed leaves nothing to the next one. */
+static int stop_server(void **state) {
+    (void)state;
+    atomic_store(&lost, false), atomic_store(&slow, false), atomic_store(&held, false), atomic_store(&text_held, false);
+    if (!current) return 0;
+    kill(getpid(), SIGTERM);
+    join_server(current);
+    free_server(current);
+    return 0;
+}
+
+static int send_request(const running *r, const char *method, const char *path, const char *headers, const char *body) {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(r->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     static char text[4 * LONG_TEXT];
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
     snprintf(text, sizeof text,
-             "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+             "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
              "Content-Length: %zu\r\n%s\r\n%s",
-             path, strlen(body), headers, body);
+             method, path, strlen(body), headers, body);
     assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
     return fd;
+}
+
+static int post(const running *r, const char *path, const char *headers, const char *body) {
+    return send_request(r, "POST", path, headers, body);
 }
 
 static int read_reply(int fd, char reply[REPLY_MAX]) {
@@ -226,26 +250,41 @@ static void a_full_queue(void **state) {
         assert_memory_equal(at, digest, 71);
     }
     kill(getpid(), SIGTERM);
-    pthread_join(r->thread, NULL);
+    join_server(r);
     assert_int_equal(r->status, IV_OK);
     free_server(r);
 }
 
-/* Everybody is told, the program ends, and says why. */
+/* Until so many requests wait for the engine. */
+static void wait_for_queue(const running *r, long count) {
+    static char reply[REPLY_MAX];
+    for (int i = 0; i < 3000; i++, usleep(10000)) {
+        assert_int_equal(read_reply(send_request(r, "GET", "/metrics", ADMIN, ""), reply), 200);
+        const char *at = strstr(reply, "\ninvar_requests_waiting{");
+        assert_non_null(at);
+        if (strtol(strstr(at, "} ") + 2, NULL, 10) == count) return;
+    }
+    fail_msg("%ld requests do not wait", count);
+}
+
+/* Every request ends with the reason, the program ends too. All requests are there before the engine is lost: the
+ * server closes its port then. */
 static void the_engine_is_lost(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
     running *r = start_server(0);
     int fds[MANY];
-    atomic_store(&lost, true);
+    assert_int_equal(read_reply(post(r, "/pause", ADMIN, ""), reply), 200);
     for (size_t i = 0; i < MANY; i++) fds[i] = post(r, COMPLETIONS, "", LONG);
+    wait_for_queue(r, MANY);
+    atomic_store(&lost, true);
+    close(post(r, "/resume", ADMIN, ""));
     for (size_t i = 0; i < MANY; i++) {
         int status = read_reply(fds[i], reply);
         assert_true(status >= 500 && status < 600);
         assert_non_null(strstr(reply, "rank 1 is gone"));
     }
-    pthread_join(r->thread, NULL);
-    atomic_store(&lost, false);
+    join_server(r);
     assert_int_equal(r->status, IV_IO);
     assert_string_equal(r->err.message, "the engine is lost: rank 1 is gone");
     assert_non_null(strstr(r->lines, "error: the engine is lost: rank 1 is gone"));
@@ -260,7 +299,7 @@ static void status_lines(void **state) {
     assert_int_equal(read_reply(post(r, COMPLETIONS, "", LONG), reply), 200);
     usleep(2500000); /* two ticks */
     kill(getpid(), SIGTERM);
-    pthread_join(r->thread, NULL);
+    join_server(r);
     const char *line = strstr(r->lines, "running ");
     assert_non_null(line);
     assert_non_null(strstr(line, "tokens/s generated"));
@@ -319,7 +358,7 @@ static void slow_templates_stall_nobody(void **state) {
     assert_true(seconds() - begin > 1.9); /* eight of a second each, on four threads */
     atomic_store(&slow, false);
     kill(getpid(), SIGTERM);
-    pthread_join(r->thread, NULL);
+    join_server(r);
     assert_int_equal(r->status, IV_OK);
     free_server(r);
 }
@@ -357,7 +396,7 @@ static void long_texts_stall_nobody(void **state) {
     for (size_t i = 0; i < CASES; i++) assert_int_equal(read_reply(fds[i], reply), cases[i].status);
     assert_int_equal(atomic_load(&read_by_others), 0);
     kill(getpid(), SIGTERM);
-    pthread_join(r->thread, NULL);
+    join_server(r);
     assert_int_equal(r->status, IV_OK);
     free_server(r);
 }
@@ -389,7 +428,7 @@ static void ends_of_renderings(void **state) {
     usleep(50000);
     atomic_store(&held, false);
     assert_int_equal(read_reply(fd, reply), 200);
-    pthread_join(r->thread, NULL);
+    join_server(r);
     assert_int_equal(r->status, IV_OK);
     free_server(r);
 }
@@ -405,7 +444,7 @@ static void two_signals_during_renderings(void **state) {
     kill(getpid(), SIGTERM), usleep(50000), kill(getpid(), SIGTERM);
     for (size_t i = 0; i < MANY; i++) assert_int_not_equal(read_reply(fds[i], reply), 200);
     atomic_store(&held, false);
-    pthread_join(r->thread, NULL);
+    join_server(r);
     assert_int_equal(r->status, IV_OK);
     free_server(r);
 }
@@ -427,7 +466,7 @@ static void signals_during_an_update(void **state) {
         kill(getpid(), SIGTERM);
         if (signals == 2) usleep(50000), kill(getpid(), SIGTERM);
         for (size_t i = 0; i < 3; i++) answered += read_reply(fds[i], reply) == 200;
-        pthread_join(r->thread, NULL);
+        join_server(r);
         assert_int_equal(r->status, IV_OK);
         assert_int_equal(answered, signals == 1 ? 3 : 0);
         assert_int_equal(atomic_load(&loading), 0);
@@ -474,15 +513,15 @@ static void a_models_name(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_full_queue),
-                                       cmocka_unit_test(the_engine_is_lost),
-                                       cmocka_unit_test(status_lines),
-                                       cmocka_unit_test(slow_templates_stall_nobody),
-                                       cmocka_unit_test(long_texts_stall_nobody),
-                                       cmocka_unit_test(ends_of_renderings),
-                                       cmocka_unit_test(two_signals_during_renderings),
-                                       cmocka_unit_test(signals_during_an_update),
-                                       cmocka_unit_test(every_route_is_told_of),
-                                       cmocka_unit_test(a_models_name)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(a_full_queue, stop_server),
+                                       cmocka_unit_test_teardown(the_engine_is_lost, stop_server),
+                                       cmocka_unit_test_teardown(status_lines, stop_server),
+                                       cmocka_unit_test_teardown(slow_templates_stall_nobody, stop_server),
+                                       cmocka_unit_test_teardown(long_texts_stall_nobody, stop_server),
+                                       cmocka_unit_test_teardown(ends_of_renderings, stop_server),
+                                       cmocka_unit_test_teardown(two_signals_during_renderings, stop_server),
+                                       cmocka_unit_test_teardown(signals_during_an_update, stop_server),
+                                       cmocka_unit_test_teardown(every_route_is_told_of, stop_server),
+                                       cmocka_unit_test_teardown(a_models_name, stop_server)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
