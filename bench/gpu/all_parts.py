@@ -80,7 +80,7 @@ def tests(s):
     for noun, seconds, limit in (("ex2", 3, 30), ("linear", 45, 90), ("linear_wgmma", 20, 60), ("attention", 25, 60),
                                  ("rows", 5, 30), ("route", 5, 30), ("sample", 30, 60)):
         add(noun, 1, seconds, limit, [s.program("tests", "test_cuda_" + noun)])
-    add("join", s.gpus, 20, 60, [s.program("tests", "test_cuda_join")])
+    add("tree_allreduce", s.gpus, 20, 60, [s.program("tests", "test_cuda_tree_allreduce")])
     add("device", s.gpus, 40, 120, [s.program("tests", "test_cuda_device")], {"INVAR_DEVICES": "cuda"})
     for part in parts:
         part.missing, part.excused = (NEEDS_A_GPU if s.cpu else ""), s.cpu
@@ -191,7 +191,7 @@ def models(s, add):
 
 
 # What each test costs under the slowest tool, racecheck, with a tenth of its shapes.
-SANITIZED = (("linear", 200), ("attention", 150), ("sample", 120), ("linear_wgmma", 120), ("device", 90), ("join", 40),
+SANITIZED = (("linear", 200), ("attention", 150), ("sample", 120), ("linear_wgmma", 120), ("device", 90), ("tree_allreduce", 40),
              ("rows", 30), ("route", 20))
 TOOLS = (("racecheck", 1.0), ("memcheck", 0.5), ("initcheck", 0.4), ("synccheck", 0.3))
 

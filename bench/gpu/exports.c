@@ -8,7 +8,7 @@
 #define OPS(X) \
     X(linear) X(linear_with) X(linear_configs) X(linear_choose) X(linear_describe) \
     X(attention) X(attention_plan) X(attention_plan_bytes) X(attention_scratch) X(embed) X(rmsnorm) X(rotate) \
-    X(swiglu) X(route) X(pack_rows) X(combine) X(sample) X(sample_scratch) X(join) X(meet)
+    X(swiglu) X(route) X(pack_rows) X(combine) X(sample) X(sample_scratch) X(tree_allreduce) X(barrier)
 /* clang-format on */
 
 #pragma weak iv_gpu_linear
@@ -29,8 +29,8 @@
 #pragma weak iv_gpu_combine
 #pragma weak iv_gpu_sample
 #pragma weak iv_gpu_sample_scratch
-#pragma weak iv_gpu_join
-#pragma weak iv_gpu_meet
+#pragma weak iv_gpu_tree_allreduce
+#pragma weak iv_gpu_barrier
 
 /* clang-format off */
 #define FIELDS(X) \
@@ -53,8 +53,8 @@
     X(rotate_args, cosine) X(rotate_args, sine) X(rotate_args, positions) X(rotate_args, slots) \
     X(rotate_args, kv) X(rotate_args, q) X(rotate_args, bad) X(rotate_args, layer) X(sampling, temperature) \
     X(sampling, top_p) X(sampling, min_p) X(sampling, top_k) X(sampling, seed) X(sampling, position) \
-    X(sampling, likely) X(sampling, share) X(sampling, given) X(sampling, token) X(sampled, token) \
-    X(sampled, logprob) X(sampled, max) X(sampled, log_sum) X(sampled, share_logprob)
+    X(sampling, top_logprobs) X(sampling, sampling_logprob) X(sampling, given) X(sampling, token) X(sampled, token) \
+    X(sampled, logprob) X(sampled, max) X(sampled, log_sum) X(sampled, sampling_logprob)
 /* clang-format on */
 
 /* clang-format off */

@@ -1,4 +1,4 @@
-/* join.c: microseconds of iv_gpu_join between the GPUs of this machine, in CUDA graphs. bench/gpu/join_peers.py runs it
+/* join.c: microseconds of iv_gpu_tree_allreduce between the GPUs of this machine, in CUDA graphs. bench/gpu/join_peers.py runs it
  * beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next layer's normed input.
  * Usage: bench_join RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
 #include "kernels/cuda/ops.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT = 10, LONG = 70, TURNS = 9, ROWS_MAX = 4096, R = IV_GPU_RANKS_MAX };
+enum { SHORT = 10, LONG = 70, TURNS = 9, ROWS_MAX = 4096, R = IV_RANKS_MAX };
 
 static void check(int code, const char *what) {
     if (code == 0) return;
@@ -64,11 +64,11 @@ static void prepare(void) {
     free(values);
 }
 
-static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_join_way way, int joins) {
+static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_allreduce_way way, int joins) {
     iv_tree_node nodes[R];
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    iv_gpu_join_args a = {.arithmetic = IV_TC16,
+    iv_gpu_allreduce_args a = {.arithmetic = IV_TC16,
                           .rows = rows,
                           .hidden = t.hidden,
                           .x = t.x[rank],
@@ -82,10 +82,10 @@ static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_join_way way, int j
     memcpy(a.normed, t.normed, sizeof a.normed);
     check(cudaSetDevice(rank), "device");
     check(cudaStreamBeginCapture(t.stream[rank], cudaStreamCaptureModeThreadLocal), "capture");
-    check(iv_gpu_meet(&t.peers[rank], t.stream[rank]), "meeting");
+    check(iv_gpu_barrier(&t.peers[rank], t.stream[rank]), "meeting");
     for (int i = 0; i < joins; i++) {
         memcpy(a.node, t.node[i % 2], sizeof t.node[0]);
-        check(iv_gpu_join(&t.peers[rank], &a, t.stream[rank]), "join");
+        check(iv_gpu_tree_allreduce(&t.peers[rank], &a, t.stream[rank]), "join");
     }
     check(cudaStreamEndCapture(t.stream[rank], &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "graph");
@@ -98,7 +98,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* Milliseconds of a graph with so many joins, on rank 0. */
-static float milliseconds(size_t rows, iv_gpu_join_way way, int joins) {
+static float milliseconds(size_t rows, iv_gpu_allreduce_way way, int joins) {
     cudaGraphExec_t exec[R];
     cudaEvent_t begin, end;
     float ms[TURNS];
@@ -122,7 +122,7 @@ static float milliseconds(size_t rows, iv_gpu_join_way way, int joins) {
     return ms[TURNS / 2];
 }
 
-static float microseconds(size_t rows, iv_gpu_join_way way) {
+static float microseconds(size_t rows, iv_gpu_allreduce_way way) {
     return 1e3f * (milliseconds(rows, way, LONG) - milliseconds(rows, way, SHORT)) / (LONG - SHORT);
 }
 
@@ -134,9 +134,9 @@ int main(int argc, char **argv) {
     }
     prepare();
     for (size_t rows = 1; rows <= ROWS_MAX; rows *= rows < 8 ? 8 : 2) {
-        iv_gpu_join_args a = {.rows = rows, .hidden = t.hidden};
-        float one = microseconds(rows, IV_GPU_JOIN_ONE_SHOT), two = microseconds(rows, IV_GPU_JOIN_TWO_SHOT);
-        printf("%zu %.2f %.2f %s\n", rows, one, two, iv_gpu_join_owner(&a, t.ranks, 0) < 0 ? "one" : "two");
+        iv_gpu_allreduce_args a = {.rows = rows, .hidden = t.hidden};
+        float one = microseconds(rows, IV_GPU_ALLREDUCE_ONE_SHOT), two = microseconds(rows, IV_GPU_ALLREDUCE_TWO_SHOT);
+        printf("%zu %.2f %.2f %s\n", rows, one, two, iv_gpu_allreduce_owner(&a, t.ranks, 0) < 0 ? "one" : "two");
         fflush(stdout);
     }
     return 0;

@@ -70,13 +70,13 @@ class RotateArgs(ctypes.Structure):
 
 class Sampling(ctypes.Structure):
     _fields_ = [("temperature", c_float), ("top_p", c_float), ("min_p", c_float), ("top_k", c_int32),
-                ("seed", c_uint64), ("position", c_uint64), ("likely", c_int32), ("share", ctypes.c_bool),
+                ("seed", c_uint64), ("position", c_uint64), ("top_logprobs", c_int32), ("sampling_logprob", ctypes.c_bool),
                 ("given", ctypes.c_bool), ("token", c_int32)]
 
 
 class Sampled(ctypes.Structure):
     _fields_ = [("token", c_int32), ("logprob", c_float), ("max", c_float), ("log_sum", c_float),
-                ("share_logprob", c_float)]
+                ("sampling_logprob", c_float)]
 
 
 MIRRORS = {"matrix": Matrix, "groups": Groups, "linear_args": LinearArgs, "linear_config": LinearConfig, "kv": KV,

@@ -27,17 +27,17 @@ enum {
 };
 
 /* Seed and position are each row's own. */
-static const iv_gpu_sampling samplings[SAMPLINGS] = {
+static const iv_row_sampling samplings[SAMPLINGS] = {
     {.temperature = 0.0f, .top_p = 1.0f},
     {.temperature = 0.7f, .top_p = 1.0f},
     {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}, /* Qwen3's own */
-    {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .share = true, .likely = 20},
-    {.temperature = 0.7f, .top_p = 1.0f, .share = true, .likely = 5},
+    {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .sampling_logprob = true, .top_logprobs = 20},
+    {.temperature = 0.7f, .top_p = 1.0f, .sampling_logprob = true, .top_logprobs = 5},
     {.temperature = 0.6f, .top_p = 0.95f},
     {.temperature = 1.0f, .top_p = 0.95f}, /* of such logits: more than are sorted at once */
     {.temperature = 0.7f, .top_p = 0.95f, .top_k = 1000},
     {.temperature = 1.0f, .top_p = 1.0f, .top_k = 20000},
-    {.top_p = 1.0f, .likely = 1, .given = true, .token = 1000}, /* a token of a prompt */
+    {.top_p = 1.0f, .top_logprobs = 1, .given = true, .token = 1000}, /* a token of a prompt */
 };
 
 static void check(int code, const char *what) {
@@ -78,9 +78,9 @@ static struct {
     int32_t *ids, *positions, *expert_ids, *offsets, *slots;
     int64_t *kv_slots;
     uint64_t *bad;
-    iv_gpu_sampling *sampling[SAMPLINGS];
-    iv_gpu_sampled *sampled;
-    iv_gpu_likely *likely;
+    iv_row_sampling *sampling[SAMPLINGS];
+    iv_row_result *sampled;
+    iv_logprob *top_logprobs;
 } at;
 
 static void prepare(size_t rows) {
@@ -94,7 +94,7 @@ static void prepare(size_t rows) {
     at.scratch = room(iv_gpu_sample_scratch(SAMPLED_MAX, VOCAB)), at.expert_ids = room(rows * K * 4);
     at.offsets = room((EXPERTS + 1) * 4), at.slots = room(rows * K * 4), at.bad = room(8);
     at.sampled = room(SAMPLED_MAX * sizeof *at.sampled);
-    at.likely = room(SAMPLED_MAX * IV_GPU_LIKELY_MAX * sizeof *at.likely);
+    at.top_logprobs = room(SAMPLED_MAX * IV_TOP_LOGPROBS_MAX * sizeof *at.top_logprobs);
     int32_t *ids = malloc(rows * 4), *positions = malloc(rows * 4);
     int64_t *slots = malloc(rows * 8);
     for (size_t i = 0; i < rows; i++)
@@ -105,7 +105,7 @@ static void prepare(size_t rows) {
     check(cudaMemcpy(at.positions, positions, rows * 4, cudaMemcpyHostToDevice), "copy");
     check(cudaMemcpy(at.kv_slots, slots, rows * 8, cudaMemcpyHostToDevice), "copy");
     for (int kind = 0; kind < SAMPLINGS; kind++) {
-        iv_gpu_sampling s[SAMPLED_MAX];
+        iv_row_sampling s[SAMPLED_MAX];
         for (size_t i = 0; i < SAMPLED_MAX; i++) s[i] = samplings[kind], s[i].seed = i, s[i].position = 1000 + i;
         at.sampling[kind] = room(sizeof s);
         check(cudaMemcpy(at.sampling[kind], s, sizeof s, cudaMemcpyHostToDevice), "copy");
@@ -148,7 +148,7 @@ static int combine(size_t rows, iv_gpu_stream s) {
     return iv_gpu_combine(&terms, first, 1, at.expert_ids, rows, K, MOE_HIDDEN, at.x, s);
 }
 static int sample_of(int kind, size_t rows, iv_gpu_stream s) {
-    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, at.likely, s);
+    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, at.top_logprobs, s);
 }
 static int greedy(size_t rows, iv_gpu_stream s) { return sample_of(0, rows, s); }
 static int warm(size_t rows, iv_gpu_stream s) { return sample_of(1, rows, s); }

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-enum { IV_COMM_RANKS_MAX = 8 };
+enum { IV_RANKS_MAX = 8 };
 
 typedef struct iv_comm iv_comm;
 

@@ -117,7 +117,7 @@ static iv_status broke(processes *p, iv_error *err) {
 
 static iv_status missing(processes *p, const waiting *w, size_t count, iv_error *err) {
     char names[64] = "";
-    bool named[IV_COMM_RANKS_MAX] = {false};
+    bool named[IV_RANKS_MAX] = {false};
     size_t n = 0, at = 0;
     for (size_t i = 0; i < count; i++) {
         if (w[i].done || named[w[i].peer]) continue;
@@ -183,7 +183,7 @@ static iv_status make_room(processes *p, size_t bytes, iv_error *err) {
 static iv_status gather(iv_comm *c, bool all, const void *mine, const size_t *bytes, const void **blocks,
                         iv_error *err) {
     processes *p = (processes *)(void *)c;
-    waiting w[2 * IV_COMM_RANKS_MAX];
+    waiting w[2 * IV_RANKS_MAX];
     size_t count = 0, total = 0, at = 0;
     IV_TRY(ready(p, bytes, &total, err));
     bool receives = all || c->rank == 0;
@@ -206,7 +206,7 @@ static iv_status gather(iv_comm *c, bool all, const void *mine, const size_t *by
 }
 
 static iv_status send_all(processes *p, const void *bytes, size_t n, iv_error *err) {
-    waiting w[IV_COMM_RANKS_MAX];
+    waiting w[IV_RANKS_MAX];
     size_t count = 0;
     for (size_t r = 1; r < p->comm.size; r++) {
         w[count] = (waiting){(int)count, r, false};
@@ -279,9 +279,9 @@ iv_status iv_comm_mpi_open(iv_comm **out, iv_error *err) {
         status = iv_fail(err, IV_UNSUPPORTED, "mpirun: a process opens one engine, and this one has opened it");
     if (status == IV_OK && !p->module->init(&p->comm.rank, &p->comm.size))
         status = iv_fail(err, IV_IO, "mpirun: MPI could not be started");
-    if (status == IV_OK && (p->comm.size < 1 || p->comm.size > IV_COMM_RANKS_MAX))
+    if (status == IV_OK && (p->comm.size < 1 || p->comm.size > IV_RANKS_MAX))
         status =
-            iv_fail(err, IV_INVALID, "mpirun: wanted 1 to %d processes, found %zu", IV_COMM_RANKS_MAX, p->comm.size);
+            iv_fail(err, IV_INVALID, "mpirun: wanted 1 to %d processes, found %zu", IV_RANKS_MAX, p->comm.size);
     if (status != IV_OK) {
         free(p);
         return status;
@@ -295,8 +295,8 @@ void iv_comm_mpi_timeout(iv_comm *c, size_t ms) { ((processes *)(void *)c)->time
 iv_status iv_comm_mpi_watch(iv_comm *c, iv_error *err) {
     processes *p = (processes *)(void *)c;
     iv_process self, other;
-    size_t bytes[IV_COMM_RANKS_MAX];
-    const void *blocks[IV_COMM_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
     for (size_t r = 0; r < c->size; r++) bytes[r] = sizeof self;
     iv_process_self(&self);
     IV_TRY(iv_comm_all_gather(c, &self, bytes, blocks, err));

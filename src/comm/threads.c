@@ -23,7 +23,7 @@ typedef struct group {
     size_t size;
     int spins;
     atomic_size_t open;
-    block published[2][IV_COMM_RANKS_MAX];
+    block published[2][IV_RANKS_MAX];
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint turn; /* futex word: the number of barriers passed */
     atomic_uint sleepers;
@@ -93,9 +93,9 @@ static size_t cpus(void) {
 }
 
 iv_status iv_comm_threads_open(size_t size, iv_comm **out, iv_error *err) {
-    IV_ASSERT(size >= 1 && size <= IV_COMM_RANKS_MAX);
+    IV_ASSERT(size >= 1 && size <= IV_RANKS_MAX);
     group *g = aligned_alloc(64, (sizeof *g + 63) / 64 * 64);
-    member *made[IV_COMM_RANKS_MAX] = {NULL};
+    member *made[IV_RANKS_MAX] = {NULL};
     bool memory = g != NULL;
     for (size_t r = 0; r < size; r++) memory = (made[r] = calloc(1, sizeof **made)) && memory;
     if (!memory) {

@@ -22,7 +22,7 @@ void iv_process_self(iv_process *out) {
 
 void iv_watch_add(iv_watch *w, size_t rank, const iv_process *self, const iv_process *other) {
     bool near = self->space && self->space == other->space && memcmp(self->boot, other->boot, sizeof self->boot) == 0;
-    if (!near || w->count == IV_COMM_RANKS_MAX) return;
+    if (!near || w->count == IV_RANKS_MAX) return;
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)other->pid, 0);
     if (fd < 0) return;
     w->files[w->count] = (struct pollfd){.fd = fd, .events = POLLIN};

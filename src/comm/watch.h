@@ -13,8 +13,8 @@ typedef struct iv_process {
 } iv_process;
 
 typedef struct iv_watch {
-    struct pollfd files[IV_COMM_RANKS_MAX]; /* pidfds: readable when the process has ended */
-    size_t ranks[IV_COMM_RANKS_MAX];
+    struct pollfd files[IV_RANKS_MAX]; /* pidfds: readable when the process has ended */
+    size_t ranks[IV_RANKS_MAX];
     size_t count;
 } iv_watch;
 

@@ -5,7 +5,7 @@
 #ifndef IV_DEVICE_GPU_H
 #define IV_DEVICE_GPU_H
 
-#include "device/place.h"
+#include "device/memspace.h"
 
 typedef struct iv_gpu iv_gpu;
 
@@ -25,7 +25,7 @@ iv_status iv_gpu_count(size_t *count, iv_error *err);
 iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error *err);
 void iv_gpu_close(iv_gpu *gpu); /* NULL is fine */
 const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu);
-iv_place *iv_gpu_place(iv_gpu *gpu);
+iv_memspace *iv_gpu_memspace(iv_gpu *gpu);
 size_t iv_gpu_memory_available(const iv_gpu *gpu);
 
 /* Makes it the calling thread's. */

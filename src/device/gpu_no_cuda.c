@@ -23,7 +23,7 @@ const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu) {
     (void)gpu;
     return NULL;
 }
-iv_place *iv_gpu_place(iv_gpu *gpu) {
+iv_memspace *iv_gpu_memspace(iv_gpu *gpu) {
     (void)gpu;
     return NULL;
 }

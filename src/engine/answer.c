@@ -192,8 +192,8 @@ static void note_seen(iv_sequence *s, int32_t token) {
 /* One row of logits, `index` of the step's for this sequence. */
 typedef struct measured_row {
     const float *logits;
-    const iv_gpu_sampled *sampled; /* NULL, or sampled or scored already */
-    const iv_gpu_likely *likely;   /* with `sampled` */
+    const iv_row_result *sampled; /* NULL, or sampled or scored already */
+    const iv_logprob *top_logprobs;   /* with `sampled` */
     size_t index;
     float max, log_sum; /* log softmax is (x - max) - log_sum */
 } measured_row;
@@ -222,7 +222,7 @@ static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v
     v->event.top_count = wanted > 0 ? (size_t)wanted : 0;
     if (r->sampled) {
         for (size_t i = 0; i < v->event.top_count; i++)
-            v->top[i] = (iv_logprob){.id = r->likely[i].id, .logprob = r->likely[i].logprob};
+            v->top[i] = (iv_logprob){.id = r->top_logprobs[i].id, .logprob = r->top_logprobs[i].logprob};
         return;
     }
     iv_top_logprobs(e->kernels, r->logits, (size_t)e->model->config.vocab_size, r->max, r->log_sum, v->top,
@@ -233,7 +233,7 @@ void iv_score_row(const iv_engine *e, size_t row, const float *logits) {
     iv_event_slot *v = &e->item_events[row];
     measured_row r = {.logits = logits,
                       .sampled = e->sample_here[row] ? &e->sampled[row] : NULL,
-                      .likely = e->likely + row * IV_GPU_LIKELY_MAX};
+                      .top_logprobs = e->top_logprobs + row * IV_TOP_LOGPROBS_MAX};
     v->event.logprob = NAN;
     if (!measure(e, &r)) return;
     v->event.logprob = logprob_of(&r, v->event.token);
@@ -262,7 +262,7 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
 static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_item *item, size_t row, iv_error *err) {
     iv_sequence *s = item->sequence;
     measured_row r = {.logits = item->logits + row * (size_t)e->model->config.vocab_size, .index = row};
-    if (item->sampled) r.sampled = item->sampled + row, r.likely = item->likely + row * IV_GPU_LIKELY_MAX;
+    if (item->sampled) r.sampled = item->sampled + row, r.top_logprobs = item->top_logprobs + row * IV_TOP_LOGPROBS_MAX;
     iv_event_slot *v = &item->events[item->event_count];
     v->sequence = s;
     v->event =
@@ -272,7 +272,7 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     float *share = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
     bool ends = may_end(s);
     if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, share, &token, err));
-    if (r.sampled && share) *share = r.sampled->share_logprob;
+    if (r.sampled && share) *share = r.sampled->sampling_logprob;
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;
     bool later = !end && s->mask && !iv_mask_find(s->mask); /* iv_answer_resume says whether it is over */

@@ -49,7 +49,7 @@ static iv_status open_own_gpu(iv_engine *e, iv_model_options *m, iv_error *err) 
                        "this machine, the driver shows %zu",
                        local, local, count);
     IV_TRY(iv_gpu_open(local, e->arithmetic == IV_TC16, &e->gpus[0], err));
-    m->place[0] = iv_gpu_place(e->gpus[0]);
+    m->memspace[0] = iv_gpu_memspace(e->gpus[0]);
     return IV_OK;
 }
 
@@ -63,7 +63,7 @@ static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_op
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted %zu GPUs, the driver shows %zu", ranks, count);
     for (size_t r = 0; r < ranks; r++) {
         IV_TRY(iv_gpu_open(r, e->arithmetic == IV_TC16, &e->gpus[r], err));
-        m->place[r] = iv_gpu_place(e->gpus[r]);
+        m->memspace[r] = iv_gpu_memspace(e->gpus[r]);
     }
     return iv_gpu_peer(e->gpus, ranks, err);
 }

@@ -170,9 +170,9 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->logits_too = calloc(rows, sizeof *e->logits_too);
     e->row_sampling = calloc(rows, sizeof *e->row_sampling);
     e->sampled = calloc(rows, sizeof *e->sampled);
-    e->likely = calloc(rows, IV_GPU_LIKELY_MAX * sizeof *e->likely);
+    e->top_logprobs = calloc(rows, IV_TOP_LOGPROBS_MAX * sizeof *e->top_logprobs);
     if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled && e->likely)
+        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled && e->top_logprobs)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }
@@ -272,7 +272,7 @@ void iv_engine_close(iv_engine *e) {
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
     free(e->ids), free(e->logit_rows), free(e->logits);
-    free(e->sample_here), free(e->logits_too), free(e->row_sampling), free(e->sampled), free(e->likely);
+    free(e->sample_here), free(e->logits_too), free(e->row_sampling), free(e->sampled), free(e->top_logprobs);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
     free(e->samplers);
     iv_kv_pool_close(&e->kv);

@@ -94,8 +94,8 @@ typedef struct iv_step_item {
     size_t score_count;            /* of these, that are told */
     bool samples;                  /* the last known token is computed: an answer begins or goes on */
     const float *logits;           /* [1 + draft][vocab_size]; nothing where a GPU sampled them and nobody wants them */
-    const iv_gpu_sampled *sampled; /* [1 + draft], or NULL: sampled already */
-    const iv_gpu_likely *likely;   /* [1 + draft][IV_GPU_LIKELY_MAX], with `sampled` */
+    const iv_row_result *sampled; /* [1 + draft], or NULL: sampled already */
+    const iv_logprob *top_logprobs;   /* [1 + draft][IV_TOP_LOGPROBS_MAX], with `sampled` */
     iv_event_slot *events;         /* [1 + draft]: those of drawn tokens */
     size_t event_count;
     iv_finish finish;
@@ -153,9 +153,9 @@ struct iv_engine {
     int32_t *ids;                                  /* [max_num_batched_tokens] */
     uint32_t *logit_rows;                          /* [max_num_batched_tokens], and so what stands beside it: */
     bool *sample_here, *logits_too;                /* as iv_batch */
-    iv_gpu_sampling *row_sampling;
-    iv_gpu_sampled *sampled;
-    iv_gpu_likely *likely; /* [max_num_batched_tokens][IV_GPU_LIKELY_MAX] */
+    iv_row_sampling *row_sampling;
+    iv_row_result *sampled;
+    iv_logprob *top_logprobs; /* [max_num_batched_tokens][IV_TOP_LOGPROBS_MAX] */
     float *logits;         /* [logits_max][vocab]: a slice of the rows wanted, in which all drawn tokens have theirs */
     size_t logits_max;
 

@@ -47,8 +47,8 @@ struct iv_ranks {
 
 /* Sizes that follow from free memory must be the same everywhere, and it changes from one moment to the next. */
 static iv_status find_least_memory(iv_ranks *r, const iv_gpu *gpu, iv_error *err) {
-    size_t bytes[IV_COMM_RANKS_MAX];
-    const void *blocks[IV_COMM_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
     r->memory = r->least_memory = gpu ? iv_gpu_memory_available(gpu) : iv_memory_available();
     for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof r->memory;
     iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS);
@@ -74,7 +74,7 @@ static iv_status open_processes(iv_ranks *r, size_t asked, const iv_gpu *gpu, iv
 }
 
 static iv_status open_threads(iv_ranks *r, size_t asked, iv_error *err) {
-    iv_comm *comms[IV_COMM_RANKS_MAX];
+    iv_comm *comms[IV_RANKS_MAX];
     r->size = asked ? asked : 1;
     if (r->size > IV_RANKS_MAX)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, r->size);
@@ -115,9 +115,9 @@ void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m) {
 
 iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t token_bytes, size_t *bytes,
                             iv_error *err) {
-    iv_split split;
-    IV_TRY(iv_split_make(c, r->size, r->baseline && r->size > 1, &split, err));
-    *bytes = token_bytes / (size_t)c->kv_heads * iv_split_kv_heads(&split);
+    iv_tp_plan tp;
+    IV_TRY(iv_tp_plan_make(c, r->size, r->baseline && r->size > 1, &tp, err));
+    *bytes = token_bytes / (size_t)c->kv_heads * iv_tp_plan_kv_heads(&tp);
     return IV_OK;
 }
 
@@ -135,8 +135,8 @@ iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err) {
 
 /* Every rank of this process has read the batch; its arrays may change. */
 static iv_status meet(iv_comm *c, iv_error *err) {
-    static const size_t nothing[IV_COMM_RANKS_MAX];
-    const void *blocks[IV_COMM_RANKS_MAX];
+    static const size_t nothing[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
     return iv_comm_all_gather(c, NULL, nothing, blocks, err);
 }
 
@@ -264,8 +264,8 @@ static iv_status compare(size_t rank, const introduction *a, introduction *b, iv
 static iv_status agree(iv_engine *e, iv_status status, iv_error *err) {
     iv_ranks *r = e->ranks;
     introduction mine, first, other;
-    size_t bytes[IV_COMM_RANKS_MAX];
-    const void *blocks[IV_COMM_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
     iv_error failed = *err;
     introduce(e, status, err, &mine);
     for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof mine;

@@ -148,23 +148,23 @@ static bool sampled_on_gpu(const iv_engine *e, const iv_sequence *s) {
            p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f;
 }
 
-_Static_assert((int)IV_LOGPROBS_MAX <= (int)IV_GPU_LIKELY_MAX, "a GPU tells as many as a request may want");
+_Static_assert((int)IV_LOGPROBS_MAX <= (int)IV_TOP_LOGPROBS_MAX, "a GPU tells as many as a request may want");
 
-static int32_t likely_of(int logprobs) { return logprobs > 0 ? logprobs : 0; }
+static int32_t top_logprobs_of(int logprobs) { return logprobs > 0 ? logprobs : 0; }
 
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
     const iv_sampling *p = &s->sampling;
     e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;
     e->logits_too[at] = s->kept_logits;
     if (here)
-        e->row_sampling[at] = (iv_gpu_sampling){.temperature = p->temperature,
+        e->row_sampling[at] = (iv_row_sampling){.temperature = p->temperature,
                                                 .top_p = p->top_p,
                                                 .min_p = p->min_p,
                                                 .top_k = p->top_k,
                                                 .seed = p->seed,
                                                 .position = position,
-                                                .likely = likely_of(s->logprobs),
-                                                .share = s->sampling_logprobs};
+                                                .top_logprobs = top_logprobs_of(s->logprobs),
+                                                .sampling_logprob = s->sampling_logprobs};
 }
 
 /* The rows of a chunk, which begins with batch row `first`, that predict a prompt token whose log-probability is to be
@@ -177,8 +177,8 @@ static size_t want_scores(iv_engine *e, const iv_step_item *item, size_t first, 
     for (size_t p = from; p < to; p++, at++) {
         e->logit_rows[at] = (uint32_t)(first + (p - 1 - s->computed));
         e->sample_here[at] = e->gpu_model != NULL, e->logits_too[at] = false;
-        e->row_sampling[at] = (iv_gpu_sampling){
-            .top_p = 1.0f, .likely = likely_of(s->prompt_logprobs), .given = true, .token = s->tokens.data[p]};
+        e->row_sampling[at] = (iv_row_sampling){
+            .top_p = 1.0f, .top_logprobs = top_logprobs_of(s->prompt_logprobs), .given = true, .token = s->tokens.data[p]};
         e->item_events[at].sequence = item->sequence;
         e->item_events[at].event = (iv_event){.request = s->id,
                                               .kind = IV_EVENT_PROMPT,
@@ -228,7 +228,7 @@ static size_t want_draws(iv_engine *e, iv_step_item *item, size_t row, size_t at
     size_t n = item->draft + 1;
     item->logits = e->logits + at * (size_t)e->model->config.vocab_size;
     item->sampled = here ? e->sampled + at : NULL;
-    item->likely = e->likely + at * IV_GPU_LIKELY_MAX;
+    item->top_logprobs = e->top_logprobs + at * IV_TOP_LOGPROBS_MAX;
     item->events = e->item_events + at;
     for (size_t i = 0; i < n; i++) want_row(e, s, at + i, row - n + i, s->tokens.count + i, here);
     return n;
@@ -271,7 +271,7 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .logits_too = e->logits_too,
                     .sampling = e->row_sampling,
                     .sampled = e->sampled,
-                    .likely = e->likely};
+                    .top_logprobs = e->top_logprobs};
 }
 
 typedef struct answering {

@@ -82,7 +82,7 @@ static iv_status load(const iv_engine *e, const char *dir, iv_pool *pool, iv_mod
     iv_model_options m = e->model_options;
     m.has_dtype = true, m.dtype = e->model->dtype, m.dummy = false, m.progress = NULL;
     if (e->gpu_model) /* GPUs have no room for both */
-        for (size_t r = 0; r < IV_RANKS_MAX; r++) m.place[r] = iv_place_waiting();
+        for (size_t r = 0; r < IV_RANKS_MAX; r++) m.memspace[r] = iv_memspace_host();
     IV_TRY(iv_model_open(dir, &m, pool, out, err));
     iv_status status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
     if (status == IV_OK && e->blas) status = iv_model_widen(*out, pool, err);

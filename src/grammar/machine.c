@@ -25,7 +25,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 29);
 }
 
-static uint64_t hash_place(iv_place p) { return mix((uint64_t)p.state << 32 | p.stack); }
+static uint64_t hash_place(iv_memspace p) { return mix((uint64_t)p.state << 32 | p.stack); }
 
 /* ---- tables -------------------------------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ static bool make_table(iv_table *t, size_t capacity) {
     return true;
 }
 
-static uint64_t hash_set(const iv_place *p, size_t n) {
+static uint64_t hash_set(const iv_memspace *p, size_t n) {
     uint64_t h = n;
     for (size_t i = 0; i < n; i++) h = mix(h ^ hash_place(p[i]));
     return h;
@@ -101,10 +101,10 @@ static bool widen_seen(iv_machine *m, size_t capacity) {
 }
 
 /* Puts a place on the list of those to follow, unless it was there already. */
-static bool follow(iv_machine *m, iv_place p) {
+static bool follow(iv_machine *m, iv_memspace p) {
     size_t mask = m->seen.capacity - 1, at = hash_place(p) & mask;
     for (; m->stamps[at] == m->stamp; at = (at + 1) & mask) {
-        const iv_place *known = &m->work[m->seen.slots[at]];
+        const iv_memspace *known = &m->work[m->seen.slots[at]];
         if (known->state == p.state && known->stack == p.stack) return true;
     }
     if (m->work_count == SET_MAX) return false;
@@ -123,12 +123,12 @@ static void begin_step(iv_machine *m) {
 }
 
 /* Follows the edges of one place that take nothing. */
-static bool close_place(iv_machine *m, iv_place p) {
+static bool close_place(iv_machine *m, iv_memspace p) {
     const iv_automaton *a = m->a;
     bool takes = false, ok = true;
     if (a->ends[p.state]) {
         m->ends |= p.stack == 0;
-        if (p.stack) ok = follow(m, (iv_place){m->frames[p.stack].back, m->frames[p.stack].below});
+        if (p.stack) ok = follow(m, (iv_memspace){m->frames[p.stack].back, m->frames[p.stack].below});
     }
     for (uint32_t i = a->first[p.state]; ok && i; i = a->edges[i].next) {
         const iv_edge *e = &a->edges[i];
@@ -136,13 +136,13 @@ static bool close_place(iv_machine *m, iv_place p) {
         takes |= iv_edge_takes(e);
         if (iv_edge_takes(e)) continue;
         if (e->rule < 0) {
-            ok = follow(m, (iv_place){e->to, p.stack});
+            ok = follow(m, (iv_memspace){e->to, p.stack});
             continue;
         }
         uint32_t start = a->rules[e->rule].start, stack = p.stack;
         if (!a->alive[start]) continue;
         if (!e->tail) ok = (stack = push_frame(m, e->to, p.stack)) != 0;
-        ok = ok && follow(m, (iv_place){start, stack});
+        ok = ok && follow(m, (iv_memspace){start, stack});
     }
     if (!takes || !ok) return ok;
     if (m->set_count == m->set_capacity && !grow(&m->set, sizeof p, &m->set_capacity, 0)) return false;
@@ -151,7 +151,7 @@ static bool close_place(iv_machine *m, iv_place p) {
 }
 
 static int by_place(const void *x, const void *y) {
-    const iv_place *a = x, *b = y;
+    const iv_memspace *a = x, *b = y;
     if (a->state != b->state) return a->state < b->state ? -1 : 1;
     return (a->stack > b->stack) - (a->stack < b->stack);
 }
@@ -212,14 +212,14 @@ static iv_status step_over(iv_machine *m, int32_t state, int byte, int32_t rule,
     const iv_machine_state *s = &m->states[state];
     m->effort += s->count;
     for (uint32_t k = s->first; ok && k < s->first + s->count; k++) {
-        iv_place p = m->places[k];
+        iv_memspace p = m->places[k];
         for (uint32_t i = a->first[p.state]; ok && i; i = a->edges[i].next) {
             const iv_edge *e = &a->edges[i];
             bool over = byte >= 0 ? byte >= e->low && byte <= e->high : e->rule == rule;
             if (!over || !a->alive[e->to] || (cut && !e->cut)) continue;
             if (e->cut && !cut) begin_step(m); /* without those that were reached before it */
             cut |= e->cut;
-            ok = follow(m, (iv_place){e->to, p.stack});
+            ok = follow(m, (iv_memspace){e->to, p.stack});
         }
     }
     if (!ok && m->work_count < SET_MAX) return no_memory(err);
@@ -250,7 +250,7 @@ static iv_status make_empty(iv_machine *m, iv_error *err) {
     IV_ASSERT(state == IV_MACHINE_DEAD);
     for (int b = 0; b < 256; b++) *iv_machine_slot(m, state, (uint8_t)b) = IV_MACHINE_DEAD;
     begin_step(m);
-    if (!follow(m, (iv_place){m->a->rules[0].start, 0})) return no_memory(err);
+    if (!follow(m, (iv_memspace){m->a->rules[0].start, 0})) return no_memory(err);
     IV_TRY(close_set(m, &state, err));
     IV_ASSERT(state == IV_MACHINE_START); /* what is finished matches something, so its start is not dead */
     return IV_OK;
@@ -258,7 +258,7 @@ static iv_status make_empty(iv_machine *m, iv_error *err) {
 
 /* A state with its stacks written out, so that it outlives the frames. */
 typedef struct kept_state {
-    iv_place *places; /* stack: where its frames begin in `backs` */
+    iv_memspace *places; /* stack: where its frames begin in `backs` */
     uint32_t *backs;  /* plus one, from the top of each stack down; 0 after the last */
     size_t count, backs_count;
     bool ends;
@@ -274,8 +274,8 @@ static bool keep_state(const iv_machine *m, int32_t state, kept_state *k) {
     k->backs = calloc(total + 1, sizeof *k->backs);
     if (!k->places || !k->backs) return false;
     for (size_t i = 0; i < s->count; i++) {
-        iv_place p = m->places[s->first + i];
-        k->places[i] = (iv_place){p.state, (uint32_t)k->backs_count};
+        iv_memspace p = m->places[s->first + i];
+        k->places[i] = (iv_memspace){p.state, (uint32_t)k->backs_count};
         for (uint32_t f = p.stack; f; f = m->frames[f].below) k->backs[k->backs_count++] = m->frames[f].back + 1;
         k->backs_count++;
     }
@@ -292,7 +292,7 @@ static bool restore_state(iv_machine *m, const kept_state *k, int32_t *state) {
         while (bottom-- > top)
             if (!(stack = push_frame(m, k->backs[bottom] - 1, stack))) return false;
         if (m->set_count == m->set_capacity && !grow(&m->set, sizeof *m->set, &m->set_capacity, 0)) return false;
-        m->set[m->set_count++] = (iv_place){k->places[i].state, stack};
+        m->set[m->set_count++] = (iv_memspace){k->places[i].state, stack};
     }
     return intern(m, state);
 }

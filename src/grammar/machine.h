@@ -16,9 +16,9 @@ enum {
 };
 
 /* A place: a state of the automaton, and the stack of calls it is inside of. */
-typedef struct iv_place {
+typedef struct iv_memspace {
     uint32_t state, stack;
-} iv_place;
+} iv_memspace;
 
 /* Where a call returns to, and what is below it. Stack 0 is empty. */
 typedef struct iv_frame {
@@ -38,14 +38,14 @@ typedef struct iv_table {
 
 typedef struct iv_machine {
     const iv_automaton *a;
-    iv_place *places;
+    iv_memspace *places;
     iv_frame *frames;
     iv_machine_state *states;
     int32_t (**next)[256]; /* blocks of IV_MACHINE_BLOCK tables: the state behind each byte */
     size_t place_count, place_capacity, frame_count, frame_capacity, state_count, state_capacity, block_count,
         block_capacity;
     iv_table state_table, frame_table;
-    iv_place *work, *set; /* of the step that is being computed: places to follow, places reached */
+    iv_memspace *work, *set; /* of the step that is being computed: places to follow, places reached */
     size_t work_count, work_capacity, set_count, set_capacity;
     iv_table seen;
     uint32_t *stamps, stamp; /* of seen */

@@ -30,7 +30,7 @@ bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool 
     return iv_size_mul(m->panels, m->panel_bytes, &total);
 }
 
-size_t iv_matrix_row_place(const iv_matrix *m, size_t n) {
+size_t iv_matrix_row_offset(const iv_matrix *m, size_t n) {
     if (!m->paired) return n;
     size_t half = m->n / 2, i = n % half;
     return i / 8 * 16 + i % 8 + (n < half ? 0 : 8);
@@ -79,16 +79,16 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
 }
 
 /* Rows that stand evenly: `rows` runs of `run` rows, as far apart as those of W or, where paired, twice as far. */
-static iv_status put_runs(const iv_matrix *m, iv_place *place, const char *from, size_t from_pitch, size_t first,
+static iv_status put_runs(const iv_matrix *m, iv_memspace *place, const char *from, size_t from_pitch, size_t first,
                           size_t run, size_t rows, iv_error *err) {
     size_t row = m->panel_bytes;
-    unsigned char *to = m->data + iv_matrix_row_place(m, first) * row;
+    unsigned char *to = m->data + iv_matrix_row_offset(m, first) * row;
     if (run == 1) return place->write(place, to, row, from, from_pitch, m->k * iv_dtype_bytes(m->type), rows, err);
     return place->write(place, to, 2 * run * row, from, run * from_pitch, run * row, rows, err);
 }
 
 /* Rows already in m->type, `pitch` bytes apart. */
-static iv_status put_rows(const iv_matrix *m, iv_place *place, const char *from, size_t pitch, size_t first,
+static iv_status put_rows(const iv_matrix *m, iv_memspace *place, const char *from, size_t pitch, size_t first,
                           size_t count, iv_error *err) {
     bool whole = pitch == m->panel_bytes && m->k == m->k_padded; /* eight rows are one piece */
     if (!m->paired) return put_runs(m, place, from, pitch, first, 1, count, err);
@@ -104,7 +104,7 @@ static iv_status put_rows(const iv_matrix *m, iv_place *place, const char *from,
     return IV_OK;
 }
 
-iv_status iv_matrix_put(iv_matrix *m, iv_place *place, iv_dtype from, const void *rows, size_t stride, size_t first,
+iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
                         size_t count, iv_error *err) {
     IV_ASSERT(first + count <= m->n && m->panel_columns == 1);
     if (from == m->type) return put_rows(m, place, rows, stride * iv_dtype_bytes(from), first, count, err);

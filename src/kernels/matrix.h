@@ -4,7 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "device/place.h"
+#include "device/memspace.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,7 +29,7 @@ bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
 bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);
 
 /* Where row n of W stands among the rows that are kept. */
-size_t iv_matrix_row_place(const iv_matrix *m, size_t n);
+size_t iv_matrix_row_offset(const iv_matrix *m, size_t n);
 static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
 static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) {
     return m->data + p * m->panel_bytes;
@@ -40,7 +40,7 @@ static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p)
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count);
 
 /* The same for a matrix of rows, whose data is at `place`. */
-iv_status iv_matrix_put(iv_matrix *m, iv_place *place, iv_dtype from, const void *rows, size_t stride, size_t first,
+iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
                         size_t count, iv_error *err);
 
 /* Element (n, k) in m->type's bits, in the low half for 16-bit types. For references and tests. */

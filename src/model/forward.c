@@ -3,7 +3,7 @@
 #include "base/size.h"
 #include "device/memory.h"
 #include "kernels/linear.h"
-#include "model/exchange.h"
+#include "model/tp_gather.h"
 #include "model/moe.h"
 #include "numerics/attention.h"
 
@@ -34,18 +34,18 @@ typedef struct widths {
 } widths;
 
 static widths widths_of(const iv_model *m) {
-    const iv_share *s = &m->split.share[m->rank];
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t dim = (size_t)m->config.head_dim;
     return (widths){.q = s->heads * dim,
                     .kv = s->kv_heads * dim,
-                    .intermediate = iv_size_max(m->split.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
+                    .intermediate = iv_size_max(m->tp.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
 }
 
 static void carve_all(iv_forward_state *s, carving *v) {
     const iv_model_config *c = &s->model->config;
     widths w = widths_of(s->model);
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
-    size_t k = (size_t)c->experts_per_token, ranks = s->model->split.ranks;
+    size_t k = (size_t)c->experts_per_token, ranks = s->model->tp.ranks;
     size_t linear = 0, attention = 0, total = 0, inputs = iv_size_max(hidden, iv_size_max(w.q, w.intermediate));
     if (!iv_linear_scratch(t, inputs, &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
         !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
@@ -59,7 +59,7 @@ static void carve_all(iv_forward_state *s, carving *v) {
     s->attended = carve(v, t * w.q, width);
     s->act = carve(v, t * w.intermediate, width);
     if (ranks > 1) {
-        if (!iv_exchange_bytes(s, &s->part_bytes)) v->overflow = true;
+        if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
         for (int i = 0; i < 2; i++) s->parts[i] = carve(v, s->part_bytes, 1);
     }
     if (k == 0) return;
@@ -147,8 +147,8 @@ static void rotate_row(void *context, size_t row, size_t worker) {
     const iv_model *m = t->s->model;
     const iv_model_config *c = &m->config;
     const iv_kernels *k = t->s->compute.kernels;
-    const iv_share *share = &m->split.share[m->rank];
-    size_t dim = (size_t)c->head_dim, heads = share->heads, kv_heads = share->kv_heads,
+    const iv_tp_shard *shard = &m->tp.shard[m->rank];
+    size_t dim = (size_t)c->head_dim, heads = shard->heads, kv_heads = shard->kv_heads,
            width = iv_dtype_bytes(m->dtype);
     float *qkv = t->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
@@ -176,7 +176,7 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     (void)worker;
     step *t = context;
     const iv_model *m = t->s->model;
-    size_t n = m->split.down.of[m->rank].k;
+    size_t n = m->tp.down.of[m->rank].k;
     const float *gate = t->s->wide + row * 2 * n;
     t->s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)t->s->act + row * n * iv_dtype_bytes(m->dtype));
 }
@@ -197,17 +197,17 @@ static iv_status attention_block(step *t, iv_error *err) {
     iv_forward_state *s = t->s;
     const iv_model *m = s->model;
     const iv_layer *l = t->layer;
-    const iv_share *share = &m->split.share[m->rank];
+    const iv_tp_shard *shard = &m->tp.shard[m->rank];
     size_t dim = (size_t)m->config.head_dim, group = (size_t)(m->config.heads / m->config.kv_heads);
     norm_rows(t, l->attention_norm);
-    if (share->heads) {
+    if (shard->heads) {
         linear(s, &l->qkv, s->normed, t->b->tokens, l->qkv_bias, s->wide);
         iv_pool_run(s->compute.pool, t->b->tokens, rotate_row, t);
         iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
                                                        .kv = t->kv,
-                                                       .heads = share->heads,
+                                                       .heads = shard->heads,
                                                        .group = group,
-                                                       .group_first = share->head_first - share->kv_head_first * group,
+                                                       .group_first = shard->head_first - shard->kv_head_first * group,
                                                        .window = l->window,
                                                        .scale_log2e = m->scale_log2e,
                                                        .q = s->q,
@@ -217,12 +217,12 @@ static iv_status attention_block(step *t, iv_error *err) {
     }
     size_t bad = atomic_load(&t->bad_span);
     iv_status status = iv_row_parallel(s,
-                                       &(iv_row_parallel_args){.cuts = &m->split.out,
+                                       &(iv_row_parallel_args){.cuts = &m->tp.out,
                                                                .nodes = l->out,
                                                                .bias = l->out_bias,
                                                                .x = s->attended,
-                                                               .x_stride = share->heads * dim,
-                                                               .x_first = share->head_first * dim,
+                                                               .x_stride = shard->heads * dim,
+                                                               .x_first = shard->head_first * dim,
                                                                .rows = t->b->tokens,
                                                                .least = &bad},
                                        err);
@@ -240,9 +240,9 @@ static iv_status mlp_block(step *t, iv_error *err) {
     if (t->layer->moe) return iv_moe(s, t->layer, t->b->tokens, err);
     linear(s, &mlp->gate_up, s->normed, t->b->tokens, mlp->gate_up_bias, s->wide);
     iv_pool_run(s->compute.pool, t->b->tokens, swiglu_row, t);
-    const iv_row_cut *cut = &m->split.down.of[m->rank];
+    const iv_row_cut *cut = &m->tp.down.of[m->rank];
     return iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = &m->split.down,
+                           &(iv_row_parallel_args){.cuts = &m->tp.down,
                                                    .nodes = mlp->down,
                                                    .bias = mlp->down_bias,
                                                    .x = s->act,
@@ -263,8 +263,8 @@ static iv_status logits_block(step *t, iv_error *err) {
                                     hidden, m->dtype, (char *)s->normed + i * hidden * width);
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
-        if (m->split.ranks > 1)
-            IV_TRY(iv_split_head(s, first, n, t->b->logits, err));
+        if (m->tp.ranks > 1)
+            IV_TRY(iv_tp_gather_logits(s, first, n, t->b->logits, err));
         else
             linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, t->b->logits);
         if (t->b->take && m->rank == 0) t->b->take(t->b->context, first, n);
@@ -276,7 +276,7 @@ iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {
     const iv_model *m = s->model;
     step t = {.s = s, .b = b, .bad_span = SIZE_MAX};
     IV_ASSERT(b->tokens > 0 && b->tokens <= s->tokens_max && b->logit_count <= b->tokens);
-    IV_ASSERT((s->comm ? s->comm->size : 1) == m->split.ranks);
+    IV_ASSERT((s->comm ? s->comm->size : 1) == m->tp.ranks);
     for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < m->config.vocab_size);
     for (size_t i = 0; i < b->span_count; i++)
         IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= m->rope_positions);

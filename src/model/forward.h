@@ -56,9 +56,9 @@ typedef struct iv_batch {
     /* GPUs sample and score rows of logits where they lie: those of sample_here get sampled[i], and logits only if they
      * are of logits_too. Those are in the first slice. A CPU gives all logits and samples none. */
     const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
-    const iv_gpu_sampling *sampling;      /* [logit_count] */
-    iv_gpu_sampled *sampled;              /* [logit_count] */
-    iv_gpu_likely *likely; /* [logit_count][IV_GPU_LIKELY_MAX]: as many of the likeliest as `sampling` wants */
+    const iv_row_sampling *sampling;      /* [logit_count] */
+    iv_row_result *sampled;              /* [logit_count] */
+    iv_logprob *top_logprobs; /* [logit_count][IV_TOP_LOGPROBS_MAX]: as many of the likeliest as `sampling` wants */
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */

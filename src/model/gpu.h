@@ -44,7 +44,7 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
 /* "nccl" or "host" for processes, "peer" for several GPUs of this process, "" for one. */
 const char *iv_gpu_model_transport(const iv_gpu_model *g);
 
-/* Puts the weights of `first`, a model of the same shape whose ranks lie in iv_place_waiting, over those in use,
+/* Puts the weights of `first`, a model of the same shape whose ranks lie in iv_memspace_host, over those in use,
  * between steps. The two models change places: afterwards `first` is in use, and the old one, whose memory is now that
  * of the new one's waiting, is the caller's to close. After an error the old one is still the one in use; IV_LIMIT says
  * that the new one is not of its shape, any other error that a GPU is lost and no step can run. */

@@ -32,15 +32,15 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
 /* The models of this process's other ranks, behind the first. */
 static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_error *err) {
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
-    IV_TRY(iv_split_make(&first->config, ranks, o->baseline, &first->split, err));
+    IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline, &first->tp, err));
     IV_ASSERT(o->rank_first + count <= ranks);
-    first->rank = o->rank_first, first->place = o->place[0], first->plain_rows = o->plain_rows;
+    first->rank = o->rank_first, first->memspace = o->memspace[0], first->plain_rows = o->plain_rows;
     iv_model *last = first;
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
-        m->config = first->config, m->dtype = first->dtype, m->split = first->split, m->rank = o->rank_first + r;
-        m->place = o->place[r], m->plain_rows = o->plain_rows;
+        m->config = first->config, m->dtype = first->dtype, m->tp = first->tp, m->rank = o->rank_first + r;
+        m->memspace = o->memspace[r], m->plain_rows = o->plain_rows;
         last = last->next = m;
     }
     return IV_OK;
@@ -49,8 +49,8 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
 static void free_shards(iv_model *m) {
     for (iv_model *next; m; m = next) {
         next = m->next;
-        if (m->place)
-            m->place->free(m->place, m->data);
+        if (m->memspace)
+            m->memspace->free(m->memspace, m->data);
         else
             iv_memory_free(m->data, m->data_bytes);
         iv_arena_free(&m->arena);
@@ -61,8 +61,8 @@ static void free_shards(iv_model *m) {
 static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
     IV_TRY(iv_weight_plan_make(first, c, plan, err));
     for (iv_model *m = first; m; m = m->next) {
-        size_t heads = m->split.share[m->rank].kv_heads;
-        if (!(m->place ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
+        size_t heads = m->tp.shard[m->rank].kv_heads;
+        if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
                                                                           (size_t)m->config.head_dim))
             return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
@@ -182,8 +182,8 @@ static iv_status use_rows(const iv_weight_part *part, const iv_weight_target *to
     const char *from = (const char *)bytes + element * iv_dtype_bytes(type);
     if (to->vector)
         to_floats(type, from, end - begin, to->vector + at);
-    else if (to->place)
-        return iv_matrix_put(to->matrix, to->place, type, from, part->columns, at, end - begin, err);
+    else if (to->memspace)
+        return iv_matrix_put(to->matrix, to->memspace, type, from, part->columns, at, end - begin, err);
     else
         iv_matrix_pack(to->matrix, type, from, part->columns, at, end - begin);
     return IV_OK;
@@ -209,9 +209,9 @@ static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t dig
     const iv_tensor_info *t = part->tensor;
     size_t width = iv_dtype_bytes(t->dtype), row = part->columns * width;
     size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS * row; /* whole groups of rows */
-    iv_place *place = job->o->place[0];
+    iv_memspace *memspace = job->o->memspace[0];
     size_t room = iv_size_min(step, t->bytes ? t->bytes : 1);
-    unsigned char *chunk = place ? place->stage(place, room) : malloc(room);
+    unsigned char *chunk = memspace ? memspace->stage(memspace, room) : malloc(room);
     iv_digest *d = iv_digest_new();
     iv_status status = chunk && d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->name);
     for (size_t at = 0; status == IV_OK && at < t->bytes && !atomic_load(&job->failed); at += step) {
@@ -227,8 +227,8 @@ static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t dig
         }
     }
     if (d) iv_digest_finish(d, digest);
-    if (place)
-        place->unstage(place, chunk);
+    if (memspace)
+        memspace->unstage(memspace, chunk);
     else
         free(chunk);
     return status;
@@ -333,20 +333,20 @@ static float attention_scale(int64_t head_dim) {
     return (float)(1.4426950408889634 / __builtin_sqrt((double)head_dim));
 }
 
-static iv_status place_all(const char *dir, iv_model *first, iv_error *err) {
+static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
     for (iv_model *m = first; m; m = m->next) {
         if (m->data_bytes)
-            m->data = m->place ? m->place->alloc(m->place, m->data_bytes) : iv_memory_alloc(m->data_bytes);
+            m->data = m->memspace ? m->memspace->alloc(m->memspace, m->data_bytes) : iv_memory_alloc(m->data_bytes);
         if (m->data_bytes && !m->data)
             return iv_fail(err, IV_NO_MEMORY, "%s: no %smemory for the %zu bytes of weights of rank %zu", dir,
-                           m->place ? "GPU " : "", m->data_bytes, m->rank);
-        iv_weight_plan_place(m, first);
+                           m->memspace ? "GPU " : "", m->data_bytes, m->rank);
+        iv_weight_plan_bind(m, first);
     }
     return IV_OK;
 }
 
 /* What the other ranks have of the first once it is loaded. */
-static void share_all(iv_model *first) {
+static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
         m->scale_log2e = attention_scale(m->config.head_dim);
         m->rope_positions = first->rope_positions;
@@ -361,10 +361,10 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
     iv_weight_plan plan;
     if (!m) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a model", dir);
     iv_status status = plan_from_headers(dir, o, m, &c, &plan, err);
-    if (status == IV_OK) status = place_all(dir, m, err);
+    if (status == IV_OK) status = allocate_all(dir, m, err);
     if (status == IV_OK) status = load_all(m, c, &plan, o, pool, err);
     if (status == IV_OK) status = make_rope_tables(m, o, pool, err);
-    if (status == IV_OK) share_all(m);
+    if (status == IV_OK) copy_to_ranks(m);
     iv_checkpoint_close(c);
     if (status == IV_OK)
         *out = m;

@@ -7,12 +7,12 @@
 
 #include "base/arena.h"
 #include "base/threads.h"
-#include "device/place.h"
+#include "device/memspace.h"
 #include "format/checkpoint.h"
 #include "format/model_config.h"
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
-#include "model/share.h"
+#include "model/tp_plan.h"
 
 enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
 
@@ -36,10 +36,10 @@ typedef struct iv_layer {
 
 typedef struct iv_model {
     iv_model_config config;
-    iv_split split;
+    iv_tp_plan tp;
     size_t rank;
     bool plain_rows;       /* as iv_model_options */
-    iv_place *place;       /* where the matrices are; NULL: here. Vectors are here in any case */
+    iv_memspace *memspace;       /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
     iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
     iv_layer *layers;
@@ -67,7 +67,7 @@ typedef struct iv_model_options {
     bool baseline;                 /* partial sums meet rank by rank: share.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
-    iv_place *place[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
+    iv_memspace *memspace[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
                                     * rank has its own embedding and routers only once the GPUs share them out */
     bool plain_rows;               /* at a place: gates and ups stay apart */
     bool dummy;                    /* seeded random weights, whatever files there are */

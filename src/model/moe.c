@@ -2,7 +2,7 @@
  * row's terms in the tree over expert ids. Which rows share an expert's call is free: rows are independent. */
 #include "model/moe.h"
 #include "kernels/linear.h"
-#include "model/exchange.h"
+#include "model/tp_gather.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
 
@@ -75,14 +75,14 @@ typedef struct group {
     size_t rank, end; /* slots [at, end) */
 } group;
 
-static size_t rank_of(const iv_split *split, int32_t expert) {
+static size_t rank_of(const iv_tp_plan *tp, int32_t expert) {
     size_t r = 0;
-    while ((size_t)expert >= split->share[r].expert_first + split->share[r].experts) r++;
+    while ((size_t)expert >= tp->shard[r].expert_first + tp->shard[r].experts) r++;
     return r;
 }
 
 /* Leaves of an aligned block that lies in [first, last) share a canonical node: grow from `expert` while it does. */
-static size_t node_end(const iv_share *s, int32_t expert) {
+static size_t node_end(const iv_tp_shard *s, int32_t expert) {
     size_t first = (size_t)expert, size = 1, last = s->expert_first + s->experts;
     for (;;) {
         size_t wider = first / (2 * size) * (2 * size);
@@ -92,16 +92,16 @@ static size_t node_end(const iv_share *s, int32_t expert) {
 }
 
 static group group_at(const iv_forward_state *s, const int32_t *ids, size_t at) {
-    const iv_split *split = &s->model->split;
-    group g = {.rank = rank_of(split, ids[at]), .end = at + 1};
-    size_t last = node_end(&split->share[g.rank], ids[at]);
+    const iv_tp_plan *tp = &s->model->tp;
+    group g = {.rank = rank_of(tp, ids[at]), .end = at + 1};
+    size_t last = node_end(&tp->shard[g.rank], ids[at]);
     while (g.end < k_of(s) && (size_t)ids[g.end] < last) g.end++;
     return g;
 }
 
 /* How many nodes each rank has for the tokens before each. */
 static void count_nodes(iv_forward_state *s, size_t tokens) {
-    size_t ranks = s->model->split.ranks, k = k_of(s);
+    size_t ranks = s->model->tp.ranks, k = k_of(s);
     uint32_t *count = s->node_counts; /* [token][rank] */
     memset(count, 0, ranks * sizeof *count);
     for (size_t t = 0; t < tokens; t++, count += ranks) {
@@ -115,8 +115,8 @@ static void count_nodes(iv_forward_state *s, size_t tokens) {
 }
 
 static float *node_row(const iv_forward_state *s, const float *part, size_t row, size_t rank, size_t nth) {
-    const iv_split *split = &s->model->split;
-    return (float *)part + (s->node_counts[row * split->ranks + rank] + nth) * (size_t)s->model->config.hidden_size;
+    const iv_tp_plan *tp = &s->model->tp;
+    return (float *)part + (s->node_counts[row * tp->ranks + rank] + nth) * (size_t)s->model->config.hidden_size;
 }
 
 /* Adds up the own nodes of one token. */
@@ -204,23 +204,23 @@ iv_status iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens, iv_e
                                              .out = s->router_logits,
                                              .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
-    const iv_split *split = &s->model->split;
-    const iv_share *share = &split->share[s->model->rank];
-    for (size_t e = share->expert_first; e < share->expert_first + share->experts; e++) {
+    const iv_tp_plan *tp = &s->model->tp;
+    const iv_tp_shard *shard = &tp->shard[s->model->rank];
+    for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
-    if (split->ranks == 1) {
+    if (tp->ranks == 1) {
         iv_pool_run(s->compute.pool, tokens, combine_row, &j);
         return IV_OK;
     }
     count_nodes(s, tokens);
     size_t floats[IV_RANKS_MAX];
-    for (size_t r = 0; r < split->ranks; r++)
-        floats[r] = s->node_counts[tokens * split->ranks + r] * (size_t)s->model->config.hidden_size;
-    j.part = iv_exchange_buffer(s);
+    for (size_t r = 0; r < tp->ranks; r++)
+        floats[r] = s->node_counts[tokens * tp->ranks + r] * (size_t)s->model->config.hidden_size;
+    j.part = iv_tp_gather_buffer(s);
     iv_pool_run(s->compute.pool, tokens, node_sums, &j);
-    IV_TRY(iv_exchange_all(s, floats, NULL, j.parts, err));
+    IV_TRY(iv_tp_gather_all(s, floats, NULL, j.parts, err));
     iv_pool_run(s->compute.pool, tokens, join_row, &j);
     return IV_OK;
 }

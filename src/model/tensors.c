@@ -126,7 +126,7 @@ static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, 
     size_t n = cut_rows(c, pieces), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
-    if (!(c->owner->place ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
+    if (!(c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
                           : iv_matrix_shape(c->matrix, type, n, c->k)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
@@ -185,7 +185,7 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
             size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
             IV_TRY(add_target(b, part,
                               (iv_weight_target){.matrix = cuts[j].matrix,
-                                                 .place = cuts[j].owner->place,
+                                                 .memspace = cuts[j].owner->memspace,
                                                  .begin = begin,
                                                  .end = end,
                                                  .column = cuts[j].column,
@@ -216,14 +216,14 @@ static size_t cut_nodes(cut *cuts, size_t count, iv_model *owner, iv_matrix *nod
 }
 
 /* Where a rank keeps its part of an MLP, and the cut of down's inputs there. */
-typedef struct mlp_place {
+typedef struct mlp_shard {
     iv_model *owner;
     iv_mlp *mlp;
     const iv_row_cut *row;
-} mlp_place;
+} mlp_shard;
 
 /* leaves: of every matrix; 0: as its k has them. */
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_place *places,
+static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *places,
                      size_t count) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, downs = 0;
@@ -261,7 +261,7 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
-        const iv_share *s = &m->split.share[m->rank];
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
         size_t q_begin = s->head_first * dim, kv_begin = s->kv_head_first * dim;
         size_t q_end = q_begin + s->heads * dim, kv_end = kv_begin + s->kv_heads * dim;
         in_cuts[r] = (cut){.owner = m,
@@ -269,7 +269,7 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .bias = c->attention_bias ? &m->layers[index].qkv_bias : NULL,
                            .of = {{q_begin, q_end}, {kv_begin, kv_end}, {kv_begin, kv_end}},
                            .k = hidden};
-        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->split.out.of[m->rank], hidden);
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
     }
     IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm));
     IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm));
@@ -291,13 +291,13 @@ static iv_status experts(builder *b, const char *at, size_t index) {
                        IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
     IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router));
     for (size_t e = 0; e < (size_t)c->experts; e++) {
-        mlp_place place;
+        mlp_shard place;
         size_t count = 0;
         for (size_t r = 0; r < b->shards; r++) {
             iv_model *m = b->shard[r];
-            const iv_share *s = &m->split.share[m->rank];
+            const iv_tp_shard *s = &m->tp.shard[m->rank];
             if (e < s->expert_first || e - s->expert_first >= s->experts) continue;
-            place = (mlp_place){m, &m->layers[index].experts[e], &m->split.expert_down.of[0]};
+            place = (mlp_shard){m, &m->layers[index].experts[e], &m->tp.expert_down.of[0]};
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
@@ -311,7 +311,7 @@ static iv_status layer(builder *b, size_t index) {
     char at[PREFIX_BYTES], inner[2 * PREFIX_BYTES];
     snprintf(at, sizeof at, "model.layers.%zu.", index);
     bool moe = c->moe_layers[index];
-    mlp_place places[IV_RANKS_MAX];
+    mlp_shard places[IV_RANKS_MAX];
     IV_TRY(attention(b, at, index));
     const iv_layer *first = &b->first->layers[index];
     for (size_t r = 0; r < b->shards; r++) {
@@ -322,21 +322,21 @@ static iv_status layer(builder *b, size_t index) {
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
-        places[r] = (mlp_place){m, l->experts, &m->split.down.of[m->rank]};
+        places[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};
     }
     if (moe) return experts(b, at, index);
     snprintf(inner, sizeof inner, "%smlp.", at);
     return mlp(b, inner, (size_t)c->intermediate_size, 0, places, b->shards);
 }
 
-/* The head, panel by panel; a tied one is a view of the embedding (iv_weight_plan_place). */
+/* The head, panel by panel; a tied one is a view of the embedding (iv_weight_plan_bind). */
 static iv_status head(builder *b) {
     const iv_model_config *c = &b->first->config;
     const piece one[] = {{"lm_head", (size_t)c->vocab_size}};
     cut cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
-        const iv_share *s = &m->split.share[m->rank];
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
         cuts[r] = (cut){.owner = m,
                         .matrix = &m->head,
                         .of = {{s->vocab_first, s->vocab_first + s->vocab}},
@@ -402,7 +402,7 @@ iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uin
     if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
     m->config = *config, m->dtype = type;
     builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
-    iv_status status = iv_split_make(config, 1, false, &m->split, err);
+    iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
     m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
     if (status == IV_OK && !m->layers) status = iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for its layers");
     if (status == IV_OK) status = everything(&b);
@@ -413,43 +413,43 @@ iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uin
     return status;
 }
 
-static unsigned char *place(iv_matrix *matrix, unsigned char *at) {
+static unsigned char *bind(iv_matrix *matrix, unsigned char *at) {
     if (matrix->n == 0) return at;
     matrix->data = at;
     return at + (iv_matrix_bytes(matrix) + IV_MODEL_ALIGN - 1) / IV_MODEL_ALIGN * IV_MODEL_ALIGN;
 }
 
-static unsigned char *place_nodes(iv_matrix *nodes, unsigned char *at) {
-    for (size_t i = 0; i < IV_RANK_NODES_MAX; i++) at = place(&nodes[i], at);
+static unsigned char *bind_nodes(iv_matrix *nodes, unsigned char *at) {
+    for (size_t i = 0; i < IV_RANK_NODES_MAX; i++) at = bind(&nodes[i], at);
     return at;
 }
 
 /* The rank's panels of the embedding. */
 static iv_matrix tied_head(const iv_model *m) {
-    const iv_share *s = &m->split.share[m->rank];
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
     iv_matrix head = m->embedding;
     head.n = s->vocab, head.panels = (s->vocab + head.panel_columns - 1) / head.panel_columns;
     head.data += s->vocab_first / head.panel_columns * head.panel_bytes;
     return head;
 }
 
-void iv_weight_plan_place(iv_model *m, const iv_model *first) {
+void iv_weight_plan_bind(iv_model *m, const iv_model *first) {
     unsigned char *at = m->data;
     if (m == first)
-        at = place(&m->embedding, at);
+        at = bind(&m->embedding, at);
     else
         m->embedding = first->embedding;
-    at = place(&m->head, at);
+    at = bind(&m->head, at);
     if (m->config.tie_embeddings) m->head = tied_head(m);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *l = &m->layers[i];
-        at = place(&l->qkv, at), at = place_nodes(l->out, at);
+        at = bind(&l->qkv, at), at = bind_nodes(l->out, at);
         if (m == first)
-            at = place(&l->router, at);
+            at = bind(&l->router, at);
         else
             l->router = first->layers[i].router;
         for (size_t e = 0; e < (l->moe ? (size_t)m->config.experts : 1); e++)
-            at = place(&l->experts[e].gate_up, at), at = place_nodes(l->experts[e].down, at);
+            at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);
 }

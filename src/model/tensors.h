@@ -10,7 +10,7 @@
 typedef struct iv_weight_target {
     struct iv_weight_target *next;
     iv_matrix *matrix;
-    iv_place *place; /* where the matrix is; NULL: here */
+    iv_memspace *memspace; /* where the matrix is; NULL: here */
     float *vector;
     size_t begin, end, column; /* of the tensor */
     size_t first;              /* row or element that `begin` becomes */
@@ -39,6 +39,6 @@ iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uin
                                iv_error *err);
 
 /* Points the matrices of m into m->data, or, what it shares, into the first model's. */
-void iv_weight_plan_place(iv_model *m, const iv_model *first);
+void iv_weight_plan_bind(iv_model *m, const iv_model *first);
 
 #endif

@@ -29,8 +29,8 @@ static void *take_part(void *argument) {
     uint64_t(*buffer)[FLOATS_MAX] = calloc(2, sizeof *buffer);
     iv_error err;
     for (size_t round = 0; round < p->rounds; round++) {
-        size_t bytes[IV_COMM_RANKS_MAX], n = count(p->seed, round, p->comm->rank);
-        const void *blocks[IV_COMM_RANKS_MAX], *plan;
+        size_t bytes[IV_RANKS_MAX], n = count(p->seed, round, p->comm->rank);
+        const void *blocks[IV_RANKS_MAX], *plan;
         uint64_t *mine = buffer[round % 2];
         for (size_t i = 0; i < n; i++) mine[i] = value(p->seed, round, p->comm->rank, i);
         for (size_t r = 0; r < p->comm->size; r++) bytes[r] = count(p->seed, round, r) * sizeof *mine;
@@ -46,11 +46,11 @@ static void *take_part(void *argument) {
         size_t plan_bytes;
         p->wrong += iv_comm_broadcast(p->comm, &said, sizeof said, &plan, &plan_bytes, &err) != IV_OK;
         p->wrong += plan_bytes != sizeof said || *(const uint64_t *)plan != round + 1;
-        size_t nothing[IV_COMM_RANKS_MAX] = {0};
+        size_t nothing[IV_RANKS_MAX] = {0};
         p->wrong += iv_comm_all_gather(p->comm, NULL, nothing, blocks, &err) != IV_OK;
     }
-    const void *blocks[IV_COMM_RANKS_MAX]; /* nobody still reads the last block */
-    static const size_t nothing[IV_COMM_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX]; /* nobody still reads the last block */
+    static const size_t nothing[IV_RANKS_MAX];
     p->wrong += iv_comm_all_gather(p->comm, NULL, nothing, blocks, &err) != IV_OK;
     free(buffer);
     return NULL;
@@ -59,10 +59,10 @@ static void *take_part(void *argument) {
 static void everybody_gets_everything(void **state) {
     (void)state;
     rng r = rng_start("threads");
-    for (size_t size = 1; size <= IV_COMM_RANKS_MAX; size++) {
-        iv_comm *comm[IV_COMM_RANKS_MAX];
-        part p[IV_COMM_RANKS_MAX];
-        pthread_t thread[IV_COMM_RANKS_MAX];
+    for (size_t size = 1; size <= IV_RANKS_MAX; size++) {
+        iv_comm *comm[IV_RANKS_MAX];
+        part p[IV_RANKS_MAX];
+        pthread_t thread[IV_RANKS_MAX];
         iv_error err;
         uint64_t seed = rng_next(&r);
         ASSERT_OK(iv_comm_threads_open(size, comm, &err), &err);

@@ -59,7 +59,7 @@ static void local_joins(void **state) {
         uint16_t *halves = malloc(n * 2), *normed = calloc(n, 2);
         size_t count = trial % 2 ? (size_t)1 << rng_below(&r, 4) : 1;
         iv_tree_node all[IV_LEAVES_MAX];
-        iv_gpu_join_args a = {
+        iv_gpu_allreduce_args a = {
             .arithmetic = IV_TC16, .rows = rows, .hidden = hidden, .eps = 1e-6f, .type = type, .normed_stride = hidden};
         for (size_t i = 0; i < n; i++) {
             halves[i] = type == IV_BF16 ? iv_bf16_from_f32(sum[i]) : iv_f16_from_f32(sum[i]);
@@ -74,7 +74,7 @@ static void local_joins(void **state) {
         if (trial % 2 == 0) a.sum = gpu_copy(halves, n * 2);
         another_machine(&r, 4);
         GPU_OK(cudaMemset(flags, 0, IV_GPU_FLAG_WORDS * sizeof *flags));
-        GPU_OK(iv_gpu_join(&(iv_gpu_peers){.ranks = 1, .flags = {flags}}, &a, NULL));
+        GPU_OK(iv_gpu_tree_allreduce(&(iv_gpu_peers){.ranks = 1, .flags = {flags}}, &a, NULL));
         for (size_t row = 0; row < rows; row++) {
             for (size_t c = 0; c < hidden; c += IV_JOIN_COLUMNS) {
                 const float *at[IV_LEAVES_MAX];

@@ -20,7 +20,7 @@ static void emulated_samples(void **state) {
 static void emulated_hard_rows(void **state) {
     (void)state;
     rng r = rng_start("hard rows");
-    many = compared = moved = shares = likely = 0;
+    many = compared = moved = shares = top_logprobs = 0;
     for (size_t kind = 0; kind < HARD_ROWS; kind++) {
         another_machine(&r, 20);
         hard_trial(&r, kind, kind == HARD_ROWS - 1 ? 12000 : 4200 + rng_below(&r, 8000), HARD_FILTERS);
@@ -49,18 +49,18 @@ static void planted_mistakes_are_caught(void **state) {
     enum { N = 9000, RUNS = 12 };
     rng r = rng_start("emulated control");
     float *x = malloc(N * sizeof *x);
-    iv_gpu_sampling p = {
-        .temperature = 0.7f, .top_p = 0.9f, .top_k = 12, .seed = 5, .position = 9, .likely = 20, .share = true};
+    iv_row_sampling p = {
+        .temperature = 0.7f, .top_p = 0.9f, .top_k = 12, .seed = 5, .position = 9, .top_logprobs = 20, .sampling_logprob = true};
     struct {
-        iv_gpu_sampled sampled;
-        iv_gpu_likely likely[IV_GPU_LIKELY_MAX];
+        iv_row_result sampled;
+        iv_logprob top_logprobs[IV_TOP_LOGPROBS_MAX];
     } want, got;
     hard_row(&r, 4, x, N);
     float *gpu_x = gpu_copy(x, N * sizeof *x);
-    iv_gpu_sampling *gpu_p = gpu_copy(&p, sizeof p);
+    iv_row_sampling *gpu_p = gpu_copy(&p, sizeof p);
     void *scratch = gpu_room(iv_gpu_sample_scratch(1, N));
-    iv_gpu_sampled *out = gpu_room(sizeof *out);
-    iv_gpu_likely *top = gpu_room(sizeof want.likely);
+    iv_row_result *out = gpu_room(sizeof *out);
+    iv_logprob *top = gpu_room(sizeof want.top_logprobs);
     for (int planted = 0; planted < 2; planted++) {
         size_t caught = 0;
         for (int i = 0; i < RUNS; i++) {
@@ -70,10 +70,10 @@ static void planted_mistakes_are_caught(void **state) {
             if (!e) e = cudaDeviceSynchronize();
             emu_plant(EMU_NO_FAULT);
             GPU_OK(cudaMemcpy(&got.sampled, out, sizeof got.sampled, cudaMemcpyDeviceToHost));
-            GPU_OK(cudaMemcpy(got.likely, top, sizeof got.likely, cudaMemcpyDeviceToHost));
+            GPU_OK(cudaMemcpy(got.top_logprobs, top, sizeof got.top_logprobs, cudaMemcpyDeviceToHost));
             if (!planted && i == 0) want = got;
             caught += e || memcmp(&want.sampled, &got.sampled, sizeof got.sampled) != 0 ||
-                      memcmp(want.likely, got.likely, sizeof got.likely) != 0;
+                      memcmp(want.top_logprobs, got.top_logprobs, sizeof got.top_logprobs) != 0;
         }
         printf("%s: %zu of %d runs differ\n", fault_names[planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT], caught, RUNS);
         assert_true(planted ? caught > 0 : caught == 0);

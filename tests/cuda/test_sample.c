@@ -12,14 +12,14 @@ enum { VOCAB = 151936, ROWS = 70, SORTED = 4096 };
 static float one_of(rng *r, const float *values, size_t n) { return values[rng_below(r, n)]; }
 #define ONE_OF(r, ...) one_of(r, (const float[]){__VA_ARGS__}, sizeof(float[]){__VA_ARGS__} / sizeof(float))
 
-static iv_gpu_sampling random_sampling(rng *r, size_t vocab) {
-    iv_gpu_sampling p = {.seed = rng_next(r), .position = rng_below(r, 2) ? rng_below(r, 5000) : rng_next(r)};
+static iv_row_sampling random_sampling(rng *r, size_t vocab) {
+    iv_row_sampling p = {.seed = rng_next(r), .position = rng_below(r, 2) ? rng_below(r, 5000) : rng_next(r)};
     p.temperature = ONE_OF(r, 0.0f, 1.0f, 1.0f, 0.6f, 0.01f, 1e-4f, 2.5f, 100.0f);
     p.top_p = ONE_OF(r, 1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.9999999f, 0.99999f, 0.999f);
     p.min_p = ONE_OF(r, 0.0f, 0.0f, 0.05f, 0.5f, 1.0f, 1e-6f);
     p.top_k = (int32_t)(rng_below(r, 2) ? 0 : 1 + rng_below(r, rng_below(r, 2) ? 20 : 2 * vocab));
-    p.likely = rng_below(r, 3) ? 0 : (int32_t)(1 + rng_below(r, vocab < 20 ? vocab : 20));
-    p.share = rng_below(r, 2);
+    p.top_logprobs = rng_below(r, 3) ? 0 : (int32_t)(1 + rng_below(r, vocab < 20 ? vocab : 20));
+    p.sampling_logprob = rng_below(r, 2);
     if (rng_below(r, 6) == 0) p.temperature = 0.0f, p.given = true, p.token = (int32_t)rng_below(r, vocab);
     return p;
 }
@@ -43,7 +43,7 @@ static void random_row(rng *r, float *x, size_t n) {
 }
 
 /* May more tokens be kept than the GPU sorts at once? By an estimate; such rows take another way there. */
-static bool keeps_many(const float *x, size_t vocab, const iv_gpu_sampling *p) {
+static bool keeps_many(const float *x, size_t vocab, const iv_row_sampling *p) {
     float max = x[0];
     for (size_t i = 1; i < vocab; i++) max = x[i] > max ? x[i] : max;
     bool top_k = p->top_k > 0 && (size_t)p->top_k < vocab;
@@ -55,10 +55,10 @@ static bool keeps_many(const float *x, size_t vocab, const iv_gpu_sampling *p) {
     return n > SORTED && (!top_k || p->top_k > SORTED) && total > SORTED / 4.0;
 }
 
-static size_t many, compared, moved, shares, likely, given;
+static size_t many, compared, moved, shares, top_logprobs, given;
 
-static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const iv_gpu_sampling *p,
-                        const iv_gpu_sampled *got, const iv_gpu_likely *got_likely) {
+static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const iv_row_sampling *p,
+                        const iv_row_result *got, const iv_logprob *got_top_logprobs) {
     float max, log_sum;
     iv_ref_log_sum_exp(x, vocab, &max, &log_sum);
     assert_same_bits("max", &max, &got->max, 1, 4, true);
@@ -70,7 +70,7 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                      .top_k = p->top_k,
                      .repetition_penalty = 1.0f,
                      .seed = p->seed};
-    float share, *share_wanted = p->share ? &share : NULL;
+    float share, *share_wanted = p->sampling_logprob ? &share : NULL;
     int32_t drawn = iv_sample_with_logprob(s, k, &q, x, NULL, 0, p->position, share_wanted),
             token = p->given ? p->token : drawn;
     if (token != got->token)
@@ -79,52 +79,52 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                  got->token < 0 ? NAN : x[got->token]);
     float logprob = (x[token] - max) - log_sum;
     assert_same_bits("logprob", &logprob, &got->logprob, 1, 4, false);
-    if (!p->share) share = 0.0f;
-    if (iv_bits(share) != iv_bits(got->share_logprob))
+    if (!p->sampling_logprob) share = 0.0f;
+    if (iv_bits(share) != iv_bits(got->sampling_logprob))
         fail_msg("share: wanted %a, got %a: vocabulary %zu, temperature %g, top_p %g, min_p %g, top_k %d", share,
-                 got->share_logprob, vocab, p->temperature, p->top_p, p->min_p, p->top_k);
-    iv_logprob top[IV_GPU_LIKELY_MAX];
-    iv_top_logprobs(k, x, vocab, max, log_sum, top, (size_t)p->likely);
-    for (int i = 0; i < p->likely; i++) {
-        if (top[i].id != got_likely[i].id)
-            fail_msg("likeliest %d of %d: wanted %d, got %d: vocabulary %zu", i, p->likely, top[i].id, got_likely[i].id,
+                 got->sampling_logprob, vocab, p->temperature, p->top_p, p->min_p, p->top_k);
+    iv_logprob top[IV_TOP_LOGPROBS_MAX];
+    iv_top_logprobs(k, x, vocab, max, log_sum, top, (size_t)p->top_logprobs);
+    for (int i = 0; i < p->top_logprobs; i++) {
+        if (top[i].id != got_top_logprobs[i].id)
+            fail_msg("likeliest %d of %d: wanted %d, got %d: vocabulary %zu", i, p->top_logprobs, top[i].id, got_top_logprobs[i].id,
                      vocab);
-        assert_same_bits("likeliest", &top[i].logprob, &got_likely[i].logprob, 1, 4, false);
+        assert_same_bits("likeliest", &top[i].logprob, &got_top_logprobs[i].logprob, 1, 4, false);
     }
     moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != drawn;
-    compared++, many += keeps_many(x, vocab, p), shares += share != 0.0f, likely += p->likely > 0;
+    compared++, many += keeps_many(x, vocab, p), shares += share != 0.0f, top_logprobs += p->top_logprobs > 0;
     given += p->given && token != drawn;
 }
 
 /* Samples rows on the GPU, so many at once, the first ones last: their logits and the scratch are written over, as in a
  * step of the engine. Compares. */
-static void compare_slices(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p, size_t slice) {
+static void compare_slices(const float *x, size_t vocab, size_t rows, const iv_row_sampling *p, size_t slice) {
     iv_sampler s;
     iv_error err;
     ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
     float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x);
-    iv_gpu_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
+    iv_row_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
     void *scratch = gpu_room(iv_gpu_sample_scratch(slice, vocab));
     float *logits = gpu_room(slice * vocab * sizeof *logits);
-    iv_gpu_sampled *gpu_out = gpu_room(rows * sizeof *gpu_out);
-    iv_gpu_likely *gpu_likely = gpu_room(rows * IV_GPU_LIKELY_MAX * sizeof *gpu_likely);
+    iv_row_result *gpu_out = gpu_room(rows * sizeof *gpu_out);
+    iv_logprob *gpu_top_logprobs = gpu_room(rows * IV_TOP_LOGPROBS_MAX * sizeof *gpu_top_logprobs);
     for (size_t first = (rows - 1) / slice * slice;; first -= slice) {
         size_t n = slice < rows - first ? slice : rows - first;
         GPU_OK(iv_gpu_copy_columns(IV_F32, gpu_x + first * vocab, vocab, 0, vocab, n, logits, vocab, NULL));
         GPU_OK(iv_gpu_sample(logits, n, vocab, gpu_p + first, scratch, gpu_out + first,
-                             gpu_likely + first * IV_GPU_LIKELY_MAX, NULL));
+                             gpu_top_logprobs + first * IV_TOP_LOGPROBS_MAX, NULL));
         if (first == 0) break;
     }
-    iv_gpu_sampled *out = host_copy(gpu_out, rows * sizeof *out);
-    iv_gpu_likely *top = host_copy(gpu_likely, rows * IV_GPU_LIKELY_MAX * sizeof *top);
+    iv_row_result *out = host_copy(gpu_out, rows * sizeof *out);
+    iv_logprob *top = host_copy(gpu_top_logprobs, rows * IV_TOP_LOGPROBS_MAX * sizeof *top);
     for (size_t i = 0; i < rows; i++)
         compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
-                    top + i * IV_GPU_LIKELY_MAX);
-    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(logits), cudaFree(gpu_out), cudaFree(gpu_likely);
+                    top + i * IV_TOP_LOGPROBS_MAX);
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(logits), cudaFree(gpu_out), cudaFree(gpu_top_logprobs);
     iv_sampler_close(&s), free(out), free(top);
 }
 
-static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_gpu_sampling *p) {
+static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_row_sampling *p) {
     compare_slices(x, vocab, rows, p, rows);
 }
 
@@ -141,7 +141,7 @@ static int in_order(const void *a, const void *b) {
 }
 
 /* Sorts a row and cuts it by the words of the law; returns how many top-k and top-p keep, *total of all they see. */
-static size_t cut_row(const float *x, size_t vocab, const iv_gpu_sampling *p, token_at *t, float *total) {
+static size_t cut_row(const float *x, size_t vocab, const iv_row_sampling *p, token_at *t, float *total) {
     size_t k = p->top_k > 0 && (size_t)p->top_k < vocab ? (size_t)p->top_k : vocab;
     float lanes[IV_ROW_LANES] = {0}, *e = calloc(vocab, sizeof *e);
     for (size_t i = 0; i < vocab; i++) t[i] = (token_at){x[i] / p->temperature, (int32_t)i};
@@ -160,7 +160,7 @@ static size_t aimed;
 
 /* Finds a seed whose noise is so kind to the last token kept, or to the first dropped, that it wins if only it is
  * kept: so the answer tells where the row was cut. */
-static void aim(rng *r, const float *x, size_t vocab, iv_gpu_sampling *p) {
+static void aim(rng *r, const float *x, size_t vocab, iv_row_sampling *p) {
     token_at *t = malloc(vocab * sizeof *t);
     float total, best = -INFINITY;
     if (p->temperature > 0.0f && (p->top_p < 1.0f || (p->top_k > 0 && (size_t)p->top_k < vocab))) {
@@ -180,7 +180,7 @@ static void aim(rng *r, const float *x, size_t vocab, iv_gpu_sampling *p) {
 
 static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
     float *x = malloc(rows * vocab * sizeof *x);
-    iv_gpu_sampling p[ROWS];
+    iv_row_sampling p[ROWS];
     for (size_t i = 0; i < rows; i++) {
         random_row(r, x + i * vocab, vocab);
         if (spoil) x[i * vocab + rng_below(r, vocab)] = ONE_OF(r, NAN, INFINITY, -INFINITY);
@@ -216,7 +216,7 @@ static void hard_row(rng *r, size_t kind, float *x, size_t n) {
     if (kind >= 7) x[n / 3] = 0.0f;
 }
 
-static iv_gpu_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
+static iv_row_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
     static const struct {
         float temperature, top_p, min_p;
         int above; /* top_k is so much more than what is sorted at once, as far as the vocabulary has them; -1: as is */
@@ -229,7 +229,7 @@ static iv_gpu_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
         {100.0f, 0.9999999f, 0.0f, -1, 0}, {0.05f, 1.0f, 0.2f, -1, 0},      {1.0f, 1.0f, 0.0f, -1, 1},
     };
     int32_t most = (int32_t)vocab - 1, above = (int32_t)SORTED + filters[kind].above;
-    return (iv_gpu_sampling){.temperature = filters[kind].temperature,
+    return (iv_row_sampling){.temperature = filters[kind].temperature,
                              .top_p = filters[kind].top_p,
                              .min_p = filters[kind].min_p,
                              .top_k = filters[kind].above < 0 ? filters[kind].top_k
@@ -237,14 +237,14 @@ static iv_gpu_sampling hard_filter(rng *r, size_t kind, size_t vocab) {
                                                               : most,
                              .seed = rng_next(r),
                              .position = rng_below(r, 9999),
-                             .likely = (int32_t)rng_below(r, IV_GPU_LIKELY_MAX + 1),
-                             .share = rng_below(r, 3) > 0};
+                             .top_logprobs = (int32_t)rng_below(r, IV_TOP_LOGPROBS_MAX + 1),
+                             .sampling_logprob = rng_below(r, 3) > 0};
 }
 
 /* One row under all those filters, in another order of rows each time. */
 static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
     float *x = malloc(filters * vocab * sizeof *x);
-    iv_gpu_sampling p[HARD_FILTERS];
+    iv_row_sampling p[HARD_FILTERS];
     size_t first = rng_below(r, HARD_FILTERS);
     hard_row(r, kind, x, vocab);
     for (size_t i = 0; i < filters; i++) {
@@ -263,9 +263,9 @@ enum { SCORED_ROWS = 24 };
 /* Rows of all kinds whose token is given, in between those that draw; with as many of the likeliest as requests may
  * want, and tokens at both ends of the vocabulary and of the order; in slices of any size. */
 static void score_trial(rng *r, size_t vocab) {
-    static const int32_t wanted[] = {0, 1, 5, IV_GPU_LIKELY_MAX};
+    static const int32_t wanted[] = {0, 1, 5, IV_TOP_LOGPROBS_MAX};
     float *x = malloc(SCORED_ROWS * vocab * sizeof *x);
-    iv_gpu_sampling p[SCORED_ROWS];
+    iv_row_sampling p[SCORED_ROWS];
     for (size_t i = 0; i < SCORED_ROWS; i++) {
         float *row = x + i * vocab;
         size_t largest = 0, least = 0;
@@ -275,9 +275,9 @@ static void score_trial(rng *r, size_t vocab) {
             if (row[t] < row[least]) least = t;
         }
         const size_t tokens[] = {0, vocab - 1, largest, least, rng_below(r, vocab), rng_below(r, vocab)};
-        p[i] = (iv_gpu_sampling){.top_p = 1.0f, .likely = wanted[i % 4], .given = true};
+        p[i] = (iv_row_sampling){.top_p = 1.0f, .top_logprobs = wanted[i % 4], .given = true};
         p[i].token = (int32_t)tokens[rng_below(r, 6)];
-        if ((size_t)p[i].likely > vocab) p[i].likely = (int32_t)vocab;
+        if ((size_t)p[i].top_logprobs > vocab) p[i].top_logprobs = (int32_t)vocab;
         if (i % 5 == 3) p[i] = random_sampling(r, vocab);
     }
     compare_slices(x, vocab, SCORED_ROWS, p, 1 + rng_below(r, SCORED_ROWS));
@@ -288,21 +288,21 @@ static void score_trial(rng *r, size_t vocab) {
 static void score_control(rng *r, size_t vocab) {
     enum { N = 40 };
     float *x = malloc(N * vocab * sizeof *x), logprob = 0.0f;
-    iv_gpu_sampling p[N];
+    iv_row_sampling p[N];
     size_t differ = 0;
     hard_row(r, 4, x, vocab);
     for (size_t i = 0; i < N; i++) {
         if (i) memcpy(x + i * vocab, x, vocab * sizeof *x);
-        p[i] = (iv_gpu_sampling){.top_p = 1.0f, .given = true, .token = 3};
+        p[i] = (iv_row_sampling){.top_p = 1.0f, .given = true, .token = 3};
         if (i >= N / 2) p[i].token += (int32_t)(i - N / 2) + 1;
-        if (i % 2) p[i].top_p = 0.5f, p[i].top_k = 3, p[i].min_p = 0.5f, p[i].seed = i, p[i].share = true;
+        if (i % 2) p[i].top_p = 0.5f, p[i].top_k = 3, p[i].min_p = 0.5f, p[i].seed = i, p[i].sampling_logprob = true;
     }
     float *gpu_x = gpu_copy(x, N * vocab * sizeof *x);
-    iv_gpu_sampling *gpu_p = gpu_copy(p, sizeof p);
+    iv_row_sampling *gpu_p = gpu_copy(p, sizeof p);
     void *scratch = gpu_room(iv_gpu_sample_scratch(N, vocab));
-    iv_gpu_sampled *gpu_out = gpu_room(N * sizeof *gpu_out);
+    iv_row_result *gpu_out = gpu_room(N * sizeof *gpu_out);
     GPU_OK(iv_gpu_sample(gpu_x, N, vocab, gpu_p, scratch, gpu_out, NULL, NULL));
-    iv_gpu_sampled *out = host_copy(gpu_out, N * sizeof *out);
+    iv_row_result *out = host_copy(gpu_out, N * sizeof *out);
     for (size_t i = 0; i < N; i++) {
         assert_int_equal(out[i].token, p[i].token);
         if (i == 0) logprob = out[0].logprob;
@@ -323,15 +323,15 @@ static void report(void) {
     printf(
         "%zu rows compared, %zu keep many tokens, %zu with their share, %zu with the likeliest; the next position has "
         "another token in %zu; %zu aimed at a cut\n",
-        compared, many, shares, likely, moved, aimed);
-    assert_true(moved > 0 && shares > 0 && likely > 0);
+        compared, many, shares, top_logprobs, moved, aimed);
+    assert_true(moved > 0 && shares > 0 && top_logprobs > 0);
 }
 
 static void samples(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("samples");
-    many = compared = moved = shares = likely = 0;
+    many = compared = moved = shares = top_logprobs = 0;
     for (size_t trial = 0; trial < trials(250, 5000); trial++) {
         static const size_t around[] = {1, 120, 255, 4096, 5000, 9000, 32000};
         size_t vocab = 1 + rng_below(&r, around[rng_below(&r, 7)]);
@@ -347,7 +347,7 @@ static void hard_rows(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("hard rows");
-    many = compared = moved = shares = likely = 0;
+    many = compared = moved = shares = top_logprobs = 0;
     for (size_t kind = 0; kind < HARD_ROWS; kind++) {
         hard_trial(&r, kind, 5000 + rng_below(&r, 5000), HARD_FILTERS);
         if (short_run()) continue;

@@ -126,7 +126,7 @@ static void control_rank_order_differs(void **state) {
         for (size_t i = 0; way == 0 && i < 20; i++) ids[i] = (int32_t)rng_below(&g, r.vocab);
         if (way == 2)
             for (iv_model *m = r.model; m; m = m->next)
-                m->split.out.join = m->split.down.join = (iv_tree_join){3, {0, 0, 0}, {1, 2, 3}};
+                m->tp.out.join = m->tp.down.join = (iv_tree_join){3, {0, 0, 0}, {1, 2, 3}};
         logits[way] = malloc(20 * r.vocab * sizeof(float));
         logits_of(&r, ids, 20, 20, logits[way]);
         if (way == 1) same_bits("4 ranks", logits[0], logits[1], 20, r.vocab);
@@ -139,19 +139,19 @@ static void control_rank_order_differs(void **state) {
 static void what_cannot_be_cut_is_refused(void **state) {
     (void)state;
     iv_model_config c;
-    iv_split split;
+    iv_tp_plan tp;
     iv_error err;
     ASSERT_OK(iv_model_config_read(INVAR_SOURCE_DIR "/models/tiny-math", &c, &err), &err);
-    assert_int_equal(iv_split_make(&c, 9, false, &split, &err), IV_INVALID);
+    assert_int_equal(iv_tp_plan_make(&c, 9, false, &tp, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "wanted 1 to 8, found 9"));
-    assert_int_equal(iv_split_make(&c, 0, false, &split, &err), IV_INVALID);
+    assert_int_equal(iv_tp_plan_make(&c, 0, false, &tp, &err), IV_INVALID);
     c.intermediate_size = 160; /* ten steps of 16: two leaves */
-    assert_int_equal(iv_split_make(&c, 3, false, &split, &err), IV_UNSUPPORTED);
+    assert_int_equal(iv_tp_plan_make(&c, 3, false, &tp, &err), IV_UNSUPPORTED);
     assert_non_null(strstr(err.message, "intermediate_size 160 is summed in 2 leaves"));
-    ASSERT_OK(iv_split_make(&c, 2, false, &split, &err), &err);
+    ASSERT_OK(iv_tp_plan_make(&c, 2, false, &tp, &err), &err);
     ASSERT_OK(iv_model_config_read(source_path("tests/data/hf/qwen3_moe"), &c, &err), &err);
     c.experts = 5;
-    assert_int_equal(iv_split_make(&c, 6, false, &split, &err), IV_UNSUPPORTED);
+    assert_int_equal(iv_tp_plan_make(&c, 6, false, &tp, &err), IV_UNSUPPORTED);
     assert_non_null(strstr(err.message, "wanted at most 5, found 6"));
 }
 
@@ -164,7 +164,7 @@ static void leaves_are_as_the_law_says(void **state) {
     for (const iv_model *m = r.model; m; m = m->next)
         for (int64_t i = 0; i < m->config.layers; i++) {
             const iv_layer *l = &m->layers[i];
-            const iv_share *s = &m->split.share[m->rank];
+            const iv_tp_shard *s = &m->tp.shard[m->rank];
             assert_int_equal(l->qkv.leaves, iv_leaf_count(l->qkv.k_padded));
             assert_true(l->qkv.leaves > 1);
             for (size_t e = s->expert_first; l->moe && e < s->expert_first + s->experts; e++, experts++) {

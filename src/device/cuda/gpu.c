@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct iv_gpu {
-    iv_place place; /* first: a place is a GPU */
+    iv_memspace memspace; /* first: a place is a GPU */
     iv_gpu_info info;
 };
 
@@ -50,7 +50,7 @@ iv_status iv_gpu_use(const iv_gpu *gpu, iv_error *err) {
     return iv_gpu_check(gpu, cudaSetDevice(gpu->info.ordinal), "cannot be used", err);
 }
 
-static void *gpu_alloc(iv_place *p, size_t bytes) {
+static void *gpu_alloc(iv_memspace *p, size_t bytes) {
     iv_gpu *gpu = (iv_gpu *)p;
     void *memory = NULL;
     if (cudaSetDevice(gpu->info.ordinal) != cudaSuccess || cudaMalloc(&memory, bytes ? bytes : 1) != cudaSuccess) {
@@ -63,7 +63,7 @@ static void *gpu_alloc(iv_place *p, size_t bytes) {
     return NULL;
 }
 
-static void gpu_free(iv_place *p, void *memory) {
+static void gpu_free(iv_memspace *p, void *memory) {
     iv_gpu *gpu = (iv_gpu *)p;
     if (!memory) return;
     cudaSetDevice(gpu->info.ordinal);
@@ -71,7 +71,7 @@ static void gpu_free(iv_place *p, void *memory) {
     cudaGetLastError();
 }
 
-static iv_status gpu_write(iv_place *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+static iv_status gpu_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                            size_t rows, iv_error *err) {
     iv_gpu *gpu = (iv_gpu *)p;
     IV_TRY(iv_gpu_use(gpu, err));
@@ -84,7 +84,7 @@ static iv_status gpu_write(iv_place *p, void *to, size_t to_pitch, const void *f
     return iv_gpu_check(gpu, code, "copy", err);
 }
 
-static void *gpu_stage(iv_place *p, size_t bytes) {
+static void *gpu_stage(iv_memspace *p, size_t bytes) {
     iv_gpu *gpu = (iv_gpu *)p;
     void *memory = NULL;
     if (cudaSetDevice(gpu->info.ordinal) == cudaSuccess &&
@@ -94,7 +94,7 @@ static void *gpu_stage(iv_place *p, size_t bytes) {
     return NULL;
 }
 
-static void gpu_unstage(iv_place *p, void *memory) {
+static void gpu_unstage(iv_memspace *p, void *memory) {
     (void)p;
     if (memory) cudaFreeHost(memory);
     cudaGetLastError();
@@ -108,7 +108,7 @@ iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error 
     iv_gpu *gpu = calloc(1, sizeof *gpu);
     if (!gpu) return iv_fail(err, IV_NO_MEMORY, "GPU %zu: no memory", ordinal);
     struct cudaDeviceProp prop;
-    gpu->place = (iv_place){gpu_alloc, gpu_free, gpu_write, gpu_stage, gpu_unstage};
+    gpu->memspace = (iv_memspace){gpu_alloc, gpu_free, gpu_write, gpu_stage, gpu_unstage};
     gpu->info.ordinal = (int)ordinal;
     iv_status status = iv_gpu_check(gpu, cudaGetDeviceProperties(&prop, (int)ordinal), "properties", err);
     if (status == IV_OK) {
@@ -133,7 +133,7 @@ iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error 
 void iv_gpu_close(iv_gpu *gpu) { free(gpu); } /* the context is the process's */
 
 const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu) { return &gpu->info; }
-iv_place *iv_gpu_place(iv_gpu *gpu) { return &gpu->place; }
+iv_memspace *iv_gpu_memspace(iv_gpu *gpu) { return &gpu->memspace; }
 
 size_t iv_gpu_memory_available(const iv_gpu *gpu) {
     size_t available = 0, total = 0;

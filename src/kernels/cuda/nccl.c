@@ -176,7 +176,7 @@ static int wait_for(const opening *o, cudaStream_t stream) {
 static int pass_first_bytes(const opening *o) {
     enum { BYTES = 256 };
     iv_nccl *n = o->rank[0];
-    iv_nccl_piece pieces[IV_GPU_RANKS_MAX];
+    iv_nccl_piece pieces[IV_RANKS_MAX];
     unsigned char *memory = NULL;
     cudaStream_t stream = NULL;
     int code = of_cuda(cudaMalloc((void **)&memory, n->ranks * BYTES));

@@ -226,53 +226,53 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 
 /* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
 
-enum { IV_GPU_LIKELY_MAX = 20 };
+enum { IV_TOP_LOGPROBS_MAX = 20 };
 
 /* What one row of logits is for: to draw a token (of a request without bias, penalties or a constraint), or to score a
  * given one, of a prompt. */
-typedef struct iv_gpu_sampling {
+typedef struct iv_row_sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint64_t seed, position;
-    int32_t likely; /* how many of the likeliest tokens are wanted: at most IV_GPU_LIKELY_MAX */
-    bool share;     /* share_logprob is wanted */
+    int32_t top_logprobs; /* how many of the likeliest tokens are wanted: at most IV_TOP_LOGPROBS_MAX */
+    bool share;     /* sampling_logprob is wanted */
     bool given;     /* nothing is drawn: the token is `token`. The temperature must be 0 */
     int32_t token;
-} iv_gpu_sampling;
+} iv_row_sampling;
 
-typedef struct iv_gpu_sampled {
+typedef struct iv_row_result {
     int32_t token;
     float logprob;       /* of the token */
     float max, log_sum;  /* log softmax is (x - max) - log_sum; a log_sum outside [0, 1e30) fails the request */
-    float share_logprob; /* of the token among the kept ones (10.7); 0 where none is wanted */
-} iv_gpu_sampled;
+    float sampling_logprob; /* of the token among the kept ones (10.7); 0 where none is wanted */
+} iv_row_result;
 
 /* One of the likeliest tokens of a row's logits (10.7). */
-typedef struct iv_gpu_likely {
+typedef struct iv_logprob {
     int32_t id;
     float logprob;
-} iv_gpu_likely;
+} iv_logprob;
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. likely [rows][IV_GPU_LIKELY_MAX]: of a
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. top_logprobs [rows][IV_TOP_LOGPROBS_MAX]: of a
  * row that wants n of them, min(n, vocab) are written; may be NULL where no row wants any. */
-int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
-                  iv_gpu_sampled *out, iv_gpu_likely *likely, iv_gpu_stream stream);
+int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_sampling *sampling, void *scratch,
+                  iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
 
-/* ---- ranks (join.cu) ------------------------------------------------------------------------------------- */
+/* ---- ranks (tree_allreduce.cu) ------------------------------------------------------------------------------------- */
 
-enum { IV_GPU_RANKS_MAX = 8 };
+enum { IV_RANKS_MAX = 8 };
 
 /* Who gave up waiting, in the host's memory, which all GPUs reach; zeroed once. */
 typedef struct iv_gpu_given_up {
     uint32_t any;                    /* not 0: somebody did, and nobody waits any more */
-    uint64_t rank[IV_GPU_RANKS_MAX]; /* 0, or what that rank waited for, of which iv_gpu_awaited_of makes */
+    uint64_t rank[IV_RANKS_MAX]; /* 0, or what that rank waited for, of which iv_gpu_awaited_of makes */
 } iv_gpu_given_up;
 
 /* What the GPUs of one process share: flags in the memory of each, which the others reach by NVLink or PCIe. */
 typedef struct iv_gpu_peers {
     int ranks, rank;
-    uint32_t *flags[IV_GPU_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
+    uint32_t *flags[IV_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
     iv_gpu_given_up *given_up;
     uint64_t timeout_ns; /* of a thread's own time: a look at the clock counts for a 16th at most, however late it is */
 } iv_gpu_peers;
@@ -295,10 +295,10 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
  * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
  * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
  * One-shot: every rank adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to
- * all; x is then true for these alone: iv_gpu_join_owner says. Which is taken has the same bits. */
-typedef enum iv_gpu_join_way { IV_GPU_JOIN_BY_SIZE, IV_GPU_JOIN_ONE_SHOT, IV_GPU_JOIN_TWO_SHOT } iv_gpu_join_way;
+ * all; x is then true for these alone: iv_gpu_allreduce_owner says. Which is taken has the same bits. */
+typedef enum iv_gpu_allreduce_way { IV_GPU_ALLREDUCE_BY_SIZE, IV_GPU_ALLREDUCE_ONE_SHOT, IV_GPU_ALLREDUCE_TWO_SHOT } iv_gpu_allreduce_way;
 
-typedef struct iv_gpu_join_args {
+typedef struct iv_gpu_allreduce_args {
     iv_arithmetic arithmetic;
     size_t rows, hidden;
     iv_tree_join join;
@@ -310,21 +310,21 @@ typedef struct iv_gpu_join_args {
     const float *norm_weight; /* NULL: no norm */
     float eps;
     iv_dtype type;
-    void *normed[IV_GPU_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
+    void *normed[IV_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
     bool whole;          /* x must be true in all rows on every rank: no two-shot */
     size_t blocks;       /* of the launch, at most, the same on all ranks; 0: as many as fill the links */
-    iv_gpu_join_way way; /* not by size: for tests and measurements, the same on all ranks */
-} iv_gpu_join_args;
+    iv_gpu_allreduce_way way; /* not by size: for tests and measurements, the same on all ranks */
+} iv_gpu_allreduce_args;
 
 /* The rank that keeps x[row] true; -1: every rank does. A function of rows, hidden, whole and way alone, so all joins
  * of a step agree. */
-int iv_gpu_join_owner(const iv_gpu_join_args *a, int ranks, size_t row);
+int iv_gpu_allreduce_owner(const iv_gpu_allreduce_args *a, int ranks, size_t row);
 
-int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream);
+int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
 
 /* A barrier of all ranks' streams: what each wrote before is seen by all after. */
-int iv_gpu_meet(const iv_gpu_peers *p, iv_gpu_stream stream);
+int iv_gpu_barrier(const iv_gpu_peers *p, iv_gpu_stream stream);
 
 #ifdef __cplusplus
 }

@@ -327,8 +327,8 @@ int iv_gpu_pack_rows(const iv_gpu_groups *groups, size_t rows, const void *x, si
 /* ---- combining -------------------------------------------------------------------------------------------- */
 
 typedef struct combine_args {
-    const float *terms[IV_GPU_RANKS_MAX];
-    int32_t first[IV_GPU_RANKS_MAX + 1];
+    const float *terms[IV_RANKS_MAX];
+    int32_t first[IV_RANKS_MAX + 1];
     int ranks;
     const int32_t *ids;
     size_t k, hidden;
@@ -382,7 +382,7 @@ template <int V> static __global__ void __launch_bounds__(COMBINE_THREADS) combi
 
 int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks, const int32_t *ids, size_t rows,
                    size_t k, size_t hidden, float *x, iv_gpu_stream stream) {
-    if (ranks < 1 || ranks > IV_GPU_RANKS_MAX || k < 1 || k > IV_EXPERTS_PER_TOKEN_MAX ||
+    if (ranks < 1 || ranks > IV_RANKS_MAX || k < 1 || k > IV_EXPERTS_PER_TOKEN_MAX ||
         first[ranks] > EXPERTS_MAX)
         return (int)cudaErrorInvalidValue;
     if (rows == 0) return 0;

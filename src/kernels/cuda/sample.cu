@@ -93,7 +93,7 @@ template <bool DIVIDE> DEVICE void sum_lanes(const row_view &r, unsigned group, 
 }
 
 /* The best of tokens [from, to), with noise; the next logits are loaded while these are looked at. */
-DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, size_t to, uint64_t *out) {
+DEVICE void draw(const row_view &r, const iv_row_sampling &p, size_t from, size_t to, uint64_t *out) {
     __shared__ uint64_t entries[WEIGH_THREADS / 32];
     uint64_t best = 0;
     size_t i = from + 4 * threadIdx.x;
@@ -118,19 +118,19 @@ DEVICE void draw(const row_view &r, const iv_gpu_sampling &p, size_t from, size_
 }
 
 /* Does the row need what a block of the second kernel does? Before anything else of the row is read. */
-DEVICE bool is_idle(const iv_gpu_sampling &p, size_t vocab, bool sums, bool divide) {
-    if (!sums) return p.temperature == 0.0f && p.likely <= 0;
+DEVICE bool is_idle(const iv_row_sampling &p, size_t vocab, bool sums, bool divide) {
+    if (!sums) return p.temperature == 0.0f && p.top_logprobs <= 0;
     bool top_k = p.top_k > 0 && (size_t)p.top_k < vocab;
-    return divide && (p.temperature == 0.0f || top_k || (p.top_p >= 1.0f && !p.share));
+    return divide && (p.temperature == 0.0f || top_k || (p.top_p >= 1.0f && !p.sampling_logprob));
 }
 
-DEVICE uint32_t likely_wanted(const iv_gpu_sampling &p, size_t vocab) {
-    uint32_t n = p.likely < 0 ? 0 : p.likely > IV_GPU_LIKELY_MAX ? IV_GPU_LIKELY_MAX : (uint32_t)p.likely;
+DEVICE uint32_t top_logprobs_wanted(const iv_row_sampling &p, size_t vocab) {
+    uint32_t n = p.top_logprobs < 0 ? 0 : p.top_logprobs > IV_TOP_LOGPROBS_MAX ? IV_TOP_LOGPROBS_MAX : (uint32_t)p.top_logprobs;
     return n < vocab ? n : (uint32_t)vocab;
 }
 
 static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
-    weigh(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch) {
+    weigh(const float *logits, size_t vocab, size_t share, const iv_row_sampling *sampling, void *scratch) {
     iv_let_next();
     iv_wait();
     __shared__ uint64_t room[CANDIDATES];
@@ -138,7 +138,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     static_assert(2 * SPAN * 32 * sizeof(float) <= sizeof room, "two spans");
     size_t row = blockIdx.y;
     row_scratch s = scratch_of(scratch, row, vocab);
-    const iv_gpu_sampling p = sampling[row];
+    const iv_row_sampling p = sampling[row];
     bool sums = blockIdx.x < 2 * LANE_BLOCKS, divide = sums && blockIdx.x >= LANE_BLOCKS;
     if (is_idle(p, vocab, sums, divide)) return;
     row_view r = view_of(logits, row, vocab, p, first_of_list(s.largest, chunks_of(vocab)));
@@ -146,21 +146,21 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     if (divide && r.own_lanes) sum_lanes<true>(r, blockIdx.x - LANE_BLOCKS, s.lanes + LANES, exps);
     if (sums) return;
     size_t part = blockIdx.x - 2 * LANE_BLOCKS, from = part * share, to = from + share < vocab ? from + share : vocab;
-    uint32_t likely = likely_wanted(p, vocab);
+    uint32_t top_logprobs = top_logprobs_wanted(p, vocab);
     if (r.filtered)
         collect<WEIGH_THREADS>(r, s, from, to, room);
     else if (p.temperature != 0.0f)
         draw(r, p, from, to, &s.best[part]);
-    if (likely > 0) collect_likely<WEIGH_THREADS>(r, s, likely, from, to, room);
+    if (top_logprobs > 0) collect_top<WEIGH_THREADS>(r, s, top_logprobs, from, to, room);
 }
 
 /* ---- the third: the choice ------------------------------------------------------------------------------------- */
 
 /* The n first of the row's logits, in order. */
-DEVICE void write_likely(row_view r, const row_scratch &s, uint32_t n, float log_sum, filter *f, iv_gpu_likely *out) {
+DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, float log_sum, filter *f, iv_logprob *out) {
     uint32_t count = s.counts[1];
     if (count <= LIKELY) {
-        for (uint32_t i = threadIdx.x; i < count; i += CHOOSE_THREADS) f->entry[i] = s.likely[i];
+        for (uint32_t i = threadIdx.x; i < count; i += CHOOSE_THREADS) f->entry[i] = s.top_logprobs[i];
     } else { /* ties */
         r.temperature = 1.0f;
         gather_between(r, BEFORE_ALL, entry_at(r, n, f), f);
@@ -176,26 +176,26 @@ DEVICE void write_likely(row_view r, const row_scratch &s, uint32_t n, float log
 }
 
 static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
-    choose(const float *logits, size_t vocab, size_t share, const iv_gpu_sampling *sampling, void *scratch,
-           iv_gpu_sampled *out, iv_gpu_likely *likely) {
+    choose(const float *logits, size_t vocab, size_t share, const iv_row_sampling *sampling, void *scratch,
+           iv_row_result *out, iv_logprob *top_logprobs) {
     __shared__ filter f;
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x;
     row_scratch s = scratch_of(scratch, row, vocab);
-    const iv_gpu_sampling p = sampling[row];
+    const iv_row_sampling p = sampling[row];
     uint64_t largest = first_of_list(s.largest, chunks_of(vocab));
     row_view r = view_of(logits, row, vocab, p, largest);
     float log_sum = v_log(fold_lanes(s.lanes)), total = 1.0f;
-    uint32_t likely_count = likely_wanted(p, vocab), token;
-    if (likely_count > 0) write_likely(r, s, likely_count, log_sum, &f, likely + row * IV_GPU_LIKELY_MAX);
+    uint32_t top_count = top_logprobs_wanted(p, vocab), token;
+    if (top_count > 0) write_top_logprobs(r, s, top_count, log_sum, &f, top_logprobs + row * IV_TOP_LOGPROBS_MAX);
     if (r.filtered) {
-        token = choose_filtered(r, s, p, &f, p.share ? &total : NULL);
+        token = choose_filtered(r, s, p, &f, p.sampling_logprob ? &total : NULL);
         if (threadIdx.x >= 32) return;
     } else {
         if (threadIdx.x >= 32) return;
         token = id_of(p.temperature == 0.0f ? largest : first_of_list(s.best, (uint32_t)((vocab + share - 1) / share)));
-        if (r.draws && p.share) total = fold_lanes(s.lanes + (r.own_lanes ? LANES : 0));
+        if (r.draws && p.sampling_logprob) total = fold_lanes(s.lanes + (r.own_lanes ? LANES : 0));
     }
     if (threadIdx.x > 0) return;
     if (p.given) token = (uint32_t)p.token;
@@ -203,11 +203,11 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
     float x = r.logits[token], below = divided(r, x) - r.reduced;
     out[row].token = (int32_t)token, out[row].max = r.max, out[row].log_sum = log_sum;
     out[row].logprob = (x - r.max) - log_sum;
-    out[row].share_logprob = r.draws && p.share ? (below + 0.0f) - v_log(total) : 0.0f; /* the zeros are one logit */
+    out[row].sampling_logprob = r.draws && p.sampling_logprob ? (below + 0.0f) - v_log(total) : 0.0f; /* the zeros are one logit */
 }
 
-int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_sampling *sampling, void *scratch,
-                  iv_gpu_sampled *out, iv_gpu_likely *likely, iv_gpu_stream stream) {
+int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_sampling *sampling, void *scratch,
+                  iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     if (vocab < 1 || vocab > (size_t)1 << 24 || rows > 65535) return (int)cudaErrorInvalidValue;
     unsigned chunks = (unsigned)chunks_of(vocab), y = (unsigned)rows;
@@ -219,6 +219,6 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_gpu_s
                           sampling, scratch);
     if (!error)
         error =
-            iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out, likely);
+            iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out, top_logprobs);
     return error;
 }

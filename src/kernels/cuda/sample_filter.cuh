@@ -99,7 +99,7 @@ DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t
 
 /* Of tokens [from, to), those that may be among the n likeliest. room: [LIKELY]. */
 template <int THREADS>
-DEVICE void collect_likely(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
+DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
                            uint64_t *room) {
     __shared__ uint32_t count;
     uint32_t floor = floor_of_first<THREADS>(s, r.vocab, n);
@@ -111,7 +111,7 @@ DEVICE void collect_likely(const row_view &r, const row_scratch &s, uint32_t n, 
         [&](float x, uint32_t id) {
             if (order_of(x) >= floor) collect_one(room, LIKELY, &count, entry_of(x, id));
         });
-    append(room, &count, s.likely, LIKELY, &s.counts[1]);
+    append(room, &count, s.top_logprobs, LIKELY, &s.counts[1]);
 }
 
 /* ---- of the whole row, by one block ------------------------------------------------------------------------------ */
@@ -259,7 +259,7 @@ DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float
 
 /* The token of a row that top-k or top-p filter, in warp 0, and in all threads the total of the kept ones if
  * *share_total is asked for. All threads call it. */
-DEVICE uint32_t choose_filtered(const row_view &r, const row_scratch &s, const iv_gpu_sampling &p, filter *f,
+DEVICE uint32_t choose_filtered(const row_view &r, const row_scratch &s, const iv_row_sampling &p, filter *f,
                                 float *share_total) {
     float total = r.k == r.vocab ? fold_lanes(s.lanes + (r.own_lanes ? LANES : 0)) : 0.0f;
     bool all = false;

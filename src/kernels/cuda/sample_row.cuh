@@ -75,11 +75,11 @@ static __host__ __device__ inline size_t chunks_of(size_t vocab) { return (vocab
 typedef struct row_scratch {
     uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise, for each share of a block */
     uint64_t *kept;           /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
-    uint64_t *likely;         /* [LIKELY]: tokens that may be among the likeliest, as entries of the logits */
+    uint64_t *top_logprobs;         /* [LIKELY]: tokens that may be among the likeliest, as entries of the logits */
     float *lanes;             /* [2][LANES]: of the logits; of those divided by the temperature */
     uint32_t *groups;         /* [chunks][GROUPS]: the largest logit of each group, in order_of */
     uint32_t *bins;           /* [BINS] */
-    uint32_t *counts;         /* [2]: of kept and of likely; more than there is room for: not all are there */
+    uint32_t *counts;         /* [2]: of kept and of top_logprobs; more than there is room for: not all are there */
     float *floor;             /* [2]: the lowest divided logit of the kept, the second of no meaning */
 } row_scratch;
 
@@ -93,8 +93,8 @@ DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
     s.largest = (uint64_t *)((char *)scratch + row * row_bytes(vocab));
     s.best = s.largest + chunks_of(vocab);
     s.kept = s.best + chunks_of(vocab);
-    s.likely = s.kept + CANDIDATES;
-    s.lanes = (float *)(s.likely + LIKELY);
+    s.top_logprobs = s.kept + CANDIDATES;
+    s.lanes = (float *)(s.top_logprobs + LIKELY);
     s.groups = (uint32_t *)(s.lanes + 2 * LANES);
     s.bins = s.groups + chunks_of(vocab) * GROUPS;
     s.counts = s.bins + BINS;
@@ -127,7 +127,7 @@ typedef struct row_view {
 
 DEVICE float divided(const row_view &r, float x) { return r.temperature == 1.0f ? x : __fdiv_rn(x, r.temperature); }
 
-DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_gpu_sampling &p, uint64_t largest) {
+DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_row_sampling &p, uint64_t largest) {
     row_view r;
     r.logits = logits + row * vocab, r.vocab = vocab;
     r.temperature = p.temperature;
@@ -140,7 +140,7 @@ DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_
     r.filtered = r.k < vocab || r.top_p < 1.0f;
     r.lanes_min_p = r.filtered ? 0.0f : p.min_p;
     r.own_lanes =
-        r.draws && r.k == vocab && (r.top_p < 1.0f || p.share) && (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
+        r.draws && r.k == vocab && (r.top_p < 1.0f || p.sampling_logprob) && (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
     return r;
 }
 
@@ -251,7 +251,7 @@ DEVICE hopeless hopeless_of(const row_view &r) {
     return h;
 }
 
-DEVICE uint32_t noise_bits(const iv_gpu_sampling &p, uint32_t id) {
+DEVICE uint32_t noise_bits(const iv_row_sampling &p, uint32_t id) {
     uint4 n = philox(id / 4, p.position, p.seed);
     return id % 4 == 0 ? n.x : id % 4 == 1 ? n.y : id % 4 == 2 ? n.z : n.w;
 }

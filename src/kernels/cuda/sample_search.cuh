@@ -290,7 +290,7 @@ DEVICE uint64_t nucleus_up_to(const row_view &r, uint64_t last, float total, fil
 
 /* The token, in warp 0, and in all threads the total of the kept ones if *share_total is asked for. `total`: that of
  * the row, where top-k is off. */
-static __device__ __noinline__ uint32_t search_choice(const row_view &r, const iv_gpu_sampling &p, float total,
+static __device__ __noinline__ uint32_t search_choice(const row_view &r, const iv_row_sampling &p, float total,
                                                       filter *f, float *share_total) {
     uint64_t last = entry_at(r, r.k, f), best = 0;
     if (r.top_p < 1.0f) {

@@ -36,12 +36,12 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
     iv_model m = {.config = *c, .dtype = type};
-    iv_split cut;
+    iv_tp_plan cut;
     iv_error unused;
-    if (iv_split_make(c, 1, false, &m.split, &unused) != IV_OK ||
-        iv_split_make(c, ranks, false, &cut, &unused) != IV_OK)
+    if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
+        iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
         return 0;                                                          /* which opening it will refuse */
-    m.split.ranks = ranks, m.split.out = cut.out, m.split.down = cut.down; /* shares as of one rank; nodes as of all */
+    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* shares as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
@@ -71,7 +71,7 @@ static const float *gather_bias(gathering *v, const float *from, const iv_matrix
     size_t at = v->count;
     const float *out = gather(v, from, w->n);
     if (out)
-        for (size_t i = 0; i < w->n; i++) v->host[at + iv_matrix_row_place(w, i)] = from[i];
+        for (size_t i = 0; i < w->n; i++) v->host[at + iv_matrix_row_offset(w, i)] = from[i];
     return out;
 }
 
@@ -107,22 +107,22 @@ size_t iv_gpu_vector_bytes(gpu_rank *r) {
 }
 
 iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err) {
-    iv_place *place = iv_gpu_place(r->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
     size_t bytes = r->vector_bytes;
     gathering v = {.host = calloc(1, bytes), .device = (float *)(void *)r->vectors};
     if (!v.host) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its vectors");
     gather_all(r, &v);
-    iv_status status = place->write(place, r->vectors, bytes, v.host, bytes, bytes, 1, err);
+    iv_status status = memspace->write(memspace, r->vectors, bytes, v.host, bytes, bytes, 1, err);
     free(v.host);
     return status;
 }
 
 static iv_status open_vectors(gpu_rank *r, iv_error *err) {
-    iv_place *place = iv_gpu_place(r->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
     r->layers = calloc((size_t)r->m->config.layers, sizeof *r->layers);
     if (!r->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     r->vector_bytes = iv_gpu_vector_bytes(r);
-    r->vectors = place->alloc(place, r->vector_bytes);
+    r->vectors = memspace->alloc(memspace, r->vector_bytes);
     if (!r->vectors) return no_memory(r, "norms, biases and rope tables", r->vector_bytes, err);
     return iv_gpu_write_vectors(r, err);
 }
@@ -134,7 +134,7 @@ static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, 
     *to = *from;
     size_t bytes = iv_matrix_bytes(from);
     if (r->rank == 0 || bytes == 0) return IV_OK;
-    to->data = own ? own : iv_gpu_place(r->gpu)->alloc(iv_gpu_place(r->gpu), bytes);
+    to->data = own ? own : iv_gpu_memspace(r->gpu)->alloc(iv_gpu_memspace(r->gpu), bytes);
     if (!to->data) return no_memory(r, "the embedding", bytes, err);
     const gpu_rank *first = &r->g->rank[0];
     return iv_gpu_check(r->gpu,
@@ -148,7 +148,7 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
     iv_model *m = r->m;
     IV_TRY(copy_matrix(r, &first->embedding, &r->embedding, err));
     if (m->config.tie_embeddings)
-        m->head.data = r->embedding.data + m->split.share[m->rank].vocab_first * r->embedding.panel_bytes;
+        m->head.data = r->embedding.data + m->tp.shard[m->rank].vocab_first * r->embedding.panel_bytes;
     if (!r->routers) r->routers = calloc((size_t)m->config.layers, sizeof *r->routers);
     if (!r->routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     for (size_t i = 0; i < (size_t)m->config.layers; i++)
@@ -173,7 +173,7 @@ static iv_status open_beside(gpu_rank *r, iv_error *err) {
 
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
-    iv_place *place = iv_gpu_place(r->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
     size_t layers = (size_t)r->m->config.layers, kv = 0, work = iv_gpu_carve(r, NULL);
     IV_TRY(iv_gpu_use(r->gpu, err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
@@ -184,13 +184,13 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));
-    r->work = work == SIZE_MAX ? NULL : place->alloc(place, work);
+    r->work = work == SIZE_MAX ? NULL : memspace->alloc(memspace, work);
     if (!r->work) return no_memory(r, "a step", work, err);
     iv_gpu_carve(r, r->work);
     if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->kv_layer_bytes) ||
         !iv_size_mul(r->kv_layer_bytes, layers, &kv))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
-    r->kv = kv ? place->alloc(place, kv) : NULL;
+    r->kv = kv ? memspace->alloc(memspace, kv) : NULL;
     if (kv && !r->kv) return no_memory(r, "the KV cache", kv, err);
     return IV_OK;
 }
@@ -202,7 +202,7 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
     if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->likely, picks * IV_GPU_LIKELY_MAX * sizeof *g->likely, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *g->top_logprobs, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
     if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
     IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
@@ -255,10 +255,10 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->wake, NULL);
     for (iv_model *m = first; m; m = m->next, g->ranks++) {
-        IV_ASSERT(m->place == iv_gpu_place(gpus[g->ranks]));
+        IV_ASSERT(m->memspace == iv_gpu_memspace(gpus[g->ranks]));
         g->rank[g->ranks] = (gpu_rank){.g = g, .m = m, .gpu = gpus[g->ranks], .rank = g->ranks};
     }
-    IV_ASSERT(g->ranks == (o->processes > 1 ? 1 : first->split.ranks));
+    IV_ASSERT(g->ranks == (o->processes > 1 ? 1 : first->tp.ranks));
     iv_status status = open_all(g, err);
     if (status != IV_OK) {
         iv_gpu_model_close(g);
@@ -275,14 +275,14 @@ void iv_gpu_forget_graphs(gpu_rank *r) {
 
 static void close_rank(gpu_rank *r) {
     iv_error unused;
-    iv_place *place = iv_gpu_place(r->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
     if (iv_gpu_use(r->gpu, &unused) != IV_OK) return;
     iv_gpu_forget_graphs(r);
     if (r->rank > 0) {
-        place->free(place, r->embedding.data);
-        for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) place->free(place, r->routers[i].data);
+        memspace->free(memspace, r->embedding.data);
+        for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) memspace->free(memspace, r->routers[i].data);
     }
-    place->free(place, r->kv), place->free(place, r->work), place->free(place, r->vectors);
+    memspace->free(memspace, r->kv), memspace->free(memspace, r->work), memspace->free(memspace, r->vectors);
     if (atomic_load(&r->g->broken)) /* the ranks that failed have aborted theirs */
         iv_nccl_abort(r->nccl);
     else
@@ -308,7 +308,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     iv_gpu_disconnect(g);
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
-    cudaFreeHost(g->likely);
+    cudaFreeHost(g->top_logprobs);
     cudaFreeHost(g->given_up);
     cudaGetLastError();
     free(g->spans);

@@ -62,8 +62,8 @@ typedef struct gpu_rank {
     unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
     int32_t *expert_ids, *offsets, *expert_slots;
     unsigned char *attention_scratch, *sample_scratch;
-    iv_gpu_sampled *sampled;
-    iv_gpu_likely *likely; /* [][IV_GPU_LIKELY_MAX] */
+    iv_row_result *sampled;
+    iv_logprob *top_logprobs; /* [][IV_TOP_LOGPROBS_MAX] */
     uint64_t *bad;
     uint32_t *flags;
     unsigned char *gathered; /* what came from other processes */
@@ -85,7 +85,7 @@ typedef struct gpu_rank {
 typedef struct gpu_step {
     size_t rows, picks; /* launched: with padding */
     size_t true_rows, true_picks, spans;
-    bool decode, graph, likely; /* likely: some row wants its likeliest tokens */
+    bool decode, graph, top_logprobs; /* top_logprobs: some row wants its likeliest tokens */
     input_offsets at;
     size_t input_bytes, table_count;
 } gpu_step;
@@ -102,8 +102,8 @@ struct iv_gpu_model {
     /* Host memory that GPUs read and write. */
     unsigned char *inputs;
     uint32_t *tables;
-    iv_gpu_sampled *sampled;
-    iv_gpu_likely *likely;
+    iv_row_result *sampled;
+    iv_logprob *top_logprobs;
     uint64_t *bad;
     iv_gpu_given_up *given_up;
     iv_gpu_span *spans; /* ordinary memory: what the plan is made of */

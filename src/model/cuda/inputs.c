@@ -19,7 +19,7 @@ input_offsets iv_gpu_input_offsets(size_t rows, size_t picks) {
     o.slots = after(&at, rows, sizeof(int64_t));
     o.spans = after(&at, rows, sizeof(iv_gpu_span)); /* a span has a row at least */
     o.pick = after(&at, picks, sizeof(int32_t));
-    o.sampling = after(&at, picks, sizeof(iv_gpu_sampling));
+    o.sampling = after(&at, picks, sizeof(iv_row_sampling));
     o.end = at;
     o.plan = at, o.window_plan = 0;
     return o;
@@ -62,12 +62,12 @@ static void write_rows(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
 
 static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     int32_t *pick = (int32_t *)(void *)(g->inputs + s->at.pick);
-    iv_gpu_sampling *sampling = (iv_gpu_sampling *)(void *)(g->inputs + s->at.sampling);
+    iv_row_sampling *sampling = (iv_row_sampling *)(void *)(g->inputs + s->at.sampling);
     for (size_t i = 0; i < s->picks; i++) {
         bool here = i < b->logit_count && b->sample_here && b->sample_here[i];
         pick[i] = i < b->logit_count ? (int32_t)b->logit_rows[i] : 0;
-        sampling[i] = here ? b->sampling[i] : (iv_gpu_sampling){.top_p = 1.0f};
-        g->step.likely = g->step.likely || sampling[i].likely > 0;
+        sampling[i] = here ? b->sampling[i] : (iv_row_sampling){.top_p = 1.0f};
+        g->step.top_logprobs = g->step.top_logprobs || sampling[i].top_logprobs > 0;
     }
 }
 
@@ -77,8 +77,8 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
     const iv_model *fewest = g->rank[0].m;
     for (size_t r = 1; r < g->ranks; r++) {
         const iv_model *m = g->rank[r].m;
-        size_t heads = m->split.share[m->rank].kv_heads;
-        if (heads && heads < fewest->split.share[fewest->rank].kv_heads) fewest = m;
+        size_t heads = m->tp.shard[m->rank].kv_heads;
+        if (heads && heads < fewest->tp.shard[fewest->rank].kv_heads) fewest = m;
     }
     return fewest;
 }
@@ -95,7 +95,7 @@ static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const i
 static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
     const iv_model *m = planned_for(g);
     s->input_bytes = s->at.plan;
-    if (!m->split.share[m->rank].kv_heads) return IV_OK; /* a process that has no heads */
+    if (!m->tp.shard[m->rank].kv_heads) return IV_OK; /* a process that has no heads */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t room = g->inputs_capacity - s->at.plan, used;
     if (g->windowed) room /= 2;

@@ -79,8 +79,8 @@ typedef struct row_parallel {
 } row_parallel;
 
 static float *node_at(const gpu_rank *r, bool second, size_t node, size_t hidden) {
-    const iv_split *split = &r->m->split;
-    size_t most = iv_size_max(split->out.of[r->m->rank].nodes, split->down.of[r->m->rank].nodes);
+    const iv_tp_plan *tp = &r->m->tp;
+    size_t most = iv_size_max(tp->out.of[r->m->rank].nodes, tp->down.of[r->m->rank].nodes);
     return r->nodes + ((second ? most : 0) + node) * iv_gpu_rows_max(r->g) * hidden;
 }
 
@@ -104,9 +104,9 @@ static iv_gpu_peers peers_of(const gpu_rank *r) {
 }
 
 /* All but the nodes. */
-static iv_gpu_join_args join_args(const step *t, const row_parallel *l) {
+static iv_gpu_allreduce_args join_args(const step *t, const row_parallel *l) {
     const iv_gpu_model *g = t->r->g;
-    iv_gpu_join_args a = {.arithmetic = g->o.arithmetic,
+    iv_gpu_allreduce_args a = {.arithmetic = g->o.arithmetic,
                           .rows = t->rows,
                           .hidden = t->hidden,
                           .join = l->cuts->join,
@@ -125,12 +125,12 @@ static iv_gpu_join_args join_args(const step *t, const row_parallel *l) {
 static int join(const step *t, const row_parallel *l) {
     const iv_gpu_model *g = t->r->g;
     iv_gpu_peers peers = peers_of(t->r);
-    iv_gpu_join_args a = join_args(t, l);
+    iv_gpu_allreduce_args a = join_args(t, l);
     size_t n = 0;
     for (size_t r = 0; r < g->ranks; r++)
         for (size_t i = 0; i < l->cuts->of[r].nodes; i++)
             a.node[n++] = node_at(&g->rank[r], l->second, i, t->hidden) + t->first * t->hidden;
-    return iv_gpu_join(&peers, &a, t->parts > 1 ? t->r->beside : t->r->stream);
+    return iv_gpu_tree_allreduce(&peers, &a, t->parts > 1 ? t->r->beside : t->r->stream);
 }
 
 /* ---- a long step of several ranks, in parts ------------------------------------------------------------------
@@ -184,11 +184,11 @@ static int join_gathered(const step *t, const row_parallel *l) {
     iv_gpu_peers peers = peers_of(r);
     size_t row = t->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->join.count + 1) * row);
     for (size_t at = 0; at < t->rows; at += most) {
-        iv_gpu_join_args a = join_args(t, l);
+        iv_gpu_allreduce_args a = join_args(t, l);
         iv_nccl_piece pieces[IV_LEAVES_MAX];
         size_t n = 0, used = 0;
         a.rows = iv_size_min(most, t->rows - at);
-        for (size_t owner = 0; owner < t->m->split.ranks; owner++)
+        for (size_t owner = 0; owner < t->m->tp.ranks; owner++)
             for (size_t i = 0; i < l->cuts->of[owner].nodes; i++, n++) {
                 float *node = owner == t->m->rank ? node_at(r, l->second, i, t->hidden) + at * t->hidden
                                                   : gathered_at(r, &used, a.rows * row);
@@ -198,7 +198,7 @@ static int join_gathered(const step *t, const row_parallel *l) {
         TRY("nodes of the other ranks", iv_gpu_gather(r, pieces, n, false));
         a.x += at * t->hidden;
         a.normed[0] = r->normed + at * t->stride * iv_dtype_bytes(t->m->dtype);
-        TRY("join of the ranks", iv_gpu_join(&peers, &a, r->stream));
+        TRY("join of the ranks", iv_gpu_tree_allreduce(&peers, &a, r->stream));
     }
     return 0;
 }
@@ -206,9 +206,9 @@ static int join_gathered(const step *t, const row_parallel *l) {
 /* Behind NCCL's sum. */
 static int add_sum(const step *t, const row_parallel *l, const void *sum) {
     iv_gpu_peers peers = peers_of(t->r);
-    iv_gpu_join_args a = join_args(t, l);
+    iv_gpu_allreduce_args a = join_args(t, l);
     a.sum = sum;
-    return iv_gpu_join(&peers, &a, t->r->stream);
+    return iv_gpu_tree_allreduce(&peers, &a, t->r->stream);
 }
 
 /* The arguments of one node, but for where it goes. */
@@ -245,7 +245,7 @@ static int sum_row_parallel(const step *t, const row_parallel *l) {
 
 static int run_row_parallel(const step *t, const row_parallel *l) {
     const iv_row_cut *cut = &l->cuts->of[t->m->rank];
-    bool alone = t->m->split.ranks == 1;
+    bool alone = t->m->tp.ranks == 1;
     if (t->r->blas && !alone) return sum_row_parallel(t, l);
     for (size_t i = 0; i < cut->nodes; i++) {
         iv_gpu_linear_args a;
@@ -284,14 +284,14 @@ static int attend(const step *t, size_t layer) {
     const iv_model *m = t->m;
     const iv_layer *l = &m->layers[layer];
     const layer_vectors *v = &r->layers[layer];
-    const iv_share *share = &m->split.share[m->rank];
+    const iv_tp_shard *shard = &m->tp.shard[m->rank];
     size_t dim = (size_t)m->config.head_dim;
     int code = project_qkv(t, layer);
     if (code) return code;
-    iv_gpu_kv kv = {m->dtype, share->kv_heads, dim, r->kv + layer * r->kv_layer_bytes, r->g->o.pages};
+    iv_gpu_kv kv = {m->dtype, shard->kv_heads, dim, r->kv + layer * r->kv_layer_bytes, r->g->o.pages};
     iv_gpu_rotate_args rotate = {.qkv = r->wide,
                                  .rows = t->rows,
-                                 .heads = share->heads,
+                                 .heads = shard->heads,
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
                                  .eps = (float)m->config.rms_norm_eps,
@@ -324,18 +324,18 @@ static int attend(const step *t, size_t layer) {
 
 static int attention_block(const step *t, size_t layer) {
     const iv_layer *l = &t->m->layers[layer];
-    const iv_share *share = &t->m->split.share[t->m->rank];
+    const iv_tp_shard *shard = &t->m->tp.shard[t->m->rank];
     size_t dim = (size_t)t->m->config.head_dim;
-    if (share->heads) {
+    if (shard->heads) {
         int code = attend(t, layer);
         if (code) return code;
     }
-    row_parallel out = {.cuts = &t->m->split.out,
+    row_parallel out = {.cuts = &t->m->tp.out,
                         .nodes = l->out,
                         .bias = t->r->layers[layer].out_bias,
                         .x = t->r->attended,
-                        .x_stride = share->heads * dim,
-                        .x_first = share->head_first * dim,
+                        .x_stride = shard->heads * dim,
+                        .x_first = shard->head_first * dim,
                         .norm = t->r->layers[layer].mlp_norm};
     for (size_t i = 0; i < t->parts; i++) {
         step p = part_of(t, i);
@@ -368,12 +368,12 @@ static int dense_block(const step *t, size_t layer, const float *norm) {
     int code = after_join(t);
     if (!code) code = gate_up(t, &a, &mlp->gate_up, t->rows, part_at(t, t->r->act, stride), stride);
     if (code) return code;
-    return run_row_parallel(t, &(row_parallel){.cuts = &t->m->split.down,
+    return run_row_parallel(t, &(row_parallel){.cuts = &t->m->tp.down,
                                                .nodes = mlp->down,
                                                .bias = v->down_bias,
                                                .x = t->r->act,
                                                .x_stride = stride,
-                                               .x_first = t->m->split.down.of[t->m->rank].first,
+                                               .x_first = t->m->tp.down.of[t->m->rank].first,
                                                .norm = norm,
                                                .second = true});
 }
@@ -421,9 +421,9 @@ static int run_experts(const step *t, const iv_layer *l, iv_gpu_groups *groups) 
 }
 
 static void first_experts(const step *t, int32_t firsts[IV_RANKS_MAX + 1]) {
-    const iv_split *split = &t->m->split;
-    for (size_t i = 0; i < split->ranks; i++) firsts[i] = (int32_t)split->share[i].expert_first;
-    firsts[split->ranks] = (int32_t)t->m->config.experts;
+    const iv_tp_plan *tp = &t->m->tp;
+    for (size_t i = 0; i < tp->ranks; i++) firsts[i] = (int32_t)tp->shard[i].expert_first;
+    firsts[tp->ranks] = (int32_t)t->m->config.experts;
 }
 
 static int combine(const step *t) {
@@ -433,7 +433,7 @@ static int combine(const step *t) {
     iv_gpu_peers peers = peers_of(r);
     first_experts(t, firsts);
     for (size_t i = 0; i < r->g->ranks; i++) terms[i] = r->g->rank[i].terms;
-    if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+    if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_barrier(&peers, r->stream));
     TRY("combination", iv_gpu_combine(terms, firsts, r->g->ranks, r->expert_ids, t->rows,
                                       (size_t)t->m->config.experts_per_token, t->hidden, r->x, r->stream));
     return 0;
@@ -442,22 +442,22 @@ static int combine(const step *t) {
 /* As combine, over copies of other processes' terms: all of a row's, though each rank has some of them alone. */
 static int combine_gathered(const step *t) {
     gpu_rank *r = t->r;
-    const iv_split *split = &t->m->split;
+    const iv_tp_plan *tp = &t->m->tp;
     size_t k = (size_t)t->m->config.experts_per_token, row = k * t->hidden * sizeof(float),
-           most = iv_gpu_gathered_rows(split->ranks * row);
+           most = iv_gpu_gathered_rows(tp->ranks * row);
     int32_t firsts[IV_RANKS_MAX + 1];
     first_experts(t, firsts);
     for (size_t at = 0; at < t->rows; at += most) {
         const float *terms[IV_RANKS_MAX];
         iv_nccl_piece pieces[IV_RANKS_MAX];
         size_t rows = iv_size_min(most, t->rows - at), used = 0;
-        for (size_t i = 0; i < split->ranks; i++) {
+        for (size_t i = 0; i < tp->ranks; i++) {
             float *theirs = i == t->m->rank ? r->terms + at * k * t->hidden : gathered_at(r, &used, rows * row);
-            pieces[i] = (iv_nccl_piece){theirs, split->share[i].experts ? rows * row : 0, i};
+            pieces[i] = (iv_nccl_piece){theirs, tp->shard[i].experts ? rows * row : 0, i};
             terms[i] = theirs;
         }
-        TRY("terms of the other ranks", iv_gpu_gather(r, pieces, split->ranks, false));
-        TRY("combination", iv_gpu_combine(terms, firsts, split->ranks, r->expert_ids + at * k, rows, k, t->hidden,
+        TRY("terms of the other ranks", iv_gpu_gather(r, pieces, tp->ranks, false));
+        TRY("combination", iv_gpu_combine(terms, firsts, tp->ranks, r->expert_ids + at * k, rows, k, t->hidden,
                                           r->x + at * t->hidden, r->stream));
     }
     return 0;
@@ -466,7 +466,7 @@ static int combine_gathered(const step *t) {
 static int expert_block(const step *t, size_t layer, const float *norm) {
     gpu_rank *r = t->r;
     const iv_model_config *c = &t->m->config;
-    const iv_share *share = &t->m->split.share[t->m->rank];
+    const iv_tp_shard *shard = &t->m->tp.shard[t->m->rank];
     size_t experts = (size_t)c->experts, k = (size_t)c->experts_per_token;
     iv_gpu_linear_args a = linear_args(t, &r->routers[layer], r->normed, t->stride, t->rows);
     a.out = r->router_logits, a.out_stride = experts;
@@ -475,13 +475,13 @@ static int expert_block(const step *t, size_t layer, const float *norm) {
         iv_gpu_route(r->router_logits, t->rows, (const int32_t *)(void *)(r->inputs + t->s->at.true_rows), experts, k,
                      c->norm_topk_prob, r->expert_ids, r->expert_weights, r->offsets, r->expert_slots, r->stream));
     iv_gpu_groups groups = {.experts = experts,
-                            .first = share->expert_first,
-                            .count = share->experts,
+                            .first = shard->expert_first,
+                            .count = shard->experts,
                             .offsets = r->offsets,
                             .slots = r->expert_slots,
                             .weights = r->expert_weights,
                             .experts_per_token = k};
-    if (share->experts) {
+    if (shard->experts) {
         int code = run_experts(t, &t->m->layers[layer], &groups);
         if (code) return code;
     }
@@ -494,22 +494,22 @@ static int expert_block(const step *t, size_t layer, const float *norm) {
 /* Other processes' columns of a slice's n rows of logits into rank 0's. */
 static int gather_logits(const step *t, size_t n) {
     gpu_rank *r = t->r;
-    const iv_split *split = &t->m->split;
+    const iv_tp_plan *tp = &t->m->tp;
     size_t vocab = (size_t)t->m->config.vocab_size, most = iv_gpu_gathered_rows(vocab * sizeof(float));
     for (size_t at = 0; at < n; at += most) {
         iv_nccl_piece pieces[IV_RANKS_MAX];
         size_t rows = iv_size_min(most, n - at), used = 0;
-        for (size_t i = 1; i < split->ranks; i++) {
-            size_t columns = split->share[i].vocab, bytes = rows * columns * sizeof(float);
+        for (size_t i = 1; i < tp->ranks; i++) {
+            size_t columns = tp->shard[i].vocab, bytes = rows * columns * sizeof(float);
             pieces[i - 1] = (iv_nccl_piece){
                 i == t->m->rank ? (void *)(r->logits + at * columns) : gathered_at(r, &used, bytes), bytes, i};
         }
-        TRY("logits of the other ranks", iv_gpu_gather(r, pieces, split->ranks - 1, true));
-        for (size_t i = 1; i < split->ranks && t->m->rank == 0; i++) {
-            size_t width = split->share[i].vocab * sizeof(float);
+        TRY("logits of the other ranks", iv_gpu_gather(r, pieces, tp->ranks - 1, true));
+        for (size_t i = 1; i < tp->ranks && t->m->rank == 0; i++) {
+            size_t width = tp->shard[i].vocab * sizeof(float);
             if (width == 0) continue;
             TRY("places of logits",
-                cudaMemcpy2DAsync(r->logits + at * vocab + split->share[i].vocab_first, vocab * sizeof(float),
+                cudaMemcpy2DAsync(r->logits + at * vocab + tp->shard[i].vocab_first, vocab * sizeof(float),
                                   pieces[i - 1].at, width, width, rows, cudaMemcpyDeviceToDevice, r->stream));
         }
     }
@@ -531,7 +531,7 @@ static int head_rows(const step *t, bool normed, size_t first, size_t n) {
         head.rows = n; /* a baseline cuts by the rows of the call */
         iv_gpu_linear_args a = linear_args(&head, &t->m->head, r->normed_picks, t->stride, n);
         a.x_rows = iv_gpu_pick_rows_max(r->g);
-        a.out = r->g->rank[0].logits + t->m->split.share[t->m->rank].vocab_first, a.out_stride = vocab;
+        a.out = r->g->rank[0].logits + t->m->tp.shard[t->m->rank].vocab_first, a.out_stride = vocab;
         if (r->g->processes && t->m->rank > 0) a.out = r->logits, a.out_stride = t->m->head.n;
         TRY("head", linear(t, &a));
     }
@@ -543,19 +543,19 @@ static int head_rows(const step *t, bool normed, size_t first, size_t n) {
  * step that were launched before. */
 static int logits_block(const step *t, bool normed, size_t pieces) {
     gpu_rank *r = t->r;
-    const iv_gpu_sampling *sampling = (const iv_gpu_sampling *)(void *)(r->inputs + t->s->at.sampling);
+    const iv_row_sampling *sampling = (const iv_row_sampling *)(void *)(r->inputs + t->s->at.sampling);
     size_t vocab = (size_t)t->m->config.vocab_size, slice = iv_gpu_slice(r->g);
     iv_gpu_peers peers = peers_of(r);
     for (size_t first = (t->s->picks - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, t->s->picks - first);
         int code = head_rows(t, normed, first, n);
         if (code) return code;
-        if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+        if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_barrier(&peers, r->stream));
         if (t->m->rank == 0)
             TRY("sampling", iv_gpu_sample(r->logits, n, vocab, sampling + first, r->sample_scratch, r->sampled + first,
-                                          r->likely + first * IV_GPU_LIKELY_MAX, r->stream));
+                                          r->top_logprobs + first * IV_TOP_LOGPROBS_MAX, r->stream));
         if (first == 0) return 0;
-        if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_meet(&peers, r->stream));
+        if (r->g->ranks > 1) TRY("meeting of the ranks", iv_gpu_barrier(&peers, r->stream));
         TRY("wait for the other ranks", iv_gpu_pace(r, pieces++));
     }
 }
@@ -578,7 +578,7 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
     TRY("embedding", iv_gpu_embed(&embedding, (const int32_t *)(void *)(r->inputs + s->at.ids), t->rows, t->hidden,
                                   r->x, r->stream));
     TRY("norm", norm_rows(t, r->layers[0].attention_norm));
-    bool joined = m->split.ranks > 1; /* then x may be true for the own rows alone, and a join brings the last norm */
+    bool joined = m->tp.ranks > 1; /* then x may be true for the own rows alone, and a join brings the last norm */
     for (size_t i = 0; i < layers; i++) {
         const float *next = i + 1 < layers ? r->layers[i + 1].attention_norm : joined ? r->final_norm : NULL;
         int code = attention_block(t, i);

@@ -21,11 +21,11 @@ static void *carve(carving *c, size_t count, size_t width) {
 static size_t padded_stride(size_t n) { return iv_padded_k(n); }
 
 size_t iv_gpu_hidden_stride(const iv_model *m) { return padded_stride((size_t)m->config.hidden_size); }
-size_t iv_gpu_act_stride(const iv_model *m) { return padded_stride(m->split.down.of[m->rank].k); }
+size_t iv_gpu_act_stride(const iv_model *m) { return padded_stride(m->tp.down.of[m->rank].k); }
 size_t iv_gpu_expert_act_stride(const iv_model *m) { return padded_stride((size_t)m->config.moe_intermediate_size); }
 
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window) {
-    const iv_share *s = &m->split.share[m->rank];
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     return (iv_gpu_attention_shape){.arithmetic = g->o.arithmetic,
                                     .type = m->dtype,
@@ -64,13 +64,13 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_gpu_model *g = r->g;
     const iv_model *m = r->m;
     const iv_model_config *c = &m->config;
-    const iv_share *share = &m->split.share[m->rank];
+    const iv_tp_shard *shard = &m->tp.shard[m->rank];
     carving v = {.base = base};
     size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype),
            dim = (size_t)c->head_dim;
-    size_t q = share->heads * dim, kv = share->kv_heads * dim, act = iv_gpu_act_stride(m),
+    size_t q = shard->heads * dim, kv = shard->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, widest = iv_size_max(q + 2 * kv, 2 * act);
-    size_t nodes = iv_size_max(m->split.out.of[m->rank].nodes, m->split.down.of[m->rank].nodes);
+    size_t nodes = iv_size_max(m->tp.out.of[m->rank].nodes, m->tp.down.of[m->rank].nodes);
     nodes = iv_size_max(nodes, 1); /* NCCL's sum is there also where no node is */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
@@ -83,15 +83,15 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->packed = carve(&v, t * padded_stride(iv_size_max(q, act)), width);
     r->act = carve(&v, t * act, width);
     r->normed_picks = carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
-    if (m->split.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
+    if (m->tp.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process has its own columns of the logits until rank 0 has them */
-    if (first || g->o.processes > 1) r->logits = carve(&v, slice * (first ? vocab : share->vocab), sizeof(float));
+    if (first || g->o.processes > 1) r->logits = carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
     r->attention_scratch =
-        carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), share->heads ? 1 : 0);
+        carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), shard->heads ? 1 : 0);
     r->sample_scratch = carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
     r->sampled = carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
-    r->likely = carve(&v, first ? iv_gpu_picks_max(g) * IV_GPU_LIKELY_MAX : 0, sizeof *r->likely);
+    r->top_logprobs = carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);
     r->bad = carve(&v, 1, sizeof *r->bad);
     r->flags = carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
     r->inputs = carve(&v, g->inputs_capacity, 1);

@@ -15,7 +15,7 @@ size_t iv_gpu_gathered_rows(size_t row_bytes) { return iv_size_max(1, GATHERED_B
 size_t iv_gpu_gathered_bytes(const iv_model *m) {
     const iv_model_config *c = &m->config;
     size_t floats = IV_LEAVES_MAX, hidden = (size_t)c->hidden_size;
-    floats = iv_size_max(floats, m->split.ranks * (size_t)c->experts_per_token) * hidden;
+    floats = iv_size_max(floats, m->tp.ranks * (size_t)c->experts_per_token) * hidden;
     floats = iv_size_max(floats, (size_t)c->vocab_size);
     return iv_size_max(GATHERED_BYTES, floats * sizeof(float)) + (size_t)IV_RANKS_MAX * PIECE_BYTES;
 }
@@ -119,7 +119,7 @@ static iv_status open_way(gpu_rank *r, const iv_nccl_id *id, bool nccl, iv_error
         r->g->o.graphs = false; /* the host takes part in every layer */
         return open_staging(r, err);
     }
-    return iv_nccl_open(id, r->m->split.ranks, r->m->rank, 1, &ordinal, CONNECT_TIMEOUTS * r->g->o.timeout_ms, &r->nccl,
+    return iv_nccl_open(id, r->m->tp.ranks, r->m->rank, 1, &ordinal, CONNECT_TIMEOUTS * r->g->o.timeout_ms, &r->nccl,
                         err);
 }
 

@@ -27,10 +27,10 @@ static void copy_task(void *context, size_t index, size_t worker) {
     size_t rank = 0;
     for (; index >= pieces_of(m); m = m->next, rank++) index -= pieces_of(m);
     const gpu_rank *r = &c->g->rank[rank];
-    iv_place *place = r->m->place;
+    iv_memspace *memspace = r->m->memspace;
     iv_error err;
     size_t at = index * PIECE_BYTES, bytes = iv_size_min(PIECE_BYTES, m->data_bytes - at);
-    iv_status status = place->write(place, r->m->data + at, bytes, m->data + at, bytes, bytes, 1, &err);
+    iv_status status = memspace->write(memspace, r->m->data + at, bytes, m->data + at, bytes, bytes, 1, &err);
     if (status == IV_OK) return;
     pthread_mutex_lock(&c->lock);
     c->status = status, c->error = err;
@@ -70,10 +70,10 @@ static iv_model *change_places(iv_gpu_model *g, iv_model *first) {
     for (size_t r = 0; r < g->ranks; r++, m = m->next) {
         iv_model *was = g->rank[r].m;
         unsigned char *data = was->data;
-        iv_place *place = was->place;
-        was->data = m->data, was->place = m->place;
-        m->data = data, m->place = place;
-        iv_weight_plan_place(was, old), iv_weight_plan_place(m, first);
+        iv_memspace *memspace = was->memspace;
+        was->data = m->data, was->memspace = m->memspace;
+        m->data = data, m->memspace = memspace;
+        iv_weight_plan_bind(was, old), iv_weight_plan_bind(m, first);
         g->rank[r].m = m;
     }
     return old;

@@ -25,8 +25,8 @@ static int copy_results(gpu_rank *r) {
     size_t picks = g->step.true_picks;
     if (code || r->m->rank != 0 || picks == 0) return code;
     code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
-    if (code || !g->step.likely) return code;
-    return cudaMemcpyAsync(g->likely, r->likely, picks * IV_GPU_LIKELY_MAX * sizeof *r->likely, cudaMemcpyDeviceToHost,
+    if (code || !g->step.top_logprobs) return code;
+    return cudaMemcpyAsync(g->top_logprobs, r->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *r->top_logprobs, cudaMemcpyDeviceToHost,
                            r->stream);
 }
 
@@ -208,9 +208,9 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     for (size_t i = 0; i < b->logit_count && r->m->rank == 0; i++) {
         bool here = b->sample_here && b->sample_here[i];
         if (here) b->sampled[i] = g->sampled[i];
-        if (here && b->sampling[i].likely > 0)
-            memcpy(b->likely + i * IV_GPU_LIKELY_MAX, g->likely + i * IV_GPU_LIKELY_MAX,
-                   (size_t)b->sampling[i].likely * sizeof *b->likely);
+        if (here && b->sampling[i].top_logprobs > 0)
+            memcpy(b->top_logprobs + i * IV_TOP_LOGPROBS_MAX, g->top_logprobs + i * IV_TOP_LOGPROBS_MAX,
+                   (size_t)b->sampling[i].top_logprobs * sizeof *b->top_logprobs);
         if (here && !(b->logits_too && b->logits_too[i])) continue;
         any = true;
         IV_ASSERT(i < iv_gpu_slice(g)); /* the slice that is there in the end */

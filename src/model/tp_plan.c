@@ -1,5 +1,5 @@
 /* share.c: leaves, then everything that follows from them. */
-#include "model/share.h"
+#include "model/tp_plan.h"
 #include "base/size.h"
 #include "kernels/kernels.h"
 
@@ -46,21 +46,21 @@ static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
         iv_tree_join_make(all, count, &cuts->join);
 }
 
-static void share_of(const iv_model_config *c, const iv_split *split, size_t r, iv_share *s) {
+static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, iv_tp_shard *s) {
     size_t dim = (size_t)c->head_dim, group = (size_t)(c->heads / c->kv_heads);
-    const iv_row_cut *out = &split->out.of[r];
-    *s = (iv_share){0};
+    const iv_row_cut *out = &tp->out.of[r];
+    *s = (iv_tp_shard){0};
     if (out->k) {
         s->head_first = out->first / dim;
         s->heads = (out->first + out->k + dim - 1) / dim - s->head_first;
         s->kv_head_first = s->head_first / group;
         s->kv_heads = (s->head_first + s->heads - 1) / group + 1 - s->kv_head_first;
     }
-    s->expert_first = first_of(r, split->ranks, (size_t)c->experts);
-    s->experts = first_of(r + 1, split->ranks, (size_t)c->experts) - s->expert_first;
+    s->expert_first = first_of(r, tp->ranks, (size_t)c->experts);
+    s->experts = first_of(r + 1, tp->ranks, (size_t)c->experts) - s->expert_first;
     size_t vocab = (size_t)c->vocab_size, panels = (vocab + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
-    s->vocab_first = iv_size_min(first_of(r, split->ranks, panels) * IV_PANEL_COLUMNS, vocab);
-    s->vocab = iv_size_min(first_of(r + 1, split->ranks, panels) * IV_PANEL_COLUMNS, vocab) - s->vocab_first;
+    s->vocab_first = iv_size_min(first_of(r, tp->ranks, panels) * IV_PANEL_COLUMNS, vocab);
+    s->vocab = iv_size_min(first_of(r + 1, tp->ranks, panels) * IV_PANEL_COLUMNS, vocab) - s->vocab_first;
 }
 
 static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
@@ -84,18 +84,18 @@ static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_split_make(const iv_model_config *c, size_t ranks, bool baseline, iv_split *out, iv_error *err) {
+iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline, iv_tp_plan *out, iv_error *err) {
     IV_TRY(check(c, ranks, err));
-    *out = (iv_split){.ranks = ranks};
+    *out = (iv_tp_plan){.ranks = ranks};
     cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks, baseline);
     cut_rows(&out->down, (size_t)c->intermediate_size, ranks, baseline);
     if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1, baseline);
-    for (size_t r = 0; r < ranks; r++) share_of(c, out, r, &out->share[r]);
+    for (size_t r = 0; r < ranks; r++) shard_of(c, out, r, &out->shard[r]);
     return IV_OK;
 }
 
-size_t iv_split_kv_heads(const iv_split *split) {
+size_t iv_tp_plan_kv_heads(const iv_tp_plan *tp) {
     size_t heads = 0;
-    for (size_t r = 0; r < split->ranks; r++) heads += split->share[r].kv_heads;
+    for (size_t r = 0; r < tp->ranks; r++) heads += tp->shard[r].kv_heads;
     return heads;
 }

@@ -6,7 +6,7 @@
 #include "kernels/join.h"
 #include "numerics/rows.h"
 
-enum { STEPS = 4, REPLAYS = 3, RANKS = IV_GPU_RANKS_MAX, RANKS_A_GPU = 4 };
+enum { STEPS = 4, REPLAYS = 3, RANKS = IV_RANKS_MAX, RANKS_A_GPU = 4 };
 #ifndef EMULATED
 #define EMULATED 0
 #endif
@@ -74,7 +74,7 @@ static void close_team(team *t) {
 /* ---- joins ------------------------------------------------------------------------------------------------- */
 
 typedef struct problem {
-    iv_gpu_join_args a;
+    iv_gpu_allreduce_args a;
     size_t nodes, values; /* of a node */
     int owner[IV_LEAVES_MAX];
     float *source[STEPS][IV_LEAVES_MAX], *bias, *weight, *x; /* host */
@@ -141,7 +141,7 @@ static cudaGraphExec_t capture(const problem *p, const team *t, int rank) {
     use(t, rank);
     GPU_OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
     for (int step = 0; step < STEPS; step++) {
-        iv_gpu_join_args a = p->a;
+        iv_gpu_allreduce_args a = p->a;
         for (size_t i = 0; i < p->nodes; i++) {
             a.node[i] = p->gpu_node[step % 2][i];
             if (p->owner[i] != rank) continue;
@@ -151,7 +151,7 @@ static cudaGraphExec_t capture(const problem *p, const team *t, int rank) {
         a.x = p->gpu_x[rank], a.bias = p->a.bias ? p->gpu_bias[rank] : NULL;
         a.norm_weight = p->a.norm_weight ? p->gpu_weight[rank] : NULL;
         memcpy(a.normed, p->gpu_normed, sizeof a.normed);
-        GPU_OK(iv_gpu_join(&t->peers[rank], &a, s));
+        GPU_OK(iv_gpu_tree_allreduce(&t->peers[rank], &a, s));
     }
     GPU_OK(cudaStreamEndCapture(s, &graph));
     GPU_OK(cudaGraphInstantiate(&exec, graph, 0));
@@ -201,7 +201,7 @@ static void compare(const problem *p, const team *t) {
         use(t, rank);
         float *x = host_copy(p->gpu_x[rank], p->values * sizeof *x);
         for (size_t row = 0; row < p->a.rows; row++) {
-            int owner = iv_gpu_join_owner(&p->a, t->ranks, row);
+            int owner = iv_gpu_allreduce_owner(&p->a, t->ranks, row);
             if (owner < 0 || owner == rank)
                 assert_same_bits(what, p->x + row * p->a.hidden, x + row * p->a.hidden, p->a.hidden, 4, false);
         }
@@ -213,7 +213,7 @@ static void compare(const problem *p, const team *t) {
     free(normed);
 }
 
-static size_t join_trial(rng *r, const team *t, size_t rows, size_t hidden, size_t leaves, iv_gpu_join_way way) {
+static size_t join_trial(rng *r, const team *t, size_t rows, size_t hidden, size_t leaves, iv_gpu_allreduce_way way) {
     problem p = {.a = {.arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32,
                        .rows = rows,
                        .hidden = hidden,
@@ -260,12 +260,12 @@ static void joins(void **state) {
             static const size_t widths[] = {64, 250, 1000, 2048, 4096, 5120};
             size_t leaves = rng_below(&r, 4) ? 8 : (size_t)1 << rng_below(&r, 4),
                    rows = 1 + rng_below(&r, 3 * trial + 1), width = widths[rng_below(&r, EMULATED ? 3 : 6)];
-            differ += join_trial(&r, &t, rows, width, leaves, (iv_gpu_join_way)(trial % 3));
+            differ += join_trial(&r, &t, rows, width, leaves, (iv_gpu_allreduce_way)(trial % 3));
         }
-        if (t.gpus == ranks && !EMULATED) join_trial(&r, &t, 700, 4096, 8, IV_GPU_JOIN_TWO_SHOT);
-        if (t.gpus == ranks && !EMULATED) join_trial(&r, &t, 300, 4096, 8, IV_GPU_JOIN_ONE_SHOT);
-        if (EMULATED && ranks == 3) join_trial(&r, &t, 300, 64, 8, IV_GPU_JOIN_ONE_SHOT); /* more than blocks */
-        if (ranks == 2) join_trial(&r, &t, 3, 30000, 8, IV_GPU_JOIN_BY_SIZE); /* too wide to be kept on the chip */
+        if (t.gpus == ranks && !EMULATED) join_trial(&r, &t, 700, 4096, 8, IV_GPU_ALLREDUCE_TWO_SHOT);
+        if (t.gpus == ranks && !EMULATED) join_trial(&r, &t, 300, 4096, 8, IV_GPU_ALLREDUCE_ONE_SHOT);
+        if (EMULATED && ranks == 3) join_trial(&r, &t, 300, 64, 8, IV_GPU_ALLREDUCE_ONE_SHOT); /* more than blocks */
+        if (ranks == 2) join_trial(&r, &t, 3, 30000, 8, IV_GPU_ALLREDUCE_BY_SIZE); /* too wide to be kept on the chip */
         close_team(&t);
     }
     assert_true(differ > 0); /* the tree is not the plain sum: the comparison can fail */
@@ -291,7 +291,7 @@ static size_t misheard(const team *t) {
         use(t, r);
         for (int i = 0; i < ROUNDS; i++) {
             GPU_OK(cudaMemsetAsync(said[r][i % 2], i * t->ranks + r, WORD, t->stream[r]));
-            GPU_OK(iv_gpu_meet(&t->peers[r], t->stream[r]));
+            GPU_OK(iv_gpu_barrier(&t->peers[r], t->stream[r]));
             GPU_OK(iv_gpu_copy_columns(IV_F32, said[(r + 1) % t->ranks][i % 2], WORD / 4, 0, WORD / 4, 1,
                                        heard[r] + (size_t)WORD * (size_t)i, WORD / 4, t->stream[r]));
         }
@@ -344,11 +344,11 @@ static void one_buffer_is_written_over(void **state) {
                 GPU_OK(cudaMemsetAsync(said[r], i * ranks + r, N, t.stream[r]));
                 GPU_OK(iv_gpu_copy_columns(IV_F32, said[r], N / 4, 0, N / 4, 1, all + (size_t)N * (size_t)r, N / 4,
                                            t.stream[r]));
-                GPU_OK(iv_gpu_meet(&t.peers[r], t.stream[r]));
+                GPU_OK(iv_gpu_barrier(&t.peers[r], t.stream[r]));
                 if (r == 0)
                     GPU_OK(iv_gpu_copy_columns(IV_F32, all, bytes / 4, 0, bytes / 4, 1, heard + bytes * (size_t)i,
                                                bytes / 4, t.stream[r]));
-                GPU_OK(iv_gpu_meet(&t.peers[r], t.stream[r]));
+                GPU_OK(iv_gpu_barrier(&t.peers[r], t.stream[r]));
             }
         }
         wait_for_all(&t);
@@ -371,7 +371,7 @@ static void who_waits_in_vain_says_so(void **state) {
     team t;
     open_team(&t, 2, 20);
     use(&t, 1);
-    GPU_OK(iv_gpu_meet(&t.peers[1], t.stream[1]));
+    GPU_OK(iv_gpu_barrier(&t.peers[1], t.stream[1]));
     wait_for_all(&t);
     assert_true(t.given_up->any && !t.given_up->rank[0]);
     iv_gpu_awaited a = iv_gpu_awaited_of(t.given_up->rank[1]);
@@ -383,10 +383,10 @@ static void who_waits_in_vain_says_so(void **state) {
 
 static void what_cannot_be_is_refused(void **state) {
     (void)state;
-    iv_gpu_join_args a = {.rows = 0, .hidden = 64};
-    assert_int_not_equal(iv_gpu_join(&(iv_gpu_peers){.ranks = 2}, &a, NULL), 0);
-    assert_int_not_equal(iv_gpu_meet(&(iv_gpu_peers){.ranks = 9}, NULL), 0);
-    assert_int_not_equal(iv_gpu_meet(&(iv_gpu_peers){.ranks = 2, .rank = 2}, NULL), 0);
+    iv_gpu_allreduce_args a = {.rows = 0, .hidden = 64};
+    assert_int_not_equal(iv_gpu_tree_allreduce(&(iv_gpu_peers){.ranks = 2}, &a, NULL), 0);
+    assert_int_not_equal(iv_gpu_barrier(&(iv_gpu_peers){.ranks = 9}, NULL), 0);
+    assert_int_not_equal(iv_gpu_barrier(&(iv_gpu_peers){.ranks = 2, .rank = 2}, NULL), 0);
 }
 
 /* Rows have one owner each, in ascending order, or none has. */
@@ -394,15 +394,15 @@ static void owners(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= RANKS; ranks++)
         for (size_t rows = 1; rows < 3000; rows = rows * 3 + 1) {
-            iv_gpu_join_args a = {.rows = rows, .hidden = 4096, .way = IV_GPU_JOIN_TWO_SHOT};
+            iv_gpu_allreduce_args a = {.rows = rows, .hidden = 4096, .way = IV_GPU_ALLREDUCE_TWO_SHOT};
             int last = 0;
             for (size_t row = 0; row < rows; row++) {
-                int owner = iv_gpu_join_owner(&a, ranks, row);
+                int owner = iv_gpu_allreduce_owner(&a, ranks, row);
                 assert_true(ranks == 1 ? owner == -1 : owner >= last && owner < ranks);
                 last = owner;
             }
             a.whole = true;
-            assert_int_equal(iv_gpu_join_owner(&a, ranks, 0), -1);
+            assert_int_equal(iv_gpu_allreduce_owner(&a, ranks, 0), -1);
         }
 }
 

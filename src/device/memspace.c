@@ -1,5 +1,5 @@
-/* place.c: memory of this process as a place. A block remembers its size in front of itself. */
-#include "device/place.h"
+/* memspace.c: memory of this process as a place. A block remembers its size in front of itself. */
+#include "device/memspace.h"
 #include "base/size.h"
 #include "device/memory.h"
 
@@ -8,7 +8,7 @@
 
 enum { FRONT = 256 };
 
-static void *waiting_alloc(iv_place *p, size_t bytes) {
+static void *host_alloc(iv_memspace *p, size_t bytes) {
     (void)p;
     size_t whole;
     unsigned char *block = iv_size_add(bytes, FRONT, &whole) ? iv_memory_alloc(whole) : NULL;
@@ -17,7 +17,7 @@ static void *waiting_alloc(iv_place *p, size_t bytes) {
     return block + FRONT;
 }
 
-static void waiting_free(iv_place *p, void *memory) {
+static void host_free(iv_memspace *p, void *memory) {
     (void)p;
     if (!memory) return;
     unsigned char *block = (unsigned char *)memory - FRONT;
@@ -26,7 +26,7 @@ static void waiting_free(iv_place *p, void *memory) {
     iv_memory_free(block, whole);
 }
 
-static iv_status waiting_write(iv_place *p, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+static iv_status host_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                                size_t width, size_t rows, iv_error *err) {
     (void)p, (void)err;
     for (size_t i = 0; i < rows; i++)
@@ -34,17 +34,17 @@ static iv_status waiting_write(iv_place *p, void *to, size_t to_pitch, const voi
     return IV_OK;
 }
 
-static void *waiting_stage(iv_place *p, size_t bytes) {
+static void *host_stage(iv_memspace *p, size_t bytes) {
     (void)p;
     return malloc(bytes ? bytes : 1);
 }
 
-static void waiting_unstage(iv_place *p, void *memory) {
+static void host_unstage(iv_memspace *p, void *memory) {
     (void)p;
     free(memory);
 }
 
-iv_place *iv_place_waiting(void) {
-    static iv_place place = {waiting_alloc, waiting_free, waiting_write, waiting_stage, waiting_unstage};
-    return &place;
+iv_memspace *iv_memspace_host(void) {
+    static iv_memspace memspace = {host_alloc, host_free, host_write, host_stage, host_unstage};
+    return &memspace;
 }

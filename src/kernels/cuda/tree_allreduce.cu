@@ -1,4 +1,4 @@
-/* join.cu: the ranks of one process meet: barriers over flags in each other's memory, and the end of a row-parallel
+/* tree_allreduce.cu: the ranks of one process meet: barriers over flags in each other's memory, and the end of a row-parallel
  * layer.
  * Law: NUMERICS.md sections 3.3 and 4.
  *
@@ -17,7 +17,7 @@
 enum {
     BLOCKS_MAX = 256, /* of a join: enough to fill the links */
     THREADS = IV_ROW_LANES,
-    RANKS = IV_GPU_RANKS_MAX,
+    RANKS = IV_RANKS_MAX,
     COUNTS = BLOCKS_MAX * RANKS, /* where in the flags the numbers stand that blocks have come to */
     POLLS = 1024,                /* between two looks at the clock */
     LOOKS = 16,                  /* at the clock, at least, before a thread gives up */
@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(32) meet(const __grid_constant__ iv_gpu
     keep_count(p, count);
 }
 
-int iv_gpu_meet(const iv_gpu_peers *p, iv_gpu_stream stream) {
+int iv_gpu_barrier(const iv_gpu_peers *p, iv_gpu_stream stream) {
     if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks) return (int)cudaErrorInvalidValue;
     return p->ranks == 1 ? 0 : iv_launch(meet, dim3(1), 32, stream, *p);
 }
@@ -274,9 +274,9 @@ template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_r
 
 static size_t shared_bytes(size_t hidden) { return 2 * hidden * sizeof(float); }
 
-static bool two_shot(const iv_gpu_join_args *a, int ranks) {
+static bool two_shot(const iv_gpu_allreduce_args *a, int ranks) {
     if (a->whole || ranks == 1 || shared_bytes(a->hidden) > SHARED_MAX) return false;
-    if (a->way != IV_GPU_JOIN_BY_SIZE) return a->way == IV_GPU_JOIN_TWO_SHOT;
+    if (a->way != IV_GPU_ALLREDUCE_BY_SIZE) return a->way == IV_GPU_ALLREDUCE_TWO_SHOT;
     /* What one-shot brings over the links more, a rank: nodes of all rows against nodes of the own rows and normed rows
      * of the others. */
     size_t n = (size_t)ranks, one = a->rows * a->hidden * 4 * (n - 1), two = a->rows * a->hidden * 6 * (n - 1) / n;
@@ -285,7 +285,7 @@ static bool two_shot(const iv_gpu_join_args *a, int ranks) {
 
 static size_t first_row(size_t rows, int ranks, int rank) { return rows * (size_t)rank / (size_t)ranks; }
 
-int iv_gpu_join_owner(const iv_gpu_join_args *a, int ranks, size_t row) {
+int iv_gpu_allreduce_owner(const iv_gpu_allreduce_args *a, int ranks, size_t row) {
     if (!two_shot(a, ranks)) return -1;
     int rank = 0;
     while (row >= first_row(a->rows, ranks, rank + 1)) rank++;
@@ -322,15 +322,15 @@ static int launch(const job *a, size_t blocks, cudaStream_t stream) {
     return iv_launch_shared(kernel, dim3((unsigned)blocks), THREADS, shared, stream, *a);
 }
 
-int iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_join_args *a, iv_gpu_stream stream) {
+int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
     if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks || a->rows == 0 ||
         a->join.count >= IV_LEAVES_MAX || (a->sum && a->type == IV_F32))
         return (int)cudaErrorInvalidValue;
     if (a->sum && p->ranks > 1) {
         iv_gpu_peers alone = {};
-        iv_gpu_join_args own = *a;
+        iv_gpu_allreduce_args own = *a;
         alone.ranks = 1, alone.flags[0] = p->flags[p->rank], own.normed[0] = a->normed[p->rank];
-        return iv_gpu_join(&alone, &own, stream);
+        return iv_gpu_tree_allreduce(&alone, &own, stream);
     }
     bool two = two_shot(a, p->ranks), fits = shared_bytes(a->hidden) <= SHARED_MAX;
     job j = {};

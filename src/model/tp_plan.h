@@ -7,8 +7,8 @@
  * K, and adds rank by rank. Everything before such a layer is cut at what its inputs need: query heads, the KV heads
  * they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
  */
-#ifndef IV_MODEL_SHARE_H
-#define IV_MODEL_SHARE_H
+#ifndef IV_MODEL_TP_PLAN_H
+#define IV_MODEL_TP_PLAN_H
 
 #include "base/status.h"
 #include "format/model_config.h"
@@ -36,24 +36,24 @@ typedef struct iv_row_cuts {
     iv_tree_join join; /* of all ranks' nodes, which stand in rank order */
 } iv_row_cuts;
 
-typedef struct iv_share {
+typedef struct iv_tp_shard {
     size_t head_first, heads;       /* query heads; one cut by a leaf's end belongs to two ranks */
     size_t kv_head_first, kv_heads; /* those that the query heads read */
     size_t expert_first, experts;
     size_t vocab_first, vocab; /* columns of the head: whole panels */
-} iv_share;
+} iv_tp_shard;
 
-typedef struct iv_split {
+typedef struct iv_tp_plan {
     size_t ranks;
-    iv_share share[IV_RANKS_MAX];
+    iv_tp_shard share[IV_RANKS_MAX];
     iv_row_cuts out, down;   /* down: of dense layers */
     iv_row_cuts expert_down; /* of one expert: one rank has it whole */
-} iv_split;
+} iv_tp_plan;
 
 /* IV_UNSUPPORTED says why a model cannot be split over so many ranks. */
-iv_status iv_split_make(const iv_model_config *config, size_t ranks, bool baseline, iv_split *out, iv_error *err);
+iv_status iv_tp_plan_make(const iv_model_config *config, size_t ranks, bool baseline, iv_tp_plan *out, iv_error *err);
 
 /* KV heads that the ranks hold together: more than the model's where ranks share one. */
-size_t iv_split_kv_heads(const iv_split *split);
+size_t iv_tp_plan_kv_heads(const iv_tp_plan *tp);
 
 #endif

@@ -1,5 +1,5 @@
 /* exchange.c: every rank joins everything: what travels is small beside what is computed. */
-#include "model/exchange.h"
+#include "model/tp_gather.h"
 #include "base/size.h"
 #include "kernels/join.h"
 #include "kernels/linear.h"
@@ -14,31 +14,31 @@ typedef struct header {
 
 /* Rows of logits that are gathered at once: a number that all ranks share. */
 static size_t logit_rows(const iv_forward_state *s) {
-    const iv_split *split = &s->model->split;
+    const iv_tp_plan *tp = &s->model->tp;
     size_t widest = 1;
-    for (size_t r = 0; r < split->ranks; r++) widest = iv_size_max(widest, split->share[r].vocab);
+    for (size_t r = 0; r < tp->ranks; r++) widest = iv_size_max(widest, tp->shard[r].vocab);
     return iv_size_min(s->tokens_max, iv_size_max(1, LOGIT_FLOATS / widest));
 }
 
-bool iv_exchange_bytes(const iv_forward_state *s, size_t *bytes) {
+bool iv_tp_gather_bytes(const iv_forward_state *s, size_t *bytes) {
     const iv_model *m = s->model;
-    const iv_split *split = &m->split;
-    const iv_share *share = &split->share[m->rank];
-    size_t rows = iv_size_max(split->out.of[m->rank].nodes, split->down.of[m->rank].nodes), logits, hidden;
-    rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, share->experts));
-    return iv_size_mul(logit_rows(s), share->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
+    const iv_tp_plan *tp = &m->tp;
+    const iv_tp_shard *shard = &tp->shard[m->rank];
+    size_t rows = iv_size_max(tp->out.of[m->rank].nodes, tp->down.of[m->rank].nodes), logits, hidden;
+    rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, shard->experts));
+    return iv_size_mul(logit_rows(s), shard->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
            iv_size_mul(hidden, (size_t)m->config.hidden_size, &hidden) &&
            iv_size_mul(iv_size_max(hidden, logits), sizeof(float), bytes) && iv_size_add(*bytes, HEADER_BYTES, bytes);
 }
 
-float *iv_exchange_buffer(const iv_forward_state *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }
+float *iv_tp_gather_buffer(const iv_forward_state *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }
 
 static void sizes(const iv_forward_state *s, const size_t *floats, size_t *bytes) {
-    for (size_t r = 0; r < s->model->split.ranks; r++) bytes[r] = HEADER_BYTES + floats[r] * sizeof(float);
+    for (size_t r = 0; r < s->model->tp.ranks; r++) bytes[r] = HEADER_BYTES + floats[r] * sizeof(float);
     IV_ASSERT(bytes[s->model->rank] <= s->part_bytes);
 }
 
-iv_status iv_exchange_all(iv_forward_state *s, const size_t *floats, size_t *least, const float **parts,
+iv_status iv_tp_gather_all(iv_forward_state *s, const size_t *floats, size_t *least, const float **parts,
                           iv_error *err) {
     const void *blocks[IV_RANKS_MAX];
     size_t bytes[IV_RANKS_MAX];
@@ -48,7 +48,7 @@ iv_status iv_exchange_all(iv_forward_state *s, const size_t *floats, size_t *lea
     sizes(s, floats, bytes);
     s->part = 1 - s->part;
     IV_TRY(iv_comm_all_gather(s->comm, mine, bytes, blocks, err));
-    for (size_t r = 0; r < s->model->split.ranks; r++) {
+    for (size_t r = 0; r < s->model->tp.ranks; r++) {
         memcpy(&h, blocks[r], sizeof h);
         if (least) *least = iv_size_min(*least, h.least);
         parts[r] = (const float *)(const void *)((const char *)blocks[r] + HEADER_BYTES);
@@ -93,35 +93,35 @@ static void run_node(const iv_forward_state *s, const iv_row_parallel_args *a, s
 }
 
 iv_status iv_row_parallel(iv_forward_state *s, const iv_row_parallel_args *a, iv_error *err) {
-    const iv_split *split = &s->model->split;
+    const iv_tp_plan *tp = &s->model->tp;
     size_t hidden = (size_t)s->model->config.hidden_size, floats[IV_RANKS_MAX], nodes = 0;
-    if (split->ranks == 1) { /* the one node is the root */
+    if (tp->ranks == 1) { /* the one node is the root */
         run_node(s, a, 0, s->x, true);
         return IV_OK;
     }
     const float *parts[IV_RANKS_MAX];
     joining j = {.s = s, .a = a, .blocks = (hidden + IV_JOIN_COLUMNS - 1) / IV_JOIN_COLUMNS};
     for (size_t i = 0; i < a->cuts->of[s->model->rank].nodes; i++)
-        run_node(s, a, i, iv_exchange_buffer(s) + i * a->rows * hidden, false);
-    for (size_t r = 0; r < split->ranks; r++) floats[r] = a->cuts->of[r].nodes * a->rows * hidden;
-    IV_TRY(iv_exchange_all(s, floats, a->least, parts, err));
-    for (size_t r = 0; r < split->ranks; r++)
+        run_node(s, a, i, iv_tp_gather_buffer(s) + i * a->rows * hidden, false);
+    for (size_t r = 0; r < tp->ranks; r++) floats[r] = a->cuts->of[r].nodes * a->rows * hidden;
+    IV_TRY(iv_tp_gather_all(s, floats, a->least, parts, err));
+    for (size_t r = 0; r < tp->ranks; r++)
         for (size_t i = 0; i < a->cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * a->rows * hidden;
     iv_pool_run(s->compute.pool, a->rows * j.blocks, join_block, &j);
     return IV_OK;
 }
 
 /* Copies all ranks' columns of some rows to their places. */
-static void place_logits(const iv_split *split, size_t vocab, const void *const *blocks, size_t rows, float *out) {
-    for (size_t r = 0; r < split->ranks; r++) {
-        const iv_share *share = &split->share[r];
+static void scatter_logits(const iv_tp_plan *tp, size_t vocab, const void *const *blocks, size_t rows, float *out) {
+    for (size_t r = 0; r < tp->ranks; r++) {
+        const iv_tp_shard *shard = &tp->shard[r];
         const float *from = (const float *)(const void *)((const char *)blocks[r] + HEADER_BYTES);
         for (size_t i = 0; i < rows; i++)
-            memcpy(out + i * vocab + share->vocab_first, from + i * share->vocab, share->vocab * sizeof(float));
+            memcpy(out + i * vocab + shard->vocab_first, from + i * shard->vocab, shard->vocab * sizeof(float));
     }
 }
 
-iv_status iv_split_head(iv_forward_state *s, size_t first, size_t rows, float *out, iv_error *err) {
+iv_status iv_tp_gather_logits(iv_forward_state *s, size_t first, size_t rows, float *out, iv_error *err) {
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, vocab = (size_t)m->config.vocab_size, step = logit_rows(s);
     for (size_t at = 0; at < rows; at += step) {
@@ -134,13 +134,13 @@ iv_status iv_split_head(iv_forward_state *s, size_t first, size_t rows, float *o
                                     .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->dtype),
                                     .x_stride = hidden,
                                     .rows = n,
-                                    .out = iv_exchange_buffer(s),
+                                    .out = iv_tp_gather_buffer(s),
                                     .out_stride = m->head.n});
-        for (size_t r = 0; r < m->split.ranks; r++) floats[r] = n * m->split.share[r].vocab;
+        for (size_t r = 0; r < m->tp.ranks; r++) floats[r] = n * m->tp.shard[r].vocab;
         sizes(s, floats, bytes);
         s->part = 1 - s->part;
         IV_TRY(iv_comm_gather(s->comm, mine, bytes, blocks, err));
-        if (m->rank == 0) place_logits(&m->split, vocab, blocks, n, out + at * vocab);
+        if (m->rank == 0) scatter_logits(&m->tp, vocab, blocks, n, out + at * vocab);
     }
     return IV_OK;
 }

@@ -1,3 +1,0 @@
-/* test_join.c on emulated GPUs, one for each of up to eight ranks, on any machine. */
-#define EMULATED 1
-#include "cuda/test_join.c"
