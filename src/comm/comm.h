@@ -7,9 +7,8 @@
 #ifndef IV_COMM_COMM_H
 #define IV_COMM_COMM_H
 
+#include "base/ranks.h"
 #include "base/status.h"
-
-enum { IV_RANKS_MAX = 8 };
 
 typedef struct iv_comm iv_comm;
 

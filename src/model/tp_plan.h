@@ -10,14 +10,13 @@
 #ifndef IV_MODEL_TP_PLAN_H
 #define IV_MODEL_TP_PLAN_H
 
+#include "base/ranks.h"
 #include "base/status.h"
 #include "format/model_config.h"
 #include "numerics/tree.h"
 
-enum {
-    IV_RANKS_MAX = IV_LEAVES_MAX,
-    IV_RANK_NODES_MAX = 4 /* canonical nodes of consecutive leaves among eight */
-};
+enum { IV_RANK_NODES_MAX = 4 }; /* canonical nodes of consecutive leaves among eight */
+_Static_assert((int)IV_RANKS_MAX <= (int)IV_LEAVES_MAX, "a rank has a leaf at least");
 
 /* One rank's inputs of a row-parallel layer. */
 typedef struct iv_row_cut {
@@ -45,7 +44,7 @@ typedef struct iv_tp_shard {
 
 typedef struct iv_tp_plan {
     size_t ranks;
-    iv_tp_shard share[IV_RANKS_MAX];
+    iv_tp_shard shard[IV_RANKS_MAX];
     iv_row_cuts out, down;   /* down: of dense layers */
     iv_row_cuts expert_down; /* of one expert: one rank has it whole */
 } iv_tp_plan;

@@ -13,6 +13,8 @@
 #define IV_KERNELS_CUDA_OPS_H
 
 #include "base/dtype.h"
+#include "base/ranks.h"
+#include "kernels/row_sampling.h"
 #include "numerics/attention.h"
 #include "numerics/tree.h"
 
@@ -226,33 +228,6 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 
 /* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
 
-enum { IV_TOP_LOGPROBS_MAX = 20 };
-
-/* What one row of logits is for: to draw a token (of a request without bias, penalties or a constraint), or to score a
- * given one, of a prompt. */
-typedef struct iv_row_sampling {
-    float temperature, top_p, min_p;
-    int32_t top_k;
-    uint64_t seed, position;
-    int32_t top_logprobs; /* how many of the likeliest tokens are wanted: at most IV_TOP_LOGPROBS_MAX */
-    bool share;     /* sampling_logprob is wanted */
-    bool given;     /* nothing is drawn: the token is `token`. The temperature must be 0 */
-    int32_t token;
-} iv_row_sampling;
-
-typedef struct iv_row_result {
-    int32_t token;
-    float logprob;       /* of the token */
-    float max, log_sum;  /* log softmax is (x - max) - log_sum; a log_sum outside [0, 1e30) fails the request */
-    float sampling_logprob; /* of the token among the kept ones (10.7); 0 where none is wanted */
-} iv_row_result;
-
-/* One of the likeliest tokens of a row's logits (10.7). */
-typedef struct iv_logprob {
-    int32_t id;
-    float logprob;
-} iv_logprob;
-
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
 /* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. top_logprobs [rows][IV_TOP_LOGPROBS_MAX]: of a
  * row that wants n of them, min(n, vocab) are written; may be NULL where no row wants any. */
@@ -260,8 +235,6 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_s
                   iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
 
 /* ---- ranks (tree_allreduce.cu) ------------------------------------------------------------------------------------- */
-
-enum { IV_RANKS_MAX = 8 };
 
 /* Who gave up waiting, in the host's memory, which all GPUs reach; zeroed once. */
 typedef struct iv_gpu_given_up {
