@@ -58,14 +58,14 @@ size_t __wrap_iv_gpu_part_rows(size_t ranks) { return part_rows ? part_rows : __
 
 /* Joins of parts, which leave room to the layers beside them; and of whole steps that have rows enough for parts. */
 static atomic_size_t joins_of_parts, joins_of_long_steps;
-int __real_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
-int __wrap_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
-int __wrap_iv_gpu_join(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
+int __real_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
+int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
+int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
     if (a->blocks)
         atomic_fetch_add(&joins_of_parts, 1);
     else if (part_rows && a->rows / part_rows >= PARTS)
         atomic_fetch_add(&joins_of_long_steps, 1);
-    return __real_iv_gpu_join(p, a, stream);
+    return __real_iv_gpu_tree_allreduce(p, a, stream);
 }
 #else /* the CPU alone; nothing is joined */
 enum { PARTS = 4 };
