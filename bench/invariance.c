@@ -9,7 +9,7 @@
 
 #include "kernels/blas.h"
 #include "kv/pages.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 #include "model/widen.h"
 
 enum { PROMPT = 512, SEQUENCES_MAX = 32, CONTEXT = 128, ROUNDS_MAX = 1000 };
@@ -19,7 +19,7 @@ static const double turn_seconds = 0.03;
 typedef struct bench {
     iv_pool *pool;
     iv_model *model;
-    iv_forward_state *state;
+    iv_cpu_model *state;
     iv_blas *blas; /* NULL: not here */
     iv_kv_pool kv;
     iv_kv_table tables[SEQUENCES_MAX];
@@ -44,7 +44,7 @@ static void open_bench(bench *b, const char *dir, size_t threads) {
     iv_model_options o = {.positions = PROMPT};
     need(iv_pool_open(threads, &b->pool, &b->err), b);
     need(iv_model_open(dir, &o, b->pool, &b->model, &b->err), b);
-    need(iv_forward_open(b->model, iv_kernels_select(iv_isa_detect()), IV_FMA32, b->pool, PROMPT, &b->state, &b->err),
+    need(iv_cpu_model_open(b->model, iv_kernels_select(iv_isa_detect()), IV_FMA32, b->pool, PROMPT, &b->state, &b->err),
          b);
     if (iv_blas_open(threads, &b->blas, &b->err) != IV_OK)
         fprintf(stderr, "without vanilla-blas: %s\n", b->err.message);
@@ -65,7 +65,7 @@ static void open_bench(bench *b, const char *dir, size_t threads) {
 static void close_bench(bench *b) {
     for (size_t i = 0; i < SEQUENCES_MAX; i++) iv_kv_table_close(&b->tables[i], &b->kv);
     iv_kv_pool_close(&b->kv);
-    iv_forward_close(b->state);
+    iv_cpu_model_close(b->state);
     iv_blas_close(b->blas);
     iv_model_close(b->model);
     iv_pool_close(b->pool);
@@ -91,7 +91,7 @@ static double steps(bench *b, const work *w, iv_numerics numerics, size_t count)
     b->state->compute.numerics = numerics;
     b->state->compute.blas = numerics == IV_VANILLA_BLAS ? b->blas : NULL;
     double begin = iv_bench_seconds();
-    for (size_t i = 0; i < count; i++) need(iv_forward(b->state, &batch, &b->err), b);
+    for (size_t i = 0; i < count; i++) need(iv_cpu_model_forward(b->state, &batch, &b->err), b);
     return iv_bench_seconds() - begin;
 }
 

@@ -193,7 +193,7 @@ static void measure_tokens(iv_engine *e) {
 }
 
 static iv_status open_forward(iv_engine *e, iv_error *err) {
-    IV_TRY(iv_forward_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
+    IV_TRY(iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
     e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
     e->tile_rows = e->kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
     return IV_OK;
@@ -276,7 +276,7 @@ void iv_engine_close(iv_engine *e) {
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
     free(e->samplers);
     iv_kv_pool_close(&e->kv);
-    iv_forward_close(e->forward);
+    iv_cpu_model_close(e->forward);
     iv_gpu_model_close(e->gpu_model);
     iv_model_close(e->model);
     for (size_t i = 0; i < IV_RANKS_MAX; i++) iv_gpu_close(e->gpus[i]);

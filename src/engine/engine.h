@@ -12,7 +12,7 @@
 #include "engine/textual.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
-#include "model/gpu.h"
+#include "model/gpu_model.h"
 #include "sample/sampler.h"
 #include "sched/plan.h"
 
@@ -115,7 +115,7 @@ struct iv_engine {
     char *updated_from;             /* directory of the weights, if they are not those of the first */
     iv_textual *textual;
     iv_generation_config generation;
-    iv_forward_state *forward; /* rank 0's, or this process's; NULL on GPUs */
+    iv_cpu_model *forward; /* rank 0's, or this process's; NULL on GPUs */
     iv_gpu_model *gpu_model;   /* NULL on a CPU */
     iv_gpu *gpus[IV_RANKS_MAX];
     const iv_kernels *kernels; /* of the CPU */

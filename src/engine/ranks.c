@@ -19,7 +19,7 @@ typedef struct helper {
     iv_ranks *ranks;
     iv_comm *comm;
     iv_pool *pool;
-    iv_forward_state *forward;
+    iv_cpu_model *forward;
     unsigned char *kv;
     size_t kv_bytes, kv_layer_bytes;
     pthread_t thread;
@@ -154,7 +154,7 @@ static void *help(void *argument) {
         iv_batch b;
         memcpy(&b, batch, sizeof b);
         b.kv = h->kv, b.kv_layer_bytes = h->kv_layer_bytes;
-        iv_forward(h->forward, &b, &unused);
+        iv_cpu_model_forward(h->forward, &b, &unused);
         meet(h->comm, &unused);
     }
     iv_float_mode_leave(mode);
@@ -162,9 +162,9 @@ static void *help(void *argument) {
 }
 
 static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, iv_error *err) {
-    const iv_forward_state *first = e->forward;
+    const iv_cpu_model *first = e->forward;
     IV_TRY(iv_pool_open(iv_pool_threads(e->pool), &h->pool, err));
-    IV_TRY(iv_forward_open(m, first->compute.kernels, e->arithmetic, h->pool, e->max_num_batched_tokens, &h->forward,
+    IV_TRY(iv_cpu_model_open(m, first->compute.kernels, e->arithmetic, h->pool, e->max_num_batched_tokens, &h->forward,
                            err));
     h->forward->compute.numerics = first->compute.numerics, h->forward->compute.blas = first->compute.blas;
     h->forward->comm = h->comm;
@@ -326,7 +326,7 @@ static iv_status lose(iv_ranks *r, iv_status status, const iv_error *err) {
 
 /* This process's part. */
 static iv_status forward(iv_engine *e, const iv_batch *b, iv_error *err) {
-    return e->gpu_model ? iv_gpu_model_forward(e->gpu_model, b, err) : iv_forward(e->forward, b, err);
+    return e->gpu_model ? iv_gpu_model_forward(e->gpu_model, b, err) : iv_cpu_model_forward(e->forward, b, err);
 }
 
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
@@ -411,7 +411,7 @@ void iv_ranks_close(iv_ranks *r) {
     for (size_t i = 0; i < r->helper_count; i++) {
         helper *h = &r->helpers[i];
         if (h->started) pthread_join(h->thread, NULL);
-        iv_forward_close(h->forward);
+        iv_cpu_model_close(h->forward);
         iv_memory_free(h->kv, h->kv_bytes);
         iv_pool_close(h->pool);
         iv_comm_close(h->comm);

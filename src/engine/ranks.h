@@ -6,7 +6,7 @@
 #ifndef IV_ENGINE_RANKS_H
 #define IV_ENGINE_RANKS_H
 
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 typedef struct iv_engine iv_engine;
 typedef struct iv_ranks iv_ranks;
@@ -34,7 +34,7 @@ iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err);
  * this process's part: processes tell each other, and all end alike. */
 iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err);
 
-/* One batch over all ranks, as iv_forward. After an error that is not IV_FORMAT no further step can run. */
+/* One batch over all ranks, as iv_cpu_model_forward. After an error that is not IV_FORMAT no further step can run. */
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
 /* Can these ranks change their weights? IV_UNSUPPORTED where they are GPUs or processes. */

@@ -8,7 +8,7 @@
 #define IV_ENGINE_WIRE_H
 
 #include "base/buf.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 /* Replaces the content of out. Pages that a span's positions do not reach are left out. */
 iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err);

@@ -1,5 +1,5 @@
 /* gpu_no_cuda.c: gpu.h in a build without CUDA. Nothing gets this far: no GPU can be opened. */
-#include "model/gpu.h"
+#include "model/gpu_model.h"
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
     (void)c;

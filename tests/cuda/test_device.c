@@ -10,7 +10,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 #ifdef TEST_WITH_CUDA
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/state.h"
 #endif
 
 #include <stdatomic.h>

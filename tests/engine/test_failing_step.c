@@ -1,7 +1,7 @@
 /* A step that fails: for one sequence, whose company must not notice, or for the engine, which must still close. */
 #include "made_model.h"
 #include "engine/ranks.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 /* ---- a sequence fails ---------------------------------------------------------------------------------- */
 

@@ -59,7 +59,7 @@ static void batches_survive(void **state) {
     iv_wire_free(&read);
 }
 
-/* What iv_forward relies on. */
+/* What iv_cpu_model_forward relies on. */
 static void check_taken(const iv_batch *b) {
     size_t row = 0;
     for (size_t i = 0; i < b->span_count; i++) {

@@ -5,7 +5,7 @@
 #include "random.h"
 #include "device/memory.h"
 #include "kv/pages.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 #include <pthread.h>
 
@@ -18,7 +18,7 @@ typedef struct ranks_runner {
     iv_kv_pool book; /* page numbers: the ranks share them */
     struct {
         iv_pool *pool;
-        iv_forward_state *state;
+        iv_cpu_model *state;
         iv_comm *comm;
         unsigned char *kv;
         size_t kv_bytes;
@@ -42,7 +42,7 @@ static inline void ranks_open_as(ranks_runner *r, const char *dir, iv_numerics n
     iv_model *m = r->model;
     for (size_t i = 0; i < ranks; i++, m = m->next) {
         if (i) ASSERT_OK(iv_pool_open(threads, &r->rank[i].pool, &err), &err);
-        ASSERT_OK(iv_forward_open(m, iv_kernels_select(IV_ISA_AVX512), arithmetic, r->rank[i].pool, RUNNER_STEP_MAX,
+        ASSERT_OK(iv_cpu_model_open(m, iv_kernels_select(IV_ISA_AVX512), arithmetic, r->rank[i].pool, RUNNER_STEP_MAX,
                                   &r->rank[i].state, &err),
                   &err);
         r->rank[i].state->compute.numerics = numerics;
@@ -77,7 +77,7 @@ typedef struct rank_call {
 
 static inline void *run_rank(void *argument) {
     rank_call *c = argument;
-    c->status = iv_forward(c->r->rank[c->rank].state, &c->batch, &c->err);
+    c->status = iv_cpu_model_forward(c->r->rank[c->rank].state, &c->batch, &c->err);
     return NULL;
 }
 
@@ -126,7 +126,7 @@ static inline void ranks_close(ranks_runner *r) {
     iv_kv_pool_close(&r->book);
     for (size_t i = 0; i < r->ranks; i++) {
         iv_comm_close(r->rank[i].comm);
-        iv_forward_close(r->rank[i].state);
+        iv_cpu_model_close(r->rank[i].state);
         iv_memory_free(r->rank[i].kv, r->rank[i].kv_bytes);
     }
     iv_model_close(r->model);

@@ -4,12 +4,12 @@
 
 #include "random.h"
 #include "kv/pages.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 typedef struct runner {
     iv_pool *pool;
     iv_model *model;
-    iv_forward_state *state;
+    iv_cpu_model *state;
     iv_kv_pool kv;
     iv_kv_table table;
     size_t tokens; /* in the KV cache */
@@ -21,7 +21,7 @@ static inline void runner_open(runner *r, const char *dir, const iv_model_option
     *r = (runner){0};
     ASSERT_OK(iv_pool_open(threads, &r->pool, &err), &err);
     ASSERT_OK(iv_model_open(dir, o, r->pool, &r->model, &err), &err);
-    ASSERT_OK(iv_forward_open(r->model, iv_kernels_select(isa), arithmetic, r->pool, 256, &r->state, &err), &err);
+    ASSERT_OK(iv_cpu_model_open(r->model, iv_kernels_select(isa), arithmetic, r->pool, 256, &r->state, &err), &err);
     ASSERT_OK(iv_kv_pool_open(&r->kv, &r->model->kv_layout, (size_t)r->model->config.layers, 8, &err), &err);
     ASSERT_OK(iv_kv_table_open(&r->table, 512, &err), &err);
 }
@@ -49,14 +49,14 @@ static inline void runner_step(runner *r, const int32_t *ids, size_t n, float *l
                   .logit_rows = rows,
                   .logit_count = n,
                   .logits = logits};
-    ASSERT_OK(iv_forward(r->state, &b, &err), &err);
+    ASSERT_OK(iv_cpu_model_forward(r->state, &b, &err), &err);
     r->tokens += n;
 }
 
 static inline void runner_close(runner *r) {
     iv_kv_table_close(&r->table, &r->kv);
     iv_kv_pool_close(&r->kv);
-    iv_forward_close(r->state);
+    iv_cpu_model_close(r->state);
     iv_model_close(r->model);
     iv_pool_close(r->pool);
 }

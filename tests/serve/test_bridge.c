@@ -1,7 +1,7 @@
 /* The bridge: what goes over it comes back whole, in order and with the bits of a quiet engine; its bounds; cancelling;
  * orders; the loss of the engine. One thread is the server here, the other is the bridge's own. */
 #include "../engine/made_model.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 #include "serve/bridge.h"
 
 #include <poll.h>

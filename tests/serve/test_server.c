@@ -2,7 +2,7 @@
  * lost while requests run, a template or a text takes long. */
 #include "../engine/client.h"
 #include "base/file.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 #include "serve/server.h"
 
 #include <arpa/inet.h>

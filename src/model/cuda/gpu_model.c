@@ -1,5 +1,5 @@
 /* gpu_model.c: opening and closing: memory, vectors, what ranks share. */
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
 #include "model/cuda/run.h"

@@ -1,6 +1,6 @@
 /* inputs.c: a batch as the arrays that kernels read, in host memory that is copied to every GPU in two pieces. */
 #include "base/size.h"
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/state.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef IV_MODEL_CUDA_PROCESSES_H
 #define IV_MODEL_CUDA_PROCESSES_H
 
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/state.h"
 
 /* What a rank tells the others when they connect. */
 typedef struct gpu_word {

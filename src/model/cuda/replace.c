@@ -2,7 +2,7 @@
  * what is left is to copy, and it is done between steps. Addresses on the GPUs stay; graphs go, as numbers of the
  * configuration are in them. */
 #include "base/size.h"
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/state.h"
 #include "model/tensors.h"
 
 #include <stdlib.h>

@@ -3,13 +3,13 @@
  * gpu_model.c opens and closes; replace.c brings other weights; layout.c says where everything lies; inputs.c writes
  * down a step; layers.c launches it; processes.c brings what other processes have; run.c has the threads, the graphs
  * and the results. */
-#ifndef IV_MODEL_CUDA_GPU_MODEL_H
-#define IV_MODEL_CUDA_GPU_MODEL_H
+#ifndef IV_MODEL_CUDA_STATE_H
+#define IV_MODEL_CUDA_STATE_H
 
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/ops.h"
-#include "model/gpu.h"
+#include "model/gpu_model.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>

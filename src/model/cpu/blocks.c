@@ -1,10 +1,10 @@
 /* forward.c: the decoder that all five families share, written once against the op table. */
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 #include "base/size.h"
 #include "device/memory.h"
 #include "kernels/linear.h"
-#include "model/tp_gather.h"
-#include "model/moe.h"
+#include "model/cpu/tp_gather.h"
+#include "model/cpu/experts.h"
 #include "numerics/attention.h"
 
 #include <stdatomic.h>
@@ -41,7 +41,7 @@ static widths widths_of(const iv_model *m) {
                     .intermediate = iv_size_max(m->tp.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
 }
 
-static void carve_all(iv_forward_state *s, carving *v) {
+static void carve_all(iv_cpu_model *s, carving *v) {
     const iv_model_config *c = &s->model->config;
     widths w = widths_of(s->model);
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
@@ -72,13 +72,13 @@ static void carve_all(iv_forward_state *s, carving *v) {
     s->node_counts = carve(v, ranks * (t + 1), sizeof(uint32_t));
 }
 
-iv_status iv_forward_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
-                          size_t tokens_max, iv_forward_state **out, iv_error *err) {
+iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
+                          size_t tokens_max, iv_cpu_model **out, iv_error *err) {
     if (arithmetic == IV_TC16 && m->dtype == IV_F32)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
     if (tokens_max == 0 || tokens_max > SIZE_MAX >> 32)
         return iv_fail(err, IV_INVALID, "tokens in a step: wanted 1 to 2^32, found %zu", tokens_max);
-    iv_forward_state *s = calloc(1, sizeof *s);
+    iv_cpu_model *s = calloc(1, sizeof *s);
     if (!s) return iv_fail(err, IV_NO_MEMORY, "forward: no memory");
     s->model = m, s->tokens_max = tokens_max;
     s->compute = (iv_compute){.kernels = kernels, .arithmetic = arithmetic, .pool = pool};
@@ -96,7 +96,7 @@ iv_status iv_forward_open(const iv_model *m, const iv_kernels *kernels, iv_arith
     return IV_OK;
 }
 
-void iv_forward_close(iv_forward_state *s) {
+void iv_cpu_model_close(iv_cpu_model *s) {
     if (!s) return;
     iv_memory_free(s->data, s->data_bytes);
     free(s);
@@ -105,7 +105,7 @@ void iv_forward_close(iv_forward_state *s) {
 /* ---- pieces of a layer --------------------------------------------------------------------------------- */
 
 typedef struct step { /* what a parallel task sees */
-    iv_forward_state *s;
+    iv_cpu_model *s;
     const iv_batch *b;
     const iv_layer *layer;
     unsigned char *kv;   /* this layer's pages */
@@ -181,7 +181,7 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     t->s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)t->s->act + row * n * iv_dtype_bytes(m->dtype));
 }
 
-static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
+static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
                    float *out) {
     iv_linear(&s->compute, &(iv_linear_args){.weight = w,
                                              .type = s->model->dtype,
@@ -194,7 +194,7 @@ static void linear(const iv_forward_state *s, const iv_matrix *w, const void *x,
 }
 
 static iv_status attention_block(step *t, iv_error *err) {
-    iv_forward_state *s = t->s;
+    iv_cpu_model *s = t->s;
     const iv_model *m = s->model;
     const iv_layer *l = t->layer;
     const iv_tp_shard *shard = &m->tp.shard[m->rank];
@@ -233,11 +233,11 @@ static iv_status attention_block(step *t, iv_error *err) {
 }
 
 static iv_status mlp_block(step *t, iv_error *err) {
-    iv_forward_state *s = t->s;
+    iv_cpu_model *s = t->s;
     const iv_model *m = s->model;
     const iv_mlp *mlp = t->layer->experts;
     norm_rows(t, t->layer->mlp_norm);
-    if (t->layer->moe) return iv_moe(s, t->layer, t->b->tokens, err);
+    if (t->layer->moe) return iv_cpu_experts(s, t->layer, t->b->tokens, err);
     linear(s, &mlp->gate_up, s->normed, t->b->tokens, mlp->gate_up_bias, s->wide);
     iv_pool_run(s->compute.pool, t->b->tokens, swiglu_row, t);
     const iv_row_cut *cut = &m->tp.down.of[m->rank];
@@ -253,7 +253,7 @@ static iv_status mlp_block(step *t, iv_error *err) {
 }
 
 static iv_status logits_block(step *t, iv_error *err) {
-    iv_forward_state *s = t->s;
+    iv_cpu_model *s = t->s;
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
     size_t count = t->b->logit_count, slice = t->b->logits_max ? t->b->logits_max : count;
@@ -272,7 +272,7 @@ static iv_status logits_block(step *t, iv_error *err) {
     }
 }
 
-iv_status iv_forward(iv_forward_state *s, const iv_batch *b, iv_error *err) {
+iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *b, iv_error *err) {
     const iv_model *m = s->model;
     step t = {.s = s, .b = b, .bad_span = SIZE_MAX};
     IV_ASSERT(b->tokens > 0 && b->tokens <= s->tokens_max && b->logit_count <= b->tokens);

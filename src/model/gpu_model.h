@@ -3,11 +3,11 @@
  * Ranks are GPUs of this process, a thread each, rank 0's the caller's; or processes with a GPU each. Each GPU holds
  * its share of the weights (iv_model, opened with a place for each rank) and of the pages, under the same page numbers.
  * A step of few tokens is a captured graph, replayed; nothing waits for the host inside a step. */
-#ifndef IV_MODEL_GPU_H
-#define IV_MODEL_GPU_H
+#ifndef IV_MODEL_GPU_MODEL_H
+#define IV_MODEL_GPU_MODEL_H
 
 #include "device/gpu.h"
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 typedef struct iv_gpu_model iv_gpu_model;
 
@@ -50,7 +50,7 @@ const char *iv_gpu_model_transport(const iv_gpu_model *g);
  * that the new one is not of its shape, any other error that a GPU is lost and no step can run. */
 iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err);
 
-/* As iv_forward; b->kv is not used. Rows of b->sample_here are sampled or scored on the GPU, slice after slice, and
+/* As iv_cpu_model_forward; b->kv is not used. Rows of b->sample_here are sampled or scored on the GPU, slice after slice, and
  * nothing is taken between: only rows of the first slice can have their logits given. An error that is not
  * IV_FORMAT means that a GPU is lost and no further step can run. */
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err);

@@ -1,8 +1,8 @@
 /* forward.h: one step of a model over a batch of tokens: ids in, KV written, logits out.
  *
  * Rows are independent: a row's bits depend on its own sequence only (law, section 8). */
-#ifndef IV_MODEL_FORWARD_H
-#define IV_MODEL_FORWARD_H
+#ifndef IV_MODEL_CPU_CPU_MODEL_H
+#define IV_MODEL_CPU_CPU_MODEL_H
 
 #include "comm/comm.h"
 #include "kernels/attention.h"
@@ -11,7 +11,7 @@
 #include "model/model.h"
 
 /* What one step needs in memory for up to tokens_max tokens, allocated once. */
-typedef struct iv_forward_state {
+typedef struct iv_cpu_model {
     const iv_model *model;
     iv_compute compute; /* kernels, arithmetic and pool of the caller; scratch of this state */
     iv_comm *comm;      /* the caller sets it where the model is split; NULL for one rank */
@@ -34,7 +34,7 @@ typedef struct iv_forward_state {
     unsigned char *parts[2];
     size_t part_bytes;
     int part;
-} iv_forward_state;
+} iv_cpu_model;
 
 typedef struct iv_batch {
     const int32_t *ids; /* [tokens] */
@@ -62,14 +62,14 @@ typedef struct iv_batch {
 } iv_batch;
 
 /* IV_UNSUPPORTED when the arithmetic is not defined for the model's dtype. */
-iv_status iv_forward_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
-                          size_t tokens_max, iv_forward_state **out, iv_error *err);
-void iv_forward_close(iv_forward_state *s); /* NULL is fine */
+iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
+                          size_t tokens_max, iv_cpu_model **out, iv_error *err);
+void iv_cpu_model_close(iv_cpu_model *s); /* NULL is fine */
 
 /* Runs the step; where the model is split, all ranks call it with the same batch, each with its own kv. IV_FORMAT, on
  * all ranks alike, names the span in which a key or value was not finite; any other error means that a rank is lost and
  * no further step can run. Ids and positions are the caller's to check: an id outside the vocabulary is a programmer
  * error. */
-iv_status iv_forward(iv_forward_state *s, const iv_batch *batch, iv_error *err);
+iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *batch, iv_error *err);
 
 #endif

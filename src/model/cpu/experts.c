@@ -1,26 +1,26 @@
 /* moe.c: route every row, then run each chosen expert once over the rows that chose it, then combine each
  * row's terms in the tree over expert ids. Which rows share an expert's call is free: rows are independent. */
-#include "model/moe.h"
+#include "model/cpu/experts.h"
 #include "kernels/linear.h"
-#include "model/tp_gather.h"
+#include "model/cpu/tp_gather.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
 
 #include <string.h>
 
 typedef struct job {
-    iv_forward_state *s;
+    iv_cpu_model *s;
     const iv_mlp *expert;
     size_t rows; /* gathered for the expert at work */
     float *part; /* the own nodes, token by token */
     const float *parts[IV_RANKS_MAX];
 } job;
 
-static size_t k_of(const iv_forward_state *s) { return (size_t)s->model->config.experts_per_token; }
+static size_t k_of(const iv_cpu_model *s) { return (size_t)s->model->config.experts_per_token; }
 
 static void route_row(void *context, size_t row, size_t worker) {
     (void)worker;
-    iv_forward_state *s = ((job *)context)->s;
+    iv_cpu_model *s = ((job *)context)->s;
     const iv_model_config *c = &s->model->config;
     size_t k = k_of(s);
     int32_t *ids = s->expert_ids + row * k;
@@ -48,7 +48,7 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
 static void scatter_row(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;
-    iv_forward_state *s = j->s;
+    iv_cpu_model *s = j->s;
     size_t hidden = (size_t)s->model->config.hidden_size,
            slot = s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1];
     const float *y = s->wide + row * hidden;
@@ -59,7 +59,7 @@ static void scatter_row(void *context, size_t row, size_t worker) {
 /* All terms of one token, where one rank has them all. */
 static void combine_row(void *context, size_t row, size_t worker) {
     (void)worker;
-    iv_forward_state *s = ((job *)context)->s;
+    iv_cpu_model *s = ((job *)context)->s;
     size_t hidden = (size_t)s->model->config.hidden_size, k = k_of(s);
     const float *terms = s->terms + row * k * hidden;
     float *x = s->x + row * hidden;
@@ -91,7 +91,7 @@ static size_t node_end(const iv_tp_shard *s, int32_t expert) {
     }
 }
 
-static group group_at(const iv_forward_state *s, const int32_t *ids, size_t at) {
+static group group_at(const iv_cpu_model *s, const int32_t *ids, size_t at) {
     const iv_tp_plan *tp = &s->model->tp;
     group g = {.rank = rank_of(tp, ids[at]), .end = at + 1};
     size_t last = node_end(&tp->shard[g.rank], ids[at]);
@@ -100,7 +100,7 @@ static group group_at(const iv_forward_state *s, const int32_t *ids, size_t at) 
 }
 
 /* How many nodes each rank has for the tokens before each. */
-static void count_nodes(iv_forward_state *s, size_t tokens) {
+static void count_nodes(iv_cpu_model *s, size_t tokens) {
     size_t ranks = s->model->tp.ranks, k = k_of(s);
     uint32_t *count = s->node_counts; /* [token][rank] */
     memset(count, 0, ranks * sizeof *count);
@@ -114,7 +114,7 @@ static void count_nodes(iv_forward_state *s, size_t tokens) {
     }
 }
 
-static float *node_row(const iv_forward_state *s, const float *part, size_t row, size_t rank, size_t nth) {
+static float *node_row(const iv_cpu_model *s, const float *part, size_t row, size_t rank, size_t nth) {
     const iv_tp_plan *tp = &s->model->tp;
     return (float *)part + (s->node_counts[row * tp->ranks + rank] + nth) * (size_t)s->model->config.hidden_size;
 }
@@ -123,7 +123,7 @@ static float *node_row(const iv_forward_state *s, const float *part, size_t row,
 static void node_sums(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;
-    iv_forward_state *s = j->s;
+    iv_cpu_model *s = j->s;
     size_t hidden = (size_t)s->model->config.hidden_size, k = k_of(s), nth = 0;
     const int32_t *ids = s->expert_ids + row * k;
     const float *terms = s->terms + row * k * hidden;
@@ -144,7 +144,7 @@ static void node_sums(void *context, size_t row, size_t worker) {
 static void join_row(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;
-    iv_forward_state *s = j->s;
+    iv_cpu_model *s = j->s;
     size_t hidden = (size_t)s->model->config.hidden_size, k = k_of(s), count = 0, nth[IV_RANKS_MAX] = {0};
     const int32_t *ids = s->expert_ids + row * k;
     const float *node[IV_EXPERTS_PER_TOKEN_MAX];
@@ -163,7 +163,7 @@ static void join_row(void *context, size_t row, size_t worker) {
 }
 
 static void run_expert(job *j, size_t tokens, int32_t expert) {
-    iv_forward_state *s = j->s;
+    iv_cpu_model *s = j->s;
     const iv_model *m = s->model;
     size_t k = k_of(s), row_bytes = (size_t)m->config.hidden_size * iv_dtype_bytes(m->dtype);
     j->rows = 0;
@@ -194,7 +194,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
 }
 
-iv_status iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens, iv_error *err) {
+iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err) {
     job j = {.s = s};
     iv_linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
                                              .type = s->model->dtype,

@@ -1,5 +1,5 @@
 /* exchange.c: every rank joins everything: what travels is small beside what is computed. */
-#include "model/tp_gather.h"
+#include "model/cpu/tp_gather.h"
 #include "base/size.h"
 #include "kernels/join.h"
 #include "kernels/linear.h"
@@ -13,14 +13,14 @@ typedef struct header {
 } header;
 
 /* Rows of logits that are gathered at once: a number that all ranks share. */
-static size_t logit_rows(const iv_forward_state *s) {
+static size_t logit_rows(const iv_cpu_model *s) {
     const iv_tp_plan *tp = &s->model->tp;
     size_t widest = 1;
     for (size_t r = 0; r < tp->ranks; r++) widest = iv_size_max(widest, tp->shard[r].vocab);
     return iv_size_min(s->tokens_max, iv_size_max(1, LOGIT_FLOATS / widest));
 }
 
-bool iv_tp_gather_bytes(const iv_forward_state *s, size_t *bytes) {
+bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     const iv_model *m = s->model;
     const iv_tp_plan *tp = &m->tp;
     const iv_tp_shard *shard = &tp->shard[m->rank];
@@ -31,14 +31,14 @@ bool iv_tp_gather_bytes(const iv_forward_state *s, size_t *bytes) {
            iv_size_mul(iv_size_max(hidden, logits), sizeof(float), bytes) && iv_size_add(*bytes, HEADER_BYTES, bytes);
 }
 
-float *iv_tp_gather_buffer(const iv_forward_state *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }
+float *iv_tp_gather_buffer(const iv_cpu_model *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }
 
-static void sizes(const iv_forward_state *s, const size_t *floats, size_t *bytes) {
+static void sizes(const iv_cpu_model *s, const size_t *floats, size_t *bytes) {
     for (size_t r = 0; r < s->model->tp.ranks; r++) bytes[r] = HEADER_BYTES + floats[r] * sizeof(float);
     IV_ASSERT(bytes[s->model->rank] <= s->part_bytes);
 }
 
-iv_status iv_tp_gather_all(iv_forward_state *s, const size_t *floats, size_t *least, const float **parts,
+iv_status iv_tp_gather_all(iv_cpu_model *s, const size_t *floats, size_t *least, const float **parts,
                           iv_error *err) {
     const void *blocks[IV_RANKS_MAX];
     size_t bytes[IV_RANKS_MAX];
@@ -57,7 +57,7 @@ iv_status iv_tp_gather_all(iv_forward_state *s, const size_t *floats, size_t *le
 }
 
 typedef struct joining {
-    iv_forward_state *s;
+    iv_cpu_model *s;
     const iv_row_parallel_args *a;
     const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order */
     size_t blocks;                    /* of columns in a row */
@@ -78,7 +78,7 @@ static void join_block(void *context, size_t index, size_t worker) {
         iv_join(j->s->compute.arithmetic, &j->a->cuts->join, node, bias, n, j->s->x + at);
 }
 
-static void run_node(const iv_forward_state *s, const iv_row_parallel_args *a, size_t i, float *out, bool last) {
+static void run_node(const iv_cpu_model *s, const iv_row_parallel_args *a, size_t i, float *out, bool last) {
     const iv_row_cut *cut = &a->cuts->of[s->model->rank];
     size_t hidden = (size_t)s->model->config.hidden_size, column = cut->first - a->x_first + cut->node[i].column;
     iv_linear(&s->compute, &(iv_linear_args){.weight = &a->nodes[i],
@@ -92,7 +92,7 @@ static void run_node(const iv_forward_state *s, const iv_row_parallel_args *a, s
                                              .accumulate = last});
 }
 
-iv_status iv_row_parallel(iv_forward_state *s, const iv_row_parallel_args *a, iv_error *err) {
+iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *a, iv_error *err) {
     const iv_tp_plan *tp = &s->model->tp;
     size_t hidden = (size_t)s->model->config.hidden_size, floats[IV_RANKS_MAX], nodes = 0;
     if (tp->ranks == 1) { /* the one node is the root */
@@ -121,7 +121,7 @@ static void scatter_logits(const iv_tp_plan *tp, size_t vocab, const void *const
     }
 }
 
-iv_status iv_tp_gather_logits(iv_forward_state *s, size_t first, size_t rows, float *out, iv_error *err) {
+iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float *out, iv_error *err) {
     const iv_model *m = s->model;
     size_t hidden = (size_t)m->config.hidden_size, vocab = (size_t)m->config.vocab_size, step = logit_rows(s);
     for (size_t at = 0; at < rows; at += step) {

@@ -1,6 +1,6 @@
 /* layers.c: the decoder of forward.c as launches on one GPU: the same order of operations (NUMERICS.md section 8.2),
  * several of them a launch where that saves a pass. */
-#include "model/cuda/gpu_model.h"
+#include "model/cuda/state.h"
 #include "base/size.h"
 #include "kernels/baseline.h"
 #include "model/cuda/processes.h"

@@ -1,11 +1,11 @@
 /* moe.h: a mixture-of-experts layer over the normed rows of a step. Law: NUMERICS.md section 9. */
-#ifndef IV_MODEL_MOE_H
-#define IV_MODEL_MOE_H
+#ifndef IV_MODEL_CPU_EXPERTS_H
+#define IV_MODEL_CPU_EXPERTS_H
 
-#include "model/forward.h"
+#include "model/cpu/cpu_model.h"
 
 /* x += combined expert outputs, for rows [0, tokens) of s->normed. A rank runs its own experts; which nodes of the
  * combine tree exist for a token every rank knows from the routing, so only their values travel. */
-iv_status iv_moe(iv_forward_state *s, const iv_layer *layer, size_t tokens, iv_error *err);
+iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err);
 
 #endif
