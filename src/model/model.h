@@ -23,15 +23,18 @@ typedef struct iv_mlp {
     float *gate_up_bias, *down_bias;
 } iv_mlp;
 
+/* What a layer is made of: the decoder (decoder.c) chooses its ops by kind. */
+typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
+
 typedef struct iv_layer {
+    iv_mlp_kind mlp;
+    int64_t window; /* of attention; 0: all earlier positions */
     float *attention_norm, *mlp_norm; /* [hidden] */
     float *q_norm, *k_norm;           /* [head_dim] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
     iv_matrix router; /* n = experts; unused in dense layers */
     iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
-    bool moe;
-    int64_t window; /* 0: full attention */
 } iv_layer;
 
 typedef struct iv_model {

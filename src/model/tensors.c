@@ -317,7 +317,7 @@ static iv_status layer(builder *b, size_t index) {
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         iv_layer *l = &m->layers[index];
-        l->moe = moe, l->window = c->sliding_layers[index] ? c->sliding_window : 0;
+        l->mlp = moe ? IV_MLP_EXPERTS : IV_MLP_DENSE, l->window = c->sliding_layers[index] ? c->sliding_window : 0;
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
@@ -448,7 +448,7 @@ void iv_weight_plan_bind(iv_model *m, const iv_model *first) {
             at = bind(&l->router, at);
         else
             l->router = first->layers[i].router;
-        for (size_t e = 0; e < (l->moe ? (size_t)m->config.experts : 1); e++)
+        for (size_t e = 0; e < (l->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);

@@ -582,7 +582,7 @@ int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where) {
     for (size_t i = 0; i < layers; i++) {
         const float *next = i + 1 < layers ? r->layers[i + 1].attention_norm : joined ? r->final_norm : NULL;
         int code = attention_block(t, i);
-        if (code == 0) code = m->layers[i].moe ? expert_block(t, i, next) : dense_parts(t, i, next);
+        if (code == 0) code = m->layers[i].mlp == IV_MLP_EXPERTS ? expert_block(t, i, next) : dense_parts(t, i, next);
         if (code) return code;
         TRY("wait for the other ranks", iv_gpu_pace(r, i));
     }

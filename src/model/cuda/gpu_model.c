@@ -88,7 +88,7 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->attention_norm = gather(v, l->attention_norm, hidden), to->mlp_norm = gather(v, l->mlp_norm, hidden);
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
-        if (l->moe) continue;
+        if (l->mlp == IV_MLP_EXPERTS) continue;
         to->gate_up_bias = gather_bias(v, mlp->gate_up_bias, &mlp->gate_up);
         to->down_bias = gather(v, mlp->down_bias, hidden);
     }
@@ -152,7 +152,7 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
     if (!r->routers) r->routers = calloc((size_t)m->config.layers, sizeof *r->routers);
     if (!r->routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     for (size_t i = 0; i < (size_t)m->config.layers; i++)
-        if (m->layers[i].moe) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->routers[i], err));
+        if (m->layers[i].mlp == IV_MLP_EXPERTS) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->routers[i], err));
     return IV_OK;
 }
 

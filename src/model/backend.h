@@ -1,0 +1,52 @@
+/* backend.h: what a device implements to run a decoder.
+ *
+ * decoder.c calls one op per block of a layer. Buffers belong to the backend and are opaque to the walk; the names
+ * below say which values an op reads and writes:
+ *   x         the residual stream, float32
+ *   normed    the input of the next linear layer, in the model's type
+ *   attended  the output of attention, in the model's type
+ * An op returns after its work is enqueued, or done; the order of ops is the order of their effects. A backend may
+ * fuse neighbours: an op that ends with a residual addition is told which norm follows it. */
+#ifndef IV_MODEL_BACKEND_H
+#define IV_MODEL_BACKEND_H
+
+#include "base/status.h"
+
+typedef struct iv_backend iv_backend;
+
+/* A norm of the model. `layer` is unused for IV_NORM_FINAL. */
+typedef enum iv_norm_kind { IV_NORM_ATTENTION, IV_NORM_MLP, IV_NORM_FINAL } iv_norm_kind;
+typedef struct iv_norm {
+    iv_norm_kind kind;
+    size_t layer;
+} iv_norm;
+
+/* All ops return IV_NOT_FINITE-class errors alike on all ranks; any other error means that no further step can run. */
+typedef struct iv_backend_ops {
+    /* x = rows of the embedding, by token id. */
+    iv_status (*embed)(iv_backend *b, iv_error *err);
+    /* normed = RMSNorm(x). */
+    iv_status (*norm)(iv_backend *b, iv_norm norm, iv_error *err);
+    /* q, k, v = W normed + bias, for the rank's heads. */
+    iv_status (*qkv)(iv_backend *b, size_t layer, iv_error *err);
+    /* Head norms and rotation of q and k; k and v are written to the layer's pages. */
+    iv_status (*rope_kv)(iv_backend *b, size_t layer, iv_error *err);
+    /* attended = attention of q over the pages, with the layer's window. */
+    iv_status (*attention)(iv_backend *b, size_t layer, iv_error *err);
+    /* x += W attended + bias, summed over the ranks; then normed = `next` of x. */
+    iv_status (*attention_out)(iv_backend *b, size_t layer, iv_norm next, iv_error *err);
+    /* x += W_down swiglu(W_gate_up normed), summed over the ranks; then normed = `next` of x. The final norm is left to
+     * `head` where it needs only some rows. */
+    iv_status (*mlp)(iv_backend *b, size_t layer, iv_norm next, iv_error *err);
+    /* The same for a mixture of experts: routing, the chosen experts, their weighted sum. */
+    iv_status (*experts)(iv_backend *b, size_t layer, iv_norm next, iv_error *err);
+    /* logits = W RMSNorm(x) for the batch's logit rows, if any, and their sampling where the device samples. */
+    iv_status (*head)(iv_backend *b, iv_error *err);
+} iv_backend_ops;
+
+/* The head of a backend's own struct. */
+struct iv_backend {
+    const iv_backend_ops *ops;
+};
+
+#endif

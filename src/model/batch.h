@@ -1,0 +1,33 @@
+/* batch.h: the inputs and results of one step, whatever device runs it. */
+#ifndef IV_MODEL_BATCH_H
+#define IV_MODEL_BATCH_H
+
+#include "kernels/attention.h"
+#include "kernels/row_sampling.h"
+
+typedef struct iv_batch {
+    const int32_t *ids; /* [tokens] */
+    size_t tokens;
+    const iv_attention_span *spans; /* cover rows 0 .. tokens - 1 in order; pages cover their positions */
+    size_t span_count;
+    /* The pages of a CPU's rank: [layer][page], as iv_kv_pool keeps them. GPUs have their own. */
+    unsigned char *kv;
+    size_t kv_layer_bytes;
+    const uint32_t *logit_rows; /* rows whose logits are computed, ascending */
+    size_t logit_count;
+    /* [logits_max][vocab_size], or [logit_count] if logits_max is 0; filled on rank 0. If logit_count exceeds
+     * logits_max, the head runs over slices of logits_max rows, the first slice last, so that at the end the first rows
+     * are in `logits`. A CPU's rank 0 calls `take`, if given, for each slice before the next one overwrites it. */
+    float *logits;
+    size_t logits_max;
+    void (*take)(void *context, size_t first, size_t count);
+    void *context;
+    /* A device that samples (iv_gpu_model) does so for rows of sample_here: results[i] and top_logprobs are filled, and
+     * logits only for rows of logits_too, which are in the first slice. A CPU fills all logits and samples nothing. */
+    const bool *sample_here, *logits_too; /* [logit_count], or NULL: none */
+    const iv_row_sampling *sampling;      /* [logit_count] */
+    iv_row_result *sampled;               /* [logit_count] */
+    iv_logprob *top_logprobs;             /* [logit_count][IV_TOP_LOGPROBS_MAX]: as many as `sampling` asks for */
+} iv_batch;
+
+#endif

@@ -1,0 +1,110 @@
+/* cpu_model.c: the memory of a CPU's rank, and its step. */
+#include "model/cpu/cpu_model.h"
+#include "base/size.h"
+#include "device/memory.h"
+#include "kernels/linear.h"
+#include "model/cpu/tp_gather.h"
+#include "model/decoder.h"
+
+#include <stdlib.h>
+
+typedef struct carving {
+    unsigned char *base; /* NULL: only measure */
+    size_t at;
+    bool overflow;
+} carving;
+
+static void *carve(carving *c, size_t count, size_t width) {
+    size_t bytes, at = c->at;
+    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 64, &bytes) || !iv_size_add(at, bytes, &c->at)) {
+        c->overflow = true;
+        return NULL;
+    }
+    return c->base ? c->base + at : NULL;
+}
+
+/* The widths of what this rank computes. */
+typedef struct widths {
+    size_t q, kv, intermediate;
+} widths;
+
+static widths widths_of(const iv_model *m) {
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
+    size_t dim = (size_t)m->config.head_dim;
+    return (widths){.q = s->heads * dim,
+                    .kv = s->kv_heads * dim,
+                    .intermediate = iv_size_max(m->tp.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
+}
+
+static void carve_all(iv_cpu_model *s, carving *v) {
+    const iv_model_config *c = &s->model->config;
+    widths w = widths_of(s->model);
+    size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
+    size_t k = (size_t)c->experts_per_token, ranks = s->model->tp.ranks;
+    size_t linear = 0, attention = 0, total = 0, inputs = iv_size_max(hidden, iv_size_max(w.q, w.intermediate));
+    if (!iv_linear_scratch(t, inputs, &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
+        !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
+        v->overflow = true;
+    s->compute.scratch_bytes = iv_size_max(linear, total);
+    s->compute.scratch = carve(v, s->compute.scratch_bytes, 1);
+    s->x = carve(v, t * hidden, sizeof(float));
+    s->normed = carve(v, t * hidden, width);
+    s->wide = carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
+    s->q = carve(v, t * w.q, width);
+    s->attended = carve(v, t * w.q, width);
+    s->act = carve(v, t * w.intermediate, width);
+    if (ranks > 1) {
+        if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
+        for (int i = 0; i < 2; i++) s->parts[i] = carve(v, s->part_bytes, 1);
+    }
+    if (k == 0) return;
+    s->router_logits = carve(v, t * (size_t)c->experts, sizeof(float));
+    s->expert_ids = carve(v, t * k, sizeof(int32_t));
+    s->expert_weights = carve(v, t * k, sizeof(float));
+    s->terms = carve(v, t * k * hidden, sizeof(float));
+    s->gathered = carve(v, t * hidden, width);
+    s->expert_rows = carve(v, t * 2, sizeof(uint32_t));
+    s->node_counts = carve(v, ranks * (t + 1), sizeof(uint32_t));
+}
+
+iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
+                          size_t tokens_max, iv_cpu_model **out, iv_error *err) {
+    if (arithmetic == IV_TC16 && m->dtype == IV_F32)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
+    if (tokens_max == 0 || tokens_max > SIZE_MAX >> 32)
+        return iv_fail(err, IV_INVALID, "tokens in a step: wanted 1 to 2^32, found %zu", tokens_max);
+    iv_cpu_model *s = calloc(1, sizeof *s);
+    if (!s) return iv_fail(err, IV_NO_MEMORY, "forward: no memory");
+    s->backend.ops = &iv_cpu_ops, s->model = m, s->tokens_max = tokens_max;
+    s->compute = (iv_compute){.kernels = kernels, .arithmetic = arithmetic, .pool = pool};
+    carving v = {0};
+    carve_all(s, &v);
+    s->data_bytes = v.at;
+    if (!v.overflow) s->data = iv_memory_alloc(s->data_bytes);
+    if (!s->data) {
+        free(s);
+        return iv_fail(err, IV_NO_MEMORY, "forward: no memory for steps of %zu tokens", tokens_max);
+    }
+    v = (carving){.base = s->data};
+    carve_all(s, &v);
+    *out = s;
+    return IV_OK;
+}
+
+void iv_cpu_model_close(iv_cpu_model *s) {
+    if (!s) return;
+    iv_memory_free(s->data, s->data_bytes);
+    free(s);
+}
+
+iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *b, iv_error *err) {
+    const iv_model *m = s->model;
+    IV_ASSERT(b->tokens > 0 && b->tokens <= s->tokens_max && b->logit_count <= b->tokens);
+    IV_ASSERT((s->comm ? s->comm->size : 1) == m->tp.ranks);
+    for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < m->config.vocab_size);
+    for (size_t i = 0; i < b->span_count; i++)
+        IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= m->rope_positions);
+    s->batch = b;
+    atomic_store(&s->bad_span, SIZE_MAX);
+    return iv_decoder_forward(m, &s->backend, err);
+}

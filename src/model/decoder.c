@@ -1,0 +1,38 @@
+/* decoder.c: the order of a decoder's blocks, the only place that knows it.
+ *
+ * All families are pre-norm: x += attention(norm(x)), then x += mlp(norm(x)), layer by layer; the final norm and the
+ * head follow. The values that are rounded to the model's type are the outputs of norms, q, keys and values, attended
+ * and the output of SwiGLU; x, sums and logits are float32. */
+#include "model/decoder.h"
+
+/* The norm that reads x after layer i. */
+static iv_norm norm_after(const iv_model *m, size_t i) {
+    if (i + 1 < (size_t)m->config.layers) return (iv_norm){IV_NORM_ATTENTION, i + 1};
+    return (iv_norm){.kind = IV_NORM_FINAL};
+}
+
+static iv_status attention_block(iv_backend *b, size_t i, iv_norm next, iv_error *err) {
+    IV_TRY(b->ops->qkv(b, i, err));
+    IV_TRY(b->ops->rope_kv(b, i, err));
+    IV_TRY(b->ops->attention(b, i, err));
+    return b->ops->attention_out(b, i, next, err);
+}
+
+static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm next, iv_error *err) {
+    switch (l->mlp) {
+    case IV_MLP_DENSE: return b->ops->mlp(b, i, next, err);
+    case IV_MLP_EXPERTS: return b->ops->experts(b, i, next, err);
+    }
+    IV_ASSERT(!"a kind of MLP that has no op");
+    return IV_UNSUPPORTED;
+}
+
+iv_status iv_decoder_forward(const iv_model *m, iv_backend *b, iv_error *err) {
+    IV_TRY(b->ops->embed(b, err));
+    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, 0}, err));
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
+        IV_TRY(attention_block(b, i, (iv_norm){IV_NORM_MLP, i}, err));
+        IV_TRY(mlp_block(b, &m->layers[i], i, norm_after(m, i), err));
+    }
+    return b->ops->head(b, err);
+}
