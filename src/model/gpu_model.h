@@ -1,4 +1,4 @@
-/* gpu.h: one step of a model on GPUs: forward.h's contract on other hardware, with the same bits (tc16, fma32).
+/* gpu_model.h: a decoder on GPUs, with the bits of the CPU (tc16, fma32).
  *
  * Ranks are GPUs of this process, a thread each, rank 0's the caller's; or processes with a GPU each. Each GPU holds
  * its share of the weights (iv_model, opened with a place for each rank) and of the pages, under the same page numbers.
@@ -7,7 +7,9 @@
 #define IV_MODEL_GPU_MODEL_H
 
 #include "device/gpu.h"
-#include "model/cpu/cpu_model.h"
+#include "comm/comm.h"
+#include "model/batch.h"
+#include "model/model.h"
 
 typedef struct iv_gpu_model iv_gpu_model;
 

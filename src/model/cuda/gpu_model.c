@@ -2,6 +2,7 @@
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
+#include "model/cuda/pass.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -165,16 +166,27 @@ static iv_status open_beside(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithPriority(&r->beside, cudaStreamNonBlocking, most), "stream", err));
     for (size_t i = 0; i < PARTS; i++) {
-        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->made[i], cudaEventDisableTiming), "event", err));
-        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->joined[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->computed[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->reduced[i], cudaEventDisableTiming), "event", err));
     }
     return IV_OK;
+}
+
+static int law_linear(const gpu_rank *r, const iv_gpu_linear_args *a) { return iv_gpu_linear(a, r->stream); }
+
+/* The ops that depend on the numerics and on where the other ranks are. */
+static void choose_ops(gpu_rank *r) {
+    const iv_gpu_model_options *o = &r->g->o;
+    r->linear = o->numerics == IV_INVAR ? law_linear : iv_gpu_baseline_linear;
+    r->transport = o->processes > 1 ? iv_gpu_process_transport : r->g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
+    if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->transport.row_parallel = iv_gpu_sum_by_nccl;
 }
 
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_memspace *memspace = iv_gpu_memspace(r->gpu);
     size_t layers = (size_t)r->m->config.layers, kv = 0, work = iv_gpu_carve(r, NULL);
+    choose_ops(r);
     IV_TRY(iv_gpu_use(r->gpu, err));
     IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
@@ -291,8 +303,8 @@ static void close_rank(gpu_rank *r) {
     for (size_t i = 0; i < AHEAD; i++)
         if (r->passed[i]) cudaEventDestroy(r->passed[i]);
     for (size_t i = 0; i < PARTS; i++) {
-        if (r->made[i]) cudaEventDestroy(r->made[i]);
-        if (r->joined[i]) cudaEventDestroy(r->joined[i]);
+        if (r->computed[i]) cudaEventDestroy(r->computed[i]);
+        if (r->reduced[i]) cudaEventDestroy(r->reduced[i]);
     }
     if (r->beside) cudaStreamDestroy(r->beside);
     if (r->done) cudaEventDestroy(r->done);

@@ -1,6 +1,10 @@
+/* processes.c: the transport of ranks that are other processes, each with one GPU. Their partial results are copied here,
+ * by NCCL on the stream or through the host and `comm`; then the same kernels as on one process add all of them, from
+ * these local copies, as many rows at a time as there is room for. */
 #include "model/cuda/processes.h"
 #include "base/size.h"
 #include "comm/mpi.h"
+#include "model/cuda/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,10 +60,104 @@ static int gather_by_host(gpu_rank *r, const iv_nccl_piece *pieces, size_t count
     return code;
 }
 
-int iv_gpu_gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool to_first) {
+static int gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool to_first) {
     return r->nccl ? iv_nccl_move(r->nccl, pieces, count, to_first, r->stream)
                    : gather_by_host(r, pieces, count, to_first);
 }
+
+/* Where a piece of another process goes: behind those before it. */
+static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
+    void *at = r->gathered + *used;
+    *used += (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+    return at;
+}
+
+static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
+    gpu_rank *r = p->r;
+    iv_gpu_peers peers = iv_gpu_peers_of(r);
+    size_t row = p->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->join.count + 1) * row);
+    IV_TRY(iv_gpu_compute_nodes(p, l, err));
+    for (size_t at = 0; at < p->rows; at += most) {
+        iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
+        iv_nccl_piece pieces[IV_LEAVES_MAX];
+        size_t n = 0, used = 0;
+        a.rows = iv_size_min(most, p->rows - at);
+        for (size_t owner = 0; owner < p->m->tp.ranks; owner++)
+            for (size_t i = 0; i < l->cuts->of[owner].nodes; i++, n++) {
+                float *node = owner == p->m->rank ? iv_gpu_node_at(r, l->second, i, p->hidden) + at * p->hidden
+                                                  : gathered_at(r, &used, a.rows * row);
+                pieces[n] = (iv_nccl_piece){node, a.rows * row, owner};
+                a.node[n] = node;
+            }
+        IV_TRY(iv_gpu_launched(r, gather(r, pieces, n, false), "nodes of the other ranks", err));
+        a.x += at * p->hidden;
+        a.normed[0] = r->normed + at * p->stride * iv_dtype_bytes(p->m->dtype);
+        IV_TRY(iv_gpu_launched(r, iv_gpu_tree_allreduce(&peers, &a, r->stream), "all-reduce of the ranks", err));
+    }
+    return IV_OK;
+}
+
+/* All terms of a row travel, though each rank has computed only some of them. */
+static iv_status combine(const gpu_pass *p, iv_error *err) {
+    gpu_rank *r = p->r;
+    const iv_tp_plan *tp = &p->m->tp;
+    size_t k = (size_t)p->m->config.experts_per_token, row = k * p->hidden * sizeof(float),
+           most = iv_gpu_gathered_rows(tp->ranks * row);
+    int32_t firsts[IV_RANKS_MAX + 1];
+    iv_gpu_first_experts(p, firsts);
+    for (size_t at = 0; at < p->rows; at += most) {
+        const float *terms[IV_RANKS_MAX];
+        iv_nccl_piece pieces[IV_RANKS_MAX];
+        size_t rows = iv_size_min(most, p->rows - at), used = 0;
+        for (size_t i = 0; i < tp->ranks; i++) {
+            float *theirs = i == p->m->rank ? r->terms + at * k * p->hidden : gathered_at(r, &used, rows * row);
+            pieces[i] = (iv_nccl_piece){theirs, tp->shard[i].experts ? rows * row : 0, i};
+            terms[i] = theirs;
+        }
+        IV_TRY(iv_gpu_launched(r, gather(r, pieces, tp->ranks, false), "terms of the other ranks", err));
+        int code = iv_gpu_combine(terms, firsts, tp->ranks, r->expert_ids + at * k, rows, k, p->hidden,
+                                  r->x + at * p->hidden, r->stream);
+        IV_TRY(iv_gpu_launched(r, code, "combination", err));
+    }
+    return IV_OK;
+}
+
+/* Copies n rows of a rank's columns into rank 0's logits. */
+static int put_columns(gpu_rank *r, const void *from, size_t rank, size_t at, size_t rows) {
+    const iv_tp_shard *shard = &r->m->tp.shard[rank];
+    size_t vocab = (size_t)r->m->config.vocab_size, width = shard->vocab * sizeof(float);
+    if (width == 0) return 0;
+    return cudaMemcpy2DAsync(r->logits + at * vocab + shard->vocab_first, vocab * sizeof(float), from, width, width,
+                             rows, cudaMemcpyDeviceToDevice, r->stream);
+}
+
+static iv_status gather_logits(const gpu_pass *p, size_t n, iv_error *err) {
+    gpu_rank *r = p->r;
+    const iv_tp_plan *tp = &p->m->tp;
+    size_t most = iv_gpu_gathered_rows((size_t)p->m->config.vocab_size * sizeof(float));
+    for (size_t at = 0; at < n; at += most) {
+        iv_nccl_piece pieces[IV_RANKS_MAX];
+        size_t rows = iv_size_min(most, n - at), used = 0;
+        for (size_t i = 1; i < tp->ranks; i++) {
+            size_t columns = tp->shard[i].vocab, bytes = rows * columns * sizeof(float);
+            pieces[i - 1] = (iv_nccl_piece){
+                i == p->m->rank ? (void *)(r->logits + at * columns) : gathered_at(r, &used, bytes), bytes, i};
+        }
+        IV_TRY(iv_gpu_launched(r, gather(r, pieces, tp->ranks - 1, true), "logits of the other ranks", err));
+        for (size_t i = 1; i < tp->ranks && p->m->rank == 0; i++)
+            IV_TRY(iv_gpu_launched(r, put_columns(r, pieces[i - 1].at, i, at, rows), "columns of logits", err));
+    }
+    return IV_OK;
+}
+
+/* The gather has ordered the ranks. */
+static iv_status no_barrier(const gpu_pass *p, iv_error *err) {
+    (void)p, (void)err;
+    return IV_OK;
+}
+
+const gpu_transport iv_gpu_process_transport = {
+    .row_parallel = row_parallel, .combine = combine, .logits = gather_logits, .barrier = no_barrier};
 
 iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err) {
     gpu_processes *p = g->processes;

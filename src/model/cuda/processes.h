@@ -28,9 +28,6 @@ size_t iv_gpu_gathered_bytes(const iv_model *m);
 /* Rows that are gathered at once, where all ranks' pieces of a row are `row_bytes` long: the same on all ranks. */
 size_t iv_gpu_gathered_rows(size_t row_bytes);
 
-/* Brings pieces to all ranks, or to rank 0: another's go to places in r->gathered. 0 or a code. */
-int iv_gpu_gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool to_first);
-
 /* After a step: the least of all ranks' *value. */
 iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err);
 

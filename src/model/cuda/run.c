@@ -2,6 +2,7 @@
  * others wait for a turn, first awake, then asleep. */
 #include "model/cuda/run.h"
 #include "base/size.h"
+#include "model/cuda/pass.h"
 #include "model/cuda/processes.h"
 
 #include <sched.h>
@@ -36,35 +37,28 @@ static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
     return NULL;
 }
 
-static int capture(gpu_rank *r, const gpu_step *s, const char **where) {
+static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    *where = "graph capture";
-    int code = cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal);
-    if (code) return code;
-    int launched = iv_gpu_launch_step(r, s, where);
-    code = cudaStreamEndCapture(r->stream, &graph);
-    if (!launched && !code) {
-        *where = "graph instantiation";
-        code = cudaGraphInstantiate(&exec, graph, 0);
-    }
+    IV_TRY(iv_gpu_launched(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "graph capture", err));
+    iv_status status = iv_gpu_launch_step(r, s, err);
+    int code = cudaStreamEndCapture(r->stream, &graph);
+    if (status == IV_OK) status = iv_gpu_launched(r, code, "graph capture", err);
+    if (status == IV_OK)
+        status = iv_gpu_launched(r, cudaGraphInstantiate(&exec, graph, 0), "graph instantiation", err);
     if (graph) cudaGraphDestroy(graph);
-    if (launched || code) return launched ? launched : code;
+    IV_TRY(status);
     IV_ASSERT(r->graph_count < GRAPHS_MAX);
     r->graph[r->graph_count].rows = s->rows, r->graph[r->graph_count].decode = s->decode;
     r->graph[r->graph_count++].exec = exec;
-    return 0;
+    return IV_OK;
 }
 
-static int launch(gpu_rank *r, const char **where) {
+static iv_status launch(gpu_rank *r, iv_error *err) {
     const gpu_step *s = &r->g->step;
-    if (!s->graph) return iv_gpu_launch_step(r, s, where);
-    if (!find_graph(r, s)) {
-        int code = capture(r, s, where);
-        if (code) return code;
-    }
-    *where = "graph launch";
-    return cudaGraphLaunch(find_graph(r, s), r->stream);
+    if (!s->graph) return iv_gpu_launch_step(r, s, err);
+    if (!find_graph(r, s)) IV_TRY(capture(r, s, err));
+    return iv_gpu_launched(r, cudaGraphLaunch(find_graph(r, s), r->stream), "graph launch", err);
 }
 
 static uint64_t now_ns(void) {
@@ -85,20 +79,19 @@ static int wait_for(gpu_rank *r, cudaEvent_t event) {
     }
 }
 
-int iv_gpu_pace(gpu_rank *r, size_t piece) {
-    if (!r->nccl || r->g->step.graph) return 0;
+iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err) {
+    if (!r->nccl || r->g->step.graph) return IV_OK;
     cudaEvent_t event = r->passed[piece % AHEAD];
     int code = piece < AHEAD ? 0 : wait_for(r, event);
     if (!code) code = cudaEventRecord(event, r->stream);
-    return code;
+    return iv_gpu_launched(r, code, "wait for the other ranks", err);
 }
 
 /* After a failure: the first one is the step's. What still waits for other ranks on this GPU is ended. */
-static iv_status break_off(gpu_rank *r, int code, const char *where, iv_error *err) {
+static iv_status break_off(gpu_rank *r, iv_status status, iv_error *err) {
     iv_gpu_model *g = r->g;
-    iv_status status = iv_gpu_check(r->gpu, code, where, err);
-    if (code == cudaErrorLaunchTimeout && r->nccl)
-        status = iv_fail(err, IV_IO, "rank %zu: waited %zu ms in vain for another GPU", r->m->rank, g->o.timeout_ms);
+    if (r->code == cudaErrorLaunchTimeout && r->nccl)
+        status = iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for another GPU", r->m->rank, g->o.timeout_ms);
     if (g->processes && g->processes->status != IV_OK) *err = g->processes->error, status = err->status;
     pthread_mutex_lock(&g->lock);
     if (!atomic_exchange(&g->broken, true)) g->broke = *err;
@@ -110,15 +103,19 @@ static iv_status break_off(gpu_rank *r, int code, const char *where, iv_error *e
     return status;
 }
 
+static iv_status launch_all(gpu_rank *r, iv_error *err) {
+    int ordinal = iv_gpu_get_info(r->gpu)->ordinal;
+    IV_TRY(iv_gpu_launched(r, cudaSetDevice(ordinal), "cannot be used", err));
+    IV_TRY(iv_gpu_launched(r, copy_inputs(r), "copy of the inputs", err));
+    IV_TRY(launch(r, err));
+    IV_TRY(iv_gpu_launched(r, copy_results(r), "copy of the results", err));
+    IV_TRY(iv_gpu_launched(r, cudaEventRecord(r->done, r->stream), "step", err));
+    return iv_gpu_launched(r, wait_for(r, r->done), "step", err);
+}
+
 static iv_status run_rank(gpu_rank *r, iv_error *err) {
-    const char *where = "cannot be used";
-    int code = cudaSetDevice(iv_gpu_get_info(r->gpu)->ordinal);
-    if (!code) where = "copy of the inputs", code = copy_inputs(r);
-    if (!code) code = launch(r, &where);
-    if (!code) where = "copy of the results", code = copy_results(r);
-    if (!code) where = "step", code = cudaEventRecord(r->done, r->stream);
-    if (!code) code = wait_for(r, r->done);
-    return code ? break_off(r, code, where, err) : IV_OK;
+    iv_status status = launch_all(r, err);
+    return status == IV_OK ? IV_OK : break_off(r, status, err);
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
@@ -182,7 +179,7 @@ static iv_status given_up(const iv_gpu_model *g, iv_error *err) {
         if (word) who = r, whom = iv_gpu_awaited_of(word).rank;
         if (word && !g->given_up->rank[whom]) break;
     }
-    return iv_fail(err, IV_IO, "rank %zu: waited %zu ms in vain for rank %u (rank_timeout_ms sets it)", who,
+    return iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for rank %u (rank_timeout_ms sets it)", who,
                    g->o.timeout_ms, whom);
 }
 

@@ -7,8 +7,8 @@
 iv_status iv_gpu_start_threads(iv_gpu_model *g, iv_error *err);
 void iv_gpu_stop_threads(iv_gpu_model *g);
 
-/* Behind piece `piece` (a layer, then slices of logits) of a step that is being launched: with NCCL, which waits for a
- * lost rank for ever, waits until few pieces are on their way, so that no launch waits for room. 0 or a code. */
-int iv_gpu_pace(gpu_rank *r, size_t piece);
+/* After piece `piece` (a layer, then slices of logits) of a step was launched. NCCL's kernels never time out: with them
+ * it waits until few pieces are in flight, so that no launch blocks for room. */
+iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err);
 
 #endif

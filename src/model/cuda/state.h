@@ -1,14 +1,15 @@
-/* gpu_model.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
+/* state.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
  *
- * gpu_model.c opens and closes; replace.c brings other weights; layout.c says where everything lies; inputs.c writes
- * down a step; layers.c launches it; processes.c brings what other processes have; run.c has the threads, the graphs
- * and the results. */
+ * gpu_model.c opens and closes; replace.c brings other weights; layout.c places buffers in memory; inputs.c writes the
+ * inputs of a step; blocks.c and experts.c launch it (pass.h); transport.c, processes.c and baseline.c combine the
+ * ranks; run.c has the threads, the graphs and the results. */
 #ifndef IV_MODEL_CUDA_STATE_H
 #define IV_MODEL_CUDA_STATE_H
 
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/ops.h"
+#include "model/backend.h"
 #include "model/gpu_model.h"
 
 #include <cuda_runtime_api.h>
@@ -38,19 +39,39 @@ typedef struct input_offsets {
 } input_offsets;
 
 typedef struct gpu_processes gpu_processes;
+typedef struct gpu_rank gpu_rank;
+typedef struct gpu_pass gpu_pass;
+typedef struct gpu_row_parallel gpu_row_parallel;
 
-typedef struct gpu_rank {
+/* How the ranks' partial results become one. Each op enqueues on the rank's streams. transport.c has those of one GPU
+ * and of the GPUs of one process; processes.c those of several processes, by NCCL or through the host. Under
+ * vanilla-blas NCCL's sum replaces row_parallel (baseline.c). */
+typedef struct gpu_transport {
+    /* x += the layer, summed over the ranks; normed = l->norm of x. */
+    iv_status (*row_parallel)(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
+    /* x += the experts' terms of all ranks. */
+    iv_status (*combine)(const gpu_pass *p, iv_error *err);
+    /* Puts the ranks' columns of n rows of logits on rank 0. */
+    iv_status (*logits)(const gpu_pass *p, size_t n, iv_error *err);
+    /* All ranks have finished what they enqueued before. */
+    iv_status (*barrier)(const gpu_pass *p, iv_error *err);
+} gpu_transport;
+
+struct gpu_rank {
     iv_gpu_model *g;
     iv_model *m;
     iv_gpu *gpu;
     size_t rank; /* among those of this process; m->rank is that among all */
     cudaStream_t stream;
+    int code; /* of the launch that failed */
+    int (*linear)(const gpu_rank *r, const iv_gpu_linear_args *a); /* the law's, or a baseline's */
+    gpu_transport transport;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
     cudaEvent_t done;
     cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: what is on its way */
-    cudaStream_t beside;       /* joins of a long step's parts: nodes are made, rows are joined */
-    cudaEvent_t made[PARTS], joined[PARTS];
+    cudaStream_t beside;       /* all-reduces of the parts of a long step */
+    cudaEvent_t computed[PARTS], reduced[PARTS]; /* nodes of a part, its rows */
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
     size_t kv_layer_bytes, vector_bytes;
@@ -79,7 +100,7 @@ typedef struct gpu_rank {
     /* Its thread; rank 0 has none. */
     pthread_t thread;
     bool started;
-} gpu_rank;
+};
 
 /* One step as all ranks see it. */
 typedef struct gpu_step {
@@ -151,8 +172,8 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m,
 iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 input_offsets iv_gpu_input_offsets(size_t rows, size_t picks);
 
-/* ---- layers.c */
-/* Enqueues the whole step on r's stream; 0 or a cudaError_t, *where then says what was launched. */
-int iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, const char **where);
+/* ---- blocks.c */
+/* Enqueues the whole step on r's stream. An error names the launch that failed; r->code is the cudaError_t. */
+iv_status iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, iv_error *err);
 
 #endif
