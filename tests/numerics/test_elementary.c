@@ -20,7 +20,7 @@ typedef struct function {
     double (*exact)(double);
     /* True when the law gives the result outright: *y is then it (any NaN stands for NaN). */
     bool (*given)(float x, float *y);
-    double bound;       /* in ulp, as NUMERICS.md states it */
+    double bound;       /* in ulp, as RATIONALE.md states it */
     uint32_t fall_most; /* by how many floats a result may lie below that of a smaller argument;
                          * UINT32_MAX: the function falls by nature */
 } function;
