@@ -1,5 +1,5 @@
-/* mpi.c: exchanges over the module's sends and receives, with deadlines. Messages between two ranks arrive in the
- * order they were sent, and all ranks make the same calls, so a message needs no name. */
+/* mpi.c: iv_comm over the module's sends and receives, with deadlines. Messages between two ranks arrive in order, and
+ * all ranks make the same calls, so messages need no tags. */
 #include "comm/mpi.h"
 #include "base/size.h"
 #include "comm/mpi/module.h"
@@ -17,12 +17,12 @@
 
 enum {
     DEFAULT_TIMEOUT_MS = 6000,
-    SPINS = 500,     /* polls before the CPU is given to others in between */
-    PATIENCE_MS = 5, /* of polling before sleeping in between */
+    SPINS = 500,     /* polls before yielding the CPU between polls */
+    PATIENCE_MS = 5, /* of polling before sleeping between polls */
     IDLE_PATIENCE_MS = 2,
     NAP_US = 50,
     IDLE_NAP_US = 300,
-    LOOK_MS = 10 /* how often a rank that waits looks whether the others' processes are there */
+    LOOK_MS = 10 /* interval at which a waiting rank checks that the other processes are alive */
 };
 
 typedef struct processes {
@@ -48,7 +48,7 @@ static size_t count_of(const char *name) {
 
 size_t iv_mpi_processes(void) {
     size_t n = count_of("OMPI_COMM_WORLD_SIZE"); /* Open MPI */
-    if (n == 0) n = count_of("PMI_SIZE");        /* MPICH and its kin */
+    if (n == 0) n = count_of("PMI_SIZE");        /* MPICH and derivatives */
     return n ? n : 1;
 }
 
@@ -62,8 +62,8 @@ size_t iv_mpi_local_rank(void) {
 
 static const char file_name[] = "libinvar_mpi.so";
 
-/* The file that this code is in, "" if unknown. Of a program the linker knows only the name it was called by, perhaps
- * without a folder; links lead to where its neighbours are. */
+/* The file that contains this code, "" if unknown. For a program the linker only knows argv[0], possibly without a
+ * folder; symbolic links are resolved, because the module is next to the real file. */
 static void own_file(char out[PATH_MAX]) {
     Dl_info info;
     struct link_map *map = NULL;
@@ -73,7 +73,7 @@ static void own_file(char out[PATH_MAX]) {
     if (!name || !realpath(name, out)) out[0] = 0;
 }
 
-/* Beside the file that this code is in, and where installations have it. */
+/* Searches next to the file that contains this code, then in the folders of an installation. */
 static void *open_library(char *why, size_t why_bytes) {
     static const char *const below[] = {"/", "/../", "/../" INVAR_LIBDIR "/invar/", "/invar/"};
     char own[PATH_MAX], path[PATH_MAX + 64];
@@ -125,16 +125,16 @@ static iv_status missing(processes *p, const waiting *w, size_t count, iv_error 
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%zu", n++ ? ", " : "", w[i].peer);
     }
     p->broken = true;
-    return iv_fail(err, IV_IO, "rank%s %s: no answer to rank %zu for %.1f s: the job cannot go on", n > 1 ? "s" : "",
+    return iv_fail(err, IV_IO, "rank%s %s: no answer to rank %zu for %.1f s: the job cannot continue", n > 1 ? "s" : "",
                    names, p->comm.rank, 1e-3 * (double)p->timeout_ms);
 }
 
 static iv_status ended(processes *p, size_t rank, iv_error *err) {
     p->broken = true;
-    return iv_fail(err, IV_IO, "rank %zu: its process has ended: the job cannot go on", rank);
+    return iv_fail(err, IV_IO, "rank %zu: its process has ended: the job cannot continue", rank);
 }
 
-static void rest(unsigned polls, double waited_ms, double patience_ms, long nap_us) {
+static void back_off(unsigned polls, double waited_ms, double patience_ms, long nap_us) {
     if (polls < SPINS) return;
     if (waited_ms < patience_ms)
         sched_yield();
@@ -142,7 +142,7 @@ static void rest(unsigned polls, double waited_ms, double patience_ms, long nap_
         nanosleep(&(struct timespec){.tv_nsec = 1000 * nap_us}, NULL);
 }
 
-/* Until all is done. idle: without a deadline, and mostly asleep. */
+/* Waits until all requests are complete. idle: no deadline, mostly asleep. */
 static iv_status wait_all(processes *p, waiting *w, size_t count, bool idle, iv_error *err) {
     double start = now_ms(), looked = start;
     for (unsigned polls = 0;; polls += polls < SPINS) {
@@ -156,11 +156,11 @@ static iv_status wait_all(processes *p, waiting *w, size_t count, bool idle, iv_
         if (now - looked >= LOOK_MS && iv_watch_ended(&p->watch, &rank)) return ended(p, rank, err);
         if (now - looked >= LOOK_MS) looked = now;
         if (!idle && waited > (double)p->timeout_ms) return missing(p, w, count, err);
-        rest(polls, waited, idle ? IDLE_PATIENCE_MS : PATIENCE_MS, idle ? IDLE_NAP_US : NAP_US);
+        back_off(polls, waited, idle ? IDLE_PATIENCE_MS : PATIENCE_MS, idle ? IDLE_NAP_US : NAP_US);
     }
 }
 
-/* ---- the exchanges ------------------------------------------------------------------------------------- */
+/* ---- operations ---------------------------------------------------------------------------------------- */
 
 static iv_status ready(processes *p, const size_t *bytes, size_t *total, iv_error *err) {
     if (p->broken) return iv_fail(err, IV_IO, "ranks: one was lost before");
@@ -264,7 +264,7 @@ static iv_status load_module(processes *p, iv_error *err) {
                        file_name, why);
     p->module = dlsym(p->library, IV_MPI_MODULE_SYMBOL);
     if (!p->module || p->module->version != IV_MPI_MODULE_VERSION)
-        return iv_fail(err, IV_UNSUPPORTED, "%s is of another version of invar", file_name);
+        return iv_fail(err, IV_UNSUPPORTED, "%s belongs to another version of invar", file_name);
     return IV_OK;
 }
 
@@ -276,12 +276,11 @@ iv_status iv_comm_mpi_open(iv_comm **out, iv_error *err) {
     p->timeout_ms = DEFAULT_TIMEOUT_MS;
     iv_status status = load_module(p, err);
     if (status == IV_OK && atomic_exchange(&opened, true))
-        status = iv_fail(err, IV_UNSUPPORTED, "mpirun: a process opens one engine, and this one has opened it");
+        status = iv_fail(err, IV_UNSUPPORTED, "mpirun: a process can open one engine, and this process already has");
     if (status == IV_OK && !p->module->init(&p->comm.rank, &p->comm.size))
         status = iv_fail(err, IV_IO, "mpirun: MPI could not be started");
     if (status == IV_OK && (p->comm.size < 1 || p->comm.size > IV_RANKS_MAX))
-        status =
-            iv_fail(err, IV_INVALID, "mpirun: wanted 1 to %d processes, found %zu", IV_RANKS_MAX, p->comm.size);
+        status = iv_fail(err, IV_INVALID, "mpirun: wanted 1 to %d processes, found %zu", IV_RANKS_MAX, p->comm.size);
     if (status != IV_OK) {
         free(p);
         return status;

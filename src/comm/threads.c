@@ -1,6 +1,6 @@
-/* threads.c: ranks that are threads of one process. A call publishes a pointer and meets the others at a barrier:
- * a short spin, then a futex, so that ranks that outnumber the CPUs do not burn each other's time. Pointers stand in
- * two rows used in turn: a rank can be one call behind another's, never two. */
+/* threads.c: ranks that are threads of one process. A call publishes a pointer and waits at a barrier: a short spin,
+ * then a futex, so that ranks that outnumber the CPUs do not waste each other's time. Pointers are in two rows, used
+ * alternately: a rank can be one call behind another, never two. */
 #include "comm/comm.h"
 
 #include <immintrin.h>
@@ -51,8 +51,8 @@ static void barrier(group *g) {
     atomic_fetch_sub(&g->sleepers, 1);
 }
 
-/* Publishes and returns everybody's row. */
-static const block *meet(member *m, const void *data, size_t bytes) {
+/* Publishes a block; returns the row of all ranks' blocks. */
+static const block *publish(member *m, const void *data, size_t bytes) {
     group *g = m->g;
     block *row = g->published[atomic_load(&g->turn) % 2];
     row[m->comm.rank] = (block){data, bytes};
@@ -62,8 +62,8 @@ static const block *meet(member *m, const void *data, size_t bytes) {
 
 static iv_status gather(iv_comm *c, bool all, const void *mine, const size_t *bytes, const void **blocks,
                         iv_error *err) {
-    (void)all, (void)err; /* pointers cost nothing: everybody gets them */
-    const block *row = meet((member *)(void *)c, mine, bytes[c->rank]);
+    (void)all, (void)err; /* pointers are free: every rank gets them */
+    const block *row = publish((member *)(void *)c, mine, bytes[c->rank]);
     for (size_t r = 0; r < c->size; r++) {
         IV_ASSERT(row[r].bytes == bytes[r]);
         blocks[r] = row[r].data;
@@ -74,7 +74,7 @@ static iv_status gather(iv_comm *c, bool all, const void *mine, const size_t *by
 static iv_status broadcast(iv_comm *c, const void *mine, size_t bytes, const void **out, size_t *out_bytes,
                            iv_error *err) {
     (void)err;
-    const block *row = meet((member *)(void *)c, mine, bytes);
+    const block *row = publish((member *)(void *)c, mine, bytes);
     *out = row[0].data, *out_bytes = row[0].bytes;
     return IV_OK;
 }
@@ -95,11 +95,11 @@ static size_t cpus(void) {
 iv_status iv_comm_threads_open(size_t size, iv_comm **out, iv_error *err) {
     IV_ASSERT(size >= 1 && size <= IV_RANKS_MAX);
     group *g = aligned_alloc(64, (sizeof *g + 63) / 64 * 64);
-    member *made[IV_RANKS_MAX] = {NULL};
+    member *members[IV_RANKS_MAX] = {NULL};
     bool memory = g != NULL;
-    for (size_t r = 0; r < size; r++) memory = (made[r] = calloc(1, sizeof **made)) && memory;
+    for (size_t r = 0; r < size; r++) memory = (members[r] = calloc(1, sizeof **made)) && memory;
     if (!memory) {
-        for (size_t r = 0; r < size; r++) free(made[r]);
+        for (size_t r = 0; r < size; r++) free(members[r]);
         free(g);
         return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for %zu", size);
     }
@@ -107,8 +107,8 @@ iv_status iv_comm_threads_open(size_t size, iv_comm **out, iv_error *err) {
     g->size = size, g->spins = size <= cpus() ? SPINS : 0;
     atomic_store(&g->open, size);
     for (size_t r = 0; r < size; r++) {
-        *made[r] = (member){.comm = {.ops = &ops, .rank = r, .size = size, .shares_memory = true}, .g = g};
-        out[r] = &made[r]->comm;
+        *members[r] = (member){.comm = {.ops = &ops, .rank = r, .size = size, .shares_memory = true}, .g = g};
+        out[r] = &members[r]->comm;
     }
     return IV_OK;
 }

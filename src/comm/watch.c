@@ -1,4 +1,4 @@
-/* watch.c: pidfds of processes, which need not be children of this one. */
+/* watch.c: pidfds, which also work for processes that are not children. */
 #include "comm/watch.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* watch.h: the processes of other ranks on this machine: whether one has ended shows at once, not after a deadline. */
+/* watch.h: detects at once, without a deadline, that the process of another rank on this machine has ended. */
 #ifndef IV_COMM_WATCH_H
 #define IV_COMM_WATCH_H
 
@@ -6,7 +6,7 @@
 
 #include <poll.h>
 
-/* Which process this is: of which machine since its boot, of which namespace of processes. */
+/* Identifies a process: boot id of the machine, pid namespace, pid. */
 typedef struct iv_process {
     char boot[40];
     uint64_t space, pid;
@@ -19,9 +19,9 @@ typedef struct iv_watch {
 } iv_watch;
 
 void iv_process_self(iv_process *out);
-/* Watches rank's process if it can be seen from here: it may run elsewhere, or the kernel be older than 5.3. */
+/* Watches the process of a rank if it is visible: it may run elsewhere, or the kernel may be older than 5.3. */
 void iv_watch_add(iv_watch *w, size_t rank, const iv_process *self, const iv_process *other);
-/* Has one ended? *rank says which. */
+/* True if a process has ended; *rank is its rank. */
 bool iv_watch_ended(iv_watch *w, size_t *rank);
 void iv_watch_close(iv_watch *w);
 

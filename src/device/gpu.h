@@ -1,7 +1,7 @@
-/* gpu.h: NVIDIA GPUs: which there are, their memory, copies, errors. Knows nothing of kernels.
+/* gpu.h: NVIDIA GPUs: discovery, memory, copies, errors. Knows no kernel.
  *
- * The CUDA runtime is part of the program where it was built with nvcc; a driver is looked for when a GPU is opened.
- * Without either, every call here is IV_UNSUPPORTED and says what is missing. */
+ * A build with nvcc contains the CUDA runtime; the driver is loaded when a GPU is opened. Without either, every call is
+ * IV_UNSUPPORTED and names what is missing. */
 #ifndef IV_DEVICE_GPU_H
 #define IV_DEVICE_GPU_H
 
@@ -15,10 +15,10 @@ typedef struct iv_gpu_info {
     size_t memory, free; /* bytes, when it was opened */
 } iv_gpu_info;
 
-/* Was CUDA built in? */
+/* True if this build contains CUDA. */
 bool iv_gpu_built(void);
 
-/* How many GPUs the driver shows. IV_UNSUPPORTED: no CUDA in this build, no driver, one too old, or no GPU. */
+/* The number of GPUs that the driver shows. IV_UNSUPPORTED: no CUDA in this build, no driver or an old one, no GPU. */
 iv_status iv_gpu_count(size_t *count, iv_error *err);
 
 /* Opens GPU `ordinal`. tensor_cores: it must be of compute capability 9.0, whose sums tc16 is. */
@@ -28,14 +28,13 @@ const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu);
 iv_memspace *iv_gpu_memspace(iv_gpu *gpu);
 size_t iv_gpu_memory_available(const iv_gpu *gpu);
 
-/* Makes it the calling thread's. */
+/* Makes it the calling thread's current device. */
 iv_status iv_gpu_use(const iv_gpu *gpu, iv_error *err);
 
-/* All GPUs of a group must reach each other's memory; IV_UNSUPPORTED names the pair that does not. */
+/* Enables peer access between all GPUs of a group; IV_UNSUPPORTED names a pair that has none. */
 iv_status iv_gpu_peer(iv_gpu *const *gpus, size_t count, iv_error *err);
 
-/* IV_OK, or what the runtime's error `code` means, with `what` before it. Out of memory is IV_NO_MEMORY, a lost GPU
- * IV_IO. */
+/* IV_OK, or an error made from the runtime's `code`, prefixed with `what`: IV_NO_MEMORY or IV_IO. */
 iv_status iv_gpu_check(const iv_gpu *gpu, int code, const char *what, iv_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* gpu_no_cuda.c: gpu.h in a build without CUDA: everything says so. */
+/* gpu_no_cuda.c: gpu.h in a build without CUDA: every call is IV_UNSUPPORTED. */
 #include "device/gpu.h"
 
 bool iv_gpu_built(void) { return false; }

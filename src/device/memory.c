@@ -1,4 +1,4 @@
-/* memory.c: anonymous mappings. Weights are streamed, so fewer, larger pages save address look-ups. */
+/* memory.c: anonymous mappings. Weights are streamed, so large pages save TLB misses. */
 #include "device/memory.h"
 #include "base/size.h"
 

@@ -1,4 +1,4 @@
-/* memspace.c: memory of this process as a place. A block remembers its size in front of itself. */
+/* memspace.c: the memory space of this process. A header in front of each block holds its size. */
 #include "device/memspace.h"
 #include "base/size.h"
 #include "device/memory.h"
@@ -27,7 +27,7 @@ static void host_free(iv_memspace *p, void *memory) {
 }
 
 static iv_status host_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                               size_t width, size_t rows, iv_error *err) {
+                            size_t width, size_t rows, iv_error *err) {
     (void)p, (void)err;
     for (size_t i = 0; i < rows; i++)
         memcpy((unsigned char *)to + i * to_pitch, (const unsigned char *)from + i * from_pitch, width);

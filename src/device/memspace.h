@@ -1,5 +1,5 @@
-/* memspace.h: memory that is somewhere, as three functions: what loads a model need not know where its weights will be.
- * A NULL place is this process's own memory (memory.h). */
+/* memspace.h: a memory space (a GPU's, or a staging area of this process) as a table of functions, so that loading a
+ * model does not depend on where its weights are held. A NULL memory space means this process's memory (memory.h). */
 #ifndef IV_DEVICE_MEMSPACE_H
 #define IV_DEVICE_MEMSPACE_H
 
@@ -7,7 +7,7 @@
 
 typedef struct iv_memspace iv_memspace;
 struct iv_memspace {
-    /* Zeroed, at a multiple of 256 bytes; NULL when there is none. */
+    /* Zeroed, aligned to 256 bytes; NULL if there is none. */
     void *(*alloc)(iv_memspace *p, size_t bytes);
     void (*free)(iv_memspace *p, void *memory); /* NULL is fine */
     /* Copies `rows` rows of `width` bytes, from_pitch and to_pitch apart. Any thread; returns when done. */
@@ -18,7 +18,7 @@ struct iv_memspace {
     void (*unstage)(iv_memspace *p, void *memory);
 };
 
-/* This process's memory as a place: what lies there is laid out as on a GPU, and waits to be copied to one. */
+/* A staging area in this process's memory, laid out as on a GPU, to be copied to one. */
 iv_memspace *iv_memspace_host(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* gpu_no_cuda.c: gpu.h in a build without CUDA. Nothing gets this far: no GPU can be opened. */
+/* gpu_no_cuda.c: gpu_model.h in a build without CUDA. Not reached: no GPU can be opened. */
 #include "model/gpu_model.h"
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {

@@ -28,7 +28,7 @@ typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 
 typedef struct iv_layer {
     iv_mlp_kind mlp;
-    int64_t window; /* of attention; 0: all earlier positions */
+    int64_t window;                   /* of attention; 0: all earlier positions */
     float *attention_norm, *mlp_norm; /* [hidden] */
     float *q_norm, *k_norm;           /* [head_dim] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
@@ -42,7 +42,7 @@ typedef struct iv_model {
     iv_tp_plan tp;
     size_t rank;
     bool plain_rows;       /* as iv_model_options */
-    iv_memspace *memspace;       /* where the matrices are; NULL: here. Vectors are here in any case */
+    iv_memspace *memspace; /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
     iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
     iv_layer *layers;
@@ -70,10 +70,11 @@ typedef struct iv_model_options {
     bool baseline;                 /* partial sums meet rank by rank: share.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
-    iv_memspace *memspace[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
-                                    * rank has its own embedding and routers only once the GPUs share them out */
-    bool plain_rows;               /* at a place: gates and ups stay apart */
-    bool dummy;                    /* seeded random weights, whatever files there are */
+    iv_memspace
+        *memspace[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
+                                  * rank has its own embedding and routers only once the GPUs share them out */
+    bool plain_rows;             /* at a place: gates and ups stay apart */
+    bool dummy;                  /* seeded random weights, whatever files there are */
     uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */
     void *user;

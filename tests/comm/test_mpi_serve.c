@@ -99,8 +99,8 @@ static void told(const char *flags, int rank, int sig, const char *words, double
 static void a_rank_is_killed(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    told("", 1, SIGKILL, "rank 1: its process has ended: the job cannot go on", 1.8);
-    told("", 2, SIGKILL, "rank 2: its process has ended: the job cannot go on", 1.8);
+    told("", 1, SIGKILL, "rank 1: its process has ended: the job cannot continue", 1.8);
+    told("", 2, SIGKILL, "rank 2: its process has ended: the job cannot continue", 1.8);
 }
 
 static void a_rank_hangs(void **state) {

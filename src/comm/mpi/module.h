@@ -1,5 +1,5 @@
-/* module.h: all that is asked of MPI: bytes sent, bytes received, is it done. Requests are the module's own; every
- * call returns false when MPI reports an error. */
+/* module.h: the calls that are made into MPI. The module owns the requests; a call returns false if MPI reports an
+ * error. */
 #ifndef IV_COMM_MPI_MODULE_H
 #define IV_COMM_MPI_MODULE_H
 
@@ -13,7 +13,7 @@ typedef struct iv_mpi_module {
     bool (*init)(size_t *rank, size_t *size);
     bool (*send)(int request, const void *bytes, int n, size_t peer);
     bool (*receive)(int request, void *bytes, int n, size_t peer);
-    bool (*done)(int request, bool *done); /* a request that is done stays done until it is used again */
+    bool (*done)(int request, bool *done); /* a completed request stays complete until it is reused */
     bool (*finalize)(void);
 } iv_mpi_module;
 

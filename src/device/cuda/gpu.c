@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct iv_gpu {
-    iv_memspace memspace; /* first: a place is a GPU */
+    iv_memspace memspace; /* first */
     iv_gpu_info info;
 };
 

@@ -1,4 +1,5 @@
-/* blocks.c: the blocks of a layer on the CPU: rows and panels over threads, each row's arithmetic by the kernel table. */
+/* blocks.c: the blocks of a layer on the CPU: rows and panels over threads, each row's arithmetic by the kernel table.
+ */
 #include "base/size.h"
 #include "kernels/linear.h"
 #include "model/cpu/cpu_model.h"
@@ -34,8 +35,7 @@ static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, siz
 static void embed_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_model *s = context;
-    iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row],
-                  s->x + row * (size_t)s->model->config.hidden_size);
+    iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row], s->x + row * (size_t)s->model->config.hidden_size);
 }
 
 static iv_status embed(iv_backend *b, iv_error *err) {

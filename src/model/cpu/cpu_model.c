@@ -68,7 +68,7 @@ static void carve_all(iv_cpu_model *s, carving *v) {
 }
 
 iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
-                          size_t tokens_max, iv_cpu_model **out, iv_error *err) {
+                            size_t tokens_max, iv_cpu_model **out, iv_error *err) {
     if (arithmetic == IV_TC16 && m->dtype == IV_F32)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
     if (tokens_max == 0 || tokens_max > SIZE_MAX >> 32)

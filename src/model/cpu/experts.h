@@ -1,11 +1,11 @@
-/* moe.h: a mixture-of-experts layer over the normed rows of a step. Law: NUMERICS.md section 9. */
+/* experts.h: a mixture of experts over the normed rows of a step. Law: NUMERICS.md section 9. */
 #ifndef IV_MODEL_CPU_EXPERTS_H
 #define IV_MODEL_CPU_EXPERTS_H
 
 #include "model/cpu/cpu_model.h"
 
-/* x += combined expert outputs, for rows [0, tokens) of s->normed. A rank runs its own experts; which nodes of the
- * combine tree exist for a token every rank knows from the routing, so only their values travel. */
+/* x += the combined expert outputs, for rows [0, tokens) of s->normed. A rank runs its own experts. Every rank derives
+ * from the routing which nodes of the combine tree exist for a token, so only their values are gathered. */
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err);
 
 #endif

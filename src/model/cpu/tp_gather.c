@@ -1,4 +1,4 @@
-/* exchange.c: every rank joins everything: what travels is small beside what is computed. */
+/* tp_gather.c: blocks of nodes and logits between CPU ranks. */
 #include "model/cpu/tp_gather.h"
 #include "base/size.h"
 #include "kernels/join.h"
@@ -12,7 +12,7 @@ typedef struct header {
     uint64_t least;
 } header;
 
-/* Rows of logits that are gathered at once: a number that all ranks share. */
+/* Rows of logits per gather: the same on all ranks. */
 static size_t logit_rows(const iv_cpu_model *s) {
     const iv_tp_plan *tp = &s->model->tp;
     size_t widest = 1;
@@ -38,8 +38,7 @@ static void sizes(const iv_cpu_model *s, const size_t *floats, size_t *bytes) {
     IV_ASSERT(bytes[s->model->rank] <= s->part_bytes);
 }
 
-iv_status iv_tp_gather_all(iv_cpu_model *s, const size_t *floats, size_t *least, const float **parts,
-                          iv_error *err) {
+iv_status iv_tp_gather_all(iv_cpu_model *s, const size_t *floats, size_t *least, const float **parts, iv_error *err) {
     const void *blocks[IV_RANKS_MAX];
     size_t bytes[IV_RANKS_MAX];
     unsigned char *mine = s->parts[s->part];
@@ -56,16 +55,16 @@ iv_status iv_tp_gather_all(iv_cpu_model *s, const size_t *floats, size_t *least,
     return IV_OK;
 }
 
-typedef struct joining {
+typedef struct reduction {
     iv_cpu_model *s;
     const iv_row_parallel_args *a;
     const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order */
     size_t blocks;                    /* of columns in a row */
-} joining;
+} reduction;
 
-static void join_block(void *context, size_t index, size_t worker) {
+static void reduce_block(void *context, size_t index, size_t worker) {
     (void)worker;
-    const joining *j = context;
+    const reduction *j = context;
     size_t hidden = (size_t)j->s->model->config.hidden_size, row = index / j->blocks,
            column = index % j->blocks * IV_JOIN_COLUMNS, at = row * hidden + column;
     const float *node[IV_LEAVES_MAX];
@@ -100,18 +99,18 @@ iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *a, iv_err
         return IV_OK;
     }
     const float *parts[IV_RANKS_MAX];
-    joining j = {.s = s, .a = a, .blocks = (hidden + IV_JOIN_COLUMNS - 1) / IV_JOIN_COLUMNS};
+    reduction j = {.s = s, .a = a, .blocks = (hidden + IV_JOIN_COLUMNS - 1) / IV_JOIN_COLUMNS};
     for (size_t i = 0; i < a->cuts->of[s->model->rank].nodes; i++)
         run_node(s, a, i, iv_tp_gather_buffer(s) + i * a->rows * hidden, false);
     for (size_t r = 0; r < tp->ranks; r++) floats[r] = a->cuts->of[r].nodes * a->rows * hidden;
     IV_TRY(iv_tp_gather_all(s, floats, a->least, parts, err));
     for (size_t r = 0; r < tp->ranks; r++)
         for (size_t i = 0; i < a->cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * a->rows * hidden;
-    iv_pool_run(s->compute.pool, a->rows * j.blocks, join_block, &j);
+    iv_pool_run(s->compute.pool, a->rows * j.blocks, reduce_block, &j);
     return IV_OK;
 }
 
-/* Copies all ranks' columns of some rows to their places. */
+/* Copies all ranks' columns of some rows into out. */
 static void scatter_logits(const iv_tp_plan *tp, size_t vocab, const void *const *blocks, size_t rows, float *out) {
     for (size_t r = 0; r < tp->ranks; r++) {
         const iv_tp_shard *shard = &tp->shard[r];

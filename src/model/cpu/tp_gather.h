@@ -1,19 +1,20 @@
-/* exchange.h: the places of a step where ranks meet: after attention's output and down (nodes of the leaf tree), after
- * the experts (nodes of the tree over expert ids), and at the head (columns of the logits). With one rank the first is
- * a plain linear layer. A block that travels is a header of 64 bytes and floats. */
+/* tp_gather.h: the collective steps of CPU ranks: after attention's output and down (nodes of the leaf tree), after the
+ * experts (nodes of the tree over expert ids), and at the head (columns of the logits). Every rank gathers all nodes
+ * and makes all additions: the traffic is small compared with the layers. With one rank a row-parallel layer is a plain
+ * linear layer. A block is a header of 64 bytes and floats. */
 #ifndef IV_MODEL_CPU_TP_GATHER_H
 #define IV_MODEL_CPU_TP_GATHER_H
 
 #include "model/cpu/cpu_model.h"
 
-/* Bytes of one exchange buffer of this rank; s->model and s->tokens_max are set. False when the size overflows. */
+/* Bytes of one block of this rank; s->model and s->tokens_max are set. False if the size overflows. */
 bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes);
 
 /* Where this rank writes the floats of its next block. */
 float *iv_tp_gather_buffer(const iv_cpu_model *s);
 
-/* Sends the buffer's floats[rank] floats, and gets all ranks': parts[r] has floats[r] of them until the next exchange.
- * *least, where not NULL, becomes the least of all ranks'. */
+/* All-gathers the buffers: floats[r] floats of rank r at parts[r], until the next call. *least, if not NULL, becomes
+ * the minimum over the ranks. */
 iv_status iv_tp_gather_all(iv_cpu_model *s, const size_t *floats, size_t *least, const float **parts, iv_error *err);
 
 typedef struct iv_row_parallel_args {
@@ -25,10 +26,10 @@ typedef struct iv_row_parallel_args {
     size_t *least; /* as iv_tp_gather_all */
 } iv_row_parallel_args;
 
-/* s->x += the layer, on every rank. */
+/* s->x += the whole layer, on every rank. */
 iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *args, iv_error *err);
 
-/* The head over rows of s->normed from `first` on: out[rows][vocab_size] on rank 0. */
+/* The head over `rows` rows of s->normed, starting at `first`: out[rows][vocab_size] on rank 0. */
 iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float *out, iv_error *err);
 
 #endif

@@ -13,8 +13,8 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     const iv_matrix *e = &r->embedding;
     iv_gpu_matrix w = {.type = e->type, .n = e->n, .k_padded = e->k_padded, .leaves = e->leaves, .data = e->data};
     IV_TRY(iv_gpu_launched(r, cudaMemsetAsync(r->bad, 0xff, sizeof *r->bad, r->stream), "clearing", err));
-    int code = iv_gpu_embed(&w, (const int32_t *)(void *)(r->inputs + p->s->at.ids), p->rows, p->hidden, r->x,
-                            r->stream);
+    int code =
+        iv_gpu_embed(&w, (const int32_t *)(void *)(r->inputs + p->s->at.ids), p->rows, p->hidden, r->x, r->stream);
     return iv_gpu_launched(r, code, "embedding", err);
 }
 
@@ -121,8 +121,7 @@ static iv_status mlp_part(const gpu_pass *p, size_t layer, const float *next, iv
     const iv_mlp *w = p->m->layers[layer].experts;
     const layer_vectors *v = &p->r->layers[layer];
     size_t stride = iv_gpu_act_stride(p->m);
-    iv_gpu_linear_args a =
-        iv_gpu_layer_args(p, &w->gate_up, iv_gpu_rows_at(p, p->r->normed, p->stride), p->stride);
+    iv_gpu_linear_args a = iv_gpu_layer_args(p, &w->gate_up, iv_gpu_rows_at(p, p->r->normed, p->stride), p->stride);
     a.bias = v->gate_up_bias;
     IV_TRY(iv_gpu_after_allreduce(p, err));
     IV_TRY(iv_gpu_gate_up(p, &a, &w->gate_up, p->rows, iv_gpu_rows_at(p, p->r->act, stride), stride, err));

@@ -14,12 +14,12 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matr
     }
     a->out = r->wide, a->out_stride = w->n;
     IV_TRY(iv_gpu_launched(r, r->linear(r, a), "gate and up", err));
-    return iv_gpu_launched(r, iv_gpu_swiglu(r->wide, rows_out, w->n / 2, p->m->dtype, act, stride, r->stream),
-                           "swiglu", err);
+    return iv_gpu_launched(r, iv_gpu_swiglu(r->wide, rows_out, w->n / 2, p->m->dtype, act, stride, r->stream), "swiglu",
+                           err);
 }
 
-/* Packs the rows of each expert, where that pays, into `terms`, which down's outputs overwrite afterwards. No peer still
- * reads the terms of the previous layer: attention's all-reduce came after. */
+/* Packs the rows of each expert, where that pays, into `terms`, which down's outputs overwrite afterwards. No peer
+ * still reads the terms of the previous layer: attention's all-reduce came after. */
 static iv_status pack_rows(const gpu_pass *p, iv_gpu_groups *groups, iv_gpu_linear_args *a, iv_error *err) {
     gpu_rank *r = p->r;
     size_t entries = p->rows * groups->experts_per_token, bytes = p->stride * iv_dtype_bytes(p->m->dtype);

@@ -1,4 +1,4 @@
-/* gpu_model.c: opening and closing: memory, vectors, what ranks share. */
+/* gpu_model.c: opening and closing: memory, vectors, and the copies of what the ranks have in common. */
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
@@ -41,8 +41,8 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
         iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
-        return 0;                                                          /* which opening it will refuse */
-    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* shares as of one rank; nodes as of all */
+        return 0;                                                 /* opening will report the error */
+    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
@@ -52,7 +52,7 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
 
 /* ---- vectors ----------------------------------------------------------------------------------------------- */
 
-/* Floats gathered into one piece of host memory, then copied; with `host` NULL only counted. */
+/* Floats collected in one piece of host memory, then copied; only counted if `host` is NULL. */
 typedef struct gathering {
     float *host, *device;
     size_t count;
@@ -67,7 +67,7 @@ static const float *gather(gathering *v, const float *from, size_t n) {
     return v->device + at;
 }
 
-/* A bias stands as the rows of its matrix do. */
+/* A bias has the order of its matrix's rows. */
 static const float *gather_bias(gathering *v, const float *from, const iv_matrix *w) {
     size_t at = v->count;
     const float *out = gather(v, from, w->n);
@@ -128,7 +128,7 @@ static iv_status open_vectors(gpu_rank *r, iv_error *err) {
     return iv_gpu_write_vectors(r, err);
 }
 
-/* ---- what the first rank has for all ------------------------------------------------------------------------ */
+/* ---- copies of the first rank's matrices ------------------------------------------------------------------------ */
 
 static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, iv_error *err) {
     unsigned char *own = to->data;
@@ -159,7 +159,7 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
-/* For the joins of a long step's parts: their blocks come first where a multiprocessor is free. */
+/* For the all-reduces of a long step's parts: their blocks have priority on free multiprocessors. */
 static iv_status open_beside(gpu_rank *r, iv_error *err) {
     int least = 0, most = 0;
     if (r->g->ranks == 1) return IV_OK;
@@ -178,7 +178,9 @@ static int law_linear(const gpu_rank *r, const iv_gpu_linear_args *a) { return i
 static void choose_ops(gpu_rank *r) {
     const iv_gpu_model_options *o = &r->g->o;
     r->linear = o->numerics == IV_INVAR ? law_linear : iv_gpu_baseline_linear;
-    r->transport = o->processes > 1 ? iv_gpu_process_transport : r->g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
+    r->transport = o->processes > 1  ? iv_gpu_process_transport
+                   : r->g->ranks > 1 ? iv_gpu_peer_transport
+                                     : iv_gpu_single;
     if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->transport.row_parallel = iv_gpu_sum_by_nccl;
 }
 
@@ -214,7 +216,8 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
     if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *g->top_logprobs, flags);
+    if (!code)
+        code = cudaHostAlloc((void **)&g->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *g->top_logprobs, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
     if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
     IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
@@ -224,7 +227,7 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     return g->spans ? IV_OK : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
 }
 
-/* One window is known to a step: all families have at most one. */
+/* A step has one windowed plan: all families have at most one window. */
 static iv_status find_window(iv_gpu_model *g, iv_error *err) {
     const iv_model *m = g->rank[0].m;
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
@@ -238,7 +241,7 @@ static iv_status find_window(iv_gpu_model *g, iv_error *err) {
     return IV_OK;
 }
 
-/* vanilla-blas: the ranks' sums are a library's too. */
+/* vanilla-blas: NCCL sums over the ranks. */
 static iv_status open_sums(iv_gpu_model *g, iv_error *err) {
     iv_nccl_id id;
     iv_nccl *all[IV_RANKS_MAX];
@@ -292,10 +295,11 @@ static void close_rank(gpu_rank *r) {
     iv_gpu_forget_graphs(r);
     if (r->rank > 0) {
         memspace->free(memspace, r->embedding.data);
-        for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++) memspace->free(memspace, r->routers[i].data);
+        for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++)
+            memspace->free(memspace, r->routers[i].data);
     }
     memspace->free(memspace, r->kv), memspace->free(memspace, r->work), memspace->free(memspace, r->vectors);
-    if (atomic_load(&r->g->broken)) /* the ranks that failed have aborted theirs */
+    if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
         iv_nccl_abort(r->nccl);
     else
         iv_nccl_close(r->nccl);

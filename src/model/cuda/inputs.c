@@ -17,7 +17,7 @@ input_offsets iv_gpu_input_offsets(size_t rows, size_t picks) {
     o.ids = after(&at, rows, sizeof(int32_t));
     o.positions = after(&at, rows, sizeof(int32_t));
     o.slots = after(&at, rows, sizeof(int64_t));
-    o.spans = after(&at, rows, sizeof(iv_gpu_span)); /* a span has a row at least */
+    o.spans = after(&at, rows, sizeof(iv_gpu_span)); /* a span has at least one row */
     o.pick = after(&at, picks, sizeof(int32_t));
     o.sampling = after(&at, picks, sizeof(iv_row_sampling));
     o.end = at;
@@ -25,7 +25,7 @@ input_offsets iv_gpu_input_offsets(size_t rows, size_t picks) {
     return o;
 }
 
-/* Rows that are launched: a graph exists for each of these. */
+/* Rows of a launch: each value has a graph of its own. */
 static size_t bucket(size_t rows) {
     if (rows <= 8) return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8;
     return (rows + 7) / 8 * 8;
@@ -71,8 +71,8 @@ static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     }
 }
 
-/* One plan is for all ranks, which may have different numbers of KV heads: that of the rank with the fewest, as a
- * worker goes on to the last head of a tile. Another way round, a rank would look for heads that it does not have. */
+/* All ranks use one plan, although they may have different numbers of KV heads: the plan of the rank with the fewest,
+ * because a worker continues to the last head of a tile. Another plan would address heads that a rank does not have. */
 static const iv_model *planned_for(const iv_gpu_model *g) {
     const iv_model *fewest = g->rank[0].m;
     for (size_t r = 1; r < g->ranks; r++) {
@@ -83,7 +83,7 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
     return fewest;
 }
 
-/* What the first plan may take, so that the second stands behind it: in a graph always at one place for its rows. */
+/* Bytes reserved for the first plan; the second follows. In a graph the offset depends on the number of rows alone. */
 static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const iv_gpu_attention_shape *shape,
                                size_t used) {
     size_t spans = iv_size_min(s->rows, g->o.spans_max);
@@ -91,11 +91,11 @@ static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const i
     return (used + 63) / 64 * 64;
 }
 
-/* The plan of all layers that see everything, then that of the layers with a window. */
+/* The plan of layers without a window, then that of layers with one. */
 static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
     const iv_model *m = planned_for(g);
     s->input_bytes = s->at.plan;
-    if (!m->tp.shard[m->rank].kv_heads) return IV_OK; /* a process that has no heads */
+    if (!m->tp.shard[m->rank].kv_heads) return IV_OK; /* a process without heads */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t room = g->inputs_capacity - s->at.plan, used;
     if (g->windowed) room /= 2;
@@ -108,7 +108,7 @@ static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv
         s->input_bytes = s->at.window_plan + used;
     }
     if (used) return IV_OK;
-    return iv_fail(err, IV_LIMIT, "attention: a step of %zu spans and %zu tokens is larger than was planned for",
+    return iv_fail(err, IV_LIMIT, "attention: a step of %zu spans and %zu tokens exceeds the plan's size",
                    b->span_count, b->tokens);
 }
 

@@ -1,4 +1,4 @@
-/* layout.c: where a step's arrays lie in a GPU's memory. */
+/* layout.c: the buffers of a step in a GPU's memory. */
 #include "base/size.h"
 #include "model/cuda/processes.h"
 
@@ -41,7 +41,7 @@ size_t iv_gpu_slice(const iv_gpu_model *g) { return (g->o.logits_max + 7) / 8 * 
 
 size_t iv_gpu_picks_max(const iv_gpu_model *g) { return iv_size_max((g->o.tokens_max + 7) / 8 * 8, iv_gpu_slice(g)); }
 
-/* Rows are rounded up to a whole number of tiles, so that a kernel may read past the last one. */
+/* Whole tiles, so that a kernel may read past the last row. */
 static size_t whole_tiles(size_t rows) { return (rows + 255) / 256 * 256; }
 
 size_t iv_gpu_rows_max(const iv_gpu_model *g) { return whole_tiles(g->o.tokens_max); }
@@ -71,7 +71,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, widest = iv_size_max(q + 2 * kv, 2 * act);
     size_t nodes = iv_size_max(m->tp.out.of[m->rank].nodes, m->tp.down.of[m->rank].nodes);
-    nodes = iv_size_max(nodes, 1); /* NCCL's sum is there also where no node is */
+    nodes = iv_size_max(nodes, 1); /* NCCL's sum needs one on a rank without nodes, too */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * (size_t)c->experts_per_token);
@@ -85,7 +85,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->normed_picks = carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
     if (m->tp.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
-    bool first = m->rank == 0; /* another process has its own columns of the logits until rank 0 has them */
+    bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
     r->attention_scratch =
         carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), shard->heads ? 1 : 0);
@@ -100,5 +100,5 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     return v.overflow ? SIZE_MAX : v.at;
 }
 
-/* Measured on H200s (docs/HOPPER.md): with two ranks, or fewer rows, the joins are too short to be worth it. */
+/* Measured on H200s (docs/HOPPER_LOG.md): with two ranks, or fewer rows, all-reduces are too short to gain from it. */
 size_t iv_gpu_part_rows(size_t ranks) { return ranks < 4 ? SIZE_MAX : 2048; }

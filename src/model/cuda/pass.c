@@ -2,8 +2,9 @@
 #include "model/cuda/pass.h"
 #include "base/size.h"
 
-enum { BESIDE_SMS = 16,   /* multiprocessors that layers leave to all-reduces of other parts */
-       BESIDE_BLOCKS = 64 /* of such an all-reduce: they fit there, and saturate the links */
+enum {
+    BESIDE_SMS = 16,   /* multiprocessors that layers leave to all-reduces of other parts */
+    BESIDE_BLOCKS = 64 /* of such an all-reduce: they fit there, and saturate the links */
 };
 
 iv_status iv_gpu_launched(gpu_rank *r, int code, const char *what, iv_error *err) {
@@ -68,9 +69,9 @@ float *iv_gpu_node_at(const gpu_rank *r, bool second, size_t node, size_t hidden
 }
 
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err) {
-    int code = iv_gpu_rmsnorm(p->r->x + p->first * p->hidden, p->hidden, NULL, weight,
-                              (float)p->m->config.rms_norm_eps, p->rows, p->m->dtype,
-                              iv_gpu_rows_at(p, p->r->normed, p->stride), p->stride, p->r->stream);
+    int code =
+        iv_gpu_rmsnorm(p->r->x + p->first * p->hidden, p->hidden, NULL, weight, (float)p->m->config.rms_norm_eps,
+                       p->rows, p->m->dtype, iv_gpu_rows_at(p, p->r->normed, p->stride), p->stride, p->r->stream);
     return iv_gpu_launched(p->r, code, "norm", err);
 }
 

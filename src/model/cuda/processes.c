@@ -1,6 +1,6 @@
-/* processes.c: the transport of ranks that are other processes, each with one GPU. Their partial results are copied here,
- * by NCCL on the stream or through the host and `comm`; then the same kernels as on one process add all of them, from
- * these local copies, as many rows at a time as there is room for. */
+/* processes.c: the transport of ranks that are other processes, each with one GPU. Their partial results are copied
+ * here, by NCCL on the stream or through the host and `comm`; then the same kernels as on one process add all of them,
+ * from these local copies, as many rows at a time as there is room for. */
 #include "model/cuda/processes.h"
 #include "base/size.h"
 #include "comm/mpi.h"

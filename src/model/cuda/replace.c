@@ -1,6 +1,6 @@
-/* replace.c: other weights where a model's weights are. They were read, checked and hashed in this process's memory;
- * what is left is to copy, and it is done between steps. Addresses on the GPUs stay; graphs go, as numbers of the
- * configuration are in them. */
+/* replace.c: new weights over a model's weights. They were read, checked and hashed in this process's memory and are
+ * copied between steps. Addresses on the GPUs stay; captured graphs are dropped, because they hold values of the
+ * configuration. */
 #include "base/size.h"
 #include "model/cuda/state.h"
 #include "model/tensors.h"
@@ -9,7 +9,7 @@
 
 enum { PIECE_BYTES = 32 * 1024 * 1024 };
 
-/* One copy: pieces of all ranks, numbered through. */
+/* One copy: the pieces of all ranks, numbered consecutively. */
 typedef struct copying {
     const iv_gpu_model *g;
     const iv_model *first;
@@ -64,8 +64,8 @@ static iv_status check_shape(iv_gpu_model *g, iv_model *first, iv_error *err) {
     return IV_OK;
 }
 
-/* Each rank's two models change places; `first` becomes the one in use. Returns the one that was. */
-static iv_model *change_places(iv_gpu_model *g, iv_model *first) {
+/* Each rank's two models swap memory; `first` becomes the one in use. Returns the old one. */
+static iv_model *swap_models(iv_gpu_model *g, iv_model *first) {
     iv_model *old = g->rank[0].m, *m = first;
     for (size_t r = 0; r < g->ranks; r++, m = m->next) {
         iv_model *was = g->rank[r].m;
@@ -98,9 +98,9 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
     IV_TRY(check_shape(g, first, err));
     iv_status status = copy_all(g, first, pool, err);
     if (status == IV_OK) {
-        iv_model *old = change_places(g, first);
+        iv_model *old = swap_models(g, first);
         status = write_rest(g, err);
-        if (status != IV_OK) change_places(g, old);
+        if (status != IV_OK) swap_models(g, old);
     }
     if (status != IV_OK) g->lost = true, g->why = *err;
     return status;

@@ -1,5 +1,5 @@
-/* run.c: a step on all GPUs: inputs across, graph or launches, results back. Rank 0 runs on the caller's thread; the
- * others wait for a turn, first awake, then asleep. */
+/* run.c: a step on all GPUs: copy inputs, replay a graph or launch, copy results. Rank 0 runs on the caller's thread;
+ * the others wait for a turn, spinning first, then asleep. */
 #include "model/cuda/run.h"
 #include "base/size.h"
 #include "model/cuda/pass.h"
@@ -27,8 +27,8 @@ static int copy_results(gpu_rank *r) {
     if (code || r->m->rank != 0 || picks == 0) return code;
     code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
     if (code || !g->step.top_logprobs) return code;
-    return cudaMemcpyAsync(g->top_logprobs, r->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *r->top_logprobs, cudaMemcpyDeviceToHost,
-                           r->stream);
+    return cudaMemcpyAsync(g->top_logprobs, r->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *r->top_logprobs,
+                           cudaMemcpyDeviceToHost, r->stream);
 }
 
 static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
@@ -40,12 +40,12 @@ static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
 static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    IV_TRY(iv_gpu_launched(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "graph capture", err));
+    IV_TRY(
+        iv_gpu_launched(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "graph capture", err));
     iv_status status = iv_gpu_launch_step(r, s, err);
     int code = cudaStreamEndCapture(r->stream, &graph);
     if (status == IV_OK) status = iv_gpu_launched(r, code, "graph capture", err);
-    if (status == IV_OK)
-        status = iv_gpu_launched(r, cudaGraphInstantiate(&exec, graph, 0), "graph instantiation", err);
+    if (status == IV_OK) status = iv_gpu_launched(r, cudaGraphInstantiate(&exec, graph, 0), "graph instantiation", err);
     if (graph) cudaGraphDestroy(graph);
     IV_TRY(status);
     IV_ASSERT(r->graph_count < GRAPHS_MAX);
@@ -67,8 +67,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Waits awake: a step is over in milliseconds. NCCL's kernels wait for a lost rank for ever; ours look at the clock
- * themselves. */
+/* Spins: a step takes milliseconds. NCCL's kernels never time out; ours check the clock themselves. */
 static int wait_for(gpu_rank *r, cudaEvent_t event) {
     uint64_t until = now_ns() + (uint64_t)r->g->o.timeout_ms * 1000000u;
     for (;;) {
@@ -87,17 +86,19 @@ iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err) {
     return iv_gpu_launched(r, code, "wait for the other ranks", err);
 }
 
-/* After a failure: the first one is the step's. What still waits for other ranks on this GPU is ended. */
+/* After a failure: the first one becomes the step's error. Kernels that wait for other ranks on this GPU are aborted.
+ */
 static iv_status break_off(gpu_rank *r, iv_status status, iv_error *err) {
     iv_gpu_model *g = r->g;
     if (r->code == cudaErrorLaunchTimeout && r->nccl)
-        status = iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for another GPU", r->m->rank, g->o.timeout_ms);
+        status = iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for another GPU", r->m->rank,
+                         g->o.timeout_ms);
     if (g->processes && g->processes->status != IV_OK) *err = g->processes->error, status = err->status;
     pthread_mutex_lock(&g->lock);
     if (!atomic_exchange(&g->broken, true)) g->broke = *err;
     pthread_mutex_unlock(&g->lock);
     if (!r->nccl) return status;
-    iv_gpu_forget_graphs(r); /* before what their calls are made with */
+    iv_gpu_forget_graphs(r); /* before the communicator that their calls use */
     iv_nccl_abort(r->nccl);
     r->nccl = NULL;
     return status;
@@ -120,10 +121,10 @@ static iv_status run_rank(gpu_rank *r, iv_error *err) {
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
 
-enum { AWAKE_NS = 200000 };
+enum { SPIN_NS = 200000 };
 
 static void await_turn(iv_gpu_model *g, uint64_t seen) {
-    uint64_t until = now_ns() + AWAKE_NS;
+    uint64_t until = now_ns() + SPIN_NS;
     while (atomic_load(&g->turn) == seen && now_ns() < until) sched_yield();
     if (atomic_load(&g->turn) != seen) return;
     pthread_mutex_lock(&g->lock);
@@ -138,7 +139,7 @@ static void *rank_thread(void *argument) {
         await_turn(g, seen);
         seen = atomic_load(&g->turn);
         if (atomic_load(&g->stop)) break;
-        iv_error unused; /* the model keeps the first of all ranks' */
+        iv_error unused; /* the model keeps the first error of all ranks */
         run_rank(r, &unused);
         atomic_fetch_add(&g->finished, 1);
     }
@@ -174,7 +175,7 @@ void iv_gpu_stop_threads(iv_gpu_model *g) {
 static iv_status given_up(const iv_gpu_model *g, iv_error *err) {
     size_t who = 0;
     uint32_t whom = 0;
-    for (size_t r = 0; r < g->ranks; r++) { /* rather for one who did not wait himself */
+    for (size_t r = 0; r < g->ranks; r++) { /* preferably one that did not wait itself */
         uint64_t word = g->given_up->rank[r];
         if (word) who = r, whom = iv_gpu_awaited_of(word).rank;
         if (word && !g->given_up->rank[whom]) break;
@@ -188,7 +189,7 @@ static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
     if (g->ranks > 1) give_turn(g);
     iv_status status = run_rank(&g->rank[0], err);
     while (atomic_load(&g->finished) < g->ranks - 1) sched_yield();
-    if (atomic_load(&g->broken)) { /* for good: no step follows */
+    if (atomic_load(&g->broken)) { /* permanent: no step follows */
         *err = g->broke;
         status = g->broke.status;
     }
@@ -197,7 +198,7 @@ static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
     return status;
 }
 
-/* What was sampled on the GPU, and the rows of logits that the caller wants. */
+/* The results of sampling, and the rows of logits that the caller asked for. */
 static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     gpu_rank *r = &g->rank[0];
     size_t vocab = (size_t)r->m->config.vocab_size;
@@ -210,7 +211,7 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
                    (size_t)b->sampling[i].top_logprobs * sizeof *b->top_logprobs);
         if (here && !(b->logits_too && b->logits_too[i])) continue;
         any = true;
-        IV_ASSERT(i < iv_gpu_slice(g)); /* the slice that is there in the end */
+        IV_ASSERT(i < iv_gpu_slice(g)); /* the slice that remains */
         IV_TRY(iv_gpu_check(r->gpu,
                             cudaMemcpyAsync(b->logits + i * vocab, r->logits + i * vocab, vocab * sizeof(float),
                                             cudaMemcpyDeviceToHost, r->stream),
@@ -219,7 +220,7 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     return any ? iv_gpu_check(r->gpu, cudaStreamSynchronize(r->stream), "copy of logits", err) : IV_OK;
 }
 
-/* The first layer with a bad row, and its first such row's span. */
+/* The first layer with a bad row, and the span of its first bad row. */
 static iv_status check_values(const iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     uint64_t bad = UINT64_MAX;
     for (size_t r = 0; r < g->ranks; r++) bad = g->bad[r] < bad ? g->bad[r] : bad;

@@ -1,4 +1,4 @@
-/* run.h: the threads of the ranks, and how they wait. */
+/* run.h: the threads of the ranks, and their waiting. */
 #ifndef IV_MODEL_CUDA_RUN_H
 #define IV_MODEL_CUDA_RUN_H
 

@@ -1,4 +1,4 @@
-/* state.h: what the files of this folder share: the state of each GPU, and how a step is told to it.
+/* state.h: the shared state of this folder: each GPU, and the step that is running.
  *
  * gpu_model.c opens and closes; replace.c brings other weights; layout.c places buffers in memory; inputs.c writes the
  * inputs of a step; blocks.c and experts.c launch it (pass.h); transport.c, processes.c and baseline.c combine the
@@ -63,14 +63,14 @@ struct gpu_rank {
     iv_gpu *gpu;
     size_t rank; /* among those of this process; m->rank is that among all */
     cudaStream_t stream;
-    int code; /* of the launch that failed */
+    int code;                                                      /* of the launch that failed */
     int (*linear)(const gpu_rank *r, const iv_gpu_linear_args *a); /* the law's, or a baseline's */
     gpu_transport transport;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
     cudaEvent_t done;
-    cudaEvent_t passed[AHEAD]; /* with NCCL, launched one by one: what is on its way */
-    cudaStream_t beside;       /* all-reduces of the parts of a long step */
+    cudaEvent_t passed[AHEAD];                   /* with NCCL, launched one by one: what is on its way */
+    cudaStream_t beside;                         /* all-reduces of the parts of a long step */
     cudaEvent_t computed[PARTS], reduced[PARTS]; /* nodes of a part, its rows */
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;

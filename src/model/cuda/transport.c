@@ -100,6 +100,6 @@ gpu_pass iv_gpu_part_of(const gpu_pass *p, size_t part) {
 
 iv_status iv_gpu_after_allreduce(const gpu_pass *p, iv_error *err) {
     if (p->parts == 1) return IV_OK;
-    return iv_gpu_launched(p->r, cudaStreamWaitEvent(p->r->stream, p->r->reduced[p->part], 0),
-                           "wait for an all-reduce", err);
+    return iv_gpu_launched(p->r, cudaStreamWaitEvent(p->r->stream, p->r->reduced[p->part], 0), "wait for an all-reduce",
+                           err);
 }
