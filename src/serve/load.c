@@ -3,7 +3,7 @@
  * Invariant: a flight is idle or has one request under way; every request ends in exactly one call of `landed`. */
 #include "serve/load.h"
 #include "format/json.h"
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 #include "serve/load_events.h"
 
 #include <event2/buffer.h>
@@ -221,7 +221,7 @@ static bool write_body(const iv_load_options *options, const iv_load_request *r,
     out_prompt(r, options->chat, &o);
     iv_out_kv_uint(&o, "max_tokens", r->max_tokens);
     iv_out_kv_uint(&o, "seed", r->seed);
-    iv_out_key(&o, "temperature"), iv_out_setting(&o, r->temperature);
+    iv_out_key(&o, "temperature"), iv_out_shortest(&o, r->temperature);
     iv_out_kv_bool(&o, "ignore_eos", true);
     iv_out_kv_bool(&o, "stream", true);
     iv_out_key(&o, "stream_options"), iv_out_open(&o, '{');

@@ -1,6 +1,6 @@
 /* JSON as it is written: what jansson reads back; and what single tokens are. */
 #include "format/json.h"
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 #include "serve/api/token_text.h"
 #include "support.h"
 
@@ -61,13 +61,13 @@ static void floats(void **state) {
         assert_non_null(strpbrk(b.data, ".e"));
         iv_buf_clear(&b);
         o.comma = false;
-        iv_out_setting(&o, v);
+        iv_out_shortest(&o, v);
         assert_true(strtof(b.data, NULL) == v);
         iv_buf_free(&b);
     }
     iv_buf b = {0};
     iv_json_out o = {.buf = &b};
-    iv_out_open(&o, '['), iv_out_float(&o, -INFINITY), iv_out_float(&o, NAN), iv_out_setting(&o, 0.6f);
+    iv_out_open(&o, '['), iv_out_float(&o, -INFINITY), iv_out_float(&o, NAN), iv_out_shortest(&o, 0.6f);
     iv_out_close(&o, ']');
     assert_string_equal(b.data, "[-9999.0,-9999.0,0.6]");
     iv_buf_free(&b);

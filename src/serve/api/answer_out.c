@@ -70,7 +70,7 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
-static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_setting(o, v); }
+static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_shortest(o, v); }
 
 /* As they were carried out, whoever set them: the request, the model's defaults, or ours. */
 static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o) {

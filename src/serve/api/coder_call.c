@@ -2,7 +2,7 @@
 #include "serve/api/coder_call.h"
 #include "format/json_schema.h"
 #include "serve/api/coder_value.h"
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "serve/api/coder_value.h"
 #include "format/json.h"
 #include "format/json_schema.h"
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 
 #include <string.h>
 #include <strings.h>

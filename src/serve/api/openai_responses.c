@@ -201,8 +201,8 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_kv_bool(o, "parallel_tool_calls", !t->params.one_tool_call);
     iv_out_kv_null(o, "previous_response_id");
     iv_out_kv_bool(o, "store", false);
-    iv_out_key(o, "temperature"), iv_out_setting(o, r->temperature);
-    iv_out_key(o, "top_p"), iv_out_setting(o, r->top_p);
+    iv_out_key(o, "temperature"), iv_out_shortest(o, r->temperature);
+    iv_out_key(o, "top_p"), iv_out_shortest(o, r->top_p);
     const char *tools = t->params.tools_text ? t->params.tools_text : "[]";
     bool forced = r->constraint == IV_CONSTRAINT_TOOL_CALL || r->constraint == IV_CONSTRAINT_TOOL_CALLS;
     iv_out_kv_text(o, "tool_choice", forced ? "required" : t->params.tools_text && !c->chat->tools ? "none" : "auto");

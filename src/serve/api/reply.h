@@ -2,7 +2,7 @@
 #ifndef IV_SERVE_API_REPLY_H
 #define IV_SERVE_API_REPLY_H
 
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 #include "serve/api/params.h"
 #include "serve/server.h"
 

@@ -10,7 +10,7 @@
 
 #include "serve/api/aside.h"
 #include "serve/api/chat_text.h"
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 #include "serve/api/params.h"
 #include "serve/server.h"
 

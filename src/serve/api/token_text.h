@@ -5,7 +5,7 @@
 #ifndef IV_SERVE_API_TOKEN_TEXT_H
 #define IV_SERVE_API_TOKEN_TEXT_H
 
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 #include "base/status.h"
 
 /* Bytes that were asked for before, by any thread: finding them takes a decoder, and answers ask for thousands. */

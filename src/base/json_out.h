@@ -3,8 +3,8 @@
  * Invariant: what is written is valid UTF-8 and parses. Bytes that are not UTF-8 become U+FFFD; a float is printed
  * with nine digits, so that it reads back as the same float; one that JSON cannot hold becomes -9999.0 (minus
  * infinity, NaN) or 9999.0. Memory that runs out is remembered in `failed`, and looked at once at the end. */
-#ifndef IV_SERVE_API_JSON_OUT_H
-#define IV_SERVE_API_JSON_OUT_H
+#ifndef IV_BASE_JSON_OUT_H
+#define IV_BASE_JSON_OUT_H
 
 #include "base/buf.h"
 
@@ -23,8 +23,8 @@ void iv_out_text(iv_json_out *o, const char *s); /* NULL becomes null */
 void iv_out_uint(iv_json_out *o, uint64_t v);
 void iv_out_int(iv_json_out *o, int64_t v);
 void iv_out_float(iv_json_out *o, float v);
-void iv_out_setting(iv_json_out *o, float v); /* finite: the shortest text that reads back as it */
-void iv_out_real(iv_json_out *o, double v);   /* times: six digits after the point */
+void iv_out_shortest(iv_json_out *o, float v); /* finite: the shortest text that reads back as it */
+void iv_out_real(iv_json_out *o, double v);    /* times: six digits after the point */
 void iv_out_bool(iv_json_out *o, bool v);
 void iv_out_null(iv_json_out *o);
 void iv_out_raw(iv_json_out *o, const char *json, size_t n); /* a value that is JSON already */

@@ -1,5 +1,5 @@
 /* json_out.c: JSON text, value by value. */
-#include "serve/api/json_out.h"
+#include "base/json_out.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
@@ -94,7 +94,7 @@ void iv_out_float(iv_json_out *o, float v) {
     before_value(o), put(o, text, (size_t)n);
 }
 
-void iv_out_setting(iv_json_out *o, float v) {
+void iv_out_shortest(iv_json_out *o, float v) {
     char text[40];
     int digits = 6;
     do snprintf(text, sizeof text, "%.*g", digits, (double)v);
