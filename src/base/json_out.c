@@ -1,4 +1,4 @@
-/* json_out.c: JSON text, value by value. */
+/* json_out.c: JSON text, value by value, into a buffer or a file. */
 #include "base/json_out.h"
 #include "base/utf8.h"
 
@@ -9,11 +9,11 @@
 #include <string.h>
 
 static void put(iv_json_out *o, const void *bytes, size_t n) {
-    if (!iv_buf_append(o->buf, bytes, n)) o->failed = true;
+    if (o->file ? fwrite(bytes, 1, n, o->file) != n : !iv_buf_append(o->buf, bytes, n)) o->failed = true;
 }
 
 static void before_value(iv_json_out *o) {
-    if (o->comma) put(o, ",", 1);
+    if (o->comma) put(o, ", ", o->spaced ? 2 : 1);
     o->comma = true;
 }
 
@@ -30,7 +30,7 @@ void iv_out_close(iv_json_out *o, char bracket) {
 
 void iv_out_key(iv_json_out *o, const char *key) {
     before_value(o);
-    put(o, "\"", 1), put(o, key, strlen(key)), put(o, "\":", 2);
+    put(o, "\"", 1), put(o, key, strlen(key)), put(o, "\": ", o->spaced ? 3 : 2);
     o->comma = false;
 }
 
@@ -94,11 +94,32 @@ void iv_out_float(iv_json_out *o, float v) {
     before_value(o), put(o, text, (size_t)n);
 }
 
+const char *iv_float_digits(float v, char out[32]) {
+    int digits = 6; /* fewer would write 20 as 2e+01 */
+    do snprintf(out, 32, "%.*g", digits, (double)v);
+    while (strtof(out, NULL) != v && ++digits <= 9);
+    return out;
+}
+
 void iv_out_shortest(iv_json_out *o, float v) {
-    char text[40];
+    char text[32];
+    if (!isfinite(v)) {
+        iv_out_null(o);
+        return;
+    }
+    iv_float_digits(v, text);
+    before_value(o), put(o, text, strlen(text));
+}
+
+void iv_out_double(iv_json_out *o, double v) {
+    char text[32];
     int digits = 6;
-    do snprintf(text, sizeof text, "%.*g", digits, (double)v);
-    while (strtof(text, NULL) != v && ++digits < 10);
+    if (!isfinite(v)) {
+        iv_out_null(o);
+        return;
+    }
+    do snprintf(text, sizeof text, "%.*g", digits, v);
+    while (strtod(text, NULL) != v && ++digits <= 17);
     before_value(o), put(o, text, strlen(text));
 }
 
@@ -118,7 +139,18 @@ void iv_out_ids(iv_json_out *o, const int32_t *ids, size_t count) {
     iv_out_close(o, ']');
 }
 
-void iv_out_kv_text(iv_json_out *o, const char *key, const char *s) { iv_out_key(o, key), iv_out_text(o, s); }
-void iv_out_kv_uint(iv_json_out *o, const char *key, uint64_t v) { iv_out_key(o, key), iv_out_uint(o, v); }
-void iv_out_kv_bool(iv_json_out *o, const char *key, bool v) { iv_out_key(o, key), iv_out_bool(o, v); }
-void iv_out_kv_null(iv_json_out *o, const char *key) { iv_out_key(o, key), iv_out_null(o); }
+static void key_if_any(iv_json_out *o, const char *key) {
+    if (key) iv_out_key(o, key);
+}
+
+void iv_out_kv_open(iv_json_out *o, const char *key, char bracket) { key_if_any(o, key), iv_out_open(o, bracket); }
+void iv_out_kv_string(iv_json_out *o, const char *key, const char *s, size_t n) {
+    key_if_any(o, key), iv_out_string(o, s, n);
+}
+void iv_out_kv_text(iv_json_out *o, const char *key, const char *s) { key_if_any(o, key), iv_out_text(o, s); }
+void iv_out_kv_uint(iv_json_out *o, const char *key, uint64_t v) { key_if_any(o, key), iv_out_uint(o, v); }
+void iv_out_kv_int(iv_json_out *o, const char *key, int64_t v) { key_if_any(o, key), iv_out_int(o, v); }
+void iv_out_kv_shortest(iv_json_out *o, const char *key, float v) { key_if_any(o, key), iv_out_shortest(o, v); }
+void iv_out_kv_double(iv_json_out *o, const char *key, double v) { key_if_any(o, key), iv_out_double(o, v); }
+void iv_out_kv_bool(iv_json_out *o, const char *key, bool v) { key_if_any(o, key), iv_out_bool(o, v); }
+void iv_out_kv_null(iv_json_out *o, const char *key) { key_if_any(o, key), iv_out_null(o); }

@@ -70,8 +70,6 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
-static void kv_setting(iv_json_out *o, const char *key, float v) { iv_out_key(o, key), iv_out_shortest(o, v); }
-
 /* As they were carried out, whoever set them: the request, the model's defaults, or ours. */
 static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o) {
     const iv_api_params *p = &t->params;
@@ -82,10 +80,12 @@ static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o
     else
         iv_out_null(o); /* to max_model_len */
     if (r->min_tokens) iv_out_kv_uint(o, "min_tokens", r->min_tokens);
-    kv_setting(o, "temperature", r->temperature), kv_setting(o, "top_p", r->top_p), kv_setting(o, "min_p", r->min_p);
+    iv_out_kv_shortest(o, "temperature", r->temperature), iv_out_kv_shortest(o, "top_p", r->top_p),
+        iv_out_kv_shortest(o, "min_p", r->min_p);
     iv_out_key(o, "top_k"), iv_out_int(o, r->top_k);
-    kv_setting(o, "repetition_penalty", r->repetition_penalty);
-    kv_setting(o, "presence_penalty", r->presence_penalty), kv_setting(o, "frequency_penalty", r->frequency_penalty);
+    iv_out_kv_shortest(o, "repetition_penalty", r->repetition_penalty);
+    iv_out_kv_shortest(o, "presence_penalty", r->presence_penalty),
+        iv_out_kv_shortest(o, "frequency_penalty", r->frequency_penalty);
     iv_out_key(o, "stop"), iv_out_open(o, '[');
     for (size_t i = 0; i < r->stop_count; i++) iv_out_text(o, r->stop[i]);
     iv_out_close(o, ']');
@@ -95,7 +95,7 @@ static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o
     for (size_t i = 0; i < r->logit_bias_count; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", (int)r->logit_bias[i].id);
-        kv_setting(o, id, r->logit_bias[i].bias);
+        iv_out_kv_shortest(o, id, r->logit_bias[i].bias);
     }
     iv_out_close(o, '}');
     if (iv_api_truncates(p)) iv_out_key(o, "truncate_prompt_tokens"), iv_out_int(o, p->truncate);
