@@ -3,7 +3,7 @@
  * help. */
 #include "bench_stats.h"
 #include "commands.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"
@@ -111,33 +111,33 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json")) {
-        cli_json json = {.file = page.file};
-        cli_json_begin(&json, NULL, '{');
-        cli_json_word(&json, "model", args->operands[0]);
-        cli_json_count(&json, "threads", info.threads);
-        cli_json_word(&json, "isa", info.isa);
-        cli_json_word(&json, "device", info.device);
-        cli_json_word(&json, "gpu", info.gpu);
-        cli_json_word(&json, "rank_transport", info.rank_transport);
-        cli_json_count(&json, "tensor_parallel_size", info.tensor_parallel_size);
-        cli_json_word(&json, "arithmetic", info.arithmetic);
-        cli_json_word(&json, "numerics", info.numerics);
-        cli_json_count(&json, "concurrency", l->requests);
-        cli_json_count(&json, "prompt_tokens", l->prompt);
-        cli_json_count(&json, "decode_tokens", l->decode);
-        cli_json_double(&json, "prefill_tokens_per_s", prefill_rate);
-        cli_json_double(&json, "decode_tokens_per_s", decode_rate);
-        cli_json_double(&json, "total_tokens_per_s", total_rate);
-        cli_json_double(&json, "load_s", info.load_seconds);
+        iv_json_out json = {.spaced = true, .file = page.file};
+        iv_out_kv_open(&json, NULL, '{');
+        iv_out_kv_text(&json, "model", args->operands[0]);
+        iv_out_kv_uint(&json, "threads", info.threads);
+        iv_out_kv_text(&json, "isa", info.isa);
+        iv_out_kv_text(&json, "device", info.device);
+        iv_out_kv_text(&json, "gpu", info.gpu);
+        iv_out_kv_text(&json, "rank_transport", info.rank_transport);
+        iv_out_kv_uint(&json, "tensor_parallel_size", info.tensor_parallel_size);
+        iv_out_kv_text(&json, "arithmetic", info.arithmetic);
+        iv_out_kv_text(&json, "numerics", info.numerics);
+        iv_out_kv_uint(&json, "concurrency", l->requests);
+        iv_out_kv_uint(&json, "prompt_tokens", l->prompt);
+        iv_out_kv_uint(&json, "decode_tokens", l->decode);
+        iv_out_kv_double(&json, "prefill_tokens_per_s", prefill_rate);
+        iv_out_kv_double(&json, "decode_tokens_per_s", decode_rate);
+        iv_out_kv_double(&json, "total_tokens_per_s", total_rate);
+        iv_out_kv_double(&json, "load_s", info.load_seconds);
         iv_engine_stats stats;
         iv_engine_get_stats(engine, &stats);
-        cli_json_count(&json, "steps", stats.steps);
-        cli_json_double(&json, "step_s", stats.step_seconds);
-        cli_json_double(&json, "forward_s", stats.forward_seconds);
-        cli_json_double(&json, "sample_s", stats.sample_seconds);
-        cli_json_count(&json, "preemptions", stats.preemptions);
-        cli_json_word(&json, "digest", f->digest);
-        cli_json_end(&json, '}');
+        iv_out_kv_uint(&json, "steps", stats.steps);
+        iv_out_kv_double(&json, "step_s", stats.step_seconds);
+        iv_out_kv_double(&json, "forward_s", stats.forward_seconds);
+        iv_out_kv_double(&json, "sample_s", stats.sample_seconds);
+        iv_out_kv_uint(&json, "preemptions", stats.preemptions);
+        iv_out_kv_text(&json, "digest", f->digest);
+        iv_out_close(&json, '}');
         fputc('\n', page.file);
     } else {
         char weights[24];

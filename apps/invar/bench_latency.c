@@ -64,26 +64,26 @@ static int run_rounds(batch *b, iv_error *err) {
 static const double percents[] = {10, 25, 50, 75, 90, 99};
 
 static void write_json(const cli_args *args, const batch *b, FILE *out) {
-    cli_json json = {.file = out};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "model", args->operands[0]);
-    cli_json_count(&json, "batch_size", b->size);
-    cli_json_count(&json, "input_len", b->input);
-    cli_json_count(&json, "output_len", b->output);
-    cli_json_double(&json, "avg_latency", cli_sample_mean(&b->seconds));
-    cli_json_begin(&json, "latencies", '[');
-    for (size_t i = 0; i < b->seconds.count; i++) cli_json_double(&json, NULL, b->seconds.values[i]);
-    cli_json_end(&json, ']');
-    cli_json_begin(&json, "percentiles", '{');
+    iv_json_out json = {.spaced = true, .file = out};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "model", args->operands[0]);
+    iv_out_kv_uint(&json, "batch_size", b->size);
+    iv_out_kv_uint(&json, "input_len", b->input);
+    iv_out_kv_uint(&json, "output_len", b->output);
+    iv_out_kv_double(&json, "avg_latency", cli_sample_mean(&b->seconds));
+    iv_out_kv_open(&json, "latencies", '[');
+    for (size_t i = 0; i < b->seconds.count; i++) iv_out_kv_double(&json, NULL, b->seconds.values[i]);
+    iv_out_close(&json, ']');
+    iv_out_kv_open(&json, "percentiles", '{');
     for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
         char name[16];
         snprintf(name, sizeof name, "%g", percents[i]);
-        cli_json_double(&json, name, cli_sample_percentile(&b->seconds, percents[i]));
+        iv_out_kv_double(&json, name, cli_sample_percentile(&b->seconds, percents[i]));
     }
-    cli_json_end(&json, '}');
-    cli_json_word(&json, "fingerprint", b->info.fingerprint);
-    cli_json_word(&json, "digest", b->digests[0]);
-    cli_json_end(&json, '}');
+    iv_out_close(&json, '}');
+    iv_out_kv_text(&json, "fingerprint", b->info.fingerprint);
+    iv_out_kv_text(&json, "digest", b->digests[0]);
+    iv_out_close(&json, '}');
     fputc('\n', out);
 }
 

@@ -318,31 +318,31 @@ static void write_json(const cli_args *args, const plan *p, const outcome *r, FI
     static const double percents[] = {50, 90, 99};
     static const char *const names[] = {"median", "p90", "p99"};
     char key[32];
-    cli_json json = {.file = out};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "target", args->operands[0]);
-    cli_json_word(&json, "fingerprint", r->fingerprint);
-    cli_json_count(&json, "num_prompts", p->count);
-    cli_json_count(&json, "completed", r->completed);
-    cli_json_count(&json, "failed", p->count - r->completed);
-    cli_json_double(&json, "duration", r->seconds);
-    cli_json_count(&json, "total_input_tokens", r->input);
-    cli_json_count(&json, "cached_input_tokens", r->cached);
-    cli_json_count(&json, "total_output_tokens", r->output);
-    cli_json_double(&json, "request_throughput", rate(r->completed, r));
-    cli_json_double(&json, "output_throughput", rate(r->output, r));
-    cli_json_double(&json, "total_token_throughput", rate(r->input + r->output, r));
+    iv_json_out json = {.spaced = true, .file = out};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "target", args->operands[0]);
+    iv_out_kv_text(&json, "fingerprint", r->fingerprint);
+    iv_out_kv_uint(&json, "num_prompts", p->count);
+    iv_out_kv_uint(&json, "completed", r->completed);
+    iv_out_kv_uint(&json, "failed", p->count - r->completed);
+    iv_out_kv_double(&json, "duration", r->seconds);
+    iv_out_kv_uint(&json, "total_input_tokens", r->input);
+    iv_out_kv_uint(&json, "cached_input_tokens", r->cached);
+    iv_out_kv_uint(&json, "total_output_tokens", r->output);
+    iv_out_kv_double(&json, "request_throughput", rate(r->completed, r));
+    iv_out_kv_double(&json, "output_throughput", rate(r->output, r));
+    iv_out_kv_double(&json, "total_token_throughput", rate(r->input + r->output, r));
     for (size_t k = 0; k < KINDS; k++) {
         snprintf(key, sizeof key, "mean_%s_ms", kinds[k].key);
-        cli_json_double(&json, key, 1e3 * cli_sample_mean(&r->samples[k]));
+        iv_out_kv_double(&json, key, 1e3 * cli_sample_mean(&r->samples[k]));
         for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
             snprintf(key, sizeof key, "%s_%s_ms", names[i], kinds[k].key);
-            cli_json_double(&json, key, 1e3 * cli_sample_percentile(&r->samples[k], percents[i]));
+            iv_out_kv_double(&json, key, 1e3 * cli_sample_percentile(&r->samples[k], percents[i]));
         }
     }
-    cli_json_count(&json, "checked", r->compared);
-    cli_json_count(&json, "differing", r->differing);
-    cli_json_end(&json, '}');
+    iv_out_kv_uint(&json, "checked", r->compared);
+    iv_out_kv_uint(&json, "differing", r->differing);
+    iv_out_close(&json, '}');
     fputc('\n', out);
 }
 

@@ -3,7 +3,7 @@
 #ifndef INVAR_CLI_BENCH_STATS_H
 #define INVAR_CLI_BENCH_STATS_H
 
-#include "json_out.h"
+#include "base/json_out.h"
 
 /* splitmix64: the next number of a stream. */
 uint64_t cli_random(uint64_t *state);

@@ -1,7 +1,7 @@
 /* eval_dataset.c: problems from JSONL. Invariant: ids are different from each other, questions are not empty. */
 #include "eval.h"
 #include "input.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "text.h"
 
 #include <jansson.h>

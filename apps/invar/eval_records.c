@@ -1,7 +1,7 @@
 /* eval_records.c: results.jsonl, written line by line and read back. Invariant: lines are in the order of
  * configurations and problems, so the next one to compute is known from their number. */
 #include "eval.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "output.h"
 #include "text.h"
 
@@ -47,36 +47,38 @@ static uint32_t bits_of(float value) {
     return bits;
 }
 
-static void write_top(cli_json *json, const cli_record *r) {
+static void write_top(iv_json_out *json, const cli_record *r) {
     size_t n = r->count * r->top_count;
-    cli_json_count(json, "top", r->top_count);
-    cli_json_begin(json, "top_ids", '[');
-    for (size_t i = 0; i < n; i++) cli_json_int(json, NULL, r->top[i].id);
-    cli_json_end(json, ']');
-    fputs(", \"top_bits\": \"", json->file);
+    iv_out_kv_uint(json, "top", r->top_count);
+    iv_out_kv_open(json, "top_ids", '[');
+    for (size_t i = 0; i < n; i++) iv_out_kv_int(json, NULL, r->top[i].id);
+    iv_out_close(json, ']');
+    iv_out_key(json, "top_bits");
+    fputc('"', json->file);
     for (size_t i = 0; i < n; i++) fprintf(json->file, "%08x", (unsigned)bits_of(r->top[i].logprob));
     fputc('"', json->file);
+    json->comma = true;
 }
 
 static void write_line(FILE *out, const cli_results *results, const cli_configs *configs, const cli_dataset *dataset,
                        const cli_result *result) {
-    cli_json json = {.file = out};
+    iv_json_out json = {.spaced = true, .file = out};
     const cli_record *r = result->record;
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "settings", results->hash);
-    cli_json_word(&json, "config", configs->items[results->config].label);
-    cli_json_word(&json, "id", dataset->items[results->problem].id);
-    cli_json_word(&json, "wanted", dataset->items[results->problem].answer);
-    cli_json_word(&json, "found", result->found);
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "settings", results->hash);
+    iv_out_kv_text(&json, "config", configs->items[results->config].label);
+    iv_out_kv_text(&json, "id", dataset->items[results->problem].id);
+    iv_out_kv_text(&json, "wanted", dataset->items[results->problem].answer);
+    iv_out_kv_text(&json, "found", result->found);
     if (r->correct >= 0)
-        cli_json_bool(&json, "correct", r->correct == 1);
+        iv_out_kv_bool(&json, "correct", r->correct == 1);
     else
-        cli_json_word(&json, "correct", NULL);
-    cli_json_word(&json, "finish", result->finish);
-    cli_json_text(&json, "text", result->text, result->text_bytes);
+        iv_out_kv_text(&json, "correct", NULL);
+    iv_out_kv_text(&json, "finish", result->finish);
+    iv_out_kv_string(&json, "text", result->text, result->text_bytes);
     write_top(&json, r);
-    fprintf(out, ", \"receipt\": %s", result->receipt);
-    cli_json_end(&json, '}');
+    iv_out_key(&json, "receipt"), iv_out_raw(&json, result->receipt, strlen(result->receipt));
+    iv_out_close(&json, '}');
     fputc('\n', out);
 }
 

@@ -1,6 +1,6 @@
 /* eval_report.c: an evaluation as Markdown and as JSON. */
 #include "eval.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "text.h"
 
 #include <string.h>
@@ -119,73 +119,73 @@ void cli_study_markdown(const cli_study *s, FILE *out) {
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
-static void json_methods(const cli_study *s, cli_json *json) {
-    cli_json_begin(json, "methods", '[');
+static void json_methods(const cli_study *s, iv_json_out *json) {
+    iv_out_kv_open(json, "methods", '[');
     for (size_t i = 0; i < s->metrics->method_count; i++) {
         const cli_method *m = &s->metrics->methods[i];
-        cli_json_begin(json, NULL, '{');
-        cli_json_word(json, "method", method_name(m));
-        cli_json_count(json, "configurations", m->configs);
-        cli_json_double(json, "unique_outputs", m->unique_mean);
-        cli_json_count(json, "unique_outputs_max", m->unique_max);
-        cli_json_count(json, "problems_with_one_output", m->steady);
-        cli_json_double(json, "unique_bits", m->bits_mean);
-        cli_json_double(json, "probability_divergence", m->divergence_mean);
-        cli_json_double(json, "probability_divergence_max", m->divergence_max);
+        iv_out_kv_open(json, NULL, '{');
+        iv_out_kv_text(json, "method", method_name(m));
+        iv_out_kv_uint(json, "configurations", m->configs);
+        iv_out_kv_double(json, "unique_outputs", m->unique_mean);
+        iv_out_kv_uint(json, "unique_outputs_max", m->unique_max);
+        iv_out_kv_uint(json, "problems_with_one_output", m->steady);
+        iv_out_kv_double(json, "unique_bits", m->bits_mean);
+        iv_out_kv_double(json, "probability_divergence", m->divergence_mean);
+        iv_out_kv_double(json, "probability_divergence_max", m->divergence_max);
         if (s->dataset->scored) {
-            cli_json_double(json, "accuracy", m->accuracy_mean);
-            cli_json_double(json, "accuracy_deviation", m->accuracy_deviation);
+            iv_out_kv_double(json, "accuracy", m->accuracy_mean);
+            iv_out_kv_double(json, "accuracy_deviation", m->accuracy_deviation);
         }
-        cli_json_end(json, '}');
+        iv_out_close(json, '}');
     }
-    cli_json_end(json, ']');
+    iv_out_close(json, ']');
 }
 
-static void json_configs(const cli_study *s, cli_json *json) {
-    cli_json_begin(json, "configurations", '[');
+static void json_configs(const cli_study *s, iv_json_out *json) {
+    iv_out_kv_open(json, "configurations", '[');
     for (size_t c = 0; c < s->configs->count; c++) {
         char digest[20];
         snprintf(digest, sizeof digest, "%016llx", (unsigned long long)digest_of(s, c));
-        cli_json_begin(json, NULL, '{');
-        cli_json_word(json, "configuration", s->configs->items[c].label);
-        cli_json_word(json, "method", method_name(&s->metrics->methods[s->metrics->config_method[c]]));
-        cli_json_count(json, "tokens", tokens_of(s, c));
-        if (s->dataset->scored) cli_json_double(json, "accuracy", s->metrics->accuracy[c]);
-        cli_json_word(json, "all_digests", digest);
-        cli_json_end(json, '}');
+        iv_out_kv_open(json, NULL, '{');
+        iv_out_kv_text(json, "configuration", s->configs->items[c].label);
+        iv_out_kv_text(json, "method", method_name(&s->metrics->methods[s->metrics->config_method[c]]));
+        iv_out_kv_uint(json, "tokens", tokens_of(s, c));
+        if (s->dataset->scored) iv_out_kv_double(json, "accuracy", s->metrics->accuracy[c]);
+        iv_out_kv_text(json, "all_digests", digest);
+        iv_out_close(json, '}');
     }
-    cli_json_end(json, ']');
+    iv_out_close(json, ']');
 }
 
-static void json_problems(const cli_study *s, cli_json *json) {
+static void json_problems(const cli_study *s, iv_json_out *json) {
     size_t n = s->dataset->count;
-    cli_json_begin(json, "problems", '[');
+    iv_out_kv_open(json, "problems", '[');
     for (size_t p = 0; p < n; p++) {
-        cli_json_begin(json, NULL, '{');
-        cli_json_word(json, "id", s->dataset->items[p].id);
-        cli_json_begin(json, "unique_outputs", '[');
-        for (size_t i = 0; i < s->metrics->method_count; i++) cli_json_count(json, NULL, s->metrics->unique[i * n + p]);
-        cli_json_end(json, ']');
-        cli_json_begin(json, "probability_divergence", '[');
+        iv_out_kv_open(json, NULL, '{');
+        iv_out_kv_text(json, "id", s->dataset->items[p].id);
+        iv_out_kv_open(json, "unique_outputs", '[');
+        for (size_t i = 0; i < s->metrics->method_count; i++) iv_out_kv_uint(json, NULL, s->metrics->unique[i * n + p]);
+        iv_out_close(json, ']');
+        iv_out_kv_open(json, "probability_divergence", '[');
         for (size_t i = 0; i < s->metrics->method_count; i++)
-            cli_json_double(json, NULL, s->metrics->divergence[i * n + p]);
-        cli_json_end(json, ']');
-        cli_json_end(json, '}');
+            iv_out_kv_double(json, NULL, s->metrics->divergence[i * n + p]);
+        iv_out_close(json, ']');
+        iv_out_close(json, '}');
     }
-    cli_json_end(json, ']');
+    iv_out_close(json, ']');
 }
 
 void cli_study_json(const cli_study *s, FILE *out) {
-    cli_json json = {.file = out};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "title", s->title);
-    cli_json_word(&json, "model", s->model);
-    cli_json_word(&json, "dataset", s->dataset_path);
+    iv_json_out json = {.spaced = true, .file = out};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "title", s->title);
+    iv_out_kv_text(&json, "model", s->model);
+    iv_out_kv_text(&json, "dataset", s->dataset_path);
     fprintf(out, ", \"settings\": %s", s->settings);
-    cli_json_count(&json, "scored", s->dataset->scored);
+    iv_out_kv_uint(&json, "scored", s->dataset->scored);
     json_methods(s, &json);
     json_configs(s, &json);
     json_problems(s, &json);
-    cli_json_end(&json, '}');
+    iv_out_close(&json, '}');
     fputc('\n', out);
 }

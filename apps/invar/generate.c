@@ -178,31 +178,31 @@ typedef struct view {
     bool stream;       /* text to standard output as it comes */
     bool table;        /* log-probabilities as a table, else as JSON */
     cli_page logprobs; /* open when they are wanted */
-    cli_json json;
+    iv_json_out json;
 } view;
 
 static void json_logprobs(view *v, const iv_event *event) {
     size_t n = 0;
     const char *token = iv_token_string(v->textual, event->token, &n);
-    cli_json *json = &v->json;
-    cli_json_begin(json, NULL, '{');
-    cli_json_int(json, "id", event->token);
-    cli_json_text(json, "token", token ? token : "", n);
-    cli_json_begin(json, "bytes", '[');
-    for (size_t i = 0; i < event->text_bytes; i++) cli_json_int(json, NULL, (unsigned char)event->text[i]);
-    cli_json_end(json, ']');
-    cli_json_float(json, "logprob", event->logprob);
-    cli_json_begin(json, "top", '[');
+    iv_json_out *json = &v->json;
+    iv_out_kv_open(json, NULL, '{');
+    iv_out_kv_int(json, "id", event->token);
+    iv_out_kv_string(json, "token", token ? token : "", n);
+    iv_out_kv_open(json, "bytes", '[');
+    for (size_t i = 0; i < event->text_bytes; i++) iv_out_kv_int(json, NULL, (unsigned char)event->text[i]);
+    iv_out_close(json, ']');
+    iv_out_kv_shortest(json, "logprob", event->logprob);
+    iv_out_kv_open(json, "top", '[');
     for (size_t i = 0; i < event->top_count; i++) {
         token = iv_token_string(v->textual, event->top[i].id, &n);
-        cli_json_begin(json, NULL, '{');
-        cli_json_int(json, "id", event->top[i].id);
-        cli_json_text(json, "token", token ? token : "", token ? n : 0);
-        cli_json_float(json, "logprob", event->top[i].logprob);
-        cli_json_end(json, '}');
+        iv_out_kv_open(json, NULL, '{');
+        iv_out_kv_int(json, "id", event->top[i].id);
+        iv_out_kv_string(json, "token", token ? token : "", token ? n : 0);
+        iv_out_kv_shortest(json, "logprob", event->top[i].logprob);
+        iv_out_close(json, '}');
     }
-    cli_json_end(json, ']');
-    cli_json_end(json, '}');
+    iv_out_close(json, ']');
+    iv_out_close(json, '}');
 }
 
 /* One cell of the table, padded by characters and not by bytes, unless it is the last of its line. */
@@ -260,40 +260,40 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
     const iv_request *r = &s->request;
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    cli_json json = {.file = page.file};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "model", args->operands[0]);
+    iv_json_out json = {.spaced = true, .file = page.file};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "model", args->operands[0]);
     if (r->ids) {
-        cli_json_word(&json, "prompt", NULL);
-        cli_json_begin(&json, "prompt_token_ids", '[');
-        for (size_t i = 0; i < r->id_count; i++) cli_json_int(&json, NULL, r->ids[i]);
-        cli_json_end(&json, ']');
+        iv_out_kv_text(&json, "prompt", NULL);
+        iv_out_kv_open(&json, "prompt_token_ids", '[');
+        for (size_t i = 0; i < r->id_count; i++) iv_out_kv_int(&json, NULL, r->ids[i]);
+        iv_out_close(&json, ']');
     } else
-        cli_json_text(&json, "prompt", r->text, r->text_bytes);
-    cli_json_text(&json, "text", a->text, a->text_bytes);
-    cli_json_begin(&json, "token_ids", '[');
-    for (size_t i = 0; i < a->id_count; i++) cli_json_int(&json, NULL, a->ids[i]);
-    cli_json_end(&json, ']');
-    cli_json_count(&json, "prompt_tokens", a->prompt_tokens);
-    cli_json_count(&json, "completion_tokens", a->id_count);
-    cli_json_word(&json, "finish_reason", iv_finish_name(a->finish));
-    cli_json_count(&json, "seed", a->seed);
-    cli_json_word(&json, "fingerprint", info->fingerprint);
-    cli_json_word(&json, "digest", a->digest);
+        iv_out_kv_string(&json, "prompt", r->text, r->text_bytes);
+    iv_out_kv_string(&json, "text", a->text, a->text_bytes);
+    iv_out_kv_open(&json, "token_ids", '[');
+    for (size_t i = 0; i < a->id_count; i++) iv_out_kv_int(&json, NULL, a->ids[i]);
+    iv_out_close(&json, ']');
+    iv_out_kv_uint(&json, "prompt_tokens", a->prompt_tokens);
+    iv_out_kv_uint(&json, "completion_tokens", a->id_count);
+    iv_out_kv_text(&json, "finish_reason", iv_finish_name(a->finish));
+    iv_out_kv_uint(&json, "seed", a->seed);
+    iv_out_kv_text(&json, "fingerprint", info->fingerprint);
+    iv_out_kv_text(&json, "digest", a->digest);
     cli_sampling_json(s, &json, "parameters");
-    cli_json_begin(&json, "timings", '{');
-    cli_json_double(&json, "load_s", info->load_seconds);
-    cli_json_double(&json, "prefill_s", a->prefill_seconds);
-    cli_json_double(&json, "decode_s", a->decode_seconds);
-    cli_json_double(&json, "prefill_tokens_per_s", cli_prefill_rate(a));
-    cli_json_double(&json, "decode_tokens_per_s", cli_decode_rate(a));
-    cli_json_end(&json, '}');
+    iv_out_kv_open(&json, "timings", '{');
+    iv_out_kv_double(&json, "load_s", info->load_seconds);
+    iv_out_kv_double(&json, "prefill_s", a->prefill_seconds);
+    iv_out_kv_double(&json, "decode_s", a->decode_seconds);
+    iv_out_kv_double(&json, "prefill_tokens_per_s", cli_prefill_rate(a));
+    iv_out_kv_double(&json, "decode_tokens_per_s", cli_decode_rate(a));
+    iv_out_close(&json, '}');
     if (r->logprobs >= 0) {
-        cli_json_begin(&json, "logprobs", '[');
+        iv_out_kv_open(&json, "logprobs", '[');
         fwrite(v->logprobs.data, 1, v->logprobs.bytes, page.file);
-        cli_json_end(&json, ']');
+        iv_out_close(&json, ']');
     }
-    cli_json_end(&json, '}');
+    iv_out_close(&json, '}');
     fputc('\n', page.file);
     return cli_page_out(&page, err);
 }
@@ -331,7 +331,7 @@ static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampli
     int code = prompt_use(args, engine, p, &s->request, err);
     if (code == CLI_OK) use_constraint(engine, p, &s->request);
     if (code == CLI_OK && logprobs) code = cli_page_open(&v.logprobs, err);
-    v.json.file = v.logprobs.file;
+    v.json = (iv_json_out){.spaced = true, .file = v.logprobs.file};
     if (code != CLI_OK) return code;
     cli_answer a;
     code = cli_answer_get(engine, &s->request, on_event, &v, &a, err);

@@ -1,39 +1,39 @@
 /* inspect.c: invar inspect. */
 #include "commands.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "model.h"
 #include "output.h"
 
 static void write_json(FILE *file, const char *model, const iv_model_info *m) {
-    cli_json json = {.file = file};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "model", model);
-    cli_json_word(&json, "model_type", m->model_type);
-    cli_json_word(&json, "dtype", m->dtype);
-    cli_json_word(&json, "stored_dtype", m->shards ? m->stored_dtype : NULL);
-    cli_json_bool(&json, "weights_found", m->shards > 0);
-    cli_json_count(&json, "parameters", m->parameters);
-    cli_json_count(&json, "tensors", m->tensors);
-    cli_json_count(&json, "shards", m->shards);
-    cli_json_int(&json, "layers", m->layers);
-    cli_json_int(&json, "hidden_size", m->hidden_size);
-    cli_json_int(&json, "intermediate_size", m->intermediate_size);
-    cli_json_int(&json, "heads", m->heads);
-    cli_json_int(&json, "kv_heads", m->kv_heads);
-    cli_json_int(&json, "head_dim", m->head_dim);
-    cli_json_int(&json, "vocab_size", m->vocab_size);
-    cli_json_int(&json, "max_positions", m->max_positions);
-    cli_json_int(&json, "experts", m->experts);
-    cli_json_int(&json, "experts_per_token", m->experts_per_token);
-    cli_json_int(&json, "sliding_window", m->sliding_window);
-    cli_json_bool(&json, "tied_embeddings", m->tied_embeddings);
-    cli_json_bool(&json, "index_unread", m->index_unread);
-    cli_json_count(&json, "file_bytes", m->file_bytes);
-    cli_json_count(&json, "weight_bytes", m->weight_bytes);
-    cli_json_count(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
-    cli_json_count(&json, "memory_available", m->memory_available);
-    cli_json_count(&json, "tokens_that_fit", m->tokens_that_fit);
-    cli_json_end(&json, '}');
+    iv_json_out json = {.spaced = true, .file = file};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "model", model);
+    iv_out_kv_text(&json, "model_type", m->model_type);
+    iv_out_kv_text(&json, "dtype", m->dtype);
+    iv_out_kv_text(&json, "stored_dtype", m->shards ? m->stored_dtype : NULL);
+    iv_out_kv_bool(&json, "weights_found", m->shards > 0);
+    iv_out_kv_uint(&json, "parameters", m->parameters);
+    iv_out_kv_uint(&json, "tensors", m->tensors);
+    iv_out_kv_uint(&json, "shards", m->shards);
+    iv_out_kv_int(&json, "layers", m->layers);
+    iv_out_kv_int(&json, "hidden_size", m->hidden_size);
+    iv_out_kv_int(&json, "intermediate_size", m->intermediate_size);
+    iv_out_kv_int(&json, "heads", m->heads);
+    iv_out_kv_int(&json, "kv_heads", m->kv_heads);
+    iv_out_kv_int(&json, "head_dim", m->head_dim);
+    iv_out_kv_int(&json, "vocab_size", m->vocab_size);
+    iv_out_kv_int(&json, "max_positions", m->max_positions);
+    iv_out_kv_int(&json, "experts", m->experts);
+    iv_out_kv_int(&json, "experts_per_token", m->experts_per_token);
+    iv_out_kv_int(&json, "sliding_window", m->sliding_window);
+    iv_out_kv_bool(&json, "tied_embeddings", m->tied_embeddings);
+    iv_out_kv_bool(&json, "index_unread", m->index_unread);
+    iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
+    iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
+    iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
+    iv_out_kv_uint(&json, "memory_available", m->memory_available);
+    iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
+    iv_out_close(&json, '}');
     fputc('\n', file);
 }
 

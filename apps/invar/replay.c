@@ -251,14 +251,14 @@ static int run_all(replay *r, iv_error *err) {
 static int write_json(const replay *r, const size_t counts[], iv_error *err) {
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    cli_json json = {.file = page.file};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_count(&json, "receipts", r->all.count);
-    cli_json_count(&json, "equal", counts[CLI_REPLAY_EQUAL]);
-    cli_json_begin(&json, "results", '[');
+    iv_json_out json = {.spaced = true, .file = page.file};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_uint(&json, "receipts", r->all.count);
+    iv_out_kv_uint(&json, "equal", counts[CLI_REPLAY_EQUAL]);
+    iv_out_kv_open(&json, "results", '[');
     for (size_t i = 0; i < r->all.count; i++) cli_replay_json(&r->all.items[i], &json);
-    cli_json_end(&json, ']');
-    cli_json_end(&json, '}');
+    iv_out_close(&json, ']');
+    iv_out_close(&json, '}');
     fputc('\n', page.file);
     return cli_page_out(&page, err);
 }

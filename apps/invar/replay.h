@@ -3,7 +3,7 @@
 #define INVAR_CLI_REPLAY_H
 
 #include "input.h"
-#include "json_out.h"
+#include "base/json_out.h"
 
 enum { CLI_RECEIPTS_MAX = 1 << 20, CLI_RECEIPT_NAME_BYTES = 128 };
 
@@ -51,6 +51,6 @@ void cli_replay_note(cli_replayed *item, const iv_event *event);
 
 /* One line for a person; textual may be NULL. */
 void cli_replay_print(const cli_replayed *item, const iv_textual *textual, FILE *out);
-void cli_replay_json(const cli_replayed *item, cli_json *json);
+void cli_replay_json(const cli_replayed *item, iv_json_out *json);
 
 #endif

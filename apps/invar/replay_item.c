@@ -178,12 +178,12 @@ void cli_replay_print(const cli_replayed *item, const iv_textual *textual, FILE 
         size_t at = item->position;
         fprintf(out, ": token %zu of %zu: wanted ", at + 1, want.id_count);
         print_token(out, textual, want.ids[at]);
-        fprintf(out, " (%s), found ", cli_float_digits(want.logprobs[at], digits[0]));
+        fprintf(out, " (%s), found ", iv_float_digits(want.logprobs[at], digits[0]));
         if (item->token < 0)
             fputs("the end", out);
         else {
             print_token(out, textual, item->token);
-            fprintf(out, " (%s)", cli_float_digits(item->logprob, digits[1]));
+            fprintf(out, " (%s)", iv_float_digits(item->logprob, digits[1]));
         }
         if (item->ulps) fprintf(out, ", %llu ulp apart", (unsigned long long)item->ulps);
         fprintf(out, "; %zu positions differ", item->unequal);
@@ -196,32 +196,32 @@ void cli_replay_print(const cli_replayed *item, const iv_textual *textual, FILE 
     fputc('\n', out);
 }
 
-void cli_replay_json(const cli_replayed *item, cli_json *json) {
+void cli_replay_json(const cli_replayed *item, iv_json_out *json) {
     iv_receipt_info want;
     iv_receipt_get_info(item->receipt, &want);
-    cli_json_begin(json, NULL, '{');
-    cli_json_count(json, "line", item->line);
-    cli_json_word(json, "verdict", verdict_names[item->verdict]);
-    cli_json_count(json, "tokens", want.id_count);
-    cli_json_word(json, "digest", want.digest);
-    cli_json_word(json, "found_digest", item->digest[0] ? item->digest : NULL);
-    if (item->why) cli_json_word(json, "why", item->why);
+    iv_out_kv_open(json, NULL, '{');
+    iv_out_kv_uint(json, "line", item->line);
+    iv_out_kv_text(json, "verdict", verdict_names[item->verdict]);
+    iv_out_kv_uint(json, "tokens", want.id_count);
+    iv_out_kv_text(json, "digest", want.digest);
+    iv_out_kv_text(json, "found_digest", item->digest[0] ? item->digest : NULL);
+    if (item->why) iv_out_kv_text(json, "why", item->why);
     if (item->verdict == CLI_REPLAY_DIFFERS) {
-        cli_json_word(json, "finish", iv_finish_name(want.finish));
-        cli_json_word(json, "found_finish", iv_finish_name(item->finish));
-        cli_json_word(json, "stop", want.stop);
-        cli_json_word(json, "found_stop", item->stop);
-        cli_json_count(json, "positions_that_differ", item->unequal);
+        iv_out_kv_text(json, "finish", iv_finish_name(want.finish));
+        iv_out_kv_text(json, "found_finish", iv_finish_name(item->finish));
+        iv_out_kv_text(json, "stop", want.stop);
+        iv_out_kv_text(json, "found_stop", item->stop);
+        iv_out_kv_uint(json, "positions_that_differ", item->unequal);
     }
     if (item->has_first) {
-        cli_json_begin(json, "first_difference", '{');
-        cli_json_count(json, "position", item->position);
-        cli_json_int(json, "token", want.ids[item->position]);
-        cli_json_float(json, "logprob", want.logprobs[item->position]);
-        cli_json_int(json, "found_token", item->token);
-        cli_json_float(json, "found_logprob", item->logprob);
-        cli_json_count(json, "ulps", item->ulps);
-        cli_json_end(json, '}');
+        iv_out_kv_open(json, "first_difference", '{');
+        iv_out_kv_uint(json, "position", item->position);
+        iv_out_kv_int(json, "token", want.ids[item->position]);
+        iv_out_kv_shortest(json, "logprob", want.logprobs[item->position]);
+        iv_out_kv_int(json, "found_token", item->token);
+        iv_out_kv_shortest(json, "found_logprob", item->logprob);
+        iv_out_kv_uint(json, "ulps", item->ulps);
+        iv_out_close(json, '}');
     }
-    cli_json_end(json, '}');
+    iv_out_close(json, '}');
 }

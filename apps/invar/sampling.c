@@ -87,7 +87,7 @@ void cli_sampling_print(const cli_sampling *s, FILE *file) {
         char digits[32];
         float value = get(r, p);
         if (i > 0 && value == p->neutral) continue;
-        fprintf(file, "%s%s %s%s", i > 0 ? ", " : "", p->flag, cli_float_digits(value, digits), origin(s, p));
+        fprintf(file, "%s%s %s%s", i > 0 ? ", " : "", p->flag, iv_float_digits(value, digits), origin(s, p));
     }
     if (r->max_tokens) fprintf(file, ", max-tokens %zu", r->max_tokens);
     if (r->min_tokens) fprintf(file, ", min-tokens %zu", r->min_tokens);
@@ -103,35 +103,35 @@ void cli_sampling_print(const cli_sampling *s, FILE *file) {
     if (r->ignore_eos) fputs(", ignore-eos", file);
 }
 
-void cli_sampling_json(const cli_sampling *s, cli_json *json, const char *key) {
+void cli_sampling_json(const cli_sampling *s, iv_json_out *json, const char *key) {
     const iv_request *r = &s->request;
-    cli_json_begin(json, key, '{');
+    iv_out_kv_open(json, key, '{');
     for (size_t i = 0; i < PARAMETERS; i++) {
         const parameter *p = &parameters[i];
         if (p->whole)
-            cli_json_int(json, p->json, (int64_t)get(r, p));
+            iv_out_kv_int(json, p->json, (int64_t)get(r, p));
         else
-            cli_json_float(json, p->json, get(r, p));
+            iv_out_kv_shortest(json, p->json, get(r, p));
     }
-    cli_json_count(json, "max_tokens", r->max_tokens);
-    cli_json_count(json, "min_tokens", r->min_tokens);
-    cli_json_begin(json, "stop", '[');
-    for (size_t i = 0; i < r->stop_count; i++) cli_json_word(json, NULL, r->stop[i]);
-    cli_json_end(json, ']');
-    cli_json_begin(json, "stop_ids", '[');
-    for (size_t i = 0; i < r->stop_id_count; i++) cli_json_int(json, NULL, r->stop_ids[i]);
-    cli_json_end(json, ']');
-    cli_json_begin(json, "logit_bias", '{');
+    iv_out_kv_uint(json, "max_tokens", r->max_tokens);
+    iv_out_kv_uint(json, "min_tokens", r->min_tokens);
+    iv_out_kv_open(json, "stop", '[');
+    for (size_t i = 0; i < r->stop_count; i++) iv_out_kv_text(json, NULL, r->stop[i]);
+    iv_out_close(json, ']');
+    iv_out_kv_open(json, "stop_ids", '[');
+    for (size_t i = 0; i < r->stop_id_count; i++) iv_out_kv_int(json, NULL, r->stop_ids[i]);
+    iv_out_close(json, ']');
+    iv_out_kv_open(json, "logit_bias", '{');
     for (size_t i = 0; i < r->logit_bias_count; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", (int)r->logit_bias[i].id);
-        cli_json_float(json, id, r->logit_bias[i].bias);
+        iv_out_kv_shortest(json, id, r->logit_bias[i].bias);
     }
-    cli_json_end(json, '}');
-    cli_json_bool(json, "ignore_eos", r->ignore_eos);
-    cli_json_begin(json, "from_generation_config", '[');
+    iv_out_close(json, '}');
+    iv_out_kv_bool(json, "ignore_eos", r->ignore_eos);
+    iv_out_kv_open(json, "from_generation_config", '[');
     for (size_t i = 0; i < PARAMETERS; i++)
-        if (*origin(s, &parameters[i])) cli_json_word(json, NULL, parameters[i].json);
-    cli_json_end(json, ']');
-    cli_json_end(json, '}');
+        if (*origin(s, &parameters[i])) iv_out_kv_text(json, NULL, parameters[i].json);
+    iv_out_close(json, ']');
+    iv_out_close(json, '}');
 }

@@ -3,7 +3,7 @@
 #define INVAR_CLI_SAMPLING_H
 
 #include "flags.h"
-#include "json_out.h"
+#include "base/json_out.h"
 
 enum { CLI_STOPS_MAX = 16, CLI_STOP_IDS_MAX = 64, CLI_BIASES_MAX = 512 };
 
@@ -21,6 +21,6 @@ void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args 
 
 /* The parameters in force: "temperature 0.6 (generation_config.json), seed ..." */
 void cli_sampling_print(const cli_sampling *s, FILE *file);
-void cli_sampling_json(const cli_sampling *s, cli_json *json, const char *key);
+void cli_sampling_json(const cli_sampling *s, iv_json_out *json, const char *key);
 
 #endif

@@ -1,7 +1,7 @@
 /* tokenize.c: invar tokenize. */
 #include "commands.h"
 #include "input.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"
@@ -13,12 +13,12 @@ static int show_ids(const iv_textual *t, const iv_ids *ids, bool as_json, iv_err
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     if (as_json) {
-        cli_json json = {.file = page.file};
-        cli_json_begin(&json, NULL, '{');
-        cli_json_begin(&json, "ids", '[');
-        for (size_t i = 0; i < ids->count; i++) cli_json_int(&json, NULL, ids->data[i]);
-        cli_json_end(&json, ']');
-        cli_json_end(&json, '}');
+        iv_json_out json = {.spaced = true, .file = page.file};
+        iv_out_kv_open(&json, NULL, '{');
+        iv_out_kv_open(&json, "ids", '[');
+        for (size_t i = 0; i < ids->count; i++) iv_out_kv_int(&json, NULL, ids->data[i]);
+        iv_out_close(&json, ']');
+        iv_out_close(&json, '}');
         fputc('\n', page.file);
     } else
         for (size_t i = 0; i < ids->count; i++) {
@@ -38,10 +38,10 @@ static int show_text(const iv_text *text, bool as_json, iv_error *err) {
     }
     cli_page page;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    cli_json json = {.file = page.file};
-    cli_json_begin(&json, NULL, '{');
-    cli_json_text(&json, "text", text->data, text->bytes);
-    cli_json_end(&json, '}');
+    iv_json_out json = {.spaced = true, .file = page.file};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_string(&json, "text", text->data, text->bytes);
+    iv_out_close(&json, '}');
     fputc('\n', page.file);
     return cli_page_out(&page, err);
 }

@@ -1,7 +1,7 @@
 /* verify_report.c: sums over configurations, the table, JSON. */
 #include "verify_report.h"
 #include "divergence.h"
-#include "json_out.h"
+#include "base/json_out.h"
 #include "text.h"
 #include "verify_compare.h"
 
@@ -121,90 +121,90 @@ void verify_table_foot(FILE *out, const verify_report *r, const cli_style *style
 
 static const char *const kind_names[] = {"same", "logits", "logprob", "token", "end"};
 
-static void json_first(cli_json *json, const verify_result *result) {
+static void json_first(iv_json_out *json, const verify_result *result) {
     const verify_cell *cell = &result->cells[result->first];
     char line[256];
-    cli_json_begin(json, "first_difference", '{');
-    cli_json_count(json, "request", result->first);
-    cli_json_word(json, "what", kind_names[cell->kind]);
-    cli_json_count(json, "position", cell->position);
-    cli_json_int(json, "token", cell->token);
+    iv_out_kv_open(json, "first_difference", '{');
+    iv_out_kv_uint(json, "request", result->first);
+    iv_out_kv_text(json, "what", kind_names[cell->kind]);
+    iv_out_kv_uint(json, "position", cell->position);
+    iv_out_kv_int(json, "token", cell->token);
     if (cell->kind == VERIFY_LOGPROB || (cell->kind == VERIFY_LOGITS && cell->token >= 0)) {
-        cli_json_float(json, "wanted", cell->want);
-        cli_json_float(json, "found", cell->found);
-        cli_json_count(json, "ulps", cli_ulp_distance(cell->want, cell->found));
+        iv_out_kv_shortest(json, "wanted", cell->want);
+        iv_out_kv_shortest(json, "found", cell->found);
+        iv_out_kv_uint(json, "ulps", cli_ulp_distance(cell->want, cell->found));
     }
-    cli_json_word(json, "message", verify_difference(cell, line));
-    cli_json_end(json, '}');
+    iv_out_kv_text(json, "message", verify_difference(cell, line));
+    iv_out_close(json, '}');
 }
 
-static void json_result(cli_json *json, const verify_config *config, const verify_result *result) {
-    cli_json_begin(json, NULL, '{');
-    cli_json_word(json, "name", config->name[0] ? config->name : "quiet run");
-    cli_json_begin(json, "axes", '{');
+static void json_result(iv_json_out *json, const verify_config *config, const verify_result *result) {
+    iv_out_kv_open(json, NULL, '{');
+    iv_out_kv_text(json, "name", config->name[0] ? config->name : "quiet run");
+    iv_out_kv_open(json, "axes", '{');
     for (size_t a = 0; a < VERIFY_AXES; a++) {
         char value[24];
         if (config->value[a])
-            cli_json_word(json, verify_axis_names[a], verify_value_name((verify_axis)a, config->value[a], value));
+            iv_out_kv_text(json, verify_axis_names[a], verify_value_name((verify_axis)a, config->value[a], value));
     }
-    cli_json_end(json, '}');
-    cli_json_count(json, "seed", config->seed);
-    cli_json_word(json, "status", result->skipped ? "not run" : result->differing ? "differs" : "equal");
-    if (result->reason[0]) cli_json_word(json, "reason", result->reason);
+    iv_out_close(json, '}');
+    iv_out_kv_uint(json, "seed", config->seed);
+    iv_out_kv_text(json, "status", result->skipped ? "not run" : result->differing ? "differs" : "equal");
+    if (result->reason[0]) iv_out_kv_text(json, "reason", result->reason);
     if (!result->skipped) {
-        cli_json_word(json, "digest", result->digest);
-        cli_json_count(json, "requests", result->ran);
-        cli_json_count(json, "requests_equal", result->ran - result->differing);
-        cli_json_count(json, "rows_compared", result->rows);
-        cli_json_double(json, "max_probability_divergence", result->most);
-        cli_json_double(json, "top5_divergence_mean", result->top);
-        cli_json_count(json, "steps", result->steps);
-        cli_json_count(json, "most_at_once", result->together);
-        cli_json_count(json, "cached_tokens", result->cached);
-        cli_json_count(json, "preemptions", result->preemptions);
-        cli_json_count(json, "drafted_tokens", result->drafted);
-        cli_json_count(json, "accepted_tokens", result->accepted);
+        iv_out_kv_text(json, "digest", result->digest);
+        iv_out_kv_uint(json, "requests", result->ran);
+        iv_out_kv_uint(json, "requests_equal", result->ran - result->differing);
+        iv_out_kv_uint(json, "rows_compared", result->rows);
+        iv_out_kv_double(json, "max_probability_divergence", result->most);
+        iv_out_kv_double(json, "top5_divergence_mean", result->top);
+        iv_out_kv_uint(json, "steps", result->steps);
+        iv_out_kv_uint(json, "most_at_once", result->together);
+        iv_out_kv_uint(json, "cached_tokens", result->cached);
+        iv_out_kv_uint(json, "preemptions", result->preemptions);
+        iv_out_kv_uint(json, "drafted_tokens", result->drafted);
+        iv_out_kv_uint(json, "accepted_tokens", result->accepted);
         if (result->first != SIZE_MAX) json_first(json, result);
     }
-    cli_json_double(json, "seconds", result->seconds);
-    cli_json_end(json, '}');
+    iv_out_kv_double(json, "seconds", result->seconds);
+    iv_out_close(json, '}');
 }
 
 void verify_report_json(FILE *out, const verify_report *r) {
-    cli_json json = {.file = out};
+    iv_json_out json = {.spaced = true, .file = out};
     const verify_job *job = r->job;
-    cli_json_begin(&json, NULL, '{');
-    cli_json_word(&json, "model", r->model);
-    cli_json_word(&json, "fingerprint", job->fingerprint);
-    cli_json_word(&json, "numerics", job->options.numerics);
-    cli_json_word(&json, "arithmetic", job->options.arithmetic);
-    cli_json_word(&json, "dtype", job->dtype);
-    cli_json_int(&json, "vocab_size", job->model->vocab_size);
-    cli_json_bool(&json, "equal", r->differing == 0);
-    cli_json_count(&json, "unique_outputs", r->unique_most);
-    cli_json_count(&json, "configurations_compared", r->compared);
-    cli_json_count(&json, "configurations_differing", r->differing);
-    cli_json_count(&json, "rows_compared", r->rows);
-    cli_json_count(&json, "rows_kept_whole", job->kept);
-    cli_json_double(&json, "max_probability_divergence", r->most);
-    cli_json_double(&json, "top5_divergence_mean", r->top);
-    cli_json_begin(&json, "requests", '[');
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "model", r->model);
+    iv_out_kv_text(&json, "fingerprint", job->fingerprint);
+    iv_out_kv_text(&json, "numerics", job->options.numerics);
+    iv_out_kv_text(&json, "arithmetic", job->options.arithmetic);
+    iv_out_kv_text(&json, "dtype", job->dtype);
+    iv_out_kv_int(&json, "vocab_size", job->model->vocab_size);
+    iv_out_kv_bool(&json, "equal", r->differing == 0);
+    iv_out_kv_uint(&json, "unique_outputs", r->unique_most);
+    iv_out_kv_uint(&json, "configurations_compared", r->compared);
+    iv_out_kv_uint(&json, "configurations_differing", r->differing);
+    iv_out_kv_uint(&json, "rows_compared", r->rows);
+    iv_out_kv_uint(&json, "rows_kept_whole", job->kept);
+    iv_out_kv_double(&json, "max_probability_divergence", r->most);
+    iv_out_kv_double(&json, "top5_divergence_mean", r->top);
+    iv_out_kv_open(&json, "requests", '[');
     for (size_t p = 0; p < job->prompts->count; p++) {
         const iv_request *q = &job->prompts->items[p].request;
-        cli_json_begin(&json, NULL, '{');
-        cli_json_count(&json, "prompt_tokens", q->id_count);
-        cli_json_count(&json, "max_tokens", q->max_tokens);
-        cli_json_float(&json, "temperature", q->temperature);
-        cli_json_count(&json, "seed", q->seed);
-        cli_json_count(&json, "completion_tokens", job->quiet[p].count);
-        cli_json_word(&json, "digest", job->quiet[p].digest);
-        cli_json_count(&json, "unique_outputs", r->unique[p]);
-        cli_json_end(&json, '}');
+        iv_out_kv_open(&json, NULL, '{');
+        iv_out_kv_uint(&json, "prompt_tokens", q->id_count);
+        iv_out_kv_uint(&json, "max_tokens", q->max_tokens);
+        iv_out_kv_shortest(&json, "temperature", q->temperature);
+        iv_out_kv_uint(&json, "seed", q->seed);
+        iv_out_kv_uint(&json, "completion_tokens", job->quiet[p].count);
+        iv_out_kv_text(&json, "digest", job->quiet[p].digest);
+        iv_out_kv_uint(&json, "unique_outputs", r->unique[p]);
+        iv_out_close(&json, '}');
     }
-    cli_json_end(&json, ']');
-    cli_json_begin(&json, "configurations", '[');
+    iv_out_close(&json, ']');
+    iv_out_kv_open(&json, "configurations", '[');
     for (size_t c = 0; c < r->count; c++) json_result(&json, &r->configs[c], &r->results[c]);
-    cli_json_end(&json, ']');
-    cli_json_end(&json, '}');
+    iv_out_close(&json, ']');
+    iv_out_close(&json, '}');
     fputc('\n', out);
 }
