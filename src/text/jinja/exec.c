@@ -1,18 +1,251 @@
-/* exec.c: running statements. Text goes to r->out; a failure leaves r as it is, since it ends the run. */
-#include "text/jinja/eval.h"
-#include "text/jinja/text.h"
+/* exec.c: executing statements, loops and macros. */
+#include "text/jinja/interp.h"
 
+#include <inttypes.h>
 #include <string.h>
 
-void ivj_capture_begin(ivj_run *r, ivj_capture *capture) {
-    *capture = (ivj_capture){.outer = r->out};
-    r->out = &capture->buf;
+/* ---- captured text ---- */
+
+/* Text written between these two calls becomes a string. Finish also after a failure, with its status. */
+typedef struct capture {
+    iv_buf buf, *outer;
+} capture;
+
+static void capture_begin(ivj_run *r, capture *c) {
+    *c = (capture){.outer = r->out};
+    r->out = &c->buf;
 }
 
-iv_status ivj_capture_end(ivj_run *r, ivj_capture *capture, iv_status status, ivj_value *out) {
-    r->out = capture->outer;
-    return ivj_finish_string(r, status, &capture->buf, out);
+static iv_status capture_end(ivj_run *r, capture *c, iv_status status, ivj_value *out) {
+    r->out = c->outer;
+    return ivj_finish_string(r, status, &c->buf, out);
 }
+
+/* ---- loops ---- */
+
+static iv_status pull(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
+    *has = false;
+    if (loop->at_end) return IV_OK;
+    IV_TRY(ivj_iter_next(r, loop->iter, has, out));
+    loop->at_end = !*has;
+    return IV_OK;
+}
+
+static iv_status loop_next(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
+    if (loop->has_next) {
+        *has = true;
+        *out = loop->next;
+        loop->has_next = false;
+    } else
+        IV_TRY(pull(r, loop, has, out));
+    if (!*has) return IV_OK;
+    loop->index0++;
+    loop->previous = loop->current;
+    loop->current = *out;
+    return IV_OK;
+}
+
+static iv_status peek(ivj_run *r, ivj_loop *loop, bool *has) {
+    if (!loop->has_next) IV_TRY(pull(r, loop, &loop->has_next, &loop->next));
+    *has = loop->has_next;
+    return IV_OK;
+}
+
+static iv_status length(ivj_run *r, ivj_loop *loop, int64_t *out) {
+    if (!loop->has_length) {
+        ivj_list *rest;
+        ivj_value walked;
+        IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_ITERATOR, .u.iter = loop->iter}, &rest));
+        IV_TRY(ivj_iter_over(r, rest, "generator object", &walked));
+        loop->iter = walked.u.iter;
+        loop->length = rest->n + loop->index0 + 1 + loop->has_next;
+        loop->has_length = true;
+    }
+    *out = (int64_t)loop->length;
+    return IV_OK;
+}
+
+iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *found, ivj_value *out) {
+    int64_t index0 = (int64_t)loop->index0, n = 0;
+    bool has;
+    *found = true;
+    if (ivj_bytes_equal(name, "index"))
+        *out = ivj_int(index0 + 1);
+    else if (ivj_bytes_equal(name, "index0"))
+        *out = ivj_int(index0);
+    else if (ivj_bytes_equal(name, "first"))
+        *out = ivj_bool(index0 == 0);
+    else if (ivj_bytes_equal(name, "depth"))
+        *out = ivj_int((int64_t)loop->depth0 + 1);
+    else if (ivj_bytes_equal(name, "depth0"))
+        *out = ivj_int((int64_t)loop->depth0);
+    else if (ivj_bytes_equal(name, "last")) {
+        IV_TRY(peek(r, loop, &has));
+        *out = ivj_bool(!has);
+    } else if (ivj_bytes_equal(name, "nextitem")) {
+        IV_TRY(peek(r, loop, &has));
+        *out = has ? loop->next : ivj_hint("there is no next item");
+    } else if (ivj_bytes_equal(name, "previtem")) {
+        *out = index0 ? loop->previous : ivj_hint("there is no previous item");
+    } else if (ivj_bytes_equal(name, "length") || ivj_bytes_equal(name, "revindex") ||
+               ivj_bytes_equal(name, "revindex0")) {
+        IV_TRY(length(r, loop, &n));
+        *out = ivj_int(name.n == 6 ? n : name.n == 8 ? n - index0 : n - index0 - 1);
+    } else
+        *found = false;
+    return IV_OK;
+}
+
+static iv_status make_loop(ivj_run *r, const ivj_node *node, ivj_value items, size_t depth0, ivj_loop **out) {
+    IV_TRY(ivj_alloc(r, 1, sizeof **out, out));
+    ivj_loop *loop = *out;
+    loop->node = node;
+    loop->outer = r->scope;
+    loop->depth0 = depth0;
+    loop->index0 = SIZE_MAX; /* the first item makes it 0 */
+    IV_TRY(ivj_iter_open(r, items, &loop->iter));
+    if (!node->c) {
+        loop->has_length = ivj_length(items, &loop->length);
+        return IV_OK;
+    }
+    ivj_iter *tested;
+    IV_TRY(ivj_alloc(r, 1, sizeof *tested, &tested));
+    *tested = (ivj_iter){.kind = IVJ_OVER_TEST, .inner = loop->iter, .loop = node};
+    IV_TRY(ivj_scope_new(r, r->scope, &tested->scope));
+    loop->iter = tested;
+    return IV_OK;
+}
+
+static iv_status exec_loop(ivj_run *r, const ivj_node *node, ivj_value items, size_t depth0, ivj_flow *flow) {
+    ivj_scope *outer = r->scope, *scope;
+    ivj_loop *loop;
+    bool has, completed = false;
+    IV_TRY(make_loop(r, node, items, depth0, &loop));
+    IV_TRY(ivj_scope_new(r, outer, &scope));
+    for (;;) {
+        ivj_value item;
+        IV_TRY(loop_next(r, loop, &has, &item));
+        if (!has) break;
+        scope->n = 0; /* what an iteration assigns ends with it */
+        r->scope = scope;
+        IV_TRY(ivj_assign(r, scope, r->t->loop, (ivj_value){.type = IVJ_LOOP, .u.loop = loop}));
+        IV_TRY(ivj_bind_target(r, node->a, item));
+        IV_TRY(ivj_exec(r, &node->body, flow));
+        r->scope = outer;
+        if (*flow == IVJ_BROKEN) break;
+        completed |= *flow == IVJ_ON;
+    }
+    *flow = IVJ_ON;
+    /* As the reference: else runs unless some iteration reached the end of the body. */
+    if (completed || node->other.n == 0) return IV_OK;
+    IV_TRY(ivj_scope_new(r, outer, &scope));
+    r->scope = scope;
+    IV_TRY(ivj_exec(r, &node->other, flow));
+    r->scope = outer;
+    return IV_OK;
+}
+
+iv_status ivj_call_loop(ivj_run *r, ivj_loop *loop, const ivj_call *call, ivj_value *out) {
+    ivj_value items;
+    ivj_scope *scope = r->scope;
+    capture text;
+    ivj_flow flow;
+    if (!loop->node->flag) return ivj_fail(r, "only a loop marked 'recursive' can be called");
+    IV_TRY(ivj_bind(r, "loop", call, "iterable!", &items));
+    IV_TRY(ivj_enter(r));
+    r->scope = loop->outer;
+    capture_begin(r, &text);
+    iv_status status = exec_loop(r, loop->node, items, loop->depth0 + 1, &flow);
+    IV_TRY(capture_end(r, &text, status, out));
+    r->scope = scope;
+    ivj_leave(r);
+    return IV_OK;
+}
+
+/* ---- macros ---- */
+
+static iv_status macro_new(ivj_run *r, const ivj_node *node, ivj_value *out) {
+    ivj_macro *macro;
+    IV_TRY(ivj_alloc(r, 1, sizeof *macro, &macro));
+    *macro = (ivj_macro){.node = node, .scope = r->scope};
+    *out = (ivj_value){.type = IVJ_MACRO, .u.macro = macro};
+    return IV_OK;
+}
+
+/* The keyword argument called `name`, marked as used; IVJ_MISSING if it was not given. */
+static ivj_value take_keyword(const ivj_call *call, bool *used, const char *name, size_t n) {
+    for (size_t i = 0; i < call->n_keywords; i++) {
+        ivj_value k = call->keywords[i].name;
+        if (used[i] || k.n != n || memcmp(k.u.s, name, n) != 0) continue;
+        used[i] = true;
+        return call->keywords[i].value;
+    }
+    return (ivj_value){.type = IVJ_MISSING};
+}
+
+/* Parameters in order; a default may use the parameters before it. Runs in the macro's scope. */
+static iv_status bind_params(ivj_run *r, const ivj_node *node, const ivj_call *call, bool *used) {
+    for (uint32_t i = 0; i < node->list.n; i++) {
+        const ivj_node *param = node->list.at[i];
+        ivj_value v = i < call->n_args ? call->args[i] : take_keyword(call, used, param->value.u.s, param->value.n);
+        if (v.type == IVJ_MISSING && param->a) IV_TRY(ivj_eval(r, param->a, &v));
+        if (v.type == IVJ_MISSING) v = ivj_hint("a parameter of the macro was not provided");
+        IV_TRY(ivj_assign(r, r->scope, param->atom, v));
+    }
+    return IV_OK;
+}
+
+static iv_status bind_special(ivj_run *r, const ivj_node *node, const ivj_call *call, bool *used) {
+    const iv_template *t = r->t;
+    bool caller_is_param = false;
+    for (uint32_t i = 0; i < node->list.n; i++) caller_is_param |= node->list.at[i]->atom == t->caller;
+    if ((node->uses & IVJ_USES_CALLER) && !caller_is_param) {
+        ivj_value caller = take_keyword(call, used, "caller", 6);
+        if (caller.type == IVJ_MISSING || caller.type == IVJ_NONE) caller = ivj_hint("no caller is defined");
+        IV_TRY(ivj_assign(r, r->scope, t->caller, caller));
+    }
+    ivj_dict *rest;
+    IV_TRY(ivj_dict_new(r, &rest));
+    for (size_t i = 0; i < call->n_keywords; i++) {
+        if (used[i]) continue;
+        ivj_value name = call->keywords[i].name;
+        if (!(node->uses & IVJ_USES_KWARGS))
+            return ivj_fail(r, "macro '%.*s' has no parameter '%.*s'", (int)(node->value.n < 60 ? node->value.n : 60),
+                            node->value.u.s, (int)(name.n < 60 ? name.n : 60), name.u.s);
+        IV_TRY(ivj_dict_set(r, rest, name, call->keywords[i].value));
+    }
+    if (node->uses & IVJ_USES_KWARGS) IV_TRY(ivj_assign(r, r->scope, t->kwargs, ivj_dict_value(rest)));
+    size_t extra = call->n_args > node->list.n ? call->n_args - node->list.n : 0;
+    if (!(node->uses & IVJ_USES_VARARGS)) {
+        if (!extra) return IV_OK;
+        return ivj_fail(r, "macro '%.*s' takes at most %u arguments, found %zu",
+                        (int)(node->value.n < 60 ? node->value.n : 60), node->value.u.s, node->list.n, call->n_args);
+    }
+    ivj_list *more;
+    IV_TRY(ivj_list_new(r, extra, &more));
+    if (extra) IV_TRY(ivj_list_append(r, more, call->args + node->list.n, extra));
+    return ivj_assign(r, r->scope, t->varargs, ivj_tuple_value(more));
+}
+
+iv_status ivj_call_macro(ivj_run *r, const ivj_macro *macro, const ivj_call *call, ivj_value *out) {
+    ivj_scope *outer = r->scope, *scope;
+    bool *used;
+    capture text;
+    ivj_flow flow;
+    IV_TRY(ivj_enter(r));
+    IV_TRY(ivj_alloc(r, call->n_keywords, sizeof *used, &used));
+    IV_TRY(ivj_scope_new(r, macro->scope, &scope));
+    r->scope = scope;
+    IV_TRY(bind_params(r, macro->node, call, used));
+    IV_TRY(bind_special(r, macro->node, call, used));
+    capture_begin(r, &text);
+    IV_TRY(capture_end(r, &text, ivj_exec(r, &macro->node->body, &flow), out));
+    r->scope = outer;
+    ivj_leave(r);
+    return IV_OK;
+}
+
+/* ---- statements ---- */
 
 iv_status ivj_lookup(ivj_run *r, uint32_t atom, ivj_value *out) {
     size_t looked = 0;
@@ -52,11 +285,11 @@ iv_status ivj_bind_target(ivj_run *r, const ivj_node *target, ivj_value value) {
 /* Runs a body in a scope of its own, its text as a string. */
 static iv_status capture_body(ivj_run *r, const ivj_nodes *body, ivj_flow *flow, ivj_value *out) {
     ivj_scope *outer = r->scope, *scope;
-    ivj_capture capture;
+    capture text;
     IV_TRY(ivj_scope_new(r, outer, &scope));
     r->scope = scope;
-    ivj_capture_begin(r, &capture);
-    IV_TRY(ivj_capture_end(r, &capture, ivj_exec(r, body, flow), out));
+    capture_begin(r, &text);
+    IV_TRY(capture_end(r, &text, ivj_exec(r, body, flow), out));
     r->scope = outer;
     return IV_OK;
 }
@@ -112,7 +345,7 @@ static iv_status exec_call_block(ivj_run *r, const ivj_node *node) {
     IV_TRY(ivj_alloc(r, call.n_keywords + 1, sizeof *keywords, &keywords));
     if (call.n_keywords) memcpy(keywords, call.keywords, call.n_keywords * sizeof *keywords);
     keywords[call.n_keywords].name = node->c->value;
-    IV_TRY(ivj_macro_new(r, node->c, &keywords[call.n_keywords].value));
+    IV_TRY(macro_new(r, node->c, &keywords[call.n_keywords].value));
     call.keywords = keywords;
     call.n_keywords++;
     r->line = node->line;
@@ -123,7 +356,7 @@ static iv_status exec_call_block(ivj_run *r, const ivj_node *node) {
 static iv_status exec_assign(ivj_run *r, const ivj_node *node) {
     ivj_value v;
     if (node->kind == IVJ_N_MACRO) {
-        IV_TRY(ivj_macro_new(r, node, &v));
+        IV_TRY(macro_new(r, node, &v));
         return ivj_assign(r, r->scope, node->atom, v);
     }
     IV_TRY(ivj_eval(r, node->b, &v));
@@ -141,7 +374,7 @@ static iv_status exec_for(ivj_run *r, const ivj_node *node, ivj_flow *flow) {
     ivj_value items;
     IV_TRY(ivj_eval(r, node->b, &items));
     r->line = node->line;
-    return ivj_exec_loop(r, node, items, 0, flow);
+    return exec_loop(r, node, items, 0, flow);
 }
 
 static iv_status exec_node(ivj_run *r, const ivj_node *node, ivj_flow *flow) {

@@ -1,10 +1,7 @@
 /* filters_sequence.c: filters over sequences. Those that Jinja2 makes generators give their list here; the
  * caller of the filter puts it off until it is walked (filters.c names them). */
-#include "text/jinja/eval.h"
-#include "text/jinja/filters.h"
-#include "text/jinja/sort.h"
+#include "text/jinja/interp.h"
 #include "text/jinja/strings.h"
-#include "text/jinja/text.h"
 
 #include <string.h>
 

@@ -1,10 +1,96 @@
-/* functions.c: the global functions: Jinja2's range, dict, namespace, cycler, joiner; Hugging Face's
- * raise_exception and strftime_now. */
-#include "text/jinja/iter.h"
-#include "text/jinja/text.h"
+/* functions.c: calls and their arguments; the global functions; the tests (`x is name(...)`). */
+#include "text/jinja/interp.h"
 
 #include <string.h>
 #include <time.h>
+
+/* ---- calls ---- */
+
+enum { GENERATOR_ARGS_MAX = 4 };
+
+static iv_status bind_keyword(ivj_run *r, const char *what, const ivj_keyword *k, const char *names, ivj_value *out) {
+    int n = (int)(k->name.n < 60 ? k->name.n : 60);
+    size_t slot = 0;
+    for (const char *word = names; *word; slot++) {
+        size_t len = strcspn(word, " "), bare = len && word[len - 1] == '!' ? len - 1 : len;
+        if (bare == k->name.n && memcmp(word, k->name.u.s, bare) == 0) {
+            if (out[slot].type != IVJ_MISSING) return ivj_fail(r, "%s has two values for '%.*s'", what, n, k->name.u.s);
+            out[slot] = k->value;
+            return IV_OK;
+        }
+        word += len;
+        word += *word == ' ';
+    }
+    return ivj_fail(r, "%s has no parameter '%.*s'", what, n, k->name.u.s);
+}
+
+iv_status ivj_bind(ivj_run *r, const char *what, const ivj_call *call, const char *names, ivj_value *out) {
+    size_t slots = 0;
+    for (const char *word = names; *word; slots++) {
+        word += strcspn(word, " ");
+        word += *word == ' ';
+    }
+    for (size_t i = 0; i < slots; i++) out[i] = (ivj_value){.type = IVJ_MISSING};
+    if (call->n_args > slots)
+        return ivj_fail(r, "%s takes at most %zu arguments, found %zu", what, slots, call->n_args);
+    for (size_t i = 0; i < call->n_args; i++) out[i] = call->args[i];
+    for (size_t i = 0; i < call->n_keywords; i++) IV_TRY(bind_keyword(r, what, &call->keywords[i], names, out));
+    size_t slot = 0;
+    for (const char *word = names; *word; slot++) {
+        size_t len = strcspn(word, " ");
+        if (word[len - 1] == '!' && out[slot].type == IVJ_MISSING)
+            return ivj_fail(r, "%s needs the argument '%.*s'", what, (int)len - 1, word);
+        word += len;
+        word += *word == ' ';
+    }
+    return IV_OK;
+}
+
+iv_status ivj_arg_int(ivj_run *r, const char *what, ivj_value v, int64_t fallback, int64_t *out) {
+    *out = fallback;
+    if (v.type == IVJ_MISSING) return IV_OK;
+    if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, v);
+    if (!ivj_is_int(v)) return ivj_fail(r, "%s wants an integer, found '%s'", what, ivj_type_name(v));
+    *out = ivj_as_int(v);
+    return IV_OK;
+}
+
+iv_status ivj_arg_string(ivj_run *r, const char *what, ivj_value v, const char *fallback, ivj_value *out) {
+    *out = v;
+    if (v.type == IVJ_MISSING && fallback) *out = ivj_text(fallback);
+    if (out->type == IVJ_STRING) return IV_OK;
+    if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, v);
+    return ivj_fail(r, "%s wants a string, found '%s'", what, ivj_type_name(v));
+}
+
+iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call, ivj_value *out) {
+    if (!f->generator) return f->run(r, self, call, out);
+    ivj_value bound[GENERATOR_ARGS_MAX];
+    ivj_iter *it;
+    if (f->names) IV_TRY(ivj_bind(r, f->name, call, f->names, bound));
+    IV_TRY(ivj_alloc(r, 1, sizeof *it, &it));
+    *it = (ivj_iter){.kind = IVJ_OVER_FILTER, .name = f->generator, .source = self, .filter = f, .call = *call};
+    *out = (ivj_value){.type = IVJ_ITERATOR, .u.iter = it};
+    return IV_OK;
+}
+
+iv_status ivj_call_value(ivj_run *r, ivj_value callee, const ivj_call *call, ivj_value *out) {
+    switch ((ivj_type)callee.type) {
+    case IVJ_UNDEFINED: return ivj_fail_undefined(r, callee);
+    case IVJ_FUNCTION: return callee.u.function->run(r, (ivj_value){0}, call, out);
+    case IVJ_METHOD: return callee.u.bound->method->run(r, callee.u.bound->self, call, out);
+    case IVJ_MACRO: return ivj_call_macro(r, callee.u.macro, call, out);
+    case IVJ_LOOP: return ivj_call_loop(r, callee.u.loop, call, out);
+    case IVJ_JOINER: {
+        IV_TRY(ivj_bind(r, "joiner()", call, "", NULL));
+        *out = callee.u.cycler->at++ ? callee.u.cycler->items[0] : ivj_string("", 0);
+        return IV_OK;
+    }
+    default: return ivj_fail(r, "'%s' object cannot be called", ivj_type_name(callee));
+    }
+}
+
+/* ---- global functions ---- */
 
 enum { TIME_BYTES_MAX = 512 };
 
@@ -131,5 +217,158 @@ static const ivj_function globals[] = {{"cycler", make_cycler},       {"dict", m
 const ivj_function *ivj_find_global(const char *name, size_t n) {
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)
         if (strlen(globals[i].name) == n && memcmp(globals[i].name, name, n) == 0) return &globals[i];
+    return NULL;
+}
+
+/* ---- tests ---- */
+
+/* Tests without arguments that only look at the value. */
+#define PLAIN_TEST(name, condition)                      \
+    FUNCTION(name) {                                     \
+        IV_TRY(ivj_bind(r, "the test", call, "", NULL)); \
+        *out = ivj_bool(condition);                      \
+        return IV_OK;                                    \
+    }
+
+static bool is_callable(ivj_value v) {
+    return v.type == IVJ_UNDEFINED || v.type == IVJ_FUNCTION || v.type == IVJ_METHOD || v.type == IVJ_MACRO ||
+           v.type == IVJ_JOINER || v.type == IVJ_LOOP;
+}
+
+static bool is_subscriptable(ivj_value v) {
+    return v.type == IVJ_UNDEFINED || v.type == IVJ_STRING || ivj_is_sequence(v) || v.type == IVJ_DICT ||
+           v.type == IVJ_RANGE;
+}
+
+PLAIN_TEST(is_defined, self.type != IVJ_UNDEFINED)
+PLAIN_TEST(is_undefined, self.type == IVJ_UNDEFINED)
+PLAIN_TEST(is_none, self.type == IVJ_NONE)
+PLAIN_TEST(is_boolean, self.type == IVJ_BOOL)
+PLAIN_TEST(is_true, self.type == IVJ_BOOL && self.u.b)
+PLAIN_TEST(is_false, self.type == IVJ_BOOL && !self.u.b)
+PLAIN_TEST(is_integer, self.type == IVJ_INT)
+PLAIN_TEST(is_float, self.type == IVJ_FLOAT)
+PLAIN_TEST(is_number, ivj_is_number(self))
+PLAIN_TEST(is_string, self.type == IVJ_STRING)
+PLAIN_TEST(is_mapping, self.type == IVJ_DICT)
+PLAIN_TEST(is_iterable, ivj_iterable(self))
+PLAIN_TEST(is_sequence, is_subscriptable(self))
+PLAIN_TEST(is_callable_test, is_callable(self))
+PLAIN_TEST(is_escaped, self.type == IVJ_STRING && self.markup)
+
+static iv_status has_case(ivj_run *r, ivj_value self, const ivj_call *call, bool upper, ivj_value *out) {
+    IV_TRY(ivj_bind(r, "the test", call, "", NULL));
+    IV_TRY(ivj_str(r, self, &self));
+    *out = ivj_bool(ivj_string_has_case(self, upper));
+    return ivj_charge_bytes(r, self.n);
+}
+
+FUNCTION(is_lower) { return has_case(r, self, call, false, out); }
+FUNCTION(is_upper) { return has_case(r, self, call, true, out); }
+
+/* value % divisor == wanted */
+static iv_status remainder_is(ivj_run *r, ivj_value v, ivj_value divisor, int64_t wanted, ivj_value *out) {
+    bool equal;
+    IV_TRY(ivj_binary(r, IVJ_MOD, v, divisor, out));
+    IV_TRY(ivj_equal(r, *out, ivj_int(wanted), &equal));
+    *out = ivj_bool(equal);
+    return IV_OK;
+}
+
+FUNCTION(is_odd) {
+    IV_TRY(ivj_bind(r, "odd", call, "", NULL));
+    return remainder_is(r, self, ivj_int(2), 1, out);
+}
+
+FUNCTION(is_even) {
+    IV_TRY(ivj_bind(r, "even", call, "", NULL));
+    return remainder_is(r, self, ivj_int(2), 0, out);
+}
+
+FUNCTION(is_divisibleby) {
+    ivj_value divisor;
+    IV_TRY(ivj_bind(r, "divisibleby", call, "num!", &divisor));
+    return remainder_is(r, self, divisor, 0, out);
+}
+
+FUNCTION(is_sameas) {
+    ivj_value other;
+    IV_TRY(ivj_bind(r, "sameas", call, "other!", &other));
+    *out = ivj_bool(ivj_same(self, other));
+    return IV_OK;
+}
+
+static iv_status known(ivj_run *r, ivj_value self, const ivj_call *call, bool filter, ivj_value *out) {
+    IV_TRY(ivj_bind(r, "the test", call, "", NULL));
+    if (!ivj_hashable(self, 0)) return ivj_fail(r, "'%s' cannot be a name", ivj_type_name(self));
+    bool found = self.type == IVJ_STRING &&
+                 (filter ? ivj_find_filter(self.u.s, self.n) != NULL : ivj_find_test(self.u.s, self.n) != NULL);
+    *out = ivj_bool(found);
+    return IV_OK;
+}
+
+FUNCTION(is_filter) { return known(r, self, call, true, out); }
+FUNCTION(is_test) { return known(r, self, call, false, out); }
+
+static iv_status compare_with(ivj_run *r, ivj_value self, const ivj_call *call, ivj_op op, ivj_value *out) {
+    ivj_value other;
+    bool held;
+    IV_TRY(ivj_bind(r, "a comparison test", call, "other!", &other));
+    IV_TRY(ivj_compare(r, op, self, other, &held));
+    *out = ivj_bool(held);
+    return IV_OK;
+}
+
+FUNCTION(is_eq) { return compare_with(r, self, call, IVJ_EQ, out); }
+FUNCTION(is_ne) { return compare_with(r, self, call, IVJ_NE, out); }
+FUNCTION(is_lt) { return compare_with(r, self, call, IVJ_LT, out); }
+FUNCTION(is_le) { return compare_with(r, self, call, IVJ_LE, out); }
+FUNCTION(is_gt) { return compare_with(r, self, call, IVJ_GT, out); }
+FUNCTION(is_ge) { return compare_with(r, self, call, IVJ_GE, out); }
+FUNCTION(is_in) { return compare_with(r, self, call, IVJ_IN, out); }
+
+static const ivj_function tests[] = {{"!=", is_ne},
+                                     {"<", is_lt},
+                                     {"<=", is_le},
+                                     {"==", is_eq},
+                                     {">", is_gt},
+                                     {">=", is_ge},
+                                     {"boolean", is_boolean},
+                                     {"callable", is_callable_test},
+                                     {"defined", is_defined},
+                                     {"divisibleby", is_divisibleby},
+                                     {"eq", is_eq},
+                                     {"equalto", is_eq},
+                                     {"escaped", is_escaped},
+                                     {"even", is_even},
+                                     {"false", is_false},
+                                     {"filter", is_filter},
+                                     {"float", is_float},
+                                     {"ge", is_ge},
+                                     {"greaterthan", is_gt},
+                                     {"gt", is_gt},
+                                     {"in", is_in},
+                                     {"integer", is_integer},
+                                     {"iterable", is_iterable},
+                                     {"le", is_le},
+                                     {"lessthan", is_lt},
+                                     {"lower", is_lower},
+                                     {"lt", is_lt},
+                                     {"mapping", is_mapping},
+                                     {"ne", is_ne},
+                                     {"none", is_none},
+                                     {"number", is_number},
+                                     {"odd", is_odd},
+                                     {"sameas", is_sameas},
+                                     {"sequence", is_sequence},
+                                     {"string", is_string},
+                                     {"test", is_test},
+                                     {"true", is_true},
+                                     {"undefined", is_undefined},
+                                     {"upper", is_upper}};
+
+const ivj_function *ivj_find_test(const char *name, size_t n) {
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (strlen(tests[i].name) == n && memcmp(tests[i].name, name, n) == 0) return &tests[i];
     return NULL;
 }

@@ -1,7 +1,6 @@
 /* iter.c: iter(), next(), len(), list() and `in`. */
-#include "text/jinja/iter.h"
-#include "text/jinja/eval.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/interp.h"
+#include "text/jinja/strings.h"
 
 #include <string.h>
 

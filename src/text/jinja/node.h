@@ -2,7 +2,7 @@
 #ifndef IV_TEXT_JINJA_NODE_H
 #define IV_TEXT_JINJA_NODE_H
 
-#include "text/jinja/call.h"
+#include "text/jinja/value.h"
 #include "text/jinja/template.h"
 
 typedef enum ivj_kind {

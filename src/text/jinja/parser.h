@@ -1,9 +1,45 @@
-/* parser.h: the parser's state, shared by its two halves: statements (parser.c), expressions (parser_expr.c).
- */
+/* parser.h: the lexer (lexer.c) and the parser: statements (parser.c), expressions (parser_expr.c). */
 #ifndef IV_TEXT_JINJA_PARSER_H
 #define IV_TEXT_JINJA_PARSER_H
 
-#include "text/jinja/lexer.h"
+#include "text/jinja/interp.h"
+
+/* ---- tokens ---- */
+
+typedef enum ivj_token_type {
+    IVJ_T_TEXT,
+    IVJ_T_OUTPUT_BEGIN,
+    IVJ_T_OUTPUT_END,
+    IVJ_T_BLOCK_BEGIN,
+    IVJ_T_BLOCK_END,
+    IVJ_T_NAME,
+    IVJ_T_STRING, /* unescaped */
+    IVJ_T_INT,
+    IVJ_T_FLOAT,
+    IVJ_T_OPERATOR, /* text: at most two bytes */
+    IVJ_T_END
+} ivj_token_type;
+
+typedef struct ivj_token {
+    ivj_token_type type;
+    uint32_t line, n;
+    const char *s; /* in the source or the pool */
+    int64_t i;
+    double d;
+} ivj_token;
+
+typedef struct ivj_tokens {
+    ivj_token *at; /* malloc; ends with IVJ_T_END. Freed by the caller, on failure too */
+    size_t n, cap;
+} ivj_tokens;
+
+/* The source with \r\n and \r as \n and without one final newline, as a new string of the pool. */
+iv_status ivj_normalise(ivj_pool *pool, const char *name, const char *s, size_t n, ivj_value *out, iv_error *err);
+
+/* source: normalised UTF-8. Errors are "name:line: ...". */
+iv_status ivj_lex(ivj_pool *pool, const char *name, ivj_value source, ivj_tokens *out, iv_error *err);
+
+/* ---- the parser ---- */
 
 typedef struct ivj_parser {
     iv_template *t;
@@ -39,7 +75,6 @@ iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out);
 static inline ivj_value ivj_token_string(const ivj_token *token) { return ivj_string(token->s, token->n); }
 
 iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out);
-iv_status ivj_parse_or(ivj_parser *p, ivj_node **out); /* an expression without inline if */
 
 typedef enum ivj_tuple_mode {
     IVJ_FULL,        /* any expressions */

@@ -118,7 +118,7 @@ static iv_status parse_and(ivj_parser *p, ivj_node **out) {
     return IV_OK;
 }
 
-iv_status ivj_parse_or(ivj_parser *p, ivj_node **out) {
+static iv_status parse_or(ivj_parser *p, ivj_node **out) {
     uint32_t line = p->at->line;
     IV_TRY(ivj_parse_deeper(p));
     IV_TRY(parse_and(p, out));
@@ -134,7 +134,7 @@ iv_status ivj_parse_or(ivj_parser *p, ivj_node **out) {
 iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out) {
     uint32_t line = p->at->line;
     const ivj_token *unknown = p->unknown;
-    IV_TRY(ivj_parse_or(p, out));
+    IV_TRY(parse_or(p, out));
     while (ivj_skip_name(p, "if")) {
         bool outside = p->conditional;
         ivj_node *cond, *then = *out;
@@ -142,7 +142,7 @@ iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out) {
         p->conditional = true;
         IV_TRY(ivj_node_new(p, IVJ_N_COND, line, &cond));
         cond->b = then;
-        IV_TRY(ivj_parse_or(p, &cond->a));
+        IV_TRY(parse_or(p, &cond->a));
         if (ivj_skip_name(p, "else")) {
             IV_TRY(ivj_parse_deeper(p));
             IV_TRY(ivj_parse_expression(p, &cond->c));
@@ -188,7 +188,7 @@ static iv_status parse_items(ivj_parser *p, operand_parser *item, const char *en
 
 iv_status ivj_parse_tuple(ivj_parser *p, ivj_tuple_mode mode, const char *end_name, bool parenthesised,
                           ivj_node **out) {
-    operand_parser *item = mode == IVJ_FULL ? ivj_parse_expression : ivj_parse_or;
+    operand_parser *item = mode == IVJ_FULL ? ivj_parse_expression : parse_or;
     return parse_items(p, item, end_name, parenthesised, out);
 }
 

@@ -1,11 +1,48 @@
-/* run.c: failing with a line, charging against the limits, memory, text, scopes. */
-#include "text/jinja/run.h"
+/* run.c: the state of one rendering: memory, limits, errors, output, scopes. */
+#include "text/jinja/interp.h"
 #include "base/size.h"
-#include "text/jinja/template.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- memory ---- */
+
+enum { ALIGN = 16, CHUNK_BYTES = 16 * 1024 };
+
+void ivj_pool_init(ivj_pool *pool, size_t limit_bytes) {
+    *pool = (ivj_pool){0};
+    iv_arena_init(&pool->arena, limit_bytes);
+}
+
+void ivj_pool_free(ivj_pool *pool) {
+    iv_arena_free(&pool->arena);
+    pool->at = pool->end = NULL;
+}
+
+void *ivj_pool_alloc(ivj_pool *pool, size_t count, size_t size) {
+    size_t bytes;
+    if (!iv_size_mul(count, size, &bytes) || !iv_size_round_up(bytes, ALIGN, &bytes)) return NULL;
+    if (bytes == 0) bytes = ALIGN;
+    if (bytes > CHUNK_BYTES / 4) return iv_arena_alloc(&pool->arena, 1, bytes);
+    if ((size_t)(pool->end - pool->at) < bytes) {
+        char *chunk = iv_arena_alloc(&pool->arena, 1, CHUNK_BYTES);
+        if (!chunk) return NULL;
+        pool->at = chunk;
+        pool->end = chunk + CHUNK_BYTES;
+    }
+    void *p = pool->at;
+    pool->at += bytes;
+    return p;
+}
+
+bool ivj_pool_full(const ivj_pool *pool, size_t bytes) {
+    size_t limit = pool->arena.limit_bytes, used = pool->arena.used_bytes;
+    if (!limit) return false;
+    return bytes > limit || used > limit - bytes || limit - used - bytes < CHUNK_BYTES;
+}
+
+/* ---- one rendering ---- */
 
 enum { STEP_BYTES = 64, TAIL_FROM = 1024 };
 
@@ -31,7 +68,7 @@ iv_status ivj_fail_limit(ivj_run *r, const char *fmt, ...) {
     return status;
 }
 
-iv_status ivj_fail_memory(ivj_run *r, size_t bytes) {
+static iv_status fail_memory(ivj_run *r, size_t bytes) {
     if (ivj_pool_full(&r->pool, bytes))
         return ivj_fail_limit(r, "the values of the template need more than %zu bytes", r->pool.arena.limit_bytes);
     return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes", r->name, r->line, bytes);
@@ -65,7 +102,7 @@ iv_status ivj_alloc(ivj_run *r, size_t count, size_t size, void *out) {
     void *p = ivj_pool_alloc(&r->pool, count, size);
     size_t bytes;
     memcpy(out, &p, sizeof p);
-    if (!p) return ivj_fail_memory(r, iv_size_mul(count, size, &bytes) ? bytes : SIZE_MAX);
+    if (!p) return fail_memory(r, iv_size_mul(count, size, &bytes) ? bytes : SIZE_MAX);
     return ivj_charge(r, count / STEP_BYTES);
 }
 

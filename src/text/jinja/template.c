@@ -1,8 +1,7 @@
 /* template.c: from text to tree, and from tree to text. A template is read-only once parsed: all state of a
  * rendering is in its ivj_run. */
-#include "text/jinja/template.h"
+#include "text/jinja/interp.h"
 #include "base/utf8.h"
-#include "text/jinja/eval.h"
 #include "text/jinja/parser.h"
 
 #include <stdlib.h>

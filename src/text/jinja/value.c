@@ -1,10 +1,10 @@
-/* value.c: lists, truth, equality and order, by Python's rules. */
-#include "text/jinja/value.h"
-#include "text/jinja/iter.h"
-#include "text/jinja/run.h"
+/* value.c: lists, dicts, truth, equality and order by Python's rules; sorting; arithmetic of doubles without libm. */
+#include "text/jinja/interp.h"
 
 #include <math.h>
 #include <string.h>
+
+/* ---- plain values, lists ---- */
 
 ivj_value ivj_text(const char *s) { return ivj_string(s, strlen(s)); }
 
@@ -114,7 +114,7 @@ static iv_status lists_equal(ivj_run *r, const ivj_list *a, const ivj_list *b, b
 static iv_status dicts_equal(ivj_run *r, const ivj_dict *a, const ivj_dict *b, bool *out) {
     *out = a->n == b->n;
     for (size_t i = 0; *out && i < a->n; i++) {
-        const ivj_value *other;
+        const ivj_value *other = NULL;
         IV_TRY(ivj_dict_get(r, b, a->entries[i].key, &other));
         *out = other != NULL;
         if (other) IV_TRY(ivj_equal(r, a->entries[i].value, *other, out));
@@ -225,4 +225,227 @@ iv_status ivj_from_json(ivj_run *r, const json_t *json, int depth, ivj_value *ou
     case JSON_FALSE: *out = ivj_bool(json_is_true(json)); return IV_OK;
     default: *out = ivj_none(); return IV_OK;
     }
+}
+
+/* ---- dicts ---- */
+
+enum { INDEX_FROM = 8 }; /* entries */
+
+static uint64_t mix(uint64_t h) {
+    h ^= h >> 33;
+    h *= 0xff51afd7ed558ccdULL;
+    h ^= h >> 33;
+    h *= 0xc4ceb9fe1a85ec53ULL;
+    return h ^ h >> 33;
+}
+
+static uint64_t hash_bytes(const char *s, size_t n) {
+    uint64_t h = 0xcbf29ce484222325ULL;
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3ULL;
+    return mix(h);
+}
+
+bool ivj_hashable(ivj_value v, int depth) {
+    if (v.type == IVJ_LIST || v.type == IVJ_DICT || depth > IVJ_MAX_VALUE_DEPTH) return false;
+    if (v.type != IVJ_TUPLE) return true;
+    for (size_t i = 0; i < v.u.list->n; i++)
+        if (!ivj_hashable(v.u.list->items[i], depth + 1)) return false;
+    return true;
+}
+
+/* Equal values have equal hashes, across bool, int and float. */
+static uint64_t hash(ivj_value v) {
+    switch ((ivj_type)v.type) {
+    case IVJ_STRING: return hash_bytes(v.u.s, v.n);
+    case IVJ_BOOL:
+    case IVJ_INT: return mix((uint64_t)ivj_as_int(v));
+    case IVJ_FLOAT: {
+        if (v.u.d >= -9e18 && v.u.d <= 9e18 && v.u.d == (double)(int64_t)v.u.d) return mix((uint64_t)(int64_t)v.u.d);
+        return hash_bytes((const char *)&v.u.d, sizeof v.u.d);
+    }
+    case IVJ_TUPLE: {
+        uint64_t h = v.u.list->n;
+        for (size_t i = 0; i < v.u.list->n; i++) h = mix(h ^ hash(v.u.list->items[i]));
+        return h;
+    }
+    default: return v.type;
+    }
+}
+
+iv_status ivj_dict_new(ivj_run *r, ivj_dict **out) { return ivj_alloc(r, 1, sizeof **out, out); }
+
+static iv_status same_key(ivj_run *r, const ivj_entry *e, uint64_t h, ivj_value key, bool *same) {
+    *same = false;
+    return e->hash == h ? ivj_equal(r, e->key, key, same) : IV_OK;
+}
+
+/* The entry of key, or NULL; with an index, *slot is where the key is or would be. */
+static iv_status find(ivj_run *r, const ivj_dict *d, uint64_t h, ivj_value key, ivj_entry **out, size_t *slot) {
+    bool same;
+    *out = NULL;
+    if (!d->index) {
+        for (size_t i = 0; i < d->n && !*out; i++) {
+            IV_TRY(same_key(r, &d->entries[i], h, key, &same));
+            if (same) *out = &d->entries[i];
+        }
+        return IV_OK;
+    }
+    for (size_t i = h & (d->index_cap - 1), probes = 1;; i = (i + 1) & (d->index_cap - 1), probes++) {
+        *slot = i;
+        if (d->index[i] == 0) return IV_OK;
+        if (probes % 8 == 0) IV_TRY(ivj_charge(r, 1));
+        IV_TRY(same_key(r, &d->entries[d->index[i] - 1], h, key, &same));
+        if (same) {
+            *out = &d->entries[d->index[i] - 1];
+            return IV_OK;
+        }
+    }
+}
+
+static iv_status grow(ivj_run *r, ivj_dict *d) {
+    size_t cap = d->cap ? d->cap * 2 : 4;
+    ivj_entry *entries;
+    IV_TRY(ivj_alloc(r, cap, sizeof *entries, &entries));
+    if (d->n) memcpy(entries, d->entries, d->n * sizeof *entries);
+    d->entries = entries;
+    d->cap = cap;
+    if (cap <= INDEX_FROM) return IV_OK;
+    d->index_cap = cap * 2;
+    IV_TRY(ivj_alloc(r, d->index_cap, sizeof *d->index, &d->index));
+    for (size_t e = 0; e < d->n; e++) {
+        size_t i = entries[e].hash & (d->index_cap - 1);
+        while (d->index[i]) i = (i + 1) & (d->index_cap - 1);
+        d->index[i] = (uint32_t)e + 1;
+    }
+    return ivj_charge(r, d->n);
+}
+
+iv_status ivj_dict_set(ivj_run *r, ivj_dict *d, ivj_value key, ivj_value value) {
+    if (!ivj_hashable(key, 0)) return ivj_fail(r, "'%s' cannot be a key", ivj_type_name(key));
+    uint64_t h = hash(key);
+    ivj_entry *e;
+    size_t slot = 0;
+    IV_TRY(find(r, d, h, key, &e, &slot));
+    if (e) {
+        e->value = value;
+        return IV_OK;
+    }
+    if (d->n == d->cap) {
+        IV_TRY(grow(r, d));
+        IV_TRY(find(r, d, h, key, &e, &slot));
+    }
+    d->entries[d->n++] = (ivj_entry){.hash = h, .key = key, .value = value};
+    if (d->index) d->index[slot] = (uint32_t)d->n;
+    return IV_OK;
+}
+
+iv_status ivj_dict_get(ivj_run *r, const ivj_dict *d, ivj_value key, const ivj_value **out) {
+    if (!ivj_hashable(key, 0)) return ivj_fail(r, "'%s' cannot be a key", ivj_type_name(key));
+    ivj_entry *e;
+    size_t slot;
+    IV_TRY(find(r, d, hash(key), key, &e, &slot));
+    *out = e ? &e->value : NULL;
+    return IV_OK;
+}
+
+/* ---- sorting ---- */
+
+/* Merges the sorted runs [low, mid) and [mid, high) of `from` into `to`. */
+static iv_status merge(ivj_run *r, const ivj_value *keys, bool reverse, const size_t *from, size_t *to, size_t low,
+                       size_t mid, size_t high) {
+    size_t a = low, b = mid;
+    for (size_t i = low; i < high; i++) {
+        bool take_b = a == mid;
+        if (a < mid && b < high) {
+            /* The later one goes first only if it is strictly less (greater, reversed): stable. */
+            size_t x = reverse ? from[a] : from[b], y = reverse ? from[b] : from[a];
+            IV_TRY(ivj_less(r, keys[x], keys[y], &take_b));
+        }
+        to[i] = take_b ? from[b++] : from[a++];
+    }
+    return IV_OK;
+}
+
+iv_status ivj_sort_order(ivj_run *r, const ivj_value *keys, size_t n, bool reverse, size_t **order) {
+    size_t *from, *to;
+    IV_TRY(ivj_alloc(r, n, sizeof *from, &from));
+    IV_TRY(ivj_alloc(r, n, sizeof *to, &to));
+    for (size_t i = 0; i < n; i++) from[i] = i;
+    for (size_t width = 1; width < n; width *= 2) {
+        for (size_t low = 0; low < n; low += 2 * width) {
+            size_t mid = low + width < n ? low + width : n, high = low + 2 * width < n ? low + 2 * width : n;
+            IV_TRY(merge(r, keys, reverse, from, to, low, mid, high));
+        }
+        size_t *swap = from;
+        from = to;
+        to = swap;
+    }
+    *order = from;
+    return IV_OK;
+}
+
+iv_status ivj_sort_keys(ivj_run *r, const ivj_dict *d, size_t **order) {
+    ivj_value *keys;
+    IV_TRY(ivj_alloc(r, d->n, sizeof *keys, &keys));
+    for (size_t i = 0; i < d->n; i++) keys[i] = d->entries[i].key;
+    return ivj_sort_order(r, keys, d->n, false, order);
+}
+
+/* ---- doubles ---- */
+
+#define TWO_52 4503599627370496.0
+
+double ivj_floor(double d) {
+    if (!(fabs(d) < TWO_52) || d == 0) return d; /* integers, infinities, NaN and both zeros */
+    double t = (double)(int64_t)d;
+    return t > d ? t - 1 : t == 0 ? copysign(t, d) : t;
+}
+
+double ivj_ceil(double d) { return -ivj_floor(-d); }
+
+double ivj_round_even(double d) {
+    double low = ivj_floor(d), rest = d - low;
+    if (!(rest > 0)) return d;
+    bool odd = fabs(low) < TWO_52 && ((int64_t)low & 1);
+    return rest > 0.5 || (rest == 0.5 && odd) ? low + 1 : low;
+}
+
+double ivj_remainder(double a, double b) {
+    int a_exp, b_exp;
+    if (isinf(b) || a == 0) return a;
+    /* Mantissas as integers of 53 bits, then long division, one bit a step. */
+    uint64_t x = (uint64_t)ldexp(frexp(fabs(a), &a_exp), 53), y = (uint64_t)ldexp(frexp(fabs(b), &b_exp), 53);
+    if (a_exp < b_exp) return a;
+    for (x %= y; a_exp > b_exp; a_exp--) x = (x << 1) % y;
+    return copysign(ldexp((double)x, b_exp - 53), a);
+}
+
+/* high + low: a number of twice the precision. */
+typedef struct pair {
+    double high, low;
+} pair;
+
+/* The two halves of a double's mantissa, so that their products are exact. */
+static pair split(double d) {
+    double t = d * 134217729.0, high = t - (t - d);
+    return (pair){high, d - high};
+}
+
+static pair multiply(pair a, pair b) {
+    double p = a.high * b.high;
+    pair x = split(a.high), y = split(b.high);
+    double error = ((x.high * y.high - p) + x.high * y.low + x.low * y.high) + x.low * y.low;
+    error += a.high * b.low + a.low * b.high;
+    double high = p + error;
+    return (pair){high, isfinite(high) ? error - (high - p) : 0};
+}
+
+double ivj_power(double base, int64_t exponent) {
+    uint64_t n = exponent < 0 ? 0 - (uint64_t)exponent : (uint64_t)exponent;
+    pair result = {1, 0}, square = {base, 0};
+    for (; n; n >>= 1) {
+        if (n & 1) result = multiply(result, square);
+        if (n > 1) square = multiply(square, square);
+    }
+    return exponent < 0 ? 1 / result.high : result.high;
 }

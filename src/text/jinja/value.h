@@ -6,9 +6,30 @@
 #ifndef IV_TEXT_JINJA_VALUE_H
 #define IV_TEXT_JINJA_VALUE_H
 
+#include "base/arena.h"
 #include "base/status.h"
-#include "text/jinja/pool.h"
+
 #include <jansson.h>
+
+/* ---- memory ---- */
+
+typedef struct ivj_pool {
+    iv_arena arena;
+    char *at, *end; /* the free part of the newest chunk */
+} ivj_pool;
+
+void ivj_pool_init(ivj_pool *pool, size_t limit_bytes);
+void ivj_pool_free(ivj_pool *pool);
+
+/* count elements of size bytes, zeroed, aligned to 16; NULL when memory is out or the limit is reached. */
+void *ivj_pool_alloc(ivj_pool *pool, size_t count, size_t size);
+
+/* True if the limit, and not the operating system, would refuse `bytes` more. */
+bool ivj_pool_full(const ivj_pool *pool, size_t bytes);
+
+#define IVJ_NEW(pool, count, type) ((type *)ivj_pool_alloc((pool), (count), sizeof(type)))
+
+/* ---- values ---- */
 
 typedef enum ivj_type {
     IVJ_MISSING, /* an argument not given; never seen by a template */
@@ -50,6 +71,7 @@ typedef struct ivj_macro ivj_macro;
 typedef struct ivj_cycler ivj_cycler;
 typedef struct ivj_function ivj_function;
 typedef struct ivj_bound ivj_bound;
+typedef struct ivj_filter ivj_filter;
 
 typedef struct ivj_value {
     uint8_t type;
@@ -155,5 +177,22 @@ int ivj_compare_numbers(ivj_value a, ivj_value b);
 
 /* A JSON value as a template value; strings are borrowed from it. */
 iv_status ivj_from_json(ivj_run *r, const json_t *json, int depth, ivj_value *out);
+
+/* ---- sorting ---- */
+
+/* *order: positions of the n keys in ascending order; equal keys keep theirs, also when reversed. */
+iv_status ivj_sort_order(ivj_run *r, const ivj_value *keys, size_t n, bool reverse, size_t **order);
+/* The same for the keys of a dict. */
+iv_status ivj_sort_keys(ivj_run *r, const ivj_dict *d, size_t **order);
+
+/* ---- doubles ---- */
+
+double ivj_floor(double d);
+double ivj_ceil(double d);
+double ivj_round_even(double d); /* to an integer, ties to the even one */
+/* a - b * trunc(a / b), exact; a finite, b not zero and not NaN. */
+double ivj_remainder(double a, double b);
+/* base to an integer power, by squaring in twice the precision of a double. Infinite on overflow. */
+double ivj_power(double base, int64_t exponent);
 
 #endif
