@@ -23,77 +23,22 @@ static iv_status capture_end(ivj_run *r, capture *c, iv_status status, ivj_value
 
 /* ---- loops ---- */
 
-static iv_status pull(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
-    *has = false;
-    if (loop->at_end) return IV_OK;
-    IV_TRY(ivj_iter_next(r, loop->iter, has, out));
-    loop->at_end = !*has;
-    return IV_OK;
-}
-
-static iv_status loop_next(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
-    if (loop->has_next) {
-        *has = true;
-        *out = loop->next;
-        loop->has_next = false;
-    } else
-        IV_TRY(pull(r, loop, has, out));
-    if (!*has) return IV_OK;
-    loop->index0++;
-    loop->previous = loop->current;
-    loop->current = *out;
-    return IV_OK;
-}
-
-static iv_status peek(ivj_run *r, ivj_loop *loop, bool *has) {
-    if (!loop->has_next) IV_TRY(pull(r, loop, &loop->has_next, &loop->next));
-    *has = loop->has_next;
-    return IV_OK;
-}
-
-static iv_status length(ivj_run *r, ivj_loop *loop, int64_t *out) {
-    if (!loop->has_length) {
-        ivj_list *rest;
-        ivj_value walked;
-        IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_ITERATOR, .u.iter = loop->iter}, &rest));
-        IV_TRY(ivj_iter_over(r, rest, "generator object", &walked));
-        loop->iter = walked.u.iter;
-        loop->length = rest->n + loop->index0 + 1 + loop->has_next;
-        loop->has_length = true;
+/* Items for which the test of a loop holds; its target is bound in a scope of its own. `loop` is that of the loop
+ * around it there, if there is one. */
+static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
+    for (;;) {
+        IV_TRY(ivj_iter_next(r, it->inner, has, out));
+        if (!*has) return IV_OK;
+        ivj_scope *outer = r->scope;
+        ivj_value held;
+        r->scope = it->scope;
+        it->scope->n = 0;
+        iv_status status = ivj_bind_target(r, it->loop->a, *out);
+        if (status == IV_OK) status = ivj_eval(r, it->loop->c, &held);
+        r->scope = outer;
+        IV_TRY(status);
+        if (ivj_truth(held)) return IV_OK;
     }
-    *out = (int64_t)loop->length;
-    return IV_OK;
-}
-
-iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *found, ivj_value *out) {
-    int64_t index0 = (int64_t)loop->index0, n = 0;
-    bool has;
-    *found = true;
-    if (ivj_bytes_equal(name, "index"))
-        *out = ivj_int(index0 + 1);
-    else if (ivj_bytes_equal(name, "index0"))
-        *out = ivj_int(index0);
-    else if (ivj_bytes_equal(name, "first"))
-        *out = ivj_bool(index0 == 0);
-    else if (ivj_bytes_equal(name, "depth"))
-        *out = ivj_int((int64_t)loop->depth0 + 1);
-    else if (ivj_bytes_equal(name, "depth0"))
-        *out = ivj_int((int64_t)loop->depth0);
-    else if (ivj_bytes_equal(name, "last")) {
-        IV_TRY(peek(r, loop, &has));
-        *out = ivj_bool(!has);
-    } else if (ivj_bytes_equal(name, "nextitem")) {
-        IV_TRY(peek(r, loop, &has));
-        *out = has ? loop->next : ivj_hint("there is no next item");
-    } else if (ivj_bytes_equal(name, "previtem")) {
-        *out = index0 ? loop->previous : ivj_hint("there is no previous item");
-    } else if (ivj_bytes_equal(name, "length") || ivj_bytes_equal(name, "revindex") ||
-               ivj_bytes_equal(name, "revindex0")) {
-        IV_TRY(length(r, loop, &n));
-        *out = ivj_int(name.n == 6 ? n : name.n == 8 ? n - index0 : n - index0 - 1);
-    } else
-        *found = false;
-    return IV_OK;
 }
 
 static iv_status make_loop(ivj_run *r, const ivj_node *node, ivj_value items, size_t depth0, ivj_loop **out) {
@@ -110,7 +55,7 @@ static iv_status make_loop(ivj_run *r, const ivj_node *node, ivj_value items, si
     }
     ivj_iter *tested;
     IV_TRY(ivj_alloc(r, 1, sizeof *tested, &tested));
-    *tested = (ivj_iter){.kind = IVJ_OVER_TEST, .inner = loop->iter, .loop = node};
+    *tested = (ivj_iter){.kind = IVJ_OVER_TEST, .next = next_tested, .inner = loop->iter, .loop = node};
     IV_TRY(ivj_scope_new(r, r->scope, &tested->scope));
     loop->iter = tested;
     return IV_OK;
@@ -124,7 +69,7 @@ static iv_status exec_loop(ivj_run *r, const ivj_node *node, ivj_value items, si
     IV_TRY(ivj_scope_new(r, outer, &scope));
     for (;;) {
         ivj_value item;
-        IV_TRY(loop_next(r, loop, &has, &item));
+        IV_TRY(ivj_loop_next(r, loop, &has, &item));
         if (!has) break;
         scope->n = 0; /* what an iteration assigns ends with it */
         r->scope = scope;
@@ -245,23 +190,38 @@ iv_status ivj_call_macro(ivj_run *r, const ivj_macro *macro, const ivj_call *cal
     return IV_OK;
 }
 
-/* ---- statements ---- */
+/* ---- calls ---- */
 
-iv_status ivj_lookup(ivj_run *r, uint32_t atom, ivj_value *out) {
-    size_t looked = 0;
-    for (const ivj_scope *scope = r->scope; scope; scope = scope->parent) {
-        looked += scope->n + 1;
-        for (size_t i = scope->n; i-- > 0;) {
-            if (scope->bindings[i].atom != atom) continue;
-            *out = scope->bindings[i].value;
-            return ivj_charge(r, looked / 16);
-        }
-    }
-    *out = r->context[atom];
-    const ivj_atom *name = &r->t->atoms[atom];
-    if (out->type == IVJ_MISSING) *out = (ivj_value){.type = IVJ_UNDEFINED, .n = (uint32_t)name->n, .u.s = name->s};
-    return ivj_charge(r, looked / 16);
+enum { GENERATOR_ARGS_MAX = 4 };
+
+iv_status ivj_call_filter(ivj_run *r, const ivj_filter *f, ivj_value self, const ivj_call *call, ivj_value *out) {
+    if (!f->generator) return f->run(r, self, call, out);
+    ivj_value bound[GENERATOR_ARGS_MAX];
+    ivj_iter *it;
+    if (f->names) IV_TRY(ivj_bind(r, f->name, call, f->names, bound));
+    IV_TRY(ivj_alloc(r, 1, sizeof *it, &it));
+    *it = (ivj_iter){.kind = IVJ_OVER_FILTER, .name = f->generator, .source = self, .filter = f, .call = *call};
+    *out = (ivj_value){.type = IVJ_ITERATOR, .u.iter = it};
+    return IV_OK;
 }
+
+iv_status ivj_call_value(ivj_run *r, ivj_value callee, const ivj_call *call, ivj_value *out) {
+    switch ((ivj_type)callee.type) {
+    case IVJ_UNDEFINED: return ivj_fail_undefined(r, callee);
+    case IVJ_FUNCTION: return callee.u.function->run(r, (ivj_value){0}, call, out);
+    case IVJ_METHOD: return callee.u.bound->method->run(r, callee.u.bound->self, call, out);
+    case IVJ_MACRO: return ivj_call_macro(r, callee.u.macro, call, out);
+    case IVJ_LOOP: return ivj_call_loop(r, callee.u.loop, call, out);
+    case IVJ_JOINER: {
+        IV_TRY(ivj_bind(r, "joiner()", call, "", NULL));
+        *out = callee.u.cycler->at++ ? callee.u.cycler->items[0] : ivj_string("", 0);
+        return IV_OK;
+    }
+    default: return ivj_fail(r, "'%s' object cannot be called", ivj_type_name(callee));
+    }
+}
+
+/* ---- statements ---- */
 
 static iv_status bind_tuple(ivj_run *r, const ivj_node *target, ivj_value value) {
     ivj_list *items;

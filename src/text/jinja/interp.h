@@ -150,7 +150,9 @@ struct ivj_iter {
     ivj_view view;
     const ivj_filter *filter; /* IVJ_OVER_FILTER, until it has run */
     ivj_call call;
-    ivj_iter *inner; /* IVJ_OVER_TEST */
+    /* IVJ_OVER_TEST */
+    iv_status (*next)(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out);
+    ivj_iter *inner;
     const ivj_node *loop;
     ivj_scope *scope;
 };
@@ -202,6 +204,7 @@ iv_status ivj_bind_target(ivj_run *r, const ivj_node *target, ivj_value value);
 iv_status ivj_call_macro(ivj_run *r, const ivj_macro *macro, const ivj_call *call, ivj_value *out);
 /* loop(items) inside a recursive loop. */
 iv_status ivj_call_loop(ivj_run *r, ivj_loop *loop, const ivj_call *call, ivj_value *out);
+iv_status ivj_loop_next(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out);
 iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *found, ivj_value *out);
 
 /* Evaluates the arguments of a call, filter or test. */
@@ -220,6 +223,8 @@ iv_status ivj_repr(ivj_run *r, iv_buf *buf, ivj_value v);
 iv_status ivj_str(ivj_run *r, ivj_value v, ivj_value *out);
 /* The same, but Markup stays Markup. */
 iv_status ivj_soft_str(ivj_run *r, ivj_value v, ivj_value *out);
+
+iv_status ivj_join(ivj_run *r, ivj_value separator, const ivj_list *strings, ivj_value *out);
 
 /* repr of a float: the shortest decimal that reads back the same. */
 enum { IVJ_FLOAT_BYTES = 40 };
@@ -248,10 +253,5 @@ iv_status ivj_format(ivj_run *r, ivj_value format, const ivj_call *call, ivj_val
 ivj_callee ivj_f_batch, ivj_f_dictsort, ivj_f_first, ivj_f_groupby, ivj_f_items, ivj_f_join, ivj_f_last, ivj_f_list,
     ivj_f_map, ivj_f_max, ivj_f_min, ivj_f_reject, ivj_f_rejectattr, ivj_f_reverse, ivj_f_select, ivj_f_selectattr,
     ivj_f_slice, ivj_f_sort, ivj_f_sum, ivj_f_unique;
-
-/* ---- methods ---- */
-
-/* str.isupper (upper) or str.islower. */
-bool ivj_string_has_case(ivj_value s, bool upper);
 
 #endif

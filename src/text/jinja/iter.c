@@ -79,24 +79,6 @@ static iv_status run_filter(ivj_run *r, ivj_iter *it) {
     return IV_OK;
 }
 
-/* Items for which the test of a loop holds; its target is bound in a scope of its own. `loop` is that of the loop
- * around it there, if there is one. */
-static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
-    for (;;) {
-        IV_TRY(ivj_iter_next(r, it->inner, has, out));
-        if (!*has) return IV_OK;
-        ivj_scope *outer = r->scope;
-        ivj_value held;
-        r->scope = it->scope;
-        it->scope->n = 0;
-        iv_status status = ivj_bind_target(r, it->loop->a, *out);
-        if (status == IV_OK) status = ivj_eval(r, it->loop->c, &held);
-        r->scope = outer;
-        IV_TRY(status);
-        if (ivj_truth(held)) return IV_OK;
-    }
-}
-
 iv_status ivj_iter_next(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
     IV_TRY(ivj_charge(r, 1));
     if (it->kind == IVJ_OVER_FILTER) IV_TRY(run_filter(r, it));
@@ -124,7 +106,7 @@ iv_status ivj_iter_next(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
         if (it->at >= source->u.dict->n) return IV_OK;
         IV_TRY(dict_item(r, &source->u.dict->entries[it->at++], it->view, out));
         break;
-    default: return next_tested(r, it, has, out);
+    default: return it->next(r, it, has, out);
     }
     *has = true;
     return IV_OK;
@@ -189,4 +171,79 @@ iv_status ivj_contains(ivj_run *r, ivj_value seq, ivj_value v, bool *out) {
         return IV_OK;
     }
     return contains_item(r, seq, v, out);
+}
+
+/* ---- the loop variable ---- */
+
+static iv_status pull(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
+    *has = false;
+    if (loop->at_end) return IV_OK;
+    IV_TRY(ivj_iter_next(r, loop->iter, has, out));
+    loop->at_end = !*has;
+    return IV_OK;
+}
+
+iv_status ivj_loop_next(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out) {
+    if (loop->has_next) {
+        *has = true;
+        *out = loop->next;
+        loop->has_next = false;
+    } else
+        IV_TRY(pull(r, loop, has, out));
+    if (!*has) return IV_OK;
+    loop->index0++;
+    loop->previous = loop->current;
+    loop->current = *out;
+    return IV_OK;
+}
+
+static iv_status peek(ivj_run *r, ivj_loop *loop, bool *has) {
+    if (!loop->has_next) IV_TRY(pull(r, loop, &loop->has_next, &loop->next));
+    *has = loop->has_next;
+    return IV_OK;
+}
+
+static iv_status loop_length(ivj_run *r, ivj_loop *loop, int64_t *out) {
+    if (!loop->has_length) {
+        ivj_list *rest;
+        ivj_value walked;
+        IV_TRY(ivj_to_list(r, (ivj_value){.type = IVJ_ITERATOR, .u.iter = loop->iter}, &rest));
+        IV_TRY(ivj_iter_over(r, rest, "generator object", &walked));
+        loop->iter = walked.u.iter;
+        loop->length = rest->n + loop->index0 + 1 + loop->has_next;
+        loop->has_length = true;
+    }
+    *out = (int64_t)loop->length;
+    return IV_OK;
+}
+
+iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *found, ivj_value *out) {
+    int64_t index0 = (int64_t)loop->index0, n = 0;
+    bool has;
+    *found = true;
+    if (ivj_bytes_equal(name, "index"))
+        *out = ivj_int(index0 + 1);
+    else if (ivj_bytes_equal(name, "index0"))
+        *out = ivj_int(index0);
+    else if (ivj_bytes_equal(name, "first"))
+        *out = ivj_bool(index0 == 0);
+    else if (ivj_bytes_equal(name, "depth"))
+        *out = ivj_int((int64_t)loop->depth0 + 1);
+    else if (ivj_bytes_equal(name, "depth0"))
+        *out = ivj_int((int64_t)loop->depth0);
+    else if (ivj_bytes_equal(name, "last")) {
+        IV_TRY(peek(r, loop, &has));
+        *out = ivj_bool(!has);
+    } else if (ivj_bytes_equal(name, "nextitem")) {
+        IV_TRY(peek(r, loop, &has));
+        *out = has ? loop->next : ivj_hint("there is no next item");
+    } else if (ivj_bytes_equal(name, "previtem")) {
+        *out = index0 ? loop->previous : ivj_hint("there is no previous item");
+    } else if (ivj_bytes_equal(name, "length") || ivj_bytes_equal(name, "revindex") ||
+               ivj_bytes_equal(name, "revindex0")) {
+        IV_TRY(loop_length(r, loop, &n));
+        *out = ivj_int(name.n == 6 ? n : name.n == 8 ? n - index0 : n - index0 - 1);
+    } else
+        *found = false;
+    return IV_OK;
 }

@@ -282,17 +282,6 @@ METHOD(str_isascii) {
     return IV_OK;
 }
 
-bool ivj_string_has_case(ivj_value s, bool upper) {
-    bool cased = false;
-    for (size_t i = 0; i < s.n;) {
-        uint32_t cp;
-        i += ivj_cp_next(s.u.s + i, s.n - i, &cp);
-        if (ivj_cp_is_title(cp) || (upper ? ivj_cp_is_lower(cp) : ivj_cp_is_upper(cp))) return false;
-        cased |= upper ? ivj_cp_is_upper(cp) : ivj_cp_is_lower(cp);
-    }
-    return cased;
-}
-
 METHOD(str_isupper) {
     IV_TRY(ivj_bind(r, "isupper", call, "", NULL));
     *out = ivj_bool(ivj_string_has_case(self, true));

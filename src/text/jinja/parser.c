@@ -1,124 +1,8 @@
 /* parser.c: tokens -> tree: statements. Recursion is bounded by IVJ_MAX_NESTING. */
 #include "text/jinja/parser.h"
-#include "base/utf8.h"
 
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-iv_status ivj_parse_fail(ivj_parser *p, const char *fmt, ...) {
-    char message[sizeof p->err->message];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
-    return iv_fail(p->err, IV_TEMPLATE, "%.200s:%u: %s", p->t->name, p->at->line, message);
-}
-
-iv_status ivj_parse_fail_memory(ivj_parser *p) {
-    if (ivj_pool_full(&p->t->pool, 0))
-        return iv_fail(p->err, IV_LIMIT, "%.200s:%u: the template needs more than %zu bytes once parsed", p->t->name,
-                       p->at->line, IVJ_MAX_TREE_BYTES);
-    return iv_fail(p->err, IV_NO_MEMORY, "%.200s:%u: no memory to parse the template", p->t->name, p->at->line);
-}
-
-iv_status ivj_parse_expected(ivj_parser *p, const char *wanted) {
-    int n = p->at->n < 60 ? (int)p->at->n : 60;
-    return ivj_parse_fail(p, "expected %s, found '%.*s'", wanted, n, p->at->s);
-}
-
-iv_status ivj_node_new(ivj_parser *p, ivj_kind kind, uint32_t line, ivj_node **out) {
-    ivj_node *node = *out = IVJ_NEW(&p->t->pool, 1, ivj_node);
-    if (!node) return ivj_parse_fail_memory(p);
-    node->kind = (uint8_t)kind;
-    node->line = line;
-    return IV_OK;
-}
-
-iv_status ivj_nodes_push(ivj_parser *p, ivj_nodes *nodes, ivj_node *node) {
-    if (nodes->n == nodes->cap) {
-        uint32_t cap = nodes->cap ? nodes->cap * 2 : 4;
-        ivj_node **at = IVJ_NEW(&p->t->pool, cap, ivj_node *);
-        if (!at) return ivj_parse_fail_memory(p);
-        if (nodes->n) memcpy(at, nodes->at, nodes->n * sizeof *at);
-        nodes->at = at;
-        nodes->cap = cap;
-    }
-    nodes->at[nodes->n++] = node;
-    return IV_OK;
-}
-
-static iv_status intern(ivj_parser *p, const char *s, size_t n, uint32_t *out) {
-    iv_template *t = p->t;
-    for (uint32_t i = 0; i < t->n_atoms; i++) {
-        if (t->atoms[i].n != n || memcmp(t->atoms[i].s, s, n) != 0) continue;
-        *out = i;
-        return IV_OK;
-    }
-    if (t->n_atoms == t->atoms_cap) {
-        if (t->n_atoms == IVJ_MAX_NAMES) {
-            return iv_fail(p->err, IV_LIMIT, "%.200s:%u: more than %d different names", t->name, p->at->line,
-                           IVJ_MAX_NAMES);
-        }
-        uint32_t cap = t->atoms_cap ? t->atoms_cap * 2 : 32;
-        ivj_atom *atoms = IVJ_NEW(&t->pool, cap, ivj_atom);
-        if (!atoms) return ivj_parse_fail_memory(p);
-        if (t->n_atoms) memcpy(atoms, t->atoms, t->n_atoms * sizeof *atoms);
-        t->atoms = atoms;
-        t->atoms_cap = cap;
-    }
-    t->atoms[t->n_atoms] = (ivj_atom){.s = s, .n = n};
-    *out = t->n_atoms++;
-    return IV_OK;
-}
-
-iv_status ivj_parse_atom(ivj_parser *p, const ivj_token *name, uint32_t *out) {
-    return intern(p, name->s, name->n, out);
-}
-
-iv_status ivj_parse_deeper(ivj_parser *p) {
-    if (p->depth < IVJ_MAX_NESTING) {
-        p->depth++;
-        return IV_OK;
-    }
-    return iv_fail(p->err, IV_LIMIT, "%.200s:%u: statements or expressions are nested more than %d deep", p->t->name,
-                   p->at->line, IVJ_MAX_NESTING);
-}
-
-bool ivj_token_is(const ivj_token *token, ivj_token_type type, const char *text) {
-    return token->type == type && strlen(text) == token->n && memcmp(token->s, text, token->n) == 0;
-}
-
-void ivj_next_token(ivj_parser *p) {
-    if (p->at->type != IVJ_T_END) p->at++;
-}
-
-bool ivj_skip_operator(ivj_parser *p, const char *op) {
-    bool is = ivj_at_operator(p, op);
-    if (is) ivj_next_token(p);
-    return is;
-}
-
-bool ivj_skip_name(ivj_parser *p, const char *name) {
-    bool is = ivj_at_name(p, name);
-    if (is) ivj_next_token(p);
-    return is;
-}
-
-iv_status ivj_expect_operator(ivj_parser *p, const char *op) {
-    if (ivj_skip_operator(p, op)) return IV_OK;
-    char wanted[8];
-    snprintf(wanted, sizeof wanted, "'%s'", op);
-    return ivj_parse_expected(p, wanted);
-}
-
-iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out) {
-    if (p->at->type != IVJ_T_NAME) return ivj_parse_expected(p, "a name");
-    *out = p->at;
-    ivj_next_token(p);
-    return IV_OK;
-}
 
 static iv_status parse_statement(ivj_parser *p, ivj_nodes *body);
 
@@ -352,7 +236,7 @@ static iv_status parse_statement(ivj_parser *p, ivj_nodes *body) {
     return ivj_parse_expected(p, "a known tag");
 }
 
-static iv_status intern_text(ivj_parser *p, const char *s, uint32_t *out) { return intern(p, s, strlen(s), out); }
+static iv_status intern_text(ivj_parser *p, const char *s, uint32_t *out) { return ivj_intern(p, s, strlen(s), out); }
 
 iv_status ivj_parse(iv_template *t, const ivj_token *tokens, iv_error *err) {
     ivj_parser p = {.t = t, .at = tokens, .err = err};

@@ -59,7 +59,8 @@ iv_status ivj_parse_expected(ivj_parser *p, const char *wanted);
 
 iv_status ivj_node_new(ivj_parser *p, ivj_kind kind, uint32_t line, ivj_node **out);
 iv_status ivj_nodes_push(ivj_parser *p, ivj_nodes *nodes, ivj_node *node);
-iv_status ivj_parse_atom(ivj_parser *p, const ivj_token *name, uint32_t *out);
+/* The number of a name. */
+iv_status ivj_intern(ivj_parser *p, const char *s, size_t n, uint32_t *out);
 iv_status ivj_parse_deeper(ivj_parser *p); /* depth + 1; IV_LIMIT past IVJ_MAX_NESTING */
 
 bool ivj_token_is(const ivj_token *token, ivj_token_type type, const char *text);

@@ -1,8 +1,123 @@
-/* parser_expr.c: expressions, by recursive descent: inline if, or, and, not, comparison, + -, ~, * / // %,
- * **, unary, postfix, filters and tests; the binding strengths are Jinja2's. */
+/* parser_expr.c: the parser's tokens and nodes; expressions by recursive descent, with the binding strengths of Jinja2:
+ * inline if, or, and, not, comparison, + -, ~, * / // %, **, unary, postfix, filters and tests. */
 #include "text/jinja/parser.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+/* ---- errors, nodes, tokens ---- */
+
+iv_status ivj_parse_fail(ivj_parser *p, const char *fmt, ...) {
+    char message[sizeof p->err->message];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    return iv_fail(p->err, IV_TEMPLATE, "%.200s:%u: %s", p->t->name, p->at->line, message);
+}
+
+iv_status ivj_parse_fail_memory(ivj_parser *p) {
+    if (ivj_pool_full(&p->t->pool, 0))
+        return iv_fail(p->err, IV_LIMIT, "%.200s:%u: the template needs more than %zu bytes once parsed", p->t->name,
+                       p->at->line, IVJ_MAX_TREE_BYTES);
+    return iv_fail(p->err, IV_NO_MEMORY, "%.200s:%u: no memory to parse the template", p->t->name, p->at->line);
+}
+
+iv_status ivj_parse_expected(ivj_parser *p, const char *wanted) {
+    int n = p->at->n < 60 ? (int)p->at->n : 60;
+    return ivj_parse_fail(p, "expected %s, found '%.*s'", wanted, n, p->at->s);
+}
+
+iv_status ivj_node_new(ivj_parser *p, ivj_kind kind, uint32_t line, ivj_node **out) {
+    ivj_node *node = *out = IVJ_NEW(&p->t->pool, 1, ivj_node);
+    if (!node) return ivj_parse_fail_memory(p);
+    node->kind = (uint8_t)kind;
+    node->line = line;
+    return IV_OK;
+}
+
+iv_status ivj_nodes_push(ivj_parser *p, ivj_nodes *nodes, ivj_node *node) {
+    if (nodes->n == nodes->cap) {
+        uint32_t cap = nodes->cap ? nodes->cap * 2 : 4;
+        ivj_node **at = IVJ_NEW(&p->t->pool, cap, ivj_node *);
+        if (!at) return ivj_parse_fail_memory(p);
+        if (nodes->n) memcpy(at, nodes->at, nodes->n * sizeof *at);
+        nodes->at = at;
+        nodes->cap = cap;
+    }
+    nodes->at[nodes->n++] = node;
+    return IV_OK;
+}
+
+iv_status ivj_intern(ivj_parser *p, const char *s, size_t n, uint32_t *out) {
+    iv_template *t = p->t;
+    for (uint32_t i = 0; i < t->n_atoms; i++) {
+        if (t->atoms[i].n != n || memcmp(t->atoms[i].s, s, n) != 0) continue;
+        *out = i;
+        return IV_OK;
+    }
+    if (t->n_atoms == t->atoms_cap) {
+        if (t->n_atoms == IVJ_MAX_NAMES) {
+            return iv_fail(p->err, IV_LIMIT, "%.200s:%u: more than %d different names", t->name, p->at->line,
+                           IVJ_MAX_NAMES);
+        }
+        uint32_t cap = t->atoms_cap ? t->atoms_cap * 2 : 32;
+        ivj_atom *atoms = IVJ_NEW(&t->pool, cap, ivj_atom);
+        if (!atoms) return ivj_parse_fail_memory(p);
+        if (t->n_atoms) memcpy(atoms, t->atoms, t->n_atoms * sizeof *atoms);
+        t->atoms = atoms;
+        t->atoms_cap = cap;
+    }
+    t->atoms[t->n_atoms] = (ivj_atom){.s = s, .n = n};
+    *out = t->n_atoms++;
+    return IV_OK;
+}
+
+iv_status ivj_parse_deeper(ivj_parser *p) {
+    if (p->depth < IVJ_MAX_NESTING) {
+        p->depth++;
+        return IV_OK;
+    }
+    return iv_fail(p->err, IV_LIMIT, "%.200s:%u: statements or expressions are nested more than %d deep", p->t->name,
+                   p->at->line, IVJ_MAX_NESTING);
+}
+
+bool ivj_token_is(const ivj_token *token, ivj_token_type type, const char *text) {
+    return token->type == type && strlen(text) == token->n && memcmp(token->s, text, token->n) == 0;
+}
+
+void ivj_next_token(ivj_parser *p) {
+    if (p->at->type != IVJ_T_END) p->at++;
+}
+
+bool ivj_skip_operator(ivj_parser *p, const char *op) {
+    bool is = ivj_at_operator(p, op);
+    if (is) ivj_next_token(p);
+    return is;
+}
+
+bool ivj_skip_name(ivj_parser *p, const char *name) {
+    bool is = ivj_at_name(p, name);
+    if (is) ivj_next_token(p);
+    return is;
+}
+
+iv_status ivj_expect_operator(ivj_parser *p, const char *op) {
+    if (ivj_skip_operator(p, op)) return IV_OK;
+    char wanted[8];
+    snprintf(wanted, sizeof wanted, "'%s'", op);
+    return ivj_parse_expected(p, wanted);
+}
+
+iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out) {
+    *out = p->at;
+    if (p->at->type != IVJ_T_NAME) return ivj_parse_expected(p, "a name");
+    ivj_next_token(p);
+    return IV_OK;
+}
+
+/* ---- expressions ---- */
 
 static iv_status parse_primary(ivj_parser *p, bool fields, ivj_node **out);
 static iv_status parse_unary(ivj_parser *p, bool filters, ivj_node **out);
@@ -219,7 +334,7 @@ iv_status ivj_parse_target_name(ivj_parser *p, ivj_node **out) {
     IV_TRY(ivj_expect_name(p, &name));
     IV_TRY(ivj_node_new(p, IVJ_N_NAME, name->line, out));
     (*out)->value = ivj_token_string(name);
-    return ivj_parse_atom(p, name, &(*out)->atom);
+    return ivj_intern(p, name->s, name->n, &(*out)->atom);
 }
 
 static iv_status parse_name(ivj_parser *p, bool fields, ivj_node **out) {
@@ -236,7 +351,7 @@ static iv_status parse_name(ivj_parser *p, bool fields, ivj_node **out) {
     if (ivj_token_is(token, IVJ_T_NAME, "none") || ivj_token_is(token, IVJ_T_NAME, "None")) return IV_OK;
     node->kind = IVJ_N_NAME;
     node->value = ivj_token_string(token);
-    IV_TRY(ivj_parse_atom(p, token, &node->atom));
+    IV_TRY(ivj_intern(p, token->s, token->n, &node->atom));
     if (node->atom == p->t->caller) p->uses |= IVJ_USES_CALLER;
     if (node->atom == p->t->varargs) p->uses |= IVJ_USES_VARARGS;
     if (node->atom == p->t->kwargs) p->uses |= IVJ_USES_KWARGS;

@@ -240,6 +240,16 @@ iv_status ivj_escape(ivj_run *r, ivj_value v, ivj_value *out) {
     return IV_OK;
 }
 
+iv_status ivj_join(ivj_run *r, ivj_value separator, const ivj_list *strings, ivj_value *out) {
+    iv_buf buf = {0};
+    iv_status status = IV_OK;
+    for (size_t i = 0; i < strings->n && status == IV_OK; i++) {
+        if (i) status = ivj_write(r, &buf, separator.u.s, separator.n);
+        if (status == IV_OK) status = ivj_print(r, &buf, strings->items[i]);
+    }
+    return ivj_finish_string(r, status, &buf, out);
+}
+
 /* ---- JSON ---- */
 
 typedef struct writer {

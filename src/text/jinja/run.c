@@ -74,15 +74,6 @@ static iv_status fail_memory(ivj_run *r, size_t bytes) {
     return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for %zu bytes", r->name, r->line, bytes);
 }
 
-iv_status ivj_fail_undefined(ivj_run *r, ivj_value v) {
-    int n = (int)iv_size_min(v.n, 200);
-    if (v.why == IVJ_BY_HINT) return ivj_fail(r, "%.*s", n, v.u.s);
-    if (v.why == IVJ_BY_NAME) return ivj_fail(r, "'%.*s' is undefined", n, v.u.s);
-    if (v.why == IVJ_BY_SANDBOX) return ivj_fail(r, "access to attribute '%.*s' is unsafe", n, v.u.s);
-    return ivj_fail(r, "'%s object' has no attribute '%.*s'", ivj_type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n,
-                    v.u.s);
-}
-
 iv_status ivj_charge(ivj_run *r, size_t steps) {
     r->steps += steps;
     if (r->steps <= IVJ_MAX_STEPS) return IV_OK;
@@ -181,4 +172,20 @@ iv_status ivj_assign(ivj_run *r, ivj_scope *scope, uint32_t atom, ivj_value valu
     }
     scope->bindings[scope->n++] = (ivj_binding){.atom = atom, .value = value};
     return IV_OK;
+}
+
+iv_status ivj_lookup(ivj_run *r, uint32_t atom, ivj_value *out) {
+    size_t looked = 0;
+    for (const ivj_scope *scope = r->scope; scope; scope = scope->parent) {
+        looked += scope->n + 1;
+        for (size_t i = scope->n; i-- > 0;) {
+            if (scope->bindings[i].atom != atom) continue;
+            *out = scope->bindings[i].value;
+            return ivj_charge(r, looked / 16);
+        }
+    }
+    *out = r->context[atom];
+    const ivj_atom *name = &r->t->atoms[atom];
+    if (out->type == IVJ_MISSING) *out = (ivj_value){.type = IVJ_UNDEFINED, .n = (uint32_t)name->n, .u.s = name->s};
+    return ivj_charge(r, looked / 16);
 }

@@ -317,6 +317,17 @@ static iv_status recase(ivj_run *r, ivj_value s, recase_mode mode, ivj_case to, 
     return IV_OK;
 }
 
+bool ivj_string_has_case(ivj_value s, bool upper) {
+    bool cased = false;
+    for (size_t i = 0; i < s.n;) {
+        uint32_t cp;
+        i += ivj_cp_next(s.u.s + i, s.n - i, &cp);
+        if (ivj_cp_is_title(cp) || (upper ? ivj_cp_is_lower(cp) : ivj_cp_is_upper(cp))) return false;
+        cased |= upper ? ivj_cp_is_upper(cp) : ivj_cp_is_lower(cp);
+    }
+    return cased;
+}
+
 iv_status ivj_recase(ivj_run *r, ivj_value s, ivj_case to, ivj_value *out) { return recase(r, s, WHOLE, to, out); }
 iv_status ivj_capitalize(ivj_run *r, ivj_value s, ivj_value *out) { return recase(r, s, FIRST, IVJ_LOWER, out); }
 iv_status ivj_title(ivj_run *r, ivj_value s, ivj_value *out) { return recase(r, s, WORDS, IVJ_LOWER, out); }
@@ -486,16 +497,6 @@ iv_status ivj_splitlines(ivj_run *r, ivj_value s, bool keep_ends, ivj_list **out
         from = i;
     }
     return from < s.n ? ivj_list_push(r, *out, ivj_part(s, from, s.n)) : IV_OK;
-}
-
-iv_status ivj_join(ivj_run *r, ivj_value separator, const ivj_list *strings, ivj_value *out) {
-    iv_buf buf = {0};
-    iv_status status = IV_OK;
-    for (size_t i = 0; i < strings->n && status == IV_OK; i++) {
-        if (i) status = ivj_write(r, &buf, separator.u.s, separator.n);
-        if (status == IV_OK) status = ivj_print(r, &buf, strings->items[i]);
-    }
-    return ivj_finish_string(r, status, &buf, out);
 }
 
 bool ivj_starts_with(ivj_value s, ivj_value prefix) {

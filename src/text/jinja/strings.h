@@ -34,6 +34,7 @@ bool ivj_cp_is_printable(uint32_t cp);
 
 enum { IVJ_LEFT = 1, IVJ_RIGHT = 2, IVJ_BOTH = 3 };
 
+bool ivj_string_has_case(ivj_value s, bool upper); /* str.isupper or str.islower */
 iv_status ivj_recase(ivj_run *r, ivj_value s, ivj_case to, ivj_value *out);
 iv_status ivj_capitalize(ivj_run *r, ivj_value s, ivj_value *out);
 iv_status ivj_title(ivj_run *r, ivj_value s, ivj_value *out); /* str.title: words are runs of letters with case */
@@ -47,7 +48,6 @@ iv_status ivj_pad(ivj_run *r, ivj_value s, int64_t width, ivj_value fill, int si
 /* separator: IVJ_NONE for runs of whitespace. max < 0: no limit. from_right: rsplit. */
 iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right, ivj_list **out);
 iv_status ivj_splitlines(ivj_run *r, ivj_value s, bool keep_ends, ivj_list **out);
-iv_status ivj_join(ivj_run *r, ivj_value separator, const ivj_list *strings, ivj_value *out);
 
 bool ivj_starts_with(ivj_value s, ivj_value prefix);
 bool ivj_ends_with(ivj_value s, ivj_value suffix);

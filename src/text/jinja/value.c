@@ -1,5 +1,6 @@
 /* value.c: lists, dicts, truth, equality and order by Python's rules; sorting; arithmetic of doubles without libm. */
 #include "text/jinja/interp.h"
+#include "base/size.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,6 +23,15 @@ const char *ivj_type_name_of(ivj_type type) {
 }
 
 const char *ivj_type_name(ivj_value v) { return ivj_type_name_of((ivj_type)v.type); }
+
+iv_status ivj_fail_undefined(ivj_run *r, ivj_value v) {
+    int n = (int)iv_size_min(v.n, 200);
+    if (v.why == IVJ_BY_HINT) return ivj_fail(r, "%.*s", n, v.u.s);
+    if (v.why == IVJ_BY_NAME) return ivj_fail(r, "'%.*s' is undefined", n, v.u.s);
+    if (v.why == IVJ_BY_SANDBOX) return ivj_fail(r, "access to attribute '%.*s' is unsafe", n, v.u.s);
+    return ivj_fail(r, "'%s object' has no attribute '%.*s'", ivj_type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n,
+                    v.u.s);
+}
 
 iv_status ivj_list_new(ivj_run *r, size_t cap, ivj_list **out) {
     IV_TRY(ivj_alloc(r, 1, sizeof **out, out));
@@ -448,4 +458,61 @@ double ivj_power(double base, int64_t exponent) {
         if (n > 1) square = multiply(square, square);
     }
     return exponent < 0 ? 1 / result.high : result.high;
+}
+
+/* ---- arguments ---- */
+
+static iv_status bind_keyword(ivj_run *r, const char *what, const ivj_keyword *k, const char *names, ivj_value *out) {
+    int n = (int)(k->name.n < 60 ? k->name.n : 60);
+    size_t slot = 0;
+    for (const char *word = names; *word; slot++) {
+        size_t len = strcspn(word, " "), bare = len && word[len - 1] == '!' ? len - 1 : len;
+        if (bare == k->name.n && memcmp(word, k->name.u.s, bare) == 0) {
+            if (out[slot].type != IVJ_MISSING) return ivj_fail(r, "%s has two values for '%.*s'", what, n, k->name.u.s);
+            out[slot] = k->value;
+            return IV_OK;
+        }
+        word += len;
+        word += *word == ' ';
+    }
+    return ivj_fail(r, "%s has no parameter '%.*s'", what, n, k->name.u.s);
+}
+
+iv_status ivj_bind(ivj_run *r, const char *what, const ivj_call *call, const char *names, ivj_value *out) {
+    size_t slots = 0;
+    for (const char *word = names; *word; slots++) {
+        word += strcspn(word, " ");
+        word += *word == ' ';
+    }
+    for (size_t i = 0; i < slots; i++) out[i] = (ivj_value){.type = IVJ_MISSING};
+    if (call->n_args > slots)
+        return ivj_fail(r, "%s takes at most %zu arguments, found %zu", what, slots, call->n_args);
+    for (size_t i = 0; i < call->n_args; i++) out[i] = call->args[i];
+    for (size_t i = 0; i < call->n_keywords; i++) IV_TRY(bind_keyword(r, what, &call->keywords[i], names, out));
+    size_t slot = 0;
+    for (const char *word = names; *word; slot++) {
+        size_t len = strcspn(word, " ");
+        if (word[len - 1] == '!' && out[slot].type == IVJ_MISSING)
+            return ivj_fail(r, "%s needs the argument '%.*s'", what, (int)len - 1, word);
+        word += len;
+        word += *word == ' ';
+    }
+    return IV_OK;
+}
+
+iv_status ivj_arg_int(ivj_run *r, const char *what, ivj_value v, int64_t fallback, int64_t *out) {
+    *out = fallback;
+    if (v.type == IVJ_MISSING) return IV_OK;
+    if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, v);
+    if (!ivj_is_int(v)) return ivj_fail(r, "%s wants an integer, found '%s'", what, ivj_type_name(v));
+    *out = ivj_as_int(v);
+    return IV_OK;
+}
+
+iv_status ivj_arg_string(ivj_run *r, const char *what, ivj_value v, const char *fallback, ivj_value *out) {
+    *out = v;
+    if (v.type == IVJ_MISSING && fallback) *out = ivj_text(fallback);
+    if (out->type == IVJ_STRING) return IV_OK;
+    if (v.type == IVJ_UNDEFINED) return ivj_fail_undefined(r, v);
+    return ivj_fail(r, "%s wants a string, found '%s'", what, ivj_type_name(v));
 }
