@@ -64,7 +64,7 @@ unsigned iv_json_kind_of(const json_t *value) {
     }
 }
 
-unsigned iv_json_kinds_spoken_of(const json_t *schema) {
+unsigned iv_json_keyword_kinds(const json_t *schema) {
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
         if (json_object_get(schema, subjects[i].name)) bits |= subjects[i].bits;
@@ -144,7 +144,7 @@ static unsigned own_kinds(look *l, json_t *schema) {
     unsigned bits = kinds_of_type(l, json_object_get(schema, "type"));
     if (json_is_array(list)) bits &= kinds_of_values(l, list);
     if (only) bits &= iv_json_kind_of(only);
-    unsigned spoken = l->spoken && bits == UNSAID ? iv_json_kinds_spoken_of(schema) : 0;
+    unsigned spoken = l->spoken && bits == UNSAID ? iv_json_keyword_kinds(schema) : 0;
     return spoken ? spoken : bits;
 }
 

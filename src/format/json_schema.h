@@ -22,7 +22,7 @@ unsigned iv_json_kind_named(const char *name);
 /* Of a value: one of the bits; a real without a fraction is an integer. */
 unsigned iv_json_kind_of(const json_t *value);
 /* Those that keywords beside "type" speak of (minLength: strings). 0: none does. */
-unsigned iv_json_kinds_spoken_of(const json_t *schema);
+unsigned iv_json_keyword_kinds(const json_t *schema);
 
 /* What "#" or a JSON pointer, "#/...", refers to. NULL: it is not there. */
 json_t *iv_json_pointer(json_t *root, const char *text);

@@ -48,13 +48,13 @@ typedef struct iv_normalizer_spec {
 } iv_normalizer_spec;
 
 /* What becomes of the matches when a text is split. */
-typedef enum iv_split_behavior {
-    IV_SPLIT_REMOVED,
-    IV_SPLIT_ISOLATED,
-    IV_SPLIT_MERGED_WITH_PREVIOUS,
-    IV_SPLIT_MERGED_WITH_NEXT,
-    IV_SPLIT_CONTIGUOUS
-} iv_split_behavior;
+typedef enum iv_match_behavior {
+    IV_MATCH_REMOVED,
+    IV_MATCH_ISOLATED,
+    IV_MATCH_MERGED_WITH_PREVIOUS,
+    IV_MATCH_MERGED_WITH_NEXT,
+    IV_MATCH_CONTIGUOUS
+} iv_match_behavior;
 
 typedef enum iv_prepend_scheme { IV_PREPEND_NEVER, IV_PREPEND_FIRST, IV_PREPEND_ALWAYS } iv_prepend_scheme;
 
@@ -71,7 +71,7 @@ typedef enum iv_pretokenizer_kind {
 typedef struct iv_pretokenizer_spec {
     iv_pretokenizer_kind kind;
     iv_pattern pattern;         /* SPLIT */
-    iv_split_behavior behavior; /* SPLIT, DIGITS, PUNCTUATION */
+    iv_match_behavior behavior; /* SPLIT, DIGITS, PUNCTUATION */
     bool invert;                /* SPLIT: matches and the rest change places */
     bool add_prefix_space;      /* BYTE_LEVEL */
     bool use_regex;             /* BYTE_LEVEL: split with GPT-2's pattern first */

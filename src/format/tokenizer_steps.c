@@ -113,8 +113,8 @@ static iv_status read_normalizer(parser *p, const iv_field *f, const char *type)
 
 /* ---- pre_tokenizer ---- */
 
-static iv_status read_behavior(const parser *p, const iv_field *f, iv_split_behavior fallback, bool required,
-                               iv_split_behavior *out) {
+static iv_status read_behavior(const parser *p, const iv_field *f, iv_match_behavior fallback, bool required,
+                               iv_match_behavior *out) {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     iv_str s;
     *out = fallback;
@@ -122,7 +122,7 @@ static iv_status read_behavior(const parser *p, const iv_field *f, iv_split_beha
     if (!s.data) return IV_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(s.data, names[i]) != 0) continue;
-        *out = (iv_split_behavior)i;
+        *out = (iv_match_behavior)i;
         return IV_OK;
     }
     return iv_fail(p->err, IV_FORMAT, "%s: %s.behavior: \"%.40s\" is not known", p->name, f->where, s.data);
@@ -146,7 +146,7 @@ static iv_status read_pretokenizer(parser *p, const iv_field *f, const char *typ
     switch (s->kind) {
     case IV_PRETOKENIZE_SPLIT:
         IV_TRY(read_pattern(p, f, &s->pattern));
-        IV_TRY(read_behavior(p, f, IV_SPLIT_ISOLATED, true, &s->behavior));
+        IV_TRY(read_behavior(p, f, IV_MATCH_ISOLATED, true, &s->behavior));
         return iv_field_bool(f, "invert", &s->invert);
     case IV_PRETOKENIZE_BYTE_LEVEL:
         IV_TRY(iv_field_bool(f, "add_prefix_space", &s->add_prefix_space));
@@ -155,10 +155,10 @@ static iv_status read_pretokenizer(parser *p, const iv_field *f, const char *typ
     case IV_PRETOKENIZE_DIGITS: {
         bool individual;
         IV_TRY(iv_field_bool(f, "individual_digits", &individual));
-        s->behavior = individual ? IV_SPLIT_ISOLATED : IV_SPLIT_CONTIGUOUS;
+        s->behavior = individual ? IV_MATCH_ISOLATED : IV_MATCH_CONTIGUOUS;
         return IV_OK;
     }
-    case IV_PRETOKENIZE_PUNCTUATION: return read_behavior(p, f, IV_SPLIT_ISOLATED, false, &s->behavior);
+    case IV_PRETOKENIZE_PUNCTUATION: return read_behavior(p, f, IV_MATCH_ISOLATED, false, &s->behavior);
     default: return IV_OK;
     }
 }

@@ -143,8 +143,8 @@ iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, u
         return iv_schema_literals(s, schema, where, from, to, err);
     if (type) {
         IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
-    } else if (iv_json_kinds_spoken_of(schema)) {
-        allowed = iv_json_kinds_spoken_of(schema); /* who speaks of lengths means a string */
+    } else if (iv_json_keyword_kinds(schema)) {
+        allowed = iv_json_keyword_kinds(schema); /* who speaks of lengths means a string */
     } else {
         iv_automaton_call(s->a, from, iv_schema_any(s), to);
         return IV_OK;

@@ -108,7 +108,7 @@ static iv_status write_values(const writer *w, iv_schema_set *s, json_t *plain, 
 static iv_status write_value(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err) {
     const writer *w = user;
     json_t *type = json_object_get(plain, "type");
-    unsigned allowed = iv_json_kinds_spoken_of(plain);
+    unsigned allowed = iv_json_keyword_kinds(plain);
     if (json_object_get(plain, "enum") || json_object_get(plain, "const")) return write_values(w, s, plain, where, err);
     if (type)
         IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));

@@ -122,7 +122,7 @@ static iv_status add_token(teller *w, int32_t id, iv_buf *bytes, iv_error *err) 
     bool told, ok;
     if (iv_tokenizer_is_special(w->t, id) || !iv_tokenizer_token(w->t, id, NULL)) return IV_OK;
     iv_buf_clear(&w->text);
-    if (!iv_tokenizer_spelled_bytes(w->t, id, &w->text, &told)) return no_memory(err);
+    if (!iv_tokenizer_token_bytes(w->t, id, &w->text, &told)) return no_memory(err);
     if (!told) IV_TRY(tell(w, id, err));
     ok = iv_buf_append(bytes, w->text.data, w->text.len);
     return ok ? IV_OK : no_memory(err);

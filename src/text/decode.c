@@ -172,7 +172,7 @@ static iv_status byte_level_token(iv_decode_run *run, size_t step) {
     return st->bytes.len ? settle_bytes(run, step, false) : IV_OK;
 }
 
-bool iv_decode_spelled(const iv_decoder *d, iv_str token, iv_buf *out, bool *told) {
+bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool *told) {
     size_t before = out->len;
     bool mapped = d->count == 1 && d->steps[0].kind == IV_DECODE_BYTE_LEVEL, fallback = false;
     for (size_t i = 0; i < d->count; i++) fallback |= d->steps[i].kind == IV_DECODE_BYTE_FALLBACK;
@@ -294,7 +294,7 @@ iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_erro
     return whole_token(run, 0, token.data, token.len);
 }
 
-iv_status iv_decode_settle(iv_decode_run *run, iv_buf *out, iv_error *err) {
+iv_status iv_decode_boundary(iv_decode_run *run, iv_buf *out, iv_error *err) {
     run->out = out, run->err = err;
     for (size_t step = 0; step < run->decoder->count; step++) {
         iv_decode_state *st = &run->states[step];

@@ -47,11 +47,11 @@ void iv_decode_end(iv_decode_run *run);
 bool iv_decode_reserve(iv_decode_run *run, size_t bytes);
 
 /* Appends the bytes of a token whose text alone says them: *told. False: no memory. */
-bool iv_decode_spelled(const iv_decoder *d, iv_str token, iv_buf *out, bool *told);
+bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool *told);
 
 /* What was decoded so far is another text, which the run's own follows: what is still held back is given up; of it only
  * bytes may go to out. */
-iv_status iv_decode_settle(iv_decode_run *run, iv_buf *out, iv_error *err);
+iv_status iv_decode_boundary(iv_decode_run *run, iv_buf *out, iv_error *err);
 
 /* Each appends to out. After a flush the run may only be ended. */
 iv_status iv_decode_token(iv_decode_run *run, iv_str token, iv_buf *out, iv_error *err);

@@ -12,7 +12,7 @@
 #include "text/bpe.h"
 #include "text/decode.h"
 #include "text/normalize.h"
-#include "text/split.h"
+#include "text/pretokenize.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ typedef struct normal_form {
 struct iv_tokenizer {
     iv_tokenizer_json spec;
     iv_normalizer normalizer;
-    iv_splitter splitter;
+    iv_pretokenizer splitter;
     iv_bpe bpe;
     iv_decoder decoder;
     iv_added_set raw, normalized; /* tokens found before and after normalizing */
@@ -49,7 +49,7 @@ struct iv_token_stream {
 typedef struct encoder {
     const iv_tokenizer *t;
     iv_regex_work *regex;
-    iv_split_work split;
+    iv_pretokenize_work split;
     iv_bpe_work bpe;
     iv_buf normal, spare;
     bool special; /* IV_ENCODE_PARSE_SPECIAL */
@@ -134,7 +134,7 @@ static iv_status collect_forms(iv_tokenizer *t, iv_error *err) {
 static iv_status open_parts(const char *name, iv_tokenizer *t, iv_error *err) {
     const iv_tokenizer_json *s = &t->spec;
     IV_TRY(iv_normalizer_open(name, s->normalizers, s->normalizer_count, &t->normalizer, err));
-    IV_TRY(iv_splitter_open(name, s->pretokenizers, s->pretokenizer_count, &t->splitter, err));
+    IV_TRY(iv_pretokenizer_open(name, s->pretokenizers, s->pretokenizer_count, &t->splitter, err));
     IV_TRY(iv_bpe_open(s, &t->bpe, err));
     IV_TRY(iv_decoder_open(name, s, &t->decoder, err));
     IV_TRY(open_added(name, t, false, &t->raw, err));
@@ -170,7 +170,7 @@ iv_status iv_tokenizer_open(const char *dir, iv_tokenizer **out, iv_error *err) 
 void iv_tokenizer_close(iv_tokenizer *t) {
     if (!t) return;
     iv_normalizer_close(&t->normalizer);
-    iv_splitter_close(&t->splitter);
+    iv_pretokenizer_close(&t->splitter);
     iv_bpe_close(&t->bpe);
     iv_decoder_close(&t->decoder);
     iv_added_set_close(&t->raw);
@@ -189,7 +189,7 @@ static iv_status encode_piece(void *user, const char *piece, size_t n, iv_error 
 }
 
 static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_start) {
-    return iv_splitter_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, encode_piece, e, e->err);
+    return iv_pretokenizer_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, encode_piece, e, e->err);
 }
 
 /* Text between the tokens found as they stand. */
@@ -231,7 +231,7 @@ static iv_status encode_with(encoder *e, const char *text, size_t n, bool add_sp
     const iv_tokenizer_json *s = &e->t->spec;
     size_t limit = IV_TOKENIZE_GROWTH_BASE + n * IV_TOKENIZE_GROWTH_MAX;
     e->normal.limit = e->spare.limit = limit;
-    iv_split_work_limit(&e->split, limit);
+    iv_pretokenize_work_limit(&e->split, limit);
     e->regex = iv_regex_work_new();
     if (!e->regex) return no_memory(e->err);
     if (add_special && !iv_ids_append(e->out, s->before, s->before_count)) return no_memory(e->err);
@@ -253,7 +253,7 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
     iv_status status = encode_with(&e, text, n, flags & IV_ENCODE_ADD_SPECIAL);
     if (status != IV_OK) out->count = before;
     iv_regex_work_free(e.regex);
-    iv_split_work_free(&e.split);
+    iv_pretokenize_work_free(&e.split);
     iv_bpe_work_free(&e.bpe);
     iv_buf_free(&e.normal);
     iv_buf_free(&e.spare);
@@ -355,7 +355,7 @@ iv_status iv_token_stream_follow(iv_token_stream *s, const int32_t *ids, size_t 
         status = decode_id(s->tokenizer, s->skip_special, &s->run, ids[i], &before, err);
     for (size_t i = 0; text && i < s->tokenizer->spec.id_count && before.len == 0 && status == IV_OK; i++)
         status = decode_id(s->tokenizer, true, &s->run, (int32_t)i, &before, err); /* any that is text will do */
-    if (status == IV_OK) status = iv_decode_settle(&s->run, &before, err);
+    if (status == IV_OK) status = iv_decode_boundary(&s->run, &before, err);
     iv_buf_free(&before);
     return status;
 }
@@ -403,12 +403,12 @@ bool iv_tokenizer_is_special(const iv_tokenizer *t, int32_t id) {
     return id >= 0 && (size_t)id < t->spec.id_count && (t->special[id / 8] >> (id % 8) & 1);
 }
 
-bool iv_tokenizer_spelled_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *told) {
+bool iv_tokenizer_token_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *told) {
     *told = false;
     if (id < 0 || (size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return true;
     const normal_form key = {.id = id}, *form = NULL;
     if (t->form_count) form = bsearch(&key, t->forms, t->form_count, sizeof key, compare_forms);
-    return iv_decode_spelled(&t->decoder, form ? form->text : t->spec.by_id[id], out, told);
+    return iv_decode_token_bytes(&t->decoder, form ? form->text : t->spec.by_id[id], out, told);
 }
 
 void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]) { memcpy(out, t->digest, 32); }

@@ -65,7 +65,7 @@ bool iv_tokenizer_is_special(const iv_tokenizer *t, int32_t id);
 /* Appends a token's bytes where its spelling alone says them, however few of a character they are: *told. So it is in
  * byte-level vocabularies, and for the byte tokens of those with a fallback; what others add to a text only decoding
  * says. False: no memory. */
-bool iv_tokenizer_spelled_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *told);
+bool iv_tokenizer_token_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *told);
 
 /* SHA-256 of the bytes of tokenizer.json. */
 void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]);

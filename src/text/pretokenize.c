@@ -3,7 +3,7 @@
  * A step finds segments (matches and what lies between them, covering the piece in order); the behaviour says which
  * of them join and which are dropped. A piece goes through all further steps before the next one is looked for, so a
  * long text needs no more memory than its longest piece. */
-#include "text/split.h"
+#include "text/pretokenize.h"
 #include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/charset.h"
@@ -74,32 +74,32 @@ static iv_status open_step(const char *where, const iv_pretokenizer_spec *s, iv_
     return IV_OK;
 }
 
-iv_status iv_splitter_open(const char *name, const iv_pretokenizer_spec *steps, size_t count, iv_splitter *out,
-                           iv_error *err) {
-    *out = (iv_splitter){.steps = steps, .count = count};
+iv_status iv_pretokenizer_open(const char *name, const iv_pretokenizer_spec *steps, size_t count, iv_pretokenizer *out,
+                               iv_error *err) {
+    *out = (iv_pretokenizer){.steps = steps, .count = count};
     for (size_t i = 0; i < count; i++) {
         char where[400];
         snprintf(where, sizeof where, "%.300s: pre_tokenizer", name);
         iv_status status = open_step(where, &steps[i], &out->regexes[i], err);
         if (status != IV_OK) {
-            iv_splitter_close(out);
+            iv_pretokenizer_close(out);
             return status;
         }
     }
     return IV_OK;
 }
 
-void iv_splitter_close(iv_splitter *s) {
+void iv_pretokenizer_close(iv_pretokenizer *s) {
     for (size_t i = 0; i < s->count; i++) iv_regex_close(s->regexes[i]);
-    *s = (iv_splitter){0};
+    *s = (iv_pretokenizer){0};
 }
 
 /* ---- one call ---- */
 
 typedef struct run {
-    const iv_splitter *s;
+    const iv_pretokenizer *s;
     iv_regex_work *regex;
-    iv_split_work *work;
+    iv_pretokenize_work *work;
     iv_piece_taken *take;
     void *user;
     iv_error *err;
@@ -132,7 +132,7 @@ typedef struct joiner {
     size_t step;
     const char *text;
     bool at_start;
-    iv_split_behavior behavior;
+    iv_match_behavior behavior;
     iv_segment held;
     bool holds;
     bool previous; /* whether the segment before was a match */
@@ -146,10 +146,10 @@ static iv_status give_held(joiner *j) {
 
 static iv_status add_segment(joiner *j, size_t start, size_t end, bool match) {
     bool join = false;
-    if (j->behavior == IV_SPLIT_REMOVED && match) return IV_OK;
-    if (j->behavior == IV_SPLIT_CONTIGUOUS) join = match == j->previous;
-    if (j->behavior == IV_SPLIT_MERGED_WITH_PREVIOUS) join = match && !j->previous;
-    if (j->behavior == IV_SPLIT_MERGED_WITH_NEXT) join = !match && j->previous;
+    if (j->behavior == IV_MATCH_REMOVED && match) return IV_OK;
+    if (j->behavior == IV_MATCH_CONTIGUOUS) join = match == j->previous;
+    if (j->behavior == IV_MATCH_MERGED_WITH_PREVIOUS) join = match && !j->previous;
+    if (j->behavior == IV_MATCH_MERGED_WITH_NEXT) join = !match && j->previous;
     j->previous = match;
     if (join && j->holds) {
         j->held.end = end;
@@ -162,7 +162,7 @@ static iv_status add_segment(joiner *j, size_t start, size_t end, bool match) {
 
 /* The matches of the step's pattern, if it has one, in the text and what is between them, in order. */
 static iv_status cut(run *r, size_t step, const char *text, size_t n, bool at_start, bool invert,
-                     iv_split_behavior behavior) {
+                     iv_match_behavior behavior) {
     joiner j = {.r = r, .step = step, .text = text, .at_start = at_start, .behavior = behavior};
     const iv_regex *re = r->s->regexes[step];
     iv_regex_scan scan = {0};
@@ -183,10 +183,10 @@ static iv_status cut(run *r, size_t step, const char *text, size_t n, bool at_st
 static iv_status byte_level(run *r, size_t step, const char *text, size_t n, bool at_start) {
     iv_buf *line = &r->work->lines[step];
     if (!r->s->steps[step].add_prefix_space || *text == ' ')
-        return cut(r, step, text, n, at_start, false, IV_SPLIT_ISOLATED);
+        return cut(r, step, text, n, at_start, false, IV_MATCH_ISOLATED);
     iv_buf_clear(line);
     if (!iv_buf_putc(line, ' ') || !iv_buf_append(line, text, n)) return iv_text_full(line, n + 1, r->err);
-    return cut(r, step, line->data, line->len, at_start, false, IV_SPLIT_ISOLATED);
+    return cut(r, step, line->data, line->len, at_start, false, IV_MATCH_ISOLATED);
 }
 
 static iv_status metaspace(run *r, size_t step, const char *text, size_t n, bool at_start) {
@@ -200,7 +200,7 @@ static iv_status metaspace(run *r, size_t step, const char *text, size_t n, bool
     for (size_t i = 0; ok && i < n; i++)
         ok = text[i] == ' ' ? iv_buf_append(line, mark.data, mark.len) : iv_buf_putc(line, text[i]);
     if (!ok) return iv_text_full(line, mark.len, r->err);
-    return cut(r, step, line->data, line->len, at_start, false, IV_SPLIT_MERGED_WITH_NEXT);
+    return cut(r, step, line->data, line->len, at_start, false, IV_MATCH_MERGED_WITH_NEXT);
 }
 
 static iv_status next_step(run *r, size_t step, const char *text, size_t n, bool at_start) {
@@ -210,19 +210,20 @@ static iv_status next_step(run *r, size_t step, const char *text, size_t n, bool
     if (spec->kind == IV_PRETOKENIZE_BYTE_LEVEL) return byte_level(r, step, text, n, at_start);
     if (spec->kind == IV_PRETOKENIZE_METASPACE) return metaspace(r, step, text, n, at_start);
     bool removed = whitespace || spec->kind == IV_PRETOKENIZE_WHITESPACE_SPLIT;
-    return cut(r, step, text, n, at_start, spec->invert || whitespace, removed ? IV_SPLIT_REMOVED : spec->behavior);
+    return cut(r, step, text, n, at_start, spec->invert || whitespace, removed ? IV_MATCH_REMOVED : spec->behavior);
 }
 
-iv_status iv_splitter_apply(const iv_splitter *s, iv_regex_work *regex, iv_split_work *work, const char *text, size_t n,
-                            bool at_start, iv_piece_taken *take, void *user, iv_error *err) {
+iv_status iv_pretokenizer_apply(const iv_pretokenizer *s, iv_regex_work *regex, iv_pretokenize_work *work,
+                                const char *text, size_t n, bool at_start, iv_piece_taken *take, void *user,
+                                iv_error *err) {
     run r = {.s = s, .regex = regex, .work = work, .take = take, .user = user, .err = err};
     return n ? next_step(&r, 0, text, n, at_start) : IV_OK;
 }
 
-void iv_split_work_limit(iv_split_work *work, size_t bytes) {
+void iv_pretokenize_work_limit(iv_pretokenize_work *work, size_t bytes) {
     for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) work->lines[i].limit = work->encoded[i].limit = bytes;
 }
 
-void iv_split_work_free(iv_split_work *work) {
+void iv_pretokenize_work_free(iv_pretokenize_work *work) {
     for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) iv_buf_free(&work->lines[i]), iv_buf_free(&work->encoded[i]);
 }
