@@ -1,6 +1,8 @@
-/* buf.h: a growable byte string. data is NUL-terminated after every successful call (the NUL is not counted). */
+/* buf.h: a growable byte string, and growth of the public iv_ids. */
 #ifndef IV_BASE_BUF_H
 #define IV_BASE_BUF_H
+
+#include "invar.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +22,12 @@ bool iv_buf_printf(iv_buf *buf, const char *fmt, ...) __attribute__((format(prin
 
 void iv_buf_clear(iv_buf *buf); /* keeps the memory */
 void iv_buf_free(iv_buf *buf);
+
+/* ---- token ids ---- */
+
+/* False when memory is out; the array is then unchanged. */
+bool iv_ids_reserve(iv_ids *ids, size_t extra);
+bool iv_ids_push(iv_ids *ids, int32_t id);
+bool iv_ids_append(iv_ids *ids, const int32_t *from, size_t n);
 
 #endif

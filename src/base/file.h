@@ -29,9 +29,6 @@ iv_status iv_file_writer_put(iv_file_writer *w, const void *bytes, size_t n, iv_
 /* status: what writing came to; anything but IV_OK throws the file away. Returns it, or what closing came to. */
 iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *err);
 
-/* Writes a whole file so. */
-iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err);
-
 /* Is there anything of this name? A symbolic link to nothing counts: who opens it gets IV_IO, so that a download that
  * was cut short does not pass for a directory without an optional file. */
 bool iv_file_exists(const char *path);

@@ -6,7 +6,7 @@
 #include "base/size.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
-#include "text/ids.h"
+#include "base/buf.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* receipt_read.c: bytes -> a receipt that can be trusted: every field there and in range, nothing else there, and an
  * outcome that its own digest confirms. Invariant: an iv_receipt never changes once it is read. */
 #include "engine/receipt.h"
-#include "format/json_object.h"
+#include "format/json.h"
 #include "numerics/floats.h"
 
 #include <inttypes.h>

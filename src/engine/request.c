@@ -2,7 +2,7 @@
 #include "engine/engine.h"
 #include "base/size.h"
 #include "base/utf8.h"
-#include "text/ids.h"
+#include "base/buf.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "format/foreign.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
-#include "text/special_tokens.h"
+#include "text/chat_template.h"
 
 #include <errno.h>
 #include <stdlib.h>

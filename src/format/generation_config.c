@@ -3,7 +3,7 @@
  * Invariant: what is flagged present lies in the range that the header names. */
 #include "format/generation_config.h"
 #include "base/file.h"
-#include "format/json_object.h"
+#include "format/json.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "format/model_config.h"
 #include "base/file.h"
 #include "format/foreign.h"
-#include "format/json_object.h"
+#include "format/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

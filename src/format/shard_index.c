@@ -3,7 +3,7 @@
  * Invariant: a shard name that this file lets through is one path component and not a hidden file, so opening
  * it cannot reach outside the checkpoint's directory but for a link that the directory's owner put there. */
 #include "format/shard_index.h"
-#include "format/json_object.h"
+#include "format/json.h"
 #include "format/safetensors.h"
 
 #include <stdlib.h>

@@ -7,9 +7,41 @@
 
 #include "base/arena.h"
 #include "base/status.h"
-#include "format/token_map.h"
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- the token map ---- */
+
+/* A view of bytes; who owns them is said where one is used. */
+typedef struct iv_str {
+    const char *data;
+    size_t len;
+} iv_str;
+
+typedef struct iv_token {
+    iv_str text;
+    int32_t id;
+} iv_token;
+
+typedef struct iv_token_map {
+    iv_token *tokens; /* count of them, in the order they were put */
+    size_t count, capacity;
+    uint32_t *slots; /* index into tokens + 1, or 0 */
+    size_t slot_mask;
+} iv_token_map;
+
+/* Room for capacity tokens (below 2^31), from the arena. False when memory is out. */
+bool iv_token_map_init(iv_token_map *map, iv_arena *arena, size_t capacity);
+
+/* Adds a token; text must outlive the map. False if the text is already there. At most capacity calls. */
+bool iv_token_map_put(iv_token_map *map, iv_str text, int32_t id);
+
+/* NULL when absent. An empty (never initialised) map holds nothing. */
+const iv_token *iv_token_map_find(const iv_token_map *map, const char *text, size_t n);
+
+/* ---- tokenizer.json ---- */
 
 enum {
     IV_TOKENIZER_FILE_BYTES_MAX = 256 << 20,
@@ -140,23 +172,5 @@ typedef struct iv_tokenizer_json {
 iv_status iv_tokenizer_json_parse(const char *name, const char *json, size_t n, iv_tokenizer_json *out, iv_error *err);
 
 void iv_tokenizer_json_free(iv_tokenizer_json *t);
-
-/* The parts that describe steps: fills the arrays of *out from the four members of the top-level object.
- * Internal to src/format. */
-iv_status iv_tokenizer_json_steps(const char *name, const json_t *root, iv_tokenizer_json *out, iv_error *err);
-
-/* Field access shared by the two files of this parser: `where` is the path of obj for errors. Internal. */
-typedef struct iv_field {
-    const char *name, *where; /* file, and JSON path of the object */
-    const json_t *obj;
-    iv_arena *arena;
-    iv_error *err;
-} iv_field;
-
-iv_status iv_field_bool(const iv_field *f, const char *key, bool *out);                   /* required */
-iv_status iv_field_bool_or(const iv_field *f, const char *key, bool fallback, bool *out); /* absent, null */
-iv_status iv_field_str(const iv_field *f, const char *key, iv_str *out);                  /* required */
-iv_status iv_field_str_or_null(const iv_field *f, const char *key, iv_str *out);          /* data NULL if absent */
-iv_status iv_field_count(const iv_field *f, const char *key, size_t max, size_t *out);    /* required */
 
 #endif

@@ -4,7 +4,7 @@
 #define IV_TEXT_BPE_H
 
 #include "format/tokenizer_json.h"
-#include "text/ids.h"
+#include "base/buf.h"
 
 typedef struct iv_bpe {
     const iv_tokenizer_json *spec; /* borrowed */

@@ -5,6 +5,7 @@
  * A newer PCRE2 has them already, and then the union changes nothing. */
 #include "text/charset.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 typedef struct range {
@@ -217,4 +218,28 @@ bool iv_charset_is_space(uint32_t cp) {
     return (cp >= 0x09 && cp <= 0x0d) || cp == 0x20 || cp == 0x85 || cp == 0xa0 || cp == 0x1680 ||
            (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
            cp == 0x3000;
+}
+
+/* ---- the byte-level alphabet ---- */
+
+/* The bytes that do not stand for themselves: 0..20, 7f..a0, ad (hex). */
+static bool is_moved(unsigned byte) { return byte <= 0x20 || (byte >= 0x7f && byte <= 0xa0) || byte == 0xad; }
+
+size_t iv_byte_level_encode(uint8_t byte, char out[2]) {
+    unsigned b = byte;
+    unsigned cp = b <= 0x20 ? 0x100 + b : b == 0xad ? 0x143 : is_moved(b) ? 0x121 + (b - 0x7f) : b;
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    out[0] = (char)(0xc0 | cp >> 6);
+    out[1] = (char)(0x80 | (cp & 0x3f));
+    return 2;
+}
+
+int iv_byte_level_decode(uint32_t cp) {
+    if (cp <= 0xff) return is_moved(cp) ? -1 : (int)cp;
+    if (cp <= 0x120) return (int)(cp - 0x100);
+    if (cp <= 0x142) return (int)(cp - 0x121 + 0x7f);
+    return cp == 0x143 ? 0xad : -1;
 }

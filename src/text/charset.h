@@ -1,10 +1,12 @@
-/* charset.h: sets of characters, written for the inside of a PCRE2 class, that mean what they mean in the
- * reference engine (Oniguruma with Unicode 16) although the installed PCRE2 knows an older Unicode. */
+/* charset.h: sets of characters for the inside of a PCRE2 class, with the meaning that they have in the reference
+ * engine (Oniguruma with Unicode 16) although the installed PCRE2 knows an older Unicode; and the byte-level alphabet.
+ */
 #ifndef IV_TEXT_CHARSET_H
 #define IV_TEXT_CHARSET_H
 
 #include "base/buf.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* The 25 characters with the property White_Space: \s of the reference engines. */
@@ -25,5 +27,13 @@ bool iv_charset_word(iv_buf *out);
 
 /* White_Space. */
 bool iv_charset_is_space(uint32_t cp);
+
+/* ---- the byte-level alphabet ---- */
+
+/* The character of a byte, as UTF-8 in out[2]; returns its length, 1 or 2. */
+size_t iv_byte_level_encode(uint8_t byte, char out[2]);
+
+/* The byte of a character, or -1 if it is not one of the 256. */
+int iv_byte_level_decode(uint32_t cp);
 
 #endif

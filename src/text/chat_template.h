@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+
 #include <jansson.h>
 
 typedef struct iv_chat_template iv_chat_template; /* immutable; may be rendered by several threads at once */
@@ -28,5 +29,10 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]);
 
 void iv_chat_template_close(iv_chat_template *t); /* NULL is allowed */
+
+/* Adds "bos_token", "eos_token" and their like to `into`, each as a string: those of tokenizer_config.json, which is
+ * `config` (NULL: there is none), and over them, where that is of the older form without added_tokens_decoder, those of
+ * special_tokens_map.json. */
+iv_status iv_special_tokens_read(const char *dir, const json_t *config, json_t *into, iv_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* decode.c: the decoder steps. part() and end_token() take what comes into a step and call the next one. */
 #include "text/decode.h"
 #include "base/utf8.h"
-#include "text/byte_level.h"
+#include "text/charset.h"
 #include "text/normalize.h"
 
 #include <ctype.h>

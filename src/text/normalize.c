@@ -1,11 +1,152 @@
-/* normalize.c: the steps that are not Unicode normalization, and running them in order. */
+/* normalize.c: the normalizer's steps. NFC, NFD, NFKC and NFKD are computed over utf8proc, held at Unicode 9, the
+ * version of the reference.
+ *
+ * utf8proc orders combining marks by swapping neighbours (quadratic in a long run of marks), and it knows later marks
+ * and decompositions. Therefore characters are decomposed one by one, runs of marks are sorted by counting, and
+ * characters that Unicode 9 does not have are inert: they pass through and nothing combines across them. */
 #include "text/normalize.h"
+#include "base/size.h"
 #include "base/utf8.h"
 #include "text/charset.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+
+/* ---- Unicode normalization ---- */
+
+enum { DECOMPOSED_MAX = 32 }; /* of one character; the longest in Unicode is 18 */
+
+typedef struct codes {
+    int32_t *data;
+    size_t len, cap;
+} codes;
+
+static bool codes_reserve(codes *c, size_t extra) {
+    size_t need, bytes, cap = c->cap ? c->cap : 256;
+    if (!iv_size_add(c->len, extra, &need)) return false;
+    if (need <= c->cap) return true;
+    while (cap < need)
+        if (!iv_size_mul(cap, 2, &cap)) return false;
+    if (!iv_size_mul(cap, sizeof *c->data, &bytes)) return false;
+    int32_t *data = realloc(c->data, bytes);
+    if (!data) return false;
+    c->data = data, c->cap = cap;
+    return true;
+}
+
+/* Ranges that hold every character newer than Unicode 9 that utf8proc decomposes, composes or orders (up to
+ * Unicode 16); whatever else lies in them has no such property in Unicode 9. */
+static bool is_inert(uint32_t cp) {
+    static const uint32_t ranges[][2] = {
+        {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
+        {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},
+        {0x32ff, 0x32ff},   {0xa7f1, 0xa7f4},   {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x105c0, 0x105ff},
+        {0x10780, 0x107bf}, {0x10d24, 0x10d27}, {0x10d40, 0x10d8f}, {0x10eab, 0x10eac}, {0x10efa, 0x10eff},
+        {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x11380, 0x113ff},
+        {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11900, 0x1195f}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34},
+        {0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97},
+        {0x11f41, 0x11f42}, {0x16100, 0x1613f}, {0x16d40, 0x16d7f}, {0x16ff0, 0x16ff1}, {0x1ccd6, 0x1ccf9},
+        {0x1e030, 0x1e06d}, {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
+        {0x1e4ec, 0x1e4ef}, {0x1e5d0, 0x1e5ff}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}};
+    size_t low = 0, high = sizeof ranges / sizeof *ranges;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (cp > ranges[mid][1])
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < sizeof ranges / sizeof *ranges && cp >= ranges[low][0];
+}
+
+static unsigned combining_class(int32_t cp) {
+    return cp < 0x300 ? 0 : (unsigned)utf8proc_get_property(cp)->combining_class;
+}
+
+/* A stable sort by class of the n marks at c (no starters among them): by insertion when short, else by
+ * counting. */
+static bool sort_marks(int32_t *c, size_t n) {
+    if (n <= 16) {
+        for (size_t i = 1; i < n; i++) {
+            int32_t cp = c[i];
+            unsigned ccc = combining_class(cp);
+            size_t j = i;
+            for (; j > 0 && combining_class(c[j - 1]) > ccc; j--) c[j] = c[j - 1];
+            c[j] = cp;
+        }
+        return true;
+    }
+    size_t first[257] = {0};
+    int32_t *sorted = malloc(n * sizeof *sorted); /* n fits: as many are held in codes */
+    if (!sorted) return false;
+    for (size_t i = 0; i < n; i++) first[combining_class(c[i]) + 1]++;
+    for (size_t k = 1; k < 257; k++) first[k] += first[k - 1];
+    for (size_t i = 0; i < n; i++) sorted[first[combining_class(c[i])]++] = c[i];
+    memcpy(c, sorted, n * sizeof *sorted);
+    free(sorted);
+    return true;
+}
+
+/* Orders, composes and writes what lies between two inert characters. */
+static bool flush(codes *c, bool compose, iv_buf *out) {
+    size_t len = c->len;
+    for (size_t i = 0; i < c->len;) {
+        size_t start = i;
+        while (i < c->len && combining_class(c->data[i])) i++;
+        if (i - start > 1 && !sort_marks(c->data + start, i - start)) return false;
+        if (i == start) i++;
+    }
+    if (compose && len) {
+        utf8proc_ssize_t n =
+            utf8proc_normalize_utf32(c->data, (utf8proc_ssize_t)len, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        IV_ASSERT(n >= 0 && (size_t)n <= len);
+        len = (size_t)n;
+    }
+    for (size_t i = 0; i < len; i++) {
+        uint8_t bytes[4];
+        if (!iv_buf_append(out, bytes, iv_utf8_encode((uint32_t)c->data[i], bytes))) return false;
+    }
+    c->len = 0;
+    return true;
+}
+
+static bool normalize(iv_normalizer_kind form, const uint8_t *text, size_t n, codes *c, iv_buf *out) {
+    bool compose = form == IV_NORMALIZE_NFC || form == IV_NORMALIZE_NFKC;
+    bool compat = form == IV_NORMALIZE_NFKC || form == IV_NORMALIZE_NFKD;
+    utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t len = iv_utf8_decode(text + i, n - i, &cp);
+        if (is_inert(cp)) {
+            if (!flush(c, compose, out) || !iv_buf_append(out, text + i, len)) return false;
+        } else {
+            if (!codes_reserve(c, DECOMPOSED_MAX)) return false;
+            int boundary = 0;
+            utf8proc_ssize_t k =
+                utf8proc_decompose_char((utf8proc_int32_t)cp, c->data + c->len, DECOMPOSED_MAX, options, &boundary);
+            IV_ASSERT(k >= 0 && k <= DECOMPOSED_MAX);
+            c->len += (size_t)k;
+        }
+        i += len;
+    }
+    return flush(c, compose, out);
+}
+
+iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t n, iv_buf *out, iv_error *err) {
+    /* ASCII is its own normal form in all four; below U+0300 so is every character in NFC. */
+    uint8_t bound = form == IV_NORMALIZE_NFC ? 0xcc : 0x80;
+    size_t plain = 0;
+    while (plain < n && (uint8_t)text[plain] < bound) plain++;
+    if (plain == n) return iv_buf_append(out, text, n) ? IV_OK : iv_text_full(out, n, err);
+    codes c = {0};
+    bool ok = normalize(form, (const uint8_t *)text, n, &c, out);
+    free(c.data);
+    return ok ? IV_OK : iv_text_full(out, 4, err);
+}
+
+/* ---- all steps ---- */
 
 iv_status iv_text_full(const iv_buf *buf, size_t extra, iv_error *err) {
     if (buf->limit && extra > buf->limit - buf->len)

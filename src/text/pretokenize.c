@@ -5,7 +5,6 @@
  * long text needs no more memory than its longest piece. */
 #include "text/pretokenize.h"
 #include "base/utf8.h"
-#include "text/byte_level.h"
 #include "text/charset.h"
 #include "text/normalize.h"
 

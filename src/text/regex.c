@@ -1,8 +1,374 @@
-/* regex.c: PCRE2 behind a find-all loop. The subject is known to be UTF-8, so PCRE2 never checks it again
- * (its check of the rest of the subject at every match would make the loop quadratic). */
+/* regex.c: tokenizer patterns: Oniguruma's language is translated to PCRE2's; a find-all loop runs PCRE2.
+ *
+ * The subject is known to be UTF-8, so PCRE2 does not check it again: its check of the rest of the subject at every
+ * match would make the loop quadratic. The translation is a parser without recursion; its stack holds the case folding
+ * of the open groups. */
 #include "text/regex.h"
 #include "base/utf8.h"
-#include "text/dialect.h"
+#include "text/charset.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- translation ---- */
+
+typedef struct translator {
+    const char *where, *s;
+    size_t n, i;
+    iv_buf *out;
+    iv_error *err;
+    bool caseless[IV_PATTERN_GROUPS_MAX + 1]; /* of each open group; [0] is the pattern itself */
+    size_t depth;
+    char last_folded; /* the ASCII letter just written under (?i), for the pairs that fold to one character */
+    bool group_start; /* nothing of this group has been written yet */
+} translator;
+
+/* What one escape or property stands for: one character, or a set or its complement. */
+typedef struct atom {
+    bool is_set, complement;
+    uint32_t cp;
+    iv_buf set;
+} atom;
+
+static iv_status refuse(const translator *t, size_t from, const char *why) {
+    size_t n = t->n - from < 24 ? t->n - from : 24;
+    return iv_fail(t->err, IV_UNSUPPORTED, "%s: pattern at byte %zu, \"%.*s\": %s", t->where, from, (int)n, t->s + from,
+                   why);
+}
+
+static iv_status no_memory(const translator *t) { return iv_fail(t->err, IV_NO_MEMORY, "%s: no memory", t->where); }
+
+static bool at(const translator *t, const char *what) {
+    size_t n = strlen(what);
+    return t->n - t->i >= n && memcmp(t->s + t->i, what, n) == 0;
+}
+
+static iv_status put(translator *t, const char *bytes, size_t n) {
+    return iv_buf_append(t->out, bytes, n) ? IV_OK : no_memory(t);
+}
+
+static iv_status puts_(translator *t, const char *s) { return put(t, s, strlen(s)); }
+
+/* ---- escapes ---- */
+
+/* Hex digits at t->i, at most max; *count of them are consumed. */
+static uint32_t read_hex(translator *t, size_t max, size_t *count) {
+    uint32_t v = 0;
+    for (*count = 0; *count < max && t->i < t->n && isxdigit((unsigned char)t->s[t->i]); ++*count, t->i++) {
+        char c = (char)tolower((unsigned char)t->s[t->i]);
+        v = v * 16 + (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+    return v;
+}
+
+/* \xHH, \x{H...}, \uHHHH. A bare \xHH over 7f would be a byte of UTF-8, not a character. */
+static iv_status read_code(translator *t, size_t from, char kind, atom *a) {
+    size_t count;
+    bool braced = kind == 'x' && t->i < t->n && t->s[t->i] == '{';
+    if (braced) t->i++;
+    a->cp = read_hex(t, braced ? 6 : kind == 'x' ? 2 : 4, &count);
+    bool ok = braced        ? count > 0 && t->i < t->n && t->s[t->i] == '}'
+              : kind == 'x' ? count > 0 && a->cp < 0x80
+                            : count == 4;
+    if (!ok || a->cp > 0x10ffff || (a->cp >= 0xd800 && a->cp <= 0xdfff)) return refuse(t, from, "not a character code");
+    if (braced) t->i++;
+    return IV_OK;
+}
+
+/* The part of \p{...} after the backslash. */
+static iv_status read_property(translator *t, size_t from, bool complement, atom *a) {
+    const char *open = t->s + t->i, *close = t->i < t->n ? memchr(open, '}', t->n - t->i) : NULL;
+    if (!close || *open != '{') return refuse(t, from, "wanted a property in braces");
+    open++;
+    if (open < close && *open == '^') complement = !complement, open++;
+    bool memory;
+    size_t len = (size_t)(close - open);
+    if (!iv_charset_property(&a->set, open, len, &memory))
+        return memory ? no_memory(t) : refuse(t, from, "this property is not supported");
+    if (t->caseless[t->depth] && len == 2 &&
+        (!memcmp(open, "Lu", 2) || !memcmp(open, "Ll", 2) || !memcmp(open, "Lt", 2)))
+        return refuse(t, from, "a property that depends on case, ignoring case");
+    a->is_set = true, a->complement = complement;
+    t->i = (size_t)(close - t->s) + 1;
+    return IV_OK;
+}
+
+/* The escape at t->i (a backslash) as an atom. \w differs by where it stands: the reference engine counts six
+ * Latin-1 fractions and superscripts as word characters, but not inside a class. */
+static iv_status read_escape(translator *t, bool in_class, atom *a) {
+    size_t from = t->i++;
+    if (t->i == t->n) return refuse(t, from, "a backslash at the end");
+    char c = t->s[t->i++];
+    bool ok = true;
+    a->is_set = strchr("dDwWsShH", c) != NULL && c;
+    a->complement = c == 'D' || c == 'W' || c == 'S' || c == 'H';
+    switch (c) {
+    case 't': a->cp = 0x09; break;
+    case 'n': a->cp = 0x0a; break;
+    case 'v': a->cp = 0x0b; break;
+    case 'f': a->cp = 0x0c; break;
+    case 'r': a->cp = 0x0d; break;
+    case 'a': a->cp = 0x07; break;
+    case 'e': a->cp = 0x1b; break;
+    case 'x':
+    case 'u': return read_code(t, from, c, a);
+    case 'p':
+    case 'P': return read_property(t, from, c == 'P', a);
+    case 'd':
+    case 'D': {
+        bool memory;
+        ok = iv_charset_property(&a->set, "Nd", 2, &memory);
+        break;
+    }
+    case 'w':
+    case 'W':
+        ok = iv_charset_word(&a->set) && (in_class || iv_buf_puts(&a->set, "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"));
+        break;
+    case 's':
+    case 'S': ok = iv_buf_puts(&a->set, IV_CHARSET_SPACE); break;
+    case 'h':
+    case 'H': ok = iv_buf_puts(&a->set, "0-9A-Fa-f"); break;
+    default:
+        if (!ispunct((unsigned char)c) && c != ' ') return refuse(t, from, "this escape is not supported");
+        a->cp = (unsigned char)c;
+    }
+    return ok ? IV_OK : no_memory(t);
+}
+
+/* ---- classes ---- */
+
+typedef struct class_parts {
+    iv_buf set;         /* the inside of a plain class */
+    iv_buf complements; /* "|[^...]" for each complement among the members */
+} class_parts;
+
+static iv_status read_class_char(translator *t, size_t class_from, atom *a) {
+    char c = t->s[t->i];
+    if (c == '[') return refuse(t, t->i, "a class inside a class");
+    if (at(t, "&&")) return refuse(t, t->i, "an intersection of classes");
+    if (c == '\\') return read_escape(t, true, a);
+    size_t len = iv_utf8_decode((const uint8_t *)t->s + t->i, t->n - t->i, &a->cp);
+    if (len == 0) return refuse(t, class_from, "not UTF-8");
+    t->i += len;
+    return IV_OK;
+}
+
+/* One member: a set, a character, or a range. */
+static iv_status read_member(translator *t, size_t class_from, class_parts *parts, atom *a) {
+    IV_TRY(read_class_char(t, class_from, a));
+    if (a->is_set) {
+        if (t->i + 1 < t->n && t->s[t->i] == '-' && t->s[t->i + 1] != ']')
+            return refuse(t, t->i, "a range that starts with a set");
+        bool ok = a->complement ? iv_buf_puts(&parts->complements, "|[^") &&
+                                      iv_buf_append(&parts->complements, a->set.data, a->set.len) &&
+                                      iv_buf_putc(&parts->complements, ']')
+                                : iv_buf_append(&parts->set, a->set.data, a->set.len);
+        return ok ? IV_OK : no_memory(t);
+    }
+    uint32_t first = a->cp, last = a->cp;
+    bool literal_dash = first == '-' && t->s[t->i - 1] == '-' && t->s[t->i - 2] != '\\';
+    bool at_edge = t->i - 1 == class_from || (t->i < t->n && t->s[t->i] == ']');
+    if (literal_dash && !at_edge) return refuse(t, t->i - 1, "a bare - in the middle of a class");
+    if (t->i + 1 < t->n && t->s[t->i] == '-' && t->s[t->i + 1] != ']') {
+        size_t dash = t->i++;
+        atom end = {0};
+        iv_status status = read_class_char(t, class_from, &end);
+        iv_buf_free(&end.set);
+        IV_TRY(status);
+        last = end.cp;
+        if (end.is_set || last < first) return refuse(t, dash, "not a range");
+    }
+    if (t->caseless[t->depth] && last > 0x7f) return refuse(t, class_from, "a class beyond ASCII, ignoring case");
+    bool ok = iv_buf_printf(&parts->set, first == last ? "\\x{%x}" : "\\x{%x}-\\x{%x}", first, last);
+    return ok ? IV_OK : no_memory(t);
+}
+
+static iv_status write_class(translator *t, const class_parts *parts, bool negated) {
+    iv_buf *o = t->out;
+    const char *set = parts->set.len ? parts->set.data : "";
+    bool ok;
+    if (parts->complements.len == 0) {
+        ok = iv_buf_puts(o, negated ? "[^" : "[") && iv_buf_puts(o, set) && iv_buf_putc(o, ']');
+    } else {
+        /* A complement cannot stand among other members, for its additions would be taken away, not added. */
+        const char *alternatives = parts->complements.data + (parts->set.len == 0);
+        ok = iv_buf_puts(o, negated ? "(?:(?!" : "(?:");
+        if (ok && parts->set.len) ok = iv_buf_putc(o, '[') && iv_buf_puts(o, set) && iv_buf_putc(o, ']');
+        ok = ok && iv_buf_puts(o, alternatives) && iv_buf_puts(o, negated ? ")(?s:.))" : ")");
+    }
+    return ok ? IV_OK : no_memory(t);
+}
+
+static iv_status translate_class(translator *t) {
+    size_t from = t->i++;
+    class_parts parts = {0};
+    iv_status status = IV_OK;
+    bool negated = t->i < t->n && t->s[t->i] == '^';
+    if (negated) t->i++;
+    size_t first = t->i;
+    if (t->i < t->n && t->s[t->i] == ']') return refuse(t, from, "a class that starts with ]");
+    while (status == IV_OK && t->i < t->n && t->s[t->i] != ']') {
+        atom a = {0};
+        status = read_member(t, first, &parts, &a);
+        iv_buf_free(&a.set);
+    }
+    if (status == IV_OK && t->i == t->n) status = refuse(t, from, "a class without its ]");
+    if (status == IV_OK) status = write_class(t, &parts, negated);
+    t->i++;
+    iv_buf_free(&parts.set);
+    iv_buf_free(&parts.complements);
+    return status;
+}
+
+/* ---- everything else ---- */
+
+static iv_status translate_boundary(translator *t, bool inside) {
+    iv_buf w = {0};
+    bool ok = iv_buf_putc(&w, '[') && iv_charset_word(&w) && iv_buf_puts(&w, "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]");
+    ok = ok && iv_buf_printf(t->out, inside ? "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))" : "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))",
+                             w.data, w.data, w.data, w.data);
+    iv_buf_free(&w);
+    t->i += 2;
+    return ok ? IV_OK : no_memory(t);
+}
+
+static iv_status translate_escape(translator *t) {
+    char c = t->i + 1 < t->n ? t->s[t->i + 1] : 0;
+    if (c == 'b' || c == 'B') return translate_boundary(t, c == 'B');
+    if (c == 'A' || c == 'z' || c == 'Z') {
+        char text[3] = {'\\', c, 0};
+        t->i += 2;
+        return puts_(t, text);
+    }
+    atom a = {0};
+    iv_status status = read_escape(t, false, &a);
+    if (status == IV_OK && a.is_set) {
+        bool ok = iv_buf_puts(t->out, a.complement ? "[^" : "[") && iv_buf_append(t->out, a.set.data, a.set.len) &&
+                  iv_buf_putc(t->out, ']');
+        status = ok ? IV_OK : no_memory(t);
+    } else if (status == IV_OK) {
+        status = iv_buf_printf(t->out, "\\x{%x}", a.cp) ? IV_OK : no_memory(t);
+    }
+    iv_buf_free(&a.set);
+    return status;
+}
+
+static iv_status open_group(translator *t) {
+    static const char *const openings[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:"};
+    size_t from = t->i;
+    bool fold = t->caseless[t->depth];
+    const char *opening = NULL;
+    if (at(t, "(?i)")) {
+        /* In the middle of a group the two engines let it reach differently far. */
+        if (!t->group_start) return refuse(t, from, "(?i) after the start of a group");
+        t->caseless[t->depth] = true;
+        t->i += 4;
+        return puts_(t, "(?i)");
+    }
+    if (t->depth == IV_PATTERN_GROUPS_MAX)
+        return iv_fail(t->err, IV_LIMIT, "%s: pattern: groups nested over %d deep", t->where, IV_PATTERN_GROUPS_MAX);
+    for (size_t k = 0; k < sizeof openings / sizeof *openings; k++)
+        if (at(t, openings[k])) opening = openings[k];
+    if (!opening && at(t, "(?")) return refuse(t, from, "this kind of group is not supported");
+    if (opening && strcmp(opening, "(?i:") == 0) fold = true;
+    if (opening && strcmp(opening, "(?-i:") == 0) fold = false;
+    t->i += opening ? strlen(opening) : 1;
+    t->caseless[++t->depth] = fold;
+    t->group_start = true;
+    return puts_(t, opening ? opening : "(?:"); /* nothing refers back, so nothing need be captured */
+}
+
+/* {n}, {n,}, {n,m} and {,m}; any other { is a literal. */
+static iv_status translate_brace(translator *t) {
+    size_t from = t->i, i = t->i + 1, low = i;
+    while (i < t->n && isdigit((unsigned char)t->s[i])) i++;
+    size_t low_end = i, high = 0, high_end = 0;
+    bool comma = i < t->n && t->s[i] == ',';
+    if (comma) {
+        high = ++i;
+        while (i < t->n && isdigit((unsigned char)t->s[i])) i++;
+        high_end = i;
+    }
+    bool interval = i < t->n && t->s[i] == '}' && (low_end > low || (comma && high_end > high));
+    if (!interval) {
+        t->i++;
+        return puts_(t, "\\{");
+    }
+    t->i = i + 1;
+    char next = t->i < t->n ? t->s[t->i] : 0;
+    if (next == '+' || (next == '?' && !comma))
+        return refuse(t, from, "+ or ? after an interval means something else in PCRE2");
+    if (low_end == low) {
+        IV_TRY(puts_(t, "{0,"));
+        IV_TRY(put(t, t->s + high, high_end - high));
+        IV_TRY(puts_(t, "}"));
+    } else {
+        IV_TRY(put(t, t->s + from, t->i - from));
+    }
+    if (next != '?') return IV_OK;
+    t->i++;
+    return puts_(t, "?");
+}
+
+static iv_status translate_literal(translator *t) {
+    static const char *const folding_pairs[] = {"ss", "st", "ff", "fi", "fl"};
+    uint32_t cp;
+    size_t from = t->i, len = iv_utf8_decode((const uint8_t *)t->s + t->i, t->n - t->i, &cp);
+    char previous = t->last_folded;
+    if (len == 0) return refuse(t, from, "not UTF-8");
+    t->i += len;
+    t->last_folded = 0;
+    if (t->caseless[t->depth]) {
+        if (cp > 0x7f) return refuse(t, from, "a character beyond ASCII, ignoring case");
+        t->last_folded = (char)tolower((int)cp);
+        for (size_t k = 0; k < sizeof folding_pairs / sizeof *folding_pairs; k++)
+            if (previous == folding_pairs[k][0] && t->last_folded == folding_pairs[k][1])
+                return refuse(t, from - 1, "letters that fold to one character, ignoring case");
+    }
+    if (cp < 0x80 && !isalnum((int)cp)) return iv_buf_printf(t->out, "\\x{%x}", cp) ? IV_OK : no_memory(t);
+    return put(t, t->s + from, len);
+}
+
+static iv_status translate_one(translator *t) {
+    char c = t->s[t->i];
+    bool start = t->group_start;
+    /* Only "(" looks at group_start, and sets it again itself. */
+    if (c != '(') t->group_start = false;
+    if (!isalpha((unsigned char)c)) t->last_folded = 0;
+    switch (c) {
+    case '\\': return translate_escape(t);
+    case '[': return translate_class(t);
+    case '(': {
+        size_t depth = t->depth;
+        IV_TRY(open_group(t));
+        if (t->depth == depth) t->group_start = start;
+        return IV_OK;
+    }
+    case ')':
+        if (t->depth == 0) return refuse(t, t->i, "a ) without its (");
+        t->depth--;
+        t->i++;
+        return puts_(t, ")");
+    case '{': return translate_brace(t);
+    case '*':
+    case '+':
+    case '?':
+    case '|':
+    case '.':
+    case '^':
+    case '$': t->i++; return put(t, &c, 1);
+    default: return translate_literal(t);
+    }
+}
+
+iv_status iv_dialect_translate(const char *where, const char *pattern, size_t n, iv_buf *out, iv_error *err) {
+    translator t = {.where = where, .s = pattern, .n = n, .out = out, .err = err, .group_start = true};
+    while (t.i < t.n) IV_TRY(translate_one(&t));
+    if (t.depth) return refuse(&t, 0, "a ( without its )");
+    return IV_OK;
+}
+
+/* ---- matching ---- */
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

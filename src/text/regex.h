@@ -1,10 +1,11 @@
-/* regex.h: finding every match of a pattern, as the reference engine does.
+/* regex.h: finding every match of a tokenizer's pattern, with the results of the reference engine.
  *
- * A compiled iv_regex is immutable and shared by threads; each thread brings its own iv_regex_work. Matching
- * cost is limited (IV_LIMIT), so a hostile pattern gives an error and not a hang. */
+ * A compiled iv_regex is immutable and shared by threads; each thread has its own iv_regex_work. The cost of matching
+ * is limited (IV_LIMIT): a hostile pattern gives an error and not a hang. */
 #ifndef IV_TEXT_REGEX_H
 #define IV_TEXT_REGEX_H
 
+#include "base/buf.h"
 #include "base/status.h"
 #include "format/tokenizer_json.h"
 
@@ -40,5 +41,14 @@ typedef struct iv_regex_scan {
  * right after another match is passed over, as in the reference engine. */
 iv_status iv_regex_next(const iv_regex *re, iv_regex_work *work, const char *text, size_t n, iv_regex_scan *scan,
                         bool *found, iv_error *err);
+
+/* ---- translation ---- */
+
+enum { IV_PATTERN_GROUPS_MAX = 64 }; /* nesting of ( */
+
+/* Appends to out the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE) that finds what the n bytes
+ * of valid UTF-8 find in Oniguruma. where heads the error, IV_UNSUPPORTED or IV_FORMAT, that names the
+ * construct. */
+iv_status iv_dialect_translate(const char *where, const char *pattern, size_t n, iv_buf *out, iv_error *err);
 
 #endif

@@ -8,7 +8,6 @@
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "text/ids.h"
 
 typedef struct iv_tokenizer iv_tokenizer;
 

@@ -1,7 +1,7 @@
 /* The C against tests/data/law.json: bits from a second implementation of docs/NUMERICS.md, python/law.py.
  * Both make their inputs by the same formula. */
 #include "random.h"
-#include "format/json_object.h"
+#include "format/json.h"
 #include "kernels/kernels.h"
 #include "kernels/matrix.h"
 #include "numerics/attention.h"

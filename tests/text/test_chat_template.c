@@ -1,67 +1,41 @@
 /* Finding a model's template, its tokens, the choice of tool_use, and the errors of broken directories. */
-#include "support.h"
+#include "format/scratch.h"
 #include "base/digest.h"
-#include "base/file.h"
 #include "format/json.h"
 #include "text/chat_template.h"
 
-#include <sys/stat.h>
-
-static const char *const file_names[] = {"chat_template.jinja", "tokenizer_config.json"};
-
-typedef struct directory {
-    char path[64];
-} directory;
-
-static directory make_directory(const char *jinja, const char *config) {
-    directory d = {"/tmp/invar_chat_XXXXXX"};
-    assert_non_null(mkdtemp(d.path));
-    const char *const texts[] = {jinja, config};
-    for (int i = 0; i < 2; i++) {
-        iv_buf path = {0};
-        iv_error err;
-        ASSERT_OK(iv_path_join(d.path, file_names[i], &path, &err), &err);
-        if (texts[i]) ASSERT_OK(iv_file_write(path.data, texts[i], strlen(texts[i]), &err), &err);
-        iv_buf_free(&path);
-    }
+static scratch make_directory(const char *jinja, const char *config) {
+    scratch d;
+    scratch_open(&d);
+    if (jinja) scratch_write(&d, "chat_template.jinja", jinja, strlen(jinja));
+    if (config) scratch_write(&d, "tokenizer_config.json", config, strlen(config));
     return d;
-}
-
-static void remove_directory(const directory *d) {
-    for (int i = 0; i < 2; i++) {
-        iv_buf path = {0};
-        iv_error err;
-        ASSERT_OK(iv_path_join(d->path, file_names[i], &path, &err), &err);
-        unlink(path.data);
-        iv_buf_free(&path);
-    }
-    assert_int_equal(rmdir(d->path), 0);
 }
 
 /* Opens the directory and renders `variables` (JSON), both of which must succeed. */
 static void assert_renders(const char *jinja, const char *config, const char *variables, const char *wanted) {
-    directory d = make_directory(jinja, config);
+    scratch d = make_directory(jinja, config);
     iv_chat_template *t;
     iv_error err;
     iv_buf out = {0};
     json_t *json;
     ASSERT_OK(iv_json_parse("variables", variables, strlen(variables), &json, &err), &err);
-    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
     ASSERT_OK(iv_chat_template_render(t, json, "today", &out, &err), &err);
     assert_string_equal(out.data, wanted);
     iv_buf_free(&out);
     iv_chat_template_close(t);
     json_decref(json);
-    remove_directory(&d);
+    scratch_close(&d);
 }
 
 static void assert_open_fails(const char *jinja, const char *config, iv_status status, const char *part) {
-    directory d = make_directory(jinja, config);
+    scratch d = make_directory(jinja, config);
     iv_chat_template *t;
     iv_error err;
-    assert_int_equal(iv_chat_template_open(d.path, &t, &err), status);
+    assert_int_equal(iv_chat_template_open(d.dir, &t, &err), status);
     if (!strstr(err.message, part)) fail_msg("'%s' is not in: %s", part, err.message);
-    remove_directory(&d);
+    scratch_close(&d);
 }
 
 static void finds_the_template(void **state) {
@@ -113,55 +87,51 @@ static void tokens_of_their_own_file(void **state) {
                  {"{\"bos_token\": \"<b>\", \"added_tokens_decoder\": {}}", "<b>/"}};
     static const char map[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}}";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        directory d = make_directory("{{ bos_token }}/{{ eos_token }}{{ pad_token }}", cases[i].config);
+        scratch d = make_directory("{{ bos_token }}/{{ eos_token }}{{ pad_token }}", cases[i].config);
         iv_chat_template *t;
         iv_error err;
-        iv_buf file = {0}, out = {0};
+        iv_buf out = {0};
         json_t *none = json_object();
-        ASSERT_OK(iv_path_join(d.path, "special_tokens_map.json", &file, &err), &err);
-        ASSERT_OK(iv_file_write(file.data, map, sizeof map - 1, &err), &err);
-        ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+        scratch_write(&d, "special_tokens_map.json", map, sizeof map - 1);
+        ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
         ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
         assert_string_equal(out.data, cases[i].wanted);
         iv_chat_template_close(t);
-        unlink(file.data);
         json_decref(none);
-        iv_buf_free(&file), iv_buf_free(&out);
-        remove_directory(&d);
+        iv_buf_free(&out);
+        scratch_close(&d);
     }
 }
 
 /* As transformers saves such a list today. */
 static void chooses_between_template_files(void **state) {
     (void)state;
-    directory d = make_directory("D", "{\"chat_template\": \"no\"}");
+    scratch d = make_directory("D", "{\"chat_template\": \"no\"}");
     iv_chat_template *t;
     iv_error err;
-    iv_buf folder = {0}, file = {0}, out = {0};
+    iv_buf out = {0};
     json_t *none = json_object(), *tools = json_pack("{s[i]}", "tools", 1);
-    ASSERT_OK(iv_path_join(d.path, "additional_chat_templates", &folder, &err), &err);
-    assert_int_equal(mkdir(folder.data, 0777), 0);
-    ASSERT_OK(iv_path_join(folder.data, "tool_use.jinja", &file, &err), &err);
-    ASSERT_OK(iv_file_write(file.data, "T{{ tools|length }}", 19, &err), &err);
-    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    assert_int_equal(mkdir(scratch_path(&d, "additional_chat_templates"), 0777), 0);
+    scratch_write(&d, "additional_chat_templates/tool_use.jinja", "T{{ tools|length }}", 19);
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
     ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
     assert_string_equal(out.data, "D");
     iv_buf_clear(&out);
     ASSERT_OK(iv_chat_template_render(t, tools, NULL, &out, &err), &err);
     assert_string_equal(out.data, "T1");
     iv_chat_template_close(t);
-    ASSERT_OK(iv_file_write(file.data, "{{", 2, &err), &err);
+    scratch_write(&d, "additional_chat_templates/tool_use.jinja", "{{", 2);
     iv_buf_clear(&out);
-    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err); /* chats without tools are as good as ever */
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err); /* chats without tools are as good as ever */
     ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
     assert_string_equal(out.data, "D");
     assert_int_equal(iv_chat_template_render(t, tools, NULL, &out, &err), IV_TEMPLATE);
     assert_non_null(strstr(err.message, "additional_chat_templates/tool_use.jinja:1: "));
     iv_chat_template_close(t);
-    unlink(file.data), rmdir(folder.data);
+    unlink(scratch_path(&d, "additional_chat_templates/tool_use.jinja"));
     json_decref(none), json_decref(tools);
-    iv_buf_free(&folder), iv_buf_free(&file), iv_buf_free(&out);
-    remove_directory(&d);
+    iv_buf_free(&out);
+    scratch_close(&d);
 }
 
 static void refuses_broken_directories(void **state) {
@@ -183,13 +153,13 @@ static void refuses_broken_directories(void **state) {
 /* The model's other uses need no template. */
 static void a_template_that_does_not_parse_fails_when_it_is_wanted(void **state) {
     (void)state;
-    directory d = make_directory("a\n{% if %}", NULL);
+    scratch d = make_directory("a\n{% if %}", NULL);
     iv_chat_template *t;
     iv_error err;
     iv_buf out = {0};
     uint8_t digest[32], none[32] = {0};
     json_t *variables = json_object();
-    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
     assert_int_equal(iv_chat_template_render(t, variables, NULL, &out, &err), IV_TEMPLATE);
     assert_non_null(strstr(err.message, "chat_template.jinja:2: "));
     iv_chat_template_digest(t, digest);
@@ -197,17 +167,17 @@ static void a_template_that_does_not_parse_fails_when_it_is_wanted(void **state)
     iv_chat_template_close(t);
     json_decref(variables);
     iv_buf_free(&out);
-    remove_directory(&d);
+    scratch_close(&d);
 }
 
 static void render_errors_name_the_line(void **state) {
     (void)state;
-    directory d = make_directory("a\n{{ raise_exception('Roles\nmust alternate') }}", NULL);
+    scratch d = make_directory("a\n{{ raise_exception('Roles\nmust alternate') }}", NULL);
     iv_chat_template *t;
     iv_error err;
     iv_buf out = {0};
     json_t *list = json_array(), *none = json_object();
-    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
     assert_int_equal(iv_chat_template_render(t, none, NULL, &out, &err), IV_TEMPLATE);
     assert_non_null(strstr(err.message, "chat_template.jinja:2: Roles\\x0amust alternate"));
     assert_int_equal(iv_chat_template_render(t, list, NULL, &out, &err), IV_INVALID);
@@ -216,19 +186,19 @@ static void render_errors_name_the_line(void **state) {
     json_decref(none);
     iv_buf_free(&out);
     iv_chat_template_close(t);
-    remove_directory(&d);
+    scratch_close(&d);
 }
 
 static void digest_of(const char *jinja, const char *config, char hex[65]) {
-    directory d = make_directory(jinja, config);
+    scratch d = make_directory(jinja, config);
     iv_chat_template *t;
     iv_error err;
     uint8_t digest[32];
-    ASSERT_OK(iv_chat_template_open(d.path, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
     iv_chat_template_digest(t, digest);
     iv_digest_hex(digest, hex);
     iv_chat_template_close(t);
-    remove_directory(&d);
+    scratch_close(&d);
 }
 
 static void digest_covers_templates_and_tokens(void **state) {
