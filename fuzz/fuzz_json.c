@@ -1,5 +1,5 @@
-/* fuzz_json.c: any bytes given to iv_json_parse end in a value or in one clean error line; the text of an object's
- * member is that member. */
+/* fuzz_json.c: iv_json_parse of any bytes gives a value or one clean error line; the source text of an object's member
+ * parses to that member. */
 #include "format/json.h"
 
 #include <stdlib.h>

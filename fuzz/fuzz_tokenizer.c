@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         iv_ids_free(&ids);
     }
-    /* Ids as a model may choose them: any order, some that name nothing. */
+    /* Ids as a model may choose them: in any order, some without a token. */
     iv_ids any = {0};
     size_t span = iv_tokenizer_vocab_size(t) + 2;
     for (size_t i = 0; i < text_len && i < 64; i++) expect(iv_ids_push(&any, (int32_t)((uint8_t)text[i] % span)));

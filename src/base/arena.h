@@ -1,4 +1,4 @@
-/* arena.h: one arena per lifetime. Allocation never moves what was given out; everything is freed at once. */
+/* arena.h: one arena per lifetime. Allocations never move; everything is freed at once. */
 #ifndef IV_BASE_ARENA_H
 #define IV_BASE_ARENA_H
 

@@ -1,4 +1,4 @@
-/* digest.c: a thin face over EVP. libcrypto does not fail on SHA-256 but for memory, which is asserted. */
+/* digest.c: a thin wrapper of EVP. In libcrypto SHA-256 fails only for lack of memory, which is asserted. */
 #include "base/digest.h"
 #include "base/status.h"
 

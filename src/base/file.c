@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a clone without git-lfs has in place of a large file. */
+/* The first line of a Git LFS pointer, which a clone without git-lfs has instead of a large file. */
 static bool is_lfs_pointer(int fd, size_t size) {
     static const char begin[] = "version https://git-lfs.github.com/spec/";
     enum { POINTER_BYTES_MAX = 1024, BEGIN = sizeof begin - 1 };
@@ -20,7 +20,7 @@ static bool is_lfs_pointer(int fd, size_t size) {
 }
 
 iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
-    /* O_NONBLOCK: a FIFO in place of a file must not hang the open. */
+    /* O_NONBLOCK: a FIFO must not block the open. */
     int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f < 0) {
         int why = errno;
@@ -78,7 +78,7 @@ iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error
     return status;
 }
 
-/* The name that a rename has to replace: what a symbolic link leads to, and not the link. */
+/* The target of the rename: the file that a symbolic link refers to, not the link. */
 static iv_status place_of(const char *path, char **out, iv_error *err) {
     *out = realpath(path, NULL);
     if (!*out && errno == ENOENT) *out = strdup(path);

@@ -1,4 +1,4 @@
-/* file.h: reading files so that bad ones give one clear error. */
+/* file.h: reading and writing files; every failure gives one clear error. */
 #ifndef IV_BASE_FILE_H
 #define IV_BASE_FILE_H
 
@@ -9,28 +9,28 @@
  * missing, a directory, too large, a short read. */
 iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error *err);
 
-/* Opens a regular file for reading; *fd is the caller's to close, *size its length in bytes. A pointer of Git LFS is
+/* Opens a regular file for reading; the caller closes *fd; *size is its length in bytes. A Git LFS pointer is
  * refused. */
 iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err);
 
 /* Reads exactly n bytes at offset; IV_IO if the file has become shorter. Safe from several threads. */
 iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t offset, iv_error *err);
 
-/* A file that is written under a temporary name and renamed when it is whole, so that a reader never sees half of it
- * and a failure leaves what was there. What is no regular file (a device, a pipe) is written to as it stands. */
+/* A file written under a temporary name and renamed once complete: readers never see part of it, and a failure keeps
+ * the old file. A device or a pipe is written to directly. */
 typedef struct iv_file_writer {
     const char *path; /* the caller's, for errors */
-    char *place;      /* what is to be replaced; NULL: nothing is */
+    char *place;      /* the file to replace; NULL: a device or a pipe */
     iv_buf temporary;
     int fd;
 } iv_file_writer;
 iv_status iv_file_writer_open(const char *path, iv_file_writer *w, iv_error *err);
 iv_status iv_file_writer_put(iv_file_writer *w, const void *bytes, size_t n, iv_error *err);
-/* status: what writing came to; anything but IV_OK throws the file away. Returns it, or what closing came to. */
+/* status: the result of writing; anything but IV_OK discards the file. Returns it, or the error of closing. */
 iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *err);
 
-/* Is there anything of this name? A symbolic link to nothing counts: who opens it gets IV_IO, so that a download that
- * was cut short does not pass for a directory without an optional file. */
+/* Whether the name exists. A dangling symbolic link counts: opening it gives IV_IO, so an interrupted download is not
+ * taken for a directory without an optional file. */
 bool iv_file_exists(const char *path);
 
 /* dir + "/" + name, into out (replacing its content). */

@@ -90,7 +90,7 @@ static void *run_background(void *user) {
     return NULL;
 }
 
-/* Signals are the main thread's. */
+/* Signals are handled by the main thread. */
 static int start_threads(iv_jobs *j, size_t threads) {
     sigset_t all, before;
     int why = 0;
@@ -168,11 +168,11 @@ bool iv_jobs_withdraw(iv_jobs *j, iv_job *job) {
     return found;
 }
 
-/* A job may give others while it is being done. */
+/* A job may submit others from `done`. */
 void iv_jobs_take(iv_jobs *j) {
     uint64_t count;
     pthread_mutex_lock(&j->mutex);
-    ssize_t ignored = read(j->fd, &count, sizeof count); /* with the lock: no finished job is left unannounced */
+    ssize_t ignored = read(j->fd, &count, sizeof count); /* under the lock, so that no wakeup is lost */
     (void)ignored;
     iv_job *job = j->finished.first;
     j->finished.first = NULL, j->finished.end = &j->finished.first;
@@ -185,5 +185,5 @@ void iv_jobs_take(iv_jobs *j) {
 
 void iv_jobs_wait(iv_jobs *j, uint32_t ms) {
     struct pollfd p = {.fd = j->fd, .events = POLLIN};
-    (void)poll(&p, 1, (int)ms); /* early after a signal, which does no harm */
+    (void)poll(&p, 1, (int)ms); /* a signal may end the wait early */
 }

@@ -1,10 +1,10 @@
-/* jobs.h: a worker pool for work that may take long; results come back to the thread that gave it.
+/* jobs.h: a worker pool for work that may take long; results return to the submitting thread.
  *
- * Each job's first turn runs on a thread of normal priority. A job that needs more goes to one background thread of
- * low priority, where such jobs take turns: long work delays neither short work nor the rest of the process.
+ * The first turn of a job runs on a thread of normal priority. A job that needs more turns moves to one background
+ * thread of low priority, where such jobs alternate: long jobs delay neither short jobs nor the rest of the process.
  *
- * Every job that is given and not withdrawn comes back by exactly one call of `done`, on the thread that gives: from
- * iv_jobs_take, or from iv_jobs_close for those that were not finished (ran is then false). */
+ * Every job that is submitted and not withdrawn ends with exactly one call of `done` on the submitting thread: from
+ * iv_jobs_take, or from iv_jobs_close for unfinished jobs (ran is then false). */
 #ifndef IV_BASE_JOBS_H
 #define IV_BASE_JOBS_H
 
@@ -14,25 +14,25 @@ typedef struct iv_jobs iv_jobs;
 
 typedef struct iv_job iv_job;
 struct iv_job {
-    bool (*run)(iv_job *job);            /* one turn, on any thread; false: it needs another one */
-    void (*done)(iv_job *job, bool ran); /* the job is then its owner's again */
+    bool (*run)(iv_job *job);            /* one turn, on any thread; false: the job needs another turn */
+    void (*done)(iv_job *job, bool ran); /* ownership returns to the submitter */
     iv_job *next;                        /* of jobs.c */
 };
 
-/* threads: of normal priority, 1 to 64; the background thread is one more. */
+/* threads: of normal priority, 1 to 64; one background thread is added. */
 iv_status iv_jobs_open(size_t threads, iv_jobs **out, iv_error *err);
-/* Waits for the turns that run. NULL is fine. */
+/* Waits for running turns. NULL is allowed. */
 void iv_jobs_close(iv_jobs *j);
-int iv_jobs_fd(const iv_jobs *j); /* an eventfd: readable while finished jobs wait to be taken */
+int iv_jobs_fd(const iv_jobs *j); /* an eventfd: readable while finished jobs are pending */
 
-/* In the order given. Without threads (j NULL) the job runs to its end and is done at once. */
+/* In order of submission. Without threads (j NULL) the job runs to its end and is done at once. */
 void iv_jobs_give(iv_jobs *j, iv_job *job);
-/* Of a job whose earlier ones were long: its first turn too is in the background. */
+/* For a job known to be long: its first turn too runs in the background. */
 void iv_jobs_give_background(iv_jobs *j, iv_job *job);
 void iv_jobs_take(iv_jobs *j);
-/* Waits until a finished job can be taken, or so long. */
+/* Waits until a finished job is pending, at most ms. */
 void iv_jobs_wait(iv_jobs *j, uint32_t ms);
-/* Takes back a job that no thread has: false if its turn runs, or it has finished, and so will be done. */
+/* Withdraws a job that is in no thread. False if its turn runs or it has finished; `done` will then be called. */
 bool iv_jobs_withdraw(iv_jobs *j, iv_job *job);
 
 #endif

@@ -48,7 +48,7 @@ static void put_escaped(iv_json_out *o, uint8_t c) {
 
 void iv_out_string(iv_json_out *o, const char *s, size_t n) {
     const uint8_t *p = (const uint8_t *)s;
-    size_t plain = 0; /* bytes before i that go out as they are */
+    size_t plain = 0; /* bytes before i that need no escape */
     before_value(o);
     put(o, "\"", 1);
     for (size_t i = 0; i < n;) {
@@ -90,7 +90,7 @@ void iv_out_float(iv_json_out *o, float v) {
     char text[40];
     if (!isfinite(v)) v = v > 0 ? 9999.0f : -9999.0f;
     int n = snprintf(text, sizeof text - 2, "%.9g", (double)v);
-    if (!strpbrk(text, ".e")) text[n++] = '.', text[n++] = '0'; /* some readers tell integers from floats */
+    if (!strpbrk(text, ".e")) text[n++] = '.', text[n++] = '0'; /* some readers distinguish integers from floats */
     before_value(o), put(o, text, (size_t)n);
 }
 

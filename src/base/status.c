@@ -14,7 +14,7 @@ const char *iv_status_name(iv_status status) {
     return i < sizeof names / sizeof *names ? names[i] : "unknown";
 }
 
-/* Copies src to dst (capacity n), escaping what could break a line or a terminal. */
+/* Copies src to dst (capacity n) and escapes bytes that could break a line or control a terminal. */
 static void copy_printable(char *dst, size_t n, const char *src) {
     size_t len = strlen(src), out = 0;
     for (size_t i = 0; i < len;) {

@@ -1,6 +1,6 @@
-/* threads.c: workers wait for a new job: a short spin, then a futex. The caller works too, and when the tasks
- * are all given out it closes the job and waits only for workers that have joined it: one that the system has
- * not even scheduled, because another process has its core, is not waited for. */
+/* threads.c: workers wait for a job, first in a short spin, then on a futex. The caller works too. Once all indices are
+ * handed out it closes the job and waits only for workers that have entered it: a worker that is not even scheduled,
+ * because another process has its core, is not waited for. */
 #include "base/threads.h"
 #include "base/size.h"
 
@@ -23,8 +23,8 @@ typedef struct worker {
     size_t index;
 } worker;
 
-/* The gate of the job at work: its number in the high half; in the low half, which is also the futex word of
- * the caller's wait, CLOSED and the count of workers inside. */
+/* The gate of the current job. High half: the job number. Low half, also the futex word of the caller's wait: CLOSED
+ * and the number of workers inside. */
 #define CLOSED UINT64_C(0x80000000)
 #define INSIDE UINT64_C(0x7fffffff)
 

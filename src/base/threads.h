@@ -1,5 +1,5 @@
-/* threads.h: a persistent pool that splits independent work. Which thread does what is never visible in a
- * result: a task writes outputs no other task writes, and adds nothing across tasks. */
+/* threads.h: a persistent pool for independent tasks. Results never depend on which thread runs a task: a task writes
+ * outputs that no other task writes, and nothing is added across tasks. */
 #ifndef IV_BASE_THREADS_H
 #define IV_BASE_THREADS_H
 
@@ -11,12 +11,12 @@ typedef struct iv_pool iv_pool;
 
 /* threads includes the caller: 1 starts none. 0 means one for each CPU this process may use. */
 iv_status iv_pool_open(size_t threads, iv_pool **out, iv_error *err);
-void iv_pool_close(iv_pool *pool); /* NULL is fine */
+void iv_pool_close(iv_pool *pool); /* NULL is allowed */
 size_t iv_pool_threads(const iv_pool *pool);
 
-/* Calls task(context, index, worker) for every index below count, in any order, on the caller and the
- * workers (worker < iv_pool_threads); returns when all are done. One call at a time. Tasks run with MXCSR at
- * its default, whatever the caller's is. */
+/* Calls task(context, index, worker) for every index below count, in any order, on the caller and the workers (worker <
+ * iv_pool_threads); returns when all are done. One call at a time. Tasks run with the default MXCSR, independent of the
+ * caller's. */
 void iv_pool_run(iv_pool *pool, size_t count, void (*task)(void *context, size_t index, size_t worker), void *context);
 
 #endif

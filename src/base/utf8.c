@@ -20,7 +20,7 @@ static size_t lead(uint8_t c, uint8_t *low, uint8_t *high) {
     return 4;
 }
 
-/* Length wanted by the lead byte, and in *have how many of the n bytes fit it. 0 if none can. */
+/* The length that the lead byte announces, 0 if the sequence is malformed; *have: how many of the n bytes fit it. */
 static size_t scan(const uint8_t *s, size_t n, size_t *have) {
     uint8_t low, high;
     *have = 0;

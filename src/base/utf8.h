@@ -21,8 +21,8 @@ bool iv_utf8_valid(const uint8_t *s, size_t n, size_t *bad);
 /* True if the n bytes are a proper prefix of some well-formed sequence (more input may complete it). */
 bool iv_utf8_is_partial(const uint8_t *s, size_t n);
 
-/* Bytes of the byte order mark at the beginning of a text, as Windows writes one there: 3, or 0 if there is none. Who
- * reads what people write passes over it. */
+/* Bytes of a byte order mark at the beginning of a text (Windows writes one): 3, or 0. Readers of text that people
+ * write skip it. */
 size_t iv_utf8_mark(const char *s, size_t n);
 
 #endif

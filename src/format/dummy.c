@@ -1,4 +1,4 @@
-/* dummy.c: groups of 64 elements from 16 Philox blocks side by side, so that the compiler makes vectors of them. */
+/* dummy.c: groups of 64 elements from 16 Philox blocks in parallel, which the compiler vectorizes. */
 #include "format/dummy.h"
 #include "base/digest.h"
 #include "base/size.h"

@@ -1,4 +1,4 @@
-/* foreign.c: names of files that other programs write, and what to do with them. */
+/* foreign.c: file names of other formats, and advice for each. */
 #include "format/foreign.h"
 #include "base/file.h"
 
@@ -7,7 +7,7 @@ typedef struct foreign {
 } foreign;
 
 #define PICKLED ": only safetensors are read (transformers' save_pretrained writes them)"
-#define MISTRAL ", Mistral's own form: the form of transformers is read"
+#define MISTRAL ", Mistral's own format: only that of transformers is read"
 
 static const char *first_of(const char *dir, const foreign *files, size_t count) {
     const char *hint = "";

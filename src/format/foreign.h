@@ -1,6 +1,6 @@
-/* foreign.h: what a model directory holds in forms that are not read, so that an error can say why it has nothing.
+/* foreign.h: files of a model directory in formats that are not supported, so that an error can name them.
  *
- * Each gives the end of a sentence about the first such file, or "". Static strings. */
+ * Each returns the end of a sentence about the first such file, or "". Static strings. */
 #ifndef IV_FORMAT_FOREIGN_H
 #define IV_FORMAT_FOREIGN_H
 

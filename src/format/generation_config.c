@@ -1,6 +1,6 @@
 /* generation_config.c: a flat object of optional numbers.
  *
- * Invariant: what is flagged present lies in the range that the header names. */
+ * Invariant: every value whose has_ flag is set lies in the range given in the header. */
 #include "format/generation_config.h"
 #include "base/file.h"
 #include "format/json.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ids of -1 appear in published files for "none". */
+/* Published files use the id -1 for "none". */
 static iv_status parse_id(const iv_json_object *o, const char *key, int64_t *out, bool *has, iv_error *err) {
     int64_t id = -1;
     IV_TRY(iv_json_object_int(o, key, -1, IV_VOCAB_MAX - 1, &id, has, err));
@@ -21,7 +21,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, 
     IV_TRY(iv_json_object_bool(o, "do_sample", &g->do_sample, &g->has_do_sample, err));
     IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature, err));
     IV_TRY(iv_json_object_int(o, "top_k", -1, IV_VOCAB_MAX, &g->top_k, &g->has_top_k, err));
-    if (g->top_k == -1) g->top_k = 0; /* vLLM's word for off */
+    if (g->top_k == -1) g->top_k = 0; /* vLLM's value for off */
     IV_TRY(iv_json_object_real(o, "top_p", 0, 1, &g->top_p, &g->has_top_p, err));
     if (g->has_top_p && g->top_p == 0)
         return iv_fail(err, IV_FORMAT, "%s: top_p: wanted a number above 0, found 0", o->file);
@@ -39,7 +39,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, 
                                &g->has_eos, err);
 }
 
-/* Of transformers' GenerationConfig 4.57 and 5: with the values that ask for nothing. */
+/* Keys of transformers' GenerationConfig 4.57 and 5, with their neutral values. */
 static const struct {
     const char *key, *neutral; /* values between bars */
 } unapplied[] = {

@@ -1,4 +1,4 @@
-/* generation_config.h: generation_config.json: what a model's authors suggest for sampling. Every field is
+/* generation_config.h: generation_config.json: the sampling defaults that a model's authors suggest. Every field is
  * optional, and so is the file. */
 #ifndef IV_FORMAT_GENERATION_CONFIG_H
 #define IV_FORMAT_GENERATION_CONFIG_H
@@ -23,8 +23,8 @@ typedef struct iv_generation_config {
     int64_t bos_id, pad_id; /* 0 to IV_VOCAB_MAX - 1 */
     int64_t eos_ids[IV_EOS_IDS_MAX];
     size_t eos_count;
-    /* Keys that would change an answer of transformers and change none here, with values that are not neutral: "KEY
-     * VALUE" a line, as many as there is room for. */
+    /* Keys that would change an answer of transformers but are not implemented here, with values that are not neutral:
+     * one "KEY VALUE" a line, as many as fit. */
     char unapplied[IV_UNAPPLIED_BYTES];
 } iv_generation_config;
 

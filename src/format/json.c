@@ -1,8 +1,8 @@
-/* json.c: jansson with the strict flags, and errors that name the place.
+/* json.c: jansson with strict flags, and errors with line and column.
  *
- * jansson 2.14 does not notice every failed growth of its buffers. Its allocator is therefore replaced once
- * by one that, within a parse, keeps failing after the first failure and remembers it: a parse that ran out of
- * memory ends as IV_NO_MEMORY, whatever jansson made of it. */
+ * jansson 2.14 misses some failed growths of its buffers. Its allocator is therefore replaced once by one that, within
+ * a parse, keeps failing after the first failure and records it: a parse without enough memory always ends as
+ * IV_NO_MEMORY. */
 #include "format/json.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -36,7 +36,7 @@ static json_t *load(const char *bytes, size_t n, size_t flags, json_error_t *je)
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Behind the string that begins at s[i]. */
+/* The index after the string that begins at s[i]. */
 static size_t string_end(const char *s, size_t n, size_t i) {
     for (i++; i < n && s[i] != '"'; i++) i += s[i] == '\\';
     return i + 1;
@@ -49,7 +49,7 @@ static bool beyond_64_bits(const char *s, size_t n) {
     return n > sizeof most - 1 || (n == sizeof most - 1 && memcmp(s, negative ? least : most, n) > 0);
 }
 
-/* Behind the number that begins at s[i]. *beyond: it is an integer beyond 64 bits. */
+/* The index after the number that begins at s[i]. *beyond: an integer beyond 64 bits. */
 static size_t number_end(const char *s, size_t n, size_t i, bool *beyond) {
     size_t from = i++;
     while (i < n && is_digit(s[i])) i++;
@@ -59,7 +59,7 @@ static size_t number_end(const char *s, size_t n, size_t i, bool *beyond) {
     return i;
 }
 
-/* The text with a ".0" behind each integer beyond 64 bits, so that it is read as a real, and no other is. */
+/* The text with ".0" appended to each integer beyond 64 bits, so that only these are read as reals. */
 static bool widen(const char *s, size_t n, iv_buf *out) {
     size_t done = 0;
     bool ok = true, beyond;
@@ -78,7 +78,7 @@ static bool widen(const char *s, size_t n, iv_buf *out) {
     return ok && iv_buf_append(out, s + done, n - done);
 }
 
-/* What Python writes for numbers that JSON does not have, at s[i]; 0: none of them. */
+/* The length of the word that Python writes at s[i] for a number that JSON lacks; 0: no such word. */
 static size_t word_at(const char *s, size_t n, size_t i) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
     for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
@@ -88,7 +88,7 @@ static size_t word_at(const char *s, size_t n, size_t i) {
     return 0;
 }
 
-/* The text with such words as strings behind a mark; false if it has none, or no memory. */
+/* The text with each such word as a string that begins with U+0001. False if it has none, or memory is out. */
 static bool quote_words(const char *s, size_t n, iv_buf *out) {
     size_t done = 0, word;
     for (size_t i = 0; i < n;) {
@@ -107,8 +107,8 @@ static bool quote_words(const char *s, size_t n, iv_buf *out) {
 
 /* ---- parsing ------------------------------------------------------------------------------------------- */
 
-/* jansson can read all integers as reals, or none. It is asked for all of them, which finds what else is wrong where it
- * stands; then those that need it are made reals in the text. */
+/* jansson reads either all integers as reals, or none. A first pass reads all of them as reals and reports other errors
+ * at their positions; then only the wide integers are made reals in the text. */
 static json_t *load_wide(const char *bytes, size_t n, size_t flags, json_error_t *je) {
     iv_buf text = {0};
     json_t *root = load(bytes, n, flags | JSON_DECODE_INT_AS_REAL, je);
@@ -138,7 +138,7 @@ static iv_status parse(const char *name, const char *bytes, size_t n, size_t fla
     if (!root && json_error_code(&je) == json_error_duplicate_key)
         return iv_fail(err, IV_FORMAT, "%s:%d:%d: one object has a key twice: %s", name, je.line, je.column, je.text);
     if (!root) return iv_fail(err, IV_FORMAT, "%s:%d:%d: not valid JSON: %s", name, je.line, je.column, je.text);
-    const char *nul = memchr(bytes, 0, n); /* jansson does not see one that follows a number */
+    const char *nul = memchr(bytes, 0, n); /* jansson misses one that follows a number */
     if (nul) {
         json_decref(root);
         return iv_fail(err, IV_FORMAT, "%s: not valid JSON: a NUL at byte %zu", name, (size_t)(nul - bytes));
@@ -178,7 +178,7 @@ static size_t skip_space(const char *s, size_t n, size_t i) {
     return i;
 }
 
-/* Behind the value that begins at s[i]. */
+/* The index after the value that begins at s[i]. */
 static size_t value_end(const char *s, size_t n, size_t i) {
     size_t depth = 0;
     do {
@@ -195,7 +195,7 @@ static size_t value_end(const char *s, size_t n, size_t i) {
     return i;
 }
 
-/* The string of n bytes with its quotes, unescaped, is the key. */
+/* Whether the quoted string of n bytes, unescaped, is the key. */
 static bool spells(const char *string, size_t n, const char *key) {
     json_error_t unused;
     json_t *name = load(string, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &unused);
@@ -207,10 +207,10 @@ static bool spells(const char *string, size_t n, const char *key) {
 
 bool iv_json_member_text(const char *object, size_t n, const char *key, const char **text, size_t *bytes) {
     bool found = false;
-    size_t i = skip_space(object, n, 0) + 1; /* behind the { */
+    size_t i = skip_space(object, n, 0) + 1; /* after the { */
     while ((i = skip_space(object, n, i)) < n && object[i] != '}') {
         size_t name = i, end = string_end(object, n, i);
-        size_t value = skip_space(object, n, skip_space(object, n, end) + 1); /* behind the : */
+        size_t value = skip_space(object, n, skip_space(object, n, end) + 1); /* after the : */
         i = value_end(object, n, value);
         if (spells(object + name, end - name, key)) {
             found = true;
@@ -223,7 +223,7 @@ bool iv_json_member_text(const char *object, size_t n, const char *key, const ch
 }
 
 bool iv_json_element_text(const char *list, size_t n, size_t *at, const char **text, size_t *bytes) {
-    size_t i = skip_space(list, n, *at ? *at : skip_space(list, n, 0) + 1); /* behind the [ */
+    size_t i = skip_space(list, n, *at ? *at : skip_space(list, n, 0) + 1); /* after the [ */
     if (i < n && list[i] == ',') i = skip_space(list, n, i + 1);
     if (i >= n || list[i] == ']') return false;
     *at = value_end(list, n, i);
@@ -264,7 +264,7 @@ const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
     snprintf(out, IV_JSON_SHOWN_BYTES, "%s", text ? text : iv_json_type_name(value));
     if (text && strlen(text) >= IV_JSON_SHOWN_BYTES) {
         size_t at = IV_JSON_SHOWN_BYTES - 4;
-        while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--; /* no character is cut */
+        while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--; /* not inside a character */
         memcpy(out + at, "...", 4);
     }
     free(text);
@@ -292,7 +292,7 @@ static const json_t *member(const iv_json_object *o, const char *key) {
 
 bool iv_json_object_has(const iv_json_object *o, const char *key) { return member(o, key) != NULL; }
 
-/* What was found, short enough for a message: the number itself, else the type. */
+/* The found value, short enough for a message: a number itself, otherwise the type. */
 static const char *describe(const json_t *value, char buf[48]) {
     if (json_is_integer(value))
         snprintf(buf, 48, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
@@ -322,7 +322,7 @@ static bool to_int(const json_t *value, int64_t min, int64_t max, int64_t *out) 
     }
     if (!json_is_real(value)) return false;
     double v = json_real_value(value);
-    /* Above 2^53 a real no longer says which integer was meant. */
+    /* Above 2^53 a real does not identify one integer. */
     if (!(v >= -9007199254740992.0 && v <= 9007199254740992.0) || v != (double)(int64_t)v) return false;
     if ((int64_t)v < min || (int64_t)v > max) return false;
     *out = (int64_t)v;

@@ -1,4 +1,4 @@
-/* json_schema.c: kinds are sets: what stands beside each other meets, branches join. */
+/* json_schema.c: kinds are sets: keywords of one schema intersect, branches unite. */
 #include "format/json_schema.h"
 
 #include <math.h>
@@ -7,10 +7,10 @@
 #include <string.h>
 
 enum {
-    UNSAID = 2 * IV_KIND_ALL + 1, /* every kind, and a bit that no word of a schema sets */
+    UNSAID = 2 * IV_KIND_ALL + 1, /* no constraint: every kind, and a bit that no keyword sets */
     DEPTH_MAX = 64,
-    LOOKS_MAX = 80000, /* for one answer ... */
-    A_SCHEMA = 8       /* ... of which a schema takes so many, an entry of a list one */
+    LOOKS_MAX = 80000, /* per answer ... */
+    A_SCHEMA = 8       /* ... a schema costs this many, an entry of a list one */
 };
 
 typedef struct kind_name {
@@ -73,13 +73,13 @@ unsigned iv_json_keyword_kinds(const json_t *schema) {
 
 /* ---- references ---------------------------------------------------------------------------------------- */
 
-/* One step of a JSON pointer, unescaped into out; returns what is behind it. */
+/* One step of a JSON pointer, unescaped into out; returns the rest. */
 static const char *pointer_step(const char *p, char *out, size_t size) {
     size_t n = 0;
     for (; *p && *p != '/' && n + 1 < size; p++) {
         char c = *p;
         if (c == '~' && (p[1] == '0' || p[1] == '1')) c = *++p == '0' ? '~' : '/';
-        if (c == '%' && p[1] == '2' && p[2] == '4') c = '$', p += 2; /* as some writers have "%24defs" */
+        if (c == '%' && p[1] == '2' && p[2] == '4') c = '$', p += 2; /* some writers use "%24defs" */
         out[n++] = c;
     }
     out[n] = 0;
@@ -98,7 +98,7 @@ json_t *iv_json_pointer(json_t *root, const char *text) {
         } else {
             root = json_object_get(root, key);
         }
-        if (*p && *p != '/') root = NULL; /* a key longer than any that is looked for */
+        if (*p && *p != '/') root = NULL; /* longer than any key of interest */
     }
     return root;
 }
@@ -107,11 +107,11 @@ json_t *iv_json_pointer(json_t *root, const char *text) {
 
 typedef struct look {
     json_t *root;
-    bool spoken; /* keywords without a type count too */
-    size_t left; /* LOOKS_MAX - those taken */
+    bool spoken; /* keywords other than "type" count too */
+    size_t left; /* LOOKS_MAX minus the steps taken */
 } look;
 
-/* name: of this property of the schema; NULL: of itself. */
+/* The kinds of the property `name`; NULL: of the schema itself. */
 static unsigned kinds_of(look *l, json_t *schema, const char *name, int depth);
 
 static bool take_looks(look *l, size_t n) {
@@ -130,7 +130,7 @@ static unsigned kinds_of_type(look *l, const json_t *type) {
     return bits ? bits : UNSAID;
 }
 
-/* Of more than may be looked at, any. */
+/* A list longer than the budget allows any kind. */
 static unsigned kinds_of_values(look *l, const json_t *list) {
     unsigned bits = 0;
     if (!take_looks(l, json_array_size(list))) return UNSAID;
@@ -138,7 +138,7 @@ static unsigned kinds_of_values(look *l, const json_t *list) {
     return bits;
 }
 
-/* What the schema's own words say of it. */
+/* The kinds that the schema's own keywords allow. */
 static unsigned own_kinds(look *l, json_t *schema) {
     json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
     unsigned bits = kinds_of_type(l, json_object_get(schema, "type"));
@@ -148,14 +148,14 @@ static unsigned own_kinds(look *l, json_t *schema) {
     return spoken ? spoken : bits;
 }
 
-/* What they say of a property. */
+/* The kinds that they allow for a property. */
 static unsigned property_kinds(look *l, json_t *schema, const char *name, int depth) {
     json_t *found = json_object_get(json_object_get(schema, "properties"), name);
     if (!found) found = json_object_get(schema, "additionalProperties");
     return json_is_object(found) ? kinds_of(l, found, NULL, depth + 1) : UNSAID;
 }
 
-/* A branch that says nothing beside one that does is a string, as alone. */
+/* A branch without a constraint counts as a string next to one that has a constraint. */
 static unsigned any_of(look *l, json_t *list, const char *name, int depth) {
     unsigned said = 0;
     size_t i, silent = 0;

@@ -1,5 +1,5 @@
-/* json_schema.h: what several rooms ask of a JSON schema: where its references lead, and which kinds of values it
- * speaks of. Nothing is checked here: that is for who compiles it. */
+/* json_schema.h: what several folders need of a JSON schema: the target of references, and the kinds of values it
+ * allows. Nothing is validated; the schema compiler does that. */
 #ifndef IV_FORMAT_JSON_SCHEMA_H
 #define IV_FORMAT_JSON_SCHEMA_H
 
@@ -17,19 +17,19 @@ enum {
     IV_KIND_ALL = 127
 };
 
-/* Of a type's name: a number may be an integer too. 0: no such type. */
+/* The kinds of a type name (a number includes integers). 0: no such type. */
 unsigned iv_json_kind_named(const char *name);
-/* Of a value: one of the bits; a real without a fraction is an integer. */
+/* The kind of a value, one bit; a real without a fraction is an integer. */
 unsigned iv_json_kind_of(const json_t *value);
-/* Those that keywords beside "type" speak of (minLength: strings). 0: none does. */
+/* The kinds implied by keywords other than "type" (minLength: strings). 0: none. */
 unsigned iv_json_keyword_kinds(const json_t *schema);
 
-/* What "#" or a JSON pointer, "#/...", refers to. NULL: it is not there. */
+/* The target of "#" or of a JSON pointer, "#/...". NULL: absent. */
 json_t *iv_json_pointer(json_t *root, const char *text);
 
-/* As what the text of a parameter may be read that a model wrote without quotes: the kinds that `parameters`, the
- * schema of all of them, allows for it by types, values, branches and references. Where nothing is said, a string.
- * *looks: what that took, some nanoseconds each; bounded, so that not all of a schema without measure is seen. */
+/* The kinds as which an unquoted parameter that a model wrote may be read: those that `parameters`, the schema of all
+ * parameters, allows for `name` by types, values, branches and references. Without any constraint, a string. *looks:
+ * the work done, some nanoseconds each; it is bounded, so part of a very large schema may be ignored. */
 unsigned iv_json_parameter_kinds(json_t *parameters, const char *name, size_t *looks);
 
 #endif

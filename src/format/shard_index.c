@@ -1,7 +1,7 @@
 /* shard_index.c: weight_map -> sorted entries over sorted shard names.
  *
- * Invariant: a shard name that this file lets through is one path component and not a hidden file, so opening
- * it cannot reach outside the checkpoint's directory but for a link that the directory's owner put there. */
+ * Invariant: an accepted shard name is one path component and not a hidden file, so that opening it stays inside the
+ * checkpoint's directory, except for links that the owner of the directory made. */
 #include "format/shard_index.h"
 #include "format/json.h"
 #include "format/safetensors.h"

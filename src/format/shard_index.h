@@ -22,9 +22,9 @@ typedef struct iv_shard_index {
     size_t count;
 } iv_shard_index;
 
-/* Parses the n bytes of an index; `name` heads the errors. Pure. Everything in *out lies in arena; on failure
- * the arena may hold some of it. `metadata` is not used: published files often have a wrong total_size.
- * A shard name that could leave the directory is IV_FORMAT. */
+/* Parses the n bytes of an index; `name` heads the errors. Pure. *out lies in arena; after a failure the arena may hold
+ * some of it. `metadata` is ignored: published files often have a wrong total_size. A shard name that could leave the
+ * directory is IV_FORMAT. */
 iv_status iv_shard_index_parse(const char *name, const char *json, size_t n, iv_arena *arena, iv_shard_index *out,
                                iv_error *err);
 

@@ -35,7 +35,7 @@ bool iv_token_map_init(iv_token_map *map, iv_arena *arena, size_t capacity) {
     return map->tokens && map->slots;
 }
 
-/* The slot that holds the text, or the free one where it would go. */
+/* The slot of the text, or the free slot for it. */
 static size_t slot_of(const iv_token_map *map, const char *text, size_t n) {
     size_t i = hash_bytes(text, n) & map->slot_mask;
     for (; map->slots[i]; i = (i + 1) & map->slot_mask) {
@@ -175,7 +175,7 @@ static iv_status merge_part(const char *name, size_t index, const iv_tokenizer_j
     return IV_OK;
 }
 
-/* Both spellings of a merge: "left right", split at its only space, and ["left", "right"]. */
+/* Both forms of a merge: "left right", with exactly one space, and ["left", "right"]. */
 static bool split_merge(const json_t *value, iv_str *left, iv_str *right) {
     if (json_is_string(value)) {
         const char *s = json_string_value(value);
@@ -321,7 +321,7 @@ static iv_status claim_id(const char *name, iv_tokenizer_json *t, iv_str text, i
 }
 
 static iv_status index_ids(const char *name, iv_tokenizer_json *t, iv_error *err) {
-    /* calloc, not the arena: for sparse ids the untouched pages then cost nothing. */
+    /* calloc, not the arena: for sparse ids, untouched pages cost nothing. */
     t->by_id = calloc(iv_size_max(t->id_count, 1), sizeof *t->by_id);
     if (!t->by_id) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu ids", name, t->id_count);
     for (size_t i = 0; i < t->vocab.count; i++)
@@ -511,7 +511,7 @@ static iv_status read_decoder(parser *p, const field *f, const char *type) {
 
 /* ---- post_processor ---- */
 
-/* The ids of the special token that a template piece names, appended at ids[*count]. */
+/* The ids of a template's special token, appended at ids[*count]. */
 static iv_status read_special(const parser *p, const field *f, const char *token, int32_t *ids, size_t *count) {
     const json_t *list = json_object_get(json_object_get(json_object_get(f->obj, "special_tokens"), token), "ids");
     if (!json_is_array(list))
@@ -530,7 +530,7 @@ static iv_status read_special(const parser *p, const field *f, const char *token
     return IV_OK;
 }
 
-/* In a Sequence a later template goes around an earlier one: its left ids come first, its right ids last. */
+/* In a Sequence a later template wraps an earlier one: its left ids come first, its right ids last. */
 static iv_status wrap_template(const parser *p, const field *f, const int32_t *left, size_t left_count,
                                const int32_t *right, size_t right_count) {
     iv_tokenizer_json *t = p->out;

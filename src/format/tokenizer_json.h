@@ -1,7 +1,7 @@
 /* tokenizer_json.h: a Hugging Face tokenizer.json as validated structs (docs/formats/tokenizer.md).
  *
- * Every id is in range and names one token, every merge resolves to three ids, every step is one that
- * src/text knows how to do. What is well formed but unknown is IV_UNSUPPORTED, and named. */
+ * Every id is in range and names one token, every merge resolves to three ids, src/text implements every step.
+ * Well-formed but unknown items are IV_UNSUPPORTED, and named. */
 #ifndef IV_FORMAT_TOKENIZER_JSON_H
 #define IV_FORMAT_TOKENIZER_JSON_H
 
@@ -14,7 +14,7 @@
 
 /* ---- the token map ---- */
 
-/* A view of bytes; who owns them is said where one is used. */
+/* A view of bytes; the owner is stated at each use. */
 typedef struct iv_str {
     const char *data;
     size_t len;
@@ -26,7 +26,7 @@ typedef struct iv_token {
 } iv_token;
 
 typedef struct iv_token_map {
-    iv_token *tokens; /* count of them, in the order they were put */
+    iv_token *tokens; /* count of them, in order of insertion */
     size_t count, capacity;
     uint32_t *slots; /* index into tokens + 1, or 0 */
     size_t slot_mask;
@@ -55,7 +55,7 @@ enum {
     IV_TEMPLATE_TOKENS_MAX = 64   /* special tokens put around a text, on each side */
 };
 
-/* What to look for: a literal string or a pattern in Oniguruma's syntax. Never empty. */
+/* A search pattern: a literal string, or Oniguruma's syntax. Never empty. */
 typedef struct iv_pattern {
     iv_str text;
     bool regex;
@@ -79,7 +79,7 @@ typedef struct iv_normalizer_spec {
     bool left, right;
 } iv_normalizer_spec;
 
-/* What becomes of the matches when a text is split. */
+/* The treatment of matches when a text is cut into pieces. */
 typedef enum iv_match_behavior {
     IV_MATCH_REMOVED,
     IV_MATCH_ISOLATED,
@@ -104,7 +104,7 @@ typedef struct iv_pretokenizer_spec {
     iv_pretokenizer_kind kind;
     iv_pattern pattern;         /* SPLIT */
     iv_match_behavior behavior; /* SPLIT, DIGITS, PUNCTUATION */
-    bool invert;                /* SPLIT: matches and the rest change places */
+    bool invert;                /* SPLIT: exchange matches and the rest */
     bool add_prefix_space;      /* BYTE_LEVEL */
     bool use_regex;             /* BYTE_LEVEL: split with GPT-2's pattern first */
     iv_str replacement;         /* METASPACE: one character */

@@ -1,5 +1,4 @@
-/* added.c: a sorted array in place of a trie: each byte of the text narrows the range of entries that still
- * fit. */
+/* added.c: added tokens in a sorted array: each byte of the text narrows the range of matching entries. */
 #include "text/added.h"
 #include "base/utf8.h"
 #include "text/charset.h"
@@ -35,10 +34,10 @@ iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t co
         iv_str text = entries[i].text;
         single |= entries[i].token->single_word;
         if (text.len == 0)
-            status = iv_fail(err, IV_UNSUPPORTED, "%s: added token \"%.100s\": nothing is left of it once normalized",
+            status = iv_fail(err, IV_UNSUPPORTED, "%s: added token \"%.100s\": it is empty after normalization",
                              name, entries[i].token->content.data);
         else if (i && compare_text(entries[i - 1].text, text) == 0)
-            status = iv_fail(err, IV_FORMAT, "%s: added tokens \"%.100s\" and \"%.100s\" look the same in a text", name,
+            status = iv_fail(err, IV_FORMAT, "%s: added tokens \"%.100s\" and \"%.100s\" have the same text", name,
                              entries[i - 1].token->content.data, entries[i].token->content.data);
         else
             out->first_byte[(uint8_t)text.data[0] + 1]++;
@@ -60,7 +59,7 @@ static const iv_added_entry *longest_at(const iv_added_set *set, const char *s, 
     size_t low = set->first_byte[(uint8_t)*s], high = set->first_byte[(uint8_t)*s + 1];
     const iv_added_entry *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
-        /* The shortest of the range comes first, and all of it agrees with s on depth bytes. */
+        /* The shortest entry of the range comes first; all entries agree with s on depth bytes. */
         if (set->entries[low].text.len == depth) best = &set->entries[low++];
         if (depth == n) break;
         uint8_t want = (uint8_t)s[depth];
@@ -97,7 +96,7 @@ static iv_status is_word(const iv_added_set *set, iv_regex_work *work, const cha
     return iv_regex_next(set->word, work, s, iv_utf8_length((const uint8_t *)s, n), &scan, yes, err);
 }
 
-/* A single_word token counts only between characters that are not word characters. */
+/* A single_word token matches only between characters that are not word characters. */
 static iv_status stands_alone(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, size_t start,
                               size_t end, bool *yes, iv_error *err) {
     bool word = false;
@@ -110,7 +109,7 @@ static iv_status stands_alone(const iv_added_set *set, iv_regex_work *work, cons
     return IV_OK;
 }
 
-/* Where the space that ends at start begins, but not before least. */
+/* The begin of the white space that ends at start, not before least. */
 static size_t space_before(const char *text, size_t least, size_t start) {
     while (start > least) {
         uint32_t cp;
@@ -132,7 +131,7 @@ static size_t space_after(const char *text, size_t end, size_t n) {
     return end;
 }
 
-/* Finds the next token to give out, from walk->from on, into walk->held; NULL when there is none. */
+/* Finds the next token from walk->from on and stores it in walk->held; NULL if none is left. */
 static iv_status find_token(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, bool special,
                             iv_added_walk *walk, iv_error *err) {
     walk->held = NULL;
@@ -149,15 +148,14 @@ static iv_status find_token(const iv_added_set *set, iv_regex_work *work, const 
         if (!special && token->special) continue;
         if (token->single_word) IV_TRY(stands_alone(set, work, text, n, start, end, &alone, err));
         if (!alone) continue;
-        /* Space that an earlier token has taken on its right is not taken again on the left. */
+        /* White space consumed by an earlier rstrip token is not consumed again. */
         if (token->lstrip) start = walk->done < start ? space_before(text, walk->done, start) : walk->done;
         if (token->rstrip) {
-            /* Inside a run of space its end is known: tokens made of space do not make this quadratic. */
+            /* The end of the current run of space is cached: tokens made of space are not quadratic. */
             if (end >= walk->space_end) walk->space_end = space_after(text, end, n);
             end = walk->space_end;
         }
-        /* Nothing but space that an earlier token has taken: not a token, but what comes next starts after
-         * it. */
+        /* Only white space that an earlier token consumed: not a token, but the next part starts after it. */
         if (start >= end) continue;
         walk->held = token, walk->held_start = start, walk->held_end = end;
         return IV_OK;

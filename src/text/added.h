@@ -1,4 +1,4 @@
-/* added.h: finding the added tokens in a text, which happens before anything else is done to it. */
+/* added.h: finding added tokens in a text, before any other step. */
 #ifndef IV_TEXT_ADDED_H
 #define IV_TEXT_ADDED_H
 
@@ -6,12 +6,12 @@
 #include "text/regex.h"
 
 typedef struct iv_added_entry {
-    iv_str text; /* what to find: the content, or its normal form */
+    iv_str text; /* the text to find: the content, or its normal form */
     const iv_added_token *token;
 } iv_added_entry;
 
-/* One set of added tokens. A tokenizer has two: those found in the text as it came, and those found in the
- * normalized text. */
+/* One set of added tokens. A tokenizer has two: tokens found in the original text, and tokens found in the normalized
+ * text. */
 typedef struct iv_added_set {
     iv_added_entry *entries; /* owned; sorted by text, no two equal */
     size_t count;
@@ -19,22 +19,22 @@ typedef struct iv_added_set {
     iv_regex *word;           /* owned; one word character; NULL unless some token is single_word */
 } iv_added_set;
 
-/* Takes over entries (malloc'd), also on failure. name heads the error (two tokens that look the same). */
+/* Takes ownership of entries (malloc'd), also on failure. name heads the error (two tokens with the same text). */
 iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t count, iv_added_set *out, iv_error *err);
 void iv_added_set_close(iv_added_set *set);
 
-/* A walk through one text; zero-initialise. */
+/* An iteration over one text; zero-initialise. */
 typedef struct iv_added_walk {
     size_t start, end;           /* the part found last */
     const iv_added_token *token; /* NULL: text between tokens */
     size_t done, from;           /* internal */
-    size_t space_end;            /* internal: of the run of space that an rstrip token took last */
-    size_t held_start, held_end; /* internal: a token waiting for the text before it to be given out */
+    size_t space_end;            /* internal: end of the run of space that an rstrip token consumed last */
+    size_t held_start, held_end; /* internal: a token to return after the text before it */
     const iv_added_token *held;
 } iv_added_walk;
 
-/* The next part of the n bytes of valid UTF-8: text or one token; *more is false at the end. At every place
- * the longest token wins. With special false, special tokens are stepped over and stay text. */
+/* The next part of the n bytes of valid UTF-8: text or one token; *more is false at the end. At each position the
+ * longest token wins. With special false, special tokens are skipped and stay text. */
 iv_status iv_added_next(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, bool special,
                         iv_added_walk *walk, bool *more, iv_error *err);
 

@@ -1,8 +1,8 @@
 /* bpe.c: merging with a linked list of symbols and a heap of candidate pairs.
  *
- * Each merge puts at most two new candidates on the heap, so the work is O(n log n) even for one word of a
- * whole text. A candidate whose symbols have changed since is stale and skipped when it surfaces, or dropped when the
- * heap is full: no more than one for each pair of neighbours is not. */
+ * Each merge adds at most two candidates to the heap, so the work is O(n log n) even if the whole text is one word. A
+ * candidate whose symbols have changed is stale: it is skipped when popped, or dropped when the heap is full. At most
+ * one candidate per pair of neighbours is not stale. */
 #include "text/bpe.h"
 #include "base/buf.h"
 #include "base/size.h"
@@ -80,7 +80,7 @@ iv_status iv_bpe_open(const iv_tokenizer_json *spec, iv_bpe *out, iv_error *err)
     for (size_t i = 0; i < spec->merge_count; i++) {
         const iv_merge *m = &spec->merges[i];
         uint64_t pair = pair_key(m->left, m->right);
-        /* A pair listed again takes its last rank, as in the reference. */
+        /* A repeated pair takes its last rank, as in the reference. */
         out->merges[pair_slot(out, pair)] = (iv_bpe_merge){pair, (uint32_t)i, m->merged};
     }
     find_byte_tokens(out);
@@ -107,8 +107,7 @@ static void add_symbol(iv_bpe_work *w, int32_t id) {
     w->symbols[i] = (iv_bpe_symbol){id, i ? i - 1 : NONE, i + 1};
 }
 
-/* The id of a character in its place: the prefix and suffix, when the model has them, are part of its name.
- */
+/* The id of a character; where the model has a prefix and suffix, they are part of its name. */
 static int32_t character_id(const iv_bpe *bpe, iv_buf *name, const char *s, size_t len, bool first, bool last) {
     if (bpe->low_ids && len <= 2) {
         uint32_t cp;
@@ -135,8 +134,8 @@ static bool add_bytes(const iv_bpe *bpe, iv_bpe_work *w, const char *name, size_
     return true;
 }
 
-/* One symbol for each character. An unknown one is held back until the next known one, so that neighbours can
- * fuse; byte tokens do not release it (the reference does the same). */
+/* One symbol per character. An unknown character is held back until the next known one, so that neighbours can fuse;
+ * byte tokens do not release it (as in the reference). */
 static void add_characters(const iv_bpe *bpe, iv_bpe_work *w, iv_buf *name, const char *piece, size_t n) {
     const iv_tokenizer_json *spec = bpe->spec;
     bool unknown = false;
@@ -182,7 +181,7 @@ static candidate heap_pop(iv_bpe_work *w) {
     return top;
 }
 
-/* The merge of a candidate, if its symbols are still those it was made for. */
+/* The merge of a candidate, if its symbols have not changed since it was made. */
 static const iv_bpe_merge *live_merge(const iv_bpe *bpe, const iv_bpe_work *w, candidate c) {
     const iv_bpe_symbol *s = &w->symbols[(uint32_t)c];
     if (s->id < 0 || s->next == NONE) return NULL;
@@ -238,8 +237,8 @@ static bool merge_all(const iv_bpe *bpe, iv_bpe_work *w) {
     return true;
 }
 
-/* Room for every symbol a piece can make: n bytes are at most n characters, each, with the prefix and suffix spelt in
- * bytes, at most so many symbols. */
+/* Reserves the symbols of a piece: n bytes are at most n characters; each makes at most as many symbols as it has bytes
+ * with prefix and suffix. */
 static bool reserve(const iv_bpe *bpe, iv_bpe_work *w, size_t n) {
     size_t each, symbols, bytes;
     if (!iv_size_mul(bpe->spec->prefix.len, n, &each) || !iv_size_add(each, n, &each) ||

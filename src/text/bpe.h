@@ -1,5 +1,4 @@
-/* bpe.h: byte-pair encoding of one piece: characters -> ids, then merges, lowest rank first, leftmost first.
- */
+/* bpe.h: byte-pair encoding of one piece: characters -> ids, then merges by rank, leftmost first. */
 #ifndef IV_TEXT_BPE_H
 #define IV_TEXT_BPE_H
 
@@ -28,8 +27,8 @@ typedef struct iv_bpe_work {
 iv_status iv_bpe_open(const iv_tokenizer_json *spec, iv_bpe *out, iv_error *err);
 void iv_bpe_close(iv_bpe *bpe);
 
-/* Appends the ids of a piece (n bytes of valid UTF-8) to out. O(n log n). Characters that are not in the
- * vocabulary become byte tokens, the unknown token, or nothing, as the model says. */
+/* Appends the ids of a piece (n bytes of valid UTF-8) to out. O(n log n). Characters outside the vocabulary become byte
+ * tokens, the unknown token, or nothing, depending on the model. */
 iv_status iv_bpe_encode(const iv_bpe *bpe, iv_bpe_work *work, const char *piece, size_t n, iv_ids *out, iv_error *err);
 
 void iv_bpe_work_free(iv_bpe_work *work);

@@ -1,8 +1,8 @@
 /* charset.c: the characters that Unicode 15, 15.1 and 16 added, by general category and script.
  *
- * Debian's PCRE2 10.42 knows Unicode 14; the union with these ranges is Unicode 16 (found by asking both
- * engines about every code point; the one change that is not an addition is U+1171E, Mn before and Mc since).
- * A newer PCRE2 has them already, and then the union changes nothing. */
+ * Debian's PCRE2 10.42 knows Unicode 14; the union with these ranges is Unicode 16. They were found by querying both
+ * engines for every code point; the one change that is not an addition is U+1171E (Mn before, Mc since). With a newer
+ * PCRE2 the union has no effect. */
 #include "text/charset.h"
 
 #include <stdbool.h>
@@ -145,7 +145,7 @@ static const range added_since_14[] = {
 /* clang-format on */
 
 typedef struct script {
-    const char *name, *added; /* as it stands in a class */
+    const char *name, *added; /* for the inside of a class */
 } script;
 
 static const script scripts[] = {
@@ -165,7 +165,7 @@ static bool append_range(iv_buf *out, uint32_t first, uint32_t last) {
     return iv_buf_printf(out, "\\x{%x}-\\x{%x}", first, last);
 }
 
-/* Neighbouring ranges of one letter (say Lu and Ll) are joined: classes are searched from left to right. */
+/* Adjacent ranges of one major category (say Lu and Ll) are merged: classes are searched from left to right. */
 static bool append_added(iv_buf *out, const char *name, size_t n) {
     uint32_t first = 1, last = 0;
     for (size_t i = 0; i < sizeof added_since_14 / sizeof *added_since_14; i++) {
@@ -198,7 +198,7 @@ bool iv_charset_property(iv_buf *out, const char *name, size_t n, bool *memory) 
     }
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         if (strlen(scripts[i].name) != n || memcmp(scripts[i].name, name, n) != 0) continue;
-        /* sc: asks for the script itself; a bare name would add the script extensions. */
+        /* sc: selects the script itself; a bare name would include script extensions. */
         *memory = !iv_buf_printf(out, "\\p{sc:%s}%s", scripts[i].name, scripts[i].added);
         return !*memory;
     }
@@ -222,7 +222,7 @@ bool iv_charset_is_space(uint32_t cp) {
 
 /* ---- the byte-level alphabet ---- */
 
-/* The bytes that do not stand for themselves: 0..20, 7f..a0, ad (hex). */
+/* The bytes that are not mapped to the same code point: 0..20, 7f..a0, ad (hex). */
 static bool is_moved(unsigned byte) { return byte <= 0x20 || (byte >= 0x7f && byte <= 0xa0) || byte == 0xad; }
 
 size_t iv_byte_level_encode(uint8_t byte, char out[2]) {

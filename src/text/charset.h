@@ -17,8 +17,8 @@
 /* Other_Alphabetic characters that are neither letters nor marks. */
 #define IV_CHARSET_CIRCLED "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 
-/* Appends the set of a property: a general category of one or two letters (not C, Cn, Cs), or one of a few
- * scripts. False when the property is not one of these, or (*memory set) memory is out. */
+/* Appends the set of a property: a general category of one or two letters (not C, Cn, Cs), or one of a few scripts.
+ * False if it is neither, or (*memory set) memory is out. */
 bool iv_charset_property(iv_buf *out, const char *name, size_t n, bool *memory);
 
 /* Appends the word characters: letters, marks, decimal digits, letter numbers, connectors, circled letters.

@@ -1,5 +1,5 @@
-/* chat_template.c: finding the template, choosing between two, merging variables. Owns the parsed templates,
- * the special tokens and the digest of their sources. */
+/* chat_template.c: finding the template, choosing one of two, merging variables. Owns the parsed templates, the special
+ * tokens and the digest of their sources. */
 #include "text/chat_template.h"
 #include "base/digest.h"
 #include "base/file.h"
@@ -59,13 +59,13 @@ iv_status iv_special_tokens_read(const char *dir, const json_t *config, json_t *
 enum { CONFIG_BYTES_MAX = 16 << 20 };
 
 struct iv_chat_template {
-    iv_template *plain, *tool_use;        /* tool_use may be NULL; and each, where it does not parse, ... */
-    iv_error plain_fault, tool_use_fault; /* ... because of this */
+    iv_template *plain, *tool_use;        /* tool_use may be NULL; either is NULL if it does not parse, ... */
+    iv_error plain_fault, tool_use_fault; /* ... for this reason */
     json_t *variables;                    /* special tokens and defaults */
     uint8_t digest[32];
 };
 
-/* What has been read of a model directory, before it is parsed. Borrows from what was found. */
+/* The template sources of a model directory, before parsing. Borrowed. */
 typedef struct source {
     const char *plain, *tool_use; /* NULL: none */
     size_t plain_n, tool_use_n;
@@ -144,7 +144,7 @@ static iv_status make_digest(iv_chat_template *t, const source *from, iv_error *
     return IV_OK;
 }
 
-/* A template that does not parse is a fault of chats alone: the model's other uses are as good as ever. */
+/* A template that does not parse fails chats only; the model stays usable otherwise. */
 static iv_status parse_one(const char *where, const char *text, size_t n, iv_template **out, iv_error *fault,
                            iv_error *err) {
     iv_status status = iv_template_parse(where, text, n, IV_JINJA_CHAT, out, fault);
@@ -161,7 +161,7 @@ static iv_status parse_source(iv_chat_template *t, const source *from, iv_error 
     return make_digest(t, from, err);
 }
 
-/* What a directory has of files. */
+/* The files of a directory. */
 typedef struct found {
     iv_buf jinja_path, tool_use_path, config_path, jinja, tool_use;
     json_t *config;
@@ -173,7 +173,7 @@ static void found_free(found *f) {
     json_decref(f->config);
 }
 
-/* The template that is a file, and beside it that for tools, as transformers saves a list of named ones today. */
+/* The template file, and the file of the tool_use template, as transformers saves a list of named templates today. */
 static iv_status read_files(found *f, source *out, iv_error *err) {
     IV_TRY(iv_file_read(f->jinja_path.data, IVJ_MAX_SOURCE_BYTES, &f->jinja, err));
     *out = (source){.plain = f->jinja.data, .plain_n = f->jinja.len, .where = f->jinja_path.data};
@@ -183,7 +183,8 @@ static iv_status read_files(found *f, source *out, iv_error *err) {
     return IV_OK;
 }
 
-/* All files may be missing: without a config there are no tokens, without it and chat_template.jinja no template. */
+/* Every file is optional: without tokenizer_config.json there are no special tokens, without it and chat_template.jinja
+ * no template. */
 static iv_status load(iv_chat_template *t, const char *dir, found *f, iv_error *err) {
     const char *config_path = f->config_path.data;
     source from = {0};
@@ -221,7 +222,7 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
         return iv_fail(err, IV_INVALID, "the variables of a chat template: wanted an object, found %s",
                        iv_json_type_name(variables));
     json_t *merged = json_copy(t->variables);
-    /* jansson reads the second object only, though its type does not say so. */
+    /* jansson only reads the second object, though its type is not const. */
     if (!merged || json_object_update(merged, (json_t *)(uintptr_t)variables) != 0) {
         json_decref(merged);
         return iv_fail(err, IV_NO_MEMORY, "no memory for the variables of a chat template");

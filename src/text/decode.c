@@ -1,4 +1,4 @@
-/* decode.c: the decoder steps. part() and end_token() take what comes into a step and call the next one. */
+/* decode.c: the decoder steps. part() and end_token() are the input of a step, and call the next step. */
 #include "text/decode.h"
 #include "base/utf8.h"
 #include "text/charset.h"
@@ -85,7 +85,7 @@ static iv_status replace_token(iv_decode_run *run, size_t step) {
 
 /* ---- ByteFallback ---- */
 
-/* "<0xHH>" -> the byte, else -1. One sign may stand before one digit, for so does the reference read it. */
+/* "<0xHH>" -> the byte, otherwise -1. As in the reference, one sign may precede one digit. */
 static int byte_token(const char *s, size_t n) {
     static const char digits[] = "0123456789abcdef";
     if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
@@ -94,7 +94,7 @@ static int byte_token(const char *s, size_t n) {
     return high && low ? (int)((high - digits) * 16 + (low - digits)) : -1;
 }
 
-/* The run of byte tokens is over: its text if it is well formed, else one U+FFFD for each byte. */
+/* End of a run of byte tokens: its text if well formed, otherwise one U+FFFD per byte. */
 static iv_status flush_bytes(iv_decode_run *run, size_t step) {
     iv_buf *b = &run->states[step].bytes;
     if (b->len == 0) return IV_OK;
@@ -123,9 +123,8 @@ static iv_status byte_fallback_token(iv_decode_run *run, size_t step) {
 
 /* ---- ByteLevel ---- */
 
-/* Passes on what of st->bytes is settled: well-formed sequences as they are, and one U+FFFD for each longest
- * start of a sequence that did not go on (as the reference's lossy conversion does). At the end nothing may
- * be left. */
+/* Passes on the certain part of st->bytes: well-formed sequences unchanged, and one U+FFFD for each maximal prefix of a
+ * sequence that was not completed (as the reference's lossy conversion). At the end no bytes may be left. */
 static iv_status settle_bytes(iv_decode_run *run, size_t step, bool at_end) {
     iv_buf *b = &run->states[step].bytes;
     const uint8_t *s = (const uint8_t *)b->data;
@@ -151,7 +150,7 @@ static iv_status settle_bytes(iv_decode_run *run, size_t step, bool at_end) {
     return IV_OK;
 }
 
-/* The bytes of a token, if each of its characters stands for one; else (an added token) its text as it is. */
+/* The bytes of a token if each of its characters maps to a byte; otherwise (an added token) its text unchanged. */
 static iv_status byte_level_token(iv_decode_run *run, size_t step) {
     iv_decode_state *st = &run->states[step];
     size_t before = st->bytes.len;
@@ -172,12 +171,12 @@ static iv_status byte_level_token(iv_decode_run *run, size_t step) {
     return st->bytes.len ? settle_bytes(run, step, false) : IV_OK;
 }
 
-bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool *told) {
+bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool *known) {
     size_t before = out->len;
     bool mapped = d->count == 1 && d->steps[0].kind == IV_DECODE_BYTE_LEVEL, fallback = false;
     for (size_t i = 0; i < d->count; i++) fallback |= d->steps[i].kind == IV_DECODE_BYTE_FALLBACK;
     int byte = fallback ? byte_token(token.data, token.len) : -1;
-    *told = mapped || byte >= 0;
+    *known = mapped || byte >= 0;
     if (byte >= 0) return iv_buf_putc(out, (char)byte);
     for (size_t i = 0; mapped && i < token.len;) {
         uint32_t cp;
@@ -186,15 +185,15 @@ bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool 
         mapped = one >= 0;
         if (mapped && !iv_buf_putc(out, (char)one)) return false;
     }
-    if (mapped || !*told) return true;
-    out->len = before; /* an added token: its text as it is */
+    if (mapped || !*known) return true;
+    out->len = before; /* an added token: its text unchanged */
     return iv_buf_append(out, token.data, token.len);
 }
 
 /* ---- Strip ---- */
 
-/* Characters equal to content are dropped at the left, at most start of them, and held back, in case they end
- * the token, at the right: all but the last stop of the held ones are passed on. */
+/* Drops up to `start` leading characters equal to content. Up to `stop` trailing ones are held back, in case the token
+ * ends there; older held characters are passed on. */
 static iv_status strip_part(iv_decode_run *run, size_t step, const char *s, size_t n) {
     const iv_decoder_spec *spec = &run->decoder->steps[step];
     iv_decode_state *st = &run->states[step];
@@ -233,7 +232,7 @@ static iv_status strip_end(iv_decode_run *run, size_t step) {
 
 /* ---- Metaspace ---- */
 
-/* The mark is a space, but nothing in the first token (unless it is never prepended). */
+/* The mark becomes a space; in the first token it is dropped (unless it is never prepended). */
 static iv_status metaspace_part(iv_decode_run *run, size_t step, const char *s, size_t n) {
     const iv_decoder_spec *spec = &run->decoder->steps[step];
     bool drop = run->states[step].token_index == 0 && spec->prepend != IV_PREPEND_NEVER;
@@ -259,7 +258,7 @@ static iv_status part(iv_decode_run *run, size_t step, const char *s, size_t n) 
     case IV_DECODE_FUSE: return part(run, step + 1, s, n);
     case IV_DECODE_STRIP: return strip_part(run, step, s, n);
     case IV_DECODE_METASPACE: return metaspace_part(run, step, s, n);
-    default: return hold(run, &run->states[step].held, s, n); /* these need the whole token */
+    default: return hold(run, &run->states[step].held, s, n); /* these steps need the whole token */
     }
 }
 
@@ -276,7 +275,7 @@ static iv_status end_token(iv_decode_run *run, size_t step) {
     return IV_OK;
 }
 
-/* The steps that held something back give it, first step first. */
+/* Steps release held text in order, first step first. */
 static iv_status flush_step(iv_decode_run *run, size_t step) {
     switch (run->decoder->steps[step].kind) {
     case IV_DECODE_FUSE: return end_token(run, step + 1);

@@ -1,8 +1,7 @@
-/* decode.h: token texts -> bytes, as a chain of steps that each pass on what is certain at once.
+/* decode.h: token texts -> bytes, through a chain of steps; each passes on text as soon as it is certain.
  *
- * Whole decoding is streaming with one flush at the end, so the two cannot differ. Between steps flow parts
- * of tokens and ends of tokens: a step that joins all tokens (Fuse, ByteLevel) passes on parts and holds back
- * the end. */
+ * Whole decoding is streaming with one flush at the end, so both give the same text. Steps exchange parts of tokens and
+ * ends of tokens: a step that fuses all tokens (Fuse, ByteLevel) passes on parts and holds back the end. */
 #ifndef IV_TEXT_DECODE_H
 #define IV_TEXT_DECODE_H
 
@@ -21,12 +20,12 @@ typedef struct iv_decoder {
 iv_status iv_decoder_open(const char *name, const iv_tokenizer_json *spec, iv_decoder *out, iv_error *err);
 void iv_decoder_close(iv_decoder *d);
 
-/* What one step remembers between tokens. */
+/* The state of one step between tokens. */
 typedef struct iv_decode_state {
-    iv_buf held;        /* the token so far, or what may still be stripped */
+    iv_buf held;        /* the token so far, or characters that may be stripped */
     iv_buf bytes;       /* BYTE_FALLBACK: the run of byte tokens; BYTE_LEVEL: an incomplete sequence */
     size_t token_index; /* METASPACE */
-    size_t stripped;    /* STRIP: characters looked at on the left */
+    size_t stripped;    /* STRIP: characters dropped on the left */
     bool left_done;     /* STRIP */
 } iv_decode_state;
 
@@ -43,14 +42,14 @@ typedef struct iv_decode_run {
 iv_status iv_decode_begin(const iv_decoder *d, iv_decode_run *run, iv_error *err);
 void iv_decode_end(iv_decode_run *run);
 
-/* Makes room for tokens of so many bytes. */
+/* Reserves memory for tokens of this many bytes. */
 bool iv_decode_reserve(iv_decode_run *run, size_t bytes);
 
-/* Appends the bytes of a token whose text alone says them: *told. False: no memory. */
-bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool *told);
+/* Appends a token's bytes if they follow from its text alone (*known). False: no memory. */
+bool iv_decode_token_bytes(const iv_decoder *d, iv_str token, iv_buf *out, bool *known);
 
-/* What was decoded so far is another text, which the run's own follows: what is still held back is given up; of it only
- * bytes may go to out. */
+/* Marks a text boundary: the tokens so far belong to a preceding text. Text held back is dropped; pending bytes are
+ * flushed to out. */
 iv_status iv_decode_boundary(iv_decode_run *run, iv_buf *out, iv_error *err);
 
 /* Each appends to out. After a flush the run may only be ended. */

@@ -16,7 +16,7 @@
 
 /* ---- Unicode normalization ---- */
 
-enum { DECOMPOSED_MAX = 32 }; /* of one character; the longest in Unicode is 18 */
+enum { DECOMPOSED_MAX = 32 }; /* of one character; the maximum in Unicode is 18 */
 
 typedef struct codes {
     int32_t *data;
@@ -36,8 +36,8 @@ static bool codes_reserve(codes *c, size_t extra) {
     return true;
 }
 
-/* Ranges that hold every character newer than Unicode 9 that utf8proc decomposes, composes or orders (up to
- * Unicode 16); whatever else lies in them has no such property in Unicode 9. */
+/* Ranges with every character newer than Unicode 9 that utf8proc decomposes, composes or orders (up to Unicode 16);
+ * other characters in them have no such property in Unicode 9. */
 static bool is_inert(uint32_t cp) {
     static const uint32_t ranges[][2] = {
         {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
@@ -89,7 +89,7 @@ static bool sort_marks(int32_t *c, size_t n) {
     return true;
 }
 
-/* Orders, composes and writes what lies between two inert characters. */
+/* Orders, composes and writes the characters between two inert ones. */
 static bool flush(codes *c, bool compose, iv_buf *out) {
     size_t len = c->len;
     for (size_t i = 0; i < c->len;) {
@@ -135,7 +135,7 @@ static bool normalize(iv_normalizer_kind form, const uint8_t *text, size_t n, co
 }
 
 iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t n, iv_buf *out, iv_error *err) {
-    /* ASCII is its own normal form in all four; below U+0300 so is every character in NFC. */
+    /* ASCII is normalized in all four forms; characters below U+0300 are normalized in NFC. */
     uint8_t bound = form == IV_NORMALIZE_NFC ? 0xcc : 0x80;
     size_t plain = 0;
     while (plain < n && (uint8_t)text[plain] < bound) plain++;
@@ -175,7 +175,8 @@ void iv_normalizer_close(iv_normalizer *n) {
     *n = (iv_normalizer){0};
 }
 
-/* Letters that got a lower case after utf8proc's Unicode 15, and the one that lowers to two characters. */
+/* Letters whose lower case is newer than utf8proc's Unicode 15; the caller handles the one that lowers to two
+ * characters. */
 static uint32_t lower(uint32_t cp) {
     static const uint32_t pairs[][2] = {{0x1c89, 0x1c8a}, {0xa7cb, 0x264},  {0xa7cc, 0xa7cd}, {0xa7ce, 0xa7cf},
                                         {0xa7d2, 0xa7d3}, {0xa7d4, 0xa7d5}, {0xa7da, 0xa7db}, {0xa7dc, 0x19b}};
@@ -254,7 +255,7 @@ static iv_status apply_step(const iv_normalizer *norm, size_t i, iv_regex_work *
 
 iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, const char *text, size_t n, iv_buf *out,
                               iv_buf *spare, iv_error *err) {
-    /* The last step must write to out, so the first writes to whichever buffer makes that come true. */
+    /* The last step must write to out; the first buffer is chosen accordingly. */
     for (size_t i = 0; i < norm->count; i++) {
         iv_buf *to = (norm->count - i) % 2 ? out : spare;
         iv_buf_clear(to);

@@ -16,16 +16,15 @@ iv_status iv_normalizer_open(const char *name, const iv_normalizer_spec *steps, 
                              iv_error *err);
 void iv_normalizer_close(iv_normalizer *n);
 
-/* Normalizes n bytes of valid UTF-8 into out (replacing its content); spare is scratch. Either may grow no
- * further than its limit (IV_LIMIT). With no steps out is a copy. */
+/* Normalizes n bytes of valid UTF-8 into out (replacing its content); spare is scratch. Past the limit of either:
+ * IV_LIMIT. Without steps out is a copy. */
 iv_status iv_normalizer_apply(const iv_normalizer *norm, iv_regex_work *work, const char *text, size_t n, iv_buf *out,
                               iv_buf *spare, iv_error *err);
 
-/* Unicode normalization, as of Unicode 9 like the reference's: appends to out. form is NFC, NFD, NFKC or
- * NFKD. */
+/* Unicode normalization at Unicode 9, as in the reference: appends to out. form is NFC, NFD, NFKC or NFKD. */
 iv_status iv_unicode_normalize(iv_normalizer_kind form, const char *text, size_t n, iv_buf *out, iv_error *err);
 
-/* Why an append of (at most) extra bytes failed: IV_LIMIT or IV_NO_MEMORY. */
+/* The reason that an append of up to extra bytes failed: IV_LIMIT or IV_NO_MEMORY. */
 iv_status iv_text_full(const iv_buf *buf, size_t extra, iv_error *err);
 
 #endif

@@ -1,8 +1,8 @@
-/* split.c: each step cuts a piece into the pieces of the next step.
+/* pretokenize.c: each step cuts a piece into the pieces of the next step.
  *
- * A step finds segments (matches and what lies between them, covering the piece in order); the behaviour says which
- * of them join and which are dropped. A piece goes through all further steps before the next one is looked for, so a
- * long text needs no more memory than its longest piece. */
+ * A step finds segments: matches and the text between them, which cover the piece in order. The behavior determines
+ * which segments are merged and which are dropped. A piece passes through all later steps before the next one is
+ * searched, so memory is bounded by the longest piece. */
 #include "text/pretokenize.h"
 #include "base/utf8.h"
 #include "text/charset.h"
@@ -20,8 +20,8 @@ typedef struct iv_segment {
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define SPACE_PATTERN "[" IV_CHARSET_SPACE "]"
 
-/* The reference's Punctuation step is of Unicode 8: later punctuation is not in it, two characters still are.
- */
+/* The reference's Punctuation step uses Unicode 8: it lacks later punctuation, and still has two characters that later
+ * versions removed. */
 #define PUNCTUATION_PATTERN                                                                                  \
     "(?![\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}\\x{1b4f}\\x{1b7d}-\\x{1b7f}\\x{2e43}-\\x{2e4f}"   \
     "\\x{2e52}-\\x{2e5d}\\x{10d6e}\\x{10ead}\\x{10f55}-\\x{10f59}\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d8}" \
@@ -38,7 +38,7 @@ typedef struct iv_segment {
 static iv_status open_digits(const char *where, iv_regex **out, iv_error *err) {
     iv_buf p = {0};
     bool memory;
-    /* The last two ranges are of Unicode 17, which only this step of the reference knows. */
+    /* The last two ranges are from Unicode 17; only this step of the reference has them. */
     bool ok = iv_buf_putc(&p, '[') && iv_charset_property(&p, "N", 1, &memory) &&
               iv_buf_puts(&p, "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]");
     iv_status status = ok ? iv_regex_open_raw(where, p.data, out, err) : iv_text_full(&p, 0, err);
@@ -46,8 +46,7 @@ static iv_status open_digits(const char *where, iv_regex **out, iv_error *err) {
     return status;
 }
 
-/* Runs of word characters and runs of what is neither word nor space; joiners count as word characters here.
- */
+/* Runs of word characters, and runs that are neither word nor space; joiners are word characters here. */
 static iv_status open_whitespace(const char *where, iv_regex **out, iv_error *err) {
     iv_buf word = {0}, p = {0};
     bool ok = iv_charset_word(&word) && iv_buf_puts(&word, "\\x{200c}\\x{200d}") &&
@@ -125,7 +124,7 @@ static iv_status give_piece(run *r, size_t step, const char *text, iv_segment se
 
 /* ---- segments ---- */
 
-/* Segments that may still grow by their neighbours. */
+/* A segment that may still be merged with its successor. */
 typedef struct joiner {
     run *r;
     size_t step;
@@ -134,7 +133,7 @@ typedef struct joiner {
     iv_match_behavior behavior;
     iv_segment held;
     bool holds;
-    bool previous; /* whether the segment before was a match */
+    bool previous; /* whether the previous segment was a match */
 } joiner;
 
 static iv_status give_held(joiner *j) {
@@ -159,7 +158,7 @@ static iv_status add_segment(joiner *j, size_t start, size_t end, bool match) {
     return IV_OK;
 }
 
-/* The matches of the step's pattern, if it has one, in the text and what is between them, in order. */
+/* The matches of the step's pattern, if any, and the text between them, in order. */
 static iv_status cut(run *r, size_t step, const char *text, size_t n, bool at_start, bool invert,
                      iv_match_behavior behavior) {
     joiner j = {.r = r, .step = step, .text = text, .at_start = at_start, .behavior = behavior};

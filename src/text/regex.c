@@ -19,11 +19,11 @@ typedef struct translator {
     iv_error *err;
     bool caseless[IV_PATTERN_GROUPS_MAX + 1]; /* of each open group; [0] is the pattern itself */
     size_t depth;
-    char last_folded; /* the ASCII letter just written under (?i), for the pairs that fold to one character */
-    bool group_start; /* nothing of this group has been written yet */
+    char last_folded; /* the last ASCII letter written under (?i), for pairs that fold to one character */
+    bool group_start; /* nothing of this group was written yet */
 } translator;
 
-/* What one escape or property stands for: one character, or a set or its complement. */
+/* The meaning of one escape or property: one character, a set or its complement. */
 typedef struct atom {
     bool is_set, complement;
     uint32_t cp;
@@ -61,7 +61,7 @@ static uint32_t read_hex(translator *t, size_t max, size_t *count) {
     return v;
 }
 
-/* \xHH, \x{H...}, \uHHHH. A bare \xHH over 7f would be a byte of UTF-8, not a character. */
+/* \xHH, \x{H...}, \uHHHH. In Oniguruma a bare \xHH above 7f is a byte of UTF-8, not a character. */
 static iv_status read_code(translator *t, size_t from, char kind, atom *a) {
     size_t count;
     bool braced = kind == 'x' && t->i < t->n && t->s[t->i] == '{';
@@ -93,8 +93,8 @@ static iv_status read_property(translator *t, size_t from, bool complement, atom
     return IV_OK;
 }
 
-/* The escape at t->i (a backslash) as an atom. \w differs by where it stands: the reference engine counts six
- * Latin-1 fractions and superscripts as word characters, but not inside a class. */
+/* The escape at t->i (a backslash) as an atom. \w depends on its position: outside a class the reference engine counts
+ * six Latin-1 fractions and superscripts as word characters. */
 static iv_status read_escape(translator *t, bool in_class, atom *a) {
     size_t from = t->i++;
     if (t->i == t->n) return refuse(t, from, "a backslash at the end");
@@ -190,7 +190,7 @@ static iv_status write_class(translator *t, const class_parts *parts, bool negat
     if (parts->complements.len == 0) {
         ok = iv_buf_puts(o, negated ? "[^" : "[") && iv_buf_puts(o, set) && iv_buf_putc(o, ']');
     } else {
-        /* A complement cannot stand among other members, for its additions would be taken away, not added. */
+        /* A complement cannot be a class member here: the added ranges would be removed instead of added. */
         const char *alternatives = parts->complements.data + (parts->set.len == 0);
         ok = iv_buf_puts(o, negated ? "(?:(?!" : "(?:");
         if (ok && parts->set.len) ok = iv_buf_putc(o, '[') && iv_buf_puts(o, set) && iv_buf_putc(o, ']');
@@ -259,7 +259,7 @@ static iv_status open_group(translator *t) {
     bool fold = t->caseless[t->depth];
     const char *opening = NULL;
     if (at(t, "(?i)")) {
-        /* In the middle of a group the two engines let it reach differently far. */
+        /* In the middle of a group its scope differs between the two engines. */
         if (!t->group_start) return refuse(t, from, "(?i) after the start of a group");
         t->caseless[t->depth] = true;
         t->i += 4;
@@ -275,7 +275,7 @@ static iv_status open_group(translator *t) {
     t->i += opening ? strlen(opening) : 1;
     t->caseless[++t->depth] = fold;
     t->group_start = true;
-    return puts_(t, opening ? opening : "(?:"); /* nothing refers back, so nothing need be captured */
+    return puts_(t, opening ? opening : "(?:"); /* captures are not needed: back references are refused */
 }
 
 /* {n}, {n,}, {n,m} and {,m}; any other { is a literal. */
@@ -332,7 +332,7 @@ static iv_status translate_literal(translator *t) {
 static iv_status translate_one(translator *t) {
     char c = t->s[t->i];
     bool start = t->group_start;
-    /* Only "(" looks at group_start, and sets it again itself. */
+    /* Only "(" reads group_start, and sets it again. */
     if (c != '(') t->group_start = false;
     if (!isalpha((unsigned char)c)) t->last_folded = 0;
     switch (c) {
@@ -404,7 +404,7 @@ static iv_status compile(const char *where, const char *pattern, size_t n, iv_re
         return iv_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? IV_NO_MEMORY : IV_UNSUPPORTED, "%s: pattern: %s", where,
                        text);
     }
-    pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE); /* where there is no JIT the interpreter does the same */
+    pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE); /* without a JIT the interpreter is used */
     return IV_OK;
 }
 
@@ -471,7 +471,7 @@ iv_regex_work *iv_regex_work_new(void) {
         return NULL;
     }
     pcre2_set_heap_limit(w->context, IV_REGEX_HEAP_KIB_MAX);
-    /* NULL where there is no JIT: then it is not needed. */
+    /* NULL without a JIT, which does not need it. */
     w->stack = pcre2_jit_stack_create(32 * 1024, IV_REGEX_JIT_STACK_MAX, NULL);
     if (w->stack) pcre2_jit_stack_assign(w->context, NULL, w->stack);
     return w;

@@ -1,8 +1,7 @@
-/* tokenizer.c: the parts put together.
+/* tokenizer.c: the whole tokenizer.
  *
- * Encoding: added tokens are cut out of the text; the rest is normalized; added tokens that want to be found
- * in normalized text are cut out of that; the rest is split into pieces; each piece goes through the merges.
- */
+ * Encoding: added tokens are cut out of the text; the rest is normalized; added tokens of normalized text are cut out
+ * of that; the rest is cut into pieces; each piece is merged. */
 #include "text/tokenizer.h"
 #include "base/digest.h"
 #include "base/file.h"
@@ -17,12 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARK "\xef\xb7\x90" /* U+FDD0: no character, and never will be */
+#define MARK "\xef\xb7\x90" /* U+FDD0: a noncharacter */
 
-/* An added token that is found by, and decodes to, its normalized text. */
+/* An added token that is matched and decoded by its normalized text. */
 typedef struct normal_form {
     int32_t id;
-    bool skippable; /* that text, too, is the content of a special token */
+    bool skippable; /* that text is also the content of a special token */
     iv_str text;
 } normal_form;
 
@@ -33,7 +32,7 @@ struct iv_tokenizer {
     iv_bpe bpe;
     iv_decoder decoder;
     iv_added_set raw, normalized; /* tokens found before and after normalizing */
-    normal_form *forms;           /* sorted by id; only those that differ from the token's content */
+    normal_form *forms;           /* only forms that differ from the token's content */
     size_t form_count;
     uint8_t *special; /* a bit for each id */
     uint8_t digest[32];
@@ -63,8 +62,7 @@ static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "t
 
 /* ---- opening ---- */
 
-/* The text by which an added token is found: its content, or what the normalizer makes of it (kept in the
- * arena). */
+/* The text that matches an added token: its content, or the normalized content (kept in the arena). */
 static iv_status added_text(iv_tokenizer *t, iv_regex_work *work, const iv_added_token *a, iv_str *out, iv_error *err) {
     iv_buf normal = {0}, spare = {0};
     *out = a->content;
@@ -192,7 +190,7 @@ static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_star
     return iv_pretokenizer_apply(&e->t->splitter, e->regex, &e->split, text, n, at_start, encode_piece, e, e->err);
 }
 
-/* Text between the tokens found as they stand. */
+/* Text between the added tokens of the original text. */
 static iv_status encode_text(encoder *e, const char *text, size_t n, bool at_start) {
     iv_added_walk walk = {0};
     bool more, special = e->special;
@@ -281,7 +279,7 @@ static bool put_marked(const char *text, size_t n, iv_buf *out) {
     return true;
 }
 
-/* Marks what is found of one set. */
+/* Marks the special tokens of one set. */
 static iv_status mark_set(const iv_added_set *set, iv_regex_work *work, const char *text, size_t n, iv_buf *out,
                           iv_error *err) {
     iv_added_walk walk = {0};
@@ -319,7 +317,7 @@ static iv_status decode_id(const iv_tokenizer *t, bool skip_special, iv_decode_r
     if ((size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return IV_OK;
     const normal_form key = {.id = id}, *form = NULL;
     if (t->form_count) form = bsearch(&key, t->forms, t->form_count, sizeof key, compare_forms);
-    /* The reference asks whether the text, not the id, is special: it matters only for normalized tokens. */
+    /* The reference tests the text, not the id; the results differ only for normalized tokens. */
     if (skip_special && (form ? form->skippable : iv_tokenizer_is_special(t, id))) return IV_OK;
     return iv_decode_token(run, form ? form->text : t->spec.by_id[id], out, err);
 }
@@ -350,11 +348,11 @@ iv_status iv_token_stream_open(const iv_tokenizer *t, bool skip_special, iv_toke
 iv_status iv_token_stream_follow(iv_token_stream *s, const int32_t *ids, size_t n, bool text, iv_error *err) {
     iv_buf before = {0};
     iv_status status = IV_OK;
-    /* Once there is text, its beginning is over: the other ids, however many, say nothing more. */
+    /* After the first text the beginning is over; later ids do not matter. */
     for (size_t i = 0; i < n && before.len == 0 && status == IV_OK; i++)
         status = decode_id(s->tokenizer, s->skip_special, &s->run, ids[i], &before, err);
     for (size_t i = 0; text && i < s->tokenizer->spec.id_count && before.len == 0 && status == IV_OK; i++)
-        status = decode_id(s->tokenizer, true, &s->run, (int32_t)i, &before, err); /* any that is text will do */
+        status = decode_id(s->tokenizer, true, &s->run, (int32_t)i, &before, err); /* any token with text */
     if (status == IV_OK) status = iv_decode_boundary(&s->run, &before, err);
     iv_buf_free(&before);
     return status;
@@ -403,12 +401,12 @@ bool iv_tokenizer_is_special(const iv_tokenizer *t, int32_t id) {
     return id >= 0 && (size_t)id < t->spec.id_count && (t->special[id / 8] >> (id % 8) & 1);
 }
 
-bool iv_tokenizer_token_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *told) {
-    *told = false;
+bool iv_tokenizer_token_bytes(const iv_tokenizer *t, int32_t id, iv_buf *out, bool *known) {
+    *known = false;
     if (id < 0 || (size_t)id >= t->spec.id_count || !t->spec.by_id[id].data) return true;
     const normal_form key = {.id = id}, *form = NULL;
     if (t->form_count) form = bsearch(&key, t->forms, t->form_count, sizeof key, compare_forms);
-    return iv_decode_token_bytes(&t->decoder, form ? form->text : t->spec.by_id[id], out, told);
+    return iv_decode_token_bytes(&t->decoder, form ? form->text : t->spec.by_id[id], out, known);
 }
 
 void iv_tokenizer_digest(const iv_tokenizer *t, uint8_t out[32]) { memcpy(out, t->digest, 32); }

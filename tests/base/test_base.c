@@ -1,4 +1,4 @@
-/* The bottom room: errors stay one printable line, sizes do not wrap, UTF-8 is strict. */
+/* base: errors stay one printable line, sizes do not wrap, UTF-8 is strict. */
 #include "support.h"
 #include "base/arena.h"
 #include "base/buf.h"
@@ -42,7 +42,7 @@ static void sizes_do_not_wrap(void **state) {
     assert_false(iv_buf_putc(&buf, 'd'));
     assert_string_equal(buf.data, "abc");
     iv_buf_free(&buf);
-    buf = (iv_buf){.limit = 100}; /* nor has it more memory than it may ever need */
+    buf = (iv_buf){.limit = 100}; /* nor does it allocate more than the limit */
     for (size_t i = 0; i < 100; i++) assert_true(iv_buf_putc(&buf, 'a') && buf.cap <= 101);
     assert_false(iv_buf_putc(&buf, 'a'));
     iv_buf_free(&buf);

@@ -70,7 +70,7 @@ enum { JOBS = 200 };
 typedef struct counted {
     iv_job job; /* first */
     atomic_int ran;
-    int turns; /* that it needs; 0: one */
+    int turns; /* needed; 0: one */
     int done, done_unrun;
     unsigned wait_us;
     pthread_t by, back;
@@ -143,7 +143,7 @@ static void closing_waits_for_what_runs(void **state) {
     iv_jobs_close(NULL);
 }
 
-/* What needs more turns gets them on one thread, which others' first turns do not wait for. */
+/* Jobs with more turns run on one thread; first turns of other jobs do not wait for it. */
 static void long_jobs_go_to_the_background(void **state) {
     (void)state;
     enum { LONG = 3, TURNS = 40 };
@@ -169,7 +169,7 @@ static void long_jobs_go_to_the_background(void **state) {
     }
 }
 
-/* One that no thread has can be taken back, between its turns too. */
+/* A job that is in no thread can be withdrawn, also between its turns. */
 static void withdrawn_jobs_do_not_come_back(void **state) {
     (void)state;
     iv_jobs *w;
@@ -180,7 +180,7 @@ static void withdrawn_jobs_do_not_come_back(void **state) {
     iv_jobs_give(w, &jobs[0].job);
     iv_jobs_give_background(w, &jobs[1].job);
     usleep(20000);
-    bool gone = false; /* of two that take turns, one waits */
+    bool gone = false; /* of two alternating jobs, one waits */
     for (int i = 0; i < 10000 && !(gone = iv_jobs_withdraw(w, &jobs[0].job)); i++) usleep(700);
     assert_true(gone);
     int ran = jobs[0].ran;

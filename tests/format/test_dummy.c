@@ -1,4 +1,5 @@
-/* Dummy weights: every element against the words of dummy.h, any range of bytes, and bits that may never change. */
+/* Dummy weights: every element against the definition in dummy.h, any range of bytes, and bits that may never
+ * change. */
 #include "random.h"
 #include "scratch.h"
 #include "base/digest.h"
@@ -9,7 +10,7 @@
 
 #include <math.h>
 
-/* Element i, word by word of dummy.h. */
+/* Element i, by the definition in dummy.h. */
 static float element(uint64_t seed, const char *name, int ndim, uint64_t i) {
     char text[256];
     uint8_t hash[32];
@@ -119,7 +120,7 @@ static void shape_of_values(void **state) {
     free(x);
 }
 
-/* What receipts of dummy models rest on: these digests are for ever. */
+/* Receipts of dummy models depend on these digests: they must never change. */
 static void frozen(void **state) {
     (void)state;
     static const char *const want[3] = {"fb9099f373892fb03dd133be4ca45f69f796f754f2a15fdd581de7e149bd5936",

@@ -1,4 +1,4 @@
-/* Directories whose files have another form: the error names what was found instead. */
+/* Directories in other formats: the error names the file that was found. */
 #include "scratch.h"
 #include "format/checkpoint.h"
 #include "format/foreign.h"

@@ -51,7 +51,7 @@ static void nothing_is_required(void **state) {
     }
 }
 
-/* What transformers would do and invar does not is listed, unless it is nothing. */
+/* Settings that transformers applies and invar does not are listed, unless they are neutral. */
 static void unapplied(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,5 @@
-/* Strict JSON: numbers of any size beside each other. */
+/* Strict JSON: numbers of any size next to each other; typed reads: absent and null are equal, numbers may be integers
+ * or reals, ranges are inclusive. */
 #include "scratch.h"
 #include "base/utf8.h"
 #include "format/json.h"
@@ -12,7 +13,7 @@ static json_t *parse(const char *text) {
     return v;
 }
 
-/* Each but those that no 64 bits hold stays what it is, wherever it stands. */
+/* Only integers beyond 64 bits become reals, in any position. */
 static void wide_integers(void **state) {
     (void)state;
     static const struct {
@@ -40,7 +41,7 @@ static void wide_integers(void **state) {
     }
 }
 
-/* What is wrong behind one is still found where it stands. */
+/* An error after a wide integer is reported at its position. */
 static void errors_beside_wide_integers(void **state) {
     (void)state;
     static const struct {
@@ -96,7 +97,7 @@ static void members(void **state) {
         iv_error err;
         const char *text = NULL;
         size_t n = strlen(cases[i].object), bytes = 0;
-        char *exact = malloc(n); /* what is read behind it is found */
+        char *exact = malloc(n); /* so that a read past the end is detected */
         memcpy(exact, cases[i].object, n);
         ASSERT_OK(iv_json_parse_repeating("f", exact, n, &v, &err), &err);
         assert_true(iv_json_member_text(exact, n, "k", &text, &bytes) == (cases[i].text != NULL));
@@ -138,7 +139,7 @@ static void unsigned_integers(void **state) {
         assert_false(iv_json_unsigned(wrong[i], strlen(wrong[i]), &v));
 }
 
-/* What is cut is cut between characters, and says so. */
+/* A shortened value ends between characters, with "...". */
 static void values_are_shown(void **state) {
     (void)state;
     char found[IV_JSON_SHOWN_BYTES], text[200] = "";

@@ -1,4 +1,4 @@
-/* Which kinds of values a schema speaks of, and where its references lead. */
+/* The kinds of values that a schema allows, and the targets of its references. */
 #include "support.h"
 #include "base/buf.h"
 #include "format/json.h"
@@ -29,7 +29,7 @@ static void kinds_of_a_property(void **state) {
         {"{\"type\":\"integer\"}", I},
         {"{\"type\":\"number\"}", F},
         {"{\"type\":[\"boolean\",\"null\"]}", B | N},
-        /* nothing is said: a string */
+        /* no constraint: a string */
         {"{}", S},
         {"true", S},
         {"{\"description\":\"any\"}", S},
@@ -45,15 +45,15 @@ static void kinds_of_a_property(void **state) {
         {"{\"const\":1.5}", IV_KIND_NUMBER},
         {"{\"const\":2.0}", I},
         {"{\"enum\":[[],{},true]}", A | O | B},
-        /* branches join, all else meets */
+        /* branches unite, all else intersects */
         {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", S | N},
         {"{\"oneOf\":[{\"type\":\"array\"},{\"const\":1}],\"type\":[\"array\",\"string\"]}", A},
         {"{\"allOf\":[{\"type\":[\"string\",\"integer\"]},{\"type\":[\"integer\",\"null\"]}]}", I},
         {"{\"anyOf\":[{},{\"type\":\"integer\"}]}", S | I},
         {"{\"$ref\":\"#/$defs/point\"}", O},
         {"{\"$ref\":\"#/$defs/maybe\",\"description\":\"x\"}", O | N},
-        {"false", S}, /* says nothing of what may be there */
-        /* words without a type count where nothing else is said */
+        {"false", S}, /* no constraint on the properties */
+        /* other keywords count if there is no type */
         {"{\"minLength\":1}", S},
         {"{\"minimum\":1}", F},
         {"{\"items\":{}}", A},
@@ -100,7 +100,7 @@ static void properties_by_place(void **state) {
     }
 }
 
-/* However often branches double, and however references turn, an answer comes soon. */
+/* Exponential branches and cyclic references are bounded. */
 static void no_schema_takes_long(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -113,13 +113,13 @@ static void no_schema_takes_long(void **state) {
     }
 }
 
-/* All that is looked at is counted, and there is an end to it. */
+/* All work is counted, and bounded. */
 static void looks_are_counted(void **state) {
     (void)state;
     enum { ENTRIES = 1000, MOST = 200000 };
     static const struct {
         const char *before, *entry, *behind;
-        bool again; /* and again, until enough is seen */
+        bool again; /* repeated until the budget is spent */
     } cases[] = {{"{\"properties\":{\"x\":{\"enum\":[", "1", "]}}}", false},
                  {"{\"properties\":{\"x\":{\"type\":[", "\"null\"", "]}}}", false},
                  {"{\"properties\":{\"x\":{\"anyOf\":[", "true", "]}}}", false},

@@ -61,7 +61,7 @@ static void good_indexes_are_sorted(void **state) {
     iv_arena_free(&arena);
 }
 
-/* One shard per tensor, as many as are allowed and one more; then names as long as are allowed and longer. */
+/* One shard per tensor, up to the limit and one more; names of maximal length and longer. */
 static void limits_hold(void **state) {
     (void)state;
     for (int extra = 0; extra < 2; extra++) {

@@ -1,4 +1,4 @@
-/* Finding a model's template, its tokens, the choice of tool_use, and the errors of broken directories. */
+/* Chat templates: locations, special tokens, the choice of tool_use, and the errors of broken directories. */
 #include "format/scratch.h"
 #include "base/digest.h"
 #include "format/json.h"
@@ -59,7 +59,7 @@ static void gives_the_defaults_of_apply_chat_template(void **state) {
                    "[1] 2 True []");
 }
 
-/* transformers 5 renders it, too. */
+/* transformers 5 renders it too */
 static void a_byte_order_mark_is_text(void **state) {
     (void)state;
     assert_renders("\xef\xbb\xbf{{ n }}", NULL, "{\"n\": 1}",
@@ -77,7 +77,7 @@ static void chooses_between_named_templates(void **state) {
     assert_renders(NULL, config, "{\"tools\": [1, 2]}", "T2");
 }
 
-/* Older directories keep the tokens apart; newer ones keep a copy that counts for nothing. */
+/* Older directories keep the tokens in a separate file; newer ones may have a copy, which is ignored. */
 static void tokens_of_their_own_file(void **state) {
     (void)state;
     static const struct {
@@ -103,7 +103,7 @@ static void tokens_of_their_own_file(void **state) {
     }
 }
 
-/* As transformers saves such a list today. */
+/* The files that transformers saves for a list of named templates today. */
 static void chooses_between_template_files(void **state) {
     (void)state;
     scratch d = make_directory("D", "{\"chat_template\": \"no\"}");
@@ -122,7 +122,7 @@ static void chooses_between_template_files(void **state) {
     iv_chat_template_close(t);
     scratch_write(&d, "additional_chat_templates/tool_use.jinja", "{{", 2);
     iv_buf_clear(&out);
-    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err); /* chats without tools are as good as ever */
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err); /* chats without tools still work */
     ASSERT_OK(iv_chat_template_render(t, none, NULL, &out, &err), &err);
     assert_string_equal(out.data, "D");
     assert_int_equal(iv_chat_template_render(t, tools, NULL, &out, &err), IV_TEMPLATE);
@@ -150,7 +150,7 @@ static void refuses_broken_directories(void **state) {
     assert_int_equal(iv_chat_template_open("/nonexistent", &t, &err), IV_NOT_FOUND);
 }
 
-/* The model's other uses need no template. */
+/* Only chats need a template. */
 static void a_template_that_does_not_parse_fails_when_it_is_wanted(void **state) {
     (void)state;
     scratch d = make_directory("a\n{% if %}", NULL);
@@ -212,7 +212,7 @@ static void digest_covers_templates_and_tokens(void **state) {
         for (int k = 0; k < i; k++) assert_string_not_equal(hex[i], hex[k]);
     }
     digest_of(NULL, "{\"chat_template\": \"a\", \"bos_token\": {\"content\": \"x\"}}", other);
-    assert_string_equal(other, hex[2]); /* where it is found makes no difference */
+    assert_string_equal(other, hex[2]); /* its location does not matter */
 }
 
 int main(void) {

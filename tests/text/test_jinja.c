@@ -1,4 +1,4 @@
-/* Templates: small ones and published ones with the answers of Jinja2; hostile and damaged ones. */
+/* Jinja templates: small and published ones against the answers of Jinja2; hostile and damaged ones. */
 #include "support.h"
 #include "base/digest.h"
 #include "format/json.h"
@@ -8,7 +8,7 @@ enum { FILE_BYTES_MAX = 64 << 20 };
 
 /* ---- small templates with Jinja2's answers (written by python/jinja_cases.py) ---- */
 
-/* Counts towards the texts (or errors) that agree; false and a line on stderr for what does not. */
+/* Whether a case agrees with Jinja2; a difference is printed. */
 static bool agrees(const json_t *entry, const json_t *variables, const char *now) {
     const json_t *source = json_object_get(entry, "template"), *text = json_object_get(entry, "text");
     const char *shown = json_string_value(source), *wanted = text ? json_string_value(text) : "an error";
@@ -56,9 +56,9 @@ typedef struct tally {
     size_t texts, errors, generations, wrong;
 } tally;
 
-/* The file was made by Jinja2 as such, without the `generation` tag of Hugging Face's environment; its answer for the
- * one template that uses the tag is a syntax error. These are the SHA-256 of what Jinja2 renders with the tag
- * (python/jinja_cases.py chat_templates.json prints them). */
+/* The file was made by plain Jinja2, without the `generation` tag of Hugging Face's environment; its answer for the one
+ * template that uses the tag is a syntax error. These are the SHA-256 of the text that Jinja2 renders with the tag
+ * (printed by python/jinja_cases.py chat_templates.json). */
 static const struct {
     const char *model, *name, *digest;
 } generations[] = {
@@ -86,7 +86,7 @@ static bool has_digest(const iv_buf *out, const char *wanted) {
     return strcmp(hex, wanted) == 0;
 }
 
-/* The same template with the tag understood, as a model's own template is read. */
+/* The same template in the dialect with the tag, as models' templates are read. */
 static void check_generation(const char *model, const char *name, const json_t *source, const json_t *variables,
                              const char *now, tally *count) {
     iv_template *t;
@@ -110,7 +110,7 @@ static void check(const char *model, const char *name, const iv_template *t, con
     iv_buf out = {0};
     iv_error err;
     const json_t *text = json_object_get(expect, "text");
-    /* A template that does not parse is its own error in every case. */
+    /* A template that does not parse counts as an error in every case. */
     iv_status status = t ? iv_template_render(t, variables, now, &out, &err) : IV_TEMPLATE;
     if (!text) {
         assert_non_null(json_object_get(expect, "error"));
@@ -276,7 +276,7 @@ static void deep_variables_are_refused(void **state) {
     iv_buf out = {0};
     iv_error err;
     assert_int_equal(render("{{ x }}", 7, variables, &out, &err), IV_LIMIT);
-    ASSERT_OK(render("{{ y }}", 7, variables, &out, &err), &err); /* what is not named is not read */
+    ASSERT_OK(render("{{ y }}", 7, variables, &out, &err), &err); /* unused variables are not read */
     iv_buf_free(&out);
     json_decref(variables);
 }
@@ -330,7 +330,7 @@ static json_t *damage_variables(void) {
     return json;
 }
 
-/* Renders a copy in memory of exactly n bytes, so that a sanitizer sees a read past its end. */
+/* Renders a copy of exactly n bytes, so that a sanitizer detects reads past its end. */
 static iv_status render_exact(const char *source, size_t n, const json_t *variables) {
     char *copy = malloc(n ? n : 1);
     iv_buf out = {0};

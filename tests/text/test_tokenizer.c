@@ -1,5 +1,5 @@
-/* test_tokenizer.c: the tokenizer against what the reference library gave (oracle files), and its own
- * contract: limits, errors, streaming, speed, and damaged files. */
+/* test_tokenizer.c: the tokenizer against answers of the reference library (oracle files), and its contract: limits,
+ * errors, streaming, speed, and damaged files. */
 #include "support.h"
 
 #include "base/digest.h"
@@ -12,7 +12,7 @@
 
 static iv_error err;
 
-/* Of this process's own work: a busy machine does not count. */
+/* CPU time of this process, so that a busy machine does not matter. */
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -41,7 +41,7 @@ static void check_text(const char *where, size_t index, const iv_buf *got, const
         fail_msg("%s case %zu: decoded \"%s\", wanted \"%s\"", where, index, got->data, json_string_value(want));
 }
 
-/* Pushes one by one; every append must be whole characters and the sum must be the whole decoding. */
+/* Pushes ids one by one; every append must be whole characters and the concatenation must be the whole decoding. */
 static void check_stream(const iv_tokenizer *t, const iv_ids *ids, bool skip_special) {
     iv_token_stream *s;
     iv_buf whole = {0}, sum = {0};
@@ -145,7 +145,7 @@ static void test_oracle_tiny_math(void **state) {
     check_oracle("models/tiny-math", "models/tiny-math/oracle.json", "encode");
 }
 
-/* The chats of the oracle: rendered text, whose turn marks must become single ids and nothing be lost. */
+/* The chats of the oracle: rendered text; turn marks must become single ids and nothing may be lost. */
 static void test_chat_tiny_math(void **state) {
     (void)state;
     char dir[4096];
@@ -173,7 +173,7 @@ static void test_chat_tiny_math(void **state) {
         assert_int_equal(found, marks);
         ASSERT_OK(iv_tokenizer_decode(t, ids.data, ids.count, false, &back, &err), &err);
         assert_string_equal(back.data, text);
-        /* Not asked for, the same marks are plain text. */
+        /* Without the flag the same marks are plain text. */
         ASSERT_OK(iv_tokenizer_encode(t, text, n, IV_ENCODE_PLAIN, &plain, &err), &err);
         for (size_t i = 0; i < plain.count; i++) assert_false(iv_tokenizer_is_special(t, plain.data[i]));
         iv_ids_free(&ids);
@@ -222,7 +222,8 @@ static void test_encode(void **state) {
     check_encode(t, "", IV_ENCODE_ADD_SPECIAL, "8");
     check_encode(t, "aab ba", IV_ENCODE_PLAIN, "0 3 2 1 0");
     check_encode(t, "<s>ab", IV_ENCODE_ADD_SPECIAL | IV_ENCODE_PARSE_SPECIAL, "8 8 3");
-    check_encode(t, "a<s>b", IV_ENCODE_PLAIN, "0 1"); /* what the vocabulary lacks is dropped: there is no unk_token */
+    check_encode(t, "a<s>b", IV_ENCODE_PLAIN,
+                 "0 1"); /* characters outside the vocabulary are dropped: there is no unk_token */
     check_encode(t, "\xe2\x82\xac", IV_ENCODE_PLAIN, "4 5 6");
     check_encode(t, "a  [x]  b", IV_ENCODE_PLAIN, "0 9 1"); /* strips on both sides, special or not */
     check_encode(t, "a[x]", IV_ENCODE_PLAIN, "0");          /* single_word: not after a letter */
@@ -342,7 +343,7 @@ static void test_parse_refuses(void **state) {
         {STEP("added_tokens", "[" ADDED("3", "") "]"), IV_FORMAT, "empty"},
         {STEP("added_tokens", "[" ADDED("3", "c") "," ADDED("3", "c") "]"), IV_FORMAT, "twice"},
         {STEP("added_tokens", "[" ADDED("3", "C") "," ADDED("4", "c") "],\"normalizer\":{\"type\":\"Lowercase\"}"),
-         IV_FORMAT, "look the same"},
+         IV_FORMAT, "same text"},
         {STEP("added_tokens", "[{}]"), IV_FORMAT, "added_tokens[0].content"},
         {STEP("normalizer", "{\"type\":\"Nmt\"}"), IV_UNSUPPORTED, "Nmt"},
         {STEP("normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{}]}"), IV_FORMAT,
@@ -482,7 +483,7 @@ static void test_threads(void **state) {
 
 #define SPECIAL "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true"
 
-/* The text of one token behind a prompt, a digit for each id. */
+/* The text of one token after a prompt; each digit is an id. */
 static void expect_behind(const iv_tokenizer *t, const char *prompt, int32_t id, bool skip, const char *want) {
     iv_token_stream *s;
     iv_ids ids = {0};
@@ -522,7 +523,7 @@ static iv_tokenizer *parse_decoder(const char *decoder) {
     return t;
 }
 
-/* The wanted texts are those of the reference: decode(prompt and answer) less decode(prompt). */
+/* Expected texts, from the reference: decode(prompt and answer) minus decode(prompt). */
 static void test_stream_follows_a_prompt(void **state) {
     (void)state;
     static const char *const want[4][6] = {
@@ -533,18 +534,18 @@ static void test_stream_follows_a_prompt(void **state) {
     for (size_t i = 0; i < 4; i++) {
         iv_tokenizer *t = parse_decoder(decoders[i]);
         expect_behind(t, "", 2, true, want[i][0]);
-        expect_behind(t, "0", 2, true, want[i][1]);  /* nothing of it is text ... */
-        expect_behind(t, "0", 2, false, want[i][2]); /* ... unless special tokens are */
+        expect_behind(t, "0", 2, true, want[i][1]);  /* the prompt has no text ... */
+        expect_behind(t, "0", 2, false, want[i][2]); /* ... unless special tokens count */
         expect_behind(t, "032", 2, true, want[i][3]);
-        expect_behind(t, "0231", 2, true, want[i][4]); /* behind a template's last special token */
-        expect_behind(t, "04", 2, true, want[i][5]);   /* a byte that nothing completes is text, too */
+        expect_behind(t, "0231", 2, true, want[i][4]); /* after the last special token of a template */
+        expect_behind(t, "04", 2, true, want[i][5]);   /* an incomplete character is text too */
         iv_tokenizer_close(t);
     }
 }
 
 /* ---- damaged files ---- */
 
-/* An error with a message, or a tokenizer that works: its ids are in range and decode. */
+/* Either an error with a message, or a working tokenizer: ids are in range and decode. */
 static bool survives(const char *json, size_t n) {
     static const char text[] =
         "What is 12 + 345?\n<|im_end|> caf\xc3\xa9 e\xcc\x81 \xe6\x9d\xb1 \xf0\x9f\x99\x82  don't";
@@ -578,7 +579,7 @@ static void test_truncated(void **state) {
     iv_buf json = {0};
     read_tiny_math(&json);
     size_t end = json.len;
-    while (end > 0 && json.data[end - 1] != '}') end--; /* white space after the object may go */
+    while (end > 0 && json.data[end - 1] != '}') end--; /* white space after the object is optional */
     for (size_t n = 0; n < end; n++)
         if (survives(json.data, n)) fail_msg("the first %zu of %zu bytes were accepted", n, json.len);
     assert_true(survives(json.data, json.len));
@@ -610,8 +611,8 @@ static void test_flipped_bits(void **state) {
     iv_buf_free(&json);
 }
 
-/* Special tokens that are shown have nothing around them that the decoder does not put there: the wanted texts are
- * those of transformers' fast tokenizers, to which spaces_between_special_tokens is one, true or false. */
+/* Shown special tokens have only the spaces that the decoder adds: the expected texts are those of transformers' fast
+ * tokenizers, for which spaces_between_special_tokens makes no difference. */
 static void test_special_tokens_side_by_side(void **state) {
     (void)state;
     static const int32_t ids[] = {0, 0, 1, 2, 0, 1, 3, 1, 1};

@@ -1,5 +1,5 @@
-/* test_tokenizer_cases.c: made-up and, on request, real tokenizers against answers of the reference library,
- * as written by tokenizer_cases.py. INVAR_TOKENIZER_CASES names one more file of such cases. */
+/* test_tokenizer_cases.c: made-up and, optionally, real tokenizers against answers of the reference library, written by
+ * tokenizer_cases.py. INVAR_TOKENIZER_CASES names one more file of such cases. */
 #include "support.h"
 
 #include "base/file.h"
@@ -12,7 +12,7 @@ enum { CASES_BYTES_MAX = 512 << 20, SHOWN_MAX = 20 };
 
 typedef struct tally {
     size_t tokenizers, cases, refused, wrong;
-    bool joined; /* this tokenizer joins all tokens before it looks which are bytes: no rest has a text of its own */
+    bool joined; /* this tokenizer fuses all tokens before it detects byte tokens: a suffix has no separate text */
 } tally;
 
 static void show(tally *sum, const char *name, const json_t *c, const char *what) {
@@ -28,7 +28,7 @@ static bool same_ids(const iv_ids *got, const json_t *want) {
     return same;
 }
 
-/* Whole decoding, and the same token by token. */
+/* Whole decoding and decoding token by token. */
 static bool same_text(const iv_tokenizer *t, const iv_ids *ids, bool skip, const json_t *want) {
     iv_buf whole = {0}, parts = {0};
     iv_token_stream *s;
@@ -45,8 +45,8 @@ static bool same_text(const iv_tokenizer *t, const iv_ids *ids, bool skip, const
     return same;
 }
 
-/* A stream that follows the first ids gives what all ids decode to, less what the first do, where that is a text that
- * the other begins with: a broken character, or spaces that only an end loses, belong to neither alone. */
+/* A stream that follows the first ids gives the decoding of all ids minus the decoding of the first ids, if that is a
+ * prefix. A broken character, or spaces stripped only at an end, belong to neither part. */
 static bool same_rest(const iv_tokenizer *t, const iv_ids *ids, size_t first, bool skip) {
     iv_buf whole = {0}, before = {0}, rest = {0};
     iv_token_stream *s;
@@ -105,7 +105,7 @@ static void check_tokenizer(tally *sum, const json_t *entry) {
     const char *fuse = decoder ? strstr(decoder, "\"Fuse\"") : NULL;
     sum->joined = fuse && strstr(fuse, "\"ByteLevel\"");
     if (status != IV_OK) {
-        /* Only what the reference accepts although it cannot work, such as two tokens that look the same. */
+        /* Only files that the reference accepts although they cannot work, such as two tokens with the same text. */
         sum->refused++;
         printf("%s: refused: %s\n", name, err.message);
         return;

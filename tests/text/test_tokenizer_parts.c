@@ -1,4 +1,4 @@
-/* test_tokenizer_parts.c: the tokenizer's small parts, each against its definition. */
+/* test_tokenizer_parts.c: small parts of the tokenizer against their definitions. */
 #include "support.h"
 
 #include "base/buf.h"
@@ -37,7 +37,7 @@ static void test_token_map(void **state) {
         int n = snprintf(names[i], sizeof names[i], "t%d", i);
         assert_true(iv_token_map_put(&map, (iv_str){names[i], (size_t)n}, 3 * i));
     }
-    assert_true(iv_token_map_put(&map, (iv_str){"", 0}, 1)); /* the empty text is a text */
+    assert_true(iv_token_map_put(&map, (iv_str){"", 0}, 1)); /* the empty text is allowed */
     for (int i = 0; i < COUNT; i++) {
         const iv_token *t = iv_token_map_find(&map, names[i], strlen(names[i]));
         assert_true(t && t->id == 3 * i);
@@ -83,13 +83,13 @@ static void test_unicode_forms(void **state) {
     check_normal(IV_NORMALIZE_NFD, "a\u0315\u0300\u05ae\u0327",
                  "a\u0327\u05ae\u0300\u0315");                /* classes 232 230 228 202 */
     check_normal(IV_NORMALIZE_NFC, "\u0958", "\u0915\u093c"); /* a composition exclusion */
-    /* U+1ABF, of class 220, came after Unicode 9: it is not moved, and nothing combines across it. */
+    /* U+1ABF (class 220) is newer than Unicode 9: it is not moved, and nothing combines across it. */
     check_normal(IV_NORMALIZE_NFC, "a\u0315\u1abf", "a\u0315\u1abf");
     check_normal(IV_NORMALIZE_NFC, "e\u1abf\u0301", "e\u1abf\u0301");
     check_normal(IV_NORMALIZE_NFKC, "\u32ff", "\u32ff");
 }
 
-/* A run of marks long enough to be sorted by counting must come out as a short one does. */
+/* A run of marks that is sorted by counting gives the result of a short one. */
 static void test_long_runs_of_marks(void **state) {
     (void)state;
     iv_buf in = {0}, want = {0}, out = {0};
@@ -124,7 +124,7 @@ static void check_matches(const char *pattern, const char *text, const char *wan
     iv_regex_close(re);
 }
 
-/* Where Oniguruma and PCRE2 part. Each line was confirmed with the reference library. */
+/* Differences of Oniguruma and PCRE2. Each line was confirmed with the reference library. */
 static void test_dialect(void **state) {
     (void)state;
     check_matches("\\s+", "a\u180eb\u00a0\u2003c", "\u00a0\u2003|");

@@ -68,7 +68,7 @@ iv_status ivj_own_attribute(ivj_run *r, ivj_value obj, ivj_value name, bool *fou
     return IV_OK;
 }
 
-/* obj[key] proper; *found is false for any key that is absent or of the wrong type. */
+/* obj[key] without attributes; *found is false for a key that is absent or of the wrong type. */
 static iv_status own_item(ivj_run *r, ivj_value obj, ivj_value key, bool *found, ivj_value *out) {
     *found = false;
     if (obj.type == IVJ_DICT) {
@@ -149,7 +149,7 @@ static iv_status slice_string(ivj_run *r, ivj_value s, int64_t start, int64_t st
         *out = ivj_string(s.u.s + from, ivj_cp_offset(s.u.s + from, s.n - from, count));
         return ivj_charge_bytes(r, s.n);
     }
-    /* Where each character starts, so that any step is linear. */
+    /* The offset of each character, so that any step is linear. */
     size_t n = ivj_cp_count(s.u.s, s.n), at = 0, len = 0;
     uint32_t *offsets, cp;
     char *copy;
@@ -187,7 +187,7 @@ iv_status ivj_slice(ivj_run *r, ivj_value obj, const ivj_value part[3], ivj_valu
         *range = (ivj_range){.step = obj.u.range->step, .n = count};
         if (count) range->start = ivj_range_item(obj.u.range, (size_t)start).u.i;
         if (count > 1) range->step *= step;
-        /* Only printing looks at the end; it may lie past the last 64-bit integer. */
+        /* Only printing reads the stop; it may exceed 64 bits. */
         range->stop = (int64_t)((uint64_t)range->start + (uint64_t)count * (uint64_t)range->step);
         *out = (ivj_value){.type = IVJ_RANGE, .u.range = range};
         return IV_OK;

@@ -18,7 +18,7 @@ static iv_status fail_overflow(ivj_run *r) { return ivj_fail_limit(r, "an intege
 static int bits(uint64_t v) { return v ? 64 - __builtin_clzll(v) : 0; }
 static uint64_t magnitude(int64_t v) { return v < 0 ? 0 - (uint64_t)v : (uint64_t)v; }
 
-/* a / b rounded once: the quotient is made with at least 60 bits and a sticky last one. */
+/* a / b rounded once: the quotient has at least 60 bits and a sticky last bit. */
 static double divide_ints(int64_t a, int64_t b) {
     uint64_t x = magnitude(a), y = magnitude(b);
     if (x == 0) return b < 0 ? -0.0 : 0.0;
@@ -264,7 +264,7 @@ static iv_status eval_cond(ivj_run *r, const ivj_node *node, ivj_value *out) {
     IV_TRY(ivj_eval(r, node->a, &test));
     if (ivj_truth(test)) return ivj_eval(r, node->b, out);
     if (node->c) return ivj_eval(r, node->c, out);
-    *out = ivj_hint("the inline if came to false and has no else");
+    *out = ivj_hint("the inline if is false and has no else");
     return IV_OK;
 }
 
@@ -352,7 +352,7 @@ iv_status ivj_eval_args(ivj_run *r, const ivj_nodes *nodes, ivj_call *out) {
     if (nodes->n == 0) return IV_OK;
     IV_TRY(ivj_list_new(r, nodes->n, &args));
     IV_TRY(ivj_alloc(r, nodes->n, sizeof *keywords, &keywords));
-    /* Keywords before a ** take places of this array; spread then moves them to a larger one. */
+    /* Keywords before a ** use this array; spread then replaces it by a larger one. */
     size_t room = nodes->n;
     for (uint32_t i = 0; i < nodes->n; i++) {
         const ivj_node *arg = nodes->at[i];

@@ -6,7 +6,7 @@
 
 /* ---- captured text ---- */
 
-/* Text written between these two calls becomes a string. Finish also after a failure, with its status. */
+/* Text written between these two calls becomes a string. The second is called after a failure too, with its status. */
 typedef struct capture {
     iv_buf buf, *outer;
 } capture;
@@ -23,8 +23,8 @@ static iv_status capture_end(ivj_run *r, capture *c, iv_status status, ivj_value
 
 /* ---- loops ---- */
 
-/* Items for which the test of a loop holds; its target is bound in a scope of its own. `loop` is that of the loop
- * around it there, if there is one. */
+/* The next item that satisfies the test of a loop. The target is bound in a separate scope, where `loop` is the
+ * enclosing loop, if any. */
 static iv_status next_tested(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
     for (;;) {
         IV_TRY(ivj_iter_next(r, it->inner, has, out));
@@ -71,7 +71,7 @@ static iv_status exec_loop(ivj_run *r, const ivj_node *node, ivj_value items, si
         ivj_value item;
         IV_TRY(ivj_loop_next(r, loop, &has, &item));
         if (!has) break;
-        scope->n = 0; /* what an iteration assigns ends with it */
+        scope->n = 0; /* assignments last one iteration */
         r->scope = scope;
         IV_TRY(ivj_assign(r, scope, r->t->loop, (ivj_value){.type = IVJ_LOOP, .u.loop = loop}));
         IV_TRY(ivj_bind_target(r, node->a, item));
@@ -81,7 +81,7 @@ static iv_status exec_loop(ivj_run *r, const ivj_node *node, ivj_value items, si
         completed |= *flow == IVJ_ON;
     }
     *flow = IVJ_ON;
-    /* As the reference: else runs unless some iteration reached the end of the body. */
+    /* As in the reference, else runs unless an iteration reached the end of the body. */
     if (completed || node->other.n == 0) return IV_OK;
     IV_TRY(ivj_scope_new(r, outer, &scope));
     r->scope = scope;
@@ -128,7 +128,7 @@ static ivj_value take_keyword(const ivj_call *call, bool *used, const char *name
     return (ivj_value){.type = IVJ_MISSING};
 }
 
-/* Parameters in order; a default may use the parameters before it. Runs in the macro's scope. */
+/* Binds parameters in order; a default may use earlier parameters. Runs in the macro's scope. */
 static iv_status bind_params(ivj_run *r, const ivj_node *node, const ivj_call *call, bool *used) {
     for (uint32_t i = 0; i < node->list.n; i++) {
         const ivj_node *param = node->list.at[i];
@@ -227,7 +227,7 @@ static iv_status bind_tuple(ivj_run *r, const ivj_node *target, ivj_value value)
     ivj_list *items;
     IV_TRY(ivj_to_list(r, value, &items));
     if (items->n != target->list.n)
-        return ivj_fail(r, "%u values are wanted to unpack, found %zu", target->list.n, items->n);
+        return ivj_fail(r, "wanted %u values to unpack, found %zu", target->list.n, items->n);
     for (uint32_t i = 0; i < target->list.n; i++) IV_TRY(ivj_bind_target(r, target->list.at[i], items->items[i]));
     return IV_OK;
 }
@@ -242,7 +242,7 @@ iv_status ivj_bind_target(ivj_run *r, const ivj_node *target, ivj_value value) {
     return ivj_dict_set(r, object.u.dict, target->value, value);
 }
 
-/* Runs a body in a scope of its own, its text as a string. */
+/* Runs a body in a new scope and returns its text. */
 static iv_status capture_body(ivj_run *r, const ivj_nodes *body, ivj_flow *flow, ivj_value *out) {
     ivj_scope *outer = r->scope, *scope;
     capture text;
@@ -257,7 +257,7 @@ static iv_status capture_body(ivj_run *r, const ivj_nodes *body, ivj_flow *flow,
 static iv_status exec_scope(ivj_run *r, const ivj_node *node, ivj_flow *flow) {
     ivj_scope *outer = r->scope, *scope;
     IV_TRY(ivj_scope_new(r, outer, &scope));
-    for (uint32_t i = 0; i < node->list.n; i++) { /* with: the values belong to the outer scope */
+    for (uint32_t i = 0; i < node->list.n; i++) { /* with: values are evaluated in the outer scope */
         ivj_value v;
         IV_TRY(ivj_eval(r, node->list.at[i]->b, &v));
         IV_TRY(ivj_assign(r, scope, node->list.at[i]->a->atom, v));

@@ -27,7 +27,7 @@ static IVJ_FILTER(filter_capitalize) {
     return ivj_capitalize(r, self, out);
 }
 
-/* Unlike str.title, words begin after whitespace, hyphens and opening brackets only. */
+/* Unlike in str.title, words begin only after whitespace, hyphens and opening brackets. */
 static iv_status title_into(ivj_run *r, iv_buf *buf, ivj_value s) {
     for (size_t i = 0; i < s.n;) {
         size_t from = i, end;
@@ -181,7 +181,7 @@ static IVJ_FILTER(filter_truncate) {
     if (length < end_n) return ivj_fail(r, "truncate wants a length of at least %lld", (long long)end_n);
     if (leeway < 0) return ivj_fail(r, "the leeway of truncate is negative");
     if (!ivj_length(self, &n)) return ivj_fail(r, "'%s' object has no length", ivj_type_name(self));
-    *out = self; /* whatever is short enough; only strings can be cut */
+    *out = self; /* short values are unchanged; only strings can be cut */
     if ((int64_t)n - leeway <= length) return IV_OK;
     IV_TRY(ivj_arg_string(r, "truncate", self, NULL, &self));
     ivj_value kept = ivj_part(self, 0, ivj_cp_offset(self.u.s, self.n, (size_t)(length - end_n)));
@@ -329,8 +329,8 @@ static IVJ_FILTER(filter_length) {
     return self.type == IVJ_STRING ? ivj_charge_bytes(r, self.n) : IV_OK;
 }
 
-/* The number in a string as Python's int() and float() take it: stripped, underscores between digits gone.
- * False if it is too long or has a misplaced underscore. */
+/* The number in a string as Python's int() and float() read it: stripped, without underscores between digits. False if
+ * it is too long or has a misplaced underscore. */
 static bool number_text(ivj_run *r, ivj_value s, char out[NUMBER_BYTES_MAX]) {
     size_t n = 0;
     if (ivj_strip(r, s, ivj_none(), IVJ_BOTH, &s) != IV_OK || s.n == 0 || s.n >= NUMBER_BYTES_MAX) return false;
@@ -349,12 +349,12 @@ static bool number_text(ivj_run *r, ivj_value s, char out[NUMBER_BYTES_MAX]) {
 static bool parse_float(ivj_run *r, ivj_value s, double *out) {
     char text[NUMBER_BYTES_MAX], *end;
     if (!number_text(r, s, text)) return false;
-    if (strpbrk(text, "xXpP(")) return false; /* strtod takes hexadecimal and nan(...), Python does not */
+    if (strpbrk(text, "xXpP(")) return false; /* strtod accepts hexadecimal and nan(...), Python does not */
     *out = strtod(text, &end);
     return *end == 0;
 }
 
-/* base 0 and the prefixes 0x, 0o, 0b as Python's int(text, base). */
+/* Base 0 and the prefixes 0x, 0o, 0b as in Python's int(text, base). */
 static bool parse_int(ivj_run *r, ivj_value s, int base, int64_t *out) {
     char text[NUMBER_BYTES_MAX], *end;
     if (!number_text(r, s, text)) return false;
@@ -422,7 +422,7 @@ static IVJ_FILTER(filter_float) {
     return IV_OK;
 }
 
-/* round(d, digits) to the nearest, ties to even, decided on the exact value: printf does exactly that. */
+/* round(d, digits) to the nearest, ties to even, decided on the exact value, as printf does. */
 static double round_decimal(double d, int64_t digits) {
     char text[ROUND_DIGITS_MAX + 330];
     if (!isfinite(d) || digits > ROUND_DIGITS_MAX) return d;

@@ -1,12 +1,12 @@
-/* filters_sequence.c: filters over sequences. Those that Jinja2 makes generators give their list here; the
- * caller of the filter puts it off until it is walked (filters.c names them). */
+/* filters_sequence.c: filters over sequences. Filters that are generators in Jinja2 return a list here; the caller
+ * defers them until the first item is read (the table in filters.c marks them). */
 #include "text/jinja/interp.h"
 #include "text/jinja/strings.h"
 
 #include <string.h>
 
-/* Follows the path "a.b.0" (or an integer; missing or None: nothing) from v. Undefined results become
- * `fallback` unless it is missing or None. */
+/* Follows the path "a.b.0" (or an integer; a missing or None path is empty) from v. Undefined results become `fallback`
+ * unless it is missing or None. */
 static iv_status get_path(ivj_run *r, ivj_value v, ivj_value path, ivj_value fallback, ivj_value *out) {
     *out = v;
     if (path.type == IVJ_MISSING || path.type == IVJ_NONE) return IV_OK;
@@ -46,8 +46,8 @@ static iv_status make_keys(ivj_run *r, const ivj_list *list, ivj_value path, ivj
     return IV_OK;
 }
 
-/* The same for several paths "a,b": each key is the list of their values, one of one too, as lists of equals (None,
- * undefined) are in order although they themselves have none. */
+/* The same for several paths "a,b": each key is the list of their values, even for one path, because lists of equal
+ * values (None, undefined) are ordered although the values themselves are not. */
 static iv_status make_multi_keys(ivj_run *r, const ivj_list *list, ivj_value paths, bool case_sensitive,
                                  ivj_value **out) {
     ivj_list one = {.n = 1, .items = &paths}, *split = &one;
@@ -249,7 +249,7 @@ IVJ_FILTER(ivj_f_groupby) {
             IV_TRY(ivj_list_new(r, 0, &members));
             IV_TRY(ivj_list_new(r, 2, &pair));
             pair->group = true;
-            /* The name of a group is that of its first item, before its case was folded. */
+            /* A group is named by its first item, before case folding. */
             IV_TRY(get_path(r, list->items[group], arg[0], arg[1], &name));
             IV_TRY(ivj_list_push(r, pair, name));
             IV_TRY(ivj_list_push(r, pair, ivj_list_value(members)));
@@ -274,7 +274,7 @@ IVJ_FILTER(ivj_f_batch) {
     for (size_t i = 0; i < list->n; i++) {
         if (i == 0 || (int64_t)row->n == width) {
             IV_TRY(ivj_list_new(r, 0, &row));
-            if (width == 0) { /* an empty row first: a quirk of the reference */
+            if (width == 0) { /* an empty row first, as in the reference */
                 IV_TRY(ivj_list_push(r, rows, ivj_list_value(row)));
                 IV_TRY(ivj_list_new(r, 0, &row));
             }

@@ -10,7 +10,7 @@
 
 /* ---- one value ---- */
 
-/* One number or string formatted: what both languages come down to. */
+/* The format of one number or string, for both languages. */
 typedef struct format_spec {
     char align; /* '<' '>' '=' '^', or 0: the type's default */
     char sign;  /* '+' ' ' or 0 for '-' */
@@ -149,13 +149,13 @@ static iv_status put_spec(ivj_run *r, iv_buf *buf, const format_spec *spec, ivj_
 
 /* ---- format strings ---- */
 
-enum { MAX_SPEC_DEPTH = 2 }; /* a field, and the fields inside its format */
+enum { MAX_SPEC_DEPTH = 2 }; /* a field, and fields inside its format */
 
 typedef struct formatter {
     ivj_run *r;
     const char *s;
     size_t n, at;
-    bool markup; /* escape what is put in */
+    bool markup; /* escape inserted values */
     /* percent */
     ivj_value args;
     size_t used;
@@ -180,7 +180,7 @@ static bool read_number(formatter *f, int *out) {
     return f->at > from;
 }
 
-/* Appends text that a field came to; in a Markup format, escaped unless the value was Markup. */
+/* Appends the text of a field; in a Markup format it is escaped unless the value is Markup. */
 static iv_status put_field(formatter *f, iv_buf *buf, const format_spec *spec, ivj_value v) {
     if (!f->markup || ivj_is_number(v) || (v.type == IVJ_STRING && v.markup)) return put_spec(f->r, buf, spec, v);
     iv_buf plain = {0};
@@ -218,7 +218,7 @@ static iv_status read_star(formatter *f, int *out) {
     return IV_OK;
 }
 
-/* (key), flags, width, precision: everything between % and the letter. */
+/* (key), flags, width, precision: the part between % and the letter. */
 static iv_status read_percent(formatter *f, format_spec *spec, bool *has_key, ivj_value *v) {
     *has_key = skip_char(f, '(');
     if (*has_key) {
@@ -313,7 +313,7 @@ static iv_status run_percent(formatter *f, iv_buf *buf) {
         f->at = end + (mark != NULL);
         if (mark) IV_TRY(percent_field(f, buf));
     }
-    /* Python lets anything with items, which might be a mapping, go unused. */
+    /* Python allows an unused argument that has items, because it might be a mapping. */
     uint8_t type = f->args.type;
     bool mapping = type == IVJ_DICT || type == IVJ_LIST || type == IVJ_RANGE || type == IVJ_UNDEFINED;
     bool rest = type == IVJ_TUPLE ? f->used < f->args.u.list->n : !f->used && !mapping;
@@ -333,7 +333,7 @@ iv_status ivj_percent(ivj_run *r, ivj_value format, ivj_value args, ivj_value *o
 
 static iv_status run_format(formatter *f, iv_buf *buf, int depth);
 
-/* name.attribute[item]...: name is a keyword, a position, or nothing for the next position. */
+/* name.attribute[item]...: name is a keyword, a position, or empty for the next position. */
 static iv_status format_value(formatter *f, const char *s, size_t n, ivj_value *out) {
     size_t end = 0, index = 0;
     while (end < n && s[end] != '.' && s[end] != '[') end++;

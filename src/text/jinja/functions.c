@@ -1,4 +1,5 @@
-/* functions.c: calls and their arguments; the global functions; the tests (`x is name(...)`). */
+/* functions.c: the global functions (Jinja2's range, dict, namespace, cycler, joiner; Hugging Face's raise_exception
+ * and strftime_now) and the tests (`x is name(...)`). */
 #include "text/jinja/interp.h"
 #include "text/jinja/strings.h"
 
@@ -113,7 +114,7 @@ FUNCTION(strftime_now) {
     char pattern[TIME_BYTES_MAX], text[TIME_BYTES_MAX * 4];
     if (format.n >= sizeof pattern - 1 || (format.n && memchr(format.u.s, 0, format.n)))
         return ivj_fail_limit(r, "the format of strftime_now has at most %d bytes", TIME_BYTES_MAX - 2);
-    /* A final byte of our own tells an empty result from one that does not fit. */
+    /* An appended byte distinguishes an empty result from one that does not fit. */
     if (format.n) memcpy(pattern, format.u.s, format.n);
     memcpy(pattern + format.n, "x", 2);
     time_t now = time(NULL);
@@ -137,7 +138,7 @@ const ivj_function *ivj_find_global(const char *name, size_t n) {
 
 /* ---- tests ---- */
 
-/* Tests without arguments that only look at the value. */
+/* Tests without arguments that depend only on the value. */
 #define PLAIN_TEST(name, condition)                      \
     FUNCTION(name) {                                     \
         IV_TRY(ivj_bind(r, "the test", call, "", NULL)); \

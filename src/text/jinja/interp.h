@@ -17,8 +17,8 @@ typedef struct ivj_binding {
     ivj_value value;
 } ivj_binding;
 
-/* Assigned names of a block that has its own: the template, a loop body, a macro call, with, filter, set.
- * Lookup goes from the newest binding back and then to the parent. */
+/* The names assigned in a block with a scope: the template, a loop body, a macro call, with, filter, set. Lookup goes
+ * from the newest binding backwards and then to the parent. */
 typedef struct ivj_scope {
     struct ivj_scope *parent;
     ivj_binding *bindings;
@@ -30,8 +30,8 @@ struct ivj_run {
     const iv_template *t;
     ivj_pool pool;
     iv_error *err;
-    iv_buf *out;        /* where text goes now: the caller's buffer or a capture */
-    const char *now;    /* what strftime_now returns, or NULL */
+    iv_buf *out;        /* the current output: the caller's buffer or a capture */
+    const char *now;    /* the result of strftime_now, or NULL */
     ivj_value *context; /* by atom: the caller's variables, then the globals; IVJ_MISSING if neither */
     ivj_scope *scope;
     ivj_value filter_input; /* operand of a filter without one: {% filter %} and {% set x | f %} */
@@ -83,7 +83,7 @@ typedef struct ivj_call {
     size_t n_args, n_keywords;
 } ivj_call;
 
-/* self is the object of a method, the operand of a filter or test, and missing for a function. */
+/* self: the object of a method, the operand of a filter or test; missing for a function. */
 typedef iv_status ivj_callee(ivj_run *r, ivj_value self, const ivj_call *call, ivj_value *out);
 
 struct ivj_function { /* a function, method or test */
@@ -94,8 +94,9 @@ struct ivj_function { /* a function, method or test */
 struct ivj_filter {
     const char *name;
     ivj_callee *run;
-    const char *generator; /* not NULL: gives an iterator, printed so; `run` makes its list when it is walked */
-    const char *names;     /* of a generator's arguments, checked at once; NULL: any, checked by `run` */
+    const char *
+        generator; /* not NULL: the filter returns an iterator with this repr; `run` makes its list on the first read */
+    const char *names; /* parameters of a generator, checked at once; NULL: checked by `run` */
 };
 
 struct ivj_bound {
@@ -103,11 +104,11 @@ struct ivj_bound {
     ivj_value self;
 };
 
-/* Puts arguments where `names` says: words separated by spaces, a word that ends in '!' is required.
- * out has one place a word; what is not given becomes IVJ_MISSING. `what` names the callee in errors. */
+/* Assigns arguments to the parameters in `names`: words separated by spaces; a word that ends in '!' is required. out
+ * has one entry per word; omitted arguments become IVJ_MISSING. `what` names the callee in errors. */
 iv_status ivj_bind(ivj_run *r, const char *what, const ivj_call *call, const char *names, ivj_value *out);
 
-/* Typed arguments: the default stands for a missing one; template errors name `what`. */
+/* Typed arguments, with a default for a missing one; `what` names the callee in errors. */
 iv_status ivj_arg_int(ivj_run *r, const char *what, ivj_value v, int64_t fallback, int64_t *out);
 iv_status ivj_arg_string(ivj_run *r, const char *what, ivj_value v, const char *fallback, ivj_value *out);
 static inline bool ivj_arg_bool(ivj_value v, bool fallback) { return v.type == IVJ_MISSING ? fallback : ivj_truth(v); }
@@ -138,13 +139,13 @@ typedef enum ivj_iter_kind {
     IVJ_OVER_STRING,
     IVJ_OVER_RANGE,
     IVJ_OVER_DICT,   /* keys, values or items */
-    IVJ_OVER_FILTER, /* what a filter will give; it runs when the first item is asked for */
+    IVJ_OVER_FILTER, /* the result of a deferred filter, which runs when the first item is read */
     IVJ_OVER_TEST    /* items of another iterator for which a loop's `if` holds */
 } ivj_iter_kind;
 
 struct ivj_iter {
     ivj_iter_kind kind;
-    const char *name; /* as Python would print its type */
+    const char *name; /* its type as Python prints it */
     ivj_value source;
     size_t at;
     ivj_view view;
@@ -157,7 +158,7 @@ struct ivj_iter {
     ivj_scope *scope;
 };
 
-/* iter(v). An iterator is itself; a template error if v cannot be walked. */
+/* iter(v). An iterator is returned unchanged; a value that is not iterable is a template error. */
 iv_status ivj_iter_open(ivj_run *r, ivj_value v, ivj_iter **out);
 iv_status ivj_iter_next(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out);
 bool ivj_iterable(ivj_value v);
@@ -189,14 +190,14 @@ struct ivj_loop {
     ivj_scope *outer; /* around the loop: for recursion */
     ivj_iter *iter;
     size_t index0, depth0, length;
-    bool has_length, has_next, at_end; /* has_next: `next` was taken early */
+    bool has_length, has_next, at_end; /* `next` was read ahead */
     ivj_value previous, current, next, changed;
 };
 
 typedef enum ivj_flow { IVJ_ON, IVJ_BROKEN, IVJ_CONTINUED } ivj_flow;
 
 iv_status ivj_eval(ivj_run *r, const ivj_node *node, ivj_value *out);
-/* Runs statements; *flow says whether a break or continue cut them short. */
+/* Runs statements; *flow: whether a break or continue ended them. */
 iv_status ivj_exec(ivj_run *r, const ivj_nodes *body, ivj_flow *flow);
 /* Binds a target (a name, a namespace's field, a tuple of them) in the current scope. */
 iv_status ivj_bind_target(ivj_run *r, const ivj_node *target, ivj_value value);
@@ -219,7 +220,7 @@ iv_status ivj_compare(ivj_run *r, ivj_op op, ivj_value a, ivj_value b, bool *out
 /* str(v) or repr(v) at the end of buf. */
 iv_status ivj_print(ivj_run *r, iv_buf *buf, ivj_value v);
 iv_status ivj_repr(ivj_run *r, iv_buf *buf, ivj_value v);
-/* str(v) as a value: a string is itself, without its markup. */
+/* str(v) as a value: a string unchanged, without its markup. */
 iv_status ivj_str(ivj_run *r, ivj_value v, ivj_value *out);
 /* The same, but Markup stays Markup. */
 iv_status ivj_soft_str(ivj_run *r, ivj_value v, ivj_value *out);
@@ -230,18 +231,18 @@ iv_status ivj_join(ivj_run *r, ivj_value separator, const ivj_list *strings, ivj
 enum { IVJ_FLOAT_BYTES = 40 };
 void ivj_float_text(double d, char out[IVJ_FLOAT_BYTES]);
 
-/* HTML escapes of & < > ' " as Markup; Markup is itself. */
+/* HTML escapes of & < > ' " as Markup; Markup is unchanged. */
 iv_status ivj_escape(ivj_run *r, ivj_value v, ivj_value *out);
-/* Escapes also what is Markup already. */
+/* Also escapes Markup. */
 iv_status ivj_force_escape(ivj_run *r, ivj_value v, ivj_value *out);
 
 /* The tojson filter: json.dumps with its arguments. */
 ivj_callee ivj_filter_tojson;
 
-/* The width of a field is at most this. */
+/* The maximal width of a formatted field. */
 enum { IVJ_MAX_WIDTH = 10000 };
 
-/* format % args, and format.format(...). Markup formats escape what they are given. */
+/* format % args, and format.format(...). Markup formats escape inserted values. */
 iv_status ivj_percent(ivj_run *r, ivj_value format, ivj_value args, ivj_value *out);
 iv_status ivj_format(ivj_run *r, ivj_value format, const ivj_call *call, ivj_value *out);
 

@@ -38,7 +38,7 @@ iv_status ivj_iter_open(ivj_run *r, ivj_value v, ivj_iter **out) {
         it->kind = IVJ_OVER_DICT;
         it->view = v.type == IVJ_VIEW ? (ivj_view)v.why : IVJ_KEYS;
         break;
-    default: it->kind = IVJ_OVER_LIST; break; /* an undefined value has no list: nothing */
+    default: it->kind = IVJ_OVER_LIST; break; /* an undefined value is empty */
     }
     return IV_OK;
 }
@@ -66,7 +66,7 @@ static iv_status dict_item(ivj_run *r, const ivj_entry *e, ivj_view view, ivj_va
     return IV_OK;
 }
 
-/* Runs a filter that was put off; the iterator then walks its list. */
+/* Runs a deferred filter; the iterator then walks its list. */
 static iv_status run_filter(ivj_run *r, ivj_iter *it) {
     const ivj_filter *filter = it->filter;
     ivj_value list;

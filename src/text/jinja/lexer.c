@@ -11,7 +11,7 @@ typedef struct lexer {
     const char *name, *s;
     size_t n, at;
     uint32_t line;
-    bool line_starting; /* the last tag ended with a newline, or nothing was read yet */
+    bool line_starting; /* the last tag ended with a newline, or no text was read yet */
     ivj_tokens *out;
     iv_error *err;
 } lexer;
@@ -69,8 +69,8 @@ static bool at_text(const lexer *x, size_t i, const char *text) {
     return x->n - i >= n && memcmp(x->s + i, text, n) == 0;
 }
 
-/* If the tag end "%}", "#}" or "}}" is at i, the position after it and what it swallows, else 0.
- * block: a plain end takes one newline with it, and + prevents that. */
+/* If the tag end "%}", "#}" or "}}" is at i, the position after it and the whitespace it removes, otherwise 0. block: a
+ * plain end removes one newline after it; + prevents that. */
 static size_t tag_end(const lexer *x, size_t i, const char *end, bool block) {
     if (i >= x->n) return 0;
     if (x->s[i] == '-' && at_text(x, i + 1, end)) return skip_space(x, i + 3);
@@ -79,7 +79,7 @@ static size_t tag_end(const lexer *x, size_t i, const char *end, bool block) {
     return block && i + 2 < x->n && x->s[i + 2] == '\n' ? i + 3 : i + 2;
 }
 
-/* End of the text [from, tag) once whitespace control has had its say. */
+/* End of the text [from, tag) after whitespace control. */
 static size_t stripped_end(const lexer *x, size_t from, size_t tag, char sign, bool lstrip) {
     size_t end = tag;
     if (sign == '-') {
@@ -134,7 +134,7 @@ static iv_status lex_raw(lexer *x) {
         advance(x, end);
         return IV_OK;
     }
-    if (from == x->n) return IV_OK; /* as Jinja2: nothing after the opening tag is no error */
+    if (from == x->n) return IV_OK; /* as in Jinja2, an opening tag at the very end is no error */
     return lex_fail(x, "{% raw %} without {% endraw %}");
 }
 
@@ -210,7 +210,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* End of the digits at i, single underscores between them allowed; i itself if there are none. */
+/* End of the digits at i, with single underscores between them; i if there is no digit. */
 static size_t digits_end(const lexer *x, size_t i) {
     if (!is_digit(byte_at(x, i))) return i;
     for (i++;; i++) {
@@ -219,7 +219,7 @@ static size_t digits_end(const lexer *x, size_t i) {
     }
 }
 
-/* End of the float at i, or 0 if what is there is not one. */
+/* End of the float at i, or 0 if no float starts there. */
 static size_t float_end(const lexer *x, size_t i) {
     if (i > 0 && x->s[i - 1] == '.') return 0;
     size_t end = digits_end(x, i), whole = end;
@@ -270,7 +270,7 @@ static iv_status lex_int(lexer *x) {
     return IV_OK;
 }
 
-/* Reads up to `digits` digits of the base at *i as a code point; *i moves behind them. */
+/* Reads up to `digits` digits of the base at *i as a code point; *i moves past them. */
 static iv_status code_point(lexer *x, const char *s, size_t n, size_t *i, size_t digits, uint32_t base, bool exact,
                             uint32_t *cp) {
     size_t k = 0;
@@ -302,7 +302,7 @@ static iv_status unescape(lexer *x, const char *s, size_t n, size_t *i, char *ou
     } else if (c >= '0' && c <= '7') {
         --*i;
         IV_TRY(code_point(x, s, n, i, 3, 8, false, &cp));
-    } else { /* not an escape: both bytes stay */
+    } else { /* not an escape: both bytes are kept */
         out[(*len)++] = '\\';
         out[(*len)++] = c;
         return IV_OK;
@@ -316,7 +316,7 @@ static iv_status lex_string(lexer *x) {
     size_t from = x->at + 1, end = from;
     while (end < x->n && x->s[end] != quote) end += x->s[end] == '\\' ? 2 : 1;
     if (end >= x->n) return lex_fail(x, "a string without its closing quote");
-    /* No escape is longer than what it stands for, "\0" to "\777" included: two bytes for two. */
+    /* An escape is at least as long as its value: "\0" to "\777" are two bytes for at most two. */
     char *out = ivj_pool_alloc(x->pool, end - from + 1, 1);
     if (!out) return iv_fail(x->err, IV_LIMIT, "%.200s:%u: no room for a string", x->name, x->line);
     size_t len = 0;
@@ -372,7 +372,7 @@ static iv_status lex_one(lexer *x) {
 
 /* Reads the tokens of one tag, from after its opening through its end. */
 static iv_status lex_tag(lexer *x, bool block) {
-    char open[IVJ_MAX_NESTING * 4]; /* closing brackets still wanted, innermost last */
+    char open[IVJ_MAX_NESTING * 4]; /* expected closing brackets, innermost last */
     size_t depth = 0;
     const char *end_text = block ? "%}" : "}}";
     IV_TRY(add_token(
@@ -390,9 +390,9 @@ static iv_status lex_tag(lexer *x, bool block) {
         size_t token = skip_space(x, x->at);
         if (token > x->at) {
             advance(x, token);
-            continue; /* the end of the tag is looked for first */
+            continue; /* check for the end of the tag first */
         }
-        if (x->at >= x->n) return IV_OK; /* the parser misses the end of the tag */
+        if (x->at >= x->n) return IV_OK; /* the parser reports the missing end of the tag */
         char c = x->s[x->at];
         const char *pair = c ? strchr("()[]{}", c) : NULL;
         if (pair && strchr("([{", c)) {

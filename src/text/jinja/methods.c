@@ -9,7 +9,7 @@
 
 #define METHOD(name) static iv_status name(ivj_run *r, ivj_value self, const ivj_call *call, ivj_value *out)
 
-/* A string argument, or none where it is missing or None. */
+/* A string argument; IVJ_NONE if it is missing or None. */
 static iv_status optional_string(ivj_run *r, const char *what, ivj_value v, ivj_value *out) {
     *out = ivj_none();
     if (v.type == IVJ_MISSING || v.type == IVJ_NONE) return IV_OK;
@@ -355,7 +355,7 @@ METHOD(dict_get) {
     return IV_OK;
 }
 
-/* Values do not change once built, so a copy is the thing itself. */
+/* Values are immutable, so a copy is the value itself. */
 METHOD(copy) {
     IV_TRY(ivj_bind(r, "copy", call, "", NULL));
     *out = self;

@@ -1,4 +1,4 @@
-/* node.h: the parsed template as a tree. One node type; which fields a kind uses is listed here. */
+/* node.h: the parsed template as a tree of nodes of one type; the fields of each kind are listed here. */
 #ifndef IV_TEXT_JINJA_NODE_H
 #define IV_TEXT_JINJA_NODE_H
 
@@ -71,7 +71,7 @@ typedef enum ivj_op {
 
 typedef enum ivj_arg_kind { IVJ_POSITIONAL, IVJ_KEYWORD, IVJ_STAR, IVJ_STAR_STAR } ivj_arg_kind;
 
-/* What the body of a macro refers to, and so accepts. */
+/* The special names that a macro's body refers to, and thus accepts. */
 enum { IVJ_USES_CALLER = 1, IVJ_USES_VARARGS = 2, IVJ_USES_KWARGS = 4 };
 
 typedef struct ivj_node ivj_node;

@@ -12,14 +12,14 @@ static iv_status expect_block_end(ivj_parser *p) {
     return IV_OK;
 }
 
-/* Statements up to a tag whose name is in `ends` (words separated by spaces; NULL: up to the end of the
- * template). The name of the ending tag is left as the current token. */
+/* Statements up to a tag whose name is in `ends` (words separated by spaces; NULL: up to the end of the template). The
+ * name of the ending tag stays the current token. */
 static iv_status parse_until(ivj_parser *p, const char *ends, ivj_nodes *body) {
     for (;;) {
         const ivj_token *token = p->at;
         ivj_node *node;
         if (token->type == IVJ_T_END) {
-            return ends ? ivj_parse_fail(p, "the template ends where one of these tags is wanted: %s", ends) : IV_OK;
+            return ends ? ivj_parse_fail(p, "the template ends where one of these tags is expected: %s", ends) : IV_OK;
         } else if (token->type == IVJ_T_TEXT) {
             IV_TRY(ivj_node_new(p, IVJ_N_TEXT, token->line, &node));
             node->value = ivj_token_string(token);
@@ -45,8 +45,8 @@ static iv_status parse_until(ivj_parser *p, const char *ends, ivj_nodes *body) {
     }
 }
 
-/* The rest of an opening tag, and the body through its ending tag's name, which becomes current.
- * ends: " name name " with a space at each end. */
+/* The rest of an opening tag, and the body up to the name of its ending tag, which becomes the current token. ends: "
+ * name name " with a space at each end. */
 static iv_status parse_body(ivj_parser *p, const char *ends, ivj_nodes *body) {
     ivj_skip_operator(p, ":");
     IV_TRY(expect_block_end(p));
@@ -56,7 +56,7 @@ static iv_status parse_body(ivj_parser *p, const char *ends, ivj_nodes *body) {
     return IV_OK;
 }
 
-/* A body with scope and loop rules of its own (a macro or a caller): break does not reach out of it. */
+/* The body of a macro or caller: break does not leave it. */
 static iv_status parse_macro_body(ivj_parser *p, const char *end, ivj_node *macro) {
     uint32_t loops = p->loops;
     bool conditional = p->conditional;
@@ -106,7 +106,7 @@ static iv_status parse_for(ivj_parser *p, ivj_node *node) {
     uint32_t loops = p->loops;
     p->loops = loops + 1;
     IV_TRY(parse_body(p, " endfor else ", &node->body));
-    p->loops = node->flag ? 0 : loops; /* a recursive loop is a function of its own */
+    p->loops = node->flag ? 0 : loops; /* a recursive loop is a function */
     if (ivj_skip_name(p, "else")) IV_TRY(parse_body(p, " endfor ", &node->other));
     p->loops = loops;
     ivj_next_token(p);
@@ -182,7 +182,7 @@ static iv_status parse_with(ivj_parser *p, ivj_node *node) {
 
 static iv_status parse_generation(ivj_parser *p, ivj_node *node) {
     uint32_t loops = p->loops;
-    p->loops = 0; /* the reference makes it a call block: break does not reach out of it */
+    p->loops = 0; /* a call block in the reference: break does not leave it */
     IV_TRY(parse_scope_body(p, " endgeneration ", &node->body));
     p->loops = loops;
     return IV_OK;

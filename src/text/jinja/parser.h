@@ -47,7 +47,7 @@ typedef struct ivj_parser {
     iv_error *err;
     uint32_t depth;           /* nesting of what is being parsed */
     uint32_t loops;           /* loops around the current statement, within its macro */
-    uint8_t uses;             /* special names that the current macro's body has named: IVJ_USES_... */
+    uint8_t uses;             /* special names used in the current macro's body: IVJ_USES_... */
     bool conditional;         /* inside an if: unknown filters are an error only when they run */
     const ivj_token *unknown; /* the first unknown filter or test outside, or NULL */
 } ivj_parser;
@@ -82,12 +82,12 @@ typedef enum ivj_tuple_mode {
     IVJ_NO_INLINE_IF /* the operand of if and for */
 } ivj_tuple_mode;
 
-/* One expression, or several separated by commas: a tuple. end_name (may be NULL) also ends it. */
+/* One expression, or several separated by commas (a tuple). end_name (may be NULL) also ends it. */
 iv_status ivj_parse_tuple(ivj_parser *p, ivj_tuple_mode mode, const char *end_name, bool parenthesised, ivj_node **out);
-/* What may stand left of = or in: names, tuples of them and, with fields, namespace.field. */
+/* An assignment target: names, tuples of them and, with fields, namespace.field. */
 iv_status ivj_parse_target(ivj_parser *p, bool fields, ivj_node **out);
 iv_status ivj_parse_target_name(ivj_parser *p, ivj_node **out);
-/* A chain of filters on `operand` (NULL: given when it runs); first: a name comes first, without a bar. */
+/* A chain of filters on `operand` (NULL: supplied at run time); first: the chain begins with a name, without a bar. */
 iv_status ivj_parse_filters(ivj_parser *p, ivj_node *operand, bool first, ivj_node **out);
 
 iv_status ivj_parse(iv_template *t, const ivj_token *tokens, iv_error *err);

@@ -253,7 +253,7 @@ iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out) {
     while (ivj_skip_name(p, "if")) {
         bool outside = p->conditional;
         ivj_node *cond, *then = *out;
-        p->unknown = unknown; /* what was just read is conditional after all */
+        p->unknown = unknown; /* the operand just read is conditional */
         p->conditional = true;
         IV_TRY(ivj_node_new(p, IVJ_N_COND, line, &cond));
         cond->b = then;
@@ -274,7 +274,7 @@ static bool at_tuple_end(const ivj_parser *p, const char *end_name) {
            (end_name && ivj_at_name(p, end_name));
 }
 
-/* Items of a tuple by `item`; a single item without a comma is itself. */
+/* Items of a tuple, parsed by `item`; a single item without a comma is not a tuple. */
 static iv_status parse_items(ivj_parser *p, operand_parser *item, const char *end_name, bool parenthesised,
                              ivj_node **out) {
     uint32_t line = p->at->line;
@@ -319,7 +319,7 @@ static bool can_assign(const ivj_node *node) {
 }
 
 iv_status ivj_parse_target(ivj_parser *p, bool fields, ivj_node **out) {
-    uint8_t uses = p->uses; /* assigning a name is no use of it */
+    uint8_t uses = p->uses; /* an assignment does not use the name */
     IV_TRY(parse_items(p, fields ? parse_field_item : parse_target_item, "in", false, out));
     p->uses = uses;
     if (!can_assign(*out)) return ivj_parse_fail(p, "cannot assign to this expression");
@@ -540,7 +540,7 @@ static iv_status parse_postfix(ivj_parser *p, ivj_node *node, ivj_node **out) {
     return IV_OK;
 }
 
-/* A dotted filter or test name; no such name is ever known, so only the last token is kept. */
+/* A dotted filter or test name is always unknown, so only the last token is kept. */
 static iv_status parse_dotted(ivj_parser *p, const ivj_token **name, bool *dotted) {
     IV_TRY(ivj_expect_name(p, name));
     for (*dotted = false; ivj_skip_operator(p, ".");) {

@@ -19,7 +19,7 @@ void ivj_float_text(double d, char out[IVJ_FLOAT_BYTES]) {
     int precision = 0;
     do snprintf(text, sizeof text, "%.*e", precision, d);
     while (strtod(text, NULL) != d && ++precision < 17);
-    /* text is [-]D[.DDD]e[+-]XX: take it apart, and place the point where Python does. */
+    /* text is [-]D[.DDD]e[+-]XX: take it apart, and put the point where Python does. */
     const char *at = text;
     size_t n = 0, len = 0;
     if (*at == '-') out[len++] = *at++;
@@ -125,7 +125,7 @@ static iv_status repr_loop(ivj_run *r, iv_buf *buf, ivj_loop *loop) {
     return ivj_write_text(r, buf, text);
 }
 
-/* Objects that Python prints with an address: the address is left out, so that the text is reproducible. */
+/* Objects that Python prints with an address: the address is omitted, for reproducible text. */
 static iv_status repr_object(ivj_run *r, iv_buf *buf, ivj_value v) {
     const char *name = "object";
     size_t n = strlen(name);

@@ -423,7 +423,7 @@ iv_status ivj_pad(ivj_run *r, ivj_value s, int64_t width, ivj_value fill, int si
     return IV_OK;
 }
 
-/* Reverses the parts that a split from the right has found. */
+/* Reverses the parts of a split from the right. */
 static void reverse(ivj_list *list) {
     for (size_t i = 0; i < list->n / 2; i++) {
         ivj_value swap = list->items[i];
@@ -459,7 +459,7 @@ static iv_status split_space(ivj_run *r, ivj_value s, int64_t max, bool from_rig
             if (ivj_cp_is_space(cp)) break;
             end = from_right ? end - n : end + n;
         }
-        if (max >= 0 && done >= max) return ivj_list_push(r, out, s); /* the rest as it is */
+        if (max >= 0 && done >= max) return ivj_list_push(r, out, s); /* the rest unchanged */
         IV_TRY(ivj_list_push(r, out, from_right ? ivj_part(s, end, s.n) : ivj_part(s, 0, end)));
         IV_TRY(ivj_strip(r, from_right ? ivj_part(s, 0, end) : ivj_part(s, end, s.n), ivj_none(), near, &s));
     }

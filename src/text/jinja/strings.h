@@ -40,10 +40,10 @@ iv_status ivj_capitalize(ivj_run *r, ivj_value s, ivj_value *out);
 iv_status ivj_title(ivj_run *r, ivj_value s, ivj_value *out); /* str.title: words are runs of letters with case */
 iv_status ivj_swapcase(ivj_run *r, ivj_value s, ivj_value *out);
 
-/* chars: the characters to take off; IVJ_NONE for whitespace. */
+/* chars: the characters to strip; IVJ_NONE for whitespace. */
 iv_status ivj_strip(ivj_run *r, ivj_value s, ivj_value chars, int sides, ivj_value *out);
 iv_status ivj_replace(ivj_run *r, ivj_value s, ivj_value old, ivj_value with, int64_t count, ivj_value *out);
-/* sides: where the filling goes; IVJ_BOTH centers. */
+/* sides: the sides to pad; IVJ_BOTH centers. */
 iv_status ivj_pad(ivj_run *r, ivj_value s, int64_t width, ivj_value fill, int sides, ivj_value *out);
 /* separator: IVJ_NONE for runs of whitespace. max < 0: no limit. from_right: rsplit. */
 iv_status ivj_split(ivj_run *r, ivj_value s, ivj_value separator, int64_t max, bool from_right, ivj_list **out);

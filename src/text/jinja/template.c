@@ -1,5 +1,5 @@
-/* template.c: from text to tree, and from tree to text. A template is read-only once parsed: all state of a
- * rendering is in its ivj_run. */
+/* template.c: parsing and rendering. A template is read-only once parsed: all state of a rendering is in its
+ * ivj_run. */
 #include "text/jinja/interp.h"
 #include "base/utf8.h"
 #include "text/jinja/parser.h"

@@ -19,7 +19,7 @@
 #define IVJ_MAX_NESTING 100                      /* statements and expressions inside one another */
 #define IVJ_MAX_EVAL_DEPTH 400                   /* expressions, statements and macro calls being evaluated */
 #define IVJ_MAX_VALUE_DEPTH 200                  /* lists and objects inside one another */
-#define IVJ_MAX_STEPS ((size_t)10 * 1000 * 1000) /* nodes evaluated, plus a share for bulk work */
+#define IVJ_MAX_STEPS ((size_t)10 * 1000 * 1000) /* nodes evaluated, plus a charge for bulk work */
 #define IVJ_MAX_OUTPUT_BYTES ((size_t)16 << 20)  /* rendered text */
 #define IVJ_MAX_WRITTEN_BYTES ((size_t)64 << 20) /* the same, with text captured by macros and set blocks */
 #define IVJ_MAX_LIVE_BYTES ((size_t)256 << 20)   /* values made while rendering */
@@ -27,7 +27,7 @@
 
 typedef struct iv_template iv_template; /* parsed; immutable, may be rendered by several threads at once */
 
-/* What `{% generation %}` is: an unknown tag to Jinja2 as such, a transparent block to Hugging Face. */
+/* `{% generation %}` is an unknown tag in plain Jinja2, a transparent block in Hugging Face's environment. */
 typedef enum iv_jinja_dialect { IV_JINJA_PLAIN, IV_JINJA_CHAT } iv_jinja_dialect;
 
 /* Parses n bytes of UTF-8. `name` (copied) heads every error of this template, followed by the line.
@@ -35,10 +35,10 @@ typedef enum iv_jinja_dialect { IV_JINJA_PLAIN, IV_JINJA_CHAT } iv_jinja_dialect
 iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_jinja_dialect dialect, iv_template **out,
                             iv_error *err);
 
-/* Renders into out, replacing its content. `variables` is a JSON object whose members are the template's
- * variables; it is only read. strftime_now is what strftime_now(...) returns, whatever the format; NULL
- * means the local clock. An error the template raises, itself or by a wrong operation, is IV_TEMPLATE with
- * the line of the template; on failure the content of out is unspecified. */
+/* Renders into out, replacing its content. `variables` is a JSON object with the template's variables; it is only read.
+ * strftime_now is the result of strftime_now(...) for any format; NULL: the local clock. An error raised by the
+ * template, or by an invalid operation in it, is IV_TEMPLATE with the template's line; after a failure the content of
+ * out is unspecified. */
 iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
                              iv_error *err);
 

@@ -96,7 +96,7 @@ int ivj_compare_numbers(ivj_value a, ivj_value b) {
 
 static int compare_strings(ivj_value a, ivj_value b) {
     size_t n = a.n < b.n ? a.n : b.n;
-    int c = n ? memcmp(a.u.s, b.u.s, n) : 0; /* the order of UTF-8 bytes is that of code points */
+    int c = n ? memcmp(a.u.s, b.u.s, n) : 0; /* UTF-8 bytes sort like code points */
     return c ? c : a.n < b.n ? -1 : a.n > b.n;
 }
 
@@ -178,7 +178,7 @@ iv_status ivj_less(ivj_run *r, ivj_value a, ivj_value b, bool *out) {
         return ivj_charge_bytes(r, a.n < b.n ? a.n : b.n);
     }
     if (a.type != b.type || !ivj_is_sequence(a))
-        return ivj_fail(r, "'%s' and '%s' cannot be put in order", ivj_type_name(a), ivj_type_name(b));
+        return ivj_fail(r, "'%s' and '%s' cannot be ordered", ivj_type_name(a), ivj_type_name(b));
     IV_TRY(ivj_enter(r));
     const ivj_list *x = a.u.list, *y = b.u.list;
     size_t i = 0;
@@ -198,7 +198,7 @@ static iv_status from_json_object(ivj_run *r, const json_t *json, int depth, ivj
     ivj_dict *d;
     IV_TRY(ivj_dict_new(r, &d));
     *out = ivj_dict_value(d);
-    /* jansson's iteration wants a mutable object, and does not change it. */
+    /* jansson iterates over mutable objects only, and does not change them. */
     json_t *object = (json_t *)(uintptr_t)json;
     for (void *it = json_object_iter(object); it; it = json_object_iter_next(object, it)) {
         ivj_value v;
@@ -367,7 +367,7 @@ static iv_status merge(ivj_run *r, const ivj_value *keys, bool reverse, const si
     for (size_t i = low; i < high; i++) {
         bool take_b = a == mid;
         if (a < mid && b < high) {
-            /* The later one goes first only if it is strictly less (greater, reversed): stable. */
+            /* Stable: the later key precedes only if it is strictly less (greater, reversed). */
             size_t x = reverse ? from[a] : from[b], y = reverse ? from[b] : from[a];
             IV_TRY(ivj_less(r, keys[x], keys[y], &take_b));
         }

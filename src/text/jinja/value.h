@@ -1,8 +1,8 @@
-/* value.h: what a template computes with: Python's objects, as far as templates can tell.
+/* value.h: the values of a template: Python's objects, as far as templates can observe.
  *
- * A value is 16 bytes and is copied freely; what it points to lives in the pool of the rendering (or in the
- * parsed template, or in the caller's JSON) and does not change once built. Only namespaces, loops, cyclers,
- * joiners and iterators have state. */
+ * A value is 16 bytes and is copied freely; its data lies in the pool of the rendering (or in the parsed template, or
+ * in the caller's JSON) and does not change once built. Only namespaces, loops, cyclers, joiners and iterators have
+ * state. */
 #ifndef IV_TEXT_JINJA_VALUE_H
 #define IV_TEXT_JINJA_VALUE_H
 
@@ -24,7 +24,7 @@ void ivj_pool_free(ivj_pool *pool);
 /* count elements of size bytes, zeroed, aligned to 16; NULL when memory is out or the limit is reached. */
 void *ivj_pool_alloc(ivj_pool *pool, size_t count, size_t size);
 
-/* True if the limit, and not the operating system, would refuse `bytes` more. */
+/* True if the limit, not the operating system, would refuse `bytes` more. */
 bool ivj_pool_full(const ivj_pool *pool, size_t bytes);
 
 #define IVJ_NEW(pool, count, type) ((type *)ivj_pool_alloc((pool), (count), sizeof(type)))
@@ -32,7 +32,7 @@ bool ivj_pool_full(const ivj_pool *pool, size_t bytes);
 /* ---- values ---- */
 
 typedef enum ivj_type {
-    IVJ_MISSING, /* an argument not given; never seen by a template */
+    IVJ_MISSING, /* an omitted argument; not visible to templates */
     IVJ_UNDEFINED,
     IVJ_NONE,
     IVJ_BOOL,
@@ -55,8 +55,8 @@ typedef enum ivj_type {
     IVJ_TYPES
 } ivj_type;
 
-/* How an undefined value came to be: a name, an attribute or item of an object of type `why - IVJ_OF_TYPE`,
- * an attribute that the sandbox hides, or a whole sentence. u.s and n are the name or the sentence. */
+/* The origin of an undefined value: a name, an attribute or item of an object of type `why - IVJ_OF_TYPE`, an attribute
+ * that the sandbox hides, or a whole sentence. u.s and n are the name or the sentence. */
 enum { IVJ_BY_NAME, IVJ_BY_HINT, IVJ_BY_SANDBOX, IVJ_OF_TYPE };
 
 typedef enum ivj_view { IVJ_KEYS, IVJ_VALUES, IVJ_ITEMS } ivj_view;
