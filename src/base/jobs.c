@@ -150,7 +150,7 @@ static void give(iv_jobs *j, queue *q, iv_job *job) {
     pthread_mutex_unlock(&j->mutex);
 }
 
-void iv_jobs_give(iv_jobs *j, iv_job *job) {
+void iv_jobs_submit(iv_jobs *j, iv_job *job) {
     if (j) {
         give(j, &j->first_turns, job);
         return;
@@ -159,7 +159,7 @@ void iv_jobs_give(iv_jobs *j, iv_job *job) {
     job->done(job, true);
 }
 
-void iv_jobs_give_background(iv_jobs *j, iv_job *job) { give(j, &j->background, job); }
+void iv_jobs_submit_background(iv_jobs *j, iv_job *job) { give(j, &j->background, job); }
 
 bool iv_jobs_withdraw(iv_jobs *j, iv_job *job) {
     pthread_mutex_lock(&j->mutex);
@@ -169,7 +169,7 @@ bool iv_jobs_withdraw(iv_jobs *j, iv_job *job) {
 }
 
 /* A job may submit others from `done`. */
-void iv_jobs_take(iv_jobs *j) {
+void iv_jobs_collect(iv_jobs *j) {
     uint64_t count;
     pthread_mutex_lock(&j->mutex);
     ssize_t ignored = read(j->fd, &count, sizeof count); /* under the lock, so that no wakeup is lost */

@@ -4,7 +4,7 @@
  * thread of low priority, where such jobs alternate: long jobs delay neither short jobs nor the rest of the process.
  *
  * Every job that is submitted and not withdrawn ends with exactly one call of `done` on the submitting thread: from
- * iv_jobs_take, or from iv_jobs_close for unfinished jobs (ran is then false). */
+ * iv_jobs_collect, or from iv_jobs_close for unfinished jobs (ran is then false). */
 #ifndef IV_BASE_JOBS_H
 #define IV_BASE_JOBS_H
 
@@ -26,10 +26,10 @@ void iv_jobs_close(iv_jobs *j);
 int iv_jobs_fd(const iv_jobs *j); /* an eventfd: readable while finished jobs are pending */
 
 /* In order of submission. Without threads (j NULL) the job runs to its end and is done at once. */
-void iv_jobs_give(iv_jobs *j, iv_job *job);
+void iv_jobs_submit(iv_jobs *j, iv_job *job);
 /* For a job known to be long: its first turn too runs in the background. */
-void iv_jobs_give_background(iv_jobs *j, iv_job *job);
-void iv_jobs_take(iv_jobs *j);
+void iv_jobs_submit_background(iv_jobs *j, iv_job *job);
+void iv_jobs_collect(iv_jobs *j);
 /* Waits until a finished job is pending, at most ms. */
 void iv_jobs_wait(iv_jobs *j, uint32_t ms);
 /* Withdraws a job that is in no thread. False if its turn runs or it has finished; `done` will then be called. */

@@ -33,7 +33,7 @@ static bool resume(iv_engine *e, iv_line *line, size_t index) {
 
 void iv_hold_settle(iv_engine *e) {
     if (!e->jobs) return;
-    iv_jobs_take(e->jobs);
+    iv_jobs_collect(e->jobs);
     for (size_t i = e->running.count; i-- > 0 && iv_events_have_more(e);) {
         const iv_sequence *s = e->running.at[i];
         if (!s->mask_sent) continue;

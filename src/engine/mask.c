@@ -142,9 +142,9 @@ void iv_mask_send(iv_mask *m, iv_jobs *jobs, size_t *away) {
     ++*away;
     if (atomic_load(&m->slow)) { /* the answer's earlier masks took long, so this one will */
         m->slow_since = now();
-        iv_jobs_give_background(jobs, &m->job);
+        iv_jobs_submit_background(jobs, &m->job);
     } else {
-        iv_jobs_give(jobs, &m->job);
+        iv_jobs_submit(jobs, &m->job);
     }
 }
 

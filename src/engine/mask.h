@@ -28,7 +28,7 @@ const iv_constraint *iv_mask_constraint(const iv_mask *m);
 void iv_mask_push(iv_mask *m, int32_t token);
 /* Whether the next tokens are known, or it is known that they cannot be found; tries what takes no time. */
 bool iv_mask_find(iv_mask *m);
-/* Has them found on other threads. *away is one more until it is back (by iv_jobs_take). */
+/* Has them found on other threads. *away is one more until it is back (by iv_jobs_collect). */
 void iv_mask_send(iv_mask *m, iv_jobs *jobs, size_t *away);
 /* While it is away, too. */
 bool iv_mask_is_away(const iv_mask *m);

@@ -90,7 +90,7 @@ static void on_reports(void *user) {
     end_if_lost(l, &stats);
 }
 
-static void on_work(void *user) { iv_jobs_take(((loop *)user)->server.jobs); }
+static void on_work(void *user) { iv_jobs_collect(((loop *)user)->server.jobs); }
 
 /* Who sent SIGTERM: the loop's own handler does not say. */
 static atomic_int term_sender;

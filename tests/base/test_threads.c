@@ -110,11 +110,11 @@ static void all_come_back(void **state) {
     iv_error err;
     prepare(0);
     ASSERT_OK(iv_jobs_open(3, &w, &err), &err);
-    for (size_t i = 0; i < JOBS; i++) iv_jobs_give(w, &jobs[i].job);
+    for (size_t i = 0; i < JOBS; i++) iv_jobs_submit(w, &jobs[i].job);
     struct pollfd fd = {.fd = iv_jobs_fd(w), .events = POLLIN};
     while (count_done() < JOBS) {
         assert_int_equal(poll(&fd, 1, 10000), 1);
-        iv_jobs_take(w);
+        iv_jobs_collect(w);
     }
     assert_int_equal(poll(&fd, 1, 0), 0);
     iv_jobs_close(w);
@@ -131,7 +131,7 @@ static void closing_waits_for_what_runs(void **state) {
     size_t ran = 0, unrun = 0;
     prepare(20000);
     ASSERT_OK(iv_jobs_open(2, &w, &err), &err);
-    for (size_t i = 0; i < JOBS; i++) iv_jobs_give(w, &jobs[i].job);
+    for (size_t i = 0; i < JOBS; i++) iv_jobs_submit(w, &jobs[i].job);
     usleep(5000);
     iv_jobs_close(w);
     assert_int_equal(count_done(), JOBS);
@@ -152,11 +152,11 @@ static void long_jobs_go_to_the_background(void **state) {
     prepare(0);
     ASSERT_OK(iv_jobs_open(1, &w, &err), &err);
     for (size_t i = 0; i < LONG; i++) jobs[i].turns = TURNS, jobs[i].wait_us = 2000;
-    for (size_t i = 0; i < JOBS; i++) iv_jobs_give(w, &jobs[i].job);
+    for (size_t i = 0; i < JOBS; i++) iv_jobs_submit(w, &jobs[i].job);
     bool short_first = false;
     while (count_done() < JOBS) {
         iv_jobs_wait(w, 10000);
-        iv_jobs_take(w);
+        iv_jobs_collect(w);
         size_t done_long = 0;
         for (size_t i = 0; i < LONG; i++) done_long += (size_t)jobs[i].done;
         if (done_long == 0 && count_done() == JOBS - LONG) short_first = true;
@@ -177,8 +177,8 @@ static void withdrawn_jobs_do_not_come_back(void **state) {
     prepare(3000);
     ASSERT_OK(iv_jobs_open(1, &w, &err), &err);
     jobs[0].turns = jobs[1].turns = 1000000;
-    iv_jobs_give(w, &jobs[0].job);
-    iv_jobs_give_background(w, &jobs[1].job);
+    iv_jobs_submit(w, &jobs[0].job);
+    iv_jobs_submit_background(w, &jobs[1].job);
     usleep(20000);
     bool gone = false; /* of two alternating jobs, one waits */
     for (int i = 0; i < 10000 && !(gone = iv_jobs_withdraw(w, &jobs[0].job)); i++) usleep(700);
@@ -194,7 +194,7 @@ static void without_threads(void **state) {
     (void)state;
     prepare(0);
     jobs[0].turns = 3;
-    iv_jobs_give(NULL, &jobs[0].job);
+    iv_jobs_submit(NULL, &jobs[0].job);
     assert_true(jobs[0].ran == 3 && jobs[0].done == 1 && pthread_equal(jobs[0].by, pthread_self()));
 }
 

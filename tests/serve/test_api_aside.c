@@ -71,8 +71,8 @@ static void leaving(void **state) {
     assert_true(iv_aside_leave(&waits.aside)); /* nobody will ever work on it */
     atomic_store(&runs.held, false);
     wait_for_begin(&ended);
-    while (ended.aside.away && !stays.finished) usleep(500), iv_jobs_take(server.jobs);
-    while (ended.aside.away) usleep(500), iv_jobs_take(server.jobs);
+    while (ended.aside.away && !stays.finished) usleep(500), iv_jobs_collect(server.jobs);
+    while (ended.aside.away) usleep(500), iv_jobs_collect(server.jobs);
     assert_true(runs.dropped == 1 && runs.finished == 0);
     assert_true(!waits.began && !waits.dropped && !waits.finished);
     assert_true(stays.finished == 1 && stays.dropped == 0 && !pthread_equal(stays.by, pthread_self()));
@@ -108,11 +108,11 @@ static void ask_behind(counted *first, const char *path, const char *body) {
 
 static void let_go(counted *first) {
     atomic_store(&first->held, false);
-    while (first->aside.away) usleep(500), iv_jobs_take(server.jobs);
+    while (first->aside.away) usleep(500), iv_jobs_collect(server.jobs);
 }
 
 static void wait_for_child(void) {
-    while (bridge.count == 0 && !x.ended) usleep(500), iv_jobs_take(server.jobs);
+    while (bridge.count == 0 && !x.ended) usleep(500), iv_jobs_collect(server.jobs);
 }
 
 /* Long texts and lists are not looked at here; short ones are. */
@@ -139,7 +139,7 @@ static void long_bodies_are_read_elsewhere(void **state) {
         assert_int_equal(bridge.count, 1);
         assert_true(bridge.children[0].id_count > 0); /* the engine does not read it either */
         fake_token(&server, 0, 17, "x"), fake_done(&server, 0, IV_FINISH_STOP);
-        while (!x.ended) usleep(500), iv_jobs_take(server.jobs);
+        while (!x.ended) usleep(500), iv_jobs_collect(server.jobs);
         assert_int_equal(x.status, 200);
         fake_close(&x);
     }
@@ -158,7 +158,7 @@ static void errors_come_back(void **state) {
     bridge.count = 0;
     ask_behind(&first, "/v1/completions", many);
     let_go(&first);
-    while (!x.ended) usleep(500), iv_jobs_take(server.jobs);
+    while (!x.ended) usleep(500), iv_jobs_collect(server.jobs);
     assert_int_equal(x.status, 400);
     assert_non_null(strstr(x.out.data, "This model's maximum context length is 2048 tokens. However, you requested "));
     assert_non_null(strstr(
@@ -170,7 +170,7 @@ static void errors_come_back(void **state) {
     ask_behind(&first, "/v1/completions", body);
     assert_false(x.ended);
     let_go(&first);
-    while (!x.ended) usleep(500), iv_jobs_take(server.jobs);
+    while (!x.ended) usleep(500), iv_jobs_collect(server.jobs);
     assert_int_equal(x.status, 400);
     assert_non_null(strstr(x.out.data, "surplus: this field is not known here"));
     free(body), fake_close(&x);
@@ -240,7 +240,7 @@ static void long_answers_are_written_elsewhere(void **state) {
         assert_false(x.ended);
         if (leaves) fake_leave(&x);
         let_go(&first);
-        while (!x.ended && !leaves) usleep(500), iv_jobs_take(server.jobs);
+        while (!x.ended && !leaves) usleep(500), iv_jobs_collect(server.jobs);
         assert_true(leaves || (x.status == 200 && strstr(x.out.data, "\"finish_reason\":\"length\"")));
         fake_close(&x);
     }

@@ -37,7 +37,7 @@ static void run(iv_exchange *x) { fake_call(&server, x, x->path, x->body, strlen
 static void wait_for_children(size_t count, const iv_exchange *x) {
     while (bridge.count < count && !x->ended) {
         iv_jobs_wait(server.jobs, 1000);
-        iv_jobs_take(server.jobs);
+        iv_jobs_collect(server.jobs);
     }
 }
 

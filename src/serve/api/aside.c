@@ -28,9 +28,9 @@ void iv_aside_do(iv_aside *a, bool at_once) {
     a->job = (iv_job){.run = run, .done = done};
     a->away = true;
     if (a->background)
-        iv_jobs_give_background(a->server->jobs, &a->job);
+        iv_jobs_submit_background(a->server->jobs, &a->job);
     else
-        iv_jobs_give(a->server->jobs, &a->job);
+        iv_jobs_submit(a->server->jobs, &a->job);
 }
 
 bool iv_aside_leave(iv_aside *a) {
