@@ -76,7 +76,7 @@ static iv_status open_shard(iv_checkpoint *c, const char *dir, const char *name,
     return IV_OK;
 }
 
-/* All shards' tensors in one list by name; a name in two shards is refused. */
+/* The tensors of all shards in one list by name; a name in two shards is refused. */
 static iv_status merge_shards(iv_checkpoint *c, const char *dir, iv_error *err) {
     size_t total = 0;
     for (size_t i = 0; i < c->shard_count; i++) total += c->shards[i].count;
@@ -97,7 +97,7 @@ static iv_status merge_shards(iv_checkpoint *c, const char *dir, iv_error *err) 
     return IV_OK;
 }
 
-/* Both lists are sorted by name, so the first difference is found in one walk. */
+/* Both lists are sorted by name: one pass finds the first difference. */
 static iv_status check_index(const iv_checkpoint *c, const char *index_path, const iv_shard_index *index,
                              iv_error *err) {
     for (size_t i = 0, k = 0; i < index->count || k < c->count; i++, k++) {

@@ -1,6 +1,6 @@
-/* checkpoint.h: the weights of a model directory: model.safetensors, or the shards that
- * model.safetensors.index.json names. When both are there the single file is read, as transformers does. Or weights
- * that no file has: seeded random ones (dummy.h). */
+/* checkpoint.h: the weights of a model directory: model.safetensors, or the shards listed in
+ * model.safetensors.index.json. If both exist the single file is read, as in transformers. Or dummy weights without
+ * files: seeded random values (dummy.h). */
 #ifndef IV_FORMAT_CHECKPOINT_H
 #define IV_FORMAT_CHECKPOINT_H
 
@@ -12,17 +12,17 @@ typedef struct iv_checkpoint iv_checkpoint;
  * *out is untouched. An index must agree with its shards tensor by tensor, in both directions. */
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err);
 
-/* Whether there is either: a directory may have a configuration alone. */
+/* Whether either file exists: a directory may have a configuration only. */
 bool iv_checkpoint_exists(const char *dir);
 
-/* Random weights in place of files: `tensors` say name, type (BF16, F16, F32) and shape, in any order and no name
- * twice; they are copied. From here on nothing tells it from one that was opened. */
+/* Random weights without files: `tensors` give name, type (BF16, F16, F32) and shape, in any order, with unique names;
+ * they are copied. The result behaves like an opened checkpoint. */
 iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint64_t seed, iv_checkpoint **out,
                               iv_error *err);
 
 void iv_checkpoint_close(iv_checkpoint *c); /* NULL is fine */
 
-/* Whether the directory has an index too, which was not looked at: the one of two models that others might read. */
+/* Whether an index exists too and was ignored: other programs might read its shards instead. */
 bool iv_checkpoint_index_unread(const iv_checkpoint *c);
 
 size_t iv_checkpoint_count(const iv_checkpoint *c);
@@ -37,12 +37,12 @@ const iv_tensor_info *iv_checkpoint_find(const iv_checkpoint *c, const char *nam
 /* The path of the file that holds t, for messages. */
 const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t);
 
-/* Reads n bytes of t's data, from byte `offset` of it, into dst; the range must lie in t->bytes. By pread and
- * never by a mapping, so that a file cut short meanwhile is IV_IO and not a signal. Thread-safe. */
+/* Reads n bytes of t's data, from byte `offset` of it, into dst; the range must lie in t->bytes. Uses pread, not a
+ * mapping: a file truncated meanwhile gives IV_IO and not a signal. Thread-safe. */
 iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
                              iv_error *err);
 
-/* Called now and then with the bytes hashed so far and in all; done == total comes last. */
+/* Called periodically with the bytes hashed so far and in total; the last call has done == total. */
 typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
 
 /* The identity of the weights, whatever the files are called and however they are cut:
@@ -53,12 +53,12 @@ typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
 iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user, uint8_t out[32],
                                iv_error *err);
 
-/* The same from digests of the tensors' data that the caller made while reading them: data[i] is that of
- * iv_checkpoint_at(c, i). Reads nothing. */
+/* The same from digests of the tensors' data that the caller computed while reading: data[i] belongs to
+ * iv_checkpoint_at(c, i). Reads no data. */
 iv_status iv_checkpoint_digest_join(const iv_checkpoint *c, const uint8_t (*data)[32], uint8_t out[32], iv_error *err);
 
-/* The same without the data: "invar layout 1\n" and no inner digests. Tells apart models of different names,
- * types or shapes, not of different values; reads nothing. */
+/* The same without the data: "invar layout 1\n" and no inner digests. Distinguishes names, types and shapes, not
+ * values. Reads no data. */
 iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err);
 
 #endif

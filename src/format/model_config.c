@@ -1,7 +1,7 @@
-/* model_config.c: the families' facts in one table, the rest field by field.
+/* model_config.c: a table of the families; the rest is parsed field by field.
  *
- * Invariant: after success every size is inside its named maximum and the sizes agree with each other, so
- * products of any three of them fit 64 bits. */
+ * Invariant: after success every size is within its named maximum and the sizes are consistent, so products of any
+ * three of them fit 64 bits. */
 #include "format/model_config.h"
 #include "base/file.h"
 #include "format/foreign.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Which layers slide when a window is set. */
+/* The layers with a sliding window. */
 typedef enum slide_rule {
     SLIDE_NEVER,     /* the family has no window; the fields are not read */
     SLIDE_ALL,       /* every layer */
@@ -132,7 +132,7 @@ static iv_status parse_dtype_key(const iv_json_object *o, const char *key, bool 
     const char *name = NULL;
     IV_TRY(iv_json_object_string(o, key, &name, found, err));
     if (!*found) return IV_OK;
-    size_t prefix = strncmp(name, "torch.", 6) == 0 ? 6 : 0; /* as some programs write it */
+    size_t prefix = strncmp(name, "torch.", 6) == 0 ? 6 : 0; /* spelling of some programs */
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(name + prefix, iv_dtype_name(known[i])) == 0) {
             *out = known[i];
@@ -199,7 +199,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
         return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(bool_or(o, "tie_word_embeddings", false, &c->tie_embeddings, err));
     IV_TRY(bool_or(o, "attention_bias", false, &bias, err));
-    /* Qwen2 always has q, k and v biases and Mistral none, whatever the field says. */
+    /* Qwen2 always has q, k and v biases and Mistral none, regardless of the field. */
     c->attention_bias = f->family == IV_QWEN2 || (f->family != IV_MISTRAL && bias);
     c->attention_out_bias = f->family != IV_QWEN2 && f->family != IV_MISTRAL && bias;
     if (f->mlp_bias_field) IV_TRY(bool_or(o, "mlp_bias", false, &c->mlp_bias, err));
@@ -281,7 +281,7 @@ static iv_status parse_yarn(const iv_json_object *o, rope_settings *out, iv_erro
                    out->beta_slow, out->beta_fast);
 }
 
-/* original: that of the whole configuration, which counts more than that of the object; 0: none. */
+/* original: the value of the whole configuration, which overrides that of the object; 0: none. */
 static iv_status parse_original(const iv_json_object *o, int64_t original, rope_settings *out, iv_error *err) {
     bool found;
     IV_TRY(iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original, &found, err));
@@ -360,7 +360,7 @@ static iv_status parse_rope_member(const iv_json_object *o, const char *key, con
     return parse_rope_object(&inner, theta, original, out, err);
 }
 
-/* The positions that a checkpoint was stretched to may be said by the factor alone. */
+/* The extended context length may be given by the factor alone. */
 static void use_yarn(const rope_settings *s, iv_model_config *c) {
     int64_t original = s->original ? s->original : c->max_positions;
     double stretched = (double)original * s->factor;
@@ -372,7 +372,7 @@ static void use_yarn(const rope_settings *s, iv_model_config *c) {
         c->max_positions = stretched < IV_POSITIONS_MAX ? (int64_t)stretched : IV_POSITIONS_MAX;
 }
 
-/* Checkpoints stretched by linear scaling (Vicuna's) say their positions beside those of the model they come from. */
+/* Checkpoints with linear scaling (Vicuna's) give their context length along with that of the original model. */
 static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_error *err) {
     int64_t stretched = 0;
     bool found;
@@ -453,8 +453,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
                            o->file, i);
-        /* The other families' reference code does not read the list: only a list that changes nothing is
-         * safe. */
+        /* The reference code of the other families does not read the list: only a neutral list is safe. */
         if (has_list && f->slides != SLIDE_FROM_LAYER && listed[i] != slides)
             return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%" PRId64 "]: every layer of this %s model is %s",
                            o->file, i, f->model_type, slides ? "sliding_attention" : "full_attention");

@@ -21,12 +21,12 @@
 
 typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL } iv_family;
 
-/* How the inverse frequencies f_i = theta^(-2i / head_dim) are changed. */
+/* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
-    IV_ROPE_DEFAULT, /* not at all */
+    IV_ROPE_DEFAULT, /* none */
     IV_ROPE_LINEAR,  /* divided by rope_factor */
-    IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by rope_factor, or between the two */
-    IV_ROPE_YARN     /* by pair, likewise, between where rope_beta_fast and rope_beta_slow lie; and sines scaled */
+    IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by rope_factor, or interpolated */
+    IV_ROPE_YARN     /* by pair, interpolated between rope_beta_fast and rope_beta_slow; sines are scaled */
 } iv_rope_kind;
 
 typedef struct iv_model_config {
@@ -66,7 +66,7 @@ typedef struct iv_model_config {
     bool moe_layers[IV_LAYERS_MAX];
 
     bool has_dtype;
-    iv_dtype dtype; /* what the weights were saved as: BF16, F16, F32 or F64 */
+    iv_dtype dtype; /* the type of the saved weights: BF16, F16, F32 or F64 */
 
     int64_t bos_id, pad_id; /* -1: none; bos_id < vocab_size, pad_id < IV_VOCAB_MAX */
     int64_t eos_ids[IV_EOS_IDS_MAX];
@@ -74,7 +74,7 @@ typedef struct iv_model_config {
 } iv_model_config;
 
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
- * IV_UNSUPPORTED for what is well formed but not something invar runs, by name. */
+ * IV_UNSUPPORTED, by name, for a well-formed feature that invar does not implement. */
 iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out, iv_error *err);
 
 /* The same for dir/config.json. */

@@ -39,8 +39,8 @@ static iv_status parse_dtype(const char *file, const char *tensor, const json_t 
                    json_string_value(value));
 }
 
-/* shape x size without overflow. Zeros are left out of the product that is checked, so that whether a shape
- * is accepted does not depend on where its zero stands. */
+/* shape x size without overflow. Zeros are excluded from the checked product, so that accepting a shape does not depend
+ * on the position of its zero. */
 static bool shape_bytes(const int64_t *shape, int ndim, size_t size, size_t *elements, size_t *bytes) {
     size_t product = 1, ignored;
     bool empty = false;
@@ -128,7 +128,7 @@ static iv_status check_metadata(const char *file, json_t *metadata, iv_error *er
     return IV_OK;
 }
 
-/* By place in the file; an empty tensor stands before the one that begins where it does. */
+/* By offset in the file; an empty tensor precedes a tensor with the same offset. */
 static int by_offset(const void *a, const void *b) {
     const iv_tensor_info *x = a, *y = b;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
