@@ -79,7 +79,7 @@ iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error
 }
 
 /* The target of the rename: the file that a symbolic link refers to, not the link. */
-static iv_status place_of(const char *path, char **out, iv_error *err) {
+static iv_status target_of(const char *path, char **out, iv_error *err) {
     *out = realpath(path, NULL);
     if (!*out && errno == ENOENT) *out = strdup(path);
     return *out ? IV_OK : iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
@@ -92,14 +92,14 @@ iv_status iv_file_writer_open(const char *path, iv_file_writer *w, iv_error *err
         w->fd = open(path, O_WRONLY | O_CLOEXEC);
         return w->fd >= 0 ? IV_OK : iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
     }
-    IV_TRY(place_of(path, &w->place, err));
+    IV_TRY(target_of(path, &w->target, err));
     iv_status status = IV_OK;
-    if (!iv_buf_printf(&w->temporary, "%s.tmp.%ld", w->place, (long)getpid()))
+    if (!iv_buf_printf(&w->temporary, "%s.tmp.%ld", w->target, (long)getpid()))
         status = iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
     else if ((w->fd = open(w->temporary.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
         status = iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
     if (status == IV_OK) return IV_OK;
-    iv_buf_free(&w->temporary), free(w->place);
+    iv_buf_free(&w->temporary), free(w->target);
     return status;
 }
 
@@ -117,10 +117,10 @@ iv_status iv_file_writer_put(iv_file_writer *w, const void *bytes, size_t n, iv_
 iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *err) {
     if (close(w->fd) != 0 && status == IV_OK)
         status = iv_fail(err, IV_IO, "%s: write failed: %s", w->path, strerror(errno));
-    if (status == IV_OK && w->place && rename(w->temporary.data, w->place) != 0)
+    if (status == IV_OK && w->target && rename(w->temporary.data, w->target) != 0)
         status = iv_fail(err, IV_IO, "%s: cannot rename into place: %s", w->path, strerror(errno));
-    if (status != IV_OK && w->place) unlink(w->temporary.data);
-    iv_buf_free(&w->temporary), free(w->place);
+    if (status != IV_OK && w->target) unlink(w->temporary.data);
+    iv_buf_free(&w->temporary), free(w->target);
     return status;
 }
 

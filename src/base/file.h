@@ -20,7 +20,7 @@ iv_status iv_file_read_at(int fd, const char *path, void *dst, size_t n, size_t 
  * the old file. A device or a pipe is written to directly. */
 typedef struct iv_file_writer {
     const char *path; /* the caller's, for errors */
-    char *place;      /* the file to replace; NULL: a device or a pipe */
+    char *target;     /* the file to replace; NULL: a device or a pipe */
     iv_buf temporary;
     int fd;
 } iv_file_writer;

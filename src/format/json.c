@@ -162,7 +162,7 @@ iv_status iv_json_parse_python(const char *name, const char *bytes, size_t n, js
     return status;
 }
 
-const char *iv_json_word(const json_t *value) {
+const char *iv_json_python_number(const json_t *value) {
     const char *text = json_string_value(value);
     return text && *text == 1 && word_at(text + 1, strlen(text + 1), 0) ? text + 1 : NULL;
 }
@@ -251,13 +251,13 @@ iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_erro
 
 const char *iv_json_type_name(const json_t *value) {
     if (!value) return "nothing";
-    if (iv_json_word(value)) return iv_json_word(value);
+    if (iv_json_python_number(value)) return iv_json_python_number(value);
     static const char *const names[] = {"object", "array", "string", "integer", "real", "true", "false", "null"};
     return names[json_typeof(value)];
 }
 
 const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
-    const char *word = iv_json_word(value);
+    const char *word = iv_json_python_number(value);
     char *text = word    ? strdup(word)
                  : value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9))
                          : NULL;
@@ -298,8 +298,8 @@ static const char *describe(const json_t *value, char buf[48]) {
         snprintf(buf, 48, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
         snprintf(buf, 48, "%.15g", json_real_value(value));
-    else if (iv_json_word(value))
-        snprintf(buf, 48, "%s, which JSON does not have", iv_json_word(value));
+    else if (iv_json_python_number(value))
+        snprintf(buf, 48, "%s, which JSON does not have", iv_json_python_number(value));
     else
         snprintf(buf, 48, "%s", iv_json_type_name(value));
     return buf;
@@ -369,7 +369,7 @@ iv_status iv_json_object_string(const iv_json_object *o, const char *key, const 
     char text[48];
     *found = value != NULL;
     if (!value) return IV_OK;
-    if (!json_is_string(value) || iv_json_word(value))
+    if (!json_is_string(value) || iv_json_python_number(value))
         return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted a string, found %s", o->file, o->path, key,
                        describe(value, text));
     if (strlen(json_string_value(value)) != json_string_length(value))
@@ -394,10 +394,10 @@ iv_status iv_json_object_ints(const iv_json_object *o, const char *key, int64_t 
         return iv_fail(err, IV_LIMIT, "%s: %s%s: %zu entries, at most %zu are read", o->file, o->path, key, n,
                        capacity);
     for (size_t i = 0; i < n; i++) {
-        char place[120];
-        snprintf(place, sizeof place, "%.80s[%zu]", key, i);
+        char where[120];
+        snprintf(where, sizeof where, "%.80s[%zu]", key, i);
         const json_t *item = json_array_get(value, i);
-        if (!to_int(item, min, max, &out[i])) return fail_int(o, place, min, max, item, err);
+        if (!to_int(item, min, max, &out[i])) return fail_int(o, where, min, max, item, err);
     }
     *count = n;
     return IV_OK;

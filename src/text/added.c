@@ -34,8 +34,8 @@ iv_status iv_added_set_open(const char *name, iv_added_entry *entries, size_t co
         iv_str text = entries[i].text;
         single |= entries[i].token->single_word;
         if (text.len == 0)
-            status = iv_fail(err, IV_UNSUPPORTED, "%s: added token \"%.100s\": it is empty after normalization",
-                             name, entries[i].token->content.data);
+            status = iv_fail(err, IV_UNSUPPORTED, "%s: added token \"%.100s\": it is empty after normalization", name,
+                             entries[i].token->content.data);
         else if (i && compare_text(entries[i - 1].text, text) == 0)
             status = iv_fail(err, IV_FORMAT, "%s: added tokens \"%.100s\" and \"%.100s\" have the same text", name,
                              entries[i - 1].token->content.data, entries[i].token->content.data);

@@ -125,7 +125,7 @@ static iv_status give_piece(run *r, size_t step, const char *text, iv_segment se
 /* ---- segments ---- */
 
 /* A segment that may still be merged with its successor. */
-typedef struct joiner {
+typedef struct merger {
     run *r;
     size_t step;
     const char *text;
@@ -134,71 +134,71 @@ typedef struct joiner {
     iv_segment held;
     bool holds;
     bool previous; /* whether the previous segment was a match */
-} joiner;
+} merger;
 
-static iv_status give_held(joiner *j) {
-    if (!j->holds) return IV_OK;
-    j->holds = false;
-    return give_piece(j->r, j->step, j->text, j->held, j->at_start);
+static iv_status give_held(merger *m) {
+    if (!m->holds) return IV_OK;
+    m->holds = false;
+    return give_piece(m->r, m->step, m->text, m->held, m->at_start);
 }
 
-static iv_status add_segment(joiner *j, size_t start, size_t end, bool match) {
-    bool join = false;
-    if (j->behavior == IV_MATCH_REMOVED && match) return IV_OK;
-    if (j->behavior == IV_MATCH_CONTIGUOUS) join = match == j->previous;
-    if (j->behavior == IV_MATCH_MERGED_WITH_PREVIOUS) join = match && !j->previous;
-    if (j->behavior == IV_MATCH_MERGED_WITH_NEXT) join = !match && j->previous;
-    j->previous = match;
-    if (join && j->holds) {
-        j->held.end = end;
+static iv_status add_segment(merger *m, size_t start, size_t end, bool match) {
+    bool merge = false;
+    if (m->behavior == IV_MATCH_REMOVED && match) return IV_OK;
+    if (m->behavior == IV_MATCH_CONTIGUOUS) merge = match == m->previous;
+    if (m->behavior == IV_MATCH_MERGED_WITH_PREVIOUS) merge = match && !m->previous;
+    if (m->behavior == IV_MATCH_MERGED_WITH_NEXT) merge = !match && m->previous;
+    m->previous = match;
+    if (merge && m->holds) {
+        m->held.end = end;
         return IV_OK;
     }
-    IV_TRY(give_held(j));
-    j->held = (iv_segment){start, end}, j->holds = true;
+    IV_TRY(give_held(m));
+    m->held = (iv_segment){start, end}, m->holds = true;
     return IV_OK;
 }
 
 /* The matches of the step's pattern, if any, and the text between them, in order. */
 static iv_status cut(run *r, size_t step, const char *text, size_t n, bool at_start, bool invert,
                      iv_match_behavior behavior) {
-    joiner j = {.r = r, .step = step, .text = text, .at_start = at_start, .behavior = behavior};
+    merger m = {.r = r, .step = step, .text = text, .at_start = at_start, .behavior = behavior};
     const iv_regex *re = r->s->regexes[step];
     iv_regex_scan scan = {0};
     size_t done = 0;
     for (bool found = re && n; found;) {
         IV_TRY(iv_regex_next(re, r->regex, text, n, &scan, &found, r->err));
         if (!found) break;
-        if (done != scan.start) IV_TRY(add_segment(&j, done, scan.start, invert));
-        IV_TRY(add_segment(&j, scan.start, scan.end, !invert));
+        if (done != scan.start) IV_TRY(add_segment(&m, done, scan.start, invert));
+        IV_TRY(add_segment(&m, scan.start, scan.end, !invert));
         done = scan.end;
     }
-    if (done != n) IV_TRY(add_segment(&j, done, n, invert));
-    return give_held(&j);
+    if (done != n) IV_TRY(add_segment(&m, done, n, invert));
+    return give_held(&m);
 }
 
 /* ---- steps ---- */
 
 static iv_status byte_level(run *r, size_t step, const char *text, size_t n, bool at_start) {
-    iv_buf *line = &r->work->lines[step];
+    iv_buf *out = &r->work->rewritten[step];
     if (!r->s->steps[step].add_prefix_space || *text == ' ')
         return cut(r, step, text, n, at_start, false, IV_MATCH_ISOLATED);
-    iv_buf_clear(line);
-    if (!iv_buf_putc(line, ' ') || !iv_buf_append(line, text, n)) return iv_text_full(line, n + 1, r->err);
-    return cut(r, step, line->data, line->len, at_start, false, IV_MATCH_ISOLATED);
+    iv_buf_clear(out);
+    if (!iv_buf_putc(out, ' ') || !iv_buf_append(out, text, n)) return iv_text_full(out, n + 1, r->err);
+    return cut(r, step, out->data, out->len, at_start, false, IV_MATCH_ISOLATED);
 }
 
 static iv_status metaspace(run *r, size_t step, const char *text, size_t n, bool at_start) {
     const iv_pretokenizer_spec *spec = &r->s->steps[step];
     iv_str mark = spec->replacement;
-    iv_buf *line = &r->work->lines[step];
+    iv_buf *out = &r->work->rewritten[step];
     bool marked = *text == ' ' || (n >= mark.len && memcmp(text, mark.data, mark.len) == 0);
     bool prepend = spec->prepend == IV_PREPEND_ALWAYS || (spec->prepend == IV_PREPEND_FIRST && at_start);
-    iv_buf_clear(line);
-    bool ok = marked || !prepend || iv_buf_append(line, mark.data, mark.len);
+    iv_buf_clear(out);
+    bool ok = marked || !prepend || iv_buf_append(out, mark.data, mark.len);
     for (size_t i = 0; ok && i < n; i++)
-        ok = text[i] == ' ' ? iv_buf_append(line, mark.data, mark.len) : iv_buf_putc(line, text[i]);
-    if (!ok) return iv_text_full(line, mark.len, r->err);
-    return cut(r, step, line->data, line->len, at_start, false, IV_MATCH_MERGED_WITH_NEXT);
+        ok = text[i] == ' ' ? iv_buf_append(out, mark.data, mark.len) : iv_buf_putc(out, text[i]);
+    if (!ok) return iv_text_full(out, mark.len, r->err);
+    return cut(r, step, out->data, out->len, at_start, false, IV_MATCH_MERGED_WITH_NEXT);
 }
 
 static iv_status next_step(run *r, size_t step, const char *text, size_t n, bool at_start) {
@@ -219,9 +219,10 @@ iv_status iv_pretokenizer_apply(const iv_pretokenizer *s, iv_regex_work *regex, 
 }
 
 void iv_pretokenize_work_limit(iv_pretokenize_work *work, size_t bytes) {
-    for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) work->lines[i].limit = work->encoded[i].limit = bytes;
+    for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) work->rewritten[i].limit = work->encoded[i].limit = bytes;
 }
 
 void iv_pretokenize_work_free(iv_pretokenize_work *work) {
-    for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++) iv_buf_free(&work->lines[i]), iv_buf_free(&work->encoded[i]);
+    for (size_t i = 0; i < IV_TOKENIZER_STEPS_MAX; i++)
+        iv_buf_free(&work->rewritten[i]), iv_buf_free(&work->encoded[i]);
 }

@@ -13,7 +13,7 @@ typedef struct iv_pretokenizer {
 
 /* Scratch of one thread: each step's rewritten piece. Zero-initialise. */
 typedef struct iv_pretokenize_work {
-    iv_buf lines[IV_TOKENIZER_STEPS_MAX], encoded[IV_TOKENIZER_STEPS_MAX];
+    iv_buf rewritten[IV_TOKENIZER_STEPS_MAX], encoded[IV_TOKENIZER_STEPS_MAX];
 } iv_pretokenize_work;
 
 /* Compiles the patterns. The specs must outlive the splitter. On failure nothing is left to close. */

@@ -55,6 +55,9 @@ static inline void ivj_leave(ivj_run *r) { r->depth--; }
 /* Zeroed memory of the run in *out. */
 iv_status ivj_alloc(ivj_run *r, size_t count, size_t size, void *out);
 
+/* Doubles the capacity of an array of the run; items: the address of its pointer, of which n elements are in use. */
+iv_status ivj_grow(ivj_run *r, void *items, size_t n, size_t size, size_t *cap);
+
 /* Appends to a buffer of the run, within the output limits. */
 iv_status ivj_write(ivj_run *r, iv_buf *buf, const char *s, size_t n);
 iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s);

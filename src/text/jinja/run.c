@@ -97,6 +97,17 @@ iv_status ivj_alloc(ivj_run *r, size_t count, size_t size, void *out) {
     return ivj_charge(r, count / STEP_BYTES);
 }
 
+iv_status ivj_grow(ivj_run *r, void *items, size_t n, size_t size, size_t *cap) {
+    size_t wider = *cap ? *cap * 2 : 4;
+    void *old, *copy;
+    memcpy(&old, items, sizeof old);
+    IV_TRY(ivj_alloc(r, wider, size, &copy));
+    if (n) memcpy(copy, old, n * size);
+    memcpy(items, &copy, sizeof copy);
+    *cap = wider;
+    return IV_OK;
+}
+
 iv_status ivj_write(ivj_run *r, iv_buf *buf, const char *s, size_t n) {
     size_t len;
     if (!iv_size_add(buf->len, n, &len) || len > IVJ_MAX_OUTPUT_BYTES)
@@ -162,14 +173,7 @@ iv_status ivj_assign(ivj_run *r, ivj_scope *scope, uint32_t atom, ivj_value valu
         return IV_OK;
     }
     IV_TRY(ivj_charge(r, scope->n / 16));
-    if (scope->n == scope->cap) {
-        size_t cap = scope->cap ? scope->cap * 2 : 4;
-        ivj_binding *bindings;
-        IV_TRY(ivj_alloc(r, cap, sizeof *bindings, &bindings));
-        if (scope->n) memcpy(bindings, scope->bindings, scope->n * sizeof *bindings);
-        scope->bindings = bindings;
-        scope->cap = cap;
-    }
+    if (scope->n == scope->cap) IV_TRY(ivj_grow(r, &scope->bindings, scope->n, sizeof *scope->bindings, &scope->cap));
     scope->bindings[scope->n++] = (ivj_binding){.atom = atom, .value = value};
     return IV_OK;
 }

@@ -40,14 +40,7 @@ iv_status ivj_list_new(ivj_run *r, size_t cap, ivj_list **out) {
 }
 
 iv_status ivj_list_push(ivj_run *r, ivj_list *list, ivj_value v) {
-    if (list->n == list->cap) {
-        size_t cap = list->cap ? list->cap * 2 : 4;
-        ivj_value *items;
-        IV_TRY(ivj_alloc(r, cap, sizeof *items, &items));
-        if (list->n) memcpy(items, list->items, list->n * sizeof *items);
-        list->items = items;
-        list->cap = cap;
-    }
+    if (list->n == list->cap) IV_TRY(ivj_grow(r, &list->items, list->n, sizeof *list->items, &list->cap));
     list->items[list->n++] = v;
     return IV_OK;
 }
@@ -313,17 +306,12 @@ static iv_status find(ivj_run *r, const ivj_dict *d, uint64_t h, ivj_value key, 
 }
 
 static iv_status grow(ivj_run *r, ivj_dict *d) {
-    size_t cap = d->cap ? d->cap * 2 : 4;
-    ivj_entry *entries;
-    IV_TRY(ivj_alloc(r, cap, sizeof *entries, &entries));
-    if (d->n) memcpy(entries, d->entries, d->n * sizeof *entries);
-    d->entries = entries;
-    d->cap = cap;
-    if (cap <= INDEX_FROM) return IV_OK;
-    d->index_cap = cap * 2;
+    IV_TRY(ivj_grow(r, &d->entries, d->n, sizeof *d->entries, &d->cap));
+    if (d->cap <= INDEX_FROM) return IV_OK;
+    d->index_cap = d->cap * 2;
     IV_TRY(ivj_alloc(r, d->index_cap, sizeof *d->index, &d->index));
     for (size_t e = 0; e < d->n; e++) {
-        size_t i = entries[e].hash & (d->index_cap - 1);
+        size_t i = d->entries[e].hash & (d->index_cap - 1);
         while (d->index[i]) i = (i + 1) & (d->index_cap - 1);
         d->index[i] = (uint32_t)e + 1;
     }
