@@ -26,7 +26,7 @@ static void check_value(const cli_value *v) {
     iv_error err;
     check((v->text == NULL) == (f->kind == CLI_SWITCH));
     switch (f->kind) {
-    case CLI_TEXT: check(cli_utf8_valid(v->text, strlen(v->text), &at)); break;
+    case CLI_TEXT: check(iv_utf8_valid((const uint8_t *)v->text, strlen(v->text), &at)); break;
     case CLI_COUNT: check(v->count >= f->least && v->count <= f->greatest); break;
     case CLI_REAL: check(in_range(f, v->real)); break;
     case CLI_BYTES: check(v->count >= f->least && v->count <= f->greatest); break;

@@ -235,7 +235,7 @@ static int take_message(chat *c, const cli_bytes *message, iv_error *err) {
     const char *text = message->data;
     size_t bad;
     if (message->count == 0) return CLI_OK;
-    if (!cli_utf8_valid(text, message->count, &bad))
+    if (!iv_utf8_valid((const uint8_t *)text, message->count, &bad))
         return cli_fail(err, CLI_FAILED, "message: wanted UTF-8, found byte 0x%02x at offset %zu",
                         (unsigned)(unsigned char)text[bad], bad);
     bool command = text[0] == '/' && text[1] != '/';

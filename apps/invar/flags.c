@@ -133,7 +133,7 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
     case CLI_SWITCH:
     case CLI_FILE: break;
     case CLI_TEXT:
-        if (!cli_utf8_valid(text, strlen(text), &at))
+        if (!iv_utf8_valid((const uint8_t *)text, strlen(text), &at))
             return cli_fail(err, CLI_USAGE, "--%s: wanted UTF-8, found byte 0x%02x at offset %zu", flag->name,
                             (unsigned)(unsigned char)text[at], at);
         break;

@@ -42,7 +42,7 @@ static void drop_mark(cli_bytes *b) {
 
 static int check_utf8(const char *name, const cli_bytes *b, iv_error *err) {
     size_t bad;
-    if (cli_utf8_valid(b->data, b->count, &bad)) return CLI_OK;
+    if (iv_utf8_valid((const uint8_t *)b->data, b->count, &bad)) return CLI_OK;
     if (b->count >= 2 && (memcmp(b->data, "\xff\xfe", 2) == 0 || memcmp(b->data, "\xfe\xff", 2) == 0))
         return cli_fail(err, CLI_FAILED, "%s: wanted UTF-8, found the byte order mark of UTF-16", name);
     return cli_fail(err, CLI_FAILED, "%s: wanted UTF-8, found byte 0x%02x at offset %zu", name,

@@ -36,7 +36,7 @@ static bool allowed(const char *s, size_t length) {
 
 static void escaped(FILE *file, const char *s) {
     for (size_t n = strlen(s), i = 0; i < n;) {
-        size_t length = cli_utf8_length(s + i, n - i);
+        size_t length = iv_utf8_length((const uint8_t *)s + i, n - i);
         if (length == 0 || !allowed(s + i, length))
             fputs("\xef\xbf\xbd", file);
         else if (s[i] == '<')

@@ -1,50 +1,13 @@
-/* text.c: UTF-8, safe printing, edit distance. Invariant: nothing here reads past the length it was given. */
+/* text.c: safe printing, edit distance. Invariant: nothing here reads past the length it was given. */
 #include "text.h"
 
 #include <stdarg.h>
 #include <string.h>
 
-size_t cli_utf8_length(const char *s, size_t n) {
-    const unsigned char *u = (const unsigned char *)s;
-    if (n == 0) return 0;
-    if (u[0] < 0x80) return 1;
-    /* The second byte's range is what excludes overlong forms, surrogates and code points past U+10FFFF. */
-    unsigned low = 0x80, high = 0xbf;
-    size_t length;
-    if (u[0] >= 0xc2 && u[0] <= 0xdf)
-        length = 2;
-    else if ((u[0] & 0xf0) == 0xe0) {
-        length = 3;
-        if (u[0] == 0xe0) low = 0xa0;
-        if (u[0] == 0xed) high = 0x9f;
-    } else if (u[0] >= 0xf0 && u[0] <= 0xf4) {
-        length = 4;
-        if (u[0] == 0xf0) low = 0x90;
-        if (u[0] == 0xf4) high = 0x8f;
-    } else
-        return 0;
-    if (n < length || u[1] < low || u[1] > high) return 0;
-    for (size_t i = 2; i < length; i++)
-        if ((u[i] & 0xc0) != 0x80) return 0;
-    return length;
-}
-
-bool cli_utf8_valid(const char *s, size_t n, size_t *bad) {
-    for (size_t i = 0; i < n;) {
-        size_t length = cli_utf8_length(s + i, n - i);
-        if (length == 0) {
-            *bad = i;
-            return false;
-        }
-        i += length;
-    }
-    return true;
-}
-
 void cli_print_safe(FILE *out, const char *s, size_t n, bool keep_layout) {
     for (size_t i = 0; i < n;) {
         unsigned char c = (unsigned char)s[i];
-        size_t length = cli_utf8_length(s + i, n - i);
+        size_t length = iv_utf8_length((const uint8_t *)s + i, n - i);
         bool layout = keep_layout && (c == '\n' || c == '\t');
         bool control = c < 0x20 || c == 0x7f || (c == 0xc2 && length == 2 && (unsigned char)s[i + 1] < 0xa0);
         if (length > 0 && (layout || !control)) {
@@ -61,7 +24,7 @@ const char *cli_shown(const char *s, char out[CLI_SHOWN_BYTES]) {
     size_t n = strlen(s), keep = 0;
     if (n < CLI_SHOWN_BYTES) return memcpy(out, s, n + 1);
     while (keep < CLI_SHOWN_BYTES - 8) {
-        size_t length = cli_utf8_length(s + keep, n - keep);
+        size_t length = iv_utf8_length((const uint8_t *)s + keep, n - keep);
         keep += length ? length : 1;
     }
     memcpy(out, s, keep);

@@ -1,15 +1,10 @@
-/* text.h: small string work: UTF-8, showing foreign bytes safely, the nearest word, errors. */
+/* text.h: small string work: showing foreign bytes safely, the nearest word, errors. */
 #ifndef INVAR_CLI_TEXT_H
 #define INVAR_CLI_TEXT_H
 
+#include "base/utf8.h"
 #include "invar.h"
 #include <stdio.h>
-
-/* Bytes of the well-formed UTF-8 sequence at s (n bytes available), 0 if there is none. */
-size_t cli_utf8_length(const char *s, size_t n);
-
-/* True if all n bytes are well formed; else *bad is the offset of the first that is not. */
-bool cli_utf8_valid(const char *s, size_t n, size_t *bad);
 
 /* Writes s so that a terminal only ever sees printable characters: control characters (C0, DEL, C1) and bytes
  * that are not UTF-8 appear as \xNN. Newline and tab pass if keep_layout. */
