@@ -45,7 +45,7 @@ iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, vo
 /* Called periodically with the bytes hashed so far and in total; the last call has done == total. */
 typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
 
-/* The identity of the weights, whatever the files are called and however they are cut:
+/* The identity of the weights, independent of file names and of the division into shards:
  *     SHA-256( "invar weights 1\n", u64 tensors, then per tensor in byte order of the names:
  *              u64 length, name, u64 length, type name ("BF16"), u64 ndim, u64 shape[ndim],
  *              SHA-256(data) )

@@ -275,7 +275,7 @@ static iv_status parse_yarn(const iv_json_object *o, rope_settings *out, iv_erro
         return iv_fail(err, IV_UNSUPPORTED, "%s: %sattn_factor: wanted 1 next to attention_factor, found %g", o->file,
                        o->path, out->attn);
     if (out->theta <= 1)
-        return iv_fail(err, IV_FORMAT, "%s: rope_theta: wanted more than 1 beside yarn, found %g", o->file, out->theta);
+        return iv_fail(err, IV_FORMAT, "%s: rope_theta: wanted more than 1 with yarn, found %g", o->file, out->theta);
     if (out->beta_fast > out->beta_slow) return IV_OK;
     return iv_fail(err, IV_FORMAT, "%s: %sbeta_fast: wanted more than beta_slow %g, found %g", o->file, o->path,
                    out->beta_slow, out->beta_fast);

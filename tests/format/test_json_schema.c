@@ -118,7 +118,7 @@ static void looks_are_counted(void **state) {
     (void)state;
     enum { ENTRIES = 1000, MOST = 200000 };
     static const struct {
-        const char *before, *entry, *behind;
+        const char *before, *entry, *after;
         bool again; /* repeated until the budget is spent */
     } cases[] = {{"{\"properties\":{\"x\":{\"enum\":[", "1", "]}}}", false},
                  {"{\"properties\":{\"x\":{\"type\":[", "\"null\"", "]}}}", false},
@@ -132,7 +132,7 @@ static void looks_are_counted(void **state) {
         assert_true(iv_buf_puts(&b, cases[i].before));
         for (size_t k = 0; k < ENTRIES; k++)
             assert_true(iv_buf_puts(&b, k ? "," : "") && iv_buf_puts(&b, cases[i].entry));
-        assert_true(iv_buf_puts(&b, cases[i].behind));
+        assert_true(iv_buf_puts(&b, cases[i].after));
         json_t *v = parse(b.data);
         iv_json_parameter_kinds(v, "x", &looks);
         if (looks < ENTRIES || looks > (cases[i].again ? MOST : 3 * ENTRIES))

@@ -168,7 +168,8 @@ static void both_spellings_of_rope(void **state) {
              &c);
     assert_true(c.rope_original_positions == 65536 && c.max_positions == 65536 && !c.rope_truncate);
     assert_true(c.rope_mscale == 0.707 && c.rope_attention == 1.5 && c.rope_beta_slow == 1);
-    /* beside the settings it counts more than among them, as with transformers 5; but not for settings by layer type */
+    /* outside the rope settings it overrides the value inside them, as in transformers 5, except for settings by layer
+     * type */
     parse_ok("llama",
              "{\"max_position_embeddings\":131072,\"original_max_position_embeddings\":8192,\"rope_scaling\":{\"rope_"
              "type\":\"yarn\","
@@ -330,7 +331,7 @@ static const struct {
     {"llama", "{\"original_max_position_embeddings\":0,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_FORMAT,
      "original_max_position_embeddings: wanted an integer from 1"},
     {"llama", "{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", IV_FORMAT,
-     "rope_theta: wanted more than 1 beside yarn"},
+     "rope_theta: wanted more than 1 with yarn"},
     {"llama", "{\"rope_scaling\":{\"type\":\"mrope\",\"rope_type\":\"default\"}}", IV_FORMAT, "rope_type is 'default'"},
     {"llama", "{\"rope_scaling\":{\"type\":1}}", IV_FORMAT, "rope_scaling.type: wanted a string"},
     {"llama", "{\"rope_scaling\":{\"type\":\"linear\"}}", IV_FORMAT,

@@ -484,7 +484,7 @@ static void test_threads(void **state) {
 #define SPECIAL "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true"
 
 /* The text of one token after a prompt; each digit is an id. */
-static void expect_behind(const iv_tokenizer *t, const char *prompt, int32_t id, bool skip, const char *want) {
+static void expect_after(const iv_tokenizer *t, const char *prompt, int32_t id, bool skip, const char *want) {
     iv_token_stream *s;
     iv_ids ids = {0};
     iv_buf out = {0};
@@ -494,7 +494,7 @@ static void expect_behind(const iv_tokenizer *t, const char *prompt, int32_t id,
     ASSERT_OK(iv_token_stream_push(s, id, &out, &err), &err);
     ASSERT_OK(iv_token_stream_flush(s, &out, &err), &err);
     if (strcmp(out.data ? out.data : "", want) != 0)
-        fail_msg("behind \"%s\": wanted \"%s\", found \"%s\"", prompt, want, out.data);
+        fail_msg("after \"%s\": wanted \"%s\", found \"%s\"", prompt, want, out.data);
     iv_token_stream_close(s);
     iv_ids_free(&ids);
     iv_buf_free(&out);
@@ -533,12 +533,12 @@ static void test_stream_follows_a_prompt(void **state) {
         {"\xe2\x96\x81x", "\xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x", " \xe2\x96\x81x"}};
     for (size_t i = 0; i < 4; i++) {
         iv_tokenizer *t = parse_decoder(decoders[i]);
-        expect_behind(t, "", 2, true, want[i][0]);
-        expect_behind(t, "0", 2, true, want[i][1]);  /* the prompt has no text ... */
-        expect_behind(t, "0", 2, false, want[i][2]); /* ... unless special tokens count */
-        expect_behind(t, "032", 2, true, want[i][3]);
-        expect_behind(t, "0231", 2, true, want[i][4]); /* after the last special token of a template */
-        expect_behind(t, "04", 2, true, want[i][5]);   /* an incomplete character is text too */
+        expect_after(t, "", 2, true, want[i][0]);
+        expect_after(t, "0", 2, true, want[i][1]);  /* the prompt has no text ... */
+        expect_after(t, "0", 2, false, want[i][2]); /* ... unless special tokens count */
+        expect_after(t, "032", 2, true, want[i][3]);
+        expect_after(t, "0231", 2, true, want[i][4]); /* after the last special token of a template */
+        expect_after(t, "04", 2, true, want[i][5]);   /* an incomplete character is text too */
         iv_tokenizer_close(t);
     }
 }

@@ -89,7 +89,7 @@ static void check_case(tally *sum, const char *name, const iv_tokenizer *t, cons
     if (!same_text(t, &ids, true, skipped ? skipped : json_object_get(c, "decoded")))
         show(sum, name, c, "decoded without special differs");
     for (size_t first = 0; !sum->joined && first <= ids.count && first < 40; first++)
-        if (!same_rest(t, &ids, first, first % 2)) show(sum, name, c, "decoded behind a prompt differs");
+        if (!same_rest(t, &ids, first, first % 2)) show(sum, name, c, "decoded after a prompt differs");
     iv_ids_free(&ids);
 }
 
