@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     iv_server s = {.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
     bool mistral = data[0] & 128;
     s.tool_form = mistral ? IV_TOOL_FORM_MISTRAL : IV_TOOL_FORM_HERMES;
-    iv_exchange x = {.writes_left = data[0] & 8 ? 1 : 1000};
+    iv_http_request x = {.writes_left = data[0] & 8 ? 1 : 1000};
     char *body = malloc(size); /* NUL-terminated, as the real one is */
     IV_ASSERT(body);
     memcpy(body, data + 1, size - 1);
@@ -68,8 +68,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (!x.ended) fake_done(&s, i, data[0] & 32 ? IV_FINISH_ERROR : IV_FINISH_STOP);
     }
     if (bridge.order_owner) {
-        iv_report r = {.kind = IV_REPORT_ORDER, .owner = bridge.order_owner, .status = IV_BUSY, .message = "later"};
-        iv_server_take_report(&s, &r);
+        iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND, .owner = bridge.order_owner, .status = IV_BUSY, .message = "later"};
+        iv_server_take_event(&s, &r);
     }
     IV_ASSERT(x.ended || x.gone_called);
     IV_ASSERT(!s.tasks);

@@ -3,7 +3,7 @@
  *
  * The input is a script of steps: a byte that says what, a byte that says how much. */
 #include "base/size.h"
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { HELD_MAX = 8 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 typedef struct held {
-    iv_exchange *x; /* NULL: free */
+    iv_http_request *x; /* NULL: free */
     bool streaming, told;
 } held;
 
@@ -35,38 +35,38 @@ static void on_gone(void *user) {
     *h = (held){0};
 }
 
-static void look_at(const iv_exchange *x) {
+static void look_at(const iv_http_request *x) {
     size_t n;
-    const char *body = iv_exchange_body(x, &n);
-    check(body[n] == 0 && strlen(iv_exchange_id(x)) > 0 && iv_exchange_path(x)[0] == '/');
+    const char *body = iv_http_request_body(x, &n);
+    check(body[n] == 0 && strlen(iv_http_request_id(x)) > 0 && iv_http_request_path(x)[0] == '/');
 }
 
-static void handle_hold(void *user, iv_exchange *x) {
+static void handle_hold(void *user, iv_http_request *x) {
     world *w = user;
     look_at(x);
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w->held[i];
         if (h->x) continue;
-        *h = (held){.x = x, .told = !iv_exchange_query(x, "deaf")};
-        if (h->told) iv_exchange_on_gone(x, on_gone, h);
+        *h = (held){.x = x, .told = !iv_http_request_query(x, "deaf")};
+        if (h->told) iv_http_request_on_gone(x, on_gone, h);
         return;
     }
-    iv_exchange_reply(x, 429, NULL, NULL, 0);
+    iv_http_request_reply(x, 429, NULL, NULL, 0);
 }
 
-static void handle_echo(void *user, iv_exchange *x) {
+static void handle_echo(void *user, iv_http_request *x) {
     (void)user;
     size_t n;
     look_at(x);
-    const char *body = iv_exchange_body(x, &n);
-    iv_exchange_reply(x, 200, "text/plain", body, n);
+    const char *body = iv_http_request_body(x, &n);
+    iv_http_request_reply(x, 200, "text/plain", body, n);
 }
 
-static void handle_stream(void *user, iv_exchange *x) {
+static void handle_stream(void *user, iv_http_request *x) {
     (void)user;
-    iv_exchange_stream(x, "text/event-stream");
-    iv_exchange_write(x, "data: 1\n\n", 9);
-    iv_exchange_stream_end(x);
+    iv_http_request_stream(x, "text/event-stream");
+    iv_http_request_write(x, "data: 1\n\n", 9);
+    iv_http_request_stream_end(x);
 }
 
 static const iv_http_route routes[] = {{"*", "/h", IV_HTTP_OPEN, handle_hold},
@@ -79,19 +79,19 @@ static void turn(const world *w) { check(event_base_loop(w->http->base, EVLOOP_N
 static void act(world *w, held *h, uint8_t what, uint8_t much) {
     static const char piece[255 * 16];
     if (!h->x) return;
-    iv_exchange *x = h->x;
+    iv_http_request *x = h->x;
     if (!h->streaming && what == 1) {
         h->streaming = true;
-        iv_exchange_add_header(x, "x-much", "a\nb");
-        iv_exchange_stream(x, "text/plain");
+        iv_http_request_add_header(x, "x-much", "a\nb");
+        iv_http_request_stream(x, "text/plain");
     } else if (!h->streaming) {
         *h = (held){0};
-        iv_exchange_reply(x, 200, "text/plain", piece, much);
+        iv_http_request_reply(x, 200, "text/plain", piece, much);
     } else if (what < 3) {
-        iv_exchange_write(x, piece, (size_t)much * 16);
+        iv_http_request_write(x, piece, (size_t)much * 16);
     } else {
         *h = (held){0};
-        iv_exchange_stream_end(x);
+        iv_http_request_stream_end(x);
     }
     if (much & 1) turn(w);
 }
@@ -150,13 +150,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         held *h = &w.held[i];
         if (!h->x) continue;
         check(!h->told); /* the others heard of it */
-        iv_exchange *x = h->x;
+        iv_http_request *x = h->x;
         bool streaming = h->streaming;
         *h = (held){0};
         if (streaming)
-            iv_exchange_stream_end(x);
+            iv_http_request_stream_end(x);
         else
-            iv_exchange_reply(x, 200, NULL, NULL, 0);
+            iv_http_request_reply(x, 200, NULL, NULL, 0);
     }
     const iv_http *h = w.http;
     check(!h->connections && !h->exchanges && !h->gone && !h->work && h->connection_count == 0 && h->input_bytes == 0);

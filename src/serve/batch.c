@@ -28,7 +28,7 @@ typedef struct slot {
     batch *b;
     slot_state state;
     size_t place; /* of its line */
-    iv_exchange *x;
+    iv_http_request *x;
     iv_buf id; /* custom_id; data NULL: none */
     iv_buf answer;
     int status;
@@ -121,7 +121,7 @@ static void refuse(slot *s, const iv_error *why) {
 static void ask(slot *s, const iv_batch_request *r) {
     char id[48];
     request_id(s, id);
-    s->x = iv_exchange_local(id, r->body_text, r->body_bytes, replied, s);
+    s->x = iv_http_request_local(id, r->body_text, r->body_bytes, replied, s);
     if (!s->x) {
         fail(s->b, IV_NO_MEMORY, "line: no memory");
         return;
@@ -190,10 +190,10 @@ static void write_done(batch *b) {
 }
 
 static void take_reports(batch *b) {
-    iv_report report;
+    iv_bridge_event report;
     struct pollfd ready = {.fd = iv_bridge_fd(b->server.bridge), .events = POLLIN};
     poll(&ready, 1, WAIT_MS); /* a signal ends it early, which is fine */
-    while (iv_bridge_next(b->server.bridge, &report)) iv_server_take_report(&b->server, &report);
+    while (iv_bridge_next(b->server.bridge, &report)) iv_server_take_event(&b->server, &report);
 }
 
 static void run(batch *b) {
@@ -242,7 +242,7 @@ static iv_status open_batch(batch *b, iv_error *err) {
 static iv_status close_batch(batch *b, iv_error *err) {
     iv_status status = IV_OK;
     for (size_t i = 0; b->slots && i < b->window; i++) {
-        if (b->slots[i].x) iv_exchange_local_drop(b->slots[i].x);
+        if (b->slots[i].x) iv_http_request_local_drop(b->slots[i].x);
         iv_buf_free(&b->slots[i].answer), iv_buf_free(&b->slots[i].id);
     }
     free(b->slots);

@@ -49,7 +49,7 @@ static iv_status start_thread(iv_bridge *b, iv_error *err) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&b->thread, NULL, iv_bridge_work, b);
+    int failed = pthread_create(&b->thread, NULL, iv_bridge_run_engine, b);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) return iv_fail(err, IV_LIMIT, "bridge: cannot start the engine's thread: %s", strerror(failed));
     b->started = true;
@@ -58,7 +58,7 @@ static iv_status start_thread(iv_bridge *b, iv_error *err) {
 }
 
 static iv_status open_parts(iv_bridge *b, const iv_bridge_options *o, iv_error *err) {
-    b->reports_max = o->reports_max ? o->reports_max : IV_BRIDGE_REPORTS;
+    b->reports_max = o->reports_max ? o->reports_max : IV_BRIDGE_EVENTS;
     b->queued_max = o->queued_requests_max ? o->queued_requests_max : QUEUED_DEFAULT;
     if (b->queued_max > IV_QUEUED_REQUESTS_MAX)
         return iv_fail(err, IV_INVALID, "queued_requests_max: wanted 1 to %d, found %zu", IV_QUEUED_REQUESTS_MAX,
@@ -89,20 +89,20 @@ iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
     return status;
 }
 
-static void free_reports(iv_bridge_reports *list) {
-    for (iv_bridge_report *r; (r = iv_bridge_reports_take(list));) free(r);
+static void free_reports(iv_event_queue *list) {
+    for (iv_queued_event *r; (r = iv_event_queue_take(list));) free(r);
 }
 
 static void free_tickets(iv_bridge *b) {
-    for (iv_ticket *t; (t = b->first);) {
-        iv_ticket_unqueue(b, t);
+    for (iv_inflight *t; (t = b->first);) {
+        iv_inflight_unqueue(b, t);
         if (t->request) continue; /* in the table */
-        iv_ticket_free(t);
+        iv_inflight_free(t);
     }
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
-        for (iv_ticket *t; (t = b->buckets[i]);) {
+        for (iv_inflight *t; (t = b->buckets[i]);) {
             b->buckets[i] = t->bucket_next;
-            iv_ticket_free(t);
+            iv_inflight_free(t);
         }
 }
 
@@ -131,7 +131,7 @@ void iv_bridge_close(iv_bridge *b) {
 
 int iv_bridge_fd(const iv_bridge *b) { return b->fd; }
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
-const iv_textual *iv_bridge_textual(const iv_bridge *b) { return b->textual; }
+const iv_textual *iv_bridge_text_model(const iv_bridge *b) { return b->textual; }
 
 void iv_bridge_request_init(iv_bridge *b, iv_request *request) {
     pthread_mutex_lock(&b->mutex);
@@ -149,17 +149,17 @@ void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
 
 /* ---- to the engine ------------------------------------------------------------------------------------- */
 
-static iv_ticket *new_ticket(void *owner, size_t text_room) {
-    iv_ticket *t = malloc(sizeof *t + text_room);
+static iv_inflight *new_ticket(void *owner, size_t text_room) {
+    iv_inflight *t = malloc(sizeof *t + text_room);
     if (!t) return NULL;
-    *t = (iv_ticket){.owner = owner, .references = 1, .answer = iv_bridge_blank_report()};
+    *t = (iv_inflight){.owner = owner, .references = 1, .answer = iv_queued_event_blank()};
     if (t->answer) return t;
     free(t);
     return NULL;
 }
 
 /* With the mutex held: may it enter? */
-static iv_status admit(const iv_bridge *b, const iv_ticket *t, iv_error *err) {
+static iv_status admit(const iv_bridge *b, const iv_inflight *t, iv_error *err) {
     bool order = !t->request;
     if (b->stats.failed) return iv_fail(err, IV_IO, "the engine is lost: %.900s", b->stats.why);
     size_t waiting = b->queued_requests + b->stats.engine.waiting, running = b->stats.engine.running;
@@ -170,29 +170,29 @@ static iv_status admit(const iv_bridge *b, const iv_ticket *t, iv_error *err) {
     if (t->bytes && b->queued_bytes && b->queued_bytes + t->bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
         return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", b->queued_bytes,
                        IV_BRIDGE_QUEUED_BYTES_MAX);
-    if (order && b->queued_orders >= IV_BRIDGE_ORDERS_MAX)
+    if (order && b->queued_orders >= IV_BRIDGE_COMMANDS_MAX)
         return iv_fail(err, IV_BUSY, "orders: %zu wait already", b->queued_orders);
     return IV_OK;
 }
 
-static iv_status enter(iv_bridge *b, iv_ticket *t, uint64_t *id, iv_error *err) {
+static iv_status enter(iv_bridge *b, iv_inflight *t, uint64_t *id, iv_error *err) {
     pthread_mutex_lock(&b->mutex);
     iv_status status = admit(b, t, err);
     if (status == IV_OK && t->request) {
         *id = t->id = t->request->id = b->next_id++;
-        iv_ticket_enter(b, t);
+        iv_inflight_enter(b, t);
     }
     if (status == IV_OK) {
-        iv_ticket_queue(b, t);
+        iv_inflight_queue(b, t);
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
-    if (status != IV_OK) iv_ticket_free(t);
+    if (status != IV_OK) iv_inflight_free(t);
     return status;
 }
 
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
-    iv_ticket *t = new_ticket(owner, 0);
+    iv_inflight *t = new_ticket(owner, 0);
     if (t) t->request = iv_bridge_copy_request(request);
     if (t && t->request) {
         iv_constraint_retain(request->compiled);
@@ -200,7 +200,7 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner,
         if (request->constraint_text) t->bytes += strlen(request->constraint_text);
         return enter(b, t, id, err);
     }
-    if (t) iv_ticket_free(t);
+    if (t) iv_inflight_free(t);
     return iv_fail(err, IV_NO_MEMORY, "request: no memory");
 }
 
@@ -208,11 +208,11 @@ iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick,
     return iv_engine_compile(b->engine, request, quick, out, err);
 }
 
-iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err) {
+iv_status iv_bridge_command(iv_bridge *b, iv_command order, const char *text, void *owner, iv_error *err) {
     size_t n = text ? strlen(text) : 0;
-    if (n >= IV_BRIDGE_ORDER_BYTES_MAX)
-        return iv_fail(err, IV_LIMIT, "order: wanted less than %d bytes, found %zu", IV_BRIDGE_ORDER_BYTES_MAX, n);
-    iv_ticket *t = new_ticket(owner, n + 1);
+    if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
+        return iv_fail(err, IV_LIMIT, "order: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
+    iv_inflight *t = new_ticket(owner, n + 1);
     if (!t) return iv_fail(err, IV_NO_MEMORY, "order: no memory");
     t->order = order;
     if (n) memcpy(t->text, text, n);
@@ -222,14 +222,14 @@ iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *
 
 void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
     pthread_mutex_lock(&b->mutex);
-    iv_ticket *t = iv_ticket_find(b, id);
+    iv_inflight *t = iv_inflight_find(b, id);
     if (t && !t->cancelled) {
         t->cancelled = true;
-        b->stats.cancelled += t->place != IV_TICKET_ENDED;
-        if (t->place == IV_TICKET_QUEUED) {
-            iv_ticket_unqueue(b, t);
-            iv_ticket_release(b, t);
-        } else if (t->place == IV_TICKET_ENGINE) {
+        b->stats.cancelled += t->place != IV_INFLIGHT_ENDED;
+        if (t->place == IV_INFLIGHT_QUEUED) {
+            iv_inflight_unqueue(b, t);
+            iv_inflight_release(b, t);
+        } else if (t->place == IV_INFLIGHT_ENGINE) {
             t->references++;
             t->cancel_next = b->cancel_first;
             b->cancel_first = t;
@@ -241,10 +241,10 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
 
 void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
     pthread_mutex_lock(&b->mutex);
-    iv_ticket *t = iv_ticket_find(b, id);
+    iv_inflight *t = iv_inflight_find(b, id);
     if (t && t->held != hold) {
         t->held = hold;
-        if (t->place == IV_TICKET_ENGINE) iv_ticket_list_hold(b, t);
+        if (t->place == IV_INFLIGHT_ENGINE) iv_inflight_list_hold(b, t);
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
@@ -253,26 +253,26 @@ void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
 /* ---- from the engine ----------------------------------------------------------------------------------- */
 
 /* With the mutex held: the oldest report whose owner still listens. */
-static iv_bridge_report *take_report(iv_bridge *b) {
-    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->reports));) {
+static iv_queued_event *take_report(iv_bridge *b) {
+    for (iv_queued_event *r; (r = iv_event_queue_take(&b->reports));) {
         if (!r->ticket || !r->ticket->cancelled) return r;
-        b->stats.cancelled += r->report.kind != IV_REPORT_TOKEN; /* it had ended before it was cancelled */
-        iv_ticket_release(b, r->ticket);
+        b->stats.cancelled += r->report.kind != IV_BRIDGE_EVENT_TOKEN; /* it had ended before it was cancelled */
+        iv_inflight_release(b, r->ticket);
         free(r);
     }
     return NULL;
 }
 
-bool iv_bridge_next(iv_bridge *b, iv_report *report) {
+bool iv_bridge_next(iv_bridge *b, iv_bridge_event *report) {
     uint64_t count;
-    iv_bridge_report *old = b->current;
+    iv_queued_event *old = b->current;
     pthread_mutex_lock(&b->mutex);
-    if (old && old->ticket) iv_ticket_release(b, old->ticket);
+    if (old && old->ticket) iv_inflight_release(b, old->ticket);
     b->current = take_report(b);
     if (b->reports.count == 0 && read(b->fd, &count, sizeof count) < 0)
         IV_ASSERT(errno == EAGAIN || errno == EINTR); /* it was not readable */
     if (b->awaits_room && b->reports.count <= b->reports_max / 2 &&
-        b->reports.bytes <= IV_BRIDGE_REPORT_BYTES_MAX / 2) {
+        b->reports.bytes <= IV_BRIDGE_EVENT_BYTES_MAX / 2) {
         b->awaits_room = false;
         pthread_cond_signal(&b->wake);
     }

@@ -22,16 +22,16 @@ typedef struct iv_bridge_options {
     size_t reports_max;         /* no step is begun while more wait to be taken; 0: 16384 */
 } iv_bridge_options;
 
-typedef enum iv_report_kind {
-    IV_REPORT_TOKEN, /* of the answer, or of the prompt: event->kind says */
-    IV_REPORT_DONE,
-    IV_REPORT_REFUSED, /* the engine did not take the request, or was lost: status and message; nothing follows */
-    IV_REPORT_ORDER    /* what an order of iv_bridge_order came to: status and message */
-} iv_report_kind;
+typedef enum iv_bridge_event_kind {
+    IV_BRIDGE_EVENT_TOKEN, /* of the answer, or of the prompt: event->kind says */
+    IV_BRIDGE_EVENT_DONE,
+    IV_BRIDGE_EVENT_REFUSED, /* the engine did not take the request, or was lost: status and message; nothing follows */
+    IV_BRIDGE_EVENT_COMMAND    /* what an order of iv_bridge_command came to: status and message */
+} iv_bridge_event_kind;
 
 /* One report. Pointers live until the next iv_bridge_next. */
-typedef struct iv_report {
-    iv_report_kind kind;
+typedef struct iv_bridge_event {
+    iv_bridge_event_kind kind;
     void *owner; /* as given with the request or order */
     uint64_t id;
     const iv_event *event; /* TOKEN, DONE: a deep copy, without logits */
@@ -40,18 +40,18 @@ typedef struct iv_report {
     const char *fingerprint;
     iv_status status;
     const char *message;
-} iv_report;
+} iv_bridge_event;
 
-typedef enum iv_order {
-    IV_ORDER_FLUSH, /* forget cached prefixes; IV_BUSY while requests run */
-    IV_ORDER_PAUSE, /* no further step until CONTINUE; running requests keep their state. A request that is cancelled
+typedef enum iv_command {
+    IV_COMMAND_FLUSH, /* forget cached prefixes; IV_BUSY while requests run */
+    IV_COMMAND_PAUSE, /* no further step until CONTINUE; running requests keep their state. A request that is cancelled
                      * meanwhile is silent at once, but holds its pages until all have been cancelled, or CONTINUE */
-    IV_ORDER_CONTINUE,
-    IV_ORDER_ABORT_ALL,
-    IV_ORDER_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps, when all
+    IV_COMMAND_CONTINUE,
+    IV_COMMAND_ABORT_ALL,
+    IV_COMMAND_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps, when all
                              * requests before it have ended; those behind it wait. IV_BUSY while paused with requests
                              */
-} iv_order;
+} iv_command;
 
 /* A consistent look at the engine, as of its last step. */
 typedef struct iv_bridge_stats {
@@ -74,7 +74,7 @@ void iv_bridge_close(iv_bridge *b);
 
 int iv_bridge_fd(const iv_bridge *b);                     /* readable while reports wait */
 const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; constant but for the fingerprint: see stats */
-const iv_textual *iv_bridge_textual(const iv_bridge *b);  /* any thread */
+const iv_textual *iv_bridge_text_model(const iv_bridge *b);  /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
 void iv_bridge_request_init(iv_bridge *b, iv_request *request);
 
@@ -90,10 +90,10 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id);
 /* Holds its request back, or lets it go on: as iv_engine_hold, before the next step. Reports may still come for what
  * was computed before. An id that has ended is fine. */
 void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold);
-iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err);
+iv_status iv_bridge_command(iv_bridge *b, iv_command order, const char *text, void *owner, iv_error *err);
 
 /* Takes the oldest report; false when there is none. On the server's thread. */
-bool iv_bridge_next(iv_bridge *b, iv_report *report);
+bool iv_bridge_next(iv_bridge *b, iv_bridge_event *report);
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats);
 
 #endif

@@ -55,21 +55,21 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     return copy;
 }
 
-static iv_bridge_report *report_with_room(size_t room) {
-    size_t total = sizeof(iv_bridge_report);
+static iv_queued_event *report_with_room(size_t room) {
+    size_t total = sizeof(iv_queued_event);
     if (!iv_size_add(total, room, &total)) return NULL;
-    iv_bridge_report *v = malloc(total);
-    if (v) *v = (iv_bridge_report){.bytes = total};
+    iv_queued_event *v = malloc(total);
+    if (v) *v = (iv_queued_event){.bytes = total};
     return v;
 }
 
-iv_bridge_report *iv_bridge_copy_event(const iv_event *e) {
+iv_queued_event *iv_queued_event_copy(const iv_event *e) {
     const char *const texts[] = {e->error, e->stop, e->digest, e->receipt};
     size_t room = 0;
     bool good = measure(&room, e->top_count, sizeof *e->top) && measure(&room, e->id_count, sizeof *e->ids) &&
                 measure(&room, e->text_bytes, 1) && measure(&room, 1, 1);
     for (size_t i = 0; good && i < sizeof texts / sizeof *texts; i++) good = measure(&room, text_room(texts[i]), 1);
-    iv_bridge_report *v = good ? report_with_room(room) : NULL;
+    iv_queued_event *v = good ? report_with_room(room) : NULL;
     if (!v) return NULL;
     char *at = v->data;
     v->event = *e;
@@ -80,13 +80,13 @@ iv_bridge_report *iv_bridge_copy_event(const iv_event *e) {
     const char **const copies[] = {&v->event.error, &v->event.stop, &v->event.digest, &v->event.receipt};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         *copies[i] = put_text(&at, texts[i], texts[i] ? strlen(texts[i]) : 0);
-    v->report = (iv_report){.kind = e->kind == IV_EVENT_DONE ? IV_REPORT_DONE : IV_REPORT_TOKEN, .event = &v->event};
+    v->report = (iv_bridge_event){.kind = e->kind == IV_EVENT_DONE ? IV_BRIDGE_EVENT_DONE : IV_BRIDGE_EVENT_TOKEN, .event = &v->event};
     return v;
 }
 
-iv_bridge_report *iv_bridge_blank_report(void) { return report_with_room(sizeof((iv_error *)0)->message); }
+iv_queued_event *iv_queued_event_blank(void) { return report_with_room(sizeof((iv_error *)0)->message); }
 
-void iv_bridge_say(iv_bridge_report *v, iv_report_kind kind, iv_status status, const char *message) {
+void iv_queued_event_fill(iv_queued_event *v, iv_bridge_event_kind kind, iv_status status, const char *message) {
     size_t n = iv_size_min(strlen(message), sizeof((iv_error *)0)->message - 1);
     char *at = v->data;
     v->report.kind = kind, v->report.status = status, v->report.message = put_text(&at, message, n);

@@ -17,9 +17,9 @@ static void lose(iv_bridge *b, const iv_error *why) {
 
 static void take_events(iv_bridge *b) {
     for (iv_event e; iv_engine_next_event(b->engine, &e);) {
-        iv_bridge_report *r = iv_bridge_copy_event(&e);
+        iv_queued_event *r = iv_queued_event_copy(&e);
         if (r) {
-            iv_bridge_reports_append(&b->made, r);
+            iv_event_queue_append(&b->made, r);
             continue;
         }
         iv_error why;
@@ -54,7 +54,7 @@ static bool only_cancelled(const iv_bridge *b) { return b->active > 0 && b->acti
 
 /* ---- what was asked ------------------------------------------------------------------------------------ */
 
-static void cancel_in_engine(iv_bridge *b, iv_ticket *t) {
+static void cancel_in_engine(iv_bridge *b, iv_inflight *t) {
     iv_error unused;
     if (t->engine_cancelled) return;
     t->engine_cancelled = true;
@@ -64,13 +64,13 @@ static void cancel_in_engine(iv_bridge *b, iv_ticket *t) {
 static void take_cancels(iv_bridge *b) {
     for (;;) {
         pthread_mutex_lock(&b->mutex);
-        iv_ticket *t = b->cancel_first;
+        iv_inflight *t = b->cancel_first;
         if (t) b->cancel_first = t->cancel_next;
         pthread_mutex_unlock(&b->mutex);
         if (!t) return;
         cancel_in_engine(b, t);
         pthread_mutex_lock(&b->mutex);
-        iv_ticket_release(b, t);
+        iv_inflight_release(b, t);
         pthread_mutex_unlock(&b->mutex);
     }
 }
@@ -78,7 +78,7 @@ static void take_cancels(iv_bridge *b) {
 static void take_holds(iv_bridge *b) {
     iv_error unused;
     bool any = false, held;
-    for (iv_ticket *t;; any = true) {
+    for (iv_inflight *t;; any = true) {
         pthread_mutex_lock(&b->mutex);
         if ((t = b->hold_first)) {
             b->hold_first = t->hold_next;
@@ -88,38 +88,38 @@ static void take_holds(iv_bridge *b) {
         if (!t) break;
         (void)iv_engine_hold(b->engine, t->id, held, &unused); /* it may have ended */
         pthread_mutex_lock(&b->mutex);
-        iv_ticket_release(b, t);
+        iv_inflight_release(b, t);
         pthread_mutex_unlock(&b->mutex);
     }
     if (any) count_active(b);
 }
 
-static void answer(iv_bridge *b, iv_ticket *t, iv_report_kind kind, iv_status status, const char *message) {
-    iv_bridge_report *r = t->answer;
+static void answer(iv_bridge *b, iv_inflight *t, iv_bridge_event_kind kind, iv_status status, const char *message) {
+    iv_queued_event *r = t->answer;
     t->answer = NULL;
-    iv_bridge_say(r, kind, status, message);
+    iv_queued_event_fill(r, kind, status, message);
     r->report.owner = t->owner, r->report.id = t->id, r->ticket = t->id ? t : NULL;
     r->report.weight_version = b->stats.weight_version; /* this thread alone changes it */
-    iv_bridge_reports_append(&b->made, r);
+    iv_event_queue_append(&b->made, r);
 }
 
-static void submit(iv_bridge *b, iv_ticket *t) {
+static void submit(iv_bridge *b, iv_inflight *t) {
     iv_error err;
     uint64_t id;
     iv_status status = iv_engine_submit(b->engine, t->request, &id, &err);
     if (status != IV_OK)
-        answer(b, t, IV_REPORT_REFUSED, status, err.message);
+        answer(b, t, IV_BRIDGE_EVENT_REFUSED, status, err.message);
     else
         b->active++;
-    iv_ticket_free_request(t);
+    iv_inflight_free_request(t);
 }
 
 /* Those behind the order in the queue are not meant. */
 static void abort_all(iv_bridge *b) {
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++) {
         pthread_mutex_lock(&b->mutex);
-        for (iv_ticket *t = b->buckets[i]; t; t = t->bucket_next)
-            if (t->place == IV_TICKET_ENGINE) cancel_in_engine(b, t);
+        for (iv_inflight *t = b->buckets[i]; t; t = t->bucket_next)
+            if (t->place == IV_INFLIGHT_ENGINE) cancel_in_engine(b, t);
         pthread_mutex_unlock(&b->mutex);
     }
     if (only_cancelled(b)) step(b);
@@ -152,38 +152,38 @@ static iv_status load(iv_bridge *b, const char *directory, iv_error *err) {
     return status;
 }
 
-static void obey(iv_bridge *b, iv_ticket *t) {
+static void obey(iv_bridge *b, iv_inflight *t) {
     iv_error err = {.status = IV_OK};
     iv_status status = IV_OK;
     switch (t->order) {
-    case IV_ORDER_FLUSH: status = flush(b, &err); break;
-    case IV_ORDER_PAUSE: set_flag(b, &b->stats.paused, true); break;
-    case IV_ORDER_CONTINUE: set_flag(b, &b->stats.paused, false); break;
-    case IV_ORDER_ABORT_ALL: abort_all(b); break;
-    case IV_ORDER_UPDATE_WEIGHTS: status = load(b, t->text, &err); break;
+    case IV_COMMAND_FLUSH: status = flush(b, &err); break;
+    case IV_COMMAND_PAUSE: set_flag(b, &b->stats.paused, true); break;
+    case IV_COMMAND_CONTINUE: set_flag(b, &b->stats.paused, false); break;
+    case IV_COMMAND_ABORT_ALL: abort_all(b); break;
+    case IV_COMMAND_UPDATE_WEIGHTS: status = load(b, t->text, &err); break;
     }
-    answer(b, t, IV_REPORT_ORDER, status, status == IV_OK ? "" : err.message);
+    answer(b, t, IV_BRIDGE_EVENT_COMMAND, status, status == IV_OK ? "" : err.message);
 }
 
 /* With the mutex held: who is next. New weights wait until the requests before them have ended, and what is behind them
  * waits too, but for orders that may hasten or hinder that. */
-static iv_ticket *next_ticket(const iv_bridge *b) {
-    iv_ticket *t = b->first;
-    bool waits = t && !t->request && t->order == IV_ORDER_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
+static iv_inflight *next_ticket(const iv_bridge *b) {
+    iv_inflight *t = b->first;
+    bool waits = t && !t->request && t->order == IV_COMMAND_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
     if (!waits) return t;
     if (b->queued_orders == 1) return NULL;
-    while (t && (t->request || t->order == IV_ORDER_UPDATE_WEIGHTS)) t = t->next;
+    while (t && (t->request || t->order == IV_COMMAND_UPDATE_WEIGHTS)) t = t->next;
     return t;
 }
 
-static iv_ticket *take_ticket(iv_bridge *b) {
+static iv_inflight *take_ticket(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
-    iv_ticket *t = b->stop ? NULL : next_ticket(b);
+    iv_inflight *t = b->stop ? NULL : next_ticket(b);
     if (t) {
-        iv_ticket_unqueue(b, t);
-        t->place = IV_TICKET_ENGINE;
+        iv_inflight_unqueue(b, t);
+        t->place = IV_INFLIGHT_ENGINE;
         if (t->request) b->stats.engine.waiting++;
-        if (t->held) iv_ticket_list_hold(b, t);
+        if (t->held) iv_inflight_list_hold(b, t);
     }
     pthread_mutex_unlock(&b->mutex);
     return t;
@@ -191,7 +191,7 @@ static iv_ticket *take_ticket(iv_bridge *b) {
 
 /* In the order they came in. Not all at once: those that run should not wait for a flood to be read. */
 static void take_tickets(iv_bridge *b) {
-    iv_ticket *t;
+    iv_inflight *t;
     size_t bytes = 0;
     for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (t = take_ticket(b));
          i++) {
@@ -202,7 +202,7 @@ static void take_tickets(iv_bridge *b) {
         }
         obey(b, t);
         pthread_mutex_lock(&b->mutex);
-        iv_ticket_release(b, t);
+        iv_inflight_release(b, t);
         pthread_mutex_unlock(&b->mutex);
     }
 }
@@ -218,42 +218,42 @@ void iv_bridge_note_identity(iv_bridge *b) {
 }
 
 /* Hands one report over, or puts it aside when nobody listens. A request's last one takes it from the engine. */
-static void publish(iv_bridge *b, iv_bridge_report *r, iv_bridge_reports *dropped) {
-    if (r->report.kind == IV_REPORT_ORDER) {
-        iv_bridge_reports_append(&b->reports, r);
+static void publish(iv_bridge *b, iv_queued_event *r, iv_event_queue *dropped) {
+    if (r->report.kind == IV_BRIDGE_EVENT_COMMAND) {
+        iv_event_queue_append(&b->reports, r);
         return;
     }
-    iv_ticket *t = r->ticket ? r->ticket : iv_ticket_find(b, r->event.request);
-    IV_ASSERT(t && t->place == IV_TICKET_ENGINE);
+    iv_inflight *t = r->ticket ? r->ticket : iv_inflight_find(b, r->event.request);
+    IV_ASSERT(t && t->place == IV_INFLIGHT_ENGINE);
     r->ticket = t, r->report.owner = t->owner, r->report.id = t->id;
     snprintf(r->fingerprint, sizeof r->fingerprint, "%s", b->stats.fingerprint);
     r->report.weight_version = b->stats.weight_version, r->report.fingerprint = r->fingerprint;
     if (!t->cancelled) {
         t->references++;
-        iv_bridge_reports_append(&b->reports, r);
+        iv_event_queue_append(&b->reports, r);
     } else
-        iv_bridge_reports_append(dropped, r);
-    if (r->report.kind == IV_REPORT_TOKEN) return;
-    t->place = IV_TICKET_ENDED;
-    iv_ticket_release(b, t);
+        iv_event_queue_append(dropped, r);
+    if (r->report.kind == IV_BRIDGE_EVENT_TOKEN) return;
+    t->place = IV_INFLIGHT_ENDED;
+    iv_inflight_release(b, t);
 }
 
 /* The engine is lost: everybody who has not heard the end hears it now. */
-static void end_all(iv_bridge *b, iv_bridge_reports *dropped) {
+static void end_all(iv_bridge *b, iv_event_queue *dropped) {
     b->stats.failed = true;
     snprintf(b->stats.why, sizeof b->stats.why, "%s", b->why.message);
-    for (iv_ticket *t; (t = b->first);) {
-        iv_ticket_unqueue(b, t);
-        t->place = IV_TICKET_ENGINE;
+    for (iv_inflight *t; (t = b->first);) {
+        iv_inflight_unqueue(b, t);
+        t->place = IV_INFLIGHT_ENGINE;
         if (t->id) continue;
-        answer(b, t, IV_REPORT_ORDER, b->why.status, b->why.message);
-        iv_ticket_release(b, t);
+        answer(b, t, IV_BRIDGE_EVENT_COMMAND, b->why.status, b->why.message);
+        iv_inflight_release(b, t);
     }
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
-        for (iv_ticket *t = b->buckets[i]; t; t = t->bucket_next)
-            if (t->place == IV_TICKET_ENGINE && t->answer)
-                answer(b, t, IV_REPORT_REFUSED, b->why.status, b->why.message);
-    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->made));) publish(b, r, dropped);
+        for (iv_inflight *t = b->buckets[i]; t; t = t->bucket_next)
+            if (t->place == IV_INFLIGHT_ENGINE && t->answer)
+                answer(b, t, IV_BRIDGE_EVENT_REFUSED, b->why.status, b->why.message);
+    for (iv_queued_event *r; (r = iv_event_queue_take(&b->made));) publish(b, r, dropped);
 }
 
 static void note_step(iv_bridge *b, const iv_engine_stats *s) {
@@ -268,18 +268,18 @@ static void note_step(iv_bridge *b, const iv_engine_stats *s) {
 }
 
 static void publish_all(iv_bridge *b) {
-    iv_bridge_reports dropped = {0};
+    iv_event_queue dropped = {0};
     iv_engine_stats stats;
     uint64_t one = 1;
     iv_engine_get_stats(b->engine, &stats);
     pthread_mutex_lock(&b->mutex);
     bool silent = b->reports.count == 0;
-    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&b->made));) publish(b, r, &dropped);
+    for (iv_queued_event *r; (r = iv_event_queue_take(&b->made));) publish(b, r, &dropped);
     if (b->lost && !b->stats.failed) end_all(b, &dropped);
     note_step(b, &stats);
     if (silent && b->reports.count > 0) IV_ASSERT(write(b->fd, &one, sizeof one) == sizeof one);
     pthread_mutex_unlock(&b->mutex);
-    for (iv_bridge_report *r; (r = iv_bridge_reports_take(&dropped));) free(r);
+    for (iv_queued_event *r; (r = iv_event_queue_take(&dropped));) free(r);
 }
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
@@ -287,7 +287,7 @@ static void publish_all(iv_bridge *b) {
 /* With the mutex held: may a step be made? */
 static bool may_step(iv_bridge *b) {
     if (!has_work(b) || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
-    bool room = b->reports.count < b->reports_max && b->reports.bytes < IV_BRIDGE_REPORT_BYTES_MAX;
+    bool room = b->reports.count < b->reports_max && b->reports.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
     b->awaits_room = !room;
     return room;
 }
@@ -302,7 +302,7 @@ static bool await_work(iv_bridge *b) {
     return !stop;
 }
 
-void *iv_bridge_work(void *bridge) {
+void *iv_bridge_run_engine(void *bridge) {
     iv_bridge *b = bridge;
     while (await_work(b)) {
         take_cancels(b);

@@ -1,5 +1,5 @@
 /* http.c: the server's loop: its work, watching, draining. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -55,10 +55,10 @@ static void serve_work(iv_http *h) {
             iv_connection_serve(c);
     }
     while (h->gone) {
-        iv_exchange *x = h->gone;
+        iv_http_request *x = h->gone;
         h->gone = x->next_gone;
         x->gone_queued = false;
-        iv_exchange_call_gone(x);
+        iv_http_request_call_gone(x);
     }
 }
 
@@ -237,7 +237,7 @@ void iv_http_close(iv_http *h) {
     iv_http_stop_listening(h);
     while (h->connections) iv_connection_lose(h->connections, false);
     while (h->work || h->gone) serve_work(h);
-    while (h->exchanges) iv_exchange_call_gone(h->exchanges); /* those that nobody wanted to hear of */
+    while (h->exchanges) iv_http_request_call_gone(h->exchanges); /* those that nobody wanted to hear of */
     while (h->watchers) {
         iv_http_watcher *w = h->watchers;
         h->watchers = w->next;

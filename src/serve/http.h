@@ -11,7 +11,7 @@
 #include "base/status.h"
 
 typedef struct iv_http iv_http;
-typedef struct iv_exchange iv_exchange; /* one request and its response */
+typedef struct iv_http_request iv_http_request; /* one request and its response */
 
 typedef enum iv_http_access {
     IV_HTTP_OPEN,           /* anybody: health */
@@ -25,7 +25,7 @@ typedef struct iv_http_route {
     const char *method; /* "GET", "POST"; "*" for both */
     const char *path;   /* exact; a trailing slash in the request is ignored. A last "*" stands for any rest */
     unsigned access;    /* an iv_http_access, perhaps with IV_HTTP_ALWAYS */
-    void (*handle)(void *user, iv_exchange *x); /* on the loop's thread; must not block */
+    void (*handle)(void *user, iv_http_request *x); /* on the loop's thread; must not block */
 } iv_http_route;
 
 typedef struct iv_http_options {
@@ -49,8 +49,8 @@ typedef struct iv_http_options {
     size_t unread_bytes_max; /* ... and more while no more than 64 MiB wait on all connections; --max-unread-bytes */
     uint32_t stall_ms;       /* 30 s in which a client reads nothing, and the rest of its answer is dropped */
     /* An answer was cut so: by x, or after it had ended (NULL). May be NULL. */
-    void (*cut)(void *user, const iv_exchange *x, size_t dropped_bytes);
-    void (*log)(void *user, const iv_exchange *x, int status, double seconds, size_t bytes); /* may be NULL */
+    void (*cut)(void *user, const iv_http_request *x, size_t dropped_bytes);
+    void (*log)(void *user, const iv_http_request *x, int status, double seconds, size_t bytes); /* may be NULL */
 } iv_http_options;
 
 void iv_http_options_init(iv_http_options *o);
@@ -94,31 +94,31 @@ iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), voi
 
 /* ---- a request: strings live as long as the exchange. None of these calls calls back: handlers and on_gone run from
  * the loop alone. */
-const char *iv_exchange_method(const iv_exchange *x);
-const char *iv_exchange_path(const iv_exchange *x);                     /* decoded, without query and trailing slash */
-const char *iv_exchange_query(const iv_exchange *x, const char *name);  /* decoded; NULL when absent */
-const char *iv_exchange_header(const iv_exchange *x, const char *name); /* NULL when absent */
-const char *iv_exchange_body(const iv_exchange *x, size_t *bytes);      /* NUL-terminated */
+const char *iv_http_request_method(const iv_http_request *x);
+const char *iv_http_request_path(const iv_http_request *x);                     /* decoded, without query and trailing slash */
+const char *iv_http_request_query(const iv_http_request *x, const char *name);  /* decoded; NULL when absent */
+const char *iv_http_request_header(const iv_http_request *x, const char *name); /* NULL when absent */
+const char *iv_http_request_body(const iv_http_request *x, size_t *bytes);      /* NUL-terminated */
 /* The body becomes the caller's, who may outlive the exchange; *out must be empty. x has none any more. */
-void iv_exchange_take_body(iv_exchange *x, iv_buf *out);
-const char *iv_exchange_id(const iv_exchange *x); /* x-request-id as given, or one that was made; sent back */
+void iv_http_request_take_body(iv_http_request *x, iv_buf *out);
+const char *iv_http_request_id(const iv_http_request *x); /* x-request-id as given, or one that was made; sent back */
 
 /* ---- a response: a reply, or a stream. The exchange is gone after reply, after stream_end, and after on_gone. */
 /* Before it begins. Control bytes of the value become "?". */
-void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value);
-void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes);
+void iv_http_request_add_header(iv_http_request *x, const char *name, const char *value);
+void iv_http_request_reply(iv_http_request *x, int status, const char *type, const void *body, size_t bytes);
 /* Begins a 200 in pieces (chunked). */
-void iv_exchange_stream(iv_exchange *x, const char *type);
+void iv_http_request_stream(iv_http_request *x, const char *type);
 /* One more piece, whole events; sent with others once the caller is back in the loop. It is kept however slowly the
  * client reads. False: the client is gone, or no memory (on_gone will be called, unless x is ended before). */
-bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n);
+bool iv_http_request_write(iv_http_request *x, const void *bytes, size_t n);
 /* Its client reads slowly, and so much waits that the caller should write no more for now. Once true, `room` of
- * iv_exchange_on_room is called when most of it was read. */
-bool iv_exchange_is_full(iv_exchange *x);
-/* For streams, with the user of iv_exchange_on_gone; from the loop. stalled: the client has read nothing for stall_ms;
+ * iv_http_request_on_room is called when most of it was read. */
+bool iv_http_request_is_full(iv_http_request *x);
+/* For streams, with the user of iv_http_request_on_gone; from the loop. stalled: the client has read nothing for stall_ms;
  * what waited was dropped from the next event on. The callee writes a last event and ends the stream. */
-void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user));
-void iv_exchange_stream_end(iv_exchange *x);
+void iv_http_request_on_room(iv_http_request *x, void (*room)(void *user), void (*stalled)(void *user));
+void iv_http_request_stream_end(iv_http_request *x);
 /* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used.
  * Without it, x stays until it is answered, into the void.
  *
@@ -126,15 +126,15 @@ void iv_exchange_stream_end(iv_exchange *x);
  * gone (close) ends it too; what is sent to that one is answered with a reset. So a client that ends its side before
  * its response has begun gets a "100 Continue" at once; in a stream that has begun the next piece has that effect. To
  * an HTTP/1.0 client nothing may be sent before its response: that it is gone shows when the response is sent. */
-void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user);
+void iv_http_request_on_gone(iv_http_request *x, void (*gone)(void *user), void *user);
 
 /* ---- an exchange without a connection: a handler's request and reply inside the program */
-typedef void iv_exchange_replied(void *user, int status, const void *body, size_t bytes);
+typedef void iv_http_request_replied(void *user, int status, const void *body, size_t bytes);
 /* A POST with this body (copied; also id, which is cut where it is too long). `replied` is called once, from the
  * handler or later; x is gone after it. It must not ask for a stream. NULL: no memory. */
-iv_exchange *iv_exchange_local(const char *id, const void *body, size_t bytes, iv_exchange_replied *replied,
+iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
                                void *user);
 /* Before its reply: nobody wants it any more. As a client that leaves. */
-void iv_exchange_local_drop(iv_exchange *x);
+void iv_http_request_local_drop(iv_http_request *x);
 
 #endif

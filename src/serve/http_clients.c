@@ -1,6 +1,6 @@
 /* http_clients.c: how many connections each client address has: a hash table of those that have one. An IPv6 client
  * owns a network of 2^64 addresses as a rule, so these count as one. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <netinet/in.h>
 #include <stdlib.h>

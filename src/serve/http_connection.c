@@ -1,5 +1,5 @@
 /* http_connection.c: one socket: bytes in, requests out of them, bytes back, each with a deadline. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 #include "base/size.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@ static void on_timer(evutil_socket_t fd, short what, void *arg);
 static void refuse(iv_connection *c, int status, const char *message) {
     c->begun = c->refused = true;
     c->http->refused_count++, c->http->refused_total++;
-    iv_exchange *x = iv_exchange_new(c);
+    iv_http_request *x = iv_http_request_new(c);
     if (x)
-        iv_exchange_refuse(x, status, true, message);
+        iv_http_request_refuse(x, status, true, message);
     else
         iv_connection_lose(c, true);
 }
@@ -88,9 +88,9 @@ void iv_connection_lose(iv_connection *c, bool reset) {
     h->refused_count -= c->refused;
     iv_http_client_leave(h, c->client);
     iv_http_resume_accept(h);
-    iv_exchange *x = c->exchange;
+    iv_http_request *x = c->exchange;
     c->exchange = NULL;
-    if (x) iv_exchange_leave(x);
+    if (x) iv_http_request_leave(x);
     iv_connection_queue(c);
 }
 
@@ -156,14 +156,14 @@ static size_t drop_output(iv_connection *c) {
 /* Its client reads nothing. One with a stream gets an error event, if it reads on. */
 static void cut(iv_connection *c) {
     iv_http *h = c->http;
-    iv_exchange *x = c->exchange;
+    iv_http_request *x = c->exchange;
     bool first = !c->cut, last_words = first && x && x->streaming && x->stall;
     size_t dropped = last_words ? drop_output(c) : iv_connection_waiting(c);
     if (first && h->o.cut) h->o.cut(h->user, x, dropped);
     c->cut = true;
     c->progress = iv_http_now_ms();
     if (last_words)
-        iv_exchange_call_stalled(x);
+        iv_http_request_call_stalled(x);
     else
         iv_connection_lose(c, true);
 }
@@ -297,7 +297,7 @@ static void put_continue(iv_connection *c) {
  * system of one that is gone answers with a reset. Of a stream that has begun the next event does it. True: something
  * is to be sent. */
 static bool probe(iv_connection *c) {
-    iv_exchange *x = c->exchange;
+    iv_http_request *x = c->exchange;
     if (x->probed || x->status || x->head.minor == 0) return false;
     x->probed = true;
     put_continue(c);
@@ -314,9 +314,9 @@ static void look(iv_connection *c) {
 }
 
 static void refuse_late(iv_connection *c, const char *message) {
-    iv_exchange *x = c->exchange ? c->exchange : iv_exchange_new(c);
+    iv_http_request *x = c->exchange ? c->exchange : iv_http_request_new(c);
     if (x)
-        iv_exchange_refuse(x, 408, true, message);
+        iv_http_request_refuse(x, 408, true, message);
     else
         iv_connection_lose(c, true);
 }
@@ -354,22 +354,22 @@ static bool fail_connection(iv_connection *c) {
     return false;
 }
 
-static void ask_for_body(iv_connection *c, const iv_exchange *x) {
+static void ask_for_body(iv_connection *c, const iv_http_request *x) {
     if (x->head.expects_continue && in_left(c) == 0) put_continue(c);
 }
 
 /* The head's n bytes are there. */
 static bool take_head(iv_connection *c, size_t n) {
-    iv_exchange *x = iv_exchange_new(c);
+    iv_http_request *x = iv_http_request_new(c);
     if (!x || !(x->text = malloc(n + 1))) return fail_connection(c);
     memcpy(x->text, c->in.data + c->in_at, n);
     x->text[n] = 0;
     consume(c, n);
     iv_error err;
     int status = iv_http_head_parse(x->text, n, &x->head, &err);
-    iv_exchange_take_id(x);
+    iv_http_request_take_id(x);
     if (status) {
-        iv_exchange_refuse(x, status, true, err.message);
+        iv_http_request_refuse(x, status, true, err.message);
         return true;
     }
     if (!iv_http_admit(x)) return true;
@@ -398,15 +398,15 @@ static bool step_head(iv_connection *c) {
         if (c->ended) iv_connection_lose(c, false);
         return false;
     }
-    iv_exchange *x = iv_exchange_new(c);
+    iv_http_request *x = iv_http_request_new(c);
     if (!x) return fail_connection(c);
-    iv_exchange_refuse(x, found == IV_HTTP_SCAN_BAD ? 400 : 431, true,
+    iv_http_request_refuse(x, found == IV_HTTP_SCAN_BAD ? 400 : 431, true,
                        found == IV_HTTP_SCAN_BAD ? err.message : "the request's head is too long");
     return true;
 }
 
 /* Bytes of the body that are there go to the exchange; 0, or the status to refuse it with. */
-static int take_body(iv_connection *c, iv_exchange *x, bool *done, iv_error *err) {
+static int take_body(iv_connection *c, iv_http_request *x, bool *done, iv_error *err) {
     iv_http *h = c->http;
     const char *bytes = in_left(c) ? c->in.data + c->in_at : "";
     size_t before = x->body.cap, used = 0;
@@ -432,12 +432,12 @@ static int take_body(iv_connection *c, iv_exchange *x, bool *done, iv_error *err
 }
 
 static bool step_body(iv_connection *c) {
-    iv_exchange *x = c->exchange;
+    iv_http_request *x = c->exchange;
     iv_error err;
     bool done = false;
     int status = take_body(c, x, &done, &err);
     if (status) {
-        iv_exchange_refuse(x, status, true, err.message);
+        iv_http_request_refuse(x, status, true, err.message);
         return true;
     }
     if (done) {
@@ -488,7 +488,7 @@ void iv_connection_serve(iv_connection *c) {
     while (iv_connection_flush(c) && step(c)) {}
     c->serving = false;
     if (c->state == IV_CONNECTION_DEAD) return;
-    if (c->exchange) iv_exchange_call_room(c->exchange);
+    if (c->exchange) iv_http_request_call_room(c->exchange);
     settle_input(c);
     pause_input(c, wants_pause(c));
     arm(c);

@@ -1,7 +1,7 @@
 /* http_files.c: each connection is an open file, of which a process may have only so many: as many connections as that
  * leaves, so that files which handlers read can still be opened and clients be told that there are too many. */
 #include "base/size.h"
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -1,7 +1,7 @@
 /* http_host.c: by which names this server may be asked. A web page whose name an attacker's DNS points to this machine
  * (DNS rebinding) is of the same origin as the server, for the browser: only the name in Host gives it away. An address
  * cannot be pointed elsewhere, so addresses pass, as do names that never leave the machine. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <arpa/inet.h>
 #include <string.h>

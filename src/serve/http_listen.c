@@ -1,5 +1,5 @@
 /* http_listen.c: the sockets of a server: one for each address of its host, all on one port. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -1,5 +1,5 @@
 /* http_route.c: which handler a request is for, and whether it may come in: paths, methods, keys, origins. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ static void allowed_methods(const iv_http *h, const char *path, char *out, size_
 /* ---- keys */
 
 /* 0, or the status to refuse with and *why. */
-static int check_key(const iv_http *h, const iv_exchange *x, unsigned access, const char **why) {
+static int check_key(const iv_http *h, const iv_http_request *x, unsigned access, const char **why) {
     bool cache = access == IV_HTTP_CACHE;
     if (cache) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
     if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && h->api_keys.count == 0)) return 0;
@@ -111,7 +111,7 @@ static bool origin_allowed(const char *allowed, const char *origin) {
 }
 
 /* A page of this very server, as the browser names that, whichever of http and https is spoken in front of it. */
-static bool origin_is_own(const iv_exchange *x, const char *origin) {
+static bool origin_is_own(const iv_http_request *x, const char *origin) {
     static const struct {
         const char *scheme, *port; /* that both may leave out */
     } schemes[] = {{"http://", ":80"}, {"https://", ":443"}};
@@ -129,13 +129,13 @@ static bool origin_is_own(const iv_exchange *x, const char *origin) {
 
 /* Browsers send some requests of foreign pages without asking first (a POST of plain text, of a form), and only what
  * comes back is kept from the page: the work would be done. */
-static bool may_ask(const iv_exchange *x, const char **origin) {
+static bool may_ask(const iv_http_request *x, const char **origin) {
     const char *allowed = x->http->allowed_origins;
     *origin = iv_http_head_field(&x->head, "Origin");
     return !*origin || origin_is_own(x, *origin) || (allowed && origin_allowed(allowed, *origin));
 }
 
-bool iv_http_put_origin(const iv_exchange *x, iv_buf *out) {
+bool iv_http_put_origin(const iv_http_request *x, iv_buf *out) {
     const char *allowed = x->http->allowed_origins;
     if (!allowed || !*allowed) return true;
     bool all = origin_allowed(allowed, "*");
@@ -146,22 +146,22 @@ bool iv_http_put_origin(const iv_exchange *x, iv_buf *out) {
                          all ? "*" : origin);
 }
 
-static void answer_options(iv_exchange *x, const char *methods) {
+static void answer_options(iv_http_request *x, const char *methods) {
     const iv_http *h = x->http;
-    iv_exchange_add_header(x, "Allow", methods);
+    iv_http_request_add_header(x, "Allow", methods);
     const char *origin = iv_http_head_field(&x->head, "Origin");
     if (h->allowed_origins && origin && origin_allowed(h->allowed_origins, origin)) {
         const char *fields = iv_http_head_field(&x->head, "Access-Control-Request-Headers");
-        iv_exchange_add_header(x, "Access-Control-Allow-Methods", methods);
-        if (fields) iv_exchange_add_header(x, "Access-Control-Allow-Headers", fields);
-        iv_exchange_add_header(x, "Access-Control-Max-Age", "600");
+        iv_http_request_add_header(x, "Access-Control-Allow-Methods", methods);
+        if (fields) iv_http_request_add_header(x, "Access-Control-Allow-Headers", fields);
+        iv_http_request_add_header(x, "Access-Control-Max-Age", "600");
     }
-    iv_exchange_reply(x, 204, NULL, NULL, 0);
+    iv_http_request_reply(x, 204, NULL, NULL, 0);
 }
 
 /* ---- all of it */
 
-static void cut_slash(iv_exchange *x) {
+static void cut_slash(iv_http_request *x) {
     char *path = (char *)(uintptr_t)x->head.path; /* ours, but for the constant "/" */
     size_t n = strlen(path);
     if (n > 1 && path[n - 1] == '/') path[n - 1] = 0;
@@ -185,16 +185,16 @@ static const char *path_meant(const iv_http *h, const char *path, char out[128])
     return known ? path + 3 : "";
 }
 
-static void refuse_path(iv_exchange *x, bool unread) {
+static void refuse_path(iv_http_request *x, bool unread) {
     const char *path = x->head.path;
     char room[128], message[320];
     const char *meant = path_meant(x->http, path, room);
     snprintf(message, sizeof message, "%s %.*s: no such path on this server%s%.*s%s", x->head.method, shown_bytes(path),
              path, *meant ? ": did you mean " : "", shown_bytes(meant), meant, *meant ? "?" : "");
-    iv_exchange_refuse(x, 404, unread, message);
+    iv_http_request_refuse(x, 404, unread, message);
 }
 
-bool iv_http_admit(iv_exchange *x) {
+bool iv_http_admit(iv_http_request *x) {
     const iv_http *h = x->http;
     bool unread = x->head.chunked || x->head.length > 0;
     const char *why = "";
@@ -205,14 +205,14 @@ bool iv_http_admit(iv_exchange *x) {
                  "Host: \"%.80s\" is no name of this server: it wants an address, localhost, or one of its "
                  "--allowed-hosts",
                  x->head.host);
-        iv_exchange_refuse(x, 403, unread, message);
+        iv_http_request_refuse(x, 403, unread, message);
         return false;
     }
     bool known;
     const iv_http_route *route = find_route(h, x->head.path, x->head.method, &known);
     x->connection->late = h->draining;
     if (h->draining && !(route && route->access & IV_HTTP_ALWAYS)) {
-        iv_exchange_refuse(x, 503, unread, "the server is shutting down");
+        iv_http_request_refuse(x, 503, unread, "the server is shutting down");
         return false;
     }
     allowed_methods(h, x->head.path, methods, sizeof methods);
@@ -226,28 +226,28 @@ bool iv_http_admit(iv_exchange *x) {
         return false;
     }
     if (!route) {
-        iv_exchange_add_header(x, "Allow", methods);
+        iv_http_request_add_header(x, "Allow", methods);
         snprintf(message, sizeof message, "%s: not a method of this path; it has %s", x->head.method, methods);
-        iv_exchange_refuse(x, 405, unread, message);
+        iv_http_request_refuse(x, 405, unread, message);
         return false;
     }
     const char *origin;
     if (!may_ask(x, &origin)) {
         snprintf(message, sizeof message,
                  "Origin: wanted this server's own, or one of its --allowed-origins, found \"%.80s\"", origin);
-        iv_exchange_refuse(x, 403, unread, message);
+        iv_http_request_refuse(x, 403, unread, message);
         return false;
     }
     int status = check_key(h, x, route->access & ~(unsigned)IV_HTTP_ALWAYS, &why);
     if (status) {
-        if (status == 401) iv_exchange_add_header(x, "WWW-Authenticate", "Bearer");
-        iv_exchange_refuse(x, status, unread, why);
+        if (status == 401) iv_http_request_add_header(x, "WWW-Authenticate", "Bearer");
+        iv_http_request_refuse(x, status, unread, why);
         return false;
     }
     if (x->head.length > h->o.body_bytes_max) {
         iv_error err;
         int code = iv_http_body_too_long(h->o.body_bytes_max, x->head.length, x->head.length == SIZE_MAX, &err);
-        iv_exchange_refuse(x, code, true, err.message);
+        iv_http_request_refuse(x, code, true, err.message);
         return false;
     }
     x->route = route;

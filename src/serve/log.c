@@ -85,13 +85,13 @@ void iv_log(const iv_log_sink *to, const char *level, const char *event, const c
     to->say(to->user, line);
 }
 
-void iv_log_exchange(const iv_log_sink *to, const iv_exchange *x, int status, double seconds, size_t bytes) {
+void iv_log_http_request(const iv_log_sink *to, const iv_http_request *x, int status, double seconds, size_t bytes) {
     char method[WORD_BYTES_MAX], path[WORD_BYTES_MAX], id[WORD_BYTES_MAX], line[LINE_BYTES_MAX], when[STAMP_BYTES];
     if (!to->say) return;
     stamp(when);
-    shown(iv_exchange_method(x), method, sizeof method);
-    shown(iv_exchange_path(x), path, sizeof path);
-    shown(iv_exchange_id(x), id, sizeof id);
+    shown(iv_http_request_method(x), method, sizeof method);
+    shown(iv_http_request_path(x), path, sizeof path);
+    shown(iv_http_request_id(x), id, sizeof id);
     if (to->json) {
         say_json(to, json_pack("{ss ss ss ss ss si sf sI ss}", "time", when, "level", "info", "event", "request",
                                "method", method, "path", path, "status", status, "seconds", seconds, "bytes",

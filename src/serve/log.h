@@ -15,6 +15,6 @@ typedef struct iv_log_sink {
 /* level: "info", "warning", "error". event: what a program may look for. */
 void iv_log(const iv_log_sink *to, const char *level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-void iv_log_exchange(const iv_log_sink *to, const iv_exchange *x, int status, double seconds, size_t bytes);
+void iv_log_http_request(const iv_log_sink *to, const iv_http_request *x, int status, double seconds, size_t bytes);
 
 #endif

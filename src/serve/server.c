@@ -78,11 +78,11 @@ static void end_if_lost(loop *l, const iv_bridge_stats *stats) {
 
 static void on_reports(void *user) {
     loop *l = user;
-    iv_report report;
+    iv_bridge_event report;
     bool refused = false;
     for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++) {
-        refused |= report.kind == IV_REPORT_REFUSED;
-        iv_server_take_report(&l->server, &report);
+        refused |= report.kind == IV_BRIDGE_EVENT_REFUSED;
+        iv_server_take_event(&l->server, &report);
     }
     if (!refused) return;
     iv_bridge_stats stats;
@@ -201,9 +201,9 @@ static void on_tick(void *user) {
     end_if_lost(l, &stats);
 }
 
-static void on_exchange(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {
+static void on_exchange(void *user, const iv_http_request *x, int status, double seconds, size_t bytes) {
     const iv_server *s = user;
-    iv_log_exchange(&s->log, x, status, seconds, bytes);
+    iv_log_http_request(&s->log, x, status, seconds, bytes);
 }
 
 static void count_server(void *user, iv_metrics_server *out) {
@@ -213,10 +213,10 @@ static void count_server(void *user, iv_metrics_server *out) {
                                .connections_refused = iv_http_refused(s->http)};
 }
 
-static void on_cut(void *user, const iv_exchange *x, size_t dropped) {
+static void on_cut(void *user, const iv_http_request *x, size_t dropped) {
     const iv_server *s = user;
     iv_log(&s->log, "warning", "cut", "%s: the client read nothing for %g s, %zu bytes of its answer were dropped",
-           x ? iv_exchange_id(x) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
+           x ? iv_http_request_id(x) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
 }
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */

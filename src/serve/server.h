@@ -62,7 +62,7 @@ typedef struct iv_server {
     bool draining;
     size_t freed_bytes;                 /* of bodies that have ended, whose memory the system has not got back */
     struct iv_task *tasks;              /* api/task.c: those that wait for the engine; NULL at first */
-    struct iv_admin_order *orders;      /* api/admin.c: those whose report has not come; NULL at first */
+    struct iv_admin_command *orders;      /* api/admin.c: those whose report has not come; NULL at first */
     iv_weight_names weight_names;       /* of updates that gave one */
     struct iv_token_texts *token_texts; /* api/token_text.c; NULL: each is found anew */
 } iv_server;
@@ -71,6 +71,6 @@ typedef struct iv_server {
 extern const iv_http_route iv_server_routes[];
 extern const size_t iv_server_route_count;
 /* api/task.c: a report of a request or an order that a handler's task owns. */
-void iv_server_take_report(iv_server *s, const iv_report *report);
+void iv_server_take_event(iv_server *s, const iv_bridge_event *report);
 
 #endif

@@ -12,7 +12,7 @@
 
 enum { FAKE_CHILDREN_MAX = 2048 };
 
-struct iv_exchange {
+struct iv_http_request {
     const char *path, *body, *query; /* query: the value of any name */
     size_t body_bytes;
     int status; /* 0: no response yet */
@@ -50,48 +50,48 @@ struct iv_bridge {
     size_t cancelled;
     size_t compiled[2]; /* slowly, quickly */
     bool slow_compile, refuse_compile;
-    iv_order last_order;
+    iv_command last_order;
     void *order_owner;
 };
 
 /* ---- exchanges ---- */
 
-static inline void fake_leave(iv_exchange *x) {
+static inline void fake_leave(iv_http_request *x) {
     if (x->gone_called || x->ended || !x->gone) return;
     x->gone_called = true;
     x->gone(x->user);
 }
 
-static inline void fake_close(iv_exchange *x) {
+static inline void fake_close(iv_http_request *x) {
     iv_buf_free(&x->out), iv_buf_free(&x->headers);
-    *x = (iv_exchange){0};
+    *x = (iv_http_request){0};
 }
 
-const char *iv_exchange_method(const iv_exchange *x) { return x->body ? "POST" : "GET"; }
-const char *iv_exchange_path(const iv_exchange *x) { return x->path; }
-const char *iv_exchange_query(const iv_exchange *x, const char *name) { return name ? x->query : NULL; }
-const char *iv_exchange_header(const iv_exchange *x, const char *name) { return x && name ? NULL : NULL; }
-const char *iv_exchange_id(const iv_exchange *x) { return x ? "test" : NULL; }
-const char *iv_exchange_body(const iv_exchange *x, size_t *bytes) {
+const char *iv_http_request_method(const iv_http_request *x) { return x->body ? "POST" : "GET"; }
+const char *iv_http_request_path(const iv_http_request *x) { return x->path; }
+const char *iv_http_request_query(const iv_http_request *x, const char *name) { return name ? x->query : NULL; }
+const char *iv_http_request_header(const iv_http_request *x, const char *name) { return x && name ? NULL : NULL; }
+const char *iv_http_request_id(const iv_http_request *x) { return x ? "test" : NULL; }
+const char *iv_http_request_body(const iv_http_request *x, size_t *bytes) {
     *bytes = x->body_bytes;
     return x->body ? x->body : "";
 }
-void iv_exchange_take_body(iv_exchange *x, iv_buf *out) {
+void iv_http_request_take_body(iv_http_request *x, iv_buf *out) {
     IV_ASSERT(!out->data && iv_buf_append(out, x->body ? x->body : "", x->body_bytes));
 }
-void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value) {
+void iv_http_request_add_header(iv_http_request *x, const char *name, const char *value) {
     IV_ASSERT(x->status == 0 && iv_buf_printf(&x->headers, "%s: %s\n", name, value));
 }
-void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes) {
+void iv_http_request_reply(iv_http_request *x, int status, const char *type, const void *body, size_t bytes) {
     IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
     x->status = status, x->ended = true;
     IV_ASSERT(iv_buf_append(&x->out, bytes ? body : "", bytes));
 }
-void iv_exchange_stream(iv_exchange *x, const char *type) {
+void iv_http_request_stream(iv_http_request *x, const char *type) {
     IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
     x->status = 200, x->stream = true, x->type = type;
 }
-bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
+bool iv_http_request_write(iv_http_request *x, const void *bytes, size_t n) {
     IV_ASSERT(x->stream && !x->ended);
     if (x->gone_called) return false;
     if (x->writes_left == 0) {
@@ -102,20 +102,20 @@ bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
     IV_ASSERT(iv_buf_append(&x->out, bytes, n));
     return true;
 }
-void iv_exchange_stream_end(iv_exchange *x) {
+void iv_http_request_stream_end(iv_http_request *x) {
     IV_ASSERT(x->stream && !x->ended && !x->gone_called);
     x->ended = true;
 }
-bool iv_exchange_is_full(iv_exchange *x) { return x->full; }
-void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user)) {
+bool iv_http_request_is_full(iv_http_request *x) { return x->full; }
+void iv_http_request_on_room(iv_http_request *x, void (*room)(void *user), void (*stalled)(void *user)) {
     x->room = room, x->stalled = stalled;
 }
-void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user) { x->gone = gone, x->user = user; }
+void iv_http_request_on_gone(iv_http_request *x, void (*gone)(void *user), void *user) { x->gone = gone, x->user = user; }
 
 /* ---- the bridge ---- */
 
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
-const iv_textual *iv_bridge_textual(const iv_bridge *b) { return b->words; }
+const iv_textual *iv_bridge_text_model(const iv_bridge *b) { return b->words; }
 void iv_bridge_request_init(iv_bridge *b, iv_request *r) {
     IV_ASSERT(b != NULL);
     *r = (iv_request){.add_special = true,
@@ -158,9 +158,9 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
     b->cancelled += b->children[id - 1].open;
     b->children[id - 1].open = false;
 }
-iv_status iv_bridge_order(iv_bridge *b, iv_order order, const char *text, void *owner, iv_error *err) {
+iv_status iv_bridge_command(iv_bridge *b, iv_command order, const char *text, void *owner, iv_error *err) {
     if (b->capacity == 0) return iv_fail(err, IV_BUSY, "queue: full");
-    IV_ASSERT(order != IV_ORDER_UPDATE_WEIGHTS || text);
+    IV_ASSERT(order != IV_COMMAND_UPDATE_WEIGHTS || text);
     b->last_order = order, b->order_owner = owner;
     return IV_OK;
 }
@@ -168,19 +168,19 @@ void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) { *stats = b->sta
 
 /* ---- reports ---- */
 
-static inline void fake_report(iv_server *s, size_t at, iv_report_kind kind, const iv_event *e, iv_status status,
+static inline void fake_report(iv_server *s, size_t at, iv_bridge_event_kind kind, const iv_event *e, iv_status status,
                                const char *message) {
     fake_child *c = &s->bridge->children[at];
     if (!c->open) return; /* as the bridge promises */
-    if (kind != IV_REPORT_TOKEN) c->open = false;
-    iv_report r = {.kind = kind,
+    if (kind != IV_BRIDGE_EVENT_TOKEN) c->open = false;
+    iv_bridge_event r = {.kind = kind,
                    .owner = c->owner,
                    .id = c->id,
                    .event = e,
                    .status = status,
                    .message = message,
                    .fingerprint = s->bridge->stats.fingerprint};
-    iv_server_take_report(s, &r);
+    iv_server_take_event(s, &r);
 }
 
 static inline void fake_token(iv_server *s, size_t at, int32_t token, const char *text) {
@@ -195,7 +195,7 @@ static inline void fake_token(iv_server *s, size_t at, int32_t token, const char
                   .text = text,
                   .text_bytes = strlen(text),
                   .seed = s->bridge->children[at].seed};
-    fake_report(s, at, IV_REPORT_TOKEN, &e, IV_OK, NULL);
+    fake_report(s, at, IV_BRIDGE_EVENT_TOKEN, &e, IV_OK, NULL);
 }
 
 static inline void fake_done(iv_server *s, size_t at, iv_finish finish) {
@@ -206,15 +206,15 @@ static inline void fake_done(iv_server *s, size_t at, iv_finish finish) {
                   .prompt_tokens = 3,
                   .text = "",
                   .seed = s->bridge->children[at].seed};
-    fake_report(s, at, IV_REPORT_DONE, &e, IV_OK, NULL);
+    fake_report(s, at, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
 }
 
 static inline void fake_refuse(iv_server *s, size_t at, iv_status status, const char *message) {
-    fake_report(s, at, IV_REPORT_REFUSED, NULL, status, message);
+    fake_report(s, at, IV_BRIDGE_EVENT_REFUSED, NULL, status, message);
 }
 
 /* Runs the handler of a route. */
-static inline void fake_call(iv_server *s, iv_exchange *x, const char *path, const char *body, size_t bytes) {
+static inline void fake_call(iv_server *s, iv_http_request *x, const char *path, const char *body, size_t bytes) {
     x->path = path, x->body = body, x->body_bytes = bytes;
     for (size_t i = 0; i < iv_server_route_count; i++)
         if (strcmp(iv_server_routes[i].path, path) == 0) {

@@ -20,13 +20,13 @@ struct served {
     pthread_t thread;
     int fd; /* an eventfd that is watched */
     pthread_mutex_t lock;
-    iv_exchange *held[HELD_MAX]; /* asked for /hold, not answered; NULL once gone */
+    iv_http_request *held[HELD_MAX]; /* asked for /hold, not answered; NULL once gone */
     holding holdings[HELD_MAX];
     size_t held_count;
     atomic_int handled, gone, woken, ticks, caught, logged, last_status, connections;
     atomic_int order; /* what the loop's thread shall do when it is woken */
     struct {
-        iv_exchange *x;
+        iv_http_request *x;
         int name, next;
     } ticking[TICKING_MAX]; /* streams that get a piece a tick */
     size_t ticking_count;
@@ -40,87 +40,87 @@ static inline void on_gone(void *user) {
     atomic_fetch_add(&h->s->gone, 1);
 }
 
-static inline void handle_echo(void *user, iv_exchange *x) {
+static inline void handle_echo(void *user, iv_http_request *x) {
     served *s = user;
     size_t n;
-    const char *body = iv_exchange_body(x, &n);
-    const char *q = iv_exchange_query(x, "q"), *agent = iv_exchange_header(x, "user-AGENT");
+    const char *body = iv_http_request_body(x, &n);
+    const char *q = iv_http_request_query(x, "q"), *agent = iv_http_request_header(x, "user-AGENT");
     char text[60000];
-    int length = snprintf(text, sizeof text, "%s %s q=%s agent=%s %zu:%.*s", iv_exchange_method(x), iv_exchange_path(x),
+    int length = snprintf(text, sizeof text, "%s %s q=%s agent=%s %zu:%.*s", iv_http_request_method(x), iv_http_request_path(x),
                           q ? q : "-", agent ? agent : "-", n, (int)n, body);
-    iv_exchange_add_header(x, "x-extra", "a\r\nb: c");
+    iv_http_request_add_header(x, "x-extra", "a\r\nb: c");
     atomic_fetch_add(&s->handled, 1);
-    iv_exchange_reply(x, 200, "text/plain", text, (size_t)length);
+    iv_http_request_reply(x, 200, "text/plain", text, (size_t)length);
 }
 
-static inline void handle_size(void *user, iv_exchange *x) {
+static inline void handle_size(void *user, iv_http_request *x) {
     (void)user;
     size_t n;
     char text[32];
-    iv_exchange_body(x, &n);
-    iv_exchange_reply(x, 200, "text/plain", text, (size_t)snprintf(text, sizeof text, "%zu", n));
+    iv_http_request_body(x, &n);
+    iv_http_request_reply(x, 200, "text/plain", text, (size_t)snprintf(text, sizeof text, "%zu", n));
 }
 
-static inline void handle_hold(void *user, iv_exchange *x) {
+static inline void handle_hold(void *user, iv_http_request *x) {
     served *s = user;
     assert_true(s->held_count < HELD_MAX);
     holding *h = &s->holdings[s->held_count];
     *h = (holding){s, s->held_count};
     s->held[s->held_count++] = x;
-    if (!iv_exchange_query(x, "deaf")) iv_exchange_on_gone(x, on_gone, h);
+    if (!iv_http_request_query(x, "deaf")) iv_http_request_on_gone(x, on_gone, h);
     atomic_fetch_add(&s->handled, 1);
 }
 
-static inline void handle_stream(void *user, iv_exchange *x) {
+static inline void handle_stream(void *user, iv_http_request *x) {
     (void)user;
-    iv_exchange_stream(x, "text/event-stream");
+    iv_http_request_stream(x, "text/event-stream");
     for (int i = 0; i < 3; i++) {
         char text[32];
-        iv_exchange_write(x, text, (size_t)snprintf(text, sizeof text, "data: %d\n\n", i));
+        iv_http_request_write(x, text, (size_t)snprintf(text, sizeof text, "data: %d\n\n", i));
     }
-    iv_exchange_write(x, "", 0); /* nothing, and not the end */
-    iv_exchange_stream_end(x);
+    iv_http_request_write(x, "", 0); /* nothing, and not the end */
+    iv_http_request_stream_end(x);
 }
 
 enum { GIANT = 3 << 20 };
 
 /* A first piece that is larger than all that may wait for a reader, and some behind it. */
-static inline void handle_giant(void *user, iv_exchange *x) {
+static inline void handle_giant(void *user, iv_http_request *x) {
     (void)user;
     char *piece = malloc(GIANT);
     assert_non_null(piece);
     memset(piece, 'g', GIANT);
-    iv_exchange_stream(x, "text/plain");
-    assert_true(iv_exchange_write(x, piece, GIANT));
-    for (int i = 0; i < 3; i++) assert_true(iv_exchange_write(x, piece, 1000));
-    iv_exchange_stream_end(x);
+    iv_http_request_stream(x, "text/plain");
+    assert_true(iv_http_request_write(x, piece, GIANT));
+    for (int i = 0; i < 3; i++) assert_true(iv_http_request_write(x, piece, 1000));
+    iv_http_request_stream_end(x);
     free(piece);
 }
 
 /* Starts a stream that fits into the server's buffer but not into the socket's. */
-static inline void handle_stall(void *user, iv_exchange *x) {
+static inline void handle_stall(void *user, iv_http_request *x) {
     static const char piece[250000];
     handle_hold(user, x);
-    iv_exchange_stream(x, "text/plain");
-    iv_exchange_write(x, piece, sizeof piece);
+    iv_http_request_stream(x, "text/plain");
+    iv_http_request_write(x, piece, sizeof piece);
 }
 
-static inline void handle_ticking(void *user, iv_exchange *x) {
+static inline void handle_ticking(void *user, iv_http_request *x) {
     served *s = user;
     assert_true(s->ticking_count < TICKING_MAX);
-    s->ticking[s->ticking_count].name = atoi(iv_exchange_query(x, "name"));
+    s->ticking[s->ticking_count].name = atoi(iv_http_request_query(x, "name"));
     s->ticking[s->ticking_count++].x = x;
-    iv_exchange_stream(x, "text/plain");
+    iv_http_request_stream(x, "text/plain");
     atomic_fetch_add(&s->handled, 1);
 }
 
-static inline void handle_large(void *user, iv_exchange *x) {
+static inline void handle_large(void *user, iv_http_request *x) {
     (void)user;
     size_t n = 4 << 20;
     char *body = malloc(n);
     assert_non_null(body);
     for (size_t i = 0; i < n; i++) body[i] = (char)('a' + i % 23);
-    iv_exchange_reply(x, 200, "text/plain", body, n);
+    iv_http_request_reply(x, 200, "text/plain", body, n);
     free(body);
 }
 
@@ -137,7 +137,7 @@ static const iv_http_route routes[] = {
 
 static inline void answer_held(served *s) {
     for (size_t i = 0; i < s->held_count; i++) {
-        if (s->held[i]) iv_exchange_reply(s->held[i], 200, "text/plain", "late", 4);
+        if (s->held[i]) iv_http_request_reply(s->held[i], 200, "text/plain", "late", 4);
         s->held[i] = NULL;
     }
 }
@@ -154,15 +154,15 @@ static inline void on_woken(void *user) {
     case DRAIN_TOLD: iv_http_drain(s->http, 300, answer_late, s); break;
     case END_HELD:
         for (size_t i = 0; i < s->held_count; i++)
-            if (s->held[i]) iv_exchange_stream_end(s->held[i]);
+            if (s->held[i]) iv_http_request_stream_end(s->held[i]);
         break;
     case STREAM_HELD:
         for (size_t i = 0; i < s->held_count; i++)
-            if (s->held[i]) iv_exchange_stream(s->held[i], "text/event-stream");
+            if (s->held[i]) iv_http_request_stream(s->held[i], "text/event-stream");
         break;
     case WRITE_HELD:
         for (size_t i = 0; i < s->held_count; i++)
-            if (s->held[i]) iv_exchange_write(s->held[i], "data: 1\n\n", 9);
+            if (s->held[i]) iv_http_request_write(s->held[i], "data: 1\n\n", 9);
         break;
     default: break;
     }
@@ -172,13 +172,13 @@ static inline void on_woken(void *user) {
 static inline void tick_streams(served *s) {
     for (size_t i = 0; i < s->ticking_count; i++) {
         char text[32];
-        iv_exchange *x = s->ticking[i].x;
+        iv_http_request *x = s->ticking[i].x;
         if (!x) continue;
         int n = snprintf(text, sizeof text, "%d:%d ", s->ticking[i].name, s->ticking[i].next++);
-        assert_true(iv_exchange_write(x, text, (size_t)n));
+        assert_true(iv_http_request_write(x, text, (size_t)n));
         if (s->ticking[i].next < TICKED) continue;
         s->ticking[i].x = NULL;
-        iv_exchange_stream_end(x);
+        iv_http_request_stream_end(x);
     }
 }
 
@@ -190,10 +190,10 @@ static inline void on_tick(void *user) {
 }
 static inline void on_signal(void *user) { atomic_fetch_add(&((served *)user)->caught, 1); }
 
-static inline void on_log(void *user, const iv_exchange *x, int status, double seconds, size_t bytes) {
+static inline void on_log(void *user, const iv_http_request *x, int status, double seconds, size_t bytes) {
     served *s = user;
-    assert_non_null(iv_exchange_method(x));
-    assert_true(iv_exchange_id(x)[0] && seconds >= 0 && bytes < (size_t)1 << 30);
+    assert_non_null(iv_http_request_method(x));
+    assert_true(iv_http_request_id(x)[0] && seconds >= 0 && bytes < (size_t)1 << 30);
     atomic_store(&s->last_status, status);
     atomic_fetch_add(&s->logged, 1);
 }

@@ -124,7 +124,7 @@ static void every_way_to_ask(void **state) {
          IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        iv_http_request x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
         bridge.count = 0;
         fake_call(&server, &x, x.path, x.body, strlen(x.body));
         if (bridge.count != 1) fail_msg("%s: %s", cases[i].body, x.out.data);
@@ -147,7 +147,7 @@ static void every_way_to_ask(void **state) {
 /* Each prompt of a batch has its own parameters. */
 static void constraints_of_a_batch(void **state) {
     (void)state;
-    iv_exchange x = {
+    iv_http_request x = {
         .writes_left = 1000,
         .path = GENERATE,
         .body = "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"regex\":\"q\"},{},{\"json_schema\":\"{}\"}]}"};
@@ -217,7 +217,7 @@ static void wrong_ways_are_refused(void **state) {
          "tools[0].function.name", "wanted a string without NUL"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        iv_http_request x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
         iv_error err;
         json_t *v = NULL;
         bridge.count = 0;

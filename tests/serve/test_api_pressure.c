@@ -28,13 +28,13 @@ static int close_words(void **state) {
     return 0;
 }
 
-static iv_exchange ask(const char *path, const char *body) {
-    return (iv_exchange){.writes_left = 1000, .path = path, .body = body};
+static iv_http_request ask(const char *path, const char *body) {
+    return (iv_http_request){.writes_left = 1000, .path = path, .body = body};
 }
 
-static void run(iv_exchange *x) { fake_call(&server, x, x->path, x->body, strlen(x->body)); }
+static void run(iv_http_request *x) { fake_call(&server, x, x->path, x->body, strlen(x->body)); }
 
-static void wait_for_children(size_t count, const iv_exchange *x) {
+static void wait_for_children(size_t count, const iv_http_request *x) {
     while (bridge.count < count && !x->ended) {
         iv_jobs_wait(server.jobs, 1000);
         iv_jobs_collect(server.jobs);
@@ -44,7 +44,7 @@ static void wait_for_children(size_t count, const iv_exchange *x) {
 /* All choices wait while the client does not read, and go on together. */
 static void slow_clients_hold_their_choices(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
     run(&x);
     assert_int_equal(bridge.count, 3);
     fake_token(&server, 0, 9, "one");
@@ -71,7 +71,7 @@ static void slow_clients_hold_their_choices(void **state) {
 /* A client that reads nothing gets an event that says why its stream ends, and its requests are cancelled. */
 static void stalled_clients_get_an_error_event(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
     run(&x);
     fake_token(&server, 0, 9, "one");
     x.full = true;
@@ -86,7 +86,7 @@ static void stalled_clients_get_an_error_event(void **state) {
 /* A constraint is compiled before the engine sees it, in the background if that takes long. */
 static void constraints_are_compiled_by_jobs(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
     bridge.slow_compile = true;
     run(&x);
     assert_int_equal(bridge.count, 0); /* not on this thread */
@@ -99,7 +99,7 @@ static void constraints_are_compiled_by_jobs(void **state) {
 
 static void refused_constraints_are_400(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
     bridge.refuse_compile = true;
     run(&x);
     wait_for_children(1, &x);
@@ -123,7 +123,7 @@ static void late_limits_are_400(void **state) {
         int status;
     } cases[] = {{IV_LIMIT, 400}, {IV_UNSUPPORTED, 400}, {IV_INVALID, 400}, {IV_FORMAT, 500}, {IV_NO_MEMORY, 500}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\"}");
+        iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\"}");
         bridge.count = 0;
         run(&x);
         fake_token(&server, 0, 9, "a");
@@ -133,7 +133,7 @@ static void late_limits_are_400(void **state) {
                       .error_status = cases[i].why,
                       .digest = "sha256:00",
                       .text = ""};
-        fake_report(&server, 0, IV_REPORT_DONE, &e, IV_OK, NULL);
+        fake_report(&server, 0, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
         assert_int_equal(x.status, cases[i].status);
         fake_close(&x);
     }

@@ -37,11 +37,11 @@ static const char *word(const json_t *object, const char *key) {
 #define CALL(x) "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": " #x "}}</tool_call>"
 
 /* Lets a model answer with `text`, in pieces. */
-static iv_exchange respond(const char *text, size_t piece, bool stream, const char *more) {
+static iv_http_request respond(const char *text, size_t piece, bool stream, const char *more) {
     static char body[1000];
     assert_true(strlen(text) < 200);
     snprintf(body, sizeof body, "{\"input\":\"x\",\"tools\":[" TOOL "]%s%s}", stream ? ",\"stream\":true" : "", more);
-    iv_exchange x = {.writes_left = 100000, .path = "/v1/responses", .body = body};
+    iv_http_request x = {.writes_left = 100000, .path = "/v1/responses", .body = body};
     begin(NULL);
     fake_call(&server, &x, x.path, body, strlen(body));
     for (size_t at = 0, n = strlen(text); at < n && !x.ended; at += piece) {
@@ -106,7 +106,7 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
 }
 
 static void expect_stream(const char *text, size_t piece, const char *wanted) {
-    iv_exchange x = respond(text, piece, true, "");
+    iv_http_request x = respond(text, piece, true, "");
     rebuilt b = {0};
     size_t sequence = 0;
     for (char *at = x.out.data; (at = strstr(at, "data: ")) != NULL;) {
@@ -138,7 +138,7 @@ static void items(void **state) {
         {"<tool_call>{\"name\": \"f\"", "[message <tool_call>{\"name\": \"f\"]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = respond(cases[i].text, 1000, false, "");
+        iv_http_request x = respond(cases[i].text, 1000, false, "");
         iv_buf found = {0};
         json_t *answer = parse(x.out.data, x.out.len);
         describe_output(answer, &found);
@@ -156,7 +156,7 @@ static void items(void **state) {
 static void choices_of_tools(void **state) {
     (void)state;
     iv_buf found = {0};
-    iv_exchange x = respond(CALL(1), 1000, false, ",\"tool_choice\":\"none\"");
+    iv_http_request x = respond(CALL(1), 1000, false, ",\"tool_choice\":\"none\"");
     json_t *answer = parse(x.out.data, x.out.len);
     describe_output(answer, &found);
     assert_string_equal(found.data, "[message " CALL(1) "]");
@@ -201,7 +201,7 @@ static void logprobs(void **state) {
                  {"<think>\303\251</think>bcd", 3, 2},
                  {"<think>abc", 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = respond(cases[i].text, cases[i].piece, false, LOGPROBS);
+        iv_http_request x = respond(cases[i].text, cases[i].piece, false, LOGPROBS);
         json_t *answer = parse(x.out.data, x.out.len), *output = json_object_get(answer, "output");
         json_t *message = json_array_get(output, json_array_size(output) - 1);
         assert_int_equal(logprobs_of(json_array_get(json_object_get(message, "content"), 0)), cases[i].wanted);
@@ -235,7 +235,7 @@ static void reasoning_is_counted(void **state) {
                  {"<think>a</think>" CALL(1), 1, 16},
                  {"<think>\303\251</think>b", 1, 17}};
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = respond(cases[i / 2].text, cases[i / 2].piece, i % 2, "");
+        iv_http_request x = respond(cases[i / 2].text, cases[i / 2].piece, i % 2, "");
         char wanted[60];
         snprintf(wanted, sizeof wanted, "\"output_tokens_details\":{\"reasoning_tokens\":%zu}", cases[i / 2].wanted);
         if (!strstr(x.out.data, wanted)) fail_msg("%s: wanted %s, found %s", cases[i / 2].text, wanted, x.out.data);
@@ -359,7 +359,7 @@ static void refusals(void **state) {
          400},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = {.writes_left = 10};
+        iv_http_request x = {.writes_left = 10};
         begin(NULL);
         fake_call(&server, &x, "/v1/responses", cases[i].body, strlen(cases[i].body));
         json_t *answer = parse(x.out.data, x.out.len);
@@ -383,7 +383,7 @@ static void whole_bodies(void **state) {
         "\"stop_token_ids\":[3],\"skip_special_tokens\":false,\"priority\":1,"
         "\"chat_template_kwargs\":{\"enable_thinking\":false}}"};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
-        iv_exchange x = {.writes_left = 100};
+        iv_http_request x = {.writes_left = 100};
         begin(NULL);
         fake_call(&server, &x, "/v1/responses", bodies[i], strlen(bodies[i]));
         if (bridge.count != 1) fail_msg("%s: %s", bodies[i], x.out.data);

@@ -116,13 +116,13 @@ static iv_ids tokens_of(const char *input, const char *instructions) {
     return ids;
 }
 
-static iv_exchange x;
+static iv_http_request x;
 
 static void ask(const char *input, const char *fields) {
     static char body[4000];
     snprintf(body, sizeof body, "{\"input\":%s%s}", input, fields);
     bridge.count = 0;
-    x = (iv_exchange){.writes_left = 1000};
+    x = (iv_http_request){.writes_left = 1000};
     fake_call(&server, &x, "/v1/responses", body, strlen(body));
 }
 

@@ -25,13 +25,13 @@ static int close_words(void **state) {
     return 0;
 }
 
-static iv_exchange ask(const char *path, const char *body) {
-    return (iv_exchange){.writes_left = 1000, .path = path, .body = body};
+static iv_http_request ask(const char *path, const char *body) {
+    return (iv_http_request){.writes_left = 1000, .path = path, .body = body};
 }
 
-static void run(iv_exchange *x) { fake_call(&server, x, x->path, x->body, x->body ? strlen(x->body) : 0); }
+static void run(iv_http_request *x) { fake_call(&server, x, x->path, x->body, x->body ? strlen(x->body) : 0); }
 
-static json_t *answer(iv_exchange *x, int status) {
+static json_t *answer(iv_http_request *x, int status) {
     iv_error err;
     json_t *v = NULL;
     assert_true(x->ended && !x->stream);
@@ -41,7 +41,7 @@ static json_t *answer(iv_exchange *x, int status) {
     return v;
 }
 
-static void expect_error_answer(iv_exchange *x, int status, const char *type, const char *param) {
+static void expect_error_answer(iv_http_request *x, int status, const char *type, const char *param) {
     json_t *v = answer(x, status), *e = json_object_get(v, "error");
     assert_non_null(json_string_value(json_object_get(e, "message")));
     assert_string_equal(json_string_value(json_object_get(e, "type")), type);
@@ -56,7 +56,7 @@ static void expect_error_answer(iv_exchange *x, int status, const char *type, co
 /* Children end in any order: choices keep theirs. */
 static void choices_keep_their_order(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
     run(&x);
     assert_int_equal(bridge.count, 4);
     for (size_t i = 0; i < 4; i++) assert_int_equal(bridge.children[i].seed, 5 + i % 2);
@@ -80,7 +80,7 @@ static void choices_keep_their_order(void **state) {
 /* The seed of every choice is one that a request can have. */
 static void seeds_of_choices_can_be_asked_for(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
     run(&x);
     assert_int_equal(bridge.count, 3);
     assert_true(bridge.children[0].seed == INT64_MAX - 1 && bridge.children[1].seed == INT64_MAX);
@@ -100,7 +100,7 @@ static void seeds_of_choices_can_be_asked_for(void **state) {
 /* Above 63 bits it is told as it was asked, without a sign; in a list each has its own. */
 static void large_seeds_come_back(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
     run(&x);
     assert_true(bridge.children[0].seed == UINT64_MAX - 1 && bridge.children[1].seed == UINT64_MAX);
     for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
@@ -131,7 +131,7 @@ static void large_seeds_come_back(void **state) {
 /* As clients on Windows send them; what is read of the body's own text is still found. */
 static void a_body_may_begin_with_a_mark(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
+    iv_http_request x = ask("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
     run(&x);
     assert_true(bridge.count == 1 && bridge.children[0].seed == UINT64_MAX);
     fake_token(&server, 0, 9, "x"), fake_done(&server, 0, IV_FINISH_STOP);
@@ -170,7 +170,7 @@ static void refusals_say_what_was_found(void **state) {
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         assert_int_equal(x.status, 400);
         if (!strstr(x.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, x.out.data);
@@ -180,7 +180,7 @@ static void refusals_say_what_was_found(void **state) {
 
 static void refusal_gets_its_status(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
     run(&x);
     fake_refuse(&server, 1, IV_INVALID, "prompt: wanted at least one token, found none");
     assert_int_equal(bridge.cancelled, 1);
@@ -206,7 +206,7 @@ static void prompts_have_the_names_of_fields(void **state) {
                  {"/generate", "{\"input_ids\":[[1],[2]]}", "input_ids[1]", 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         if (cases[i].refused != SIZE_MAX)
             fake_refuse(&server, cases[i].refused, IV_INVALID, "prompt: wanted at least one token, found none");
@@ -240,7 +240,7 @@ static void too_long_is_said_as_openai_does(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         fake_refuse(&server, cases[i].refused, IV_CONTEXT_LENGTH, "prompt: 1 tokens leave no room for an answer");
         json_t *v = answer(&x, 400), *e = json_object_get(v, "error");
@@ -273,7 +273,7 @@ static void sampling_has_the_names_of_fields(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         fake_refuse(&server, cases[i].refused, IV_INVALID, cases[i].said);
         expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
@@ -283,7 +283,7 @@ static void sampling_has_the_names_of_fields(void **state) {
 static void full_queue_is_429(void **state) {
     (void)state;
     bridge.capacity = 2;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
     run(&x);
     assert_int_equal(bridge.cancelled, 2);
     assert_non_null(strstr(x.headers.data, "Retry-After: "));
@@ -292,7 +292,7 @@ static void full_queue_is_429(void **state) {
 
 static void engine_error_should_not_be_retried(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\"}");
     run(&x);
     fake_token(&server, 0, 1, "x");
     fake_done(&server, 0, IV_FINISH_ERROR);
@@ -303,7 +303,7 @@ static void engine_error_should_not_be_retried(void **state) {
 /* After 200 an error is an event with "error", and the stream ends without [DONE]. */
 static void late_error_is_an_event(void **state) {
     (void)state;
-    iv_exchange x =
+    iv_http_request x =
         ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
     run(&x);
     fake_token(&server, 0, 1, "x");
@@ -315,14 +315,14 @@ static void late_error_is_an_event(void **state) {
     fake_close(&x);
 }
 
-static void expect_prompt_tokens(iv_exchange *x, const char *want) {
+static void expect_prompt_tokens(iv_http_request *x, const char *want) {
     if (!strstr(x->out.data, want)) fail_msg("wanted %s, found %s", want, x->out.data);
     iv_buf_clear(&x->out);
 }
 
 static void usage_of_streams_knows_the_prompt(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
                                            "{\"include_usage\":true,\"continuous_usage_stats\":true}}");
     run(&x);
     static const size_t order[] = {1, 0, 3, 2};
@@ -346,7 +346,7 @@ static void the_longest_of_the_answers_is_noted_once(void **state) {
     iv_error err;
     iv_buf page = {0};
     ASSERT_OK(iv_metrics_open(IV_METRICS_VLLM, "m", &server.metrics, &err), &err);
-    iv_exchange x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
+    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
     run(&x);
     for (size_t i = 0; i < 7; i++) fake_token(&server, i % 4, 1, "x"); /* 2, 2; 2, 1 */
     for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
@@ -372,7 +372,7 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];
         snprintf(body, sizeof body, "{\"prompt\":%s,\"echo\":true,\"logprobs\":0}", cases[i].prompt);
-        iv_exchange x = ask("/v1/completions", body);
+        iv_http_request x = ask("/v1/completions", body);
         run(&x);
         fake_token(&server, i, 3, "b");
         fake_done(&server, i, IV_FINISH_STOP);
@@ -389,7 +389,7 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
 
 static void streams_begin_with_the_first_token(void **state) {
     (void)state;
-    iv_exchange x =
+    iv_http_request x =
         ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
     run(&x);
     assert_int_equal(x.status, 0);
@@ -433,7 +433,7 @@ static void fields_that_ask_for_nothing(void **state) {
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         if (cases[i].param) {
             expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
@@ -449,7 +449,7 @@ static void fields_that_ask_for_nothing(void **state) {
 /* Each prompt's own; what the engine refuses is named as the body has it. */
 static void least_tokens_arrive(void **state) {
     (void)state;
-    iv_exchange x =
+    iv_http_request x =
         ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":7,\"n\":2}");
     run(&x);
     assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 7 && bridge.children[1].min_tokens == 7);
@@ -476,7 +476,7 @@ static void stop_reason_may_be_an_id(void **state) {
          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":3,\"stop_token_ids\":[7,9]}"}};
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
-        iv_exchange x = ask(bodies[i][0], bodies[i][1]);
+        iv_http_request x = ask(bodies[i][0], bodies[i][1]);
         run(&x);
         fake_token(&server, 0, 9, ""), fake_done(&server, 0, IV_FINISH_STOP);
         fake_token(&server, 1, 8, ""), fake_done(&server, 1, IV_FINISH_STOP);
@@ -492,7 +492,7 @@ static void stop_reason_may_be_an_id(void **state) {
 /* Of all choices together, in a chat alone. */
 static void usage_counts_what_reasons(void **state) {
     (void)state;
-    iv_exchange x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
+    iv_http_request x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
     run(&x);
     static const char *const tokens[] = {"<think>", "a", "</think>", "b"};
     for (size_t i = 0; i < 4; i++) fake_token(&server, 0, 1, tokens[i]);
@@ -517,7 +517,7 @@ static void tool_calls(void **state) {
     char body[300];
     for (int stream = 0; stream < 2; stream++) {
         snprintf(body, sizeof body, tools_body, stream ? ",\"stream\":true" : "");
-        iv_exchange x = ask("/v1/chat/completions", body);
+        iv_http_request x = ask("/v1/chat/completions", body);
         begin(NULL);
         run(&x);
         fake_token(&server, 0, 1, "<think>hm</think>\n\n<tool_call>{\"name\": \"f\", \"argu");
@@ -536,7 +536,7 @@ static void tool_calls(void **state) {
 static void readers_leave(void **state) {
     (void)state;
     static const char body[] = "{\"prompt\":[\"a\",\"b\",\"c\"],\"stream\":true}";
-    iv_exchange x = ask("/v1/completions", body);
+    iv_http_request x = ask("/v1/completions", body);
     run(&x);
     fake_leave(&x);
     assert_int_equal(bridge.cancelled, 3);
@@ -571,7 +571,7 @@ static void aborts(void **state) {
                                          "{\"text\":[\"a\",\"b\"],\"rid\":[\"r1\",\"r2\"],\"stream\":true}"};
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
-        iv_exchange x = ask("/generate", bodies[i]), other = ask("/abort_request", "{\"rid\":\"nobody\"}"),
+        iv_http_request x = ask("/generate", bodies[i]), other = ask("/abort_request", "{\"rid\":\"nobody\"}"),
                     right = ask("/abort_request", "{\"rid\":[\"r2\"]}");
         run(&x);
         fake_token(&server, 0, 1, "begun");
@@ -606,7 +606,7 @@ static void names(void **state) {
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         begin(NULL);
-        iv_exchange x = ask(row[i].path, row[i].body), stop = ask("/abort_request", row[i].abort);
+        iv_http_request x = ask(row[i].path, row[i].body), stop = ask("/abort_request", row[i].abort);
         run(&x);
         run(&stop);
         json_t *v = answer(&stop, 200);
@@ -624,7 +624,7 @@ static void names(void **state) {
                                         "{\"prompt\":\"a\",\"request_id\":1}"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         begin(NULL);
-        iv_exchange x = ask("/v1/completions", wrong[i]);
+        iv_http_request x = ask("/v1/completions", wrong[i]);
         run(&x);
         json_decref(answer(&x, 400));
         fake_close(&x);
@@ -634,7 +634,7 @@ static void names(void **state) {
 /* A stream whose reader has gone silently is aborted without harm, and not counted as over. */
 static void abort_of_a_leaving_reader(void **state) {
     (void)state;
-    iv_exchange x = ask("/generate", "{\"text\":\"a\",\"stream\":true}"),
+    iv_http_request x = ask("/generate", "{\"text\":\"a\",\"stream\":true}"),
                 all = ask("/abort_request", "{\"abort_all\":true}");
     run(&x);
     x.writes_left = 0, x.late = true;
@@ -651,30 +651,30 @@ static void orders(void **state) {
     (void)state;
     static const struct {
         const char *path, *body;
-        iv_order order;
-    } cases[] = {{"/flush_cache", NULL, IV_ORDER_FLUSH},
-                 {"/pause", NULL, IV_ORDER_PAUSE},
-                 {"/pause_generation", "{\"mode\":\"in_place\"}", IV_ORDER_PAUSE},
-                 {"/resume", NULL, IV_ORDER_CONTINUE},
-                 {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_ORDER_UPDATE_WEIGHTS}};
+        iv_command order;
+    } cases[] = {{"/flush_cache", NULL, IV_COMMAND_FLUSH},
+                 {"/pause", NULL, IV_COMMAND_PAUSE},
+                 {"/pause_generation", "{\"mode\":\"in_place\"}", IV_COMMAND_PAUSE},
+                 {"/resume", NULL, IV_COMMAND_CONTINUE},
+                 {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_COMMAND_UPDATE_WEIGHTS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int busy = 0; busy < 3; busy++) {
-            iv_exchange x = ask(cases[i].path, cases[i].body);
+            iv_http_request x = ask(cases[i].path, cases[i].body);
             run(&x);
             assert_int_equal(bridge.last_order, cases[i].order);
             assert_false(x.ended);
-            iv_report r = {.kind = IV_REPORT_ORDER,
+            iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND,
                            .owner = bridge.order_owner,
                            .status = busy ? IV_BUSY : IV_OK,
                            .message = busy ? "requests run" : ""};
             if (busy == 2) fake_leave(&x);
-            iv_server_take_report(&server, &r);
+            iv_server_take_event(&server, &r);
             if (busy == 2)
                 fake_close(&x);
             else
                 json_decref(answer(&x, busy ? 409 : 200));
         }
-    iv_exchange x = ask("/pause", NULL);
+    iv_http_request x = ask("/pause", NULL);
     x.query = "drain";
     run(&x);
     expect_error_answer(&x, 400, "invalid_request_error", "mode");
@@ -701,7 +701,7 @@ static void bodies_that_are_none(void **state) {
         {"/detokenize", "{\"tokens\":[1,1024]}", "tokens[1]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         if (x.status != 400) fail_msg("%s %s: %d", cases[i].path, cases[i].body, x.status);
         if (cases[i].param && strcmp(cases[i].param, "body") != 0)
@@ -727,13 +727,13 @@ static void null_is_absent(void **state) {
         {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"stream_interval\":null},\"extra_key\":null}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = ask(cases[i].path, cases[i].body);
+        iv_http_request x = ask(cases[i].path, cases[i].body);
         run(&x);
         if (bridge.count != i + 1) fail_msg("%s: %s", cases[i].body, x.out.data ? x.out.data : "nothing");
         fake_done(&server, i, IV_FINISH_STOP);
         json_decref(answer(&x, 200));
     }
-    iv_exchange x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
+    iv_http_request x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
     run(&x);
     expect_error_answer(&x, 400, "invalid_request_error", "messages[0].phase");
 }
@@ -744,7 +744,7 @@ static void too_many_answers(void **state) {
     assert_true(iv_buf_puts(&b, "{\"n\":128,\"prompt\":[\"a\""));
     for (int i = 0; i < 8; i++) assert_true(iv_buf_puts(&b, ",\"a\""));
     assert_true(iv_buf_puts(&b, "]}"));
-    iv_exchange x = ask("/v1/completions", b.data);
+    iv_http_request x = ask("/v1/completions", b.data);
     run(&x);
     expect_error_answer(&x, 400, "invalid_request_error", "n");
     iv_buf_free(&b);

@@ -70,7 +70,7 @@ static void special_tokens_are_shown(void **state) {
     assert_true(server.tool_id_count == 1 && server.tool_ids[0] == 9);
     static const char *const bodies[] = {HI TOOLS "}", HI TOOLS ",\"tool_choice\":\"none\"}", HI "\"n\":1}"};
     for (size_t i = 0; i < 3; i++) {
-        iv_exchange x = {.writes_left = 1000};
+        iv_http_request x = {.writes_left = 1000};
         bridge.count = 0;
         fake_call(&server, &x, CHAT, bodies[i], strlen(bodies[i]));
         assert_int_equal(bridge.count, 1);
@@ -104,7 +104,7 @@ static void forced_calls(void **state) {
     };
     char body[500];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_exchange x = {.writes_left = 1000};
+        iv_http_request x = {.writes_left = 1000};
         server.tool_form = cases[i].form;
         snprintf(body, sizeof body, HI TOOLS "%s", cases[i].more);
         bridge.count = 0;
@@ -115,7 +115,7 @@ static void forced_calls(void **state) {
         fake_done(&server, 0, IV_FINISH_STOP);
         fake_close(&x);
     }
-    iv_exchange x = {.writes_left = 1000};
+    iv_http_request x = {.writes_left = 1000};
     bridge.count = 0;
     snprintf(body, sizeof body, HI TOOLS ",\"tool_choice\":\"required\"}");
     fake_call(&server, &x, CHAT, body, strlen(body));
@@ -126,7 +126,7 @@ static void forced_calls(void **state) {
 /* ---- what comes back ----------------------------------------------------------------------------------- */
 
 /* All events of a stream put together, or a whole answer: "content|name(arguments);...|finish". */
-static void gather(const iv_exchange *x, bool stream, iv_buf *out, iv_buf *ids) {
+static void gather(const iv_http_request *x, bool stream, iv_buf *out, iv_buf *ids) {
     iv_buf content = {0}, calls = {0};
     const char *at = x->out.data, *finish = "";
     char kept[40] = "";
@@ -161,7 +161,7 @@ static void gather(const iv_exchange *x, bool stream, iv_buf *out, iv_buf *ids) 
 
 /* What a chat's client gets of a text that comes in steps of so many bytes. */
 static void expect_answer(const char *body, bool stream, const char *text, size_t step, const char *wanted) {
-    iv_exchange x = {.writes_left = 1000};
+    iv_http_request x = {.writes_left = 1000};
     iv_buf found = {0}, ids = {0};
     bridge.count = 0;
     fake_call(&server, &x, CHAT, body, strlen(body));
@@ -264,7 +264,7 @@ static void calls_or_json_of_responses(void **state) {
     server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
     for (size_t i = 0; i < 4; i++) {
         char text[500];
-        iv_exchange x = {.writes_left = 1000};
+        iv_http_request x = {.writes_left = 1000};
         snprintf(text, sizeof text, body, i % 2 ? "true" : "false");
         bridge.count = 0;
         fake_call(&server, &x, RESPONSES, text, strlen(text));
@@ -282,7 +282,7 @@ static void calls_or_json_of_responses(void **state) {
 static void asked_for_json(void **state) {
     (void)state;
     static const char body[] = HI TOOLS ",\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}";
-    iv_exchange x = {.writes_left = 1000};
+    iv_http_request x = {.writes_left = 1000};
     iv_buf found = {0}, ids = {0};
     server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
     bridge.count = 0;
@@ -317,7 +317,7 @@ static void ids_of_calls(void **state) {
             count++;
         }
     static const char body[] = "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}";
-    iv_exchange x = {.writes_left = 1000};
+    iv_http_request x = {.writes_left = 1000};
     char wanted[200];
     bridge.count = 0;
     fake_call(&server, &x, RESPONSES, body, strlen(body));

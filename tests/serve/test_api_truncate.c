@@ -24,10 +24,10 @@ static int close_words(void **state) {
     return 0;
 }
 
-static iv_exchange x;
+static iv_http_request x;
 
 static void ask(const char *path, const char *body) {
-    x = (iv_exchange){.writes_left = 1000};
+    x = (iv_http_request){.writes_left = 1000};
     fake_call(&server, &x, path, body, strlen(body));
 }
 

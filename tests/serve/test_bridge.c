@@ -55,26 +55,26 @@ static iv_bridge_stats stats_of(iv_bridge *b) {
     return s;
 }
 
-static void hear(const iv_report *r) {
+static void hear(const iv_bridge_event *r) {
     listener *l = r->owner;
     assert_false(l->silent);
     assert_int_equal(r->id, l->id);
     assert_int_equal(l->refusals, 0); /* nothing follows */
     l->reports++;
     switch (r->kind) {
-    case IV_REPORT_TOKEN:
-    case IV_REPORT_DONE:
+    case IV_BRIDGE_EVENT_TOKEN:
+    case IV_BRIDGE_EVENT_DONE:
         assert_int_equal(r->event->request, l->id);
-        assert_int_equal(r->kind == IV_REPORT_DONE, r->event->kind == IV_EVENT_DONE);
+        assert_int_equal(r->kind == IV_BRIDGE_EVENT_DONE, r->event->kind == IV_EVENT_DONE);
         assert_null(r->event->logits);
         note_event(&l->answer, r->event);
         l->weight_version = r->weight_version;
         snprintf(l->fingerprint, sizeof l->fingerprint, "%s", r->fingerprint);
         break;
-    case IV_REPORT_REFUSED: l->refusals++; break;
-    case IV_REPORT_ORDER: l->orders++; break;
+    case IV_BRIDGE_EVENT_REFUSED: l->refusals++; break;
+    case IV_BRIDGE_EVENT_COMMAND: l->orders++; break;
     }
-    if (r->kind == IV_REPORT_TOKEN || r->kind == IV_REPORT_DONE) return;
+    if (r->kind == IV_BRIDGE_EVENT_TOKEN || r->kind == IV_BRIDGE_EVENT_DONE) return;
     l->status = r->status;
     snprintf(l->message, sizeof l->message, "%s", r->message);
 }
@@ -86,7 +86,7 @@ static bool is_readable(iv_bridge *b, int wait_ms) {
 
 /* Takes what is there after waiting for something. */
 static void pump(iv_bridge *b) {
-    iv_report r;
+    iv_bridge_event r;
     if (!is_readable(b, WAIT_MS)) fail_msg("no report came");
     while (iv_bridge_next(b, &r)) hear(&r);
     assert_false(iv_bridge_next(b, &r));
@@ -117,10 +117,10 @@ static void forget(listener *l, size_t n) {
     free(l);
 }
 
-static void order(iv_bridge *b, iv_order what, iv_status wanted, const char *words) {
+static void order(iv_bridge *b, iv_command what, iv_status wanted, const char *words) {
     listener *l = listeners(1);
     iv_error err;
-    ASSERT_OK(iv_bridge_order(b, what, "models/none", l, &err), &err);
+    ASSERT_OK(iv_bridge_command(b, what, "models/none", l, &err), &err);
     finish(b, l, 1);
     assert_int_equal(l->status, wanted);
     if (!strstr(l->message, words)) fail_msg("wanted \"%s\" in: %s", words, l->message);
@@ -212,7 +212,7 @@ static void a_receipt_travels(void **state) {
     char text[64];
     iv_error err;
     uint64_t id;
-    iv_report report;
+    iv_bridge_event report;
     iv_request r = nth(b, 1, text);
     r.keep_receipt = true, r.keep_logits = true;
     ASSERT_OK(iv_bridge_submit(b, &r, b, &id, &err), &err);
@@ -220,7 +220,7 @@ static void a_receipt_travels(void **state) {
         assert_true(is_readable(b, WAIT_MS));
         assert_true(iv_bridge_next(b, &report));
         assert_null(report.event->logits);
-    } while (report.kind != IV_REPORT_DONE);
+    } while (report.kind != IV_BRIDGE_EVENT_DONE);
     iv_receipt *receipt = NULL;
     assert_non_null(report.event->receipt);
     ASSERT_OK(iv_receipt_read("receipt", report.event->receipt, strlen(report.event->receipt), &receipt, &err), &err);
@@ -259,7 +259,7 @@ static void a_crowd_with_cancels(void **state) {
     iv_engine *e = open_small();
     iv_bridge *b = open_bridge(N, 0, 8);
     listener *l = listeners(N);
-    iv_report report;
+    iv_bridge_event report;
     size_t kept = 0;
     for (size_t i = 0; i < N; i++) {
         ask_nth(b, i, &l[i]);
@@ -283,7 +283,7 @@ static void a_crowd_with_cancels(void **state) {
         kept++;
     }
     assert_true(kept > N / 4 && kept < N);
-    order(b, IV_ORDER_FLUSH, IV_OK, ""); /* and with it, the cancelled ones are gone */
+    order(b, IV_COMMAND_FLUSH, IV_OK, ""); /* and with it, the cancelled ones are gone */
     assert_nothing_held(b);
     assert_int_equal(stats_of(b).engine.kv_pages_cached, 0);
     assert_int_equal(stats_of(b).cancelled, N - kept);
@@ -304,7 +304,7 @@ static void held_requests_wait(void **state) {
     iv_engine *e = open_small();
     iv_bridge *b = open_bridge(0, 0, 2);
     listener *l = listeners(3);
-    iv_report r;
+    iv_bridge_event r;
     ask_long(b, &l[0]);
     while (l[0].reports < 3) pump(b);
     iv_bridge_hold(b, l[0].id, true);
@@ -332,7 +332,7 @@ static void held_requests_wait(void **state) {
     assert_int_equal(l[0].reports, before);
     iv_bridge_cancel(b, l[0].id); /* while it is held: its memory is free all the same */
     l[0].silent = true;
-    order(b, IV_ORDER_FLUSH, IV_OK, "");
+    order(b, IV_COMMAND_FLUSH, IV_OK, "");
     assert_nothing_held(b);
     forget(l, 3);
     iv_bridge_close(b);
@@ -346,14 +346,14 @@ static void the_queue_is_bounded(void **state) {
     listener *l = listeners(N + 2);
     char text[64];
     iv_error err;
-    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    order(b, IV_COMMAND_PAUSE, IV_OK, "");
     for (size_t i = 0; i < N; i++) ask_nth(b, i, &l[i]);
     iv_request r = nth(b, 9, text);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(iv_bridge_submit(b, &r, l, &l[N].id, &err), IV_BUSY);
         assert_non_null(strstr(err.message, "7 requests wait already"));
     }
-    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    order(b, IV_COMMAND_CONTINUE, IV_OK, "");
     finish(b, l, N);
     ask_nth(b, 9, &l[N]);
     finish(b, l, N + 1);
@@ -436,15 +436,15 @@ static void pause_and_continue(void **state) {
     listener *l = listeners(2);
     ask_long(b, &l[0]);
     while (l[0].answer.count < 3) pump(b);
-    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    order(b, IV_COMMAND_PAUSE, IV_OK, "");
     assert_true(stats_of(b).paused);
     size_t count = l[0].answer.count;
     ask_nth(b, 4, &l[1]);
     assert_false(is_readable(b, 200)); /* nothing moves */
-    order(b, IV_ORDER_FLUSH, IV_BUSY, "wait or run");
-    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    order(b, IV_COMMAND_FLUSH, IV_BUSY, "wait or run");
+    order(b, IV_COMMAND_PAUSE, IV_OK, "");
     assert_int_equal(l[0].answer.count, count);
-    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    order(b, IV_COMMAND_CONTINUE, IV_OK, "");
     finish(b, l, 2);
     answer *want = quiet(e, b, 4);
     assert_same_answer("after a pause", want, &l[1].answer);
@@ -463,16 +463,16 @@ static void abort_all(void **state) {
         listener *l = listeners(N + 1);
         for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
         while (l[0].answer.count < 2) pump(b);
-        if (paused) order(b, IV_ORDER_PAUSE, IV_OK, "");
-        order(b, IV_ORDER_ABORT_ALL, IV_OK, "");
+        if (paused) order(b, IV_COMMAND_PAUSE, IV_OK, "");
+        order(b, IV_COMMAND_ABORT_ALL, IV_OK, "");
         for (size_t i = 0; i < N; i++) { /* each had its end before the order had its */
             assert_int_equal(l[i].answer.done_events, 1);
             assert_int_equal(l[i].answer.finish, IV_FINISH_CANCELLED);
         }
         assert_nothing_held(b);
-        order(b, IV_ORDER_FLUSH, IV_OK, "");
-        order(b, IV_ORDER_ABORT_ALL, IV_OK, "");
-        if (paused) order(b, IV_ORDER_CONTINUE, IV_OK, "");
+        order(b, IV_COMMAND_FLUSH, IV_OK, "");
+        order(b, IV_COMMAND_ABORT_ALL, IV_OK, "");
+        if (paused) order(b, IV_COMMAND_CONTINUE, IV_OK, "");
         ask_nth(b, 1, &l[N]);
         finish(b, l, N + 1);
         forget(l, N + 1);
@@ -488,10 +488,10 @@ static void cancelled_while_paused(void **state) {
     ask_long(b, &l[0]);
     ask_long(b, &l[1]);
     while (l[0].answer.count < 2 || l[1].answer.count < 2) pump(b);
-    order(b, IV_ORDER_PAUSE, IV_OK, "");
+    order(b, IV_COMMAND_PAUSE, IV_OK, "");
     uint64_t computed = stats_of(b).engine.tokens_computed;
     for (size_t i = 0; i < 2; i++) iv_bridge_cancel(b, l[i].id), l[i].silent = true;
-    order(b, IV_ORDER_FLUSH, IV_OK, "");
+    order(b, IV_COMMAND_FLUSH, IV_OK, "");
     assert_nothing_held(b);
     assert_int_equal(stats_of(b).engine.tokens_computed, computed);
     forget(l, 2);
@@ -506,7 +506,7 @@ static void weights_stay(void **state) {
     iv_error err;
     char fingerprint[128];
     snprintf(fingerprint, sizeof fingerprint, "%s", stats_of(b).fingerprint);
-    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, "/nowhere", l, &err), &err);
+    ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, "/nowhere", l, &err), &err);
     ask_nth(b, 0, &l[1]);
     finish(b, l, 2);
     assert_int_equal(l->status, IV_NOT_FOUND);
@@ -534,10 +534,10 @@ static void pause_amid(iv_bridge *b, listener *l, size_t n) {
         size_t done = 0;
         for (size_t i = 0; i < n; i++) ask_long(b, &l[i]);
         while (l[0].answer.count < 2) pump(b);
-        order(b, IV_ORDER_PAUSE, IV_OK, "");
+        order(b, IV_COMMAND_PAUSE, IV_OK, "");
         for (size_t i = 0; i < n; i++) done += l[i].answer.done_events;
         if (done < n) return;
-        order(b, IV_ORDER_CONTINUE, IV_OK, "");
+        order(b, IV_COMMAND_CONTINUE, IV_OK, "");
         start_again(l, n);
     }
 }
@@ -555,17 +555,17 @@ static void new_weights(void **state) {
     ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
     iv_bridge_stats before = stats_of(b);
     pause_amid(b, l, N);
-    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
+    ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
     for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
     while (!ended(update)) pump(b); /* it cannot be: they do not go on */
     assert_int_equal(update->status, IV_BUSY);
-    order(b, IV_ORDER_CONTINUE, IV_OK, "");
+    order(b, IV_COMMAND_CONTINUE, IV_OK, "");
     finish(b, l, 2 * N);
     assert_string_equal(l[0].answer.digest, l[N].answer.digest);
     *update = (listener){0};
     start_again(l, 2 * N);
     for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
-    ASSERT_OK(iv_bridge_order(b, IV_ORDER_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
+    ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
     for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
     while (stats_of(b).weight_version == 0) usleep(1000); /* reports of the old weights still wait */
     while (!ended(update)) pump(b);
@@ -614,7 +614,7 @@ static void the_engine_is_lost(void **state) {
     iv_request r = nth(b, 0, text);
     assert_int_equal(iv_bridge_submit(b, &r, l, &l[0].id, &err), IV_IO);
     assert_non_null(strstr(err.message, "the engine is lost: rank 1 is gone"));
-    assert_int_equal(iv_bridge_order(b, IV_ORDER_FLUSH, NULL, l, &err), IV_IO);
+    assert_int_equal(iv_bridge_command(b, IV_COMMAND_FLUSH, NULL, l, &err), IV_IO);
     iv_bridge_cancel(b, l[2].id);
     forget(l, N);
     iv_bridge_close(b);
@@ -631,7 +631,7 @@ static void closing_in_the_middle(void **state) {
         for (size_t i = 0; i < 10; i++) ask_long(b, &l[i]);
         if (round) pump(b);
         iv_bridge_cancel(b, l[round].id), l[round].silent = true;
-        if (round > 1) ASSERT_OK(iv_bridge_order(b, IV_ORDER_ABORT_ALL, NULL, &l[9], &err), &err);
+        if (round > 1) ASSERT_OK(iv_bridge_command(b, IV_COMMAND_ABORT_ALL, NULL, &l[9], &err), &err);
         iv_bridge_close(b);
         forget(l, 10);
     }

@@ -1,7 +1,7 @@
 /* A name with several addresses: all of them listen, on one port. */
 #include "support.h"
 
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -11,7 +11,7 @@ typedef struct served {
     iv_http *http;
     uint16_t port;
     pthread_t thread;
-    iv_exchange *x;
+    iv_http_request *x;
     size_t written;
     atomic_bool paused, ended;
     atomic_int pauses, gone, stalled, cuts, ticks, connections;
@@ -29,17 +29,17 @@ static void write_more(served *s) {
     char piece[PIECE];
     while (s->x && !atomic_load(&s->paused)) {
         write_piece(piece, s->written / PIECE);
-        if (!iv_exchange_write(s->x, piece, PIECE)) {
+        if (!iv_http_request_write(s->x, piece, PIECE)) {
             s->x = NULL;
             return;
         }
         s->written += PIECE;
         atomic_store(&s->wrote, s->written);
         if (s->written >= WHOLE) {
-            iv_exchange_stream_end(s->x);
+            iv_http_request_stream_end(s->x);
             s->x = NULL;
             atomic_store(&s->ended, true);
-        } else if (iv_exchange_is_full(s->x)) {
+        } else if (iv_http_request_is_full(s->x)) {
             atomic_store(&s->paused, true);
             atomic_fetch_add(&s->pauses, 1);
         }
@@ -61,19 +61,19 @@ static void on_stalled(void *user) {
     served *s = user;
     static const char last[] = "data: stalled\n\n";
     atomic_fetch_add(&s->stalled, 1);
-    assert_true(iv_exchange_write(s->x, last, sizeof last - 1));
-    iv_exchange_stream_end(s->x);
+    assert_true(iv_http_request_write(s->x, last, sizeof last - 1));
+    iv_http_request_stream_end(s->x);
     s->x = NULL;
 }
 
-static void handle(void *user, iv_exchange *x) {
+static void handle(void *user, iv_http_request *x) {
     served *s = user;
     assert_null(s->x);
     s->x = x, s->written = 0;
     atomic_store(&s->paused, false), atomic_store(&s->ended, false);
-    iv_exchange_on_gone(x, on_gone, s);
-    iv_exchange_on_room(x, on_room, on_stalled);
-    iv_exchange_stream(x, "text/event-stream");
+    iv_http_request_on_gone(x, on_gone, s);
+    iv_http_request_on_room(x, on_room, on_stalled);
+    iv_http_request_stream(x, "text/event-stream");
 }
 
 static void on_tick(void *user) {
@@ -83,7 +83,7 @@ static void on_tick(void *user) {
     if (s->x) write_more(s);
 }
 
-static void on_cut(void *user, const iv_exchange *x, size_t dropped) {
+static void on_cut(void *user, const iv_http_request *x, size_t dropped) {
     served *s = user;
     assert_true(x == s->x);
     atomic_fetch_add(&s->cuts, 1);

@@ -9,24 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct iv_admin_order iv_admin_order;
-struct iv_admin_order {
-    iv_admin_order *next, **link; /* in server->orders */
-    iv_exchange *x;               /* NULL: the client has left */
-    iv_order order;
+typedef struct iv_admin_command iv_admin_command;
+struct iv_admin_command {
+    iv_admin_command *next, **link; /* in server->orders */
+    iv_http_request *x;               /* NULL: the client has left */
+    iv_command order;
     char *weights; /* what new ones will be called; NULL: by their number */
 };
 
-static void free_order(iv_admin_order *a) {
+static void free_order(iv_admin_command *a) {
     *a->link = a->next;
     if (a->next) a->next->link = a->link;
     free(a->weights), free(a);
 }
 
-static void left(void *user) { ((iv_admin_order *)user)->x = NULL; }
+static void left(void *user) { ((iv_admin_command *)user)->x = NULL; }
 
 /* Conflicts are this route's 409: a client that repeats the order at once would find the same. */
-static void reply_order(iv_server *s, iv_exchange *x, iv_order order, iv_status status, const char *message) {
+static void reply_order(iv_server *s, iv_http_request *x, iv_command order, iv_status status, const char *message) {
     iv_bridge_stats stats;
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
@@ -35,21 +35,21 @@ static void reply_order(iv_server *s, iv_exchange *x, iv_order order, iv_status 
     iv_out_kv_bool(&o, "success", status == IV_OK);
     iv_out_kv_text(&o, "status", status == IV_OK ? "ok" : iv_status_name(status));
     iv_out_kv_text(&o, "message", message ? message : "");
-    if (order == IV_ORDER_UPDATE_WEIGHTS || order == IV_ORDER_PAUSE || order == IV_ORDER_CONTINUE) {
+    if (order == IV_COMMAND_UPDATE_WEIGHTS || order == IV_COMMAND_PAUSE || order == IV_COMMAND_CONTINUE) {
         char number[IV_WEIGHT_NUMBER_BYTES];
         iv_out_kv_text(&o, "weight_version", iv_weight_name(&s->weight_names, stats.weight_version, number));
         iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
         iv_out_kv_bool(&o, "paused", stats.paused);
     }
     iv_out_close(&o, '}');
-    if (status != IV_OK) iv_exchange_add_header(x, "x-should-retry", "false");
+    if (status != IV_OK) iv_http_request_add_header(x, "x-should-retry", "false");
     iv_api_reply_json(x, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
 }
 
 /* weights: a name for those that the order loads, or NULL. */
-static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char *text, const char *weights) {
+static void give_order(iv_server *s, iv_http_request *x, iv_command order, const char *text, const char *weights) {
     iv_error err = {0};
-    iv_admin_order *a = calloc(1, sizeof *a);
+    iv_admin_command *a = calloc(1, sizeof *a);
     char *name = weights ? strdup(weights) : NULL;
     iv_status status = a && (name || !weights) ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "order: no memory");
     if (status != IV_OK) {
@@ -57,21 +57,21 @@ static void give_order(iv_server *s, iv_exchange *x, iv_order order, const char 
         a = NULL;
     }
     if (a) {
-        *a = (iv_admin_order){.next = s->orders, .link = &s->orders, .x = x, .order = order, .weights = name};
+        *a = (iv_admin_command){.next = s->orders, .link = &s->orders, .x = x, .order = order, .weights = name};
         if (a->next) a->next->link = &a->next;
         s->orders = a;
-        status = iv_bridge_order(s->bridge, order, text, a, &err);
+        status = iv_bridge_command(s->bridge, order, text, a, &err);
     }
     if (status != IV_OK) {
         if (a) free_order(a);
         reply_order(s, x, order, status, err.message);
         return;
     }
-    iv_exchange_on_gone(x, left, a);
+    iv_http_request_on_gone(x, left, a);
 }
 
-void iv_admin_take_report(iv_server *s, const iv_report *r) {
-    iv_admin_order *a = r->owner;
+void iv_admin_take_event(iv_server *s, const iv_bridge_event *r) {
+    iv_admin_command *a = r->owner;
     if (!a) return;
     if (r->status == IV_OK && a->weights) {
         iv_weight_names_add(&s->weight_names, r->weight_version, a->weights);
@@ -87,12 +87,12 @@ void iv_admin_close(iv_server *s) {
 }
 
 /* Reads a body that may be empty; on an error it is answered. */
-static bool read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params *p, json_t **json) {
+static bool read_body(iv_server *s, iv_http_request *x, unsigned body, iv_api_params *p, json_t **json) {
     iv_error err = {0};
     iv_request none = {0};
     iv_api_params_init(p, &none);
     size_t bytes;
-    iv_exchange_body(x, &bytes);
+    iv_http_request_body(x, &bytes);
     s->freed_bytes += bytes;
     iv_status status = iv_api_body(x, body, json, &err);
     if (status == IV_OK && body) status = iv_api_params_read(p, body, "", *json, &err);
@@ -105,10 +105,10 @@ static bool read_body(iv_server *s, iv_exchange *x, unsigned body, iv_api_params
 
 /* ---- abort --------------------------------------------------------------------------------------------- */
 
-void iv_handle_flush(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_FLUSH, NULL, NULL); }
+void iv_handle_flush(void *user, iv_http_request *x) { give_order(user, x, IV_COMMAND_FLUSH, NULL, NULL); }
 
 /* How long a client may choose what becomes of running requests: keep them (what pausing is), or abort them first. */
-void iv_handle_pause(void *user, iv_exchange *x) {
+void iv_handle_pause(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_error err = {0};
     json_t *body = NULL;
@@ -117,7 +117,7 @@ void iv_handle_pause(void *user, iv_exchange *x) {
         return;
     }
     const char *mode = json_string_value(json_object_get(body, "mode"));
-    if (!mode) mode = iv_exchange_query(x, "mode");
+    if (!mode) mode = iv_http_request_query(x, "mode");
     bool abort = mode && strcmp(mode, "abort") == 0;
     bool known = !mode || abort || strcmp(mode, "keep") == 0 || strcmp(mode, "in_place") == 0;
     if (!known) {
@@ -125,14 +125,14 @@ void iv_handle_pause(void *user, iv_exchange *x) {
         iv_api_reply_error(s, x, &err);
     } else {
         if (abort) iv_task_abort_named(s, NULL);
-        give_order(s, x, IV_ORDER_PAUSE, NULL, NULL);
+        give_order(s, x, IV_COMMAND_PAUSE, NULL, NULL);
     }
     json_decref(body);
 }
 
-void iv_handle_continue(void *user, iv_exchange *x) { give_order(user, x, IV_ORDER_CONTINUE, NULL, NULL); }
+void iv_handle_continue(void *user, iv_http_request *x) { give_order(user, x, IV_COMMAND_CONTINUE, NULL, NULL); }
 
-void iv_handle_update_weights(void *user, iv_exchange *x) {
+void iv_handle_update_weights(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_api_params p;
     iv_error err = {0};
@@ -143,13 +143,13 @@ void iv_handle_update_weights(void *user, iv_exchange *x) {
         iv_api_reply_error(s, x, &err);
     } else {
         if (p.abort_all) iv_task_abort_named(s, NULL);
-        give_order(s, x, IV_ORDER_UPDATE_WEIGHTS, p.weights, p.weights_name);
+        give_order(s, x, IV_COMMAND_UPDATE_WEIGHTS, p.weights, p.weights_name);
     }
     json_decref(body);
     iv_api_params_free(&p);
 }
 
-void iv_handle_abort(void *user, iv_exchange *x) {
+void iv_handle_abort(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_api_params p;
     json_t *body = NULL;

@@ -4,8 +4,8 @@
 
 #include "serve/server.h"
 
-/* A report of kind IV_REPORT_ORDER. */
-void iv_admin_take_report(iv_server *s, const iv_report *report);
+/* A report of kind IV_BRIDGE_EVENT_COMMAND. */
+void iv_admin_take_event(iv_server *s, const iv_bridge_event *report);
 
 /* When no report can come any more: forgets the orders that still waited for one. Their exchanges are gone. */
 void iv_admin_close(iv_server *s);

@@ -146,7 +146,7 @@ typedef struct namer {
 static void name_token(namer *n, int32_t id, iv_json_out *o) {
     const iv_server *s = n->t->server;
     iv_error err = {0};
-    if (iv_token_bytes(iv_bridge_textual(s->bridge), s->token_texts, id, &n->bytes, &err) != IV_OK ||
+    if (iv_token_bytes(iv_bridge_text_model(s->bridge), s->token_texts, id, &n->bytes, &err) != IV_OK ||
         !iv_token_name(id, &n->bytes, n->t->params.tokens_as_ids, &n->name))
         iv_buf_clear(&n->bytes), iv_buf_clear(&n->name), o->failed |= err.status == IV_NO_MEMORY;
 }
@@ -203,7 +203,7 @@ static size_t bytes_in(const namer *n, int32_t id, const char *text, size_t left
     if (length - 1 <= left && s[0] == ' ' && memcmp(text, s + 1, length - 1) == 0) return length - 1;
     if (iv_utf8_length((const uint8_t *)s, length) == 0)
         return left >= sizeof cut - 1 && memcmp(text, cut, sizeof cut - 1) == 0 ? sizeof cut - 1 : 0;
-    bool special = iv_detokenize(iv_bridge_textual(n->t->server->bridge), &id, 1, false, &shown, &err) == IV_OK &&
+    bool special = iv_detokenize(iv_bridge_text_model(n->t->server->bridge), &id, 1, false, &shown, &err) == IV_OK &&
                    shown.bytes == 0;
     iv_text_free(&shown);
     return special ? 0 : iv_size_min(length, left);

@@ -4,32 +4,32 @@
 
 #include "serve/api/task.h"
 
-void iv_handle_completions(void *user, iv_exchange *x);
-void iv_handle_chat(void *user, iv_exchange *x);
-void iv_handle_responses(void *user, iv_exchange *x);
-void iv_handle_generate(void *user, iv_exchange *x);
-void iv_handle_health_generate(void *user, iv_exchange *x);
+void iv_handle_completions(void *user, iv_http_request *x);
+void iv_handle_chat(void *user, iv_http_request *x);
+void iv_handle_responses(void *user, iv_http_request *x);
+void iv_handle_generate(void *user, iv_http_request *x);
+void iv_handle_health_generate(void *user, iv_http_request *x);
 
 /* openai_text.c */
-void iv_handle_models(void *user, iv_exchange *x);
-void iv_handle_tokenize(void *user, iv_exchange *x);
-void iv_handle_detokenize(void *user, iv_exchange *x);
-void iv_handle_tokenizer_info(void *user, iv_exchange *x);
-void iv_handle_health(void *user, iv_exchange *x);
-void iv_handle_version(void *user, iv_exchange *x);
-void iv_handle_metrics(void *user, iv_exchange *x);
+void iv_handle_models(void *user, iv_http_request *x);
+void iv_handle_tokenize(void *user, iv_http_request *x);
+void iv_handle_detokenize(void *user, iv_http_request *x);
+void iv_handle_tokenizer_info(void *user, iv_http_request *x);
+void iv_handle_health(void *user, iv_http_request *x);
+void iv_handle_version(void *user, iv_http_request *x);
+void iv_handle_metrics(void *user, iv_http_request *x);
 
 /* sglang.c */
-void iv_handle_model_info(void *user, iv_exchange *x);
-void iv_handle_server_info(void *user, iv_exchange *x);
-void iv_handle_weight_version(void *user, iv_exchange *x);
+void iv_handle_model_info(void *user, iv_http_request *x);
+void iv_handle_server_info(void *user, iv_http_request *x);
+void iv_handle_weight_version(void *user, iv_http_request *x);
 
 /* admin.c */
-void iv_handle_flush(void *user, iv_exchange *x);
-void iv_handle_pause(void *user, iv_exchange *x);
-void iv_handle_continue(void *user, iv_exchange *x);
-void iv_handle_update_weights(void *user, iv_exchange *x);
-void iv_handle_abort(void *user, iv_exchange *x);
+void iv_handle_flush(void *user, iv_http_request *x);
+void iv_handle_pause(void *user, iv_http_request *x);
+void iv_handle_continue(void *user, iv_http_request *x);
+void iv_handle_update_weights(void *user, iv_http_request *x);
+void iv_handle_abort(void *user, iv_http_request *x);
 
 /* The task's prompt at this place, text or a list of token ids. one: the field holds no list of prompts. */
 iv_status iv_api_read_prompt(iv_task *t, size_t at, bool one, json_t *v, iv_error *err);

@@ -190,4 +190,4 @@ static const iv_task_format format = {.id_prefix = "chatcmpl-",
                                       .chunk = chunk,
                                       .close = close_stream};
 
-void iv_handle_chat(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }
+void iv_handle_chat(void *user, iv_http_request *x) { iv_task_handle(user, x, &format); }

@@ -2,7 +2,7 @@
  * with the body is done beside the loop. */
 #include "base/file.h"
 #include "format/json.h"
-#include "serve/api/aside.h"
+#include "serve/api/job.h"
 #include "serve/api/handlers.h"
 #include "serve/api/render.h"
 #include "serve/api/reply.h"
@@ -30,13 +30,13 @@ static void out_model(const iv_server *s, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
-void iv_handle_models(void *user, iv_exchange *x) {
+void iv_handle_models(void *user, iv_http_request *x) {
     static const char prefix[] = "/v1/models/";
     iv_server *s = user;
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     iv_error err = {0};
-    const char *path = iv_exchange_path(x);
+    const char *path = iv_http_request_path(x);
     if (strncmp(path, prefix, strlen(prefix)) == 0 && path[strlen(prefix)]) {
         if (iv_api_check_model(s, path + strlen(prefix), &err) != IV_OK) {
             iv_api_reply_error(s, x, &err);
@@ -57,8 +57,8 @@ void iv_handle_models(void *user, iv_exchange *x) {
 
 /* A body on its way to an answer. */
 typedef struct wording {
-    iv_aside aside; /* first */
-    iv_exchange *x;
+    iv_api_job aside; /* first */
+    iv_http_request *x;
     iv_request defaults;
     iv_buf body, out;
     size_t bytes; /* of the body, as it came */
@@ -75,14 +75,14 @@ static void free_wording(wording *w) {
     free(w);
 }
 
-static void drop(iv_aside *a) { free_wording((wording *)a); }
+static void drop(iv_api_job *a) { free_wording((wording *)a); }
 
 static void wording_left(void *user) {
     wording *w = user;
-    if (iv_aside_leave(&w->aside)) free_wording(w);
+    if (iv_api_job_abandon(&w->aside)) free_wording(w);
 }
 
-static void make_words(iv_aside *a) {
+static void make_words(iv_api_job *a) {
     wording *w = (wording *)a;
     const iv_server *s = a->server;
     iv_api_params p;
@@ -100,9 +100,9 @@ static void make_words(iv_aside *a) {
     iv_buf_free(&w->body);
 }
 
-static void say_words(iv_aside *a) {
+static void say_words(iv_api_job *a) {
     wording *w = (wording *)a;
-    iv_exchange *x = w->x;
+    iv_http_request *x = w->x;
     iv_json_out o = {.buf = &w->out, .failed = w->lost};
     if (w->status == IV_OK)
         iv_api_reply_json(x, 200, &o);
@@ -112,7 +112,7 @@ static void say_words(iv_aside *a) {
 }
 
 /* model: of `answer`, may wait for another thread also where the body is short. */
-static void handle_words(iv_server *s, iv_exchange *x, const wording *model, bool at_once) {
+static void handle_words(iv_server *s, iv_http_request *x, const wording *model, bool at_once) {
     iv_error err = {0};
     wording *w = malloc(sizeof *w);
     if (!w) {
@@ -121,14 +121,14 @@ static void handle_words(iv_server *s, iv_exchange *x, const wording *model, boo
         return;
     }
     *w = *model;
-    w->aside = (iv_aside){.server = s, .work = make_words, .finished = say_words, .drop = drop};
+    w->aside = (iv_api_job){.server = s, .work = make_words, .finished = say_words, .drop = drop};
     w->x = x;
     iv_bridge_request_init(s->bridge, &w->defaults);
-    iv_exchange_take_body(x, &w->body);
+    iv_http_request_take_body(x, &w->body);
     w->bytes = w->body.len;
-    w->aside.background = w->body.len > IV_ASIDE_BACKGROUND_BYTES;
-    iv_exchange_on_gone(x, wording_left, w);
-    iv_aside_do(&w->aside, at_once && w->body.len <= IV_ASIDE_BYTES);
+    w->aside.background = w->body.len > IV_API_JOB_BACKGROUND_BYTES;
+    iv_http_request_on_gone(x, wording_left, w);
+    iv_api_job_start(&w->aside, at_once && w->body.len <= IV_API_JOB_BYTES);
 }
 
 static iv_status out_token_strings(const iv_server *s, const iv_ids *ids, iv_json_out *o, iv_error *err) {
@@ -136,7 +136,7 @@ static iv_status out_token_strings(const iv_server *s, const iv_ids *ids, iv_jso
     iv_status status = IV_OK;
     iv_out_key(o, "token_strs"), iv_out_open(o, '[');
     for (size_t i = 0; status == IV_OK && i < ids->count; i++) {
-        status = iv_token_bytes(iv_bridge_textual(s->bridge), s->token_texts, ids->data[i], &bytes, err);
+        status = iv_token_bytes(iv_bridge_text_model(s->bridge), s->token_texts, ids->data[i], &bytes, err);
         o->failed |= !iv_token_name(ids->data[i], &bytes, false, &name);
         iv_out_string(o, name.data ? name.data : "", name.len);
     }
@@ -164,11 +164,11 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final};
     bool open;
-    return iv_render(iv_bridge_textual(s->bridge), &in, out, &open, err);
+    return iv_render(iv_bridge_text_model(s->bridge), &in, out, &open, err);
 }
 
 static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
-    const iv_textual *words = iv_bridge_textual(s->bridge);
+    const iv_textual *words = iv_bridge_text_model(s->bridge);
     iv_text text = {0};
     iv_ids ids = {0};
     if (!p->prompt == !p->messages)
@@ -188,7 +188,7 @@ static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *bo
     return status;
 }
 
-void iv_handle_tokenize(void *user, iv_exchange *x) {
+void iv_handle_tokenize(void *user, iv_http_request *x) {
     static const wording model = {.answer = tokenize, .fields = IV_API_TOKENIZE};
     handle_words(user, x, &model, false);
 }
@@ -210,7 +210,7 @@ static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *
     if (!p->input_ids) return iv_fail(err, IV_INVALID, "tokens: wanted a list of token ids, found nothing");
     iv_status status = iv_api_read_ids(p, IV_BODY_WHOLE, "tokens", p->input_ids, &ids, err);
     if (status == IV_OK) status = check_ids(s, &ids, err);
-    if (status == IV_OK) status = iv_detokenize(iv_bridge_textual(s->bridge), ids.data, ids.count, true, &text, err);
+    if (status == IV_OK) status = iv_detokenize(iv_bridge_text_model(s->bridge), ids.data, ids.count, true, &text, err);
     iv_ids_free(&ids);
     if (status != IV_OK) return status;
     iv_out_open(o, '{');
@@ -220,7 +220,7 @@ static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *
     return IV_OK;
 }
 
-void iv_handle_detokenize(void *user, iv_exchange *x) {
+void iv_handle_detokenize(void *user, iv_http_request *x) {
     static const wording model = {.answer = detokenize, .fields = IV_API_DETOKENIZE};
     handle_words(user, x, &model, true);
 }
@@ -252,7 +252,7 @@ static void out_template(const char *model, const json_t *config, iv_json_out *o
     iv_buf_free(&path), iv_buf_free(&text);
 }
 
-void iv_handle_tokenizer_info(void *user, iv_exchange *x) {
+void iv_handle_tokenizer_info(void *user, iv_http_request *x) {
     iv_server *s = user;
     const char *model = s->o->bridge.engine.model;
     json_t *config = NULL;
@@ -281,7 +281,7 @@ void iv_handle_tokenizer_info(void *user, iv_exchange *x) {
 
 /* ---- health, version, metrics -------------------------------------------------------------------------- */
 
-void iv_handle_health(void *user, iv_exchange *x) {
+void iv_handle_health(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
     iv_buf out = {0};
@@ -292,11 +292,11 @@ void iv_handle_health(void *user, iv_exchange *x) {
     iv_out_kv_text(&o, "status", stats.failed ? "failed" : stats.loading ? "loading" : s->draining ? "draining" : "ok");
     if (stats.failed) iv_out_kv_text(&o, "why", stats.why);
     iv_out_close(&o, '}');
-    if (!ready) iv_exchange_add_header(x, "Retry-After", "1");
+    if (!ready) iv_http_request_add_header(x, "Retry-After", "1");
     iv_api_reply_json(x, ready ? 200 : 503, &o);
 }
 
-void iv_handle_version(void *user, iv_exchange *x) {
+void iv_handle_version(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
     iv_buf out = {0};
@@ -309,14 +309,14 @@ void iv_handle_version(void *user, iv_exchange *x) {
     iv_api_reply_json(x, 200, &o);
 }
 
-void iv_handle_metrics(void *user, iv_exchange *x) {
+void iv_handle_metrics(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
     iv_buf out = {0};
     iv_error err = {0};
     iv_bridge_get_stats(s->bridge, &stats);
     if (iv_metrics_write(s->metrics, &stats, iv_bridge_info(s->bridge), &out)) {
-        iv_exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
+        iv_http_request_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
     } else {
         iv_fail(&err, IV_NO_MEMORY, "metrics: no memory");
         iv_api_reply_error(s, x, &err);

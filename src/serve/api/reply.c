@@ -55,25 +55,25 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
 
-void iv_api_reply_error(iv_server *s, iv_exchange *x, const iv_error *err) {
+void iv_api_reply_error(iv_server *s, iv_http_request *x, const iv_error *err) {
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     int status = iv_api_http_status(err->status);
     if (status == 429 && s->metrics) iv_metrics_note_refused(s->metrics);
-    if (status == 429 || status == 503) iv_exchange_add_header(x, "Retry-After", "1");
+    if (status == 429 || status == 503) iv_http_request_add_header(x, "Retry-After", "1");
     /* A request that failed half way may have been answered differently by another try: the client should know. */
-    if (status == 500) iv_exchange_add_header(x, "x-should-retry", "false");
+    if (status == 500) iv_http_request_add_header(x, "x-should-retry", "false");
     iv_api_write_error(&o, err);
     iv_api_reply_json(x, status, &o);
 }
 
-void iv_api_reply_json(iv_exchange *x, int status, iv_json_out *o) {
+void iv_api_reply_json(iv_http_request *x, int status, iv_json_out *o) {
     static const char lost[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
                                "\"param\":null,\"code\":500}}";
     if (o->failed)
-        iv_exchange_reply(x, 500, "application/json", lost, sizeof lost - 1);
+        iv_http_request_reply(x, 500, "application/json", lost, sizeof lost - 1);
     else
-        iv_exchange_reply(x, status, "application/json", o->buf->data, o->buf->len);
+        iv_http_request_reply(x, status, "application/json", o->buf->data, o->buf->len);
     iv_buf_free(o->buf);
 }
 
@@ -96,11 +96,11 @@ iv_status iv_api_parse_body(iv_api_params *p, unsigned fields, char *text, size_
     return iv_fail(err, IV_INVALID, "body: wanted a JSON object, found %s", found);
 }
 
-iv_status iv_api_body(iv_exchange *x, unsigned fields, json_t **out, iv_error *err) {
+iv_status iv_api_body(iv_http_request *x, unsigned fields, json_t **out, iv_error *err) {
     iv_buf body = {0};
     iv_api_params none = {0};
     iv_status status = IV_OK;
-    iv_exchange_take_body(x, &body);
+    iv_http_request_take_body(x, &body);
     if (body.len > iv_utf8_mark(body.data, body.len))
         status = iv_api_parse_body(&none, fields, body.data, body.len, out, err);
     else if (!(*out = json_object()))

@@ -170,7 +170,7 @@ static void out_triple(const iv_task *t, const float *logprob, int32_t id, iv_js
         iv_buf bytes = {0}, name = {0};
         iv_error err;
         iv_status status =
-            iv_token_bytes(iv_bridge_textual(t->server->bridge), t->server->token_texts, id, &bytes, &err);
+            iv_token_bytes(iv_bridge_text_model(t->server->bridge), t->server->token_texts, id, &bytes, &err);
         o->failed |= status != IV_OK || !iv_token_name(id, &bytes, false, &name);
         iv_out_string(o, name.data ? name.data : "", name.len);
         iv_buf_free(&bytes), iv_buf_free(&name);
@@ -299,7 +299,7 @@ static const iv_task_format format = {.id_prefix = "",
                                       .chunk = chunk,
                                       .close = close_stream};
 
-void iv_handle_generate(void *user, iv_exchange *x) { iv_task_handle(user, x, &format); }
+void iv_handle_generate(void *user, iv_http_request *x) { iv_task_handle(user, x, &format); }
 
 /* ---- health by one token ------------------------------------------------------------------------------- */
 
@@ -312,7 +312,7 @@ static void whole_health(iv_task *t, iv_json_out *o) {
 
 static const iv_task_format health_format = {.id_prefix = "health-", .whole = whole_health};
 
-void iv_handle_health_generate(void *user, iv_exchange *x) {
+void iv_handle_health_generate(void *user, iv_http_request *x) {
     iv_error err = {0};
     iv_task *t = iv_task_open(user, x, &health_format);
     if (!t) return;
@@ -337,7 +337,7 @@ static void out_version(const iv_server *s, const iv_bridge_stats *stats, iv_jso
     iv_out_kv_text(o, "weight_version", iv_weight_name(&s->weight_names, stats->weight_version, number));
 }
 
-void iv_handle_model_info(void *user, iv_exchange *x) {
+void iv_handle_model_info(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
     iv_buf out = {0};
@@ -385,7 +385,7 @@ static void out_peers(const char *peers, iv_json_out *o) {
     iv_out_close(o, ']');
 }
 
-void iv_handle_server_info(void *user, iv_exchange *x) {
+void iv_handle_server_info(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
     iv_buf out = {0};
@@ -412,7 +412,7 @@ void iv_handle_server_info(void *user, iv_exchange *x) {
     iv_api_reply_json(x, 200, &o);
 }
 
-void iv_handle_weight_version(void *user, iv_exchange *x) {
+void iv_handle_weight_version(void *user, iv_http_request *x) {
     iv_server *s = user;
     iv_bridge_stats stats;
     iv_buf out = {0};

@@ -58,7 +58,7 @@ static void free_task(iv_task *t) {
     free(t);
 }
 
-static void drop(iv_aside *a) { free_task((iv_task *)a); }
+static void drop(iv_api_job *a) { free_task((iv_task *)a); }
 
 void iv_task_close(iv_task *t) {
     for (size_t i = 0; i < t->child_count; i++)
@@ -66,11 +66,11 @@ void iv_task_close(iv_task *t) {
     *t->link = t->next;
     if (t->next) t->next->link = t->link;
     t->aside.drop = drop;
-    if (iv_aside_leave(&t->aside)) free_task(t);
+    if (iv_api_job_abandon(&t->aside)) free_task(t);
 }
 
 void iv_task_fail(iv_task *t, const iv_error *err) {
-    iv_exchange *x = t->x;
+    iv_http_request *x = t->x;
     if (!t->began) {
         iv_server *s = t->server;
         iv_task_close(t);
@@ -81,11 +81,11 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     iv_json_out o = iv_sse_begin(&out);
     iv_api_write_error(&o, err);
     bool whole = !o.failed && iv_buf_puts(&out, "\n\n");
-    bool sent = !whole || iv_exchange_write(x, out.data, out.len);
+    bool sent = !whole || iv_http_request_write(x, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return; /* the client has left: `gone` was or will be called */
     iv_task_close(t);
-    iv_exchange_stream_end(x);
+    iv_http_request_stream_end(x);
 }
 
 void iv_task_hold(iv_task *t, bool hold) {
@@ -214,7 +214,7 @@ enum {
     ANSWER_AT_ONCE = 2048        /* so many tokens and alternatives are written in a few milliseconds */
 };
 
-static void write_answer(iv_aside *a) {
+static void write_answer(iv_api_job *a) {
     iv_task *t = (iv_task *)a;
     iv_json_out o = {.buf = &t->answer};
     t->answer.limit = REPLY_BYTES_MAX;
@@ -222,9 +222,9 @@ static void write_answer(iv_aside *a) {
     t->answer_lost = o.failed;
 }
 
-static void send_answer(iv_aside *a) {
+static void send_answer(iv_api_job *a) {
     iv_task *t = (iv_task *)a;
-    iv_exchange *x = t->x;
+    iv_http_request *x = t->x;
     iv_buf out = t->answer;
     iv_json_out o = {.buf = &out, .failed = t->answer_lost};
     t->answer = (iv_buf){0};
@@ -245,15 +245,15 @@ static size_t answer_size(const iv_task *t) {
 
 static void reply_whole(iv_task *t) {
     t->aside.work = write_answer, t->aside.finished = send_answer;
-    iv_aside_do(&t->aside, answer_size(t) <= ANSWER_AT_ONCE);
+    iv_api_job_start(&t->aside, answer_size(t) <= ANSWER_AT_ONCE);
 }
 
 /* Sends what is new of a child; after it the task may be gone. */
 static void stream_more(iv_task *t, iv_child *c, bool done) {
     iv_buf out = {0};
-    iv_exchange *x = t->x;
+    iv_http_request *x = t->x;
     bool last = t->done_count == t->child_count;
-    if (!t->began) iv_exchange_stream(x, EVENTS);
+    if (!t->began) iv_http_request_stream(x, EVENTS);
     t->began = true;
     t->format->chunk(t, c, done, &out);
     if (last) t->format->close(t, &out);
@@ -264,12 +264,12 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
         iv_task_fail(t, &err);
         return;
     }
-    bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
+    bool sent = out.len == 0 || iv_http_request_write(x, out.data, out.len);
     iv_buf_free(&out);
-    if (sent && !last && iv_exchange_is_full(x)) iv_task_hold(t, true);
+    if (sent && !last && iv_http_request_is_full(x)) iv_task_hold(t, true);
     if (!sent || !last) return;
     iv_task_close(t);
-    iv_exchange_stream_end(x);
+    iv_http_request_stream_end(x);
 }
 
 static void end_child(iv_task *t, iv_child *c) {
@@ -284,13 +284,13 @@ static void end_child(iv_task *t, iv_child *c) {
 
 void iv_task_abort(iv_task *t) {
     iv_buf out = {0};
-    iv_exchange *x = t->x;
+    iv_http_request *x = t->x;
     iv_bridge_stats stats;
     if (t->aside.away) t->aborted = true;
     if (t->done_count == t->child_count) return; /* its client is leaving, or it has not begun */
     iv_bridge_get_stats(t->server->bridge, &stats);
     begin_response(t, stats.fingerprint, stats.weight_version);
-    if (t->params.stream && !t->began) iv_exchange_stream(x, EVENTS);
+    if (t->params.stream && !t->began) iv_http_request_stream(x, EVENTS);
     t->began = t->params.stream;
     for (size_t i = 0; i < t->child_count; i++) {
         iv_child *c = &t->children[i];
@@ -306,11 +306,11 @@ void iv_task_abort(iv_task *t) {
         return;
     }
     t->format->close(t, &out);
-    bool sent = out.len == 0 || iv_exchange_write(x, out.data, out.len);
+    bool sent = out.len == 0 || iv_http_request_write(x, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return;
     iv_task_close(t);
-    iv_exchange_stream_end(x);
+    iv_http_request_stream_end(x);
 }
 
 size_t iv_task_abort_named(iv_server *s, const char *name) {
@@ -329,10 +329,10 @@ size_t iv_task_abort_named(iv_server *s, const char *name) {
     return count;
 }
 
-static void take(iv_child *c, const iv_report *r) {
+static void take(iv_child *c, const iv_bridge_event *r) {
     iv_task *t = c->task;
     iv_error err = {0};
-    bool done = r->kind == IV_REPORT_DONE, ok;
+    bool done = r->kind == IV_BRIDGE_EVENT_DONE, ok;
     begin_response(t, r->fingerprint, r->weight_version);
     if (done && r->event->finish == IV_FINISH_ERROR) {
         c->open = false;
@@ -385,7 +385,7 @@ static void take_too_long(iv_child *c) {
     iv_task_fail(t, &err);
 }
 
-static void take_refusal(iv_child *c, const iv_report *r) {
+static void take_refusal(iv_child *c, const iv_bridge_event *r) {
     iv_error err;
     c->open = false;
     if (r->status == IV_CONTEXT_LENGTH) {
@@ -396,10 +396,10 @@ static void take_refusal(iv_child *c, const iv_report *r) {
     iv_task_fail(c->task, &err);
 }
 
-void iv_server_take_report(iv_server *s, const iv_report *r) {
-    if (r->kind == IV_REPORT_ORDER) {
-        iv_admin_take_report(s, r);
-    } else if (r->kind == IV_REPORT_REFUSED) {
+void iv_server_take_event(iv_server *s, const iv_bridge_event *r) {
+    if (r->kind == IV_BRIDGE_EVENT_COMMAND) {
+        iv_admin_take_event(s, r);
+    } else if (r->kind == IV_BRIDGE_EVENT_REFUSED) {
         take_refusal(r->owner, r);
     } else {
         take(r->owner, r);

@@ -8,7 +8,7 @@
 #ifndef IV_SERVE_API_TASK_H
 #define IV_SERVE_API_TASK_H
 
-#include "serve/api/aside.h"
+#include "serve/api/job.h"
 #include "serve/api/chat_text.h"
 #include "base/json_out.h"
 #include "serve/api/params.h"
@@ -74,9 +74,9 @@ typedef struct iv_task_format {
 } iv_task_format;
 
 struct iv_task {
-    iv_aside aside; /* first: being read, or its answer being written */
+    iv_api_job aside; /* first: being read, or its answer being written */
     iv_server *server;
-    iv_exchange *x;
+    iv_http_request *x;
     iv_task *next, **link; /* in server->tasks */
     const iv_task_format *format;
     iv_api_params params;
@@ -115,8 +115,8 @@ struct iv_task {
 
 /* ---- task_begin.c */
 /* Answers an exchange in this format. */
-void iv_task_handle(iv_server *s, iv_exchange *x, const iv_task_format *format);
-iv_task *iv_task_open(iv_server *s, iv_exchange *x,
+void iv_task_handle(iv_server *s, iv_http_request *x, const iv_task_format *format);
+iv_task *iv_task_open(iv_server *s, iv_http_request *x,
                       const iv_task_format *format); /* looks at no body. NULL: answered */
 /* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. name: the
  * field that holds them, a constant. */

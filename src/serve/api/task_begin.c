@@ -29,11 +29,11 @@ static char *response_id(const char *prefix, const char *request) {
     return NULL;
 }
 
-iv_task *iv_task_open(iv_server *s, iv_exchange *x, const iv_task_format *format) {
+iv_task *iv_task_open(iv_server *s, iv_http_request *x, const iv_task_format *format) {
     iv_error err = {0};
     iv_request defaults;
     iv_task *t = calloc(1, sizeof *t);
-    char *id = response_id(format->id_prefix, iv_exchange_id(x)), *asked = strdup(iv_exchange_id(x));
+    char *id = response_id(format->id_prefix, iv_http_request_id(x)), *asked = strdup(iv_http_request_id(x));
     iv_bridge_request_init(s->bridge, &defaults);
     if (!t || !id || !asked) {
         free(t), free(id), free(asked);
@@ -117,7 +117,7 @@ iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err
 
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
     if (p->as_ids) return IV_OK;
-    IV_TRY(iv_tokenize_as(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
+    IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
                           t->params.split_special ? IV_SPELLED_TEXT : IV_SPELLED_TOKENS, &p->ids, err));
     p->as_ids = p->ids.count > 0; /* else it stays a text, which the engine refuses as an empty one */
     return IV_OK;
@@ -172,8 +172,8 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
         }
         IV_TRY(start_child(t, c, i, err));
     }
-    iv_exchange_on_gone(t->x, gone, t);
-    iv_exchange_on_room(t->x, room, stalled);
+    iv_http_request_on_gone(t->x, gone, t);
+    iv_http_request_on_room(t->x, room, stalled);
     return IV_OK;
 }
 
@@ -184,12 +184,12 @@ static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
     if (p->request.constraint == IV_CONSTRAINT_NONE) return IV_REASONING_NONE;
     if (t->params.reasoning_open) return IV_REASONING_OPEN;
     if (t->params.continue_final) return IV_REASONING_NONE;
-    return iv_reasoning_after(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes);
+    return iv_reasoning_after(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes);
 }
 
 /* The ids of what was rendered, where marks say which special tokens are text. */
 static iv_status split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err) {
-    IV_TRY(iv_tokenize_as(iv_bridge_textual(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
+    IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
                           IV_SPELLED_MARKED, &p->ids, err));
     p->as_ids = p->ids.count > 0;
     iv_unmark_special(&p->text);
@@ -208,7 +208,7 @@ iv_status iv_task_render(iv_task *t, iv_error *err) {
                           .continue_final = p->continue_final};
     iv_text_free(&prompt->text), iv_ids_free(&prompt->ids);
     prompt->as_ids = false;
-    IV_TRY(iv_render(iv_bridge_textual(t->server->bridge), &in, &prompt->text, &p->reasoning_open, err));
+    IV_TRY(iv_render(iv_bridge_text_model(t->server->bridge), &in, &prompt->text, &p->reasoning_open, err));
     if (p->split_special) IV_TRY(split_rendered(t, prompt, err));
     prompt->request.reasoning = reasoning_of(t, prompt);
     if (p->return_token_ids) IV_TRY(iv_task_need_ids(t, prompt, err));
@@ -241,7 +241,7 @@ static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
     size_t most = iv_bridge_info(t->server->bridge)->max_model_len;
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_api_prompt *p = &t->prompts[i];
-        if (p->text.bytes > IV_ASIDE_BYTES || (p->text.bytes && t->params.split_special))
+        if (p->text.bytes > IV_API_JOB_BYTES || (p->text.bytes && t->params.split_special))
             IV_TRY(iv_task_need_ids(t, p, err));
         if (p->ids.count > most) return iv_task_too_long(t, i, p->ids.count, err);
     }
@@ -261,12 +261,12 @@ static iv_status compile_constraints(iv_task *t, bool quick, iv_error *err) {
     return IV_OK;
 }
 
-static void compile_slowly(iv_aside *a) {
+static void compile_slowly(iv_api_job *a) {
     iv_task *t = (iv_task *)a;
     t->status = compile_constraints(t, false, &t->why);
 }
 
-static void prepare(iv_aside *a) {
+static void prepare(iv_api_job *a) {
     iv_task *t = (iv_task *)a;
     if (t->status == IV_OK && t->format->wants_chat) t->status = iv_task_render(t, &t->why);
     if (t->status == IV_OK && t->format->prepare) t->status = t->format->prepare(t, &t->why);
@@ -286,7 +286,7 @@ static bool is_constrained(const iv_task *t) {
     return false;
 }
 
-static void read_and_prepare(iv_aside *a) {
+static void read_and_prepare(iv_api_job *a) {
     iv_task *t = (iv_task *)a;
     t->status = read_body(t, &t->why);
     prepare(a);
@@ -300,7 +300,7 @@ static bool is_aborted(const iv_task *t) {
     return found;
 }
 
-static void begin(iv_aside *a) {
+static void begin(iv_api_job *a) {
     iv_task *t = (iv_task *)a;
     iv_error err = t->why;
     iv_status status = t->status;
@@ -312,16 +312,16 @@ static void begin(iv_aside *a) {
         iv_task_abort(t);
 }
 
-void iv_task_handle(iv_server *s, iv_exchange *x, const iv_task_format *format) {
+void iv_task_handle(iv_server *s, iv_http_request *x, const iv_task_format *format) {
     iv_task *t = iv_task_open(s, x, format);
     if (!t) return;
-    iv_exchange_take_body(x, &t->text);
-    iv_exchange_on_gone(x, gone, t);
+    iv_http_request_take_body(x, &t->text);
+    iv_http_request_on_gone(x, gone, t);
     t->aside.work = read_and_prepare, t->aside.finished = begin;
     t->bytes = t->text.len;
-    t->unread = t->text.len > IV_ASIDE_BYTES;
-    t->aside.background = t->text.len > IV_ASIDE_BACKGROUND_BYTES;
+    t->unread = t->text.len > IV_API_JOB_BYTES;
+    t->aside.background = t->text.len > IV_API_JOB_BACKGROUND_BYTES;
     if (!t->unread) t->status = read_body(t, &t->why), t->aside.work = prepare;
     bool at_once = !t->unread && (t->status != IV_OK || (!format->wants_chat && !is_constrained(t)));
-    iv_aside_do(&t->aside, at_once);
+    iv_api_job_start(&t->aside, at_once);
 }

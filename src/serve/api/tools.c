@@ -14,7 +14,7 @@ static bool is_mistral(iv_tool_form form) {
 
 /* A special token that the model can draw, and that is in its texts only if that is asked for. */
 static bool find_special(const iv_bridge *b, const char *spelling, int32_t *id) {
-    const iv_textual *words = iv_bridge_textual(b);
+    const iv_textual *words = iv_bridge_text_model(b);
     iv_error unused;
     iv_ids ids = {0};
     iv_text skipped = {0};
@@ -47,7 +47,7 @@ iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err) {
                    {"qwen3_coder", IV_TOOL_FORM_QWEN3_CODER},
                    {"qwen3_xml", IV_TOOL_FORM_QWEN3_CODER}, /* vLLM's other name for it */
                    {"none", IV_TOOL_FORM_NONE}};
-    iv_tool_form own = iv_tool_form_of(iv_bridge_textual(s->bridge));
+    iv_tool_form own = iv_tool_form_of(iv_bridge_text_model(s->bridge));
     bool found = !name || strcmp(name, "auto") == 0;
     s->tool_form = own;
     for (size_t i = 0; !found && i < sizeof parsers / sizeof *parsers; i++)

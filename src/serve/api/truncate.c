@@ -29,7 +29,7 @@ iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error 
 /* How many of the ids stand around the text: those that an empty text gets. first: of them, before it: those before
  * another text, too. (The prompt's own may begin with what stands behind.) */
 static iv_status find_around(const iv_task *t, const iv_api_prompt *p, size_t *around, size_t *first, iv_error *err) {
-    const iv_textual *words = iv_bridge_textual(t->server->bridge);
+    const iv_textual *words = iv_bridge_text_model(t->server->bridge);
     iv_ids empty = {0}, other = {0};
     *around = *first = 0;
     if (!p->text.data || !p->request.add_special) return IV_OK;
@@ -53,7 +53,7 @@ iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err) {
     memmove(p->ids.data + first, p->ids.data + first + cut, (most - first) * sizeof *p->ids.data);
     if (!p->text.data) return IV_OK;
     iv_text left = {0};
-    IV_TRY(iv_detokenize(iv_bridge_textual(t->server->bridge), p->ids.data + first, most - around, true, &left, err));
+    IV_TRY(iv_detokenize(iv_bridge_text_model(t->server->bridge), p->ids.data + first, most - around, true, &left, err));
     iv_text_free(&p->text);
     p->text = left;
     return IV_OK;

@@ -4,17 +4,17 @@
 
 #include <string.h>
 
-void iv_page_handle(void *user, iv_exchange *x) {
+void iv_page_handle(void *user, iv_http_request *x) {
     char policy[IV_PAGE_POLICY_MAX];
     iv_error err;
     const iv_server *s = user;
     if (iv_page_policy(s->o->proof_urls, policy, &err) != IV_OK) {
-        iv_exchange_reply(x, 500, "text/plain", err.message, strlen(err.message));
+        iv_http_request_reply(x, 500, "text/plain", err.message, strlen(err.message));
         return;
     }
-    iv_exchange_add_header(x, "Content-Security-Policy", policy);
-    iv_exchange_add_header(x, "X-Content-Type-Options", "nosniff");
-    iv_exchange_add_header(x, "Referrer-Policy", "no-referrer");
-    iv_exchange_add_header(x, "Cache-Control", "no-cache"); /* another version of the program has another page */
-    iv_exchange_reply(x, 200, "text/html; charset=utf-8", iv_page, iv_page_bytes);
+    iv_http_request_add_header(x, "Content-Security-Policy", policy);
+    iv_http_request_add_header(x, "X-Content-Type-Options", "nosniff");
+    iv_http_request_add_header(x, "Referrer-Policy", "no-referrer");
+    iv_http_request_add_header(x, "Cache-Control", "no-cache"); /* another version of the program has another page */
+    iv_http_request_reply(x, 200, "text/html; charset=utf-8", iv_page, iv_page_bytes);
 }

@@ -3,7 +3,7 @@
 #include "api_fake.h"
 #include "support.h"
 
-#include "serve/api/aside.h"
+#include "serve/api/job.h"
 #include "serve/api/task.h"
 
 #include <pthread.h>
@@ -36,22 +36,22 @@ static int close_words(void **state) {
 /* ---- one job ---- */
 
 typedef struct counted {
-    iv_aside aside; /* first */
+    iv_api_job aside; /* first */
     atomic_bool held;
     atomic_int began;
     int finished, dropped;
     pthread_t by;
 } counted;
 
-static void work(iv_aside *a) {
+static void work(iv_api_job *a) {
     counted *c = (counted *)a;
     c->by = pthread_self();
     atomic_fetch_add(&c->began, 1);
     while (atomic_load(&c->held)) usleep(500);
 }
 
-static void finished(iv_aside *a) { ((counted *)a)->finished++; }
-static void drop(iv_aside *a) { ((counted *)a)->dropped++; }
+static void finished(iv_api_job *a) { ((counted *)a)->finished++; }
+static void drop(iv_api_job *a) { ((counted *)a)->dropped++; }
 
 static counted make(bool held) {
     return (counted){.aside = {.server = &server, .work = work, .finished = finished, .drop = drop}, .held = held};
@@ -64,11 +64,11 @@ static void wait_for_begin(counted *c) {
 static void leaving(void **state) {
     (void)state;
     counted runs = make(true), waits = make(false), stays = make(false), ended = make(false);
-    iv_aside_do(&runs.aside, false);
+    iv_api_job_start(&runs.aside, false);
     wait_for_begin(&runs);
-    iv_aside_do(&waits.aside, false), iv_aside_do(&stays.aside, false), iv_aside_do(&ended.aside, false);
-    assert_false(iv_aside_leave(&runs.aside)); /* a thread has it: it is dropped when that is over */
-    assert_true(iv_aside_leave(&waits.aside)); /* nobody will ever work on it */
+    iv_api_job_start(&waits.aside, false), iv_api_job_start(&stays.aside, false), iv_api_job_start(&ended.aside, false);
+    assert_false(iv_api_job_abandon(&runs.aside)); /* a thread has it: it is dropped when that is over */
+    assert_true(iv_api_job_abandon(&waits.aside)); /* nobody will ever work on it */
     atomic_store(&runs.held, false);
     wait_for_begin(&ended);
     while (ended.aside.away && !stays.finished) usleep(500), iv_jobs_collect(server.jobs);
@@ -76,10 +76,10 @@ static void leaving(void **state) {
     assert_true(runs.dropped == 1 && runs.finished == 0);
     assert_true(!waits.began && !waits.dropped && !waits.finished);
     assert_true(stays.finished == 1 && stays.dropped == 0 && !pthread_equal(stays.by, pthread_self()));
-    assert_true(iv_aside_leave(&stays.aside)); /* it is back: the owner's again */
+    assert_true(iv_api_job_abandon(&stays.aside)); /* it is back: the owner's again */
     assert_int_equal(ended.finished, 1);
     counted now = make(false);
-    iv_aside_do(&now.aside, true);
+    iv_api_job_start(&now.aside, true);
     assert_true(now.finished == 1 && pthread_equal(now.by, pthread_self()));
 }
 
@@ -95,14 +95,14 @@ static char *long_body(const char *before, const char *after, size_t n) {
     return body;
 }
 
-static iv_exchange x;
+static iv_http_request x;
 
 /* A thread that is busy: what is asked waits for it. */
 static void ask_behind(counted *first, const char *path, const char *body) {
     *first = make(true);
-    iv_aside_do(&first->aside, false);
+    iv_api_job_start(&first->aside, false);
     wait_for_begin(first);
-    x = (iv_exchange){.writes_left = 1000};
+    x = (iv_http_request){.writes_left = 1000};
     fake_call(&server, &x, path, body, strlen(body));
 }
 
@@ -129,7 +129,7 @@ static void long_bodies_are_read_elsewhere(void **state) {
                  {"/generate", "{\"return_logprob\":true,\"logprob_start_len\":0,\"text\":\"", "\"}"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         counted first;
-        char *body = long_body(cases[i].before, cases[i].after, 2 * IV_ASIDE_BYTES);
+        char *body = long_body(cases[i].before, cases[i].after, 2 * IV_API_JOB_BYTES);
         bridge.count = 0, bridge.info.max_model_len = 1 << 20;
         ask_behind(&first, cases[i].path, body);
         assert_true(bridge.count == 0 && !x.ended);
@@ -154,7 +154,7 @@ static void long_bodies_are_read_elsewhere(void **state) {
 static void errors_come_back(void **state) {
     (void)state;
     counted first;
-    char *many = long_body("{\"n\":128,\"max_tokens\":1,\"prompt\":[\"1\",\"", "\"]}", IV_ASIDE_BYTES + 1);
+    char *many = long_body("{\"n\":128,\"max_tokens\":1,\"prompt\":[\"1\",\"", "\"]}", IV_API_JOB_BYTES + 1);
     bridge.count = 0;
     ask_behind(&first, "/v1/completions", many);
     let_go(&first);
@@ -166,7 +166,7 @@ static void errors_come_back(void **state) {
     assert_non_null(strstr(x.out.data, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\""));
     assert_int_equal(bridge.count, 0); /* the engine is not bothered */
     free(many), fake_close(&x);
-    char *body = long_body("{\"surplus\":1,\"prompt\":\"", "\"}", IV_ASIDE_BYTES);
+    char *body = long_body("{\"surplus\":1,\"prompt\":\"", "\"}", IV_API_JOB_BYTES);
     ask_behind(&first, "/v1/completions", body);
     assert_false(x.ended);
     let_go(&first);
@@ -179,7 +179,7 @@ static void errors_come_back(void **state) {
 /* The client goes, or the time is over, while its body waits or is read. */
 static void ends(void **state) {
     (void)state;
-    char *body = long_body("{\"rid\":\"me\",\"prompt\":\"", "\"}", 100 * IV_ASIDE_BYTES);
+    char *body = long_body("{\"rid\":\"me\",\"prompt\":\"", "\"}", 100 * IV_API_JOB_BYTES);
     for (int i = 0; i < 4; i++) {
         counted first;
         iv_error err;
@@ -196,7 +196,7 @@ static void ends(void **state) {
         assert_null(server.tasks);
         if (i % 2 == 0) let_go(&first);
         first = make(false); /* behind it */
-        iv_aside_do(&first.aside, false), let_go(&first);
+        iv_api_job_start(&first.aside, false), let_go(&first);
         assert_int_equal(bridge.count, 0);
         fake_close(&x);
     }
@@ -207,10 +207,10 @@ static void ends(void **state) {
 static void aborted_before_it_is_read(void **state) {
     (void)state;
     counted first;
-    char *body = long_body("{\"rid\":\"me\",\"max_tokens\":9,\"prompt\":\"", "\"}", IV_ASIDE_BYTES);
+    char *body = long_body("{\"rid\":\"me\",\"max_tokens\":9,\"prompt\":\"", "\"}", IV_API_JOB_BYTES);
     static const char *const names[] = {"you", "me"};
     for (size_t i = 0; i < 2; i++) {
-        iv_exchange abort = {.writes_left = 1};
+        iv_http_request abort = {.writes_left = 1};
         char ask[40];
         snprintf(ask, sizeof ask, "{\"rid\":\"%s\"}", names[i]);
         bridge.count = 0;

@@ -4,27 +4,27 @@
 
 #include <stdlib.h>
 
-static iv_ticket **bucket_of(iv_bridge *b, uint64_t id) { return &b->buckets[id % IV_BRIDGE_BUCKETS]; }
+static iv_inflight **bucket_of(iv_bridge *b, uint64_t id) { return &b->buckets[id % IV_BRIDGE_BUCKETS]; }
 
-iv_ticket *iv_ticket_find(const iv_bridge *b, uint64_t id) {
-    iv_ticket *t = b->buckets[id % IV_BRIDGE_BUCKETS];
+iv_inflight *iv_inflight_find(const iv_bridge *b, uint64_t id) {
+    iv_inflight *t = b->buckets[id % IV_BRIDGE_BUCKETS];
     while (t && t->id != id) t = t->bucket_next;
     return t;
 }
 
-void iv_ticket_enter(iv_bridge *b, iv_ticket *t) {
-    iv_ticket **bucket = bucket_of(b, t->id);
+void iv_inflight_enter(iv_bridge *b, iv_inflight *t) {
+    iv_inflight **bucket = bucket_of(b, t->id);
     t->bucket_next = *bucket;
     *bucket = t;
 }
 
-static void leave_table(iv_bridge *b, iv_ticket *t) {
-    iv_ticket **at = bucket_of(b, t->id);
+static void leave_table(iv_bridge *b, iv_inflight *t) {
+    iv_inflight **at = bucket_of(b, t->id);
     while (*at != t) at = &(*at)->bucket_next;
     *at = t->bucket_next;
 }
 
-void iv_ticket_queue(iv_bridge *b, iv_ticket *t) {
+void iv_inflight_queue(iv_bridge *b, iv_inflight *t) {
     t->previous = b->last, t->next = NULL;
     if (b->last)
         b->last->next = t;
@@ -38,7 +38,7 @@ void iv_ticket_queue(iv_bridge *b, iv_ticket *t) {
         b->queued_orders++;
 }
 
-void iv_ticket_unqueue(iv_bridge *b, iv_ticket *t) {
+void iv_inflight_unqueue(iv_bridge *b, iv_inflight *t) {
     if (t->previous)
         t->previous->next = t->next;
     else
@@ -55,33 +55,33 @@ void iv_ticket_unqueue(iv_bridge *b, iv_ticket *t) {
         b->queued_orders--;
 }
 
-void iv_ticket_release(iv_bridge *b, iv_ticket *t) {
+void iv_inflight_release(iv_bridge *b, iv_inflight *t) {
     IV_ASSERT(t->references > 0);
     if (--t->references > 0) return;
     if (t->id) leave_table(b, t);
-    iv_ticket_free(t);
+    iv_inflight_free(t);
 }
 
-void iv_ticket_free_request(iv_ticket *t) {
+void iv_inflight_free_request(iv_inflight *t) {
     if (t->request) iv_constraint_release(t->request->compiled);
     free(t->request);
     t->request = NULL;
 }
 
-void iv_ticket_free(iv_ticket *t) {
-    iv_ticket_free_request(t);
+void iv_inflight_free(iv_inflight *t) {
+    iv_inflight_free_request(t);
     free(t->answer);
     free(t);
 }
 
-void iv_ticket_list_hold(iv_bridge *b, iv_ticket *t) {
+void iv_inflight_list_hold(iv_bridge *b, iv_inflight *t) {
     if (t->hold_listed) return;
     t->hold_listed = true, t->references++;
     t->hold_next = b->hold_first;
     b->hold_first = t;
 }
 
-void iv_bridge_reports_append(iv_bridge_reports *list, iv_bridge_report *r) {
+void iv_event_queue_append(iv_event_queue *list, iv_queued_event *r) {
     r->next = NULL;
     if (list->last)
         list->last->next = r;
@@ -91,8 +91,8 @@ void iv_bridge_reports_append(iv_bridge_reports *list, iv_bridge_report *r) {
     list->count++, list->bytes += r->bytes;
 }
 
-iv_bridge_report *iv_bridge_reports_take(iv_bridge_reports *list) {
-    iv_bridge_report *r = list->first;
+iv_queued_event *iv_event_queue_take(iv_event_queue *list) {
+    iv_queued_event *r = list->first;
     if (!r) return NULL;
     list->first = r->next;
     if (!list->first) list->last = NULL;

@@ -3,8 +3,8 @@
  * Invariants: one exchange at a time on a connection; what it answers is sent before the next request is looked at, so
  * answers come in order and output is bounded by one answer. Calls of a handler never call back: callbacks of the
  * user run from the loop alone. A connection is freed only by iv_http_serve_work, an exchange only when it ends. */
-#ifndef IV_SERVE_HTTP_CONNECTION_H
-#define IV_SERVE_HTTP_CONNECTION_H
+#ifndef IV_SERVE_HTTP_INTERNAL_H
+#define IV_SERVE_HTTP_INTERNAL_H
 
 #include "base/buf.h"
 #include "serve/http.h"
@@ -74,16 +74,16 @@ struct iv_connection {
     size_t in_counted;     /* of http->input_bytes */
     size_t out_at;         /* sent of out */
     size_t out_counted;    /* of http->unread_bytes */
-    iv_exchange *exchange;
+    iv_http_request *exchange;
     iv_http_client *client; /* NULL: not counted */
     struct event reading, writing, timer;
 };
 
-struct iv_exchange {
+struct iv_http_request {
     iv_http *http;
     iv_connection *connection;    /* NULL: the client left, or was cut */
-    iv_exchange *next, *previous; /* of all */
-    iv_exchange *next_gone;
+    iv_http_request *next, *previous; /* of all */
+    iv_http_request *next_gone;
     char *text; /* what head points into */
     iv_http_head head;
     const iv_http_route *route;
@@ -98,12 +98,12 @@ struct iv_exchange {
     int status;                                      /* 0: no answer has begun */
     uint64_t began;                                  /* microseconds */
     size_t sent;                                     /* bytes of the answer's body */
-    bool full;                                       /* iv_exchange_is_full has said so */
+    bool full;                                       /* iv_http_request_is_full has said so */
     void (*gone)(void *user);
     void (*room)(void *user);
     void (*stall)(void *user);
     void *gone_user;
-    iv_exchange_replied *replied; /* of one without a connection; http and connection are then NULL */
+    iv_http_request_replied *replied; /* of one without a connection; http and connection are then NULL */
     void *replied_user;
 };
 
@@ -133,7 +133,7 @@ struct iv_http {
     struct event *accept_again, *waking, *working, *drain_end;
     iv_http_watcher *watchers;
     iv_connection *connections, *work;
-    iv_exchange *exchanges, *gone;
+    iv_http_request *exchanges, *gone;
     size_t connection_count, input_bytes;
     size_t unread_bytes;  /* that wait for clients, on all connections */
     size_t refused_count; /* of connection_count: connections that are being refused */
@@ -186,14 +186,14 @@ void iv_connection_count_output(iv_connection *c);
 bool iv_connection_busy(const iv_connection *c);
 
 /* ---- http_exchange.c */
-iv_exchange *iv_exchange_new(iv_connection *c);
-void iv_exchange_take_id(iv_exchange *x); /* the client's name for it, once its head is parsed */
+iv_http_request *iv_http_request_new(iv_connection *c);
+void iv_http_request_take_id(iv_http_request *x); /* the client's name for it, once its head is parsed */
 /* Answers with the error's JSON. unread: the request was not read to its end, so the connection closes. */
-void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *message);
-void iv_exchange_leave(iv_exchange *x);        /* its connection is lost */
-void iv_exchange_call_gone(iv_exchange *x);    /* from the loop; frees it */
-void iv_exchange_call_room(iv_exchange *x);    /* from the loop, if there is */
-void iv_exchange_call_stalled(iv_exchange *x); /* from the loop: its client has read nothing for too long */
+void iv_http_request_refuse(iv_http_request *x, int status, bool unread, const char *message);
+void iv_http_request_leave(iv_http_request *x);        /* its connection is lost */
+void iv_http_request_call_gone(iv_http_request *x);    /* from the loop; frees it */
+void iv_http_request_call_room(iv_http_request *x);    /* from the loop, if there is */
+void iv_http_request_call_stalled(iv_http_request *x); /* from the loop: its client has read nothing for too long */
 
 /* ---- http_host.c */
 /* Whether the server may be asked by this host (iv_http_head.host). */
@@ -203,9 +203,9 @@ iv_status iv_http_check_hosts(const char *list, iv_error *err);
 
 /* ---- http_route.c */
 /* Whether the request may be handled, once its head is there; sets x->route. False: it has been answered. */
-bool iv_http_admit(iv_exchange *x);
+bool iv_http_admit(iv_http_request *x);
 /* Appends the fields that let a browser read the answer. */
-bool iv_http_put_origin(const iv_exchange *x, iv_buf *out);
+bool iv_http_put_origin(const iv_http_request *x, iv_buf *out);
 /* A list of origins, or NULL: whether each could be one. */
 iv_status iv_http_check_origins(const char *list, iv_error *err);
 

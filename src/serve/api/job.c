@@ -1,15 +1,15 @@
 /* aside.c: a job that knows whether somebody still waits for it. */
-#include "serve/api/aside.h"
+#include "serve/api/job.h"
 
 static bool run(iv_job *job) {
-    iv_aside *a = (iv_aside *)job;
+    iv_api_job *a = (iv_api_job *)job;
     a->again = false;
     a->work(a);
     return !a->again;
 }
 
 static void done(iv_job *job, bool ran) {
-    iv_aside *a = (iv_aside *)job;
+    iv_api_job *a = (iv_api_job *)job;
     a->away = false;
     if (a->left) {
         a->drop(a);
@@ -19,7 +19,7 @@ static void done(iv_job *job, bool ran) {
     a->finished(a);
 }
 
-void iv_aside_do(iv_aside *a, bool at_once) {
+void iv_api_job_start(iv_api_job *a, bool at_once) {
     if (at_once || !a->server->jobs) {
         while (!run(&a->job)) continue;
         a->finished(a);
@@ -33,7 +33,7 @@ void iv_aside_do(iv_aside *a, bool at_once) {
         iv_jobs_submit(a->server->jobs, &a->job);
 }
 
-bool iv_aside_leave(iv_aside *a) {
+bool iv_api_job_abandon(iv_api_job *a) {
     if (!a->away) return true;
     a->left = true;
     if (!iv_jobs_withdraw(a->server->jobs, &a->job)) return false;

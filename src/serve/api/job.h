@@ -2,33 +2,33 @@
  *
  * Invariant: while it is away, the loop touches nothing of its owner but this struct; and the work touches neither the
  * exchange nor what of the server changes. */
-#ifndef IV_SERVE_API_ASIDE_H
-#define IV_SERVE_API_ASIDE_H
+#ifndef IV_SERVE_API_JOB_H
+#define IV_SERVE_API_JOB_H
 
 #include "serve/server.h"
 #include "base/jobs.h"
 
 enum {
-    IV_ASIDE_BYTES = 16 << 10,          /* bodies of so many are worked on at once: a millisecond or two */
-    IV_ASIDE_BACKGROUND_BYTES = 1 << 20 /* longer ones in the background: some 10 milliseconds and more */
+    IV_API_JOB_BYTES = 16 << 10,          /* bodies of so many are worked on at once: a millisecond or two */
+    IV_API_JOB_BACKGROUND_BYTES = 1 << 20 /* longer ones in the background: some 10 milliseconds and more */
 };
 
-typedef struct iv_aside iv_aside;
-struct iv_aside {
+typedef struct iv_api_job iv_api_job;
+struct iv_api_job {
     iv_job job; /* first */
     iv_server *server;
     bool away, left;
     bool background;               /* its first turn, too, is in the background */
     bool again;                    /* set by `work`: it needs another turn, in the background (jobs.h) */
-    void (*work)(iv_aside *a);     /* on any thread */
-    void (*finished)(iv_aside *a); /* on the loop's, if nobody has left */
-    void (*drop)(iv_aside *a);     /* frees it, once it is back and somebody had left */
+    void (*work)(iv_api_job *a);     /* on any thread */
+    void (*finished)(iv_api_job *a); /* on the loop's, if nobody has left */
+    void (*drop)(iv_api_job *a);     /* frees it, once it is back and somebody had left */
 };
 
-/* Does the work at once, or gives it away (iv_exchange_on_gone must have been called then, unless it waits for nobody);
+/* Does the work at once, or gives it away (iv_http_request_on_gone must have been called then, unless it waits for nobody);
  * `finished` ends it, perhaps inside. The owner may be gone behind this call. */
-void iv_aside_do(iv_aside *a, bool at_once);
+void iv_api_job_start(iv_api_job *a, bool at_once);
 /* Its exchange has ended. True: the owner may free it now; false: `drop` will. */
-bool iv_aside_leave(iv_aside *a);
+bool iv_api_job_abandon(iv_api_job *a);
 
 #endif

@@ -1,5 +1,5 @@
 /* http_exchange.c: one request and its answer: a reply, a stream, or an error's JSON. */
-#include "serve/http_connection.h"
+#include "serve/http_internal.h"
 #include "base/size.h"
 
 #include <jansson.h>
@@ -18,12 +18,12 @@ static void make_id(iv_http *h, char *out, size_t n) {
     snprintf(out, n, "req-%016llx", (unsigned long long)(z ^ (z >> 31)));
 }
 
-iv_exchange *iv_exchange_new(iv_connection *c) {
+iv_http_request *iv_http_request_new(iv_connection *c) {
     IV_ASSERT(!c->exchange);
     iv_http *h = c->http;
-    iv_exchange *x = calloc(1, sizeof *x);
+    iv_http_request *x = calloc(1, sizeof *x);
     if (!x) return NULL;
-    *x = (iv_exchange){.http = h, .connection = c, .next = h->exchanges, .began = iv_http_now_us()};
+    *x = (iv_http_request){.http = h, .connection = c, .next = h->exchanges, .began = iv_http_now_us()};
     x->head.method = x->head.path = "";
     x->head.minor = 1;
     make_id(h, x->id, sizeof x->id);
@@ -33,7 +33,7 @@ iv_exchange *iv_exchange_new(iv_connection *c) {
     return x;
 }
 
-static void free_exchange(iv_exchange *x) {
+static void free_exchange(iv_http_request *x) {
     iv_http *h = x->http;
     if (x->previous)
         x->previous->next = x->next;
@@ -47,21 +47,21 @@ static void free_exchange(iv_exchange *x) {
     free(x);
 }
 
-static void log_exchange(const iv_exchange *x, int status) {
+static void log_exchange(const iv_http_request *x, int status) {
     const iv_http *h = x->http;
     if (h->o.log) h->o.log(h->user, x, status, (double)(iv_http_now_us() - x->began) * 1e-6, x->sent);
 }
 
 enum { STATUS_CLIENT_LEFT = 499 }; /* for the log: no such answer is sent */
 
-static void unqueue_gone(iv_exchange *x) {
-    iv_exchange **at = &x->http->gone;
+static void unqueue_gone(iv_http_request *x) {
+    iv_http_request **at = &x->http->gone;
     while (*at != x) at = &(*at)->next_gone;
     *at = x->next_gone;
 }
 
 /* The answer is complete: the connection goes on without x. */
-static void end_exchange(iv_exchange *x) {
+static void end_exchange(iv_http_request *x) {
     iv_connection *c = x->connection;
     if (x->gone_queued) unqueue_gone(x);
     log_exchange(x, c ? x->status : STATUS_CLIENT_LEFT);
@@ -73,7 +73,7 @@ static void end_exchange(iv_exchange *x) {
     free_exchange(x);
 }
 
-static void queue_gone(iv_exchange *x) {
+static void queue_gone(iv_http_request *x) {
     if (x->gone_queued || x->connection || x->replied || !x->gone) return;
     x->gone_queued = true;
     x->next_gone = x->http->gone;
@@ -81,7 +81,7 @@ static void queue_gone(iv_exchange *x) {
     iv_http_wake_work(x->http);
 }
 
-void iv_exchange_leave(iv_exchange *x) {
+void iv_http_request_leave(iv_http_request *x) {
     x->connection = NULL;
     if (!x->handled) {
         log_exchange(x, STATUS_CLIENT_LEFT);
@@ -91,7 +91,7 @@ void iv_exchange_leave(iv_exchange *x) {
     queue_gone(x);
 }
 
-void iv_exchange_call_gone(iv_exchange *x) {
+void iv_http_request_call_gone(iv_http_request *x) {
     log_exchange(x, STATUS_CLIENT_LEFT);
     if (x->gone) x->gone(x->gone_user);
     free_exchange(x);
@@ -99,12 +99,12 @@ void iv_exchange_call_gone(iv_exchange *x) {
 
 /* ---- life without a connection */
 
-iv_exchange *iv_exchange_local(const char *id, const void *body, size_t bytes, iv_exchange_replied *replied,
+iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
                                void *user) {
-    iv_exchange *x = calloc(1, sizeof *x);
+    iv_http_request *x = calloc(1, sizeof *x);
     IV_ASSERT(replied);
     if (!x) return NULL;
-    *x = (iv_exchange){.replied = replied, .replied_user = user};
+    *x = (iv_http_request){.replied = replied, .replied_user = user};
     x->head.method = "POST", x->head.path = "";
     snprintf(x->id, sizeof x->id, "%s", id);
     if (iv_buf_append(&x->body, body, bytes)) return x;
@@ -112,13 +112,13 @@ iv_exchange *iv_exchange_local(const char *id, const void *body, size_t bytes, i
     return NULL;
 }
 
-static void free_local(iv_exchange *x) {
+static void free_local(iv_http_request *x) {
     iv_buf_free(&x->body);
     iv_buf_free(&x->fields);
     free(x);
 }
 
-void iv_exchange_local_drop(iv_exchange *x) {
+void iv_http_request_local_drop(iv_http_request *x) {
     IV_ASSERT(x->replied);
     if (x->gone) x->gone(x->gone_user);
     free_local(x);
@@ -126,29 +126,29 @@ void iv_exchange_local_drop(iv_exchange *x) {
 
 /* ---- the request */
 
-const char *iv_exchange_method(const iv_exchange *x) { return x->head.method; }
-const char *iv_exchange_path(const iv_exchange *x) { return x->head.path; }
-const char *iv_exchange_header(const iv_exchange *x, const char *name) { return iv_http_head_field(&x->head, name); }
+const char *iv_http_request_method(const iv_http_request *x) { return x->head.method; }
+const char *iv_http_request_path(const iv_http_request *x) { return x->head.path; }
+const char *iv_http_request_header(const iv_http_request *x, const char *name) { return iv_http_head_field(&x->head, name); }
 
-const char *iv_exchange_query(const iv_exchange *x, const char *name) {
+const char *iv_http_request_query(const iv_http_request *x, const char *name) {
     for (size_t i = 0; i < x->head.query_count; i++)
         if (strcmp(x->head.query[i].name, name) == 0) return x->head.query[i].value;
     return NULL;
 }
 
-const char *iv_exchange_body(const iv_exchange *x, size_t *bytes) {
+const char *iv_http_request_body(const iv_http_request *x, size_t *bytes) {
     *bytes = x->body.len;
     return x->body.data ? x->body.data : "";
 }
 
-void iv_exchange_take_body(iv_exchange *x, iv_buf *out) {
+void iv_http_request_take_body(iv_http_request *x, iv_buf *out) {
     IV_ASSERT(!out->data);
     *out = x->body, x->body = (iv_buf){0};
     out->limit = 0;
     x->body_taken += out->cap;
 }
 
-const char *iv_exchange_id(const iv_exchange *x) { return x->id; }
+const char *iv_http_request_id(const iv_http_request *x) { return x->id; }
 
 static bool good_id(const char *id) {
     size_t n = strlen(id);
@@ -158,7 +158,7 @@ static bool good_id(const char *id) {
     return true;
 }
 
-void iv_exchange_take_id(iv_exchange *x) {
+void iv_http_request_take_id(iv_http_request *x) {
     const char *given = iv_http_head_field(&x->head, "x-request-id");
     if (given && good_id(given)) memcpy(x->id, given, strlen(given) + 1);
 }
@@ -196,7 +196,7 @@ static const char *reason(int status) {
     return "Status";
 }
 
-void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value) {
+void iv_http_request_add_header(iv_http_request *x, const char *name, const char *value) {
     IV_ASSERT(x->status == 0 && iv_http_is_token(name));
     size_t before = x->fields.len;
     if (!iv_buf_printf(&x->fields, "%s: %s\r\n", name, value)) return;
@@ -207,7 +207,7 @@ void iv_exchange_add_header(iv_exchange *x, const char *name, const char *value)
     }
 }
 
-static bool has_field(const iv_exchange *x, const char *name) {
+static bool has_field(const iv_http_request *x, const char *name) {
     size_t n = strlen(name);
     for (const char *line = x->fields.data; line && *line;) {
         if (strncasecmp(line, name, n) == 0 && line[n] == ':') return true;
@@ -227,11 +227,11 @@ static const char *date_now(iv_http *h) {
     return h->date;
 }
 
-static bool no_body(const iv_exchange *x) { return strcmp(x->head.method, "HEAD") == 0; }
+static bool no_body(const iv_http_request *x) { return strcmp(x->head.method, "HEAD") == 0; }
 static bool no_length(int status) { return status == 204 || status == 304; }
 
 /* Puts the head into the output. length: of the body, or NULL for one in pieces. */
-static bool put_head(iv_exchange *x, int status, const char *type, const size_t *length) {
+static bool put_head(iv_http_request *x, int status, const char *type, const size_t *length) {
     iv_connection *c = x->connection;
     iv_buf *out = &c->out;
     if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
@@ -239,7 +239,7 @@ static bool put_head(iv_exchange *x, int status, const char *type, const size_t 
     bool until_close = !length && x->head.minor == 0;
     c->closing = c->closing || !x->head.keep_alive || x->http->draining || until_close;
     bool ok = iv_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nx-request-id: %s\r\n", status, reason(status),
-                            date_now(x->http), iv_exchange_id(x));
+                            date_now(x->http), iv_http_request_id(x));
     if (ok && type) ok = iv_buf_printf(out, "Content-Type: %s\r\n", type);
     if (ok && length && !no_length(status)) ok = iv_buf_printf(out, "Content-Length: %zu\r\n", *length);
     if (ok && !length && !until_close) ok = iv_buf_puts(out, "Transfer-Encoding: chunked\r\n");
@@ -253,7 +253,7 @@ static bool put_head(iv_exchange *x, int status, const char *type, const size_t 
 
 /* ---- a reply */
 
-void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void *body, size_t bytes) {
+void iv_http_request_reply(iv_http_request *x, int status, const char *type, const void *body, size_t bytes) {
     IV_ASSERT(x->status == 0 && status >= 200 && status <= 599);
     if (x->replied) {
         x->replied(x->replied_user, status, body, bytes);
@@ -272,7 +272,7 @@ void iv_exchange_reply(iv_exchange *x, int status, const char *type, const void 
     end_exchange(x);
 }
 
-void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *message) {
+void iv_http_request_refuse(iv_http_request *x, int status, bool unread, const char *message) {
     iv_connection *c = x->connection;
     IV_ASSERT(c);
     if (unread) c->closing = c->unread = true;
@@ -281,14 +281,14 @@ void iv_exchange_refuse(iv_exchange *x, int status, bool unread, const char *mes
                              status < 500 ? "invalid_request_error" : "server_error", "param", "code", status);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    if (status == 503 || status == 429) iv_exchange_add_header(x, "Retry-After", "1");
-    iv_exchange_reply(x, status, "application/json", text ? text : "{}", text ? strlen(text) : 2);
+    if (status == 503 || status == 429) iv_http_request_add_header(x, "Retry-After", "1");
+    iv_http_request_reply(x, status, "application/json", text ? text : "{}", text ? strlen(text) : 2);
     free(text);
 }
 
 /* ---- a stream */
 
-void iv_exchange_stream(iv_exchange *x, const char *type) {
+void iv_http_request_stream(iv_http_request *x, const char *type) {
     IV_ASSERT(x->status == 0 && !x->replied);
     x->streaming = true;
     x->in_chunks = x->head.minor == 1;
@@ -297,8 +297,8 @@ void iv_exchange_stream(iv_exchange *x, const char *type) {
         return;
     }
     if (strncmp(type, "text/event-stream", 17) == 0) { /* events are for now, also behind a proxy */
-        if (!has_field(x, "Cache-Control")) iv_exchange_add_header(x, "Cache-Control", "no-cache");
-        if (!has_field(x, "X-Accel-Buffering")) iv_exchange_add_header(x, "X-Accel-Buffering", "no");
+        if (!has_field(x, "Cache-Control")) iv_http_request_add_header(x, "Cache-Control", "no-cache");
+        if (!has_field(x, "X-Accel-Buffering")) iv_http_request_add_header(x, "X-Accel-Buffering", "no");
     }
     if (put_head(x, 200, type, NULL))
         iv_connection_queue(x->connection);
@@ -306,13 +306,13 @@ void iv_exchange_stream(iv_exchange *x, const char *type) {
         iv_connection_lose(x->connection, true);
 }
 
-static bool put_piece(const iv_exchange *x, const void *bytes, size_t n) {
+static bool put_piece(const iv_http_request *x, const void *bytes, size_t n) {
     iv_buf *out = &x->connection->out;
     if (!x->in_chunks) return iv_buf_append(out, bytes, n);
     return iv_buf_printf(out, "%zx\r\n", n) && iv_buf_append(out, bytes, n) && iv_buf_append(out, "\r\n", 2);
 }
 
-bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
+bool iv_http_request_write(iv_http_request *x, const void *bytes, size_t n) {
     IV_ASSERT(x->streaming);
     iv_connection *c = x->connection;
     if (!c) return false;
@@ -328,7 +328,7 @@ bool iv_exchange_write(iv_exchange *x, const void *bytes, size_t n) {
     return true;
 }
 
-bool iv_exchange_is_full(iv_exchange *x) {
+bool iv_http_request_is_full(iv_http_request *x) {
     iv_connection *c = x->connection;
     const iv_http *h = x->http;
     if (!c || x->full) return x->full;
@@ -338,30 +338,30 @@ bool iv_exchange_is_full(iv_exchange *x) {
     return x->full;
 }
 
-void iv_exchange_on_room(iv_exchange *x, void (*room)(void *user), void (*stalled)(void *user)) {
+void iv_http_request_on_room(iv_http_request *x, void (*room)(void *user), void (*stalled)(void *user)) {
     x->room = room;
     x->stall = stalled;
 }
 
-void iv_exchange_call_room(iv_exchange *x) {
+void iv_http_request_call_room(iv_http_request *x) {
     if (!x->full || iv_connection_waiting(x->connection) > x->http->o.stream_bytes_max / 4) return;
     x->full = false;
     if (x->room) x->room(x->gone_user);
 }
 
-void iv_exchange_call_stalled(iv_exchange *x) {
+void iv_http_request_call_stalled(iv_http_request *x) {
     x->connection->closing = true;
     x->stall(x->gone_user);
 }
 
-void iv_exchange_stream_end(iv_exchange *x) {
+void iv_http_request_stream_end(iv_http_request *x) {
     IV_ASSERT(x->streaming);
     if (x->connection && x->in_chunks && !no_body(x) && !iv_buf_puts(&x->connection->out, "0\r\n\r\n"))
         iv_connection_lose(x->connection, true);
     end_exchange(x);
 }
 
-void iv_exchange_on_gone(iv_exchange *x, void (*gone)(void *user), void *user) {
+void iv_http_request_on_gone(iv_http_request *x, void (*gone)(void *user), void *user) {
     x->gone = gone;
     x->gone_user = user;
     queue_gone(x);
