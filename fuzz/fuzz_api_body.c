@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     iv_server s = {.o = &options, .bridge = &bridge, .model_name = "tiny-math"};
     bool mistral = data[0] & 128;
     s.tool_form = mistral ? IV_TOOL_FORM_MISTRAL : IV_TOOL_FORM_HERMES;
-    iv_http_request x = {.writes_left = data[0] & 8 ? 1 : 1000};
+    iv_http_request q = {.writes_left = data[0] & 8 ? 1 : 1000};
     char *body = malloc(size); /* NUL-terminated, as the real one is */
     IV_ASSERT(body);
     memcpy(body, data + 1, size - 1);
@@ -60,24 +60,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bridge.count = 0, bridge.capacity = data[0] & 64 ? 2 : FAKE_CHILDREN_MAX, bridge.order_owner = NULL;
     bridge.info.max_model_len = 2048;
     snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
-    fake_call(&s, &x, paths[data[0] & 7], body, size - 1);
-    for (size_t i = 0; i < bridge.count && !x.ended; i++) {
+    fake_call(&s, &q, paths[data[0] & 7], body, size - 1);
+    for (size_t i = 0; i < bridge.count && !q.ended; i++) {
         fake_token(&s, i, 17, mistral ? "<think>x</think> \xc3\xa9[TOOL_" : "<think>x</think> \xc3\xa9<tool_");
         if (data[0] & 16) fake_refuse(&s, i, IV_INVALID, "prompt: too long");
         fake_token(&s, i, 200, mistral ? "CALLS]f[ARGS]{}" : "call>{\"name\":\"f\"}</tool_call>");
-        if (!x.ended) fake_done(&s, i, data[0] & 32 ? IV_FINISH_ERROR : IV_FINISH_STOP);
+        if (!q.ended) fake_done(&s, i, data[0] & 32 ? IV_FINISH_ERROR : IV_FINISH_STOP);
     }
     if (bridge.order_owner) {
-        iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND, .owner = bridge.order_owner, .status = IV_BUSY, .message = "later"};
+        iv_bridge_event r = {
+            .kind = IV_BRIDGE_EVENT_COMMAND, .owner = bridge.order_owner, .status = IV_BUSY, .message = "later"};
         iv_server_take_event(&s, &r);
     }
-    IV_ASSERT(x.ended || x.gone_called);
+    IV_ASSERT(q.ended || q.gone_called);
     IV_ASSERT(!s.tasks);
-    if (x.stream)
-        check_events(x.out.data ? x.out.data : "", x.out.len);
+    if (q.stream)
+        check_events(q.out.data ? q.out.data : "", q.out.len);
     else
-        check_json(x.out.data, x.out.len);
-    fake_close(&x);
+        check_json(q.out.data, q.out.len);
+    fake_close(&q);
     free(body);
     return 0;
 }

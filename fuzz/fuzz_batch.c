@@ -1,5 +1,5 @@
 /* fuzz_batch.c: every line of any batch file is a request or is refused with a message. Input: a file of lines. */
-#include "serve/batch_file.h"
+#include "serve/batch.h"
 
 #include <string.h>
 
@@ -13,11 +13,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     IV_ASSERT(status == IV_OK ? l.count > 0 : err.message[0] && l.count == 0);
     for (size_t i = 0; i < 2 * l.count; i++) { /* twice: a line is no double of itself */
         iv_batch_request r;
-        size_t place = i % l.count;
-        const iv_batch_line *line = &l.lines[place];
-        IV_ASSERT(line->bytes > 0 && !memchr(line->text, '\n', line->bytes) && line->number > place);
+        size_t index = i % l.count;
+        const iv_batch_line *line = &l.lines[index];
+        IV_ASSERT(line->bytes > 0 && !memchr(line->text, '\n', line->bytes) && line->number > index);
         err = (iv_error){0};
-        status = iv_batch_line_read(&l, place, &r, &err);
+        status = iv_batch_line_read(&l, index, &r, &err);
         if (status == IV_OK)
             IV_ASSERT(json_is_string(r.id) && json_is_object(r.body));
         else

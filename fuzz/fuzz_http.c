@@ -15,7 +15,7 @@ enum { HELD_MAX = 8 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 typedef struct held {
-    iv_http_request *x; /* NULL: free */
+    iv_http_request *http_request; /* NULL: free */
     bool streaming, told;
 } held;
 
@@ -31,42 +31,42 @@ static void check(bool good) {
 
 static void on_gone(void *user) {
     held *h = user;
-    check(h->x && h->told);
+    check(h->http_request && h->told);
     *h = (held){0};
 }
 
-static void look_at(const iv_http_request *x) {
+static void look_at(const iv_http_request *q) {
     size_t n;
-    const char *body = iv_http_request_body(x, &n);
-    check(body[n] == 0 && strlen(iv_http_request_id(x)) > 0 && iv_http_request_path(x)[0] == '/');
+    const char *body = iv_http_request_body(q, &n);
+    check(body[n] == 0 && strlen(iv_http_request_id(q)) > 0 && iv_http_request_path(q)[0] == '/');
 }
 
-static void handle_hold(void *user, iv_http_request *x) {
+static void handle_hold(void *user, iv_http_request *q) {
     world *w = user;
-    look_at(x);
+    look_at(q);
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w->held[i];
-        if (h->x) continue;
-        *h = (held){.x = x, .told = !iv_http_request_query(x, "deaf")};
-        if (h->told) iv_http_request_on_gone(x, on_gone, h);
+        if (h->http_request) continue;
+        *h = (held){.http_request = q, .told = !iv_http_request_query(q, "deaf")};
+        if (h->told) iv_http_request_on_gone(q, on_gone, h);
         return;
     }
-    iv_http_request_reply(x, 429, NULL, NULL, 0);
+    iv_http_request_reply(q, 429, NULL, NULL, 0);
 }
 
-static void handle_echo(void *user, iv_http_request *x) {
+static void handle_echo(void *user, iv_http_request *q) {
     (void)user;
     size_t n;
-    look_at(x);
-    const char *body = iv_http_request_body(x, &n);
-    iv_http_request_reply(x, 200, "text/plain", body, n);
+    look_at(q);
+    const char *body = iv_http_request_body(q, &n);
+    iv_http_request_reply(q, 200, "text/plain", body, n);
 }
 
-static void handle_stream(void *user, iv_http_request *x) {
+static void handle_stream(void *user, iv_http_request *q) {
     (void)user;
-    iv_http_request_stream(x, "text/event-stream");
-    iv_http_request_write(x, "data: 1\n\n", 9);
-    iv_http_request_stream_end(x);
+    iv_http_request_stream(q, "text/event-stream");
+    iv_http_request_write(q, "data: 1\n\n", 9);
+    iv_http_request_stream_end(q);
 }
 
 static const iv_http_route routes[] = {{"*", "/h", IV_HTTP_OPEN, handle_hold},
@@ -78,20 +78,20 @@ static void turn(const world *w) { check(event_base_loop(w->http->base, EVLOOP_N
 
 static void act(world *w, held *h, uint8_t what, uint8_t much) {
     static const char piece[255 * 16];
-    if (!h->x) return;
-    iv_http_request *x = h->x;
+    if (!h->http_request) return;
+    iv_http_request *q = h->http_request;
     if (!h->streaming && what == 1) {
         h->streaming = true;
-        iv_http_request_add_header(x, "x-much", "a\nb");
-        iv_http_request_stream(x, "text/plain");
+        iv_http_request_add_header(q, "x-much", "a\nb");
+        iv_http_request_stream(q, "text/plain");
     } else if (!h->streaming) {
         *h = (held){0};
-        iv_http_request_reply(x, 200, "text/plain", piece, much);
+        iv_http_request_reply(q, 200, "text/plain", piece, much);
     } else if (what < 3) {
-        iv_http_request_write(x, piece, (size_t)much * 16);
+        iv_http_request_write(q, piece, (size_t)much * 16);
     } else {
         *h = (held){0};
-        iv_http_request_stream_end(x);
+        iv_http_request_stream_end(q);
     }
     if (much & 1) turn(w);
 }
@@ -148,17 +148,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     turn(&w);
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w.held[i];
-        if (!h->x) continue;
+        if (!h->http_request) continue;
         check(!h->told); /* the others heard of it */
-        iv_http_request *x = h->x;
+        iv_http_request *q = h->http_request;
         bool streaming = h->streaming;
         *h = (held){0};
         if (streaming)
-            iv_http_request_stream_end(x);
+            iv_http_request_stream_end(q);
         else
-            iv_http_request_reply(x, 200, NULL, NULL, 0);
+            iv_http_request_reply(q, 200, NULL, NULL, 0);
     }
     const iv_http *h = w.http;
-    check(!h->connections && !h->exchanges && !h->gone && !h->work && h->connection_count == 0 && h->input_bytes == 0);
+    check(!h->connections && !h->requests && !h->gone && !h->work && h->connection_count == 0 && h->input_bytes == 0);
     return 0;
 }

@@ -3,8 +3,8 @@
 #include "base/buf.h"
 #include "base/size.h"
 #include "base/utf8.h"
-#include "serve/http_chunks.h"
-#include "serve/http_head.h"
+#include "serve/http_parse.h"
+
 
 #include <stdlib.h>
 #include <string.h>

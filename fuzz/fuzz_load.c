@@ -1,6 +1,6 @@
 /* fuzz_load.c: any bytes are a stream of events or make an error, and the same result however they are cut; any text is
  * a URL or is refused. Input: a byte that says where to cut, then the stream. */
-#include "serve/load_events.h"
+#include "serve/load.h"
 
 #include <stdlib.h>
 #include <string.h>

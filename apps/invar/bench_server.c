@@ -33,7 +33,7 @@ static void ready(void *user, uint16_t port) {
     tell(user, line);
 }
 
-static void say(void *user, const char *line) { (void)user, (void)line; }
+static void log_line(void *user, const char *line) { (void)user, (void)line; }
 
 /* What the child does: it never returns. */
 static void serve(const cli_args *args, char *model, int fd, pid_t parent) {
@@ -49,7 +49,7 @@ static void serve(const cli_args *args, char *model, int fd, pid_t parent) {
     o.bridge.queued_requests_max = IV_QUEUED_REQUESTS_MAX;
     cli_engine_options(args, &o.bridge.engine);
     o.bridge.engine.model = model;
-    o.ready = ready, o.say = say, o.user = &c;
+    o.ready = ready, o.log_line = log_line, o.user = &c;
     iv_status status = iv_server_run(&o, &err);
     if (status != IV_OK) {
         snprintf(line, sizeof line, "%s\n", err.message);

@@ -3,17 +3,235 @@
  * Invariant: a slot of the window is free, running (it has an exchange) or done (it has an answer); the slot of the
  * line that is next to be written is never reused before its answer is in the file. */
 #include "serve/batch.h"
+#include "base/file.h"
+#include "base/utf8.h"
+#include "format/json.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
-#include "serve/api/tools.h"
-#include "serve/batch_file.h"
+#include "serve/api/constraint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#define INPUT_BYTES_MAX ((size_t)1 << 30)
+#define OUTPUT_BYTES_MAX ((size_t)1 << 34)
+
+static const char answer_begins[] = "{\"id\":\"batch_req_"; /* as take_answer writes it */
+
+/* ---- the input ----------------------------------------------------------------------------------------- */
+
+static bool blank(const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r", s[i])) return false;
+    return true;
+}
+
+static bool add_line(iv_batch_lines *l, const iv_batch_line *line) {
+    if ((l->count & (l->count + 1)) == 0) { /* grow at 0, 1, 3, 7, ... */
+        iv_batch_line *more = realloc(l->lines, 2 * (l->count + 1) * sizeof *more);
+        if (!more) return false;
+        l->lines = more;
+    }
+    l->lines[l->count++] = *line;
+    return true;
+}
+
+bool iv_batch_is_standard(const char *path) { return strcmp(path, "-") == 0; }
+
+static iv_status read_standard(iv_buf *out, iv_error *err) {
+    char piece[1 << 16];
+    out->limit = INPUT_BYTES_MAX;
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
+        if (n == 0) return IV_OK;
+        if (n < 0) return iv_fail(err, IV_IO, "standard input: %s", strerror(errno));
+        if (!iv_buf_append(out, piece, (size_t)n))
+            return iv_fail(err, IV_LIMIT, "standard input: more than %zu bytes, or no memory", INPUT_BYTES_MAX);
+    }
+}
+
+iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err) {
+    bool standard = iv_batch_is_standard(path);
+    IV_TRY(standard ? read_standard(&out->file, err) : iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
+    return iv_batch_lines_split(standard ? "standard input" : path, out, err);
+}
+
+iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *err) {
+    out->index_by_id = json_object();
+    bool ok = out->index_by_id != NULL;
+    const char *at = out->file.data, *end = at + out->file.len;
+    if (at) at += iv_utf8_mark(at, out->file.len);
+    for (size_t number = 1; ok && at && at < end; number++) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        if (!stop) stop = end;
+        iv_batch_line line = {.text = at, .bytes = (size_t)(stop - at), .number = number};
+        if (!blank(line.text, line.bytes)) ok = add_line(out, &line);
+        at = stop + (stop < end);
+    }
+    if (!ok) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    return out->count ? IV_OK : iv_fail(err, IV_INVALID, "%s: wanted lines with requests, found none", path);
+}
+
+void iv_batch_lines_free(iv_batch_lines *l) {
+    iv_buf_free(&l->file);
+    free(l->lines);
+    json_decref(l->index_by_id);
+    *l = (iv_batch_lines){0};
+}
+
+static iv_status wrong(const char *name, const char *wanted, const json_t *found, iv_error *err) {
+    char shown[IV_JSON_SHOWN_BYTES];
+    return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, iv_json_shown(found, shown));
+}
+
+/* A line's custom_id, if no line before it has the same. */
+static iv_status read_id(iv_batch_lines *l, size_t index, iv_batch_request *r, iv_error *err) {
+    json_t *id = json_object_get(r->root, "custom_id");
+    if (!json_is_string(id)) return wrong("custom_id", "a string", id, err);
+    r->id = id;
+    const char *key = json_string_value(id);
+    size_t n = json_string_length(id);
+    json_t *known = json_object_getn(l->index_by_id, key, n);
+    if (!known) {
+        if (json_object_setn_new(l->index_by_id, key, n, json_integer((json_int_t)index)) != 0)
+            return iv_fail(err, IV_NO_MEMORY, "custom_id: no memory");
+    } else if ((size_t)json_integer_value(known) != index) {
+        return iv_fail(err, IV_INVALID, "custom_id: wanted one of its own, found that of line %zu",
+                       l->lines[json_integer_value(known)].number);
+    }
+    return IV_OK;
+}
+
+static iv_status check_names(json_t *root, iv_error *err) {
+    static const char *const names[] = {"custom_id", "method", "url", "body"};
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value) {
+        size_t i = 0;
+        while (i < 4 && strcmp(key, names[i]) != 0) i++;
+        if (i == 4 && !json_is_null(value))
+            return iv_fail(err, IV_INVALID,
+                           "%.60s: wanted one of a batch's fields, custom_id, method, url and body, found this one",
+                           key);
+    }
+    return IV_OK;
+}
+
+static iv_status read_url(const json_t *url, iv_batch_request *out, iv_error *err) {
+    static const char *const urls[] = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}; /* as in `api` */
+    const char *text = json_string_value(url);
+    for (int i = 0; text && i < 3; i++)
+        if (strcmp(text, urls[i]) == 0) {
+            out->api = i;
+            return IV_OK;
+        }
+    return wrong("url", "\"/v1/chat/completions\", \"/v1/completions\" or \"/v1/responses\"", url, err);
+}
+
+iv_status iv_batch_line_read(iv_batch_lines *l, size_t index, iv_batch_request *out, iv_error *err) {
+    const iv_batch_line *line = &l->lines[index];
+    char name[48];
+    *out = (iv_batch_request){0};
+    snprintf(name, sizeof name, "line %zu", line->number);
+    IV_TRY(iv_json_parse(name, line->text, line->bytes, &out->root, err));
+    if (!json_is_object(out->root))
+        return iv_fail(err, IV_INVALID, "%s: wanted a JSON object, found %s", name, iv_json_type_name(out->root));
+    IV_TRY(read_id(l, index, out, err));
+    IV_TRY(check_names(out->root, err));
+    const json_t *method = json_object_get(out->root, "method");
+    if (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)
+        return wrong("method", "\"POST\"", method, err);
+    IV_TRY(read_url(json_object_get(out->root, "url"), out, err));
+    out->body = json_object_get(out->root, "body");
+    if (!json_is_object(out->body)) return wrong("body", "a JSON object", out->body, err);
+    if (json_is_true(json_object_get(out->body, "stream")))
+        return iv_fail(err, IV_UNSUPPORTED, "stream: wanted false, for a batch has nobody to stream to, found true");
+    if (!iv_json_member_text(line->text, line->bytes, "body", &out->body_text, &out->body_bytes))
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
+    return IV_OK;
+}
+
+/* ---- the output ---------------------------------------------------------------------------------------- */
+
+/* Is this line of the output the answer to the input's at `place`? */
+static iv_status check_answer(const char *path, iv_batch_lines *l, size_t index, const char *text, size_t n,
+                              iv_error *err) {
+    json_t *answer = NULL;
+    iv_batch_request r = {0};
+    iv_error ignored;
+    if (index >= l->count)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %zu answers, as the input has lines, found more", path,
+                       l->count);
+    if (n >= sizeof answer_begins - 1 && memcmp(text, answer_begins, sizeof answer_begins - 1) == 0)
+        IV_TRY(iv_json_parse(path, text, n, &answer, err));
+    (void)iv_batch_line_read(l, index, &r, &ignored);
+    json_t *found = json_object_get(answer, "custom_id"), *null = json_null();
+    bool same = json_is_object(json_object_get(answer, "response")) && json_equal(found, r.id ? r.id : null);
+    json_decref(answer), json_decref(r.root);
+    if (same) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: line %zu: wanted the answer to line %zu of the input, found something else",
+                   path, index + 1, l->lines[index].number);
+}
+
+/* What a run that was cut leaves behind its last whole line. */
+static bool cut_answer(const char *text, size_t n) {
+    size_t most = sizeof answer_begins - 1;
+    return memcmp(text, answer_begins, n < most ? n : most) == 0;
+}
+
+static iv_status find_end(const char *path, iv_batch_lines *l, size_t *kept, size_t *bytes, iv_error *err) {
+    iv_buf file = {0};
+    iv_status status = iv_file_read(path, OUTPUT_BYTES_MAX, &file, err);
+    *kept = *bytes = 0;
+    while (status == IV_OK && *bytes < file.len) {
+        const char *at = file.data + *bytes, *stop = memchr(at, '\n', file.len - *bytes);
+        if (stop) {
+            status = check_answer(path, l, *kept, at, (size_t)(stop - at), err);
+            ++*kept, *bytes += (size_t)(stop - at) + 1;
+            continue;
+        }
+        if (!cut_answer(at, file.len - *bytes))
+            status = iv_fail(err, IV_INVALID, "%s: wanted answers of a batch, found another file", path);
+        break;
+    }
+    iv_buf_free(&file);
+    return status;
+}
+
+static iv_status prepare(const char *path, iv_batch_lines *l, int fd, size_t *kept, iv_error *err) {
+    struct stat s;
+    size_t bytes;
+    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode))
+        return iv_fail(err, IV_IO, "%s: wanted a regular file, or - for standard output, found a device or a pipe",
+                       path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) return iv_fail(err, IV_BUSY, "%s: another batch writes it", path);
+    IV_TRY(find_end(path, l, kept, &bytes, err));
+    if (ftruncate(fd, (off_t)bytes) != 0 || lseek(fd, 0, SEEK_END) < 0)
+        return iv_fail(err, IV_IO, "%s: %s", path, strerror(errno));
+    return IV_OK;
+}
+
+iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err) {
+    *kept = 0;
+    if (iv_batch_is_standard(path)) {
+        *fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+        return *fd >= 0 ? IV_OK : iv_fail(err, IV_IO, "standard output: %s", strerror(errno));
+    }
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0) return iv_fail(err, IV_IO, "%s: cannot write: %s", path, strerror(errno));
+    iv_status status = prepare(path, l, *fd, kept, err);
+    if (status == IV_OK) return IV_OK;
+    close(*fd);
+    *fd = -1;
+    return status;
+}
 
 enum {
     WINDOW_MIN = 64,
@@ -27,8 +245,8 @@ typedef struct batch batch;
 typedef struct slot {
     batch *b;
     slot_state state;
-    size_t place; /* of its line */
-    iv_http_request *x;
+    size_t index; /* of its line */
+    iv_http_request *http_request;
     iv_buf id; /* custom_id; data NULL: none */
     iv_buf answer;
     int status;
@@ -43,7 +261,7 @@ struct batch {
     iv_batch_counts *counts;
     int fd;
     size_t window, next; /* next: the line whose answer is next in the file */
-    slot *slots;         /* a line's is the one at place % window */
+    slot *slots;         /* a line's is the one at index % window */
     bool busy;           /* the bridge is full for now */
     iv_status failed;    /* what ends the run */
     iv_error why;
@@ -56,7 +274,7 @@ static void fail(batch *b, iv_status status, const char *message) {
 /* ---- a line -------------------------------------------------------------------------------------------- */
 
 static void request_id(const slot *s, char out[48]) {
-    snprintf(out, 48, "batch_req_%zu", s->b->lines.lines[s->place].number);
+    snprintf(out, 48, "batch_req_%zu", s->b->lines.lines[s->index].number);
 }
 
 /* Keeps a line's answer: body is JSON. */
@@ -88,7 +306,7 @@ static void replied(void *user, int status, const void *body, size_t bytes) {
     slot *s = user;
     batch *b = s->b;
     iv_bridge_stats stats;
-    s->x = NULL;
+    s->http_request = NULL;
     s->state = FREE;
     if (status == 429) {
         b->busy = true;
@@ -121,26 +339,26 @@ static void refuse(slot *s, const iv_error *why) {
 static void ask(slot *s, const iv_batch_request *r) {
     char id[48];
     request_id(s, id);
-    s->x = iv_http_request_local(id, r->body_text, r->body_bytes, replied, s);
-    if (!s->x) {
+    s->http_request = iv_http_request_local(id, r->body_text, r->body_bytes, replied, s);
+    if (!s->http_request) {
         fail(s->b, IV_NO_MEMORY, "line: no memory");
         return;
     }
     s->state = RUNNING;
     switch (r->api) {
-    case IV_BATCH_COMPLETIONS: iv_handle_completions(&s->b->server, s->x); break;
-    case IV_BATCH_CHAT: iv_handle_chat(&s->b->server, s->x); break;
-    case IV_BATCH_RESPONSES: iv_handle_responses(&s->b->server, s->x); break;
+    case IV_BATCH_COMPLETIONS: iv_handle_completions(&s->b->server, s->http_request); break;
+    case IV_BATCH_CHAT: iv_handle_chat(&s->b->server, s->http_request); break;
+    case IV_BATCH_RESPONSES: iv_handle_responses(&s->b->server, s->http_request); break;
     }
 }
 
-static void start(batch *b, size_t place) {
-    slot *s = &b->slots[place % b->window];
+static void start(batch *b, size_t index) {
+    slot *s = &b->slots[index % b->window];
     iv_batch_request r;
     iv_error why = {0};
-    s->b = b, s->place = place;
+    s->b = b, s->index = index;
     iv_buf_free(&s->id);
-    iv_status status = iv_batch_line_read(&b->lines, place, &r, &why);
+    iv_status status = iv_batch_line_read(&b->lines, index, &r, &why);
     if (r.id && !iv_buf_append(&s->id, json_string_value(r.id), json_string_length(r.id)))
         fail(b, IV_NO_MEMORY, "line: no memory");
     else if (status != IV_OK)
@@ -189,11 +407,11 @@ static void write_done(batch *b) {
     }
 }
 
-static void take_reports(batch *b) {
-    iv_bridge_event report;
+static void take_events(batch *b) {
+    iv_bridge_event event;
     struct pollfd ready = {.fd = iv_bridge_fd(b->server.bridge), .events = POLLIN};
     poll(&ready, 1, WAIT_MS); /* a signal ends it early, which is fine */
-    while (iv_bridge_next(b->server.bridge, &report)) iv_server_take_event(&b->server, &report);
+    while (iv_bridge_next(b->server.bridge, &event)) iv_server_take_event(&b->server, &event);
 }
 
 static void run(batch *b) {
@@ -209,7 +427,7 @@ static void run(batch *b) {
         for (size_t i = b->next; i < end && !b->busy && b->failed == IV_OK; i++)
             if (b->slots[i % b->window].state == FREE) start(b, i);
         write_done(b);
-        if (b->next == before && b->failed == IV_OK) take_reports(b);
+        if (b->next == before && b->failed == IV_OK) take_events(b);
         write_done(b);
     }
 }
@@ -242,7 +460,7 @@ static iv_status open_batch(batch *b, iv_error *err) {
 static iv_status close_batch(batch *b, iv_error *err) {
     iv_status status = IV_OK;
     for (size_t i = 0; b->slots && i < b->window; i++) {
-        if (b->slots[i].x) iv_http_request_local_drop(b->slots[i].x);
+        if (b->slots[i].http_request) iv_http_request_local_drop(b->slots[i].http_request);
         iv_buf_free(&b->slots[i].answer), iv_buf_free(&b->slots[i].id);
     }
     free(b->slots);

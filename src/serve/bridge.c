@@ -58,7 +58,7 @@ static iv_status start_thread(iv_bridge *b, iv_error *err) {
 }
 
 static iv_status open_parts(iv_bridge *b, const iv_bridge_options *o, iv_error *err) {
-    b->reports_max = o->reports_max ? o->reports_max : IV_BRIDGE_EVENTS;
+    b->events_max = o->events_max ? o->events_max : IV_BRIDGE_EVENTS;
     b->queued_max = o->queued_requests_max ? o->queued_requests_max : QUEUED_DEFAULT;
     if (b->queued_max > IV_QUEUED_REQUESTS_MAX)
         return iv_fail(err, IV_INVALID, "queued_requests_max: wanted 1 to %d, found %zu", IV_QUEUED_REQUESTS_MAX,
@@ -89,20 +89,20 @@ iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
     return status;
 }
 
-static void free_reports(iv_event_queue *list) {
+static void free_events(iv_event_queue *list) {
     for (iv_queued_event *r; (r = iv_event_queue_take(list));) free(r);
 }
 
-static void free_tickets(iv_bridge *b) {
-    for (iv_inflight *t; (t = b->first);) {
-        iv_inflight_unqueue(b, t);
-        if (t->request) continue; /* in the table */
-        iv_inflight_free(t);
+static void free_inflight(iv_bridge *b) {
+    for (iv_inflight *f; (f = b->first);) {
+        iv_inflight_unqueue(b, f);
+        if (f->request) continue; /* in the table */
+        iv_inflight_free(f);
     }
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
-        for (iv_inflight *t; (t = b->buckets[i]);) {
-            b->buckets[i] = t->bucket_next;
-            iv_inflight_free(t);
+        for (iv_inflight *f; (f = b->buckets[i]);) {
+            b->buckets[i] = f->bucket_next;
+            iv_inflight_free(f);
         }
 }
 
@@ -115,10 +115,10 @@ void iv_bridge_close(iv_bridge *b) {
         pthread_mutex_unlock(&b->mutex);
         pthread_join(b->thread, NULL);
     }
-    free_reports(&b->reports);
-    free_reports(&b->made);
-    free(b->current);
-    free_tickets(b); /* they hold constraints of the engine */
+    free_events(&b->events);
+    free_events(&b->unpublished);
+    free(b->taken);
+    free_inflight(b); /* they hold constraints of the engine */
     iv_engine_close(b->engine);
     free(b->names);
     if (b->fd >= 0) close(b->fd);
@@ -142,65 +142,65 @@ void iv_bridge_request_init(iv_bridge *b, iv_request *request) {
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
     pthread_mutex_lock(&b->mutex);
     *stats = b->stats;
-    stats->queued = b->queued_requests + b->queued_orders;
-    stats->waiting_reports = b->reports.count;
+    stats->queued = b->queued_requests + b->queued_commands;
+    stats->waiting_events = b->events.count;
     pthread_mutex_unlock(&b->mutex);
 }
 
 /* ---- to the engine ------------------------------------------------------------------------------------- */
 
-static iv_inflight *new_ticket(void *owner, size_t text_room) {
-    iv_inflight *t = malloc(sizeof *t + text_room);
-    if (!t) return NULL;
-    *t = (iv_inflight){.owner = owner, .references = 1, .answer = iv_queued_event_blank()};
-    if (t->answer) return t;
-    free(t);
+static iv_inflight *new_inflight(void *owner, size_t text_room) {
+    iv_inflight *f = malloc(sizeof *f + text_room);
+    if (!f) return NULL;
+    *f = (iv_inflight){.owner = owner, .references = 1, .reserved = iv_queued_event_blank()};
+    if (f->reserved) return f;
+    free(f);
     return NULL;
 }
 
 /* With the mutex held: may it enter? */
-static iv_status admit(const iv_bridge *b, const iv_inflight *t, iv_error *err) {
-    bool order = !t->request;
+static iv_status admit(const iv_bridge *b, const iv_inflight *f, iv_error *err) {
+    bool command = !f->request;
     if (b->stats.failed) return iv_fail(err, IV_IO, "the engine is lost: %.900s", b->stats.why);
     size_t waiting = b->queued_requests + b->stats.engine.waiting, running = b->stats.engine.running;
     size_t places =
         b->info.max_num_seqs - iv_size_min(running, b->info.max_num_seqs); /* free: the next step fills them */
-    if (!order && waiting >= iv_size_min(b->queued_max + places, IV_QUEUED_REQUESTS_MAX))
+    if (!command && waiting >= iv_size_min(b->queued_max + places, IV_QUEUED_REQUESTS_MAX))
         return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may", waiting, b->queued_max);
-    if (t->bytes && b->queued_bytes && b->queued_bytes + t->bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
+    if (f->bytes && b->queued_bytes && b->queued_bytes + f->bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
         return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", b->queued_bytes,
                        IV_BRIDGE_QUEUED_BYTES_MAX);
-    if (order && b->queued_orders >= IV_BRIDGE_COMMANDS_MAX)
-        return iv_fail(err, IV_BUSY, "orders: %zu wait already", b->queued_orders);
+    if (command && b->queued_commands >= IV_BRIDGE_COMMANDS_MAX)
+        return iv_fail(err, IV_BUSY, "orders: %zu wait already", b->queued_commands);
     return IV_OK;
 }
 
-static iv_status enter(iv_bridge *b, iv_inflight *t, uint64_t *id, iv_error *err) {
+static iv_status enter(iv_bridge *b, iv_inflight *f, uint64_t *id, iv_error *err) {
     pthread_mutex_lock(&b->mutex);
-    iv_status status = admit(b, t, err);
-    if (status == IV_OK && t->request) {
-        *id = t->id = t->request->id = b->next_id++;
-        iv_inflight_enter(b, t);
+    iv_status status = admit(b, f, err);
+    if (status == IV_OK && f->request) {
+        *id = f->id = f->request->id = b->next_id++;
+        iv_inflight_enter(b, f);
     }
     if (status == IV_OK) {
-        iv_inflight_queue(b, t);
+        iv_inflight_queue(b, f);
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
-    if (status != IV_OK) iv_inflight_free(t);
+    if (status != IV_OK) iv_inflight_free(f);
     return status;
 }
 
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
-    iv_inflight *t = new_ticket(owner, 0);
-    if (t) t->request = iv_bridge_copy_request(request);
-    if (t && t->request) {
+    iv_inflight *f = new_inflight(owner, 0);
+    if (f) f->request = iv_bridge_copy_request(request);
+    if (f && f->request) {
         iv_constraint_retain(request->compiled);
-        t->bytes = request->text_bytes + request->id_count * sizeof *request->ids; /* as copied: no overflow */
-        if (request->constraint_text) t->bytes += strlen(request->constraint_text);
-        return enter(b, t, id, err);
+        f->bytes = request->text_bytes + request->id_count * sizeof *request->ids; /* as copied: no overflow */
+        if (request->constraint_text) f->bytes += strlen(request->constraint_text);
+        return enter(b, f, id, err);
     }
-    if (t) iv_inflight_free(t);
+    if (f) iv_inflight_free(f);
     return iv_fail(err, IV_NO_MEMORY, "request: no memory");
 }
 
@@ -208,31 +208,31 @@ iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick,
     return iv_engine_compile(b->engine, request, quick, out, err);
 }
 
-iv_status iv_bridge_command(iv_bridge *b, iv_command order, const char *text, void *owner, iv_error *err) {
+iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
     size_t n = text ? strlen(text) : 0;
     if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "order: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
-    iv_inflight *t = new_ticket(owner, n + 1);
-    if (!t) return iv_fail(err, IV_NO_MEMORY, "order: no memory");
-    t->order = order;
-    if (n) memcpy(t->text, text, n);
-    t->text[n] = 0;
-    return enter(b, t, NULL, err);
+    iv_inflight *f = new_inflight(owner, n + 1);
+    if (!f) return iv_fail(err, IV_NO_MEMORY, "order: no memory");
+    f->command = command;
+    if (n) memcpy(f->text, text, n);
+    f->text[n] = 0;
+    return enter(b, f, NULL, err);
 }
 
 void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
     pthread_mutex_lock(&b->mutex);
-    iv_inflight *t = iv_inflight_find(b, id);
-    if (t && !t->cancelled) {
-        t->cancelled = true;
-        b->stats.cancelled += t->place != IV_INFLIGHT_ENDED;
-        if (t->place == IV_INFLIGHT_QUEUED) {
-            iv_inflight_unqueue(b, t);
-            iv_inflight_release(b, t);
-        } else if (t->place == IV_INFLIGHT_ENGINE) {
-            t->references++;
-            t->cancel_next = b->cancel_first;
-            b->cancel_first = t;
+    iv_inflight *f = iv_inflight_find(b, id);
+    if (f && !f->cancelled) {
+        f->cancelled = true;
+        b->stats.cancelled += f->state != IV_INFLIGHT_ENDED;
+        if (f->state == IV_INFLIGHT_QUEUED) {
+            iv_inflight_unqueue(b, f);
+            iv_inflight_release(b, f);
+        } else if (f->state == IV_INFLIGHT_ENGINE) {
+            f->references++;
+            f->cancel_next = b->cancel_first;
+            b->cancel_first = f;
             pthread_cond_signal(&b->wake);
         }
     }
@@ -241,10 +241,10 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
 
 void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
     pthread_mutex_lock(&b->mutex);
-    iv_inflight *t = iv_inflight_find(b, id);
-    if (t && t->held != hold) {
-        t->held = hold;
-        if (t->place == IV_INFLIGHT_ENGINE) iv_inflight_list_hold(b, t);
+    iv_inflight *f = iv_inflight_find(b, id);
+    if (f && f->held != hold) {
+        f->held = hold;
+        if (f->state == IV_INFLIGHT_ENGINE) iv_inflight_list_hold(b, f);
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
@@ -253,31 +253,30 @@ void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
 /* ---- from the engine ----------------------------------------------------------------------------------- */
 
 /* With the mutex held: the oldest report whose owner still listens. */
-static iv_queued_event *take_report(iv_bridge *b) {
-    for (iv_queued_event *r; (r = iv_event_queue_take(&b->reports));) {
-        if (!r->ticket || !r->ticket->cancelled) return r;
-        b->stats.cancelled += r->report.kind != IV_BRIDGE_EVENT_TOKEN; /* it had ended before it was cancelled */
-        iv_inflight_release(b, r->ticket);
+static iv_queued_event *take_event(iv_bridge *b) {
+    for (iv_queued_event *r; (r = iv_event_queue_take(&b->events));) {
+        if (!r->inflight || !r->inflight->cancelled) return r;
+        b->stats.cancelled += r->head.kind != IV_BRIDGE_EVENT_TOKEN; /* it had ended before it was cancelled */
+        iv_inflight_release(b, r->inflight);
         free(r);
     }
     return NULL;
 }
 
-bool iv_bridge_next(iv_bridge *b, iv_bridge_event *report) {
+bool iv_bridge_next(iv_bridge *b, iv_bridge_event *out) {
     uint64_t count;
-    iv_queued_event *old = b->current;
+    iv_queued_event *old = b->taken;
     pthread_mutex_lock(&b->mutex);
-    if (old && old->ticket) iv_inflight_release(b, old->ticket);
-    b->current = take_report(b);
-    if (b->reports.count == 0 && read(b->fd, &count, sizeof count) < 0)
+    if (old && old->inflight) iv_inflight_release(b, old->inflight);
+    b->taken = take_event(b);
+    if (b->events.count == 0 && read(b->fd, &count, sizeof count) < 0)
         IV_ASSERT(errno == EAGAIN || errno == EINTR); /* it was not readable */
-    if (b->awaits_room && b->reports.count <= b->reports_max / 2 &&
-        b->reports.bytes <= IV_BRIDGE_EVENT_BYTES_MAX / 2) {
+    if (b->awaits_room && b->events.count <= b->events_max / 2 && b->events.bytes <= IV_BRIDGE_EVENT_BYTES_MAX / 2) {
         b->awaits_room = false;
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);
     free(old);
-    if (b->current) *report = b->current->report;
-    return b->current != NULL;
+    if (b->taken) *out = b->taken->head;
+    return b->taken != NULL;
 }

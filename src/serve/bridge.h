@@ -19,14 +19,14 @@ typedef struct iv_bridge_options {
     iv_engine_options engine;   /* strings must outlive the bridge */
     size_t queued_requests_max; /* submitted, not yet running, and more than the engine has free places for; more are
                                  * IV_BUSY. --max-queued-requests, 1024 */
-    size_t reports_max;         /* no step is begun while more wait to be taken; 0: 16384 */
+    size_t events_max;          /* no step is begun while more wait to be taken; 0: 16384 */
 } iv_bridge_options;
 
 typedef enum iv_bridge_event_kind {
     IV_BRIDGE_EVENT_TOKEN, /* of the answer, or of the prompt: event->kind says */
     IV_BRIDGE_EVENT_DONE,
     IV_BRIDGE_EVENT_REFUSED, /* the engine did not take the request, or was lost: status and message; nothing follows */
-    IV_BRIDGE_EVENT_COMMAND    /* what an order of iv_bridge_command came to: status and message */
+    IV_BRIDGE_EVENT_COMMAND  /* what an order of iv_bridge_command came to: status and message */
 } iv_bridge_event_kind;
 
 /* One report. Pointers live until the next iv_bridge_next. */
@@ -45,19 +45,19 @@ typedef struct iv_bridge_event {
 typedef enum iv_command {
     IV_COMMAND_FLUSH, /* forget cached prefixes; IV_BUSY while requests run */
     IV_COMMAND_PAUSE, /* no further step until CONTINUE; running requests keep their state. A request that is cancelled
-                     * meanwhile is silent at once, but holds its pages until all have been cancelled, or CONTINUE */
+                       * meanwhile is silent at once, but holds its pages until all have been cancelled, or CONTINUE */
     IV_COMMAND_CONTINUE,
     IV_COMMAND_ABORT_ALL,
     IV_COMMAND_UPDATE_WEIGHTS /* `text`: a model directory: loaded and checked, then swapped between steps, when all
-                             * requests before it have ended; those behind it wait. IV_BUSY while paused with requests
-                             */
+                               * requests before it have ended; those behind it wait. IV_BUSY while paused with requests
+                               */
 } iv_command;
 
 /* A consistent look at the engine, as of its last step. */
 typedef struct iv_bridge_stats {
     iv_engine_stats engine;
     size_t queued; /* orders not yet taken */
-    size_t waiting_reports;
+    size_t waiting_events;
     uint64_t cancelled;           /* requests whose end nobody heard, because of iv_bridge_cancel */
     bool paused, loading, failed; /* failed: the engine is lost; `why` says why */
     char why[1000];
@@ -72,9 +72,9 @@ iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
 /* Ends all requests and the thread. NULL is fine. */
 void iv_bridge_close(iv_bridge *b);
 
-int iv_bridge_fd(const iv_bridge *b);                     /* readable while reports wait */
-const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; constant but for the fingerprint: see stats */
-const iv_textual *iv_bridge_text_model(const iv_bridge *b);  /* any thread */
+int iv_bridge_fd(const iv_bridge *b);                       /* readable while reports wait */
+const iv_engine_info *iv_bridge_info(const iv_bridge *b);   /* as opened; constant but for the fingerprint: see stats */
+const iv_textual *iv_bridge_text_model(const iv_bridge *b); /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
 void iv_bridge_request_init(iv_bridge *b, iv_request *request);
 
@@ -90,10 +90,10 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id);
 /* Holds its request back, or lets it go on: as iv_engine_hold, before the next step. Reports may still come for what
  * was computed before. An id that has ended is fine. */
 void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold);
-iv_status iv_bridge_command(iv_bridge *b, iv_command order, const char *text, void *owner, iv_error *err);
+iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err);
 
 /* Takes the oldest report; false when there is none. On the server's thread. */
-bool iv_bridge_next(iv_bridge *b, iv_bridge_event *report);
+bool iv_bridge_next(iv_bridge *b, iv_bridge_event *out);
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats);
 
 #endif

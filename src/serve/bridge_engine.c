@@ -19,7 +19,7 @@ static void take_events(iv_bridge *b) {
     for (iv_event e; iv_engine_next_event(b->engine, &e);) {
         iv_queued_event *r = iv_queued_event_copy(&e);
         if (r) {
-            iv_event_queue_append(&b->made, r);
+            iv_event_queue_append(&b->unpublished, r);
             continue;
         }
         iv_error why;
@@ -54,23 +54,23 @@ static bool only_cancelled(const iv_bridge *b) { return b->active > 0 && b->acti
 
 /* ---- what was asked ------------------------------------------------------------------------------------ */
 
-static void cancel_in_engine(iv_bridge *b, iv_inflight *t) {
+static void cancel_in_engine(iv_bridge *b, iv_inflight *f) {
     iv_error unused;
-    if (t->engine_cancelled) return;
-    t->engine_cancelled = true;
-    if (iv_engine_cancel(b->engine, t->id, &unused) == IV_OK) b->cancels++; /* else it has ended by itself */
+    if (f->engine_cancelled) return;
+    f->engine_cancelled = true;
+    if (iv_engine_cancel(b->engine, f->id, &unused) == IV_OK) b->cancels++; /* else it has ended by itself */
 }
 
 static void take_cancels(iv_bridge *b) {
     for (;;) {
         pthread_mutex_lock(&b->mutex);
-        iv_inflight *t = b->cancel_first;
-        if (t) b->cancel_first = t->cancel_next;
+        iv_inflight *f = b->cancel_first;
+        if (f) b->cancel_first = f->cancel_next;
         pthread_mutex_unlock(&b->mutex);
-        if (!t) return;
-        cancel_in_engine(b, t);
+        if (!f) return;
+        cancel_in_engine(b, f);
         pthread_mutex_lock(&b->mutex);
-        iv_inflight_release(b, t);
+        iv_inflight_release(b, f);
         pthread_mutex_unlock(&b->mutex);
     }
 }
@@ -78,48 +78,48 @@ static void take_cancels(iv_bridge *b) {
 static void take_holds(iv_bridge *b) {
     iv_error unused;
     bool any = false, held;
-    for (iv_inflight *t;; any = true) {
+    for (iv_inflight *f;; any = true) {
         pthread_mutex_lock(&b->mutex);
-        if ((t = b->hold_first)) {
-            b->hold_first = t->hold_next;
-            t->hold_listed = false, held = t->held;
+        if ((f = b->hold_first)) {
+            b->hold_first = f->hold_next;
+            f->hold_listed = false, held = f->held;
         }
         pthread_mutex_unlock(&b->mutex);
-        if (!t) break;
-        (void)iv_engine_hold(b->engine, t->id, held, &unused); /* it may have ended */
+        if (!f) break;
+        (void)iv_engine_hold(b->engine, f->id, held, &unused); /* it may have ended */
         pthread_mutex_lock(&b->mutex);
-        iv_inflight_release(b, t);
+        iv_inflight_release(b, f);
         pthread_mutex_unlock(&b->mutex);
     }
     if (any) count_active(b);
 }
 
-static void answer(iv_bridge *b, iv_inflight *t, iv_bridge_event_kind kind, iv_status status, const char *message) {
-    iv_queued_event *r = t->answer;
-    t->answer = NULL;
+static void finish(iv_bridge *b, iv_inflight *f, iv_bridge_event_kind kind, iv_status status, const char *message) {
+    iv_queued_event *r = f->reserved;
+    f->reserved = NULL;
     iv_queued_event_fill(r, kind, status, message);
-    r->report.owner = t->owner, r->report.id = t->id, r->ticket = t->id ? t : NULL;
-    r->report.weight_version = b->stats.weight_version; /* this thread alone changes it */
-    iv_event_queue_append(&b->made, r);
+    r->head.owner = f->owner, r->head.id = f->id, r->inflight = f->id ? f : NULL;
+    r->head.weight_version = b->stats.weight_version; /* this thread alone changes it */
+    iv_event_queue_append(&b->unpublished, r);
 }
 
-static void submit(iv_bridge *b, iv_inflight *t) {
+static void submit(iv_bridge *b, iv_inflight *f) {
     iv_error err;
     uint64_t id;
-    iv_status status = iv_engine_submit(b->engine, t->request, &id, &err);
+    iv_status status = iv_engine_submit(b->engine, f->request, &id, &err);
     if (status != IV_OK)
-        answer(b, t, IV_BRIDGE_EVENT_REFUSED, status, err.message);
+        finish(b, f, IV_BRIDGE_EVENT_REFUSED, status, err.message);
     else
         b->active++;
-    iv_inflight_free_request(t);
+    iv_inflight_free_request(f);
 }
 
 /* Those behind the order in the queue are not meant. */
 static void abort_all(iv_bridge *b) {
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++) {
         pthread_mutex_lock(&b->mutex);
-        for (iv_inflight *t = b->buckets[i]; t; t = t->bucket_next)
-            if (t->place == IV_INFLIGHT_ENGINE) cancel_in_engine(b, t);
+        for (iv_inflight *f = b->buckets[i]; f; f = f->bucket_next)
+            if (f->state == IV_INFLIGHT_ENGINE) cancel_in_engine(b, f);
         pthread_mutex_unlock(&b->mutex);
     }
     if (only_cancelled(b)) step(b);
@@ -152,57 +152,58 @@ static iv_status load(iv_bridge *b, const char *directory, iv_error *err) {
     return status;
 }
 
-static void obey(iv_bridge *b, iv_inflight *t) {
+static void run_command(iv_bridge *b, iv_inflight *f) {
     iv_error err = {.status = IV_OK};
     iv_status status = IV_OK;
-    switch (t->order) {
+    switch (f->command) {
     case IV_COMMAND_FLUSH: status = flush(b, &err); break;
     case IV_COMMAND_PAUSE: set_flag(b, &b->stats.paused, true); break;
     case IV_COMMAND_CONTINUE: set_flag(b, &b->stats.paused, false); break;
     case IV_COMMAND_ABORT_ALL: abort_all(b); break;
-    case IV_COMMAND_UPDATE_WEIGHTS: status = load(b, t->text, &err); break;
+    case IV_COMMAND_UPDATE_WEIGHTS: status = load(b, f->text, &err); break;
     }
-    answer(b, t, IV_BRIDGE_EVENT_COMMAND, status, status == IV_OK ? "" : err.message);
+    finish(b, f, IV_BRIDGE_EVENT_COMMAND, status, status == IV_OK ? "" : err.message);
 }
 
 /* With the mutex held: who is next. New weights wait until the requests before them have ended, and what is behind them
  * waits too, but for orders that may hasten or hinder that. */
-static iv_inflight *next_ticket(const iv_bridge *b) {
-    iv_inflight *t = b->first;
-    bool waits = t && !t->request && t->order == IV_COMMAND_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
-    if (!waits) return t;
-    if (b->queued_orders == 1) return NULL;
-    while (t && (t->request || t->order == IV_COMMAND_UPDATE_WEIGHTS)) t = t->next;
-    return t;
+static iv_inflight *next_inflight(const iv_bridge *b) {
+    iv_inflight *f = b->first;
+    bool waits =
+        f && !f->request && f->command == IV_COMMAND_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
+    if (!waits) return f;
+    if (b->queued_commands == 1) return NULL;
+    while (f && (f->request || f->command == IV_COMMAND_UPDATE_WEIGHTS)) f = f->next;
+    return f;
 }
 
-static iv_inflight *take_ticket(iv_bridge *b) {
+static iv_inflight *take_inflight(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
-    iv_inflight *t = b->stop ? NULL : next_ticket(b);
-    if (t) {
-        iv_inflight_unqueue(b, t);
-        t->place = IV_INFLIGHT_ENGINE;
-        if (t->request) b->stats.engine.waiting++;
-        if (t->held) iv_inflight_list_hold(b, t);
+    iv_inflight *f = b->stop ? NULL : next_inflight(b);
+    if (f) {
+        iv_inflight_unqueue(b, f);
+        f->state = IV_INFLIGHT_ENGINE;
+        if (f->request) b->stats.engine.waiting++;
+        if (f->held) iv_inflight_list_hold(b, f);
     }
     pthread_mutex_unlock(&b->mutex);
-    return t;
+    return f;
 }
 
 /* In the order they came in. Not all at once: those that run should not wait for a flood to be read. */
-static void take_tickets(iv_bridge *b) {
-    iv_inflight *t;
+static void take_queued(iv_bridge *b) {
+    iv_inflight *f;
     size_t bytes = 0;
-    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (t = take_ticket(b));
+    for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (f = take_inflight(b));
          i++) {
-        if (t->request) {
-            bytes += iv_size_min(t->request->text_bytes, IV_BRIDGE_TAKE_BYTES);
-            submit(b, t);
+        if (f->request) {
+            bytes += iv_size_min(f->request->text_bytes, IV_BRIDGE_TAKE_BYTES);
+            submit(b, f);
             continue;
         }
-        obey(b, t);
+        run_command(b, f);
         pthread_mutex_lock(&b->mutex);
-        iv_inflight_release(b, t);
+        iv_inflight_release(b, f);
         pthread_mutex_unlock(&b->mutex);
     }
 }
@@ -219,41 +220,41 @@ void iv_bridge_note_identity(iv_bridge *b) {
 
 /* Hands one report over, or puts it aside when nobody listens. A request's last one takes it from the engine. */
 static void publish(iv_bridge *b, iv_queued_event *r, iv_event_queue *dropped) {
-    if (r->report.kind == IV_BRIDGE_EVENT_COMMAND) {
-        iv_event_queue_append(&b->reports, r);
+    if (r->head.kind == IV_BRIDGE_EVENT_COMMAND) {
+        iv_event_queue_append(&b->events, r);
         return;
     }
-    iv_inflight *t = r->ticket ? r->ticket : iv_inflight_find(b, r->event.request);
-    IV_ASSERT(t && t->place == IV_INFLIGHT_ENGINE);
-    r->ticket = t, r->report.owner = t->owner, r->report.id = t->id;
+    iv_inflight *f = r->inflight ? r->inflight : iv_inflight_find(b, r->event.request);
+    IV_ASSERT(f && f->state == IV_INFLIGHT_ENGINE);
+    r->inflight = f, r->head.owner = f->owner, r->head.id = f->id;
     snprintf(r->fingerprint, sizeof r->fingerprint, "%s", b->stats.fingerprint);
-    r->report.weight_version = b->stats.weight_version, r->report.fingerprint = r->fingerprint;
-    if (!t->cancelled) {
-        t->references++;
-        iv_event_queue_append(&b->reports, r);
+    r->head.weight_version = b->stats.weight_version, r->head.fingerprint = r->fingerprint;
+    if (!f->cancelled) {
+        f->references++;
+        iv_event_queue_append(&b->events, r);
     } else
         iv_event_queue_append(dropped, r);
-    if (r->report.kind == IV_BRIDGE_EVENT_TOKEN) return;
-    t->place = IV_INFLIGHT_ENDED;
-    iv_inflight_release(b, t);
+    if (r->head.kind == IV_BRIDGE_EVENT_TOKEN) return;
+    f->state = IV_INFLIGHT_ENDED;
+    iv_inflight_release(b, f);
 }
 
 /* The engine is lost: everybody who has not heard the end hears it now. */
 static void end_all(iv_bridge *b, iv_event_queue *dropped) {
     b->stats.failed = true;
     snprintf(b->stats.why, sizeof b->stats.why, "%s", b->why.message);
-    for (iv_inflight *t; (t = b->first);) {
-        iv_inflight_unqueue(b, t);
-        t->place = IV_INFLIGHT_ENGINE;
-        if (t->id) continue;
-        answer(b, t, IV_BRIDGE_EVENT_COMMAND, b->why.status, b->why.message);
-        iv_inflight_release(b, t);
+    for (iv_inflight *f; (f = b->first);) {
+        iv_inflight_unqueue(b, f);
+        f->state = IV_INFLIGHT_ENGINE;
+        if (f->id) continue;
+        finish(b, f, IV_BRIDGE_EVENT_COMMAND, b->why.status, b->why.message);
+        iv_inflight_release(b, f);
     }
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++)
-        for (iv_inflight *t = b->buckets[i]; t; t = t->bucket_next)
-            if (t->place == IV_INFLIGHT_ENGINE && t->answer)
-                answer(b, t, IV_BRIDGE_EVENT_REFUSED, b->why.status, b->why.message);
-    for (iv_queued_event *r; (r = iv_event_queue_take(&b->made));) publish(b, r, dropped);
+        for (iv_inflight *f = b->buckets[i]; f; f = f->bucket_next)
+            if (f->state == IV_INFLIGHT_ENGINE && f->reserved)
+                finish(b, f, IV_BRIDGE_EVENT_REFUSED, b->why.status, b->why.message);
+    for (iv_queued_event *r; (r = iv_event_queue_take(&b->unpublished));) publish(b, r, dropped);
 }
 
 static void note_step(iv_bridge *b, const iv_engine_stats *s) {
@@ -273,11 +274,11 @@ static void publish_all(iv_bridge *b) {
     uint64_t one = 1;
     iv_engine_get_stats(b->engine, &stats);
     pthread_mutex_lock(&b->mutex);
-    bool silent = b->reports.count == 0;
-    for (iv_queued_event *r; (r = iv_event_queue_take(&b->made));) publish(b, r, &dropped);
+    bool silent = b->events.count == 0;
+    for (iv_queued_event *r; (r = iv_event_queue_take(&b->unpublished));) publish(b, r, &dropped);
     if (b->lost && !b->stats.failed) end_all(b, &dropped);
     note_step(b, &stats);
-    if (silent && b->reports.count > 0) IV_ASSERT(write(b->fd, &one, sizeof one) == sizeof one);
+    if (silent && b->events.count > 0) IV_ASSERT(write(b->fd, &one, sizeof one) == sizeof one);
     pthread_mutex_unlock(&b->mutex);
     for (iv_queued_event *r; (r = iv_event_queue_take(&dropped));) free(r);
 }
@@ -287,7 +288,7 @@ static void publish_all(iv_bridge *b) {
 /* With the mutex held: may a step be made? */
 static bool may_step(iv_bridge *b) {
     if (!has_work(b) || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
-    bool room = b->reports.count < b->reports_max && b->reports.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
+    bool room = b->events.count < b->events_max && b->events.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
     b->awaits_room = !room;
     return room;
 }
@@ -295,7 +296,7 @@ static bool may_step(iv_bridge *b) {
 /* Sleeps until there is something to do. False: to end. */
 static bool await_work(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
-    while (!b->stop && (b->lost || (!b->cancel_first && !b->hold_first && !next_ticket(b))) && !may_step(b))
+    while (!b->stop && (b->lost || (!b->cancel_first && !b->hold_first && !next_inflight(b))) && !may_step(b))
         pthread_cond_wait(&b->wake, &b->mutex);
     bool stop = b->stop;
     pthread_mutex_unlock(&b->mutex);
@@ -306,7 +307,7 @@ void *iv_bridge_run_engine(void *bridge) {
     iv_bridge *b = bridge;
     while (await_work(b)) {
         take_cancels(b);
-        take_tickets(b);
+        take_queued(b);
         take_holds(b);
         pthread_mutex_lock(&b->mutex);
         bool stepping = may_step(b);

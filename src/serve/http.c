@@ -11,12 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t iv_http_now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 void iv_http_options_init(iv_http_options *o) {
     *o = (iv_http_options){.host = "127.0.0.1",
                            .port = 8000,
@@ -32,8 +26,6 @@ void iv_http_options_init(iv_http_options *o) {
 }
 
 /* ---- the loop's own work */
-
-void iv_http_wake_work(iv_http *h) { event_active(h->working, EV_TIMEOUT, 0); }
 
 static void end_drain_if_done(iv_http *h) {
     if (!h->draining) return;
@@ -55,10 +47,10 @@ static void serve_work(iv_http *h) {
             iv_connection_serve(c);
     }
     while (h->gone) {
-        iv_http_request *x = h->gone;
-        h->gone = x->next_gone;
-        x->gone_queued = false;
-        iv_http_request_call_gone(x);
+        iv_http_request *q = h->gone;
+        h->gone = q->next_gone;
+        q->gone_queued = false;
+        iv_http_request_call_gone(q);
     }
 }
 
@@ -137,7 +129,7 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     if (status == IV_OK) status = iv_http_read_keys(h, NULL, NULL, err);
     if (status == IV_OK) status = iv_http_listen(h, o->host, o->port, err);
     if (status == IV_OK) status = make_events(h, err);
-    if (status == IV_OK) status = iv_http_settle_files(h, err);
+    if (status == IV_OK) status = iv_http_limit_connections(h, err);
     if (status != IV_OK) {
         iv_http_close(h);
         return status;
@@ -237,7 +229,7 @@ void iv_http_close(iv_http *h) {
     iv_http_stop_listening(h);
     while (h->connections) iv_connection_lose(h->connections, false);
     while (h->work || h->gone) serve_work(h);
-    while (h->exchanges) iv_http_request_call_gone(h->exchanges); /* those that nobody wanted to hear of */
+    while (h->requests) iv_http_request_call_gone(h->requests); /* those that nobody wanted to hear of */
     while (h->watchers) {
         iv_http_watcher *w = h->watchers;
         h->watchers = w->next;

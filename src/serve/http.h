@@ -25,7 +25,7 @@ typedef struct iv_http_route {
     const char *method; /* "GET", "POST"; "*" for both */
     const char *path;   /* exact; a trailing slash in the request is ignored. A last "*" stands for any rest */
     unsigned access;    /* an iv_http_access, perhaps with IV_HTTP_ALWAYS */
-    void (*handle)(void *user, iv_http_request *x); /* on the loop's thread; must not block */
+    void (*handle)(void *user, iv_http_request *q); /* on the loop's thread; must not block */
 } iv_http_route;
 
 typedef struct iv_http_options {
@@ -48,9 +48,9 @@ typedef struct iv_http_options {
     size_t stream_bytes_max; /* 256 KiB of a stream wait for a slow reader before it is full, ... */
     size_t unread_bytes_max; /* ... and more while no more than 64 MiB wait on all connections; --max-unread-bytes */
     uint32_t stall_ms;       /* 30 s in which a client reads nothing, and the rest of its answer is dropped */
-    /* An answer was cut so: by x, or after it had ended (NULL). May be NULL. */
-    void (*cut)(void *user, const iv_http_request *x, size_t dropped_bytes);
-    void (*log)(void *user, const iv_http_request *x, int status, double seconds, size_t bytes); /* may be NULL */
+    /* An answer was cut so: by q, or after it had ended (NULL). May be NULL. */
+    void (*cut)(void *user, const iv_http_request *q, size_t dropped_bytes);
+    void (*log)(void *user, const iv_http_request *q, int status, double seconds, size_t bytes); /* may be NULL */
 } iv_http_options;
 
 void iv_http_options_init(iv_http_options *o);
@@ -65,12 +65,12 @@ enum { IV_HTTP_LISTENERS_MAX = 16, IV_HTTP_ADDRESS_BYTES = 80 };
 bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]);
 /* Runs the loop until iv_http_stop. */
 iv_status iv_http_run(iv_http *h, iv_error *err);
-/* From the loop's thread: answers new requests with 503, ends when the exchanges that were open have ended or
+/* From the loop's thread: answers new requests with 503, ends when the requests that were open have ended or
  * deadline_ms passed. Then it calls `late` (may be NULL), which ends them, and allows a second for what that wrote to
  * be sent. */
 void iv_http_drain(iv_http *h, uint32_t deadline_ms, void (*late)(void *user), void *user);
 void iv_http_stop(iv_http *h); /* from any thread or a signal watcher: ends the loop now */
-/* Open exchanges are told that they are gone. NULL is fine. */
+/* Open requests are told that they are gone. NULL is fine. */
 void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
 /* As in the options, or as many as the limit of open files leaves room for. */
@@ -92,49 +92,48 @@ iv_status iv_http_every(iv_http *h, uint32_t ms, void (*tick)(void *user), void 
 /* Calls `caught` on the loop's thread for a signal. */
 iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), void *user, iv_error *err);
 
-/* ---- a request: strings live as long as the exchange. None of these calls calls back: handlers and on_gone run from
+/* ---- a request: strings live as long as the request. None of these calls calls back: handlers and on_gone run from
  * the loop alone. */
-const char *iv_http_request_method(const iv_http_request *x);
-const char *iv_http_request_path(const iv_http_request *x);                     /* decoded, without query and trailing slash */
-const char *iv_http_request_query(const iv_http_request *x, const char *name);  /* decoded; NULL when absent */
-const char *iv_http_request_header(const iv_http_request *x, const char *name); /* NULL when absent */
-const char *iv_http_request_body(const iv_http_request *x, size_t *bytes);      /* NUL-terminated */
-/* The body becomes the caller's, who may outlive the exchange; *out must be empty. x has none any more. */
-void iv_http_request_take_body(iv_http_request *x, iv_buf *out);
-const char *iv_http_request_id(const iv_http_request *x); /* x-request-id as given, or one that was made; sent back */
+const char *iv_http_request_method(const iv_http_request *q);
+const char *iv_http_request_path(const iv_http_request *q); /* decoded, without query and trailing slash */
+const char *iv_http_request_query(const iv_http_request *q, const char *name); /* decoded; NULL when absent */
+const char *iv_http_request_body(const iv_http_request *q, size_t *bytes);     /* NUL-terminated */
+/* The body becomes the caller's, who may outlive the request; *out must be empty. q has none any more. */
+void iv_http_request_take_body(iv_http_request *q, iv_buf *out);
+const char *iv_http_request_id(const iv_http_request *q); /* q-request-id as given, or one that was made; sent back */
 
-/* ---- a response: a reply, or a stream. The exchange is gone after reply, after stream_end, and after on_gone. */
+/* ---- a response: a reply, or a stream. The request is gone after reply, after stream_end, and after on_gone. */
 /* Before it begins. Control bytes of the value become "?". */
-void iv_http_request_add_header(iv_http_request *x, const char *name, const char *value);
-void iv_http_request_reply(iv_http_request *x, int status, const char *type, const void *body, size_t bytes);
+void iv_http_request_add_header(iv_http_request *q, const char *name, const char *value);
+void iv_http_request_reply(iv_http_request *q, int status, const char *type, const void *body, size_t bytes);
 /* Begins a 200 in pieces (chunked). */
-void iv_http_request_stream(iv_http_request *x, const char *type);
+void iv_http_request_stream(iv_http_request *q, const char *type);
 /* One more piece, whole events; sent with others once the caller is back in the loop. It is kept however slowly the
- * client reads. False: the client is gone, or no memory (on_gone will be called, unless x is ended before). */
-bool iv_http_request_write(iv_http_request *x, const void *bytes, size_t n);
+ * client reads. False: the client is gone, or no memory (on_gone will be called, unless q is ended before). */
+bool iv_http_request_write(iv_http_request *q, const void *bytes, size_t n);
 /* Its client reads slowly, and so much waits that the caller should write no more for now. Once true, `room` of
  * iv_http_request_on_room is called when most of it was read. */
-bool iv_http_request_is_full(iv_http_request *x);
-/* For streams, with the user of iv_http_request_on_gone; from the loop. stalled: the client has read nothing for stall_ms;
- * what waited was dropped from the next event on. The callee writes a last event and ends the stream. */
-void iv_http_request_on_room(iv_http_request *x, void (*room)(void *user), void (*stalled)(void *user));
-void iv_http_request_stream_end(iv_http_request *x);
-/* Called once if the client leaves, or its stream is cut, before the response has ended; after it x must not be used.
- * Without it, x stays until it is answered, into the void.
+bool iv_http_request_is_full(iv_http_request *q);
+/* For streams, with the user of iv_http_request_on_gone; from the loop. stalled: the client has read nothing for
+ * stall_ms; what waited was dropped from the next event on. The callee writes a last event and ends the stream. */
+void iv_http_request_on_room(iv_http_request *q, void (*room)(void *user), void (*stalled)(void *user));
+void iv_http_request_stream_end(iv_http_request *q);
+/* Called once if the client leaves, or its stream is cut, before the response has ended; after it q must not be used.
+ * Without it, q stays until it is answered, into the void.
  *
  * A client that has sent its request may end its side of the connection and wait for the answer (shutdown). One that is
  * gone (close) ends it too; what is sent to that one is answered with a reset. So a client that ends its side before
  * its response has begun gets a "100 Continue" at once; in a stream that has begun the next piece has that effect. To
  * an HTTP/1.0 client nothing may be sent before its response: that it is gone shows when the response is sent. */
-void iv_http_request_on_gone(iv_http_request *x, void (*gone)(void *user), void *user);
+void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void *user);
 
-/* ---- an exchange without a connection: a handler's request and reply inside the program */
+/* ---- an request without a connection: a handler's request and reply inside the program */
 typedef void iv_http_request_replied(void *user, int status, const void *body, size_t bytes);
 /* A POST with this body (copied; also id, which is cut where it is too long). `replied` is called once, from the
- * handler or later; x is gone after it. It must not ask for a stream. NULL: no memory. */
+ * handler or later; q is gone after it. It must not ask for a stream. NULL: no memory. */
 iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
-                               void *user);
+                                       void *user);
 /* Before its reply: nobody wants it any more. As a client that leaves. */
-void iv_http_request_local_drop(iv_http_request *x);
+void iv_http_request_local_drop(iv_http_request *q);
 
 #endif

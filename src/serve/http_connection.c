@@ -1,56 +1,185 @@
-/* http_connection.c: one socket: bytes in, requests out of them, bytes back, each with a deadline. */
+/* http_connection.c: the records of clients, connections and requests: made, counted, written out and freed. The files
+ * above decide what happens to them. */
 #include "serve/http_internal.h"
-#include "base/size.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-static void on_readable(evutil_socket_t fd, short what, void *arg);
-static void on_writable(evutil_socket_t fd, short what, void *arg);
-static void on_timer(evutil_socket_t fd, short what, void *arg);
-
-static void refuse(iv_connection *c, int status, const char *message) {
-    c->begun = c->refused = true;
-    c->http->refused_count++, c->http->refused_total++;
-    iv_http_request *x = iv_http_request_new(c);
-    if (x)
-        iv_http_request_refuse(x, status, true, message);
-    else
-        iv_connection_lose(c, true);
+uint64_t iv_http_now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-bool iv_connection_open(iv_http *h, int fd, const struct sockaddr *from) {
-    iv_connection *c = calloc(1, sizeof *c);
-    if (!c) {
-        close(fd);
-        return false;
+/* ---- clients ------------------------------------------------------------------------------------------- */
+
+struct iv_http_client {
+    iv_http_client *next;
+    size_t connections;
+    uint8_t address[16];
+};
+
+static bool take_address(const struct sockaddr *from, uint8_t out[16]) {
+    static const uint8_t mapped[12] = {[10] = 0xff, 0xff};
+    memset(out, 0, 16);
+    if (from->sa_family == AF_INET) {
+        memcpy(out, mapped, sizeof mapped);
+        memcpy(out + 12, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
+        return true;
     }
-    *c = (iv_connection){.http = h, .fd = fd, .since = iv_http_now_ms(), .next = h->connections};
-    if (c->next) c->next->previous = c;
-    h->connections = c;
-    h->connection_count++;
-    int bad = event_assign(&c->reading, h->base, fd, EV_READ | EV_PERSIST, on_readable, c);
-    bad |= event_assign(&c->writing, h->base, fd, EV_WRITE, on_writable, c);
-    bad |= event_assign(&c->timer, h->base, -1, 0, on_timer, c);
-    IV_ASSERT(!bad);
-    if (event_add(&c->reading, NULL)) {
-        iv_connection_lose(c, true);
-        return false;
-    }
-    if (h->connection_count - h->refused_count > h->o.connections_max)
-        refuse(c, 503, "too many connections");
-    else if (!iv_http_client_enter(h, from, &c->client))
-        refuse(c, 429, "too many connections from this address (--max-connections-per-client)");
-    iv_connection_queue(c);
+    if (from->sa_family != AF_INET6) return false;
+    const uint8_t *a = ((const struct sockaddr_in6 *)(const void *)from)->sin6_addr.s6_addr;
+    memcpy(out, a, memcmp(a, mapped, sizeof mapped) == 0 ? 16 : 8);
     return true;
 }
 
+/* The seed is secret, so that clients cannot choose addresses that meet in one bucket. */
+static iv_http_client **bucket_of(iv_http *h, const uint8_t address[16]) {
+    uint64_t z[2];
+    memcpy(z, address, sizeof z);
+    uint64_t mixed = (z[0] ^ h->client_seed) * 0xbf58476d1ce4e5b9u;
+    mixed = (mixed ^ (mixed >> 29) ^ z[1]) * 0x94d049bb133111ebu;
+    return &h->clients[(mixed >> 32) % IV_HTTP_CLIENT_BUCKETS];
+}
+
+bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_client **out) {
+    uint8_t address[16];
+    *out = NULL;
+    if (h->o.client_connections_max == 0 || !from || !take_address(from, address)) return true;
+    iv_http_client **bucket = bucket_of(h, address), *client = *bucket;
+    while (client && memcmp(client->address, address, sizeof address) != 0) client = client->next;
+    if (client && client->connections >= h->o.client_connections_max) return false;
+    if (!client) {
+        if (!(client = calloc(1, sizeof *client))) return true; /* uncounted: memory is short for other reasons */
+        memcpy(client->address, address, sizeof address);
+        client->next = *bucket;
+        *bucket = client;
+    }
+    client->connections++;
+    *out = client;
+    return true;
+}
+
+void iv_http_client_leave(iv_http *h, iv_http_client *client) {
+    if (!client || --client->connections > 0) return;
+    iv_http_client **at = bucket_of(h, client->address);
+    while (*at != client) at = &(*at)->next;
+    *at = client->next;
+    free(client);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+static void make_id(iv_http *h, char *out, size_t n) {
+    uint64_t z = h->id_state += 0x9e3779b97f4a7c15u; /* distinct, and no secret */
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    snprintf(out, n, "req-%016llx", (unsigned long long)(z ^ (z >> 31)));
+}
+
+iv_http_request *iv_http_request_new(iv_connection *c) {
+    IV_ASSERT(!c->request);
+    iv_http *h = c->http;
+    iv_http_request *q = calloc(1, sizeof *q);
+    if (!q) return NULL;
+    *q = (iv_http_request){.http = h, .connection = c, .next = h->requests, .began = iv_http_now_us()};
+    q->head.method = q->head.path = "";
+    q->head.minor = 1;
+    make_id(h, q->id, sizeof q->id);
+    if (q->next) q->next->previous = q;
+    h->requests = q;
+    c->request = q;
+    return q;
+}
+
+static void free_request(iv_http_request *q) {
+    iv_http *h = q->http;
+    if (q->previous)
+        q->previous->next = q->next;
+    else
+        h->requests = q->next;
+    if (q->next) q->next->previous = q->previous;
+    h->input_bytes -= q->body.cap + q->body_taken;
+    iv_buf_free(&q->body);
+    iv_buf_free(&q->fields);
+    free(q->text);
+    free(q);
+}
+
+enum { STATUS_CLIENT_LEFT = 499 }; /* for the log: no such answer is sent */
+
+static void log_request(const iv_http_request *q, int status) {
+    const iv_http *h = q->http;
+    if (h->o.log) h->o.log(h->user, q, status, (double)(iv_http_now_us() - q->began) * 1e-6, q->sent);
+}
+
+static void unqueue_gone(iv_http_request *q) {
+    iv_http_request **at = &q->http->gone;
+    while (*at != q) at = &(*at)->next_gone;
+    *at = q->next_gone;
+}
+
+/* The answer is complete: the connection goes on without q. */
+void iv_http_request_end(iv_http_request *q) {
+    iv_connection *c = q->connection;
+    if (q->gone_queued) unqueue_gone(q);
+    log_request(q, c ? q->status : STATUS_CLIENT_LEFT);
+    if (c) {
+        c->request = NULL;
+        c->state = IV_CONNECTION_FLUSH;
+        iv_connection_queue(c);
+    }
+    free_request(q);
+}
+
+void iv_http_request_queue_gone(iv_http_request *q) {
+    if (q->gone_queued || q->connection || q->replied || !q->gone) return;
+    q->gone_queued = true;
+    q->next_gone = q->http->gone;
+    q->http->gone = q;
+    iv_http_wake_work(q->http);
+}
+
+void iv_http_request_leave(iv_http_request *q) {
+    q->connection = NULL;
+    if (!q->handled) {
+        log_request(q, STATUS_CLIENT_LEFT);
+        free_request(q);
+        return;
+    }
+    iv_http_request_queue_gone(q);
+}
+
+void iv_http_request_call_gone(iv_http_request *q) {
+    log_request(q, STATUS_CLIENT_LEFT);
+    if (q->gone) q->gone(q->gone_user);
+    free_request(q);
+}
+
+/* ---- accepting ----------------------------------------------------------------------------------------- */
+
+void iv_http_begin_accepting(iv_http *h) {
+    for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
+}
+
+bool iv_http_has_room(const iv_http *h) { return h->connection_count < h->o.connections_max + h->refusals_max; }
+
+void iv_http_resume_accept(iv_http *h) {
+    if (!h->accept_paused || !iv_http_has_room(h)) return;
+    h->accept_paused = false;
+    iv_http_begin_accepting(h);
+}
+
+/* ---- connections --------------------------------------------------------------------------------------- */
+
 void iv_connection_free(iv_connection *c) {
-    IV_ASSERT(c->state == IV_CONNECTION_DEAD && !c->exchange);
+    IV_ASSERT(c->state == IV_CONNECTION_DEAD && !c->request);
     c->http->input_bytes -= c->in_counted, c->http->unread_bytes -= c->out_counted;
     iv_buf_free(&c->in);
     iv_buf_free(&c->out);
@@ -88,9 +217,9 @@ void iv_connection_lose(iv_connection *c, bool reset) {
     h->refused_count -= c->refused;
     iv_http_client_leave(h, c->client);
     iv_http_resume_accept(h);
-    iv_http_request *x = c->exchange;
-    c->exchange = NULL;
-    if (x) iv_http_request_leave(x);
+    iv_http_request *q = c->request;
+    c->request = NULL;
+    if (q) iv_http_request_leave(q);
     iv_connection_queue(c);
 }
 
@@ -99,13 +228,6 @@ bool iv_connection_busy(const iv_connection *c) {
     return c->state == IV_CONNECTION_BODY || c->state == IV_CONNECTION_HANDLE || c->state == IV_CONNECTION_FLUSH ||
            c->state == IV_CONNECTION_LINGER || iv_connection_waiting(c) > 0;
 }
-
-static void enter(iv_connection *c, iv_connection_state state) {
-    c->state = state;
-    c->since = iv_http_now_ms();
-}
-
-/* ---- output */
 
 void iv_connection_count_output(iv_connection *c) {
     c->http->unread_bytes += iv_connection_waiting(c) - c->out_counted; /* modulo 2^64, so it may fall too */
@@ -140,356 +262,4 @@ bool iv_connection_flush(iv_connection *c) {
     }
     iv_connection_count_output(c);
     return true;
-}
-
-/* Drops what waits behind the event that is being sent, which ends with an empty line; if none ends here, nothing. */
-static size_t drop_output(iv_connection *c) {
-    const char *end = c->exchange && c->exchange->in_chunks ? "\n\n\r\n" : "\n\n";
-    size_t waiting = iv_connection_waiting(c), n = strlen(end);
-    const char *at = memmem(c->out.data + c->out_at, waiting, end, n);
-    size_t keep = at ? (size_t)(at - c->out.data) + n : c->out.len, dropped = c->out.len - keep;
-    c->out.len = keep;
-    iv_connection_count_output(c);
-    return dropped;
-}
-
-/* Its client reads nothing. One with a stream gets an error event, if it reads on. */
-static void cut(iv_connection *c) {
-    iv_http *h = c->http;
-    iv_http_request *x = c->exchange;
-    bool first = !c->cut, last_words = first && x && x->streaming && x->stall;
-    size_t dropped = last_words ? drop_output(c) : iv_connection_waiting(c);
-    if (first && h->o.cut) h->o.cut(h->user, x, dropped);
-    c->cut = true;
-    c->progress = iv_http_now_ms();
-    if (last_words)
-        iv_http_request_call_stalled(x);
-    else
-        iv_connection_lose(c, true);
-}
-
-static void on_writable(evutil_socket_t fd, short what, void *arg) {
-    (void)fd, (void)what;
-    iv_connection_serve(arg);
-}
-
-/* ---- input */
-
-static size_t in_left(const iv_connection *c) { return c->in.len - c->in_at; }
-
-static void consume(iv_connection *c, size_t n) {
-    c->in_at += n;
-    c->scanned = 0;
-}
-
-static void count_input(iv_connection *c) {
-    c->http->input_bytes += c->in.cap - c->in_counted; /* modulo 2^64, so it may fall too */
-    c->in_counted = c->in.cap;
-}
-
-/* Moves what is left to the front, or frees the memory: an idle connection holds none. */
-static void settle_input(iv_connection *c) {
-    size_t left = in_left(c);
-    if (left == 0) {
-        iv_buf_free(&c->in);
-    } else if (c->in_at > 0) {
-        memmove(c->in.data, c->in.data + c->in_at, left);
-        c->in.len = left;
-    }
-    c->in_at = 0;
-    count_input(c);
-}
-
-/* While an answer is pending we read on, for that tells whether the client is still there: up to one more request
- * of the largest kind. */
-static bool wants_pause(const iv_connection *c) {
-    if (c->closing || (c->state != IV_CONNECTION_HANDLE && c->state != IV_CONNECTION_FLUSH)) return false;
-    const iv_http *h = c->http;
-    size_t left = in_left(c);
-    return left >= h->o.head_bytes_max + h->o.body_bytes_max ||
-           (left >= IV_HTTP_READ_BYTES && h->input_bytes > IV_HTTP_INPUT_BYTES_MAX);
-}
-
-static void pause_input(iv_connection *c, bool pause) {
-    if (c->ended || c->paused == pause) return;
-    c->paused = pause;
-    if (pause)
-        event_del(&c->reading);
-    else
-        event_add(&c->reading, NULL);
-}
-
-static void on_readable(evutil_socket_t fd, short what, void *arg) {
-    (void)what;
-    iv_connection *c = arg;
-    iv_http *h = c->http;
-    ssize_t n = recv(fd, h->scratch, IV_HTTP_READ_BYTES, 0);
-    if (n < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-        iv_connection_lose(c, false);
-        return;
-    }
-    if (n == 0) {
-        c->ended = true;
-        c->ended_at = iv_http_now_ms();
-        event_del(&c->reading);
-    } else if (c->state != IV_CONNECTION_LINGER && !c->closing) {
-        if (!iv_buf_append(&c->in, h->scratch, (size_t)n)) {
-            iv_connection_lose(c, true);
-            return;
-        }
-    }
-    iv_connection_serve(c);
-}
-
-/* ---- deadlines */
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-/* So that clients who are refused and do not leave cannot keep others waiting for their refusal. */
-static uint64_t linger_ms(const iv_connection *c) {
-    bool crowded = c->refused && c->http->refused_count > c->http->refusals_max / 2;
-    return crowded ? IV_HTTP_CROWDED_LINGER_MS : IV_HTTP_LINGER_MS;
-}
-
-static uint64_t state_deadline(const iv_connection *c) {
-    const iv_http_options *o = &c->http->o;
-    switch (c->state) {
-    case IV_CONNECTION_HEAD: return c->since + (c->begun ? o->head_ms : o->idle_ms);
-    case IV_CONNECTION_BODY: return c->since + o->body_ms * (1 + c->exchange->body.len / IV_HTTP_PACE_BYTES);
-    case IV_CONNECTION_LINGER: return c->since + linger_ms(c);
-    default: return UINT64_MAX;
-    }
-}
-
-static uint64_t stall_deadline(const iv_connection *c) {
-    return iv_connection_waiting(c) > 0 ? c->progress + c->http->o.stall_ms : UINT64_MAX;
-}
-
-/* Nothing is read, so that only a look tells whether the client is gone. Soon after it ended its side, then rarely. */
-static uint64_t look_deadline(const iv_connection *c, uint64_t now) {
-    if (c->paused) return now + IV_HTTP_LOOK_MS;
-    if (!c->ended || c->state != IV_CONNECTION_HANDLE) return UINT64_MAX;
-    uint64_t past = now - c->ended_at;
-    return now + (past < IV_HTTP_FIRST_LOOK_MS ? IV_HTTP_FIRST_LOOK_MS : earlier(past, IV_HTTP_LOOK_MS));
-}
-
-/* A timer that fires too early looks again, so deadlines that move away cost nothing. */
-static void arm(iv_connection *c) {
-    if (c->state == IV_CONNECTION_DEAD) return;
-    uint64_t now = iv_http_now_ms(), at = earlier(state_deadline(c), stall_deadline(c));
-    at = earlier(at, look_deadline(c, now));
-    if (at == UINT64_MAX || (c->armed && c->armed <= at)) return;
-    uint64_t in = at > now ? at - now : 0;
-    struct timeval t = {.tv_sec = (time_t)(in / 1000), .tv_usec = (suseconds_t)(in % 1000 * 1000)};
-    if (event_add(&c->timer, &t)) iv_connection_lose(c, true);
-    c->armed = at;
-}
-
-/* 100 Continue, which a client may get at any time before its answer. */
-static void put_continue(iv_connection *c) {
-    static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
-    if (!iv_buf_append(&c->out, line, sizeof line - 1)) iv_connection_lose(c, true);
-}
-
-/* The client ended its side. It may go on reading (shutdown), or be gone (close): what is sent to it tells, for the
- * system of one that is gone answers with a reset. Of a stream that has begun the next event does it. True: something
- * is to be sent. */
-static bool probe(iv_connection *c) {
-    iv_http_request *x = c->exchange;
-    if (x->probed || x->status || x->head.minor == 0) return false;
-    x->probed = true;
-    put_continue(c);
-    return true;
-}
-
-static void look(iv_connection *c) {
-    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
-    if (poll(&p, 1, 0) <= 0) return;
-    if (p.revents & (POLLHUP | POLLERR))
-        iv_connection_lose(c, false);
-    else if (c->state == IV_CONNECTION_HANDLE)
-        probe(c); /* its end stands behind what is not read */
-}
-
-static void refuse_late(iv_connection *c, const char *message) {
-    iv_http_request *x = c->exchange ? c->exchange : iv_http_request_new(c);
-    if (x)
-        iv_http_request_refuse(x, 408, true, message);
-    else
-        iv_connection_lose(c, true);
-}
-
-static void on_timer(evutil_socket_t fd, short what, void *arg) {
-    (void)fd, (void)what;
-    iv_connection *c = arg;
-    uint64_t now = iv_http_now_ms();
-    c->armed = 0;
-    if (now >= stall_deadline(c)) {
-        cut(c);
-        if (c->state != IV_CONNECTION_DEAD) iv_connection_serve(c);
-        return;
-    }
-    if (look_deadline(c, now) != UINT64_MAX) look(c);
-    if (c->state == IV_CONNECTION_DEAD) return;
-    if (now >= state_deadline(c)) {
-        if (c->state == IV_CONNECTION_HEAD && c->begun) {
-            refuse_late(c, "the request's head did not come in time");
-        } else if (c->state == IV_CONNECTION_BODY) {
-            refuse_late(c, "the request's body did not come in time");
-        } else {
-            iv_connection_lose(c, false);
-            return;
-        }
-    }
-    iv_connection_serve(c);
-}
-
-/* ---- requests */
-
-/* Each step returns true if it brought the connection on. */
-static bool fail_connection(iv_connection *c) {
-    iv_connection_lose(c, true);
-    return false;
-}
-
-static void ask_for_body(iv_connection *c, const iv_http_request *x) {
-    if (x->head.expects_continue && in_left(c) == 0) put_continue(c);
-}
-
-/* The head's n bytes are there. */
-static bool take_head(iv_connection *c, size_t n) {
-    iv_http_request *x = iv_http_request_new(c);
-    if (!x || !(x->text = malloc(n + 1))) return fail_connection(c);
-    memcpy(x->text, c->in.data + c->in_at, n);
-    x->text[n] = 0;
-    consume(c, n);
-    iv_error err;
-    int status = iv_http_head_parse(x->text, n, &x->head, &err);
-    iv_http_request_take_id(x);
-    if (status) {
-        iv_http_request_refuse(x, status, true, err.message);
-        return true;
-    }
-    if (!iv_http_admit(x)) return true;
-    x->body_left = x->head.length;
-    x->body.limit = x->head.chunked ? c->http->o.body_bytes_max : x->head.length; /* hence no memory beyond it */
-    enter(c, IV_CONNECTION_BODY);
-    if (x->head.chunked || x->body_left > 0) ask_for_body(c, x);
-    return true;
-}
-
-static bool step_head(iv_connection *c) {
-    size_t left = in_left(c), limit = c->http->o.head_bytes_max;
-    if (left > 0 && !c->begun) {
-        c->begun = true;
-        c->since = iv_http_now_ms();
-    }
-    iv_error err;
-    iv_http_scanned found = IV_HTTP_SCAN_MORE;
-    if (left > 0) found = iv_http_head_scan(c->in.data + c->in_at, iv_size_min(left, limit), &c->scanned, &err);
-    if (found == IV_HTTP_SCAN_END && c->scanned > 2) return take_head(c, c->scanned);
-    if (found == IV_HTTP_SCAN_END) { /* an empty line before a request is skipped, not answered */
-        consume(c, c->scanned);
-        return true;
-    }
-    if (found == IV_HTTP_SCAN_MORE && left <= limit) {
-        if (c->ended) iv_connection_lose(c, false);
-        return false;
-    }
-    iv_http_request *x = iv_http_request_new(c);
-    if (!x) return fail_connection(c);
-    iv_http_request_refuse(x, found == IV_HTTP_SCAN_BAD ? 400 : 431, true,
-                       found == IV_HTTP_SCAN_BAD ? err.message : "the request's head is too long");
-    return true;
-}
-
-/* Bytes of the body that are there go to the exchange; 0, or the status to refuse it with. */
-static int take_body(iv_connection *c, iv_http_request *x, bool *done, iv_error *err) {
-    iv_http *h = c->http;
-    const char *bytes = in_left(c) ? c->in.data + c->in_at : "";
-    size_t before = x->body.cap, used = 0;
-    int status = 0;
-    if (x->head.chunked) {
-        status = iv_http_chunks_feed(&x->chunks, bytes, in_left(c), &x->body, h->o.body_bytes_max, &used, done, err);
-    } else {
-        used = iv_size_min(in_left(c), x->body_left);
-        if (iv_buf_append(&x->body, bytes, used))
-            x->body_left -= used;
-        else
-            status = 503;
-        *done = x->body_left == 0;
-    }
-    if (status == 503) iv_fail(err, IV_NO_MEMORY, "body: out of memory");
-    consume(c, used);
-    h->input_bytes += x->body.cap - before;
-    if (!status && h->input_bytes > IV_HTTP_INPUT_BYTES_MAX) {
-        iv_fail(err, IV_BUSY, "too many request bodies at once");
-        status = 503;
-    }
-    return status;
-}
-
-static bool step_body(iv_connection *c) {
-    iv_http_request *x = c->exchange;
-    iv_error err;
-    bool done = false;
-    int status = take_body(c, x, &done, &err);
-    if (status) {
-        iv_http_request_refuse(x, status, true, err.message);
-        return true;
-    }
-    if (done) {
-        enter(c, IV_CONNECTION_HANDLE);
-        x->handled = true;
-        x->route->handle(c->http->user, x); /* x may be gone now */
-        return true;
-    }
-    if (c->ended) iv_connection_lose(c, false);
-    return false;
-}
-
-static bool step_flush(iv_connection *c) {
-    if (iv_connection_waiting(c) > 0) return false;
-    if (!c->closing && !c->http->draining) {
-        settle_input(c);
-        enter(c, IV_CONNECTION_HEAD);
-        c->begun = false;
-        return true;
-    }
-    if (c->ended || (!c->unread && in_left(c) == 0)) {
-        iv_connection_lose(c, false);
-        return false;
-    }
-    shutdown(c->fd, SHUT_WR);
-    c->in_at = c->in.len;
-    settle_input(c);
-    enter(c, IV_CONNECTION_LINGER);
-    return true;
-}
-
-static bool step(iv_connection *c) {
-    switch (c->state) {
-    case IV_CONNECTION_HEAD: return step_head(c);
-    case IV_CONNECTION_BODY: return step_body(c);
-    case IV_CONNECTION_FLUSH: return step_flush(c);
-    case IV_CONNECTION_HANDLE: return c->ended && probe(c);
-    case IV_CONNECTION_LINGER:
-        if (c->ended) iv_connection_lose(c, false);
-        return false;
-    default: return false;
-    }
-}
-
-void iv_connection_serve(iv_connection *c) {
-    if (c->serving) return;
-    c->serving = true;
-    while (iv_connection_flush(c) && step(c)) {}
-    c->serving = false;
-    if (c->state == IV_CONNECTION_DEAD) return;
-    if (c->exchange) iv_http_request_call_room(c->exchange);
-    settle_input(c);
-    pause_input(c, wants_pause(c));
-    arm(c);
 }

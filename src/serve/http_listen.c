@@ -1,12 +1,16 @@
-/* http_listen.c: the sockets of a server: one for each address of its host, all on one port. */
+/* http_listen.c: the sockets of a server, one for each address of its host, all on one port; and how many connections
+ * the limit of open files allows. */
 #include "serve/http_internal.h"
+#include "base/size.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,25 +18,13 @@ enum { ACCEPTS_AT_ONCE = 64, PORT_TRIES = 16 };
 
 /* ---- accepting */
 
-static void begin_accepting(iv_http *h) {
-    for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
-}
-
 static void stop_accepting(iv_http *h) {
     for (size_t i = 0; i < h->listener_count; i++) event_del(h->listeners[i].accepting);
 }
 
 static void on_accept_again(evutil_socket_t fd, short what, void *arg) {
     (void)fd, (void)what;
-    begin_accepting(arg);
-}
-
-static bool has_room(const iv_http *h) { return h->connection_count < h->o.connections_max + h->refusals_max; }
-
-void iv_http_resume_accept(iv_http *h) {
-    if (!h->accept_paused || !has_room(h)) return;
-    h->accept_paused = false;
-    begin_accepting(h);
+    iv_http_begin_accepting(arg);
 }
 
 static void on_accept(evutil_socket_t fd, short what, void *arg) {
@@ -41,7 +33,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         struct sockaddr_storage from = {0};
         socklen_t n = sizeof from;
-        if (!has_room(h)) { /* they wait in the backlog until there is */
+        if (!iv_http_has_room(h)) { /* they wait in the backlog until there is */
             h->accept_paused = true;
             stop_accepting(h);
             return;
@@ -181,4 +173,58 @@ bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]
     socklen_t n;
     return own_address(h, i, &a, &n) &&
            getnameinfo((struct sockaddr *)&a, n, out, IV_HTTP_ADDRESS_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
+}
+
+/* ---- open files ---------------------------------------------------------------------------------------- */
+
+enum {
+    FILES_BESIDES = 128, /* asked for, beside connections */
+    LOOP_FILES = 6,      /* a listener, the loop's poll, pipe and waker, a look at a host's name */
+    SPARE_FILES = 4,     /* for what is read while the server runs */
+    CONNECTIONS_MIN = 4,
+    REFUSALS_SHARE = 16, /* of what there is room for: one in so many for refusals, ... */
+    REFUSALS_FEW = 64,   /* ... but so many if they are no more than ... */
+    FEW_SHARE = 4        /* ... one in four */
+};
+
+/* The usual limit of 1,024 is for programs that have few. */
+static size_t raise_limit(size_t connections) {
+    struct rlimit r, more;
+    rlim_t want = (rlim_t)connections + IV_HTTP_REFUSALS_MAX + FILES_BESIDES;
+    if (getrlimit(RLIMIT_NOFILE, &r)) return SIZE_MAX;
+    more = r, more.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+    if (r.rlim_cur < more.rlim_cur && setrlimit(RLIMIT_NOFILE, &more) == 0) r = more;
+    return r.rlim_cur < INT32_MAX ? (size_t)r.rlim_cur : INT32_MAX;
+}
+
+/* How many more files can be opened, but no more than `most` are counted. */
+static size_t count_free(size_t limit, size_t most) {
+    size_t n = 0;
+    for (size_t fd = 0; fd < limit && n < most; fd++) n += fcntl((int)fd, F_GETFD) < 0;
+    return n;
+}
+
+static iv_status need(size_t limit, size_t wanted, iv_error *err) {
+    size_t enough = limit;
+    if (count_free(limit, wanted) >= wanted) return IV_OK;
+    while (count_free(enough, wanted) < wanted) enough++; /* files may be open above the limit, too */
+    return iv_fail(err, IV_LIMIT, "open files: wanted a limit of at least %zu (ulimit -n), found %zu", enough, limit);
+}
+
+iv_status iv_http_check_files(size_t connections, size_t callers, iv_error *err) {
+    size_t limit = raise_limit(connections), wanted = callers + LOOP_FILES + SPARE_FILES + CONNECTIONS_MIN + 1;
+    return need(limit, wanted, err);
+}
+
+iv_status iv_http_limit_connections(iv_http *h, iv_error *err) {
+    size_t limit = raise_limit(h->o.connections_max), wanted = SPARE_FILES + CONNECTIONS_MIN + 1;
+    size_t most = h->o.connections_max + IV_HTTP_REFUSALS_MAX + SPARE_FILES, found = count_free(limit, most);
+    h->refusals_max = IV_HTTP_REFUSALS_MAX;
+    if (found == most) return IV_OK;
+    IV_TRY(need(limit, wanted, err));
+    size_t room = found - SPARE_FILES;
+    size_t few = iv_size_min(REFUSALS_FEW, room / FEW_SHARE);
+    h->refusals_max = iv_size_min(IV_HTTP_REFUSALS_MAX, iv_size_max(few, room / REFUSALS_SHARE));
+    h->o.connections_max = iv_size_min(h->o.connections_max, room - h->refusals_max);
+    return IV_OK;
 }

@@ -1,4 +1,4 @@
-/* http_exchange.c: one request and its answer: a reply, a stream, or an error's JSON. */
+/* http_request.c: what handlers see of a request, and its answer: a reply, a stream, or an error as JSON. */
 #include "serve/http_internal.h"
 #include "base/size.h"
 
@@ -9,146 +9,57 @@
 #include <strings.h>
 #include <time.h>
 
-/* ---- life */
-
-static void make_id(iv_http *h, char *out, size_t n) {
-    uint64_t z = h->id_state += 0x9e3779b97f4a7c15u; /* distinct, and no secret */
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    snprintf(out, n, "req-%016llx", (unsigned long long)(z ^ (z >> 31)));
-}
-
-iv_http_request *iv_http_request_new(iv_connection *c) {
-    IV_ASSERT(!c->exchange);
-    iv_http *h = c->http;
-    iv_http_request *x = calloc(1, sizeof *x);
-    if (!x) return NULL;
-    *x = (iv_http_request){.http = h, .connection = c, .next = h->exchanges, .began = iv_http_now_us()};
-    x->head.method = x->head.path = "";
-    x->head.minor = 1;
-    make_id(h, x->id, sizeof x->id);
-    if (x->next) x->next->previous = x;
-    h->exchanges = x;
-    c->exchange = x;
-    return x;
-}
-
-static void free_exchange(iv_http_request *x) {
-    iv_http *h = x->http;
-    if (x->previous)
-        x->previous->next = x->next;
-    else
-        h->exchanges = x->next;
-    if (x->next) x->next->previous = x->previous;
-    h->input_bytes -= x->body.cap + x->body_taken;
-    iv_buf_free(&x->body);
-    iv_buf_free(&x->fields);
-    free(x->text);
-    free(x);
-}
-
-static void log_exchange(const iv_http_request *x, int status) {
-    const iv_http *h = x->http;
-    if (h->o.log) h->o.log(h->user, x, status, (double)(iv_http_now_us() - x->began) * 1e-6, x->sent);
-}
-
-enum { STATUS_CLIENT_LEFT = 499 }; /* for the log: no such answer is sent */
-
-static void unqueue_gone(iv_http_request *x) {
-    iv_http_request **at = &x->http->gone;
-    while (*at != x) at = &(*at)->next_gone;
-    *at = x->next_gone;
-}
-
-/* The answer is complete: the connection goes on without x. */
-static void end_exchange(iv_http_request *x) {
-    iv_connection *c = x->connection;
-    if (x->gone_queued) unqueue_gone(x);
-    log_exchange(x, c ? x->status : STATUS_CLIENT_LEFT);
-    if (c) {
-        c->exchange = NULL;
-        c->state = IV_CONNECTION_FLUSH;
-        iv_connection_queue(c);
-    }
-    free_exchange(x);
-}
-
-static void queue_gone(iv_http_request *x) {
-    if (x->gone_queued || x->connection || x->replied || !x->gone) return;
-    x->gone_queued = true;
-    x->next_gone = x->http->gone;
-    x->http->gone = x;
-    iv_http_wake_work(x->http);
-}
-
-void iv_http_request_leave(iv_http_request *x) {
-    x->connection = NULL;
-    if (!x->handled) {
-        log_exchange(x, STATUS_CLIENT_LEFT);
-        free_exchange(x);
-        return;
-    }
-    queue_gone(x);
-}
-
-void iv_http_request_call_gone(iv_http_request *x) {
-    log_exchange(x, STATUS_CLIENT_LEFT);
-    if (x->gone) x->gone(x->gone_user);
-    free_exchange(x);
-}
-
 /* ---- life without a connection */
 
 iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
-                               void *user) {
-    iv_http_request *x = calloc(1, sizeof *x);
+                                       void *user) {
+    iv_http_request *q = calloc(1, sizeof *q);
     IV_ASSERT(replied);
-    if (!x) return NULL;
-    *x = (iv_http_request){.replied = replied, .replied_user = user};
-    x->head.method = "POST", x->head.path = "";
-    snprintf(x->id, sizeof x->id, "%s", id);
-    if (iv_buf_append(&x->body, body, bytes)) return x;
-    free(x);
+    if (!q) return NULL;
+    *q = (iv_http_request){.replied = replied, .replied_user = user};
+    q->head.method = "POST", q->head.path = "";
+    snprintf(q->id, sizeof q->id, "%s", id);
+    if (iv_buf_append(&q->body, body, bytes)) return q;
+    free(q);
     return NULL;
 }
 
-static void free_local(iv_http_request *x) {
-    iv_buf_free(&x->body);
-    iv_buf_free(&x->fields);
-    free(x);
+static void free_local(iv_http_request *q) {
+    iv_buf_free(&q->body);
+    iv_buf_free(&q->fields);
+    free(q);
 }
 
-void iv_http_request_local_drop(iv_http_request *x) {
-    IV_ASSERT(x->replied);
-    if (x->gone) x->gone(x->gone_user);
-    free_local(x);
+void iv_http_request_local_drop(iv_http_request *q) {
+    IV_ASSERT(q->replied);
+    if (q->gone) q->gone(q->gone_user);
+    free_local(q);
 }
 
 /* ---- the request */
 
-const char *iv_http_request_method(const iv_http_request *x) { return x->head.method; }
-const char *iv_http_request_path(const iv_http_request *x) { return x->head.path; }
-const char *iv_http_request_header(const iv_http_request *x, const char *name) { return iv_http_head_field(&x->head, name); }
+const char *iv_http_request_method(const iv_http_request *q) { return q->head.method; }
+const char *iv_http_request_path(const iv_http_request *q) { return q->head.path; }
 
-const char *iv_http_request_query(const iv_http_request *x, const char *name) {
-    for (size_t i = 0; i < x->head.query_count; i++)
-        if (strcmp(x->head.query[i].name, name) == 0) return x->head.query[i].value;
+const char *iv_http_request_query(const iv_http_request *q, const char *name) {
+    for (size_t i = 0; i < q->head.query_count; i++)
+        if (strcmp(q->head.query[i].name, name) == 0) return q->head.query[i].value;
     return NULL;
 }
 
-const char *iv_http_request_body(const iv_http_request *x, size_t *bytes) {
-    *bytes = x->body.len;
-    return x->body.data ? x->body.data : "";
+const char *iv_http_request_body(const iv_http_request *q, size_t *bytes) {
+    *bytes = q->body.len;
+    return q->body.data ? q->body.data : "";
 }
 
-void iv_http_request_take_body(iv_http_request *x, iv_buf *out) {
+void iv_http_request_take_body(iv_http_request *q, iv_buf *out) {
     IV_ASSERT(!out->data);
-    *out = x->body, x->body = (iv_buf){0};
+    *out = q->body, q->body = (iv_buf){0};
     out->limit = 0;
-    x->body_taken += out->cap;
+    q->body_taken += out->cap;
 }
 
-const char *iv_http_request_id(const iv_http_request *x) { return x->id; }
+const char *iv_http_request_id(const iv_http_request *q) { return q->id; }
 
 static bool good_id(const char *id) {
     size_t n = strlen(id);
@@ -158,9 +69,9 @@ static bool good_id(const char *id) {
     return true;
 }
 
-void iv_http_request_take_id(iv_http_request *x) {
-    const char *given = iv_http_head_field(&x->head, "x-request-id");
-    if (given && good_id(given)) memcpy(x->id, given, strlen(given) + 1);
+void iv_http_request_take_id(iv_http_request *q) {
+    const char *given = iv_http_head_field(&q->head, "x-request-id");
+    if (given && good_id(given)) memcpy(q->id, given, strlen(given) + 1);
 }
 
 /* ---- the head of a response */
@@ -196,20 +107,20 @@ static const char *reason(int status) {
     return "Status";
 }
 
-void iv_http_request_add_header(iv_http_request *x, const char *name, const char *value) {
-    IV_ASSERT(x->status == 0 && iv_http_is_token(name));
-    size_t before = x->fields.len;
-    if (!iv_buf_printf(&x->fields, "%s: %s\r\n", name, value)) return;
+void iv_http_request_add_header(iv_http_request *q, const char *name, const char *value) {
+    IV_ASSERT(q->status == 0 && iv_http_is_token(name));
+    size_t before = q->fields.len;
+    if (!iv_buf_printf(&q->fields, "%s: %s\r\n", name, value)) return;
     /* a value may hold what a client wrote: it must not begin a line of its own */
-    for (size_t i = before; i + 2 < x->fields.len; i++) {
-        char *c = &x->fields.data[i];
+    for (size_t i = before; i + 2 < q->fields.len; i++) {
+        char *c = &q->fields.data[i];
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     }
 }
 
-static bool has_field(const iv_http_request *x, const char *name) {
+static bool has_field(const iv_http_request *q, const char *name) {
     size_t n = strlen(name);
-    for (const char *line = x->fields.data; line && *line;) {
+    for (const char *line = q->fields.data; line && *line;) {
         if (strncasecmp(line, name, n) == 0 && line[n] == ':') return true;
         line = strstr(line, "\r\n") + 2;
     }
@@ -227,142 +138,165 @@ static const char *date_now(iv_http *h) {
     return h->date;
 }
 
-static bool no_body(const iv_http_request *x) { return strcmp(x->head.method, "HEAD") == 0; }
+static bool no_body(const iv_http_request *q) { return strcmp(q->head.method, "HEAD") == 0; }
 static bool no_length(int status) { return status == 204 || status == 304; }
 
+bool iv_http_origin_allowed(const char *allowed, const char *origin) {
+    size_t n = strlen(origin);
+    for (const char *item = allowed; *item;) {
+        item += strspn(item, " ,");
+        size_t length = strcspn(item, " ,");
+        if ((length == 1 && *item == '*') || (length > 0 && length == n && strncmp(item, origin, n) == 0)) return true;
+        item += length;
+    }
+    return false;
+}
+
+/* Appends the fields that let a browser read the answer. */
+static bool put_origin(const iv_http_request *q, iv_buf *out) {
+    const char *allowed = q->http->allowed_origins;
+    if (!allowed || !*allowed) return true;
+    bool all = iv_http_origin_allowed(allowed, "*");
+    if (!all && !iv_buf_puts(out, "Vary: Origin\r\n")) return false;
+    const char *origin = iv_http_head_field(&q->head, "Origin");
+    if (!origin || !iv_http_origin_allowed(allowed, origin)) return true;
+    return iv_buf_printf(out, "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
+                         all ? "*" : origin);
+}
+
 /* Puts the head into the output. length: of the body, or NULL for one in pieces. */
-static bool put_head(iv_http_request *x, int status, const char *type, const size_t *length) {
-    iv_connection *c = x->connection;
+static bool put_head(iv_http_request *q, int status, const char *type, const size_t *length) {
+    iv_connection *c = q->connection;
     iv_buf *out = &c->out;
     if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
-    x->status = status;
-    bool until_close = !length && x->head.minor == 0;
-    c->closing = c->closing || !x->head.keep_alive || x->http->draining || until_close;
+    q->status = status;
+    bool until_close = !length && q->head.minor == 0;
+    c->closing = c->closing || !q->head.keep_alive || q->http->draining || until_close;
     bool ok = iv_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nx-request-id: %s\r\n", status, reason(status),
-                            date_now(x->http), iv_http_request_id(x));
+                            date_now(q->http), iv_http_request_id(q));
     if (ok && type) ok = iv_buf_printf(out, "Content-Type: %s\r\n", type);
     if (ok && length && !no_length(status)) ok = iv_buf_printf(out, "Content-Length: %zu\r\n", *length);
     if (ok && !length && !until_close) ok = iv_buf_puts(out, "Transfer-Encoding: chunked\r\n");
     if (ok && c->closing)
         ok = iv_buf_puts(out, "Connection: close\r\n");
-    else if (ok && x->head.minor == 0)
+    else if (ok && q->head.minor == 0)
         ok = iv_buf_puts(out, "Connection: keep-alive\r\n");
-    ok = ok && iv_http_put_origin(x, out) && iv_buf_append(out, x->fields.data, x->fields.len);
+    ok = ok && put_origin(q, out) && iv_buf_append(out, q->fields.data, q->fields.len);
     return ok && iv_buf_puts(out, "\r\n");
 }
 
 /* ---- a reply */
 
-void iv_http_request_reply(iv_http_request *x, int status, const char *type, const void *body, size_t bytes) {
-    IV_ASSERT(x->status == 0 && status >= 200 && status <= 599);
-    if (x->replied) {
-        x->replied(x->replied_user, status, body, bytes);
-        free_local(x);
+void iv_http_request_reply(iv_http_request *q, int status, const char *type, const void *body, size_t bytes) {
+    IV_ASSERT(q->status == 0 && status >= 200 && status <= 599);
+    if (q->replied) {
+        q->replied(q->replied_user, status, body, bytes);
+        free_local(q);
         return;
     }
-    x->handled = true; /* x is ours to end, also if the connection is lost in here */
-    if (x->connection) {
-        bool ok = put_head(x, status, type, &bytes);
-        if (ok && bytes > 0 && !no_body(x) && !no_length(status)) {
-            ok = iv_buf_append(&x->connection->out, body, bytes);
-            x->sent = bytes;
+    q->handled = true; /* q is ours to end, also if the connection is lost in here */
+    if (q->connection) {
+        bool ok = put_head(q, status, type, &bytes);
+        if (ok && bytes > 0 && !no_body(q) && !no_length(status)) {
+            ok = iv_buf_append(&q->connection->out, body, bytes);
+            q->sent = bytes;
         }
-        if (!ok) iv_connection_lose(x->connection, true);
+        if (!ok) iv_connection_lose(q->connection, true);
     }
-    end_exchange(x);
+    iv_http_request_end(q);
 }
 
-void iv_http_request_refuse(iv_http_request *x, int status, bool unread, const char *message) {
-    iv_connection *c = x->connection;
+void iv_http_request_refuse(iv_http_request *q, int status, bool unread, const char *message) {
+    iv_connection *c = q->connection;
     IV_ASSERT(c);
     if (unread) c->closing = c->unread = true;
-    x->head.keep_alive = x->head.keep_alive && !unread;
+    q->head.keep_alive = q->head.keep_alive && !unread;
     json_t *json = json_pack("{s:{s:s,s:s,s:n,s:i}}", "error", "message", message, "type",
                              status < 500 ? "invalid_request_error" : "server_error", "param", "code", status);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    if (status == 503 || status == 429) iv_http_request_add_header(x, "Retry-After", "1");
-    iv_http_request_reply(x, status, "application/json", text ? text : "{}", text ? strlen(text) : 2);
+    if (status == 503 || status == 429) iv_http_request_add_header(q, "Retry-After", "1");
+    iv_http_request_reply(q, status, "application/json", text ? text : "{}", text ? strlen(text) : 2);
     free(text);
 }
 
 /* ---- a stream */
 
-void iv_http_request_stream(iv_http_request *x, const char *type) {
-    IV_ASSERT(x->status == 0 && !x->replied);
-    x->streaming = true;
-    x->in_chunks = x->head.minor == 1;
-    if (!x->connection) {
-        x->status = 200;
+void iv_http_request_stream(iv_http_request *q, const char *type) {
+    IV_ASSERT(q->status == 0 && !q->replied);
+    q->streaming = true;
+    q->in_chunks = q->head.minor == 1;
+    if (!q->connection) {
+        q->status = 200;
         return;
     }
     if (strncmp(type, "text/event-stream", 17) == 0) { /* events are for now, also behind a proxy */
-        if (!has_field(x, "Cache-Control")) iv_http_request_add_header(x, "Cache-Control", "no-cache");
-        if (!has_field(x, "X-Accel-Buffering")) iv_http_request_add_header(x, "X-Accel-Buffering", "no");
+        if (!has_field(q, "Cache-Control")) iv_http_request_add_header(q, "Cache-Control", "no-cache");
+        if (!has_field(q, "X-Accel-Buffering")) iv_http_request_add_header(q, "X-Accel-Buffering", "no");
     }
-    if (put_head(x, 200, type, NULL))
-        iv_connection_queue(x->connection);
+    if (put_head(q, 200, type, NULL))
+        iv_connection_queue(q->connection);
     else
-        iv_connection_lose(x->connection, true);
+        iv_connection_lose(q->connection, true);
 }
 
-static bool put_piece(const iv_http_request *x, const void *bytes, size_t n) {
-    iv_buf *out = &x->connection->out;
-    if (!x->in_chunks) return iv_buf_append(out, bytes, n);
+static bool put_piece(const iv_http_request *q, const void *bytes, size_t n) {
+    iv_buf *out = &q->connection->out;
+    if (!q->in_chunks) return iv_buf_append(out, bytes, n);
     return iv_buf_printf(out, "%zx\r\n", n) && iv_buf_append(out, bytes, n) && iv_buf_append(out, "\r\n", 2);
 }
 
-bool iv_http_request_write(iv_http_request *x, const void *bytes, size_t n) {
-    IV_ASSERT(x->streaming);
-    iv_connection *c = x->connection;
+bool iv_http_request_write(iv_http_request *q, const void *bytes, size_t n) {
+    IV_ASSERT(q->streaming);
+    iv_connection *c = q->connection;
     if (!c) return false;
-    if (n == 0 || no_body(x)) return true;
+    if (n == 0 || no_body(q)) return true;
     if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
-    if (!put_piece(x, bytes, n)) {
+    if (!put_piece(q, bytes, n)) {
         iv_connection_lose(c, true);
         return false;
     }
-    x->sent += n;
+    q->sent += n;
     iv_connection_count_output(c);
     iv_connection_queue(c);
     return true;
 }
 
-bool iv_http_request_is_full(iv_http_request *x) {
-    iv_connection *c = x->connection;
-    const iv_http *h = x->http;
-    if (!c || x->full) return x->full;
+bool iv_http_request_is_full(iv_http_request *q) {
+    iv_connection *c = q->connection;
+    const iv_http *h = q->http;
+    if (!c || q->full) return q->full;
     /* What waits is sent together from the loop; only a reader that seems slow is asked here and now. */
     if (iv_connection_waiting(c) <= h->o.stream_bytes_max || !iv_connection_flush(c)) return false;
-    x->full = iv_connection_waiting(c) > h->o.stream_bytes_max && h->unread_bytes > h->o.unread_bytes_max;
-    return x->full;
+    q->full = iv_connection_waiting(c) > h->o.stream_bytes_max && h->unread_bytes > h->o.unread_bytes_max;
+    return q->full;
 }
 
-void iv_http_request_on_room(iv_http_request *x, void (*room)(void *user), void (*stalled)(void *user)) {
-    x->room = room;
-    x->stall = stalled;
+void iv_http_request_on_room(iv_http_request *q, void (*room)(void *user), void (*stalled)(void *user)) {
+    q->room = room;
+    q->stall = stalled;
 }
 
-void iv_http_request_call_room(iv_http_request *x) {
-    if (!x->full || iv_connection_waiting(x->connection) > x->http->o.stream_bytes_max / 4) return;
-    x->full = false;
-    if (x->room) x->room(x->gone_user);
+void iv_http_request_call_room(iv_http_request *q) {
+    if (!q->full || iv_connection_waiting(q->connection) > q->http->o.stream_bytes_max / 4) return;
+    q->full = false;
+    if (q->room) q->room(q->gone_user);
 }
 
-void iv_http_request_call_stalled(iv_http_request *x) {
-    x->connection->closing = true;
-    x->stall(x->gone_user);
+void iv_http_request_call_stalled(iv_http_request *q) {
+    q->connection->closing = true;
+    q->stall(q->gone_user);
 }
 
-void iv_http_request_stream_end(iv_http_request *x) {
-    IV_ASSERT(x->streaming);
-    if (x->connection && x->in_chunks && !no_body(x) && !iv_buf_puts(&x->connection->out, "0\r\n\r\n"))
-        iv_connection_lose(x->connection, true);
-    end_exchange(x);
+void iv_http_request_stream_end(iv_http_request *q) {
+    IV_ASSERT(q->streaming);
+    if (q->connection && q->in_chunks && !no_body(q) && !iv_buf_puts(&q->connection->out, "0\r\n\r\n"))
+        iv_connection_lose(q->connection, true);
+    iv_http_request_end(q);
 }
 
-void iv_http_request_on_gone(iv_http_request *x, void (*gone)(void *user), void *user) {
-    x->gone = gone;
-    x->gone_user = user;
-    queue_gone(x);
+void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void *user) {
+    q->gone = gone;
+    q->gone_user = user;
+    iv_http_request_queue_gone(q);
 }

@@ -5,6 +5,7 @@
 #ifndef IV_SERVE_LOAD_H
 #define IV_SERVE_LOAD_H
 
+#include "base/buf.h"
 #include "base/status.h"
 
 #include <jansson.h>
@@ -61,5 +62,21 @@ void iv_load_results_free(iv_load_result *results, size_t count); /* their gaps 
 
 /* GET of a small JSON object; *out is the caller's (json_decref). */
 iv_status iv_load_get(const iv_load_options *o, const char *route, json_t **out, iv_error *err);
+
+/* ---- an event stream ---------------------------------------------------------------------------------------- */
+
+/* The stream of /v1/completions as a client reads it: bytes -> a result. A pure function of bytes and times: a result
+ * does not depend on how the stream was cut into pieces, except for its times. */
+typedef struct iv_load_events {
+    iv_buf bytes;    /* not yet an event; a limit holds */
+    double last;     /* when the last tokens came */
+    size_t gap_room; /* of result->gaps */
+    bool finished;   /* [DONE] came */
+} iv_load_events;
+
+/* Everything anew but the buffer's memory and limit. */
+void iv_load_events_begin(iv_load_events *e);
+/* Takes n bytes at `now`, seconds after the request was sent. What is wrong becomes the result's error. */
+void iv_load_events_feed(iv_load_events *e, iv_load_result *r, const void *bytes, size_t n, double now);
 
 #endif

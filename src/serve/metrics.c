@@ -124,8 +124,6 @@ void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double no
     m->last_time = now, m->last_tokens = tokens;
 }
 
-double iv_metrics_tokens_per_second(const iv_metrics *m) { return m->tokens_per_second; }
-
 /* ---- values of gauges and counters --------------------------------------------------------------------- */
 
 typedef struct look {

@@ -31,7 +31,6 @@ void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics
 
 /* The engine's counts at some time (seconds, any clock): what rates are made of. Call it about once a second. */
 void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now);
-double iv_metrics_tokens_per_second(const iv_metrics *m); /* generated, over the last interval */
 
 /* Appends the page. */
 bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const iv_engine_info *info, iv_buf *out);

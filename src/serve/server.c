@@ -1,10 +1,10 @@
 /* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal when what was accepted is
  * answered, or when the engine is lost. All of it on one thread but the engine. */
 #include "serve/server.h"
-#include "serve/api/admin.h"
+#include "serve/api/handlers.h"
 #include "serve/api/task.h"
 #include "serve/api/token_text.h"
-#include "serve/api/tools.h"
+#include "serve/api/constraint.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/page/page.h"
@@ -24,7 +24,7 @@ enum {
     TICK_MS = 1000,
     FILES_EVERY_S = 60,
     FILES_BEFORE = 2, /* that are opened before the listener: the wakers of bridge and work */
-    WORK_THREADS = 4, /* for chat templates: mostly idle */
+    JOB_THREADS = 4,  /* for chat templates: mostly idle */
     GIVE_BACK_BYTES = 1 << 20,
     LOST_DRAIN_MS = 2000, /* for the answers that say so */
     LAUNCHER_MS = 100,    /* mpirun kills one second after its SIGTERM */
@@ -38,7 +38,7 @@ typedef struct loop {
     bool lost;
     bool job_ended;   /* by mpirun */
     double status_at; /* of the last status line */
-    double files_said_at;
+    double files_logged_at;
     uint64_t files_short;
     iv_engine_stats status_stats;
 } loop;
@@ -76,13 +76,13 @@ static void end_if_lost(loop *l, const iv_bridge_stats *stats) {
     iv_http_drain(l->server.http, LOST_DRAIN_MS, on_late, l);
 }
 
-static void on_reports(void *user) {
+static void on_events(void *user) {
     loop *l = user;
-    iv_bridge_event report;
+    iv_bridge_event event;
     bool refused = false;
-    for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &report); i++) {
-        refused |= report.kind == IV_BRIDGE_EVENT_REFUSED;
-        iv_server_take_event(&l->server, &report);
+    for (size_t i = 0; i < PUMP_MAX && iv_bridge_next(l->server.bridge, &event); i++) {
+        refused |= event.kind == IV_BRIDGE_EVENT_REFUSED;
+        iv_server_take_event(&l->server, &event);
     }
     if (!refused) return;
     iv_bridge_stats stats;
@@ -90,7 +90,7 @@ static void on_reports(void *user) {
     end_if_lost(l, &stats);
 }
 
-static void on_work(void *user) { iv_jobs_collect(((loop *)user)->server.jobs); }
+static void on_jobs(void *user) { iv_jobs_collect(((loop *)user)->server.jobs); }
 
 /* Who sent SIGTERM: the loop's own handler does not say. */
 static atomic_int term_sender;
@@ -152,7 +152,7 @@ static void on_hangup(void *user) {
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 /* A line about the last interval, unless nothing happened in it. */
-static void say_status(loop *l, const iv_bridge_stats *stats, double now) {
+static void log_status(loop *l, const iv_bridge_stats *stats, double now) {
     const iv_engine_stats *s = &stats->engine, *before = &l->status_stats;
     double seconds = now - l->status_at;
     bool quiet = s->steps == before->steps && s->running + s->waiting + stats->queued == 0;
@@ -171,10 +171,10 @@ static void say_status(loop *l, const iv_bridge_stats *stats, double now) {
 }
 
 /* Once in a while: it may last. */
-static void say_files(loop *l, double now) {
+static void log_files(loop *l, double now) {
     uint64_t count = iv_http_files_short(l->server.http);
-    if (count == l->files_short || (l->files_said_at > 0 && now < l->files_said_at + FILES_EVERY_S)) return;
-    l->files_short = count, l->files_said_at = now;
+    if (count == l->files_short || (l->files_logged_at > 0 && now < l->files_logged_at + FILES_EVERY_S)) return;
+    l->files_short = count, l->files_logged_at = now;
     iv_log(&l->server.log, "warning", "files", "no more files can be opened, at %zu connections: further clients wait",
            iv_http_connections(l->server.http));
 }
@@ -195,15 +195,15 @@ static void on_tick(void *user) {
     iv_bridge_get_stats(l->server.bridge, &stats);
     double now = now_seconds();
     iv_metrics_note_time(l->server.metrics, &stats, now);
-    say_files(l, now);
+    log_files(l, now);
     give_back(&l->server);
-    if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) say_status(l, &stats, now);
+    if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) log_status(l, &stats, now);
     end_if_lost(l, &stats);
 }
 
-static void on_exchange(void *user, const iv_http_request *x, int status, double seconds, size_t bytes) {
+static void on_http_request(void *user, const iv_http_request *q, int status, double seconds, size_t bytes) {
     const iv_server *s = user;
-    iv_log_http_request(&s->log, x, status, seconds, bytes);
+    iv_log_http_request(&s->log, q, status, seconds, bytes);
 }
 
 static void count_server(void *user, iv_metrics_server *out) {
@@ -213,10 +213,10 @@ static void count_server(void *user, iv_metrics_server *out) {
                                .connections_refused = iv_http_refused(s->http)};
 }
 
-static void on_cut(void *user, const iv_http_request *x, size_t dropped) {
+static void on_cut(void *user, const iv_http_request *q, size_t dropped) {
     const iv_server *s = user;
     iv_log(&s->log, "warning", "cut", "%s: the client read nothing for %g s, %zu bytes of its answer were dropped",
-           x ? iv_http_request_id(x) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
+           q ? iv_http_request_id(q) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
 }
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ static void name_model(loop *l) {
 }
 
 /* What the model's authors suggest is used where a request is silent; nobody should have to guess that. */
-static void say_defaults(const loop *l) {
+static void log_defaults(const loop *l) {
     iv_request r;
     iv_bridge_request_init(l->server.bridge, &r);
     const struct {
@@ -286,7 +286,7 @@ static void list_addresses(const loop *l, char *out, size_t room) {
     if (n && n + 1 < room) snprintf(out + n, room - n, ")");
 }
 
-static void say_hello(const loop *l) {
+static void log_start(const loop *l) {
     const iv_server_options *o = l->server.o;
     const iv_engine_info *i = iv_bridge_info(l->server.bridge);
     bool bare = strchr(o->http.host, ':') == NULL;
@@ -298,7 +298,7 @@ static void say_hello(const loop *l) {
         iv_log(&l->server.log, "warning", "weights",
                "model.safetensors was read, model.safetensors.index.json beside it was not");
     iv_log(&l->server.log, "info", "fingerprint", "fingerprint %s", i->fingerprint);
-    say_defaults(l);
+    log_defaults(l);
     if (!o->http.api_key && !o->http.api_key_file && strcmp(o->http.host, "127.0.0.1") != 0 &&
         strcmp(o->http.host, "::1") != 0 && strcmp(o->http.host, "localhost") != 0)
         iv_log(&l->server.log, "warning", "open", "no API key: whoever reaches this address may use it");
@@ -315,10 +315,10 @@ static void say_hello(const loop *l) {
 
 static iv_status open_log(iv_server *s, iv_error *err) {
     const iv_server_options *o = s->o;
-    s->log = (iv_log_sink){.json = o->log_json, .say = o->say, .user = o->user};
-    if (o->say) return IV_OK;
+    s->log = (iv_log_sink){.json = o->log_json, .write = o->log_line, .user = o->user};
+    if (o->log_line) return IV_OK;
     IV_TRY(iv_log_writer_open(o->log_file, o->log_json, &s->log_writer, err));
-    s->log.say = iv_log_writer_put, s->log.user = s->log_writer;
+    s->log.write = iv_log_writer_put, s->log.user = s->log_writer;
     return IV_OK;
 }
 
@@ -326,7 +326,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     const iv_server_options *o = l->server.o;
     iv_http_options http = o->http;
     IV_TRY(open_log(&l->server, err));
-    if (o->log_requests) http.log = on_exchange;
+    if (o->log_requests) http.log = on_http_request;
     http.cut = on_cut;
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(
@@ -335,12 +335,12 @@ static iv_status open_loop(loop *l, iv_error *err) {
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
-    IV_TRY(iv_jobs_open(WORK_THREADS, &l->server.jobs, err));
+    IV_TRY(iv_jobs_open(JOB_THREADS, &l->server.jobs, err));
     IV_TRY(iv_metrics_open(o->metrics, l->server.model_name, &l->server.metrics, err));
     iv_metrics_count_server(l->server.metrics, count_server, &l->server);
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
-    IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_reports, l, err));
-    IV_TRY(iv_http_watch(l->server.http, iv_jobs_fd(l->server.jobs), on_work, l, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_events, l, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_jobs_fd(l->server.jobs), on_jobs, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     if (o->launcher) note_senders();
@@ -364,7 +364,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     name_model(&l);
     iv_status status = open_loop(&l, err);
     if (status == IV_OK && l.server.http) {
-        say_hello(&l);
+        log_start(&l);
         if (o->ready) o->ready(o->user, iv_http_port(l.server.http));
         status = iv_http_run(l.server.http, err);
     }
@@ -376,7 +376,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     if (status == IV_OK && !l.lost && l.job_ended)
         status = iv_fail(err, IV_IO, "mpirun ended the job: another rank was lost, or mpirun got a signal");
     iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
-    iv_jobs_close(l.server.jobs); /* what it still does uses the bridge's words */
+    iv_jobs_close(l.server.jobs); /* what it still does uses the bridge's text_model */
     iv_token_texts_close(l.server.token_texts);
     iv_bridge_close(l.server.bridge);
     iv_admin_close(&l.server); /* no report comes any more */

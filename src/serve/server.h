@@ -5,8 +5,6 @@
 #include "serve/bridge.h"
 #include "serve/http.h"
 #include "serve/log.h"
-#include "serve/log_writer.h"
-#include "serve/weight_names.h"
 #include "base/jobs.h"
 
 #include <sys/types.h>
@@ -27,8 +25,9 @@ typedef struct iv_server_options {
     pid_t launcher;            /* its SIGTERM (mpirun's) is followed by SIGKILL within a second: what is open is failed
                                 * first. 0: there is none */
     uint32_t status_every_ms;  /* a line about what runs; 0: none */
-    void (*ready)(void *user, uint16_t port);  /* listening; may be NULL */
-    void (*say)(void *user, const char *line); /* takes the log's lines, without their end; NULL: they are written */
+    void (*ready)(void *user, uint16_t port); /* listening; may be NULL */
+    void (*log_line)(void *user,
+                     const char *line); /* takes the log's lines, without their end; NULL: they are written */
     void *user;
 } iv_server_options;
 
@@ -47,10 +46,25 @@ iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_text
 
 /* ---- between the files of this folder: what a handler's `user` is */
 typedef struct iv_metrics iv_metrics;
+
+/* What clients call the weights that they have loaded (weight_version of an update, as in SGLang); weights without a
+ * name are called by their number. */
+/* Answers may still be under way from weights before the last ones: so many are remembered. */
+enum { IV_WEIGHT_NAMES = 8, IV_WEIGHT_NUMBER_BYTES = 24 };
+
+/* Zero-initialise. */
+typedef struct iv_weight_names {
+    struct {
+        uint64_t number; /* iv_bridge_stats.weight_version */
+        char *name;
+    } kept[IV_WEIGHT_NAMES];
+    size_t next;
+} iv_weight_names;
+
 typedef struct iv_server {
     const iv_server_options *o;
     iv_log_sink log;
-    iv_log_writer *log_writer; /* NULL: options.say takes the lines */
+    iv_log_writer *log_writer; /* NULL: options.log_line takes the lines */
     iv_http *http;
     iv_bridge *bridge;
     iv_metrics *metrics;
@@ -62,7 +76,7 @@ typedef struct iv_server {
     bool draining;
     size_t freed_bytes;                 /* of bodies that have ended, whose memory the system has not got back */
     struct iv_task *tasks;              /* api/task.c: those that wait for the engine; NULL at first */
-    struct iv_admin_command *orders;      /* api/admin.c: those whose report has not come; NULL at first */
+    struct iv_admin_command *commands;  /* api/admin.c: those whose report has not come; NULL at first */
     iv_weight_names weight_names;       /* of updates that gave one */
     struct iv_token_texts *token_texts; /* api/token_text.c; NULL: each is found anew */
 } iv_server;
@@ -71,6 +85,6 @@ typedef struct iv_server {
 extern const iv_http_route iv_server_routes[];
 extern const size_t iv_server_route_count;
 /* api/task.c: a report of a request or an order that a handler's task owns. */
-void iv_server_take_event(iv_server *s, const iv_bridge_event *report);
+void iv_server_take_event(iv_server *s, const iv_bridge_event *event);
 
 #endif

@@ -56,61 +56,62 @@ struct iv_bridge {
 
 /* ---- exchanges ---- */
 
-static inline void fake_leave(iv_http_request *x) {
-    if (x->gone_called || x->ended || !x->gone) return;
-    x->gone_called = true;
-    x->gone(x->user);
+static inline void fake_leave(iv_http_request *q) {
+    if (q->gone_called || q->ended || !q->gone) return;
+    q->gone_called = true;
+    q->gone(q->user);
 }
 
-static inline void fake_close(iv_http_request *x) {
-    iv_buf_free(&x->out), iv_buf_free(&x->headers);
-    *x = (iv_http_request){0};
+static inline void fake_close(iv_http_request *q) {
+    iv_buf_free(&q->out), iv_buf_free(&q->headers);
+    *q = (iv_http_request){0};
 }
 
-const char *iv_http_request_method(const iv_http_request *x) { return x->body ? "POST" : "GET"; }
-const char *iv_http_request_path(const iv_http_request *x) { return x->path; }
-const char *iv_http_request_query(const iv_http_request *x, const char *name) { return name ? x->query : NULL; }
-const char *iv_http_request_header(const iv_http_request *x, const char *name) { return x && name ? NULL : NULL; }
-const char *iv_http_request_id(const iv_http_request *x) { return x ? "test" : NULL; }
-const char *iv_http_request_body(const iv_http_request *x, size_t *bytes) {
-    *bytes = x->body_bytes;
-    return x->body ? x->body : "";
+const char *iv_http_request_method(const iv_http_request *q) { return q->body ? "POST" : "GET"; }
+const char *iv_http_request_path(const iv_http_request *q) { return q->path; }
+const char *iv_http_request_query(const iv_http_request *q, const char *name) { return name ? q->query : NULL; }
+const char *iv_http_request_id(const iv_http_request *q) { return q ? "test" : NULL; }
+const char *iv_http_request_body(const iv_http_request *q, size_t *bytes) {
+    *bytes = q->body_bytes;
+    return q->body ? q->body : "";
 }
-void iv_http_request_take_body(iv_http_request *x, iv_buf *out) {
-    IV_ASSERT(!out->data && iv_buf_append(out, x->body ? x->body : "", x->body_bytes));
+void iv_http_request_take_body(iv_http_request *q, iv_buf *out) {
+    IV_ASSERT(!out->data && iv_buf_append(out, q->body ? q->body : "", q->body_bytes));
 }
-void iv_http_request_add_header(iv_http_request *x, const char *name, const char *value) {
-    IV_ASSERT(x->status == 0 && iv_buf_printf(&x->headers, "%s: %s\n", name, value));
+void iv_http_request_add_header(iv_http_request *q, const char *name, const char *value) {
+    IV_ASSERT(q->status == 0 && iv_buf_printf(&q->headers, "%s: %s\n", name, value));
 }
-void iv_http_request_reply(iv_http_request *x, int status, const char *type, const void *body, size_t bytes) {
-    IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
-    x->status = status, x->ended = true;
-    IV_ASSERT(iv_buf_append(&x->out, bytes ? body : "", bytes));
+void iv_http_request_reply(iv_http_request *q, int status, const char *type, const void *body, size_t bytes) {
+    IV_ASSERT(q->status == 0 && !q->ended && !q->gone_called && type);
+    q->status = status, q->ended = true;
+    IV_ASSERT(iv_buf_append(&q->out, bytes ? body : "", bytes));
 }
-void iv_http_request_stream(iv_http_request *x, const char *type) {
-    IV_ASSERT(x->status == 0 && !x->ended && !x->gone_called && type);
-    x->status = 200, x->stream = true, x->type = type;
+void iv_http_request_stream(iv_http_request *q, const char *type) {
+    IV_ASSERT(q->status == 0 && !q->ended && !q->gone_called && type);
+    q->status = 200, q->stream = true, q->type = type;
 }
-bool iv_http_request_write(iv_http_request *x, const void *bytes, size_t n) {
-    IV_ASSERT(x->stream && !x->ended);
-    if (x->gone_called) return false;
-    if (x->writes_left == 0) {
-        if (!x->late) fake_leave(x);
+bool iv_http_request_write(iv_http_request *q, const void *bytes, size_t n) {
+    IV_ASSERT(q->stream && !q->ended);
+    if (q->gone_called) return false;
+    if (q->writes_left == 0) {
+        if (!q->late) fake_leave(q);
         return false;
     }
-    x->writes_left--;
-    IV_ASSERT(iv_buf_append(&x->out, bytes, n));
+    q->writes_left--;
+    IV_ASSERT(iv_buf_append(&q->out, bytes, n));
     return true;
 }
-void iv_http_request_stream_end(iv_http_request *x) {
-    IV_ASSERT(x->stream && !x->ended && !x->gone_called);
-    x->ended = true;
+void iv_http_request_stream_end(iv_http_request *q) {
+    IV_ASSERT(q->stream && !q->ended && !q->gone_called);
+    q->ended = true;
 }
-bool iv_http_request_is_full(iv_http_request *x) { return x->full; }
-void iv_http_request_on_room(iv_http_request *x, void (*room)(void *user), void (*stalled)(void *user)) {
-    x->room = room, x->stalled = stalled;
+bool iv_http_request_is_full(iv_http_request *q) { return q->full; }
+void iv_http_request_on_room(iv_http_request *q, void (*room)(void *user), void (*stalled)(void *user)) {
+    q->room = room, q->stalled = stalled;
 }
-void iv_http_request_on_gone(iv_http_request *x, void (*gone)(void *user), void *user) { x->gone = gone, x->user = user; }
+void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void *user) {
+    q->gone = gone, q->user = user;
+}
 
 /* ---- the bridge ---- */
 
@@ -174,12 +175,12 @@ static inline void fake_report(iv_server *s, size_t at, iv_bridge_event_kind kin
     if (!c->open) return; /* as the bridge promises */
     if (kind != IV_BRIDGE_EVENT_TOKEN) c->open = false;
     iv_bridge_event r = {.kind = kind,
-                   .owner = c->owner,
-                   .id = c->id,
-                   .event = e,
-                   .status = status,
-                   .message = message,
-                   .fingerprint = s->bridge->stats.fingerprint};
+                         .owner = c->owner,
+                         .id = c->id,
+                         .event = e,
+                         .status = status,
+                         .message = message,
+                         .fingerprint = s->bridge->stats.fingerprint};
     iv_server_take_event(s, &r);
 }
 
@@ -214,11 +215,11 @@ static inline void fake_refuse(iv_server *s, size_t at, iv_status status, const 
 }
 
 /* Runs the handler of a route. */
-static inline void fake_call(iv_server *s, iv_http_request *x, const char *path, const char *body, size_t bytes) {
-    x->path = path, x->body = body, x->body_bytes = bytes;
+static inline void fake_call(iv_server *s, iv_http_request *q, const char *path, const char *body, size_t bytes) {
+    q->path = path, q->body = body, q->body_bytes = bytes;
     for (size_t i = 0; i < iv_server_route_count; i++)
         if (strcmp(iv_server_routes[i].path, path) == 0) {
-            iv_server_routes[i].handle(s, x);
+            iv_server_routes[i].handle(s, q);
             return;
         }
     IV_ASSERT(!"a route");

@@ -38,14 +38,14 @@ static inline int dial_small(uint16_t port, int receive_bytes) {
 }
 static inline int dial(uint16_t port) { return dial_small(port, 0); }
 
-static inline void say_bytes(int fd, const char *bytes, size_t n) {
+static inline void send_bytes(int fd, const char *bytes, size_t n) {
     while (n > 0) {
         ssize_t wrote = send(fd, bytes, n, MSG_NOSIGNAL);
         if (wrote <= 0) return; /* the server has closed: what it said can still be read */
         bytes += wrote, n -= (size_t)wrote;
     }
 }
-static inline void say(int fd, const char *text) { say_bytes(fd, text, strlen(text)); }
+static inline void send_text(int fd, const char *text) { send_bytes(fd, text, strlen(text)); }
 
 /* Reads until `end` was seen (its end is the end of what is read), the peer closed or *text is full. Returns bytes. */
 static inline size_t hear_until(int fd, char *text, size_t size, const char *end, bool *closed) {
@@ -135,7 +135,7 @@ static inline void hear(int fd, answer *a) { hear_as(fd, a, false); }
 /* Dials, says, hears and hangs up. */
 static inline void ask(uint16_t port, const char *text, answer *a) {
     int fd = dial(port);
-    say(fd, text);
+    send_text(fd, text);
     hear(fd, a);
     close(fd);
 }

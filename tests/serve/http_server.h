@@ -3,6 +3,7 @@
 #define IV_TESTS_HTTP_SERVER_H
 
 #include "http_client.h"
+#include "serve/http_internal.h"
 
 #include <signal.h>
 
@@ -26,7 +27,7 @@ struct served {
     atomic_int handled, gone, woken, ticks, caught, logged, last_status, connections;
     atomic_int order; /* what the loop's thread shall do when it is woken */
     struct {
-        iv_http_request *x;
+        iv_http_request *http_request;
         int name, next;
     } ticking[TICKING_MAX]; /* streams that get a piece a tick */
     size_t ticking_count;
@@ -40,87 +41,87 @@ static inline void on_gone(void *user) {
     atomic_fetch_add(&h->s->gone, 1);
 }
 
-static inline void handle_echo(void *user, iv_http_request *x) {
+static inline void handle_echo(void *user, iv_http_request *q) {
     served *s = user;
     size_t n;
-    const char *body = iv_http_request_body(x, &n);
-    const char *q = iv_http_request_query(x, "q"), *agent = iv_http_request_header(x, "user-AGENT");
+    const char *body = iv_http_request_body(q, &n);
+    const char *query = iv_http_request_query(q, "q"), *agent = iv_http_head_field(&q->head, "user-AGENT");
     char text[60000];
-    int length = snprintf(text, sizeof text, "%s %s q=%s agent=%s %zu:%.*s", iv_http_request_method(x), iv_http_request_path(x),
-                          q ? q : "-", agent ? agent : "-", n, (int)n, body);
-    iv_http_request_add_header(x, "x-extra", "a\r\nb: c");
+    int length = snprintf(text, sizeof text, "%s %s q=%s agent=%s %zu:%.*s", iv_http_request_method(q),
+                          iv_http_request_path(q), query ? query : "-", agent ? agent : "-", n, (int)n, body);
+    iv_http_request_add_header(q, "x-extra", "a\r\nb: c");
     atomic_fetch_add(&s->handled, 1);
-    iv_http_request_reply(x, 200, "text/plain", text, (size_t)length);
+    iv_http_request_reply(q, 200, "text/plain", text, (size_t)length);
 }
 
-static inline void handle_size(void *user, iv_http_request *x) {
+static inline void handle_size(void *user, iv_http_request *q) {
     (void)user;
     size_t n;
     char text[32];
-    iv_http_request_body(x, &n);
-    iv_http_request_reply(x, 200, "text/plain", text, (size_t)snprintf(text, sizeof text, "%zu", n));
+    iv_http_request_body(q, &n);
+    iv_http_request_reply(q, 200, "text/plain", text, (size_t)snprintf(text, sizeof text, "%zu", n));
 }
 
-static inline void handle_hold(void *user, iv_http_request *x) {
+static inline void handle_hold(void *user, iv_http_request *q) {
     served *s = user;
     assert_true(s->held_count < HELD_MAX);
     holding *h = &s->holdings[s->held_count];
     *h = (holding){s, s->held_count};
-    s->held[s->held_count++] = x;
-    if (!iv_http_request_query(x, "deaf")) iv_http_request_on_gone(x, on_gone, h);
+    s->held[s->held_count++] = q;
+    if (!iv_http_request_query(q, "deaf")) iv_http_request_on_gone(q, on_gone, h);
     atomic_fetch_add(&s->handled, 1);
 }
 
-static inline void handle_stream(void *user, iv_http_request *x) {
+static inline void handle_stream(void *user, iv_http_request *q) {
     (void)user;
-    iv_http_request_stream(x, "text/event-stream");
+    iv_http_request_stream(q, "text/event-stream");
     for (int i = 0; i < 3; i++) {
         char text[32];
-        iv_http_request_write(x, text, (size_t)snprintf(text, sizeof text, "data: %d\n\n", i));
+        iv_http_request_write(q, text, (size_t)snprintf(text, sizeof text, "data: %d\n\n", i));
     }
-    iv_http_request_write(x, "", 0); /* nothing, and not the end */
-    iv_http_request_stream_end(x);
+    iv_http_request_write(q, "", 0); /* nothing, and not the end */
+    iv_http_request_stream_end(q);
 }
 
 enum { GIANT = 3 << 20 };
 
 /* A first piece that is larger than all that may wait for a reader, and some behind it. */
-static inline void handle_giant(void *user, iv_http_request *x) {
+static inline void handle_giant(void *user, iv_http_request *q) {
     (void)user;
     char *piece = malloc(GIANT);
     assert_non_null(piece);
     memset(piece, 'g', GIANT);
-    iv_http_request_stream(x, "text/plain");
-    assert_true(iv_http_request_write(x, piece, GIANT));
-    for (int i = 0; i < 3; i++) assert_true(iv_http_request_write(x, piece, 1000));
-    iv_http_request_stream_end(x);
+    iv_http_request_stream(q, "text/plain");
+    assert_true(iv_http_request_write(q, piece, GIANT));
+    for (int i = 0; i < 3; i++) assert_true(iv_http_request_write(q, piece, 1000));
+    iv_http_request_stream_end(q);
     free(piece);
 }
 
 /* Starts a stream that fits into the server's buffer but not into the socket's. */
-static inline void handle_stall(void *user, iv_http_request *x) {
+static inline void handle_stall(void *user, iv_http_request *q) {
     static const char piece[250000];
-    handle_hold(user, x);
-    iv_http_request_stream(x, "text/plain");
-    iv_http_request_write(x, piece, sizeof piece);
+    handle_hold(user, q);
+    iv_http_request_stream(q, "text/plain");
+    iv_http_request_write(q, piece, sizeof piece);
 }
 
-static inline void handle_ticking(void *user, iv_http_request *x) {
+static inline void handle_ticking(void *user, iv_http_request *q) {
     served *s = user;
     assert_true(s->ticking_count < TICKING_MAX);
-    s->ticking[s->ticking_count].name = atoi(iv_http_request_query(x, "name"));
-    s->ticking[s->ticking_count++].x = x;
-    iv_http_request_stream(x, "text/plain");
+    s->ticking[s->ticking_count].name = atoi(iv_http_request_query(q, "name"));
+    s->ticking[s->ticking_count++].http_request = q;
+    iv_http_request_stream(q, "text/plain");
     atomic_fetch_add(&s->handled, 1);
 }
 
-static inline void handle_large(void *user, iv_http_request *x) {
+static inline void handle_large(void *user, iv_http_request *q) {
     (void)user;
     size_t n = 4 << 20;
     char *body = malloc(n);
     assert_non_null(body);
     for (size_t i = 0; i < n; i++) body[i] = (char)('a' + i % 23);
-    iv_http_request_reply(x, 200, "text/plain", body, n);
+    iv_http_request_reply(q, 200, "text/plain", body, n);
     free(body);
 }
 
@@ -172,13 +173,13 @@ static inline void on_woken(void *user) {
 static inline void tick_streams(served *s) {
     for (size_t i = 0; i < s->ticking_count; i++) {
         char text[32];
-        iv_http_request *x = s->ticking[i].x;
-        if (!x) continue;
+        iv_http_request *q = s->ticking[i].http_request;
+        if (!q) continue;
         int n = snprintf(text, sizeof text, "%d:%d ", s->ticking[i].name, s->ticking[i].next++);
-        assert_true(iv_http_request_write(x, text, (size_t)n));
+        assert_true(iv_http_request_write(q, text, (size_t)n));
         if (s->ticking[i].next < TICKED) continue;
-        s->ticking[i].x = NULL;
-        iv_http_request_stream_end(x);
+        s->ticking[i].http_request = NULL;
+        iv_http_request_stream_end(q);
     }
 }
 
@@ -190,10 +191,10 @@ static inline void on_tick(void *user) {
 }
 static inline void on_signal(void *user) { atomic_fetch_add(&((served *)user)->caught, 1); }
 
-static inline void on_log(void *user, const iv_http_request *x, int status, double seconds, size_t bytes) {
+static inline void on_log(void *user, const iv_http_request *q, int status, double seconds, size_t bytes) {
     served *s = user;
-    assert_non_null(iv_http_request_method(x));
-    assert_true(iv_http_request_id(x)[0] && seconds >= 0 && bytes < (size_t)1 << 30);
+    assert_non_null(iv_http_request_method(q));
+    assert_true(iv_http_request_id(q)[0] && seconds >= 0 && bytes < (size_t)1 << 30);
     atomic_store(&s->last_status, status);
     atomic_fetch_add(&s->logged, 1);
 }

@@ -1,7 +1,7 @@
 /* Bodies before they are parsed: what is refused, and lists of ids that no value is built for. */
 #include "support.h"
 
-#include "serve/api/body_scan.h"
+#include "serve/api/json_scan.h"
 
 static bool known(const void *user, const char *name) {
     (void)user;

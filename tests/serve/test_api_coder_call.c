@@ -5,7 +5,7 @@
 #include "format/json_schema.h"
 #include "grammar/random_walk.h"
 #include "serve/api/chat_text.h"
-#include "serve/api/coder_value.h"
+#include "serve/api/tool_calls.h"
 
 /* ---- values -------------------------------------------------------------------------------------------- */
 

@@ -124,10 +124,10 @@ static void every_way_to_ask(void **state) {
          IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        iv_http_request q = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
         bridge.count = 0;
-        fake_call(&server, &x, x.path, x.body, strlen(x.body));
-        if (bridge.count != 1) fail_msg("%s: %s", cases[i].body, x.out.data);
+        fake_call(&server, &q, q.path, q.body, strlen(q.body));
+        if (bridge.count != 1) fail_msg("%s: %s", cases[i].body, q.out.data);
         assert_int_equal(bridge.children[0].constraint, cases[i].kind);
         assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
         /* tiny-math's vocabulary has both tags, and its template opens neither: a chat may reason first. */
@@ -136,29 +136,29 @@ static void every_way_to_ask(void **state) {
         assert_int_equal(bridge.children[0].reasoning, free ? IV_REASONING_OPTIONAL : IV_REASONING_NONE);
         fake_token(&server, 0, 9, "x");
         fake_done(&server, 0, IV_FINISH_STOP);
-        assert_int_equal(x.status, 200);
-        const char *named = strstr(x.out.data, "\"constraint\":");
+        assert_int_equal(q.status, 200);
+        const char *named = strstr(q.out.data, "\"constraint\":");
         assert_true((named != NULL) == (cases[i].kind != IV_CONSTRAINT_NONE && strcmp(cases[i].path, RESPONSES)) ||
                     strcmp(cases[i].path, RESPONSES) == 0);
-        fake_close(&x);
+        fake_close(&q);
     }
 }
 
 /* Each prompt of a batch has its own parameters. */
 static void constraints_of_a_batch(void **state) {
     (void)state;
-    iv_http_request x = {
+    iv_http_request q = {
         .writes_left = 1000,
         .path = GENERATE,
         .body = "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"regex\":\"q\"},{},{\"json_schema\":\"{}\"}]}"};
     bridge.count = 0;
-    fake_call(&server, &x, x.path, x.body, strlen(x.body));
+    fake_call(&server, &q, q.path, q.body, strlen(q.body));
     assert_int_equal(bridge.count, 3);
     assert_int_equal(bridge.children[0].constraint, IV_CONSTRAINT_REGEX);
     assert_int_equal(bridge.children[1].constraint, IV_CONSTRAINT_NONE);
     assert_int_equal(bridge.children[2].constraint, IV_CONSTRAINT_JSON_SCHEMA);
     for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 static void wrong_ways_are_refused(void **state) {
@@ -217,19 +217,19 @@ static void wrong_ways_are_refused(void **state) {
          "tools[0].function.name", "wanted a string without NUL"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        iv_http_request q = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
         iv_error err;
         json_t *v = NULL;
         bridge.count = 0;
-        fake_call(&server, &x, x.path, x.body, strlen(x.body));
-        assert_true(x.ended && bridge.count == 0);
-        ASSERT_OK(iv_json_parse("answer", x.out.data, x.out.len, &v, &err), &err);
+        fake_call(&server, &q, q.path, q.body, strlen(q.body));
+        assert_true(q.ended && bridge.count == 0);
+        ASSERT_OK(iv_json_parse("answer", q.out.data, q.out.len, &v, &err), &err);
         const char *param = json_string_value(json_object_get(json_object_get(v, "error"), "param"));
-        if (x.status != 400 || (cases[i].param && (!param || strcmp(param, cases[i].param) != 0)))
-            fail_msg("%s: %d %s", cases[i].body, x.status, x.out.data);
-        if (cases[i].says && !strstr(x.out.data, cases[i].says)) fail_msg("%s: %s", cases[i].body, x.out.data);
+        if (q.status != 400 || (cases[i].param && (!param || strcmp(param, cases[i].param) != 0)))
+            fail_msg("%s: %d %s", cases[i].body, q.status, q.out.data);
+        if (cases[i].says && !strstr(q.out.data, cases[i].says)) fail_msg("%s: %s", cases[i].body, q.out.data);
         json_decref(v);
-        fake_close(&x);
+        fake_close(&q);
     }
 }
 

@@ -36,7 +36,7 @@ static int close_words(void **state) {
 /* ---- one job ---- */
 
 typedef struct counted {
-    iv_api_job aside; /* first */
+    iv_api_job job; /* first */
     atomic_bool held;
     atomic_int began;
     int finished, dropped;
@@ -54,7 +54,7 @@ static void finished(iv_api_job *a) { ((counted *)a)->finished++; }
 static void drop(iv_api_job *a) { ((counted *)a)->dropped++; }
 
 static counted make(bool held) {
-    return (counted){.aside = {.server = &server, .work = work, .finished = finished, .drop = drop}, .held = held};
+    return (counted){.job = {.server = &server, .run = work, .finished = finished, .drop = drop}, .held = held};
 }
 
 static void wait_for_begin(counted *c) {
@@ -64,22 +64,22 @@ static void wait_for_begin(counted *c) {
 static void leaving(void **state) {
     (void)state;
     counted runs = make(true), waits = make(false), stays = make(false), ended = make(false);
-    iv_api_job_start(&runs.aside, false);
+    iv_api_job_start(&runs.job, false);
     wait_for_begin(&runs);
-    iv_api_job_start(&waits.aside, false), iv_api_job_start(&stays.aside, false), iv_api_job_start(&ended.aside, false);
-    assert_false(iv_api_job_abandon(&runs.aside)); /* a thread has it: it is dropped when that is over */
-    assert_true(iv_api_job_abandon(&waits.aside)); /* nobody will ever work on it */
+    iv_api_job_start(&waits.job, false), iv_api_job_start(&stays.job, false), iv_api_job_start(&ended.job, false);
+    assert_false(iv_api_job_abandon(&runs.job)); /* a thread has it: it is dropped when that is over */
+    assert_true(iv_api_job_abandon(&waits.job)); /* nobody will ever work on it */
     atomic_store(&runs.held, false);
     wait_for_begin(&ended);
-    while (ended.aside.away && !stays.finished) usleep(500), iv_jobs_collect(server.jobs);
-    while (ended.aside.away) usleep(500), iv_jobs_collect(server.jobs);
+    while (ended.job.pending && !stays.finished) usleep(500), iv_jobs_collect(server.jobs);
+    while (ended.job.pending) usleep(500), iv_jobs_collect(server.jobs);
     assert_true(runs.dropped == 1 && runs.finished == 0);
     assert_true(!waits.began && !waits.dropped && !waits.finished);
     assert_true(stays.finished == 1 && stays.dropped == 0 && !pthread_equal(stays.by, pthread_self()));
-    assert_true(iv_api_job_abandon(&stays.aside)); /* it is back: the owner's again */
+    assert_true(iv_api_job_abandon(&stays.job)); /* it is back: the owner's again */
     assert_int_equal(ended.finished, 1);
     counted now = make(false);
-    iv_api_job_start(&now.aside, true);
+    iv_api_job_start(&now.job, true);
     assert_true(now.finished == 1 && pthread_equal(now.by, pthread_self()));
 }
 
@@ -95,24 +95,24 @@ static char *long_body(const char *before, const char *after, size_t n) {
     return body;
 }
 
-static iv_http_request x;
+static iv_http_request q;
 
 /* A thread that is busy: what is asked waits for it. */
 static void ask_behind(counted *first, const char *path, const char *body) {
     *first = make(true);
-    iv_api_job_start(&first->aside, false);
+    iv_api_job_start(&first->job, false);
     wait_for_begin(first);
-    x = (iv_http_request){.writes_left = 1000};
-    fake_call(&server, &x, path, body, strlen(body));
+    q = (iv_http_request){.writes_left = 1000};
+    fake_call(&server, &q, path, body, strlen(body));
 }
 
 static void let_go(counted *first) {
     atomic_store(&first->held, false);
-    while (first->aside.away) usleep(500), iv_jobs_collect(server.jobs);
+    while (first->job.pending) usleep(500), iv_jobs_collect(server.jobs);
 }
 
 static void wait_for_child(void) {
-    while (bridge.count == 0 && !x.ended) usleep(500), iv_jobs_collect(server.jobs);
+    while (bridge.count == 0 && !q.ended) usleep(500), iv_jobs_collect(server.jobs);
 }
 
 /* Long texts and lists are not looked at here; short ones are. */
@@ -132,23 +132,23 @@ static void long_bodies_are_read_elsewhere(void **state) {
         char *body = long_body(cases[i].before, cases[i].after, 2 * IV_API_JOB_BYTES);
         bridge.count = 0, bridge.info.max_model_len = 1 << 20;
         ask_behind(&first, cases[i].path, body);
-        assert_true(bridge.count == 0 && !x.ended);
+        assert_true(bridge.count == 0 && !q.ended);
         free(body); /* the real one goes with its client */
         let_go(&first);
         wait_for_child();
         assert_int_equal(bridge.count, 1);
         assert_true(bridge.children[0].id_count > 0); /* the engine does not read it either */
         fake_token(&server, 0, 17, "x"), fake_done(&server, 0, IV_FINISH_STOP);
-        while (!x.ended) usleep(500), iv_jobs_collect(server.jobs);
-        assert_int_equal(x.status, 200);
-        fake_close(&x);
+        while (!q.ended) usleep(500), iv_jobs_collect(server.jobs);
+        assert_int_equal(q.status, 200);
+        fake_close(&q);
     }
     counted first;
     bridge.count = 0;
     ask_behind(&first, "/v1/completions", "{\"max_tokens\":1,\"prompt\":\"1 +\",\"return_token_ids\":true}");
     assert_int_equal(bridge.count, 1);
     let_go(&first);
-    fake_leave(&x), fake_close(&x);
+    fake_leave(&q), fake_close(&q);
 }
 
 static void errors_come_back(void **state) {
@@ -158,22 +158,22 @@ static void errors_come_back(void **state) {
     bridge.count = 0;
     ask_behind(&first, "/v1/completions", many);
     let_go(&first);
-    while (!x.ended) usleep(500), iv_jobs_collect(server.jobs);
-    assert_int_equal(x.status, 400);
-    assert_non_null(strstr(x.out.data, "This model's maximum context length is 2048 tokens. However, you requested "));
+    while (!q.ended) usleep(500), iv_jobs_collect(server.jobs);
+    assert_int_equal(q.status, 400);
+    assert_non_null(strstr(q.out.data, "This model's maximum context length is 2048 tokens. However, you requested "));
     assert_non_null(strstr(
-        x.out.data, " in the prompt, 1 in the completion). Please reduce the length of the prompt[1] or completion."));
-    assert_non_null(strstr(x.out.data, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\""));
+        q.out.data, " in the prompt, 1 in the completion). Please reduce the length of the prompt[1] or completion."));
+    assert_non_null(strstr(q.out.data, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\""));
     assert_int_equal(bridge.count, 0); /* the engine is not bothered */
-    free(many), fake_close(&x);
+    free(many), fake_close(&q);
     char *body = long_body("{\"surplus\":1,\"prompt\":\"", "\"}", IV_API_JOB_BYTES);
     ask_behind(&first, "/v1/completions", body);
-    assert_false(x.ended);
+    assert_false(q.ended);
     let_go(&first);
-    while (!x.ended) usleep(500), iv_jobs_collect(server.jobs);
-    assert_int_equal(x.status, 400);
-    assert_non_null(strstr(x.out.data, "surplus: this field is not known here"));
-    free(body), fake_close(&x);
+    while (!q.ended) usleep(500), iv_jobs_collect(server.jobs);
+    assert_int_equal(q.status, 400);
+    assert_non_null(strstr(q.out.data, "surplus: this field is not known here"));
+    free(body), fake_close(&q);
 }
 
 /* The client goes, or the time is over, while its body waits or is read. */
@@ -187,18 +187,18 @@ static void ends(void **state) {
         ask_behind(&first, "/v1/completions", body);
         if (i % 2) let_go(&first); /* now it is being read */
         if (i < 2) {
-            fake_leave(&x);
+            fake_leave(&q);
         } else {
             iv_fail(&err, IV_NO_MEMORY, "late");
             assert_int_equal(iv_task_fail_all(&server, &err), 1);
-            assert_true(x.ended && x.status == 503);
+            assert_true(q.ended && q.status == 503);
         }
         assert_null(server.tasks);
         if (i % 2 == 0) let_go(&first);
         first = make(false); /* behind it */
-        iv_api_job_start(&first.aside, false), let_go(&first);
+        iv_api_job_start(&first.job, false), let_go(&first);
         assert_int_equal(bridge.count, 0);
-        fake_close(&x);
+        fake_close(&q);
     }
     free(body);
 }
@@ -219,10 +219,10 @@ static void aborted_before_it_is_read(void **state) {
         assert_int_equal(abort.status, 200);
         let_go(&first);
         wait_for_child();
-        assert_int_equal(x.ended, i == 1);
-        if (i == 1) assert_non_null(strstr(x.out.data, "\"finish_reason\":\"abort\""));
-        if (i == 0) fake_leave(&x);
-        fake_close(&abort), fake_close(&x);
+        assert_int_equal(q.ended, i == 1);
+        if (i == 1) assert_non_null(strstr(q.out.data, "\"finish_reason\":\"abort\""));
+        if (i == 0) fake_leave(&q);
+        fake_close(&abort), fake_close(&q);
     }
     free(body);
 }
@@ -237,12 +237,12 @@ static void long_answers_are_written_elsewhere(void **state) {
         ask_behind(&first, "/v1/completions", body);
         for (int i = 0; i < 3000; i++) fake_token(&server, 0, 17, "x");
         fake_done(&server, 0, IV_FINISH_LENGTH);
-        assert_false(x.ended);
-        if (leaves) fake_leave(&x);
+        assert_false(q.ended);
+        if (leaves) fake_leave(&q);
         let_go(&first);
-        while (!x.ended && !leaves) usleep(500), iv_jobs_collect(server.jobs);
-        assert_true(leaves || (x.status == 200 && strstr(x.out.data, "\"finish_reason\":\"length\"")));
-        fake_close(&x);
+        while (!q.ended && !leaves) usleep(500), iv_jobs_collect(server.jobs);
+        assert_true(leaves || (q.status == 200 && strstr(q.out.data, "\"finish_reason\":\"length\"")));
+        fake_close(&q);
     }
 }
 

@@ -32,10 +32,10 @@ static iv_http_request ask(const char *path, const char *body) {
     return (iv_http_request){.writes_left = 1000, .path = path, .body = body};
 }
 
-static void run(iv_http_request *x) { fake_call(&server, x, x->path, x->body, strlen(x->body)); }
+static void run(iv_http_request *q) { fake_call(&server, q, q->path, q->body, strlen(q->body)); }
 
-static void wait_for_children(size_t count, const iv_http_request *x) {
-    while (bridge.count < count && !x->ended) {
+static void wait_for_children(size_t count, const iv_http_request *q) {
+    while (bridge.count < count && !q->ended) {
         iv_jobs_wait(server.jobs, 1000);
         iv_jobs_collect(server.jobs);
     }
@@ -44,74 +44,74 @@ static void wait_for_children(size_t count, const iv_http_request *x) {
 /* All choices wait while the client does not read, and go on together. */
 static void slow_clients_hold_their_choices(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
+    run(&q);
     assert_int_equal(bridge.count, 3);
     fake_token(&server, 0, 9, "one");
     assert_false(bridge.children[0].held);
-    x.full = true;
+    q.full = true;
     fake_token(&server, 1, 9, "two");
     for (size_t i = 0; i < 3; i++) assert_true(bridge.children[i].held);
-    size_t before = x.out.len;
+    size_t before = q.out.len;
     fake_token(&server, 2, 9, "three"); /* computed before the hold: nothing is lost */
-    assert_true(x.out.len > before && strstr(x.out.data, "three"));
+    assert_true(q.out.len > before && strstr(q.out.data, "three"));
     fake_done(&server, 2, IV_FINISH_STOP);
-    x.full = false;
-    x.room(x.user);
+    q.full = false;
+    q.room(q.user);
     assert_true(!bridge.children[0].held && !bridge.children[1].held);
-    x.full = true; /* and again, with those that are left */
+    q.full = true; /* and again, with those that are left */
     fake_token(&server, 0, 9, "four");
     assert_true(bridge.children[0].held && bridge.children[1].held);
-    x.room(x.user);
+    q.room(q.user);
     fake_done(&server, 0, IV_FINISH_STOP), fake_done(&server, 1, IV_FINISH_STOP);
-    assert_true(x.ended && strstr(x.out.data, "[DONE]"));
-    fake_close(&x);
+    assert_true(q.ended && strstr(q.out.data, "[DONE]"));
+    fake_close(&q);
 }
 
 /* A client that reads nothing gets an event that says why its stream ends, and its requests are cancelled. */
 static void stalled_clients_get_an_error_event(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
+    run(&q);
     fake_token(&server, 0, 9, "one");
-    x.full = true;
+    q.full = true;
     fake_token(&server, 1, 9, "two");
-    x.stalled(x.user);
-    assert_true(x.ended && bridge.cancelled == 2);
-    assert_non_null(strstr(x.out.data, "data: {\"error\":{\"message\":\"the client stopped reading"));
-    assert_null(strstr(x.out.data, "[DONE]"));
-    fake_close(&x);
+    q.stalled(q.user);
+    assert_true(q.ended && bridge.cancelled == 2);
+    assert_non_null(strstr(q.out.data, "data: {\"error\":{\"message\":\"the client stopped reading"));
+    assert_null(strstr(q.out.data, "[DONE]"));
+    fake_close(&q);
 }
 
 /* A constraint is compiled before the engine sees it, in the background if that takes long. */
 static void constraints_are_compiled_by_jobs(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
     bridge.slow_compile = true;
-    run(&x);
+    run(&q);
     assert_int_equal(bridge.count, 0); /* not on this thread */
-    wait_for_children(4, &x);
+    wait_for_children(4, &q);
     assert_true(bridge.compiled[true] == 1 && bridge.compiled[false] >= 1);
     for (size_t i = 0; i < 4; i++) fake_token(&server, i, 9, "a"), fake_done(&server, i, IV_FINISH_STOP);
-    assert_int_equal(x.status, 200);
-    fake_close(&x);
+    assert_int_equal(q.status, 200);
+    fake_close(&q);
 }
 
 static void refused_constraints_are_400(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
     bridge.refuse_compile = true;
-    run(&x);
-    wait_for_children(1, &x);
-    assert_true(x.ended && x.status == 400 && bridge.count == 0);
-    assert_non_null(strstr(x.out.data, "\"param\":\"regex\""));
-    fake_close(&x);
-    x = ask("/generate", "{\"text\":\"a\",\"sampling_params\":{\"regex\":\"a+\"}}");
-    run(&x);
-    wait_for_children(1, &x);
-    assert_true(x.ended && x.status == 400);
-    assert_non_null(strstr(x.out.data, "sampling_params.regex: "));
-    fake_close(&x);
+    run(&q);
+    wait_for_children(1, &q);
+    assert_true(q.ended && q.status == 400 && bridge.count == 0);
+    assert_non_null(strstr(q.out.data, "\"param\":\"regex\""));
+    fake_close(&q);
+    q = ask("/generate", "{\"text\":\"a\",\"sampling_params\":{\"regex\":\"a+\"}}");
+    run(&q);
+    wait_for_children(1, &q);
+    assert_true(q.ended && q.status == 400);
+    assert_non_null(strstr(q.out.data, "sampling_params.regex: "));
+    fake_close(&q);
 }
 
 /* What a constraint comes to in the middle of an answer: the request's fault is 400, which clients do not retry; the
@@ -123,9 +123,9 @@ static void late_limits_are_400(void **state) {
         int status;
     } cases[] = {{IV_LIMIT, 400}, {IV_UNSUPPORTED, 400}, {IV_INVALID, 400}, {IV_FORMAT, 500}, {IV_NO_MEMORY, 500}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\"}");
+        iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\"}");
         bridge.count = 0;
-        run(&x);
+        run(&q);
         fake_token(&server, 0, 9, "a");
         iv_event e = {.kind = IV_EVENT_DONE,
                       .finish = IV_FINISH_ERROR,
@@ -134,8 +134,8 @@ static void late_limits_are_400(void **state) {
                       .digest = "sha256:00",
                       .text = ""};
         fake_report(&server, 0, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
-        assert_int_equal(x.status, cases[i].status);
-        fake_close(&x);
+        assert_int_equal(q.status, cases[i].status);
+        fake_close(&q);
     }
 }
 

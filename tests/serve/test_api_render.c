@@ -1,6 +1,6 @@
 /* Messages to prompts, over templates of several kinds: where a message that is continued ends. */
 #include "support.h"
-#include "serve/api/render.h"
+#include "serve/api/handlers.h"
 #include "serve/server.h"
 
 #include <sys/stat.h>

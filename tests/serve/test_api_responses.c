@@ -3,7 +3,6 @@
 #include "api_fake.h"
 #include "format/json.h"
 #include "serve/api/handlers.h"
-#include "serve/api/responses_input.h"
 
 static iv_bridge bridge;
 static iv_server_options options;
@@ -34,24 +33,24 @@ static const char *word(const json_t *object, const char *key) {
 }
 
 #define TOOL "{\"type\":\"function\",\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}"
-#define CALL(x) "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": " #x "}}</tool_call>"
+#define CALL(q) "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": " #q "}}</tool_call>"
 
 /* Lets a model answer with `text`, in pieces. */
 static iv_http_request respond(const char *text, size_t piece, bool stream, const char *more) {
     static char body[1000];
     assert_true(strlen(text) < 200);
     snprintf(body, sizeof body, "{\"input\":\"x\",\"tools\":[" TOOL "]%s%s}", stream ? ",\"stream\":true" : "", more);
-    iv_http_request x = {.writes_left = 100000, .path = "/v1/responses", .body = body};
+    iv_http_request q = {.writes_left = 100000, .path = "/v1/responses", .body = body};
     begin(NULL);
-    fake_call(&server, &x, x.path, body, strlen(body));
-    for (size_t at = 0, n = strlen(text); at < n && !x.ended; at += piece) {
+    fake_call(&server, &q, q.path, body, strlen(body));
+    for (size_t at = 0, n = strlen(text); at < n && !q.ended; at += piece) {
         char part[200] = "";
         memcpy(part, text + at, n - at < piece ? n - at : piece);
         fake_token(&server, 0, 17, part);
     }
-    if (!x.ended) fake_done(&server, 0, IV_FINISH_STOP);
-    assert_true(x.ended && !server.tasks);
-    return x;
+    if (!q.ended) fake_done(&server, 0, IV_FINISH_STOP);
+    assert_true(q.ended && !server.tasks);
+    return q;
 }
 
 /* ---- what comes back ----------------------------------------------------------------------------------- */
@@ -106,10 +105,10 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
 }
 
 static void expect_stream(const char *text, size_t piece, const char *wanted) {
-    iv_http_request x = respond(text, piece, true, "");
+    iv_http_request q = respond(text, piece, true, "");
     rebuilt b = {0};
     size_t sequence = 0;
-    for (char *at = x.out.data; (at = strstr(at, "data: ")) != NULL;) {
+    for (char *at = q.out.data; (at = strstr(at, "data: ")) != NULL;) {
         at += 6;
         size_t n = strcspn(at, "\n");
         json_t *e = parse(at, n);
@@ -119,7 +118,7 @@ static void expect_stream(const char *text, size_t piece, const char *wanted) {
     }
     assert_string_equal(b.response.data, wanted);
     iv_buf_free(&b.response), iv_buf_free(&b.items);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 static void items(void **state) {
@@ -138,9 +137,9 @@ static void items(void **state) {
         {"<tool_call>{\"name\": \"f\"", "[message <tool_call>{\"name\": \"f\"]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = respond(cases[i].text, 1000, false, "");
+        iv_http_request q = respond(cases[i].text, 1000, false, "");
         iv_buf found = {0};
-        json_t *answer = parse(x.out.data, x.out.len);
+        json_t *answer = parse(q.out.data, q.out.len);
         describe_output(answer, &found);
         assert_string_equal(found.data, cases[i].wanted);
         assert_string_equal(word(answer, "tool_choice"), "auto");
@@ -148,7 +147,7 @@ static void items(void **state) {
         assert_string_equal(word(tool, "name"), "f");
         json_decref(answer);
         iv_buf_free(&found);
-        fake_close(&x);
+        fake_close(&q);
         for (size_t piece = 1; piece < 40; piece += 1 + piece / 5) expect_stream(cases[i].text, piece, cases[i].wanted);
     }
 }
@@ -156,21 +155,21 @@ static void items(void **state) {
 static void choices_of_tools(void **state) {
     (void)state;
     iv_buf found = {0};
-    iv_http_request x = respond(CALL(1), 1000, false, ",\"tool_choice\":\"none\"");
-    json_t *answer = parse(x.out.data, x.out.len);
+    iv_http_request q = respond(CALL(1), 1000, false, ",\"tool_choice\":\"none\"");
+    json_t *answer = parse(q.out.data, q.out.len);
     describe_output(answer, &found);
     assert_string_equal(found.data, "[message " CALL(1) "]");
     assert_string_equal(word(answer, "tool_choice"), "none");
     json_decref(answer);
-    fake_close(&x);
+    fake_close(&q);
     iv_buf_clear(&found);
-    x = respond(CALL(1) CALL(2), 1000, false, ",\"parallel_tool_calls\":false");
-    answer = parse(x.out.data, x.out.len);
+    q = respond(CALL(1) CALL(2), 1000, false, ",\"parallel_tool_calls\":false");
+    answer = parse(q.out.data, q.out.len);
     describe_output(answer, &found);
     assert_string_equal(found.data, "[call f {\"x\": 1} completed]");
     assert_true(json_is_false(json_object_get(answer, "parallel_tool_calls")));
     json_decref(answer);
-    fake_close(&x);
+    fake_close(&q);
     iv_buf_free(&found);
 }
 
@@ -201,15 +200,15 @@ static void logprobs(void **state) {
                  {"<think>\303\251</think>bcd", 3, 2},
                  {"<think>abc", 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = respond(cases[i].text, cases[i].piece, false, LOGPROBS);
-        json_t *answer = parse(x.out.data, x.out.len), *output = json_object_get(answer, "output");
+        iv_http_request q = respond(cases[i].text, cases[i].piece, false, LOGPROBS);
+        json_t *answer = parse(q.out.data, q.out.len), *output = json_object_get(answer, "output");
         json_t *message = json_array_get(output, json_array_size(output) - 1);
         assert_int_equal(logprobs_of(json_array_get(json_object_get(message, "content"), 0)), cases[i].wanted);
         json_decref(answer);
-        fake_close(&x);
-        x = respond(cases[i].text, cases[i].piece, true, LOGPROBS);
+        fake_close(&q);
+        q = respond(cases[i].text, cases[i].piece, true, LOGPROBS);
         size_t told = 0, whole = 0;
-        for (char *at = x.out.data; (at = strstr(at, "data: ")) != NULL;) {
+        for (char *at = q.out.data; (at = strstr(at, "data: ")) != NULL;) {
             size_t n = strcspn(at += 6, "\n");
             json_t *e = parse(at, n);
             if (strcmp(word(e, "type"), "response.output_text.delta") == 0) told += logprobs_of(e);
@@ -217,7 +216,7 @@ static void logprobs(void **state) {
             json_decref(e);
         }
         assert_true(told == cases[i].wanted && whole == cases[i].wanted);
-        fake_close(&x);
+        fake_close(&q);
     }
 }
 
@@ -235,11 +234,11 @@ static void reasoning_is_counted(void **state) {
                  {"<think>a</think>" CALL(1), 1, 16},
                  {"<think>\303\251</think>b", 1, 17}};
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = respond(cases[i / 2].text, cases[i / 2].piece, i % 2, "");
+        iv_http_request q = respond(cases[i / 2].text, cases[i / 2].piece, i % 2, "");
         char wanted[60];
         snprintf(wanted, sizeof wanted, "\"output_tokens_details\":{\"reasoning_tokens\":%zu}", cases[i / 2].wanted);
-        if (!strstr(x.out.data, wanted)) fail_msg("%s: wanted %s, found %s", cases[i / 2].text, wanted, x.out.data);
-        fake_close(&x);
+        if (!strstr(q.out.data, wanted)) fail_msg("%s: wanted %s, found %s", cases[i / 2].text, wanted, q.out.data);
+        fake_close(&q);
     }
 }
 
@@ -359,14 +358,14 @@ static void refusals(void **state) {
          400},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = {.writes_left = 10};
+        iv_http_request q = {.writes_left = 10};
         begin(NULL);
-        fake_call(&server, &x, "/v1/responses", cases[i].body, strlen(cases[i].body));
-        json_t *answer = parse(x.out.data, x.out.len);
-        assert_int_equal(x.status, cases[i].status);
+        fake_call(&server, &q, "/v1/responses", cases[i].body, strlen(cases[i].body));
+        json_t *answer = parse(q.out.data, q.out.len);
+        assert_int_equal(q.status, cases[i].status);
         assert_string_equal(word(json_object_get(answer, "error"), "param"), cases[i].param);
         json_decref(answer);
-        fake_close(&x);
+        fake_close(&q);
     }
 }
 
@@ -383,13 +382,13 @@ static void whole_bodies(void **state) {
         "\"stop_token_ids\":[3],\"skip_special_tokens\":false,\"priority\":1,"
         "\"chat_template_kwargs\":{\"enable_thinking\":false}}"};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
-        iv_http_request x = {.writes_left = 100};
+        iv_http_request q = {.writes_left = 100};
         begin(NULL);
-        fake_call(&server, &x, "/v1/responses", bodies[i], strlen(bodies[i]));
-        if (bridge.count != 1) fail_msg("%s: %s", bodies[i], x.out.data);
+        fake_call(&server, &q, "/v1/responses", bodies[i], strlen(bodies[i]));
+        if (bridge.count != 1) fail_msg("%s: %s", bodies[i], q.out.data);
         fake_done(&server, 0, IV_FINISH_STOP);
-        assert_int_equal(x.status, 200);
-        fake_close(&x);
+        assert_int_equal(q.status, 200);
+        fake_close(&q);
     }
 }
 

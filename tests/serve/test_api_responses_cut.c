@@ -2,9 +2,7 @@
  * refused. */
 #include "api_fake.h"
 #include "format/json.h"
-#include "serve/api/render.h"
-#include "serve/api/responses_cut.h"
-#include "serve/api/responses_input.h"
+#include "serve/api/handlers.h"
 #include "support.h"
 
 static iv_bridge bridge;
@@ -116,14 +114,14 @@ static iv_ids tokens_of(const char *input, const char *instructions) {
     return ids;
 }
 
-static iv_http_request x;
+static iv_http_request q;
 
 static void ask(const char *input, const char *fields) {
     static char body[4000];
     snprintf(body, sizeof body, "{\"input\":%s%s}", input, fields);
     bridge.count = 0;
-    x = (iv_http_request){.writes_left = 1000};
-    fake_call(&server, &x, "/v1/responses", body, strlen(body));
+    q = (iv_http_request){.writes_left = 1000};
+    fake_call(&server, &q, "/v1/responses", body, strlen(body));
 }
 
 static void expect_prompt(const char *input, const char *instructions, size_t dropped) {
@@ -131,18 +129,18 @@ static void expect_prompt(const char *input, const char *instructions, size_t dr
     const fake_child *c = &bridge.children[0];
     iv_error err;
     json_t *v = NULL;
-    if (bridge.count != 1) fail_msg("%s", x.out.data);
+    if (bridge.count != 1) fail_msg("%s", q.out.data);
     assert_int_equal(c->id_count, ids.count);
     size_t seen = ids.count < 16 ? ids.count : 16;
     assert_memory_equal(c->ids, ids.data, seen * sizeof *ids.data);
     fake_token(&server, 0, 17, "x"), fake_done(&server, 0, IV_FINISH_STOP);
-    ASSERT_OK(iv_json_parse("answer", x.out.data, x.out.len, &v, &err), &err);
+    ASSERT_OK(iv_json_parse("answer", q.out.data, q.out.len, &v, &err), &err);
     assert_string_equal(json_string_value(json_object_get(v, "truncation")), "auto");
     const json_t *parameters = json_object_get(json_object_get(v, "invar"), "parameters");
     assert_int_equal(json_integer_value(json_object_get(parameters, "dropped_items")), dropped);
     json_decref(v);
     iv_ids_free(&ids);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 #define AUTO ",\"truncation\":\"auto\""
@@ -193,10 +191,10 @@ static void a_long_turn(void **state) {
 
 static void expect_error(const char *message) {
     assert_int_equal(bridge.count, 0);
-    assert_int_equal(x.status, 400);
-    if (!strstr(x.out.data, message)) fail_msg("%s", x.out.data);
-    assert_non_null(strstr(x.out.data, "\"param\":\"input\""));
-    fake_close(&x);
+    assert_int_equal(q.status, 400);
+    if (!strstr(q.out.data, message)) fail_msg("%s", q.out.data);
+    assert_non_null(strstr(q.out.data, "\"param\":\"input\""));
+    fake_close(&q);
 }
 
 static void what_stays_refused(void **state) {

@@ -29,20 +29,20 @@ static iv_http_request ask(const char *path, const char *body) {
     return (iv_http_request){.writes_left = 1000, .path = path, .body = body};
 }
 
-static void run(iv_http_request *x) { fake_call(&server, x, x->path, x->body, x->body ? strlen(x->body) : 0); }
+static void run(iv_http_request *q) { fake_call(&server, q, q->path, q->body, q->body ? strlen(q->body) : 0); }
 
-static json_t *answer(iv_http_request *x, int status) {
+static json_t *answer(iv_http_request *q, int status) {
     iv_error err;
     json_t *v = NULL;
-    assert_true(x->ended && !x->stream);
-    if (x->status != status) fail_msg("wanted %d, found %d: %s", status, x->status, x->out.data);
-    ASSERT_OK(iv_json_parse("answer", x->out.data, x->out.len, &v, &err), &err);
-    fake_close(x);
+    assert_true(q->ended && !q->stream);
+    if (q->status != status) fail_msg("wanted %d, found %d: %s", status, q->status, q->out.data);
+    ASSERT_OK(iv_json_parse("answer", q->out.data, q->out.len, &v, &err), &err);
+    fake_close(q);
     return v;
 }
 
-static void expect_error_answer(iv_http_request *x, int status, const char *type, const char *param) {
-    json_t *v = answer(x, status), *e = json_object_get(v, "error");
+static void expect_error_answer(iv_http_request *q, int status, const char *type, const char *param) {
+    json_t *v = answer(q, status), *e = json_object_get(v, "error");
     assert_non_null(json_string_value(json_object_get(e, "message")));
     assert_string_equal(json_string_value(json_object_get(e, "type")), type);
     assert_int_equal(json_integer_value(json_object_get(e, "code")), status);
@@ -56,18 +56,18 @@ static void expect_error_answer(iv_http_request *x, int status, const char *type
 /* Children end in any order: choices keep theirs. */
 static void choices_keep_their_order(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
+    run(&q);
     assert_int_equal(bridge.count, 4);
     for (size_t i = 0; i < 4; i++) assert_int_equal(bridge.children[i].seed, 5 + i % 2);
     assert_int_equal(bridge.children[0].max_tokens, 16);
     static const char *const texts[] = {"zero", "one", "two", "three"};
     for (size_t i = 4; i-- > 0;) {
         fake_token(&server, i, 9, texts[i]);
-        assert_false(x.ended);
+        assert_false(q.ended);
         fake_done(&server, i, IV_FINISH_STOP);
     }
-    json_t *v = answer(&x, 200), *choices = json_object_get(v, "choices");
+    json_t *v = answer(&q, 200), *choices = json_object_get(v, "choices");
     for (size_t i = 0; i < 4; i++) {
         const json_t *c = json_array_get(choices, i);
         assert_int_equal(json_integer_value(json_object_get(c, "index")), i);
@@ -80,17 +80,17 @@ static void choices_keep_their_order(void **state) {
 /* The seed of every choice is one that a request can have. */
 static void seeds_of_choices_can_be_asked_for(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
+    run(&q);
     assert_int_equal(bridge.count, 3);
     assert_true(bridge.children[0].seed == INT64_MAX - 1 && bridge.children[1].seed == INT64_MAX);
     assert_int_equal(bridge.children[2].seed, 0);
     for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
-    json_decref(answer(&x, 200));
-    x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":-2}");
-    run(&x);
+    json_decref(answer(&q, 200));
+    q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":-2}");
+    run(&q);
     for (size_t i = 3; i < 6; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
-    json_t *v = answer(&x, 200), *choices = json_object_get(json_object_get(v, "invar"), "choices");
+    json_t *v = answer(&q, 200), *choices = json_object_get(json_object_get(v, "invar"), "choices");
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(json_integer_value(json_object_get(json_array_get(choices, i), "seed")), (int64_t)i - 2);
     assert_true(bridge.children[3].seed == UINT64_MAX - 1 && bridge.children[5].seed == 0);
@@ -100,46 +100,46 @@ static void seeds_of_choices_can_be_asked_for(void **state) {
 /* Above 63 bits it is told as it was asked, without a sign; in a list each has its own. */
 static void large_seeds_come_back(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
+    run(&q);
     assert_true(bridge.children[0].seed == UINT64_MAX - 1 && bridge.children[1].seed == UINT64_MAX);
     for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
-    assert_int_equal(x.status, 200);
-    assert_non_null(strstr(x.out.data, "\"seed\":18446744073709551614,"));
-    assert_non_null(strstr(x.out.data, "\"seed\":18446744073709551615,"));
-    fake_close(&x);
+    assert_int_equal(q.status, 200);
+    assert_non_null(strstr(q.out.data, "\"seed\":18446744073709551614,"));
+    assert_non_null(strstr(q.out.data, "\"seed\":18446744073709551615,"));
+    fake_close(&q);
     begin(NULL);
-    x = ask("/generate", "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"sampling_seed\":9223372036854775809},"
+    q = ask("/generate", "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"sampling_seed\":9223372036854775809},"
                          "{\"sampling_seed\":-1} , {\"top_p\":0.5,\"sampling_seed\":18446744073709551615}]}");
-    run(&x);
+    run(&q);
     assert_true(bridge.children[0].seed == ((uint64_t)1 << 63) + 1 && bridge.children[1].seed == UINT64_MAX);
     assert_true(bridge.children[2].seed == UINT64_MAX);
     for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
-    assert_int_equal(x.status, 200);
-    assert_non_null(strstr(x.out.data, "\"seed\":9223372036854775809,"));
-    assert_non_null(strstr(x.out.data, "\"seed\":-1,"));
-    assert_non_null(strstr(x.out.data, "\"seed\":18446744073709551615,"));
-    fake_close(&x);
+    assert_int_equal(q.status, 200);
+    assert_non_null(strstr(q.out.data, "\"seed\":9223372036854775809,"));
+    assert_non_null(strstr(q.out.data, "\"seed\":-1,"));
+    assert_non_null(strstr(q.out.data, "\"seed\":18446744073709551615,"));
+    fake_close(&q);
     begin(NULL);
-    x = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":{\"sampling_seed\":9223372036854775809}}");
-    run(&x);
+    q = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":{\"sampling_seed\":9223372036854775809}}");
+    run(&q);
     assert_true(bridge.count == 2 && bridge.children[1].seed == ((uint64_t)1 << 63) + 1);
     for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 /* As clients on Windows send them; what is read of the body's own text is still found. */
 static void a_body_may_begin_with_a_mark(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
+    run(&q);
     assert_true(bridge.count == 1 && bridge.children[0].seed == UINT64_MAX);
     fake_token(&server, 0, 9, "x"), fake_done(&server, 0, IV_FINISH_STOP);
-    fake_close(&x);
-    x = ask("/v1/completions", "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\":\"a\"}");
-    run(&x);
-    assert_non_null(strstr(x.out.data, "body: not valid JSON: found a byte order mark (EF BB BF) at its beginning"));
-    expect_error_answer(&x, 400, "invalid_request_error", "body");
+    fake_close(&q);
+    q = ask("/v1/completions", "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\":\"a\"}");
+    run(&q);
+    assert_non_null(strstr(q.out.data, "body: not valid JSON: found a byte order mark (EF BB BF) at its beginning"));
+    expect_error_answer(&q, 400, "invalid_request_error", "body");
 }
 
 static void refusals_say_what_was_found(void **state) {
@@ -170,22 +170,22 @@ static void refusals_say_what_was_found(void **state) {
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
-        assert_int_equal(x.status, 400);
-        if (!strstr(x.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, x.out.data);
-        fake_close(&x);
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
+        assert_int_equal(q.status, 400);
+        if (!strstr(q.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, q.out.data);
+        fake_close(&q);
     }
 }
 
 static void refusal_gets_its_status(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
+    run(&q);
     fake_refuse(&server, 1, IV_INVALID, "prompt: wanted at least one token, found none");
     assert_int_equal(bridge.cancelled, 1);
     fake_token(&server, 0, 1, "never");
-    expect_error_answer(&x, 400, "invalid_request_error", "prompt[1]");
+    expect_error_answer(&q, 400, "invalid_request_error", "prompt[1]");
 }
 
 /* What the engine or a reader calls a prompt is in the body under this name; one of several has a place. */
@@ -206,11 +206,11 @@ static void prompts_have_the_names_of_fields(void **state) {
                  {"/generate", "{\"input_ids\":[[1],[2]]}", "input_ids[1]", 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
         if (cases[i].refused != SIZE_MAX)
             fake_refuse(&server, cases[i].refused, IV_INVALID, "prompt: wanted at least one token, found none");
-        expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+        expect_error_answer(&q, 400, "invalid_request_error", cases[i].param);
     }
 }
 
@@ -240,10 +240,10 @@ static void too_long_is_said_as_openai_does(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
         fake_refuse(&server, cases[i].refused, IV_CONTEXT_LENGTH, "prompt: 1 tokens leave no room for an answer");
-        json_t *v = answer(&x, 400), *e = json_object_get(v, "error");
+        json_t *v = answer(&q, 400), *e = json_object_get(v, "error");
         const char *message = json_string_value(json_object_get(e, "message"));
         static const char begins[] = "This model's maximum context length is 2048 tokens. However, you requested ";
         if (strncmp(message, begins, sizeof begins - 1) != 0 || !strstr(message, cases[i].words))
@@ -273,72 +273,72 @@ static void sampling_has_the_names_of_fields(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
         fake_refuse(&server, cases[i].refused, IV_INVALID, cases[i].said);
-        expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+        expect_error_answer(&q, 400, "invalid_request_error", cases[i].param);
     }
 }
 
 static void full_queue_is_429(void **state) {
     (void)state;
     bridge.capacity = 2;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
+    run(&q);
     assert_int_equal(bridge.cancelled, 2);
-    assert_non_null(strstr(x.headers.data, "Retry-After: "));
-    expect_error_answer(&x, 429, "rate_limit_error", NULL);
+    assert_non_null(strstr(q.headers.data, "Retry-After: "));
+    expect_error_answer(&q, 429, "rate_limit_error", NULL);
 }
 
 static void engine_error_should_not_be_retried(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":\"a\"}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    run(&q);
     fake_token(&server, 0, 1, "x");
     fake_done(&server, 0, IV_FINISH_ERROR);
-    assert_non_null(strstr(x.headers.data, "x-should-retry: false"));
-    expect_error_answer(&x, 500, "server_error", NULL);
+    assert_non_null(strstr(q.headers.data, "x-should-retry: false"));
+    expect_error_answer(&q, 500, "server_error", NULL);
 }
 
 /* After 200 an error is an event with "error", and the stream ends without [DONE]. */
 static void late_error_is_an_event(void **state) {
     (void)state;
-    iv_http_request x =
+    iv_http_request q =
         ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
-    run(&x);
+    run(&q);
     fake_token(&server, 0, 1, "x");
-    assert_true(x.stream && !x.ended);
+    assert_true(q.stream && !q.ended);
     fake_done(&server, 0, IV_FINISH_ERROR);
-    assert_true(x.ended);
-    assert_non_null(strstr(x.out.data, "data: {\"error\":{\"message\":\"row 3: not finite\""));
-    assert_null(strstr(x.out.data, "[DONE]"));
-    fake_close(&x);
+    assert_true(q.ended);
+    assert_non_null(strstr(q.out.data, "data: {\"error\":{\"message\":\"row 3: not finite\""));
+    assert_null(strstr(q.out.data, "[DONE]"));
+    fake_close(&q);
 }
 
-static void expect_prompt_tokens(iv_http_request *x, const char *want) {
-    if (!strstr(x->out.data, want)) fail_msg("wanted %s, found %s", want, x->out.data);
-    iv_buf_clear(&x->out);
+static void expect_prompt_tokens(iv_http_request *q, const char *want) {
+    if (!strstr(q->out.data, want)) fail_msg("wanted %s, found %s", want, q->out.data);
+    iv_buf_clear(&q->out);
 }
 
 static void usage_of_streams_knows_the_prompt(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
-                                           "{\"include_usage\":true,\"continuous_usage_stats\":true}}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
+                                               "{\"include_usage\":true,\"continuous_usage_stats\":true}}");
+    run(&q);
     static const size_t order[] = {1, 0, 3, 2};
     for (size_t i = 0; i < 4; i++) {
         fake_token(&server, order[i], 1, "x");
-        expect_prompt_tokens(&x, i < 2 ? "\"prompt_tokens\":3," : "\"prompt_tokens\":6,");
+        expect_prompt_tokens(&q, i < 2 ? "\"prompt_tokens\":3," : "\"prompt_tokens\":6,");
     }
     for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
-    expect_prompt_tokens(&x, "\"prompt_tokens\":6,");
-    fake_close(&x);
-    x = ask("/generate", "{\"text\":\"a\",\"stream\":true}");
-    run(&x);
+    expect_prompt_tokens(&q, "\"prompt_tokens\":6,");
+    fake_close(&q);
+    q = ask("/generate", "{\"text\":\"a\",\"stream\":true}");
+    run(&q);
     fake_token(&server, 4, 1, "x");
-    expect_prompt_tokens(&x, "\"prompt_tokens\":3,");
+    expect_prompt_tokens(&q, "\"prompt_tokens\":3,");
     fake_done(&server, 4, IV_FINISH_STOP);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 static void the_longest_of_the_answers_is_noted_once(void **state) {
@@ -346,11 +346,11 @@ static void the_longest_of_the_answers_is_noted_once(void **state) {
     iv_error err;
     iv_buf page = {0};
     ASSERT_OK(iv_metrics_open(IV_METRICS_VLLM, "m", &server.metrics, &err), &err);
-    iv_http_request x = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
-    run(&x);
+    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
+    run(&q);
     for (size_t i = 0; i < 7; i++) fake_token(&server, i % 4, 1, "x"); /* 2, 2; 2, 1 */
     for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
-    json_decref(answer(&x, 200));
+    json_decref(answer(&q, 200));
     assert_true(iv_metrics_write(server.metrics, &bridge.stats, &bridge.info, &page));
     assert_non_null(strstr(page.data, "vllm:request_max_num_generation_tokens_sum{model_name=\"m\",engine=\"0\"} 4\n"));
     assert_non_null(
@@ -372,11 +372,11 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];
         snprintf(body, sizeof body, "{\"prompt\":%s,\"echo\":true,\"logprobs\":0}", cases[i].prompt);
-        iv_http_request x = ask("/v1/completions", body);
-        run(&x);
+        iv_http_request q = ask("/v1/completions", body);
+        run(&q);
         fake_token(&server, i, 3, "b");
         fake_done(&server, i, IV_FINISH_STOP);
-        json_t *v = answer(&x, 200), *choice = json_array_get(json_object_get(v, "choices"), 0);
+        json_t *v = answer(&q, 200), *choice = json_array_get(json_object_get(v, "choices"), 0);
         assert_string_equal(json_string_value(json_object_get(choice, "text")), cases[i].text);
         char *found = json_dumps(json_object_get(json_object_get(choice, "logprobs"), "text_offset"), JSON_COMPACT);
         assert_string_equal(found, cases[i].offsets);
@@ -389,23 +389,23 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
 
 static void streams_begin_with_the_first_token(void **state) {
     (void)state;
-    iv_http_request x =
+    iv_http_request q =
         ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
-    run(&x);
-    assert_int_equal(x.status, 0);
+    run(&q);
+    assert_int_equal(q.status, 0);
     fake_token(&server, 0, 1, "");
-    assert_string_equal(x.type, "text/event-stream; charset=utf-8");
-    assert_non_null(strstr(x.out.data, "\"role\":\"assistant\""));
-    size_t before = x.out.len;
+    assert_string_equal(q.type, "text/event-stream; charset=utf-8");
+    assert_non_null(strstr(q.out.data, "\"role\":\"assistant\""));
+    size_t before = q.out.len;
     fake_token(&server, 0, 1, ""); /* half a character: nothing to say */
-    assert_int_equal(x.out.len, before);
+    assert_int_equal(q.out.len, before);
     fake_token(&server, 0, 1, "y");
-    assert_non_null(strstr(x.out.data + before, "\"content\":\"y\""));
-    assert_null(strstr(x.out.data + before, "\"role\""));
+    assert_non_null(strstr(q.out.data + before, "\"content\":\"y\""));
+    assert_null(strstr(q.out.data + before, "\"role\""));
     fake_done(&server, 0, IV_FINISH_LENGTH);
-    assert_non_null(strstr(x.out.data, "\"finish_reason\":\"length\""));
-    assert_string_equal(x.out.data + x.out.len - 16, "\n\ndata: [DONE]\n\n");
-    fake_close(&x);
+    assert_non_null(strstr(q.out.data, "\"finish_reason\":\"length\""));
+    assert_string_equal(q.out.data + q.out.len - 16, "\n\ndata: [DONE]\n\n");
+    fake_close(&q);
 }
 
 /* As many are made as are given out; of those that may be, no fewer than are wanted. */
@@ -433,38 +433,38 @@ static void fields_that_ask_for_nothing(void **state) {
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
         if (cases[i].param) {
-            expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+            expect_error_answer(&q, 400, "invalid_request_error", cases[i].param);
             continue;
         }
-        if (x.ended) fail_msg("%s: %s", cases[i].body, x.out.data);
+        if (q.ended) fail_msg("%s: %s", cases[i].body, q.out.data);
         for (size_t k = 0; k < bridge.count; k++)
             fake_token(&server, k, 1, "x"), fake_done(&server, k, IV_FINISH_LENGTH);
-        json_decref(answer(&x, 200));
+        json_decref(answer(&q, 200));
     }
 }
 
 /* Each prompt's own; what the engine refuses is named as the body has it. */
 static void least_tokens_arrive(void **state) {
     (void)state;
-    iv_http_request x =
+    iv_http_request q =
         ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":7,\"n\":2}");
-    run(&x);
+    run(&q);
     assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 7 && bridge.children[1].min_tokens == 7);
     for (size_t k = 0; k < 2; k++) fake_token(&server, k, 1, "x"), fake_done(&server, k, IV_FINISH_LENGTH);
-    json_t *v = answer(&x, 200);
+    json_t *v = answer(&q, 200);
     assert_int_equal(
         json_integer_value(json_object_get(json_object_get(json_object_get(v, "invar"), "parameters"), "min_tokens")),
         7);
     json_decref(v);
     begin(NULL);
-    x = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":3},{}]}");
-    run(&x);
+    q = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":3},{}]}");
+    run(&q);
     assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 3 && bridge.children[1].min_tokens == 0);
     fake_refuse(&server, 0, IV_INVALID, "min_tokens: wanted at most 2, found 3");
-    expect_error_answer(&x, 400, "invalid_request_error", "sampling_params[0].min_new_tokens");
+    expect_error_answer(&q, 400, "invalid_request_error", "sampling_params[0].min_new_tokens");
 }
 
 /* An id that the request named; another token that ended the answer is none of its business. */
@@ -476,12 +476,12 @@ static void stop_reason_may_be_an_id(void **state) {
          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":3,\"stop_token_ids\":[7,9]}"}};
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
-        iv_http_request x = ask(bodies[i][0], bodies[i][1]);
-        run(&x);
+        iv_http_request q = ask(bodies[i][0], bodies[i][1]);
+        run(&q);
         fake_token(&server, 0, 9, ""), fake_done(&server, 0, IV_FINISH_STOP);
         fake_token(&server, 1, 8, ""), fake_done(&server, 1, IV_FINISH_STOP);
         fake_token(&server, 2, 9, ""), fake_done(&server, 2, IV_FINISH_LENGTH);
-        json_t *v = answer(&x, 200), *choices = json_object_get(v, "choices");
+        json_t *v = answer(&q, 200), *choices = json_object_get(v, "choices");
         assert_int_equal(json_integer_value(json_object_get(json_array_get(choices, 0), "stop_reason")), 9);
         for (size_t k = 1; k < 3; k++)
             assert_true(json_is_null(json_object_get(json_array_get(choices, k), "stop_reason")));
@@ -492,20 +492,20 @@ static void stop_reason_may_be_an_id(void **state) {
 /* Of all choices together, in a chat alone. */
 static void usage_counts_what_reasons(void **state) {
     (void)state;
-    iv_http_request x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
-    run(&x);
+    iv_http_request q = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
+    run(&q);
     static const char *const tokens[] = {"<think>", "a", "</think>", "b"};
     for (size_t i = 0; i < 4; i++) fake_token(&server, 0, 1, tokens[i]);
     for (size_t i = 0; i < 2; i++) fake_token(&server, 1, 1, tokens[i]);
     for (size_t i = 0; i < 2; i++) fake_done(&server, i, IV_FINISH_LENGTH);
-    assert_non_null(strstr(x.out.data, "\"completion_tokens\":6,"));
-    assert_non_null(strstr(x.out.data, "\"completion_tokens_details\":{\"reasoning_tokens\":5}}"));
-    fake_close(&x);
-    x = ask("/v1/completions", "{\"prompt\":\"a\"}");
-    run(&x);
+    assert_non_null(strstr(q.out.data, "\"completion_tokens\":6,"));
+    assert_non_null(strstr(q.out.data, "\"completion_tokens_details\":{\"reasoning_tokens\":5}}"));
+    fake_close(&q);
+    q = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    run(&q);
     fake_token(&server, 2, 1, "<think>a"), fake_done(&server, 2, IV_FINISH_STOP);
-    assert_null(strstr(x.out.data, "reasoning_tokens"));
-    fake_close(&x);
+    assert_null(strstr(q.out.data, "reasoning_tokens"));
+    fake_close(&q);
 }
 
 static const char tools_body[] =
@@ -517,18 +517,18 @@ static void tool_calls(void **state) {
     char body[300];
     for (int stream = 0; stream < 2; stream++) {
         snprintf(body, sizeof body, tools_body, stream ? ",\"stream\":true" : "");
-        iv_http_request x = ask("/v1/chat/completions", body);
+        iv_http_request q = ask("/v1/chat/completions", body);
         begin(NULL);
-        run(&x);
+        run(&q);
         fake_token(&server, 0, 1, "<think>hm</think>\n\n<tool_call>{\"name\": \"f\", \"argu");
         fake_token(&server, 0, 2, "ments\": {\"x\": 1}}</tool_call>");
         fake_done(&server, 0, IV_FINISH_STOP);
-        assert_non_null(strstr(x.out.data, "\"finish_reason\":\"tool_calls\""));
-        assert_non_null(strstr(x.out.data, "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\""));
-        assert_non_null(strstr(x.out.data, "\"reasoning_content\":\"hm\",\"reasoning\":\"hm\""));
-        assert_true(stream || strstr(x.out.data, "\"content\":null"));
-        assert_null(strstr(x.out.data, "tool_call>"));
-        fake_close(&x);
+        assert_non_null(strstr(q.out.data, "\"finish_reason\":\"tool_calls\""));
+        assert_non_null(strstr(q.out.data, "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\""));
+        assert_non_null(strstr(q.out.data, "\"reasoning_content\":\"hm\",\"reasoning\":\"hm\""));
+        assert_true(stream || strstr(q.out.data, "\"content\":null"));
+        assert_null(strstr(q.out.data, "tool_call>"));
+        fake_close(&q);
     }
 }
 
@@ -536,33 +536,33 @@ static void tool_calls(void **state) {
 static void readers_leave(void **state) {
     (void)state;
     static const char body[] = "{\"prompt\":[\"a\",\"b\",\"c\"],\"stream\":true}";
-    iv_http_request x = ask("/v1/completions", body);
-    run(&x);
-    fake_leave(&x);
+    iv_http_request q = ask("/v1/completions", body);
+    run(&q);
+    fake_leave(&q);
     assert_int_equal(bridge.cancelled, 3);
-    fake_close(&x);
+    fake_close(&q);
 
     begin(NULL);
-    x = ask("/v1/completions", body);
-    run(&x);
+    q = ask("/v1/completions", body);
+    run(&q);
     fake_token(&server, 0, 1, "x");
-    x.writes_left = 0;
+    q.writes_left = 0;
     fake_token(&server, 1, 1, "x");
-    assert_true(x.gone_called && !server.tasks);
+    assert_true(q.gone_called && !server.tasks);
     assert_int_equal(bridge.cancelled, 3);
-    fake_close(&x);
+    fake_close(&q);
 
     begin(NULL);
-    x = ask("/v1/completions", body);
-    run(&x);
-    x.writes_left = 0, x.late = true;
+    q = ask("/v1/completions", body);
+    run(&q);
+    q.writes_left = 0, q.late = true;
     fake_token(&server, 0, 1, "x");
     fake_done(&server, 0, IV_FINISH_STOP);
     fake_token(&server, 1, 1, "x");
     assert_non_null(server.tasks);
-    fake_leave(&x);
+    fake_leave(&q);
     assert_int_equal(bridge.cancelled, 2);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 static void aborts(void **state) {
@@ -571,9 +571,9 @@ static void aborts(void **state) {
                                          "{\"text\":[\"a\",\"b\"],\"rid\":[\"r1\",\"r2\"],\"stream\":true}"};
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
-        iv_http_request x = ask("/generate", bodies[i]), other = ask("/abort_request", "{\"rid\":\"nobody\"}"),
-                    right = ask("/abort_request", "{\"rid\":[\"r2\"]}");
-        run(&x);
+        iv_http_request q = ask("/generate", bodies[i]), other = ask("/abort_request", "{\"rid\":\"nobody\"}"),
+                        right = ask("/abort_request", "{\"rid\":[\"r2\"]}");
+        run(&q);
         fake_token(&server, 0, 1, "begun");
         run(&other);
         json_t *v = answer(&other, 200);
@@ -583,11 +583,11 @@ static void aborts(void **state) {
         v = answer(&right, 200);
         assert_int_equal(json_integer_value(json_object_get(v, "aborted")), 1);
         json_decref(v);
-        assert_true(x.ended);
+        assert_true(q.ended);
         assert_int_equal(bridge.cancelled, 2);
-        assert_non_null(strstr(x.out.data, "\"type\":\"abort\""));
-        assert_non_null(strstr(x.out.data, "begun"));
-        fake_close(&x);
+        assert_non_null(strstr(q.out.data, "\"type\":\"abort\""));
+        assert_non_null(strstr(q.out.data, "begun"));
+        fake_close(&q);
     }
 }
 
@@ -606,17 +606,17 @@ static void names(void **state) {
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         begin(NULL);
-        iv_http_request x = ask(row[i].path, row[i].body), stop = ask("/abort_request", row[i].abort);
-        run(&x);
+        iv_http_request q = ask(row[i].path, row[i].body), stop = ask("/abort_request", row[i].abort);
+        run(&q);
         run(&stop);
         json_t *v = answer(&stop, 200);
         assert_int_equal(json_integer_value(json_object_get(v, "aborted")), row[i].aborted);
         json_decref(v);
         if (!row[i].aborted) fake_done(&server, 0, IV_FINISH_STOP);
-        v = answer(&x, 200);
+        v = answer(&q, 200);
         if (row[i].id) assert_string_equal(json_string_value(json_object_get(v, "id")), row[i].id);
         json_decref(v);
-        fake_close(&x);
+        fake_close(&q);
     }
     static const char *const wrong[] = {"{\"prompt\":\"a\",\"rid\":[\"r1\",\"r2\"]}", "{\"prompt\":\"a\",\"rid\":[1]}",
                                         "{\"prompt\":\"a\",\"rid\":\"a\\u0000b\"}",
@@ -624,27 +624,27 @@ static void names(void **state) {
                                         "{\"prompt\":\"a\",\"request_id\":1}"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         begin(NULL);
-        iv_http_request x = ask("/v1/completions", wrong[i]);
-        run(&x);
-        json_decref(answer(&x, 400));
-        fake_close(&x);
+        iv_http_request q = ask("/v1/completions", wrong[i]);
+        run(&q);
+        json_decref(answer(&q, 400));
+        fake_close(&q);
     }
 }
 
 /* A stream whose reader has gone silently is aborted without harm, and not counted as over. */
 static void abort_of_a_leaving_reader(void **state) {
     (void)state;
-    iv_http_request x = ask("/generate", "{\"text\":\"a\",\"stream\":true}"),
-                all = ask("/abort_request", "{\"abort_all\":true}");
-    run(&x);
-    x.writes_left = 0, x.late = true;
+    iv_http_request q = ask("/generate", "{\"text\":\"a\",\"stream\":true}"),
+                    all = ask("/abort_request", "{\"abort_all\":true}");
+    run(&q);
+    q.writes_left = 0, q.late = true;
     run(&all);
     json_decref(answer(&all, 200));
     all = ask("/abort_request", "{\"abort_all\":true}");
     run(&all);
     json_decref(answer(&all, 200));
-    fake_leave(&x);
-    fake_close(&x);
+    fake_leave(&q);
+    fake_close(&q);
 }
 
 static void orders(void **state) {
@@ -659,25 +659,25 @@ static void orders(void **state) {
                  {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_COMMAND_UPDATE_WEIGHTS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int busy = 0; busy < 3; busy++) {
-            iv_http_request x = ask(cases[i].path, cases[i].body);
-            run(&x);
+            iv_http_request q = ask(cases[i].path, cases[i].body);
+            run(&q);
             assert_int_equal(bridge.last_order, cases[i].order);
-            assert_false(x.ended);
+            assert_false(q.ended);
             iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND,
-                           .owner = bridge.order_owner,
-                           .status = busy ? IV_BUSY : IV_OK,
-                           .message = busy ? "requests run" : ""};
-            if (busy == 2) fake_leave(&x);
+                                 .owner = bridge.order_owner,
+                                 .status = busy ? IV_BUSY : IV_OK,
+                                 .message = busy ? "requests run" : ""};
+            if (busy == 2) fake_leave(&q);
             iv_server_take_event(&server, &r);
             if (busy == 2)
-                fake_close(&x);
+                fake_close(&q);
             else
-                json_decref(answer(&x, busy ? 409 : 200));
+                json_decref(answer(&q, busy ? 409 : 200));
         }
-    iv_http_request x = ask("/pause", NULL);
-    x.query = "drain";
-    run(&x);
-    expect_error_answer(&x, 400, "invalid_request_error", "mode");
+    iv_http_request q = ask("/pause", NULL);
+    q.query = "drain";
+    run(&q);
+    expect_error_answer(&q, 400, "invalid_request_error", "mode");
 }
 
 static void bodies_that_are_none(void **state) {
@@ -701,13 +701,13 @@ static void bodies_that_are_none(void **state) {
         {"/detokenize", "{\"tokens\":[1,1024]}", "tokens[1]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
-        if (x.status != 400) fail_msg("%s %s: %d", cases[i].path, cases[i].body, x.status);
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
+        if (q.status != 400) fail_msg("%s %s: %d", cases[i].path, cases[i].body, q.status);
         if (cases[i].param && strcmp(cases[i].param, "body") != 0)
-            expect_error_answer(&x, 400, "invalid_request_error", cases[i].param);
+            expect_error_answer(&q, 400, "invalid_request_error", cases[i].param);
         else
-            fake_close(&x);
+            fake_close(&q);
     }
     assert_int_equal(bridge.count, 0);
 }
@@ -727,15 +727,16 @@ static void null_is_absent(void **state) {
         {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"stream_interval\":null},\"extra_key\":null}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = ask(cases[i].path, cases[i].body);
-        run(&x);
-        if (bridge.count != i + 1) fail_msg("%s: %s", cases[i].body, x.out.data ? x.out.data : "nothing");
+        iv_http_request q = ask(cases[i].path, cases[i].body);
+        run(&q);
+        if (bridge.count != i + 1) fail_msg("%s: %s", cases[i].body, q.out.data ? q.out.data : "nothing");
         fake_done(&server, i, IV_FINISH_STOP);
-        json_decref(answer(&x, 200));
+        json_decref(answer(&q, 200));
     }
-    iv_http_request x = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
-    run(&x);
-    expect_error_answer(&x, 400, "invalid_request_error", "messages[0].phase");
+    iv_http_request q =
+        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
+    run(&q);
+    expect_error_answer(&q, 400, "invalid_request_error", "messages[0].phase");
 }
 
 static void too_many_answers(void **state) {
@@ -744,9 +745,9 @@ static void too_many_answers(void **state) {
     assert_true(iv_buf_puts(&b, "{\"n\":128,\"prompt\":[\"a\""));
     for (int i = 0; i < 8; i++) assert_true(iv_buf_puts(&b, ",\"a\""));
     assert_true(iv_buf_puts(&b, "]}"));
-    iv_http_request x = ask("/v1/completions", b.data);
-    run(&x);
-    expect_error_answer(&x, 400, "invalid_request_error", "n");
+    iv_http_request q = ask("/v1/completions", b.data);
+    run(&q);
+    expect_error_answer(&q, 400, "invalid_request_error", "n");
     iv_buf_free(&b);
 }
 

@@ -5,7 +5,7 @@
 #include "format/json.h"
 #include "grammar/grammar.h"
 #include "serve/api/chat_text.h"
-#include "serve/api/tools.h"
+#include "serve/api/constraint.h"
 #include "text/jinja/template.h"
 
 #include <ctype.h>
@@ -70,14 +70,14 @@ static void special_tokens_are_shown(void **state) {
     assert_true(server.tool_id_count == 1 && server.tool_ids[0] == 9);
     static const char *const bodies[] = {HI TOOLS "}", HI TOOLS ",\"tool_choice\":\"none\"}", HI "\"n\":1}"};
     for (size_t i = 0; i < 3; i++) {
-        iv_http_request x = {.writes_left = 1000};
+        iv_http_request q = {.writes_left = 1000};
         bridge.count = 0;
-        fake_call(&server, &x, CHAT, bodies[i], strlen(bodies[i]));
+        fake_call(&server, &q, CHAT, bodies[i], strlen(bodies[i]));
         assert_int_equal(bridge.count, 1);
         assert_int_equal(bridge.children[0].show_id_count, i == 0);
         if (i == 0) assert_int_equal(bridge.children[0].show_ids[0], 9);
         fake_done(&server, 0, IV_FINISH_STOP);
-        fake_close(&x);
+        fake_close(&q);
     }
     bridge.words = own;
     iv_textual_close(words);
@@ -104,31 +104,31 @@ static void forced_calls(void **state) {
     };
     char body[500];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request x = {.writes_left = 1000};
+        iv_http_request q = {.writes_left = 1000};
         server.tool_form = cases[i].form;
         snprintf(body, sizeof body, HI TOOLS "%s", cases[i].more);
         bridge.count = 0;
-        fake_call(&server, &x, CHAT, body, strlen(body));
+        fake_call(&server, &q, CHAT, body, strlen(body));
         assert_int_equal(bridge.count, 1);
         assert_int_equal(bridge.children[0].constraint, cases[i].kind);
         assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
         fake_done(&server, 0, IV_FINISH_STOP);
-        fake_close(&x);
+        fake_close(&q);
     }
-    iv_http_request x = {.writes_left = 1000};
+    iv_http_request q = {.writes_left = 1000};
     bridge.count = 0;
     snprintf(body, sizeof body, HI TOOLS ",\"tool_choice\":\"required\"}");
-    fake_call(&server, &x, CHAT, body, strlen(body));
-    assert_true(bridge.count == 0 && x.status == 400 && strstr(x.out.data, "tool_choice: wanted \\\"auto\\\""));
-    fake_close(&x);
+    fake_call(&server, &q, CHAT, body, strlen(body));
+    assert_true(bridge.count == 0 && q.status == 400 && strstr(q.out.data, "tool_choice: wanted \\\"auto\\\""));
+    fake_close(&q);
 }
 
 /* ---- what comes back ----------------------------------------------------------------------------------- */
 
 /* All events of a stream put together, or a whole answer: "content|name(arguments);...|finish". */
-static void gather(const iv_http_request *x, bool stream, iv_buf *out, iv_buf *ids) {
+static void gather(const iv_http_request *q, bool stream, iv_buf *out, iv_buf *ids) {
     iv_buf content = {0}, calls = {0};
-    const char *at = x->out.data, *finish = "";
+    const char *at = q->out.data, *finish = "";
     char kept[40] = "";
     for (size_t next = 0; at && *at; at = strstr(at, "\n\n") ? strstr(at, "\n\n") + 2 : NULL) {
         json_t *v, *one;
@@ -161,20 +161,20 @@ static void gather(const iv_http_request *x, bool stream, iv_buf *out, iv_buf *i
 
 /* What a chat's client gets of a text that comes in steps of so many bytes. */
 static void expect_answer(const char *body, bool stream, const char *text, size_t step, const char *wanted) {
-    iv_http_request x = {.writes_left = 1000};
+    iv_http_request q = {.writes_left = 1000};
     iv_buf found = {0}, ids = {0};
     bridge.count = 0;
-    fake_call(&server, &x, CHAT, body, strlen(body));
+    fake_call(&server, &q, CHAT, body, strlen(body));
     for (size_t at = 0, n = strlen(text); at < n; at += step) {
         char part[64];
         snprintf(part, sizeof part, "%.*s", (int)(step < n - at ? step : n - at), text + at);
         fake_token(&server, 0, 7, part);
     }
     fake_done(&server, 0, IV_FINISH_STOP);
-    gather(&x, stream, &found, &ids);
+    gather(&q, stream, &found, &ids);
     assert_string_equal(found.data, wanted);
     iv_buf_free(&found), iv_buf_free(&ids);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 static void answers(void **state) {
@@ -264,17 +264,17 @@ static void calls_or_json_of_responses(void **state) {
     server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
     for (size_t i = 0; i < 4; i++) {
         char text[500];
-        iv_http_request x = {.writes_left = 1000};
+        iv_http_request q = {.writes_left = 1000};
         snprintf(text, sizeof text, body, i % 2 ? "true" : "false");
         bridge.count = 0;
-        fake_call(&server, &x, RESPONSES, text, strlen(text));
+        fake_call(&server, &q, RESPONSES, text, strlen(text));
         assert_int_equal(bridge.children[0].constraint, IV_CONSTRAINT_TOOL_CALLS_OR_JSON);
         fake_token(&server, 0, 7, cases[i / 2].text);
         fake_done(&server, 0, IV_FINISH_STOP);
-        assert_non_null(strstr(x.out.data, cases[i / 2].has));
-        assert_null(strstr(x.out.data, cases[i / 2].has_not));
-        assert_non_null(strstr(x.out.data, "\"tool_choice\":\"auto\""));
-        fake_close(&x);
+        assert_non_null(strstr(q.out.data, cases[i / 2].has));
+        assert_null(strstr(q.out.data, cases[i / 2].has_not));
+        assert_non_null(strstr(q.out.data, "\"tool_choice\":\"auto\""));
+        fake_close(&q);
     }
 }
 
@@ -282,17 +282,17 @@ static void calls_or_json_of_responses(void **state) {
 static void asked_for_json(void **state) {
     (void)state;
     static const char body[] = HI TOOLS ",\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}";
-    iv_http_request x = {.writes_left = 1000};
+    iv_http_request q = {.writes_left = 1000};
     iv_buf found = {0}, ids = {0};
     server.tool_form = IV_TOOL_FORM_LLAMA3_JSON;
     bridge.count = 0;
-    fake_call(&server, &x, CHAT, body, strlen(body));
+    fake_call(&server, &q, CHAT, body, strlen(body));
     fake_token(&server, 0, 7, "{\"name\":\"f\",\"parameters\":{}}");
     fake_done(&server, 0, IV_FINISH_STOP);
-    gather(&x, false, &found, &ids);
+    gather(&q, false, &found, &ids);
     assert_string_equal(found.data, "{\"name\":\"f\",\"parameters\":{}}||stop");
     iv_buf_free(&found), iv_buf_free(&ids);
-    fake_close(&x);
+    fake_close(&q);
 }
 
 /* Nine letters and digits where Mistral's templates will see them again; all different. */
@@ -317,17 +317,17 @@ static void ids_of_calls(void **state) {
             count++;
         }
     static const char body[] = "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}";
-    iv_http_request x = {.writes_left = 1000};
+    iv_http_request q = {.writes_left = 1000};
     char wanted[200];
     bridge.count = 0;
-    fake_call(&server, &x, RESPONSES, body, strlen(body));
+    fake_call(&server, &q, RESPONSES, body, strlen(body));
     fake_token(&server, 0, 7, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}}]");
     fake_done(&server, 0, IV_FINISH_STOP);
     iv_api_call_id(&server, "test", 0, 0, all[0]);
     snprintf(wanted, sizeof wanted,
              "\"id\":\"fc_test_0_0\",\"call_id\":\"%s\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"", all[0]);
-    assert_non_null(strstr(x.out.data, wanted));
-    fake_close(&x);
+    assert_non_null(strstr(q.out.data, wanted));
+    fake_close(&q);
 }
 
 /* ---- real templates ------------------------------------------------------------------------------------ */

@@ -24,22 +24,22 @@ static int close_words(void **state) {
     return 0;
 }
 
-static iv_http_request x;
+static iv_http_request q;
 
 static void ask(const char *path, const char *body) {
-    x = (iv_http_request){.writes_left = 1000};
-    fake_call(&server, &x, path, body, strlen(body));
+    q = (iv_http_request){.writes_left = 1000};
+    fake_call(&server, &q, path, body, strlen(body));
 }
 
 /* Ends all children and parses the answer. */
 static json_t *answer(void) {
     iv_error err;
     json_t *v = NULL;
-    if (x.ended) fail_msg("%s", x.out.data);
+    if (q.ended) fail_msg("%s", q.out.data);
     for (size_t i = 0; i < bridge.count; i++) fake_token(&server, i, 3, "b"), fake_done(&server, i, IV_FINISH_STOP);
-    assert_true(x.ended && x.status == 200);
-    ASSERT_OK(iv_json_parse("answer", x.out.data, x.out.len, &v, &err), &err);
-    fake_close(&x);
+    assert_true(q.ended && q.status == 200);
+    ASSERT_OK(iv_json_parse("answer", q.out.data, q.out.len, &v, &err), &err);
+    fake_close(&q);
     return v;
 }
 
@@ -229,10 +229,10 @@ static void what_is_refused(void **state) {
         char body[200];
         snprintf(body, sizeof body, "{%s}", cases[i].fields);
         ask(cases[i].path, body);
-        assert_int_equal(x.status, 400);
-        if (!strstr(x.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, x.out.data);
-        assert_non_null(strstr(x.out.data, "\"param\":\"truncate_prompt_tokens\""));
-        fake_close(&x);
+        assert_int_equal(q.status, 400);
+        if (!strstr(q.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, q.out.data);
+        assert_non_null(strstr(q.out.data, "\"param\":\"truncate_prompt_tokens\""));
+        fake_close(&q);
     }
     assert_int_equal(bridge.count, 0);
 }

@@ -40,7 +40,7 @@ typedef struct listener {
 } listener;
 
 static iv_bridge *open_bridge(size_t queued, size_t reports, size_t seqs) {
-    iv_bridge_options o = {.engine = small_options(), .queued_requests_max = queued, .reports_max = reports};
+    iv_bridge_options o = {.engine = small_options(), .queued_requests_max = queued, .events_max = reports};
     o.engine.max_num_seqs = seqs;
     iv_bridge *b = NULL;
     iv_error err;
@@ -414,8 +414,8 @@ static void reports_are_bounded(void **state) {
         before = stats_of(b);
         usleep(SANITIZED ? 500000 : 100000);
         now = stats_of(b);
-    } while (now.engine.steps != before.engine.steps || now.waiting_reports < MOST);
-    assert_in_range(now.waiting_reports, MOST, MOST + 2 * SEQS);
+    } while (now.engine.steps != before.engine.steps || now.waiting_events < MOST);
+    assert_in_range(now.waiting_events, MOST, MOST + 2 * SEQS);
     finish(b, l, N);
     for (size_t i = 1; i < N; i++) assert_same_answer("after the stop", &l[0].answer, &l[i].answer);
     assert_int_equal(l[0].answer.finish, IV_FINISH_LENGTH);

@@ -90,7 +90,7 @@ static void test_broken_requests(void **state) {
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         answer a;
         int fd = dial(s.port);
-        say(fd, broken[i]);
+        send_text(fd, broken[i]);
         hear(fd, &a);
         if (a.status != 400) fail_msg("wanted 400, found %d for: %s", a.status, broken[i]);
         assert_non_null(strstr(a.body, "{\"error\":{\"message\":\""));
@@ -127,7 +127,7 @@ static void test_fragments(void **state) {
             if (!wanted[r]) close(fd), fd = dial(s.port);
             for (size_t at = 0; at < n;) {
                 size_t take = at == 0 ? first : n - at < width ? n - at : width;
-                say_bytes(fd, requests[r] + at, take);
+                send_bytes(fd, requests[r] + at, take);
                 at += take;
                 usleep(cut ? 300 : 100);
             }
@@ -151,7 +151,7 @@ static void test_pipelining(void **state) {
     at += sprintf(at, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     for (int i = 0; i < COUNT; i++)
         at += sprintf(at, "POST /echo?q=%d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n%03d", i, i);
-    say_bytes(fd, text, (size_t)(at - text));
+    send_bytes(fd, text, (size_t)(at - text));
     wait_for(&s.handled, 1);
     usleep(20000);
     assert_int_equal(atomic_load(&s.handled), 1); /* the others wait for the first */
@@ -174,40 +174,40 @@ static void test_methods(void **state) {
     answer a;
     start_plain(&s);
     int fd = dial(s.port);
-    say(fd, "HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     hear_as(fd, &a, true);
     assert_int_equal(a.status, 200);
     assert_string_equal(answer_field(&a, "Content-Length"), "25");
-    say(fd, "HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
     hear_as(fd, &a, true);
     assert_int_equal(a.status, 200);
     hear(fd, &a); /* the connection is still in step */
     assert_int_equal(a.status, 404);
     assert_non_null(strstr(a.body, "\"code\":404"));
     assert_non_null(strstr(a.body, "\"GET /nowhere: no such path on this server\""));
-    say(fd, "POST /order HTTP/1.1\r\nHost: x\r\n\r\nPOST /v1/v1/order HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "POST /order HTTP/1.1\r\nHost: x\r\n\r\nPOST /v1/v1/order HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fd, &a); /* a client's base with /v1 and without */
     assert_non_null(strstr(a.body, "\"POST /order: no such path on this server: did you mean /v1/order?\""));
     hear(fd, &a);
     assert_non_null(strstr(a.body, "did you mean /v1/order?\""));
-    say(fd, "GET /v1/echo HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /v1/echo HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fd, &a);
     assert_non_null(strstr(a.body, "did you mean /echo?\""));
     hear(fd, &a);
     assert_non_null(strstr(a.body, "\"GET /v1/nowhere: no such path on this server\""));
     char far[200]; /* a path is cut between characters */
     snprintf(far, sizeof far, "GET /%098d%s HTTP/1.1\r\nHost: x\r\n\r\n", 0, "%C3%A9");
-    say(fd, far);
+    send_text(fd, far);
     hear(fd, &a);
     assert_non_null(strstr(a.body, "000: no such path"));
-    say(fd, "GET /size HTTP/1.1\r\nHost: x\r\n\r\nDELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /size HTTP/1.1\r\nHost: x\r\n\r\nDELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fd, &a);
     assert_int_equal(a.status, 405);
     assert_string_equal(answer_field(&a, "Allow"), "POST, OPTIONS");
     hear(fd, &a);
     assert_int_equal(a.status, 405);
     assert_string_equal(answer_field(&a, "Allow"), "GET, HEAD, POST, OPTIONS");
-    say(fd, "OPTIONS /echo HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "OPTIONS /echo HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fd, &a);
     assert_int_equal(a.status, 204);
     assert_string_equal(answer_field(&a, "Allow"), "GET, HEAD, POST, OPTIONS");
@@ -233,17 +233,17 @@ static void test_old_clients(void **state) {
     answer a;
     start_plain(&s);
     int fd = dial(s.port);
-    say(fd, "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
+    send_text(fd, "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
     hear(fd, &a);
     assert_string_equal(answer_field(&a, "Connection"), "keep-alive");
-    say(fd, "GET /stream HTTP/1.0\r\n\r\n");
+    send_text(fd, "GET /stream HTTP/1.0\r\n\r\n");
     hear(fd, &a);
     assert_null(answer_field(&a, "Transfer-Encoding"));
     assert_string_equal(a.body, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
     assert_true(a.closed);
     close(fd);
     fd = dial(s.port);
-    say(fd, "GET / HTTP/1.1\r\nHost: x\r\nConnection: foo, Close\r\n\r\n");
+    send_text(fd, "GET / HTTP/1.1\r\nHost: x\r\nConnection: foo, Close\r\n\r\n");
     hear(fd, &a);
     assert_string_equal(answer_field(&a, "Connection"), "close");
     assert_true(is_closed(fd));
@@ -257,14 +257,14 @@ static void test_expect_continue(void **state) {
     answer a;
     start_plain(&s);
     int fd = dial(s.port);
-    say(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n");
+    send_text(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n");
     hear(fd, &a);
     assert_int_equal(a.status, 100);
-    say(fd, "hi");
+    send_text(fd, "hi");
     hear(fd, &a);
     assert_string_equal(a.body, "POST /echo q=- agent=- 2:hi");
     /* refused before the body is asked for */
-    say(fd, "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+    send_text(fd, "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
     hear(fd, &a);
     assert_int_equal(a.status, 404);
     assert_string_equal(answer_field(&a, "Connection"), "close");
@@ -314,17 +314,17 @@ static void test_limits(void **state) {
     at = sprintf(text, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", max);
     memset(text + at, 'b', max);
     int fd = dial(s.port);
-    say_bytes(fd, text, (size_t)at + max);
+    send_bytes(fd, text, (size_t)at + max);
     hear(fd, &a);
     assert_string_equal(a.body, "8388608");
-    say(fd, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
-    say_bytes(fd, text + at, max);
-    say(fd, "\r\n0\r\n\r\n");
+    send_text(fd, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
+    send_bytes(fd, text + at, max);
+    send_text(fd, "\r\n0\r\n\r\n");
     hear(fd, &a);
     assert_string_equal(a.body, "8388608");
-    say(fd, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
-    say_bytes(fd, text + at, max);
-    say(fd, "\r\n1\r\nb");
+    send_text(fd, "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
+    send_bytes(fd, text + at, max);
+    send_text(fd, "\r\n1\r\nb");
     hear(fd, &a);
     assert_int_equal(a.status, 413);
     assert_non_null(strstr(a.body, "body: wanted at most 8388608 bytes (--max-request-body), found 8388609 or more"));
@@ -352,8 +352,8 @@ static void test_refused_upload(void **state) {
     start_plain(&s);
     static char junk[1 << 20];
     int fd = dial(s.port);
-    say(fd, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n");
-    for (int i = 0; i < 8; i++) say_bytes(fd, junk, sizeof junk);
+    send_text(fd, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n");
+    for (int i = 0; i < 8; i++) send_bytes(fd, junk, sizeof junk);
     hear(fd, &a);
     assert_int_equal(a.status, 413);
     for (int i = 0; i < 3; i++, usleep(5000)) /* it is heard out, not reset */
@@ -374,15 +374,15 @@ static void test_deadlines(void **state) {
     start(&s, &o);
     double t = seconds_now();
     int fd = dial(s.port);
-    say(fd, "GET / HT");
-    for (int i = 0; i < 15; i++) usleep(10000), say(fd, "T"); /* progress does not help */
+    send_text(fd, "GET / HT");
+    for (int i = 0; i < 15; i++) usleep(10000), send_text(fd, "T"); /* progress does not help */
     hear(fd, &a);
     assert_int_equal(a.status, 408);
     assert_true(is_closed(fd) && seconds_now() - t >= 0.19);
     close(fd);
     t = seconds_now();
     fd = dial(s.port);
-    say(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe");
+    send_text(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe");
     hear(fd, &a);
     assert_int_equal(a.status, 408);
     assert_true(seconds_now() - t >= 0.29);
@@ -393,14 +393,14 @@ static void test_deadlines(void **state) {
     assert_true(a.closed && !a.head[0] && seconds_now() - t >= 0.39);
     close(fd);
     fd = dial(s.port);
-    say(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fd, &a);
     t = seconds_now();
     assert_true(is_closed(fd) && seconds_now() - t >= 0.3);
     close(fd);
     /* a handler takes the time it takes */
     fd = dial(s.port);
-    say(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     usleep(600000);
     order(&s, ANSWER_HELD);
@@ -428,9 +428,9 @@ static void test_deadline_of_long_bodies(void **state) {
         int fd = dial(s.port);
         char head[100];
         sprintf(head, "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", ALL);
-        say(fd, head);
-        for (int i = 0; i < (ALL - LATE) / LATE; i++) say_bytes(fd, bytes, LATE);
-        if (whole) usleep(800000), say_bytes(fd, bytes, LATE);
+        send_text(fd, head);
+        for (int i = 0; i < (ALL - LATE) / LATE; i++) send_bytes(fd, bytes, LATE);
+        if (whole) usleep(800000), send_bytes(fd, bytes, LATE);
         hear(fd, &a);
         assert_int_equal(a.status, whole ? 200 : 408);
         assert_true(whole || seconds_now() - t >= 1.79);
@@ -451,7 +451,7 @@ static void test_connection_limit(void **state) {
     int fd[3];
     for (int i = 0; i < 3; i++) {
         fd[i] = dial(s.port);
-        say(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        send_text(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         hear(fd[i], &a);
         assert_int_equal(a.status, 200);
     }

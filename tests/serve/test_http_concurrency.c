@@ -33,7 +33,8 @@ static tally crowd(uint16_t port, int fds[CLIENTS]) {
     static answer a;
     tally t = {0};
     for (size_t i = 0; i < CLIENTS; i++) fds[i] = dial_from(port, i % ADDRESSES);
-    for (size_t i = 0; i < CLIENTS; i++) say(fds[i], "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+    for (size_t i = 0; i < CLIENTS; i++)
+        send_text(fds[i], "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
     for (size_t i = 0; i < CLIENTS; i++) {
         hear(fds[i], &a);
         if (a.closed) fail_msg("client %zu: the connection ended without an answer", i);
@@ -93,14 +94,14 @@ static void test_crowd_of_few(void **state) {
         assert_int_equal(t.too_many, CLIENTS - ADDRESSES * EACH);
         if (round == 0) {
             int other = dial_from(s.port, ADDRESSES);
-            say(other, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+            send_text(other, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
             hear(other, &a);
             assert_int_equal(a.status, 200);
             close(other), close(fds[0]);
             do { /* soon there is room again */
                 usleep(1000);
                 fds[0] = dial_from(s.port, 0);
-                say(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+                send_text(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
                 hear(fds[0], &a);
                 if (a.status != 200) close(fds[0]);
             } while (a.status != 200);

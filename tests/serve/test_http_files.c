@@ -125,7 +125,7 @@ static void many_clients(void) {
     }
     uint16_t at;
     CHECK(read(port[0], &at, sizeof at) == sizeof at);
-    for (int i = 0; i < CLIENTS; i++) fds[i] = dial(at), say(fds[i], "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (int i = 0; i < CLIENTS; i++) fds[i] = dial(at), send_text(fds[i], "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     for (int i = 0; i < CLIENTS; i++) {
         int status = status_of(fds[i]);
         answered += status == 200, told += status == 503;
@@ -134,7 +134,7 @@ static void many_clients(void) {
     for (int i = 0; i < CLIENTS; i++) close(fds[i]);
     usleep(50000);
     int again = dial(at);
-    say(again, "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(again, "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(status_of(again) == 200);
     CHECK(write(port[0], "!", 1) == 1);
     int status = 0;
@@ -167,7 +167,7 @@ static void files_that_run_out(void) {
     uint16_t at;
     CHECK(read(port[0], &at, sizeof at) == sizeof at);
     int fd = dial(at);
-    say(fd, "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     int status = 0;
     for (double end = seconds_now() + PATIENCE_MS * 1e-3; status == 0 && seconds_now() < end;) status = status_of(fd);
     CHECK(status == 200);

@@ -15,14 +15,14 @@ static void test_stream(void **state) {
     start_plain(&s);
     int fd = dial(s.port);
     for (int i = 0; i < 3; i++) {
-        say(fd, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+        send_text(fd, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
         hear(fd, &a);
         assert_string_equal(a.body, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
         assert_string_equal(answer_field(&a, "Transfer-Encoding"), "chunked");
         assert_string_equal(answer_field(&a, "Cache-Control"), "no-cache");
     }
     /* the head of a stream comes before its first piece */
-    say(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     order(&s, STREAM_HELD);
     hear_as(fd, &a, true);
@@ -52,9 +52,9 @@ static void test_client_leaves(void **state) {
     o.body_bytes_max = 1000; /* so that the server stops reading early */
     start(&s, &o);
     int paused = dial(s.port);
-    say(paused, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(paused, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     fcntl(paused, F_SETFL, O_NONBLOCK);
-    say_bytes(paused, junk, sizeof junk);
+    send_bytes(paused, junk, sizeof junk);
     wait_for(&s.handled, 1);
     usleep(50000);
     hang_up_hard(paused);
@@ -65,8 +65,8 @@ static void test_client_leaves(void **state) {
     for (int i = 0; i < 6; i++) {
         double t = seconds_now();
         int fd = dial(s.port);
-        say(fd, "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
-        if (i == 2) say_bytes(fd, junk, sizeof junk); /* it must be read to see that nobody is there */
+        send_text(fd, "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+        if (i == 2) send_bytes(fd, junk, sizeof junk); /* it must be read to see that nobody is there */
         wait_for(&s.handled, i + 1);
         if (i == 1) usleep(100000);
         if (i == 3 || i == 5) { /* first no more to say, then gone; at once or later */
@@ -96,8 +96,8 @@ static void test_half_closed(void **state) {
     start_plain(&s);
     for (int i = 0; i < 4; i++) { /* 0, 1: HTTP/1.0 and 1.1; 2: with more behind; 3: the end comes later */
         int fd = dial(s.port);
-        say(fd, i == 0 ? ask_0 : ask_1);
-        if (i == 2) say(fd, next), say(fd, next);
+        send_text(fd, i == 0 ? ask_0 : ask_1);
+        if (i == 2) send_text(fd, next), send_text(fd, next);
         if (i == 3) usleep(50000);
         shutdown(fd, SHUT_WR);
         wait_for(&s.handled, i == 3 ? 6 : i + 1);
@@ -131,7 +131,7 @@ static void test_half_closed_stream(void **state) {
     answer a;
     start_plain(&s);
     int fd = dial(s.port);
-    say(fd, "GET /ticking?name=7 HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /ticking?name=7 HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     shutdown(fd, SHUT_WR);
     hear(fd, &a);
@@ -151,8 +151,8 @@ static void test_half_closed_is_idle(void **state) {
     start_plain(&s);
     for (int i = 0; i < 20; i++) {
         int fd = dial(s.port);
-        say(fd, i % 2 ? "POST /hold HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi"
-                      : "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+        send_text(fd, i % 2 ? "POST /hold HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi"
+                            : "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
         if (i % 2)
             close(fd);
         else
@@ -178,7 +178,7 @@ static void test_nobody_listens(void **state) {
     start_plain(&s);
     for (int i = 0; i < 4; i++) {
         int fd = dial(s.port);
-        say(fd, "GET /hold?deaf HTTP/1.1\r\nHost: x\r\n\r\n");
+        send_text(fd, "GET /hold?deaf HTTP/1.1\r\nHost: x\r\n\r\n");
         wait_for(&s.handled, i + 1);
         close(fd);
         wait_for_nobody(&s);
@@ -197,7 +197,7 @@ static void test_slow_readers(void **state) {
     o.stall_ms = 300;
     start(&s, &o);
     int fd = dial_small(s.port, 4096);
-    say(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n"); /* a reply that is not read is dropped as well */
+    send_text(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n"); /* a reply that is not read is dropped as well */
     double t = seconds_now();
     usleep(20000);
     wait_for_nobody(&s);
@@ -205,7 +205,8 @@ static void test_slow_readers(void **state) {
     close(fd);
 
     fd = dial_small(s.port, 4096);
-    say(fd,
+    send_text(
+        fd,
         "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n"); /* nor does a stream whose writer has no more to say wait for ever */
     t = seconds_now();
     wait_for(&s.gone, 1);
@@ -216,14 +217,14 @@ static void test_slow_readers(void **state) {
     static char giant[GIANT + 10000];
     bool closed;
     fd = dial_small(s.port, 4096);
-    say(fd, "GET /giant HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    send_text(fd, "GET /giant HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     size_t all = hear_until(fd, giant, sizeof giant, NULL, &closed);
     assert_true(closed && all > GIANT + 3000 && memcmp(giant + all - 5, "0\r\n\r\n", 5) == 0);
     close(fd);
 
     /* slow, but not stalled: everything arrives */
     fd = dial_small(s.port, 4096);
-    say(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
     hear_as(fd, &a, true);
     size_t got = 0;
     static char piece[200000];
@@ -246,23 +247,23 @@ static void test_drain(void **state) {
     answer a;
     start_plain(&s);
     int held = dial(s.port), idle = dial(s.port), streaming = dial(s.port);
-    say(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(idle, &a);
-    say(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 2);
     order(&s, DRAIN);
     wait_for(&s.woken, 1);
-    say(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(idle, &a);
     assert_int_equal(a.status, 503);
     assert_string_equal(answer_field(&a, "Connection"), "close");
     assert_true(is_closed(idle));
     int fresh = dial(s.port), always = dial(s.port);
-    say(fresh, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fresh, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(fresh, &a);
     assert_int_equal(a.status, 503);
     assert_string_equal(answer_field(&a, "Retry-After"), "1");
-    say(always, "GET /always HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(always, "GET /always HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(always, &a);
     assert_int_equal(a.status, 200);
     assert_true(is_closed(fresh) && is_closed(always));
@@ -283,7 +284,7 @@ static void test_drain_slow_reader(void **state) {
     served s;
     start_plain(&s);
     int fd = dial_small(s.port, 4096);
-    say(fd, "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(fd, "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     double t = seconds_now();
     order(&s, DRAIN);
@@ -308,7 +309,7 @@ static void test_drain_deadline(void **state) {
     served s;
     start_plain(&s);
     int held = dial(s.port);
-    say(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     double t = seconds_now();
     order(&s, DRAIN);
@@ -328,7 +329,7 @@ static void test_drain_tells_the_late(void **state) {
     answer a;
     start_plain(&s);
     int held = dial(s.port);
-    say(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    send_text(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     double t = seconds_now();
     order(&s, DRAIN_TOLD);
@@ -414,8 +415,8 @@ static void test_idle_connections(void **state) {
     size_t before = resident_bytes();
     for (int i = 0; i < MANY; i++) {
         fd[i] = dial(s.port);
-        say(fd[i], "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n");
-        say_bytes(fd[i], body, sizeof body);
+        send_text(fd[i], "POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n");
+        send_bytes(fd[i], body, sizeof body);
         hear(fd[i], &a);
         assert_string_equal(a.body, "20000");
     }
@@ -436,7 +437,7 @@ static void test_many_streams(void **state) {
         char text[128];
         fd[i] = dial(s.port);
         snprintf(text, sizeof text, "GET /ticking?name=%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
-        say(fd[i], text);
+        send_text(fd[i], text);
     }
     wait_for(&s.handled, MANY);
     static answer a;
@@ -464,12 +465,12 @@ static void test_slowloris(void **state) {
     double t = seconds_now();
     for (int i = 0; i < SLOW; i++) {
         slow[i] = dial(s.port);
-        say(slow[i], "POST /echo HTTP/1.1\r\nHost: x\r\nX: ");
+        send_text(slow[i], "POST /echo HTTP/1.1\r\nHost: x\r\nX: ");
     }
     int good = dial(s.port), asked = 0;
     while (seconds_now() - t < 0.8) {
-        for (int i = 0; i < SLOW; i += 10) say(slow[(asked + i) % SLOW], "x");
-        say(good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        for (int i = 0; i < SLOW; i += 10) send_text(slow[(asked + i) % SLOW], "x");
+        send_text(good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         hear(good, &a);
         assert_int_equal(a.status, 200);
         asked++;
@@ -506,7 +507,7 @@ static void test_no_more_files(void **state) {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     for (int i = 0; i < WAITING; i++) {
         assert_int_equal(connect(fd[i], (struct sockaddr *)&to, sizeof to), 0); /* into the backlog */
-        say(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        send_text(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     }
     wait_for(&s.ticks, atomic_load(&s.ticks) + 20);
     int handled = atomic_load(&s.handled);

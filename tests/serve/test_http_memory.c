@@ -41,7 +41,7 @@ static bool survives(const char *script, long k) {
     atomic_store(&failures, 0);
     atomic_store(&until_failure, k);
     int fd = dial(server.port);
-    say(fd, script);
+    send_text(fd, script);
     shutdown(fd, SHUT_WR);
     hear_until(fd, text, sizeof text, NULL, &closed);
     close(fd);

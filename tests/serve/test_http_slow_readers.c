@@ -11,7 +11,7 @@ typedef struct served {
     iv_http *http;
     uint16_t port;
     pthread_t thread;
-    iv_http_request *x;
+    iv_http_request *http_request;
     size_t written;
     atomic_bool paused, ended;
     atomic_int pauses, gone, stalled, cuts, ticks, connections;
@@ -27,19 +27,19 @@ static void write_piece(char out[PIECE], size_t number) {
 
 static void write_more(served *s) {
     char piece[PIECE];
-    while (s->x && !atomic_load(&s->paused)) {
+    while (s->http_request && !atomic_load(&s->paused)) {
         write_piece(piece, s->written / PIECE);
-        if (!iv_http_request_write(s->x, piece, PIECE)) {
-            s->x = NULL;
+        if (!iv_http_request_write(s->http_request, piece, PIECE)) {
+            s->http_request = NULL;
             return;
         }
         s->written += PIECE;
         atomic_store(&s->wrote, s->written);
         if (s->written >= WHOLE) {
-            iv_http_request_stream_end(s->x);
-            s->x = NULL;
+            iv_http_request_stream_end(s->http_request);
+            s->http_request = NULL;
             atomic_store(&s->ended, true);
-        } else if (iv_http_request_is_full(s->x)) {
+        } else if (iv_http_request_is_full(s->http_request)) {
             atomic_store(&s->paused, true);
             atomic_fetch_add(&s->pauses, 1);
         }
@@ -48,7 +48,7 @@ static void write_more(served *s) {
 
 static void on_gone(void *user) {
     served *s = user;
-    s->x = NULL;
+    s->http_request = NULL;
     atomic_fetch_add(&s->gone, 1);
 }
 
@@ -61,31 +61,31 @@ static void on_stalled(void *user) {
     served *s = user;
     static const char last[] = "data: stalled\n\n";
     atomic_fetch_add(&s->stalled, 1);
-    assert_true(iv_http_request_write(s->x, last, sizeof last - 1));
-    iv_http_request_stream_end(s->x);
-    s->x = NULL;
+    assert_true(iv_http_request_write(s->http_request, last, sizeof last - 1));
+    iv_http_request_stream_end(s->http_request);
+    s->http_request = NULL;
 }
 
-static void handle(void *user, iv_http_request *x) {
+static void handle(void *user, iv_http_request *q) {
     served *s = user;
-    assert_null(s->x);
-    s->x = x, s->written = 0;
+    assert_null(s->http_request);
+    s->http_request = q, s->written = 0;
     atomic_store(&s->paused, false), atomic_store(&s->ended, false);
-    iv_http_request_on_gone(x, on_gone, s);
-    iv_http_request_on_room(x, on_room, on_stalled);
-    iv_http_request_stream(x, "text/event-stream");
+    iv_http_request_on_gone(q, on_gone, s);
+    iv_http_request_on_room(q, on_room, on_stalled);
+    iv_http_request_stream(q, "text/event-stream");
 }
 
 static void on_tick(void *user) {
     served *s = user;
     atomic_fetch_add(&s->ticks, 1);
     atomic_store(&s->connections, (int)iv_http_connections(s->http));
-    if (s->x) write_more(s);
+    if (s->http_request) write_more(s);
 }
 
-static void on_cut(void *user, const iv_http_request *x, size_t dropped) {
+static void on_cut(void *user, const iv_http_request *q, size_t dropped) {
     served *s = user;
-    assert_true(x == s->x);
+    assert_true(q == s->http_request);
     atomic_fetch_add(&s->cuts, 1);
     atomic_store(&s->dropped, dropped);
 }
@@ -118,7 +118,7 @@ static void finish(served *s) {
 
 static int begin(served *s) {
     int fd = dial_small(s->port, 4096);
-    say(fd, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    send_text(fd, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     return fd;
 }
 

@@ -1,5 +1,5 @@
 /* Streams of events into results, URLs into parts, and what a client makes of servers that are not there. */
-#include "serve/load_events.h"
+#include "serve/load.h"
 #include "support.h"
 
 static const char stream[] = "data: {\"choices\":[{\"text\":\" 1\",\"finish_reason\":null}]}\n\n"

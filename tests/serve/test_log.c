@@ -1,6 +1,5 @@
 /* Log lines: one line each whatever is in them, and JSON that parses. */
 #include "support.h"
-#include "serve/log_writer.h"
 #include "serve/log.h"
 
 #include <jansson.h>
@@ -15,7 +14,7 @@ static void on_line(void *user, const char *line) {
     snprintf(said, sizeof said, "%s", line);
 }
 
-static iv_log_sink options(bool json) { return (iv_log_sink){.json = json, .say = on_line, .user = said}; }
+static iv_log_sink options(bool json) { return (iv_log_sink){.json = json, .write = on_line, .user = said}; }
 
 static void text_lines(void **state) {
     (void)state;
@@ -28,7 +27,7 @@ static void text_lines(void **state) {
     iv_log(&o, "info", "some", "a\nb\033[31m\x7f");
     assert_non_null(strstr(said, "Z a?b?[31m?"));
     iv_log(&o, "info", "some", "mind");
-    o.say = NULL;
+    o.write = NULL;
     iv_log(&o, "info", "some", "nobody listens");
     assert_non_null(strstr(said, "mind"));
 }

@@ -152,7 +152,7 @@ static running *start_server(size_t queued) {
     r->o.bridge.queued_requests_max = queued;
     r->o.http.port = 0, r->o.http.admin_key = "admin";
     r->o.status_every_ms = 1;
-    r->o.ready = on_ready, r->o.say = on_line, r->o.user = r;
+    r->o.ready = on_ready, r->o.log_line = on_line, r->o.user = r;
     pthread_mutex_init(&r->mutex, NULL);
     pthread_cond_init(&r->changed, NULL);
     assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);

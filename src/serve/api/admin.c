@@ -1,9 +1,8 @@
 /* admin.c: flush, pause, continue, new weights, abort. Every route here needs the admin key (routes.c).
  *
  * An order outlives its client: if that leaves, the order is carried out all the same and its report answers nobody. */
-#include "serve/api/admin.h"
-#include "format/json.h"
 #include "serve/api/handlers.h"
+#include "format/json.h"
 #include "serve/api/reply.h"
 
 #include <stdlib.h>
@@ -11,22 +10,22 @@
 
 typedef struct iv_admin_command iv_admin_command;
 struct iv_admin_command {
-    iv_admin_command *next, **link; /* in server->orders */
-    iv_http_request *x;               /* NULL: the client has left */
-    iv_command order;
+    iv_admin_command *next, **link; /* in server->commands */
+    iv_http_request *http_request;  /* NULL: the client has left */
+    iv_command command;
     char *weights; /* what new ones will be called; NULL: by their number */
 };
 
-static void free_order(iv_admin_command *a) {
+static void free_command(iv_admin_command *a) {
     *a->link = a->next;
     if (a->next) a->next->link = a->link;
     free(a->weights), free(a);
 }
 
-static void left(void *user) { ((iv_admin_command *)user)->x = NULL; }
+static void left(void *user) { ((iv_admin_command *)user)->http_request = NULL; }
 
 /* Conflicts are this route's 409: a client that repeats the order at once would find the same. */
-static void reply_order(iv_server *s, iv_http_request *x, iv_command order, iv_status status, const char *message) {
+static void reply_command(iv_server *s, iv_http_request *q, iv_command command, iv_status status, const char *message) {
     iv_bridge_stats stats;
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
@@ -35,39 +34,40 @@ static void reply_order(iv_server *s, iv_http_request *x, iv_command order, iv_s
     iv_out_kv_bool(&o, "success", status == IV_OK);
     iv_out_kv_text(&o, "status", status == IV_OK ? "ok" : iv_status_name(status));
     iv_out_kv_text(&o, "message", message ? message : "");
-    if (order == IV_COMMAND_UPDATE_WEIGHTS || order == IV_COMMAND_PAUSE || order == IV_COMMAND_CONTINUE) {
+    if (command == IV_COMMAND_UPDATE_WEIGHTS || command == IV_COMMAND_PAUSE || command == IV_COMMAND_CONTINUE) {
         char number[IV_WEIGHT_NUMBER_BYTES];
         iv_out_kv_text(&o, "weight_version", iv_weight_name(&s->weight_names, stats.weight_version, number));
         iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
         iv_out_kv_bool(&o, "paused", stats.paused);
     }
     iv_out_close(&o, '}');
-    if (status != IV_OK) iv_http_request_add_header(x, "x-should-retry", "false");
-    iv_api_reply_json(x, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
+    if (status != IV_OK) iv_http_request_add_header(q, "x-should-retry", "false");
+    iv_api_reply_json(q, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
 }
 
 /* weights: a name for those that the order loads, or NULL. */
-static void give_order(iv_server *s, iv_http_request *x, iv_command order, const char *text, const char *weights) {
+static void send_command(iv_server *s, iv_http_request *q, iv_command command, const char *text, const char *weights) {
     iv_error err = {0};
     iv_admin_command *a = calloc(1, sizeof *a);
     char *name = weights ? strdup(weights) : NULL;
-    iv_status status = a && (name || !weights) ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "order: no memory");
+    iv_status status = a && (name || !weights) ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "command: no memory");
     if (status != IV_OK) {
         free(a), free(name);
         a = NULL;
     }
     if (a) {
-        *a = (iv_admin_command){.next = s->orders, .link = &s->orders, .x = x, .order = order, .weights = name};
+        *a = (iv_admin_command){
+            .next = s->commands, .link = &s->commands, .http_request = q, .command = command, .weights = name};
         if (a->next) a->next->link = &a->next;
-        s->orders = a;
-        status = iv_bridge_command(s->bridge, order, text, a, &err);
+        s->commands = a;
+        status = iv_bridge_command(s->bridge, command, text, a, &err);
     }
     if (status != IV_OK) {
-        if (a) free_order(a);
-        reply_order(s, x, order, status, err.message);
+        if (a) free_command(a);
+        reply_command(s, q, command, status, err.message);
         return;
     }
-    iv_http_request_on_gone(x, left, a);
+    iv_http_request_on_gone(q, left, a);
 }
 
 void iv_admin_take_event(iv_server *s, const iv_bridge_event *r) {
@@ -77,86 +77,86 @@ void iv_admin_take_event(iv_server *s, const iv_bridge_event *r) {
         iv_weight_names_add(&s->weight_names, r->weight_version, a->weights);
         a->weights = NULL;
     }
-    if (a->x) reply_order(s, a->x, a->order, r->status, r->message);
-    free_order(a);
+    if (a->http_request) reply_command(s, a->http_request, a->command, r->status, r->message);
+    free_command(a);
 }
 
 void iv_admin_close(iv_server *s) {
-    while (s->orders) free_order(s->orders);
+    while (s->commands) free_command(s->commands);
     iv_weight_names_free(&s->weight_names);
 }
 
 /* Reads a body that may be empty; on an error it is answered. */
-static bool read_body(iv_server *s, iv_http_request *x, unsigned body, iv_api_params *p, json_t **json) {
+static bool read_body(iv_server *s, iv_http_request *q, unsigned body, iv_api_params *p, json_t **json) {
     iv_error err = {0};
     iv_request none = {0};
     iv_api_params_init(p, &none);
     size_t bytes;
-    iv_http_request_body(x, &bytes);
+    iv_http_request_body(q, &bytes);
     s->freed_bytes += bytes;
-    iv_status status = iv_api_body(x, body, json, &err);
+    iv_status status = iv_api_body(q, body, json, &err);
     if (status == IV_OK && body) status = iv_api_params_read(p, body, "", *json, &err);
     if (status == IV_OK) return true;
     json_decref(*json);
     iv_api_params_free(p);
-    iv_api_reply_error(s, x, &err);
+    iv_api_reply_error(s, q, &err);
     return false;
 }
 
 /* ---- abort --------------------------------------------------------------------------------------------- */
 
-void iv_handle_flush(void *user, iv_http_request *x) { give_order(user, x, IV_COMMAND_FLUSH, NULL, NULL); }
+void iv_handle_flush(void *user, iv_http_request *q) { send_command(user, q, IV_COMMAND_FLUSH, NULL, NULL); }
 
 /* How long a client may choose what becomes of running requests: keep them (what pausing is), or abort them first. */
-void iv_handle_pause(void *user, iv_http_request *x) {
+void iv_handle_pause(void *user, iv_http_request *q) {
     iv_server *s = user;
     iv_error err = {0};
     json_t *body = NULL;
-    if (iv_api_body(x, 0, &body, &err) != IV_OK) {
-        iv_api_reply_error(s, x, &err);
+    if (iv_api_body(q, 0, &body, &err) != IV_OK) {
+        iv_api_reply_error(s, q, &err);
         return;
     }
     const char *mode = json_string_value(json_object_get(body, "mode"));
-    if (!mode) mode = iv_http_request_query(x, "mode");
+    if (!mode) mode = iv_http_request_query(q, "mode");
     bool abort = mode && strcmp(mode, "abort") == 0;
     bool known = !mode || abort || strcmp(mode, "keep") == 0 || strcmp(mode, "in_place") == 0;
     if (!known) {
         iv_fail(&err, IV_UNSUPPORTED, "mode: wanted \"keep\", \"in_place\" or \"abort\", found \"%.40s\"", mode);
-        iv_api_reply_error(s, x, &err);
+        iv_api_reply_error(s, q, &err);
     } else {
         if (abort) iv_task_abort_named(s, NULL);
-        give_order(s, x, IV_COMMAND_PAUSE, NULL, NULL);
+        send_command(s, q, IV_COMMAND_PAUSE, NULL, NULL);
     }
     json_decref(body);
 }
 
-void iv_handle_continue(void *user, iv_http_request *x) { give_order(user, x, IV_COMMAND_CONTINUE, NULL, NULL); }
+void iv_handle_continue(void *user, iv_http_request *q) { send_command(user, q, IV_COMMAND_CONTINUE, NULL, NULL); }
 
-void iv_handle_update_weights(void *user, iv_http_request *x) {
+void iv_handle_update_weights(void *user, iv_http_request *q) {
     iv_server *s = user;
     iv_api_params p;
     iv_error err = {0};
     json_t *body = NULL;
-    if (!read_body(s, x, IV_API_WEIGHTS, &p, &body)) return;
+    if (!read_body(s, q, IV_API_WEIGHTS, &p, &body)) return;
     if (!p.weights) {
         iv_fail(&err, IV_INVALID, "model_path: wanted a model directory, found nothing");
-        iv_api_reply_error(s, x, &err);
+        iv_api_reply_error(s, q, &err);
     } else {
         if (p.abort_all) iv_task_abort_named(s, NULL);
-        give_order(s, x, IV_COMMAND_UPDATE_WEIGHTS, p.weights, p.weights_name);
+        send_command(s, q, IV_COMMAND_UPDATE_WEIGHTS, p.weights, p.weights_name);
     }
     json_decref(body);
     iv_api_params_free(&p);
 }
 
-void iv_handle_abort(void *user, iv_http_request *x) {
+void iv_handle_abort(void *user, iv_http_request *q) {
     iv_server *s = user;
     iv_api_params p;
     json_t *body = NULL;
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     size_t count = 0;
-    if (!read_body(s, x, IV_API_ABORT, &p, &body)) return;
+    if (!read_body(s, q, IV_API_ABORT, &p, &body)) return;
     if (p.abort_all) {
         count = iv_task_abort_named(s, NULL);
     } else if (json_is_string(p.rid)) {
@@ -172,5 +172,5 @@ void iv_handle_abort(void *user, iv_http_request *x) {
     iv_out_kv_bool(&o, "success", true);
     iv_out_kv_uint(&o, "aborted", count);
     iv_out_close(&o, '}');
-    iv_api_reply_json(x, 200, &o);
+    iv_api_reply_json(q, 200, &o);
 }

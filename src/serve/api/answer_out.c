@@ -3,7 +3,7 @@
 #include "base/size.h"
 #include "base/utf8.h"
 #include "serve/api/token_text.h"
-#include "serve/api/truncate.h"
+#include "serve/api/task.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -15,8 +15,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "serve/api/chat_calls.h"
-#include "serve/api/coder_call.h"
+#include "serve/api/tool_calls.h"
 
 enum { IV_CHAT_CALLS_MAX = 128 }; /* more stay text */
 

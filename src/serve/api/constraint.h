@@ -1,8 +1,10 @@
-/* constraint.h: what the APIs call structured outputs -> the constraint of a request. */
+/* constraint.h: what an answer may be: structured outputs and tools, from the fields of a body to the constraint of a
+ * request. */
 #ifndef IV_SERVE_API_CONSTRAINT_H
 #define IV_SERVE_API_CONSTRAINT_H
 
 #include "serve/api/params.h"
+#include "serve/server.h"
 
 /* From response_format, text.format, structured_outputs and its older names, or llama.cpp's grammar, or SGLang's
  * json_schema, regex and ebnf, into r; the text stays in the parameters' arena. `prefix` heads errors, as for
@@ -17,5 +19,21 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
 
 /* r has the constraint of a format, and `tools` may be called beside it: the answer is such calls or JSON by it. */
 iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r, iv_error *err);
+
+/* ---- tools -------------------------------------------------------------------------------------------------- */
+
+enum { IV_CALL_ID_BYTES = 80 };
+
+/* Finds the form of calls and the special tokens in it. name: "auto" or NULL, "hermes", "llama3_json", "mistral",
+ * "qwen3_coder" (or "qwen3_xml"), "none". */
+iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err);
+
+/* Checks tools and tool_choice, and forces a call where one is wanted; tools is NULL behind it where none may be
+ * called. */
+iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *err);
+
+/* Of call i of a response's choice: the same in every run but for the response's own id. Mistral's templates take nine
+ * letters and digits and nothing else. */
+void iv_api_call_id(const iv_server *s, const char *response, size_t choice, size_t i, char out[IV_CALL_ID_BYTES]);
 
 #endif

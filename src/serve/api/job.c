@@ -2,41 +2,41 @@
 #include "serve/api/job.h"
 
 static bool run(iv_job *job) {
-    iv_api_job *a = (iv_api_job *)job;
-    a->again = false;
-    a->work(a);
-    return !a->again;
+    iv_api_job *j = (iv_api_job *)job;
+    j->again = false;
+    j->run(j);
+    return !j->again;
 }
 
 static void done(iv_job *job, bool ran) {
-    iv_api_job *a = (iv_api_job *)job;
-    a->away = false;
-    if (a->left) {
-        a->drop(a);
+    iv_api_job *j = (iv_api_job *)job;
+    j->pending = false;
+    if (j->abandoned) {
+        j->drop(j);
         return;
     }
     IV_ASSERT(ran); /* the threads end after the last exchange */
-    a->finished(a);
+    j->finished(j);
 }
 
-void iv_api_job_start(iv_api_job *a, bool at_once) {
-    if (at_once || !a->server->jobs) {
-        while (!run(&a->job)) continue;
-        a->finished(a);
+void iv_api_job_start(iv_api_job *j, bool at_once) {
+    if (at_once || !j->server->jobs) {
+        while (!run(&j->job)) continue;
+        j->finished(j);
         return;
     }
-    a->job = (iv_job){.run = run, .done = done};
-    a->away = true;
-    if (a->background)
-        iv_jobs_submit_background(a->server->jobs, &a->job);
+    j->job = (iv_job){.run = run, .done = done};
+    j->pending = true;
+    if (j->background)
+        iv_jobs_submit_background(j->server->jobs, &j->job);
     else
-        iv_jobs_submit(a->server->jobs, &a->job);
+        iv_jobs_submit(j->server->jobs, &j->job);
 }
 
-bool iv_api_job_abandon(iv_api_job *a) {
-    if (!a->away) return true;
-    a->left = true;
-    if (!iv_jobs_withdraw(a->server->jobs, &a->job)) return false;
-    a->away = false;
+bool iv_api_job_abandon(iv_api_job *j) {
+    if (!j->pending) return true;
+    j->abandoned = true;
+    if (!iv_jobs_withdraw(j->server->jobs, &j->job)) return false;
+    j->pending = false;
     return true;
 }

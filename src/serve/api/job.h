@@ -17,18 +17,18 @@ typedef struct iv_api_job iv_api_job;
 struct iv_api_job {
     iv_job job; /* first */
     iv_server *server;
-    bool away, left;
-    bool background;               /* its first turn, too, is in the background */
-    bool again;                    /* set by `work`: it needs another turn, in the background (jobs.h) */
-    void (*work)(iv_api_job *a);     /* on any thread */
-    void (*finished)(iv_api_job *a); /* on the loop's, if nobody has left */
-    void (*drop)(iv_api_job *a);     /* frees it, once it is back and somebody had left */
+    bool pending, abandoned;
+    bool background;                 /* its first turn, too, is in the background */
+    bool again;                      /* set by `work`: it needs another turn, in the background (jobs.h) */
+    void (*run)(iv_api_job *j);      /* on any thread */
+    void (*finished)(iv_api_job *j); /* on the loop's, if nobody has left */
+    void (*drop)(iv_api_job *j);     /* frees it, once it is back and somebody had left */
 };
 
-/* Does the work at once, or gives it away (iv_http_request_on_gone must have been called then, unless it waits for nobody);
- * `finished` ends it, perhaps inside. The owner may be gone behind this call. */
-void iv_api_job_start(iv_api_job *a, bool at_once);
+/* Does the work at once, or gives it away (iv_http_request_on_gone must have been called then, unless it waits for
+ * nobody); `finished` ends it, perhaps inside. The owner may be gone behind this call. */
+void iv_api_job_start(iv_api_job *j, bool at_once);
 /* Its exchange has ended. True: the owner may free it now; false: `drop` will. */
-bool iv_api_job_abandon(iv_api_job *a);
+bool iv_api_job_abandon(iv_api_job *j);
 
 #endif

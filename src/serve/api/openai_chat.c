@@ -3,8 +3,7 @@
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
-#include "serve/api/tools.h"
-#include "serve/api/truncate.h"
+#include "serve/api/task.h"
 #include "format/json.h"
 
 #include <string.h>
@@ -27,7 +26,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_truncate_settle(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
     IV_TRY(iv_task_make_prompts(t, "messages", 1, err));
-    t->talk = json_incref(p->messages), t->tools = json_incref(p->tools);
+    t->conversation = json_incref(p->messages), t->tools = json_incref(p->tools);
     return IV_OK;
 }
 
@@ -47,7 +46,7 @@ static void out_head(const iv_task *t, const char *object, iv_json_out *o) {
 
 static void out_call(const iv_task *t, const iv_child *c, size_t i, bool with_index, iv_json_out *o) {
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, t->asked, c->index, i, id);
+    iv_api_call_id(t->server, t->http_id, c->index, i, id);
     iv_out_open(o, '{');
     if (with_index) iv_out_kv_uint(o, "index", i);
     iv_out_kv_text(o, "id", id);
@@ -190,4 +189,4 @@ static const iv_task_format format = {.id_prefix = "chatcmpl-",
                                       .chunk = chunk,
                                       .close = close_stream};
 
-void iv_handle_chat(void *user, iv_http_request *x) { iv_task_handle(user, x, &format); }
+void iv_handle_chat(void *user, iv_http_request *q) { iv_task_handle(user, q, &format); }

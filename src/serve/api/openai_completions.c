@@ -2,7 +2,7 @@
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
-#include "serve/api/truncate.h"
+#include "serve/api/task.h"
 #include "format/json.h"
 
 #include <string.h>
@@ -43,8 +43,8 @@ static iv_status read_prompts(iv_task *t, iv_error *err) {
 
 /* What is echoed: the text as given, or what the ids say. */
 static iv_status prepare_echo(iv_task *t, iv_api_prompt *p, iv_error *err) {
-    const iv_textual *words = iv_bridge_text_model(t->server->bridge);
-    if (!p->text.data) IV_TRY(iv_detokenize(words, p->ids.data, p->ids.count, true, &p->text, err));
+    const iv_textual *text_model = iv_bridge_text_model(t->server->bridge);
+    if (!p->text.data) IV_TRY(iv_detokenize(text_model, p->ids.data, p->ids.count, true, &p->text, err));
     if (p->request.prompt_logprobs >= 0) IV_TRY(iv_task_need_ids(t, p, err));
     return IV_OK;
 }
@@ -174,4 +174,4 @@ static const iv_task_format format = {.id_prefix = "cmpl-",
                                       .chunk = chunk,
                                       .close = close_stream};
 
-void iv_handle_completions(void *user, iv_http_request *x) { iv_task_handle(user, x, &format); }
+void iv_handle_completions(void *user, iv_http_request *q) { iv_task_handle(user, q, &format); }

@@ -6,9 +6,6 @@
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
-#include "serve/api/responses_cut.h"
-#include "serve/api/responses_input.h"
-#include "serve/api/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +48,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     if (status == IV_OK)
         status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
                       : iv_fail(err, IV_NO_MEMORY, "input: no memory");
-    t->talk = list, t->tools = tools;
+    t->conversation = list, t->tools = tools;
     return status;
 }
 
@@ -89,7 +86,7 @@ static void out_message_part(const iv_task *t, const iv_child *c, const iv_buf *
 
 static void out_item_id(const iv_task *t, const char *key, const char *prefix, iv_json_out *o) {
     char id[80];
-    snprintf(id, sizeof id, "%s_%.60s", prefix, t->asked);
+    snprintf(id, sizeof id, "%s_%.60s", prefix, t->http_id);
     iv_out_kv_text(o, key, id);
 }
 
@@ -118,14 +115,14 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
 /* The item's own id. */
 static void out_item_of_call(const iv_task *t, const char *key, size_t i, iv_json_out *o) {
     char id[80];
-    snprintf(id, sizeof id, "fc_%.40s_0_%zu", t->asked, i);
+    snprintf(id, sizeof id, "fc_%.40s_0_%zu", t->http_id, i);
     iv_out_kv_text(o, key, id);
 }
 
 static void out_call_item(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
     const iv_chat_call *call = &c->chat->calls[i];
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, t->asked, 0, i, id);
+    iv_api_call_id(t->server, t->http_id, 0, i, id);
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", "function_call");
     out_item_of_call(t, "id", i, o);
@@ -373,4 +370,4 @@ static const iv_task_format format = {.id_prefix = "resp_",
                                       .chunk = chunk,
                                       .close = close_stream};
 
-void iv_handle_responses(void *user, iv_http_request *x) { iv_task_handle(user, x, &format); }
+void iv_handle_responses(void *user, iv_http_request *q) { iv_task_handle(user, q, &format); }

@@ -4,6 +4,9 @@
 #include "format/json.h"
 #include "serve/metrics.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int iv_api_http_status(iv_status status) {
@@ -29,7 +32,7 @@ static size_t field_name(const char *message) {
     return message[n] == ':' ? n : 0;
 }
 
-/* Clients know a prompt that is too long by OpenAI's code and by the first words of its message, and OpenAI has no
+/* Clients know a prompt that is too long by OpenAI's code and by the first text_model of its message, and OpenAI has no
  * place in a list in "param". */
 void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     int status = iv_api_http_status(err->status);
@@ -55,25 +58,25 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     iv_out_close(o, '}'), iv_out_close(o, '}');
 }
 
-void iv_api_reply_error(iv_server *s, iv_http_request *x, const iv_error *err) {
+void iv_api_reply_error(iv_server *s, iv_http_request *q, const iv_error *err) {
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     int status = iv_api_http_status(err->status);
     if (status == 429 && s->metrics) iv_metrics_note_refused(s->metrics);
-    if (status == 429 || status == 503) iv_http_request_add_header(x, "Retry-After", "1");
+    if (status == 429 || status == 503) iv_http_request_add_header(q, "Retry-After", "1");
     /* A request that failed half way may have been answered differently by another try: the client should know. */
-    if (status == 500) iv_http_request_add_header(x, "x-should-retry", "false");
+    if (status == 500) iv_http_request_add_header(q, "x-should-retry", "false");
     iv_api_write_error(&o, err);
-    iv_api_reply_json(x, status, &o);
+    iv_api_reply_json(q, status, &o);
 }
 
-void iv_api_reply_json(iv_http_request *x, int status, iv_json_out *o) {
+void iv_api_reply_json(iv_http_request *q, int status, iv_json_out *o) {
     static const char lost[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
                                "\"param\":null,\"code\":500}}";
     if (o->failed)
-        iv_http_request_reply(x, 500, "application/json", lost, sizeof lost - 1);
+        iv_http_request_reply(q, 500, "application/json", lost, sizeof lost - 1);
     else
-        iv_http_request_reply(x, status, "application/json", o->buf->data, o->buf->len);
+        iv_http_request_reply(q, status, "application/json", o->buf->data, o->buf->len);
     iv_buf_free(o->buf);
 }
 
@@ -96,11 +99,11 @@ iv_status iv_api_parse_body(iv_api_params *p, unsigned fields, char *text, size_
     return iv_fail(err, IV_INVALID, "body: wanted a JSON object, found %s", found);
 }
 
-iv_status iv_api_body(iv_http_request *x, unsigned fields, json_t **out, iv_error *err) {
+iv_status iv_api_body(iv_http_request *q, unsigned fields, json_t **out, iv_error *err) {
     iv_buf body = {0};
     iv_api_params none = {0};
     iv_status status = IV_OK;
-    iv_http_request_take_body(x, &body);
+    iv_http_request_take_body(q, &body);
     if (body.len > iv_utf8_mark(body.data, body.len))
         status = iv_api_parse_body(&none, fields, body.data, body.len, out, err);
     else if (!(*out = json_object()))
@@ -108,4 +111,24 @@ iv_status iv_api_body(iv_http_request *x, unsigned fields, json_t **out, iv_erro
     iv_api_params_free(&none);
     iv_buf_free(&body);
     return status;
+}
+
+/* ---- names of weights --------------------------------------------------------------------------------------- */
+
+void iv_weight_names_add(iv_weight_names *w, uint64_t number, char *name) {
+    free(w->kept[w->next].name);
+    w->kept[w->next].number = number, w->kept[w->next].name = name;
+    w->next = (w->next + 1) % IV_WEIGHT_NAMES;
+}
+
+const char *iv_weight_name(const iv_weight_names *w, uint64_t number, char out[IV_WEIGHT_NUMBER_BYTES]) {
+    for (size_t i = 0; i < IV_WEIGHT_NAMES; i++)
+        if (w->kept[i].name && w->kept[i].number == number) return w->kept[i].name;
+    snprintf(out, IV_WEIGHT_NUMBER_BYTES, "%" PRIu64, number);
+    return out;
+}
+
+void iv_weight_names_free(iv_weight_names *w) {
+    for (size_t i = 0; i < IV_WEIGHT_NAMES; i++) free(w->kept[i].name);
+    *w = (iv_weight_names){0};
 }

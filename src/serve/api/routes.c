@@ -1,4 +1,5 @@
-/* routes.c: every route of the server, and who may use it. What changes the server needs the admin key. */
+/* routes.c: every route of the server and who may use it, and where the engine's events go. What changes the server
+ * needs the admin key. */
 #include "serve/api/handlers.h"
 #include "serve/page/page.h"
 
@@ -38,3 +39,10 @@ const iv_http_route iv_server_routes[] = {
     {"POST", "/update_weights", IV_HTTP_ADMIN, iv_handle_update_weights},
 };
 const size_t iv_server_route_count = sizeof iv_server_routes / sizeof *iv_server_routes;
+
+void iv_server_take_event(iv_server *s, const iv_bridge_event *event) {
+    if (event->kind == IV_BRIDGE_EVENT_COMMAND)
+        iv_admin_take_event(s, event);
+    else
+        iv_task_take_event(event);
+}

@@ -1,5 +1,5 @@
-/* sglang.c: POST /generate as SGLang has it: one prompt or a batch, cumulative streams, meta_info; and the routes that
- * say what this server is. Sampling starts from neutral values here, not from the model's generation_config.json. */
+/* sglang.c: POST /generate as SGLang has it: one prompt or a batch, cumulative streams, meta_info. Sampling starts from
+ * neutral values here, not from the model's generation_config.json. */
 #include "base/utf8.h"
 #include "format/json.h"
 #include "serve/api/answer_out.h"
@@ -7,7 +7,6 @@
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
-#include "serve/page/page.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -299,7 +298,7 @@ static const iv_task_format format = {.id_prefix = "",
                                       .chunk = chunk,
                                       .close = close_stream};
 
-void iv_handle_generate(void *user, iv_http_request *x) { iv_task_handle(user, x, &format); }
+void iv_handle_generate(void *user, iv_http_request *q) { iv_task_handle(user, q, &format); }
 
 /* ---- health by one token ------------------------------------------------------------------------------- */
 
@@ -312,9 +311,9 @@ static void whole_health(iv_task *t, iv_json_out *o) {
 
 static const iv_task_format health_format = {.id_prefix = "health-", .whole = whole_health};
 
-void iv_handle_health_generate(void *user, iv_http_request *x) {
+void iv_handle_health_generate(void *user, iv_http_request *q) {
     iv_error err = {0};
-    iv_task *t = iv_task_open(user, x, &health_format);
+    iv_task *t = iv_task_open(user, q, &health_format);
     if (!t) return;
     iv_request *r = &t->params.request;
     set_neutral(r);
@@ -328,99 +327,4 @@ void iv_handle_health_generate(void *user, iv_http_request *x) {
         status = iv_task_submit(t, &err);
     }
     if (status != IV_OK) iv_task_fail(t, &err);
-}
-
-/* ---- what this server is ------------------------------------------------------------------------------- */
-
-static void out_version(const iv_server *s, const iv_bridge_stats *stats, iv_json_out *o) {
-    char number[IV_WEIGHT_NUMBER_BYTES];
-    iv_out_kv_text(o, "weight_version", iv_weight_name(&s->weight_names, stats->weight_version, number));
-}
-
-void iv_handle_model_info(void *user, iv_http_request *x) {
-    iv_server *s = user;
-    iv_bridge_stats stats;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    iv_bridge_get_stats(s->bridge, &stats);
-    iv_out_open(&o, '{');
-    iv_out_kv_text(&o, "model_path", s->o->bridge.engine.model);
-    iv_out_kv_text(&o, "tokenizer_path", s->o->bridge.engine.model);
-    iv_out_kv_bool(&o, "is_generation", true);
-    iv_out_kv_text(&o, "model_type", iv_bridge_info(s->bridge)->model_type);
-    out_version(s, &stats, &o);
-    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
-    iv_out_close(&o, '}');
-    iv_api_reply_json(x, 200, &o);
-}
-
-static void out_identity(const iv_engine_info *i, iv_json_out *o) {
-    iv_out_kv_text(o, "numerics", i->numerics);
-    iv_out_kv_uint(o, "numerics_version", (uint64_t)i->numerics_version);
-    iv_out_kv_text(o, "arithmetic", i->arithmetic);
-    iv_out_kv_text(o, "dtype", i->dtype);
-    iv_out_kv_text(o, "device", i->device);
-    iv_out_kv_text(o, "gpu", i->gpu);
-    iv_out_kv_text(o, "rank_transport", i->rank_transport);
-    iv_out_kv_text(o, "isa", i->isa);
-    iv_out_kv_text(o, "model_type", i->model_type);
-    iv_out_kv_text(o, "configuration_digest", i->configuration_digest);
-    iv_out_kv_text(o, "tokenizer_digest", i->tokenizer_digest);
-    iv_out_kv_text(o, "template_digest", i->template_digest);
-    iv_out_kv_uint(o, "threads", i->threads);
-    iv_out_kv_uint(o, "tp_size", i->tensor_parallel_size);
-    iv_out_kv_uint(o, "vocab_size", i->vocab_size);
-    iv_out_kv_uint(o, "max_model_len", i->max_model_len);
-    iv_out_kv_uint(o, "context_length", i->max_model_len);
-    iv_out_kv_uint(o, "max_running_requests", i->max_num_seqs);
-    iv_out_kv_uint(o, "max_num_batched_tokens", i->max_num_batched_tokens);
-    iv_out_kv_uint(o, "max_total_num_tokens", i->kv_tokens);
-    iv_out_kv_uint(o, "weight_bytes", i->weight_bytes);
-}
-
-static void out_peers(const char *peers, iv_json_out *o) {
-    const char *origin;
-    iv_out_key(o, "proof_urls"), iv_out_open(o, '[');
-    for (size_t n; (n = iv_page_next_peer(&peers, &origin)) != 0;) iv_out_string(o, origin, n);
-    iv_out_close(o, ']');
-}
-
-void iv_handle_server_info(void *user, iv_http_request *x) {
-    iv_server *s = user;
-    iv_bridge_stats stats;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    const iv_engine_options *e = &s->o->bridge.engine;
-    iv_bridge_get_stats(s->bridge, &stats);
-    iv_out_open(&o, '{');
-    iv_out_kv_text(&o, "version", iv_version());
-    iv_out_kv_text(&o, "model_path", e->model);
-    iv_out_kv_text(&o, "served_model_name", s->model_name);
-    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
-    out_version(s, &stats, &o);
-    out_identity(iv_bridge_info(s->bridge), &o);
-    iv_out_kv_bool(&o, "disable_radix_cache", !e->prefix_caching);
-    iv_out_kv_text(&o, "speculative", e->speculative ? e->speculative : "off");
-    iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
-    iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
-    iv_out_kv_bool(&o, "admin", s->o->http.admin_key || s->o->http.admin_key_file);
-    out_peers(s->o->proof_urls, &o);
-    iv_out_kv_bool(&o, "paused", stats.paused);
-    iv_out_kv_uint(&o, "running", stats.engine.running);
-    iv_out_kv_uint(&o, "waiting", stats.engine.waiting + stats.queued);
-    iv_out_close(&o, '}');
-    iv_api_reply_json(x, 200, &o);
-}
-
-void iv_handle_weight_version(void *user, iv_http_request *x) {
-    iv_server *s = user;
-    iv_bridge_stats stats;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    iv_bridge_get_stats(s->bridge, &stats);
-    iv_out_open(&o, '{');
-    out_version(s, &stats, &o);
-    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
-    iv_out_close(&o, '}');
-    iv_api_reply_json(x, 200, &o);
 }

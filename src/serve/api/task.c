@@ -3,9 +3,7 @@
 #include "base/size.h"
 #include "base/utf8.h"
 #include "format/json.h"
-#include "serve/api/admin.h"
 #include "serve/api/reply.h"
-#include "serve/api/truncate.h"
 #include "serve/metrics.h"
 
 #include <stdlib.h>
@@ -50,42 +48,42 @@ static void free_task(iv_task *t) {
         free(t->prompts[i].rid);
         iv_constraint_release(t->prompts[i].compiled);
     }
-    free(t->children), free(t->prompts), free(t->id), free(t->asked), free(t->weights);
-    json_decref(t->body), json_decref(t->talk), json_decref(t->tools), json_decref(t->aborts);
+    free(t->children), free(t->prompts), free(t->id), free(t->http_id), free(t->weights);
+    json_decref(t->body), json_decref(t->conversation), json_decref(t->tools), json_decref(t->aborts);
     iv_buf_free(&t->text), iv_buf_free(&t->answer);
     iv_api_params_free(&t->params);
     t->server->freed_bytes += t->bytes;
     free(t);
 }
 
-static void drop(iv_api_job *a) { free_task((iv_task *)a); }
+static void drop(iv_api_job *j) { free_task((iv_task *)j); }
 
 void iv_task_close(iv_task *t) {
     for (size_t i = 0; i < t->child_count; i++)
         if (t->children[i].open) iv_bridge_cancel(t->server->bridge, t->children[i].id);
     *t->link = t->next;
     if (t->next) t->next->link = t->link;
-    t->aside.drop = drop;
-    if (iv_api_job_abandon(&t->aside)) free_task(t);
+    t->job.drop = drop;
+    if (iv_api_job_abandon(&t->job)) free_task(t);
 }
 
 void iv_task_fail(iv_task *t, const iv_error *err) {
-    iv_http_request *x = t->x;
+    iv_http_request *q = t->http_request;
     if (!t->began) {
         iv_server *s = t->server;
         iv_task_close(t);
-        iv_api_reply_error(s, x, err);
+        iv_api_reply_error(s, q, err);
         return;
     }
     iv_buf out = {0};
     iv_json_out o = iv_sse_begin(&out);
     iv_api_write_error(&o, err);
     bool whole = !o.failed && iv_buf_puts(&out, "\n\n");
-    bool sent = !whole || iv_http_request_write(x, out.data, out.len);
+    bool sent = !whole || iv_http_request_write(q, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return; /* the client has left: `gone` was or will be called */
     iv_task_close(t);
-    iv_http_request_stream_end(x);
+    iv_http_request_stream_end(q);
 }
 
 void iv_task_hold(iv_task *t, bool hold) {
@@ -214,22 +212,22 @@ enum {
     ANSWER_AT_ONCE = 2048        /* so many tokens and alternatives are written in a few milliseconds */
 };
 
-static void write_answer(iv_api_job *a) {
-    iv_task *t = (iv_task *)a;
+static void write_answer(iv_api_job *j) {
+    iv_task *t = (iv_task *)j;
     iv_json_out o = {.buf = &t->answer};
     t->answer.limit = REPLY_BYTES_MAX;
     t->format->whole(t, &o);
     t->answer_lost = o.failed;
 }
 
-static void send_answer(iv_api_job *a) {
-    iv_task *t = (iv_task *)a;
-    iv_http_request *x = t->x;
+static void send_answer(iv_api_job *j) {
+    iv_task *t = (iv_task *)j;
+    iv_http_request *q = t->http_request;
     iv_buf out = t->answer;
     iv_json_out o = {.buf = &out, .failed = t->answer_lost};
     t->answer = (iv_buf){0};
     iv_task_close(t);
-    iv_api_reply_json(x, 200, &o);
+    iv_api_reply_json(q, 200, &o);
 }
 
 /* What an answer is made of: names, numbers, pieces of text. */
@@ -244,16 +242,16 @@ static size_t answer_size(const iv_task *t) {
 }
 
 static void reply_whole(iv_task *t) {
-    t->aside.work = write_answer, t->aside.finished = send_answer;
-    iv_api_job_start(&t->aside, answer_size(t) <= ANSWER_AT_ONCE);
+    t->job.run = write_answer, t->job.finished = send_answer;
+    iv_api_job_start(&t->job, answer_size(t) <= ANSWER_AT_ONCE);
 }
 
 /* Sends what is new of a child; after it the task may be gone. */
 static void stream_more(iv_task *t, iv_child *c, bool done) {
     iv_buf out = {0};
-    iv_http_request *x = t->x;
+    iv_http_request *q = t->http_request;
     bool last = t->done_count == t->child_count;
-    if (!t->began) iv_http_request_stream(x, EVENTS);
+    if (!t->began) iv_http_request_stream(q, EVENTS);
     t->began = true;
     t->format->chunk(t, c, done, &out);
     if (last) t->format->close(t, &out);
@@ -264,12 +262,12 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
         iv_task_fail(t, &err);
         return;
     }
-    bool sent = out.len == 0 || iv_http_request_write(x, out.data, out.len);
+    bool sent = out.len == 0 || iv_http_request_write(q, out.data, out.len);
     iv_buf_free(&out);
-    if (sent && !last && iv_http_request_is_full(x)) iv_task_hold(t, true);
+    if (sent && !last && iv_http_request_is_full(q)) iv_task_hold(t, true);
     if (!sent || !last) return;
     iv_task_close(t);
-    iv_http_request_stream_end(x);
+    iv_http_request_stream_end(q);
 }
 
 static void end_child(iv_task *t, iv_child *c) {
@@ -284,13 +282,13 @@ static void end_child(iv_task *t, iv_child *c) {
 
 void iv_task_abort(iv_task *t) {
     iv_buf out = {0};
-    iv_http_request *x = t->x;
+    iv_http_request *q = t->http_request;
     iv_bridge_stats stats;
-    if (t->aside.away) t->aborted = true;
+    if (t->job.pending) t->aborted = true;
     if (t->done_count == t->child_count) return; /* its client is leaving, or it has not begun */
     iv_bridge_get_stats(t->server->bridge, &stats);
     begin_response(t, stats.fingerprint, stats.weight_version);
-    if (t->params.stream && !t->began) iv_http_request_stream(x, EVENTS);
+    if (t->params.stream && !t->began) iv_http_request_stream(q, EVENTS);
     t->began = t->params.stream;
     for (size_t i = 0; i < t->child_count; i++) {
         iv_child *c = &t->children[i];
@@ -306,11 +304,11 @@ void iv_task_abort(iv_task *t) {
         return;
     }
     t->format->close(t, &out);
-    bool sent = out.len == 0 || iv_http_request_write(x, out.data, out.len);
+    bool sent = out.len == 0 || iv_http_request_write(q, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return;
     iv_task_close(t);
-    iv_http_request_stream_end(x);
+    iv_http_request_stream_end(q);
 }
 
 size_t iv_task_abort_named(iv_server *s, const char *name) {
@@ -354,29 +352,7 @@ static void take(iv_child *c, const iv_bridge_event *r) {
     }
 }
 
-/* Where the body has what the engine's error names: a prompt by its own field, sampling perhaps in sampling_params. */
-static void place_of(const iv_task *t, size_t prompt, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
-    if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* as all bodies call them */
-    if (t->sampling_within && strcmp(name, "min_tokens") == 0) name = "min_new_tokens";
-    bool sampling = iv_api_params_has(IV_API_SAMPLING, name);
-    if (strcmp(name, "prompt") == 0)
-        iv_task_prompt_name(t, prompt, out);
-    else if (sampling && t->sampling_listed)
-        snprintf(out, IV_PROMPT_NAME_BYTES, "sampling_params[%zu].%s", prompt, name);
-    else
-        snprintf(out, IV_PROMPT_NAME_BYTES, "%s%s", sampling && t->sampling_within ? "sampling_params." : "", name);
-}
-
-iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status, const char *message, iv_error *err) {
-    size_t n = strcspn(message, ":");
-    char name[24], place[IV_PROMPT_NAME_BYTES];
-    if (!message[n] || n >= sizeof name) return iv_fail(err, status, "%s", message);
-    snprintf(name, sizeof name, "%.*s", (int)n, message);
-    place_of(t, prompt, name, place);
-    return iv_fail(err, status, "%s%s", place, message + n);
-}
-
-/* Short texts were tokenized by the engine, which says in its own words that one is too long. */
+/* Short texts were tokenized by the engine, which says in its own text_model that one is too long. */
 static void take_too_long(iv_child *c) {
     iv_task *t = c->task;
     iv_api_prompt *p = &t->prompts[c->prompt];
@@ -396,12 +372,9 @@ static void take_refusal(iv_child *c, const iv_bridge_event *r) {
     iv_task_fail(c->task, &err);
 }
 
-void iv_server_take_event(iv_server *s, const iv_bridge_event *r) {
-    if (r->kind == IV_BRIDGE_EVENT_COMMAND) {
-        iv_admin_take_event(s, r);
-    } else if (r->kind == IV_BRIDGE_EVENT_REFUSED) {
+void iv_task_take_event(const iv_bridge_event *r) {
+    if (r->kind == IV_BRIDGE_EVENT_REFUSED)
         take_refusal(r->owner, r);
-    } else {
+    else
         take(r->owner, r);
-    }
 }

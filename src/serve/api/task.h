@@ -63,7 +63,8 @@ typedef struct iv_api_prompt {
 typedef struct iv_task_format {
     const char *id_prefix;
     unsigned body; /* its fields: one of params.h's masks */
-    /* On any thread: the body's fields, which make the prompts; and then what else is to be done with their words. */
+    /* On any thread: the body's fields, which make the prompts; and then what else is to be done with their text_model.
+     */
     iv_status (*read)(iv_task *t, iv_error *err);
     iv_status (*prepare)(iv_task *t, iv_error *err); /* NULL: nothing */
     bool wants_chat; /* the prompt is a rendered conversation, and children split their text */
@@ -74,19 +75,19 @@ typedef struct iv_task_format {
 } iv_task_format;
 
 struct iv_task {
-    iv_api_job aside; /* first: being read, or its answer being written */
+    iv_api_job job; /* first: being read, or its answer being written */
     iv_server *server;
-    iv_http_request *x;
+    iv_http_request *http_request;
     iv_task *next, **link; /* in server->tasks */
     const iv_task_format *format;
     iv_api_params params;
-    iv_buf text;   /* the body, and ... */
-    size_t bytes;  /* of the body, as it came */
-    json_t *body;  /* ... what is in it, until it has been read */
-    json_t *talk;  /* a chat's messages, which make its only prompt */
-    json_t *tools; /* as the template gets them; answers are read by their schemas */
-    char *id;      /* of the response */
-    char *asked;   /* the exchange's */
+    iv_buf text;          /* the body, and ... */
+    size_t bytes;         /* of the body, as it came */
+    json_t *body;         /* ... what is in it, until it has been read */
+    json_t *conversation; /* a chat's messages, which make its only prompt */
+    json_t *tools;        /* as the template gets them; answers are read by their schemas */
+    char *id;             /* of the response */
+    char *http_id;        /* the exchange's */
     int64_t created;
     double arrived;
     const char *prompt_name;               /* the field of the body that holds them */
@@ -113,34 +114,41 @@ struct iv_task {
     uint64_t weight_version;
 };
 
-/* ---- task_begin.c */
-/* Answers an exchange in this format. */
-void iv_task_handle(iv_server *s, iv_http_request *x, const iv_task_format *format);
-iv_task *iv_task_open(iv_server *s, iv_http_request *x,
-                      const iv_task_format *format); /* looks at no body. NULL: answered */
+/* ---- task_prompt.c: calls neither of the others */
+/* PREFIX and the id of the HTTP request; NULL: no memory. */
+char *iv_task_response_id(const char *prefix, const char *request);
 /* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. name: the
  * field that holds them, a constant. */
 iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_error *err);
 /* How errors name a prompt: by its field and, of several, its place. */
 enum { IV_PROMPT_NAME_BYTES = 48 };
 const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]);
-/* Makes the children and gives them to the engine. Reports do the rest. */
-iv_status iv_task_submit(iv_task *t, iv_error *err);
-/* Renders t->talk, in place of what the only prompt was before. On any thread. */
-iv_status iv_task_render(iv_task *t, iv_error *err);
 /* Tokenizes a text prompt here, so that the answer can show its ids. */
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
-/* Fails with IV_CONTEXT_LENGTH in OpenAI's words, which clients look for: prompt `at`, of so many tokens, is too long.
+/* Fails with IV_CONTEXT_LENGTH in OpenAI's text_model, which clients look for: prompt `at`, of so many tokens, is too
+ * long.
  */
 iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err);
 /* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
 iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
 /* Whether it is what a client calls so: by the id of a prompt (rid), of the exchange, or of the response. */
 bool iv_task_is_named(const iv_task *t, const char *name);
-
-/* ---- task.c */
 /* Fills *err with an error of the engine about a prompt, which says where the body has what it names. Any thread. */
 iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status, const char *message, iv_error *err);
+
+/* prompts of which only the last tokens are read (truncate_prompt_tokens), as in vLLM: tokens that the
+ * tokenizer puts around a text stay, and count. */
+/* Whether the body asks for it; then p->truncate becomes how many tokens: -1 is what max_tokens leaves of the model's
+ * length, or all but one where nobody says max_tokens. Wants the request with its limits. */
+bool iv_api_truncates(const iv_api_params *p);
+iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error *err);
+
+/* Cuts a prompt that is longer; it has ids then. Its text, if it has one, becomes that of the tokens that are left,
+ * without those around it. */
+iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err);
+
+/* ---- task.c */
+void iv_task_take_event(const iv_bridge_event *event); /* its owner is a child */
 /* Cancels what is open and forgets the task; the exchange is the caller's business. */
 void iv_task_close(iv_task *t);
 /* Answers with an error (a stream that began gets it as an event) and ends the task. */
@@ -153,6 +161,16 @@ size_t iv_task_fail_all(iv_server *s, const iv_error *err);
 void iv_task_abort(iv_task *t);
 /* Of all with this name, or of all (NULL); how many there were, as far as their bodies have been read. */
 size_t iv_task_abort_named(iv_server *s, const char *name);
+
+/* ---- task_begin.c: calls task.c */
+/* Answers an exchange in this format. */
+void iv_task_handle(iv_server *s, iv_http_request *q, const iv_task_format *format);
+iv_task *iv_task_open(iv_server *s, iv_http_request *q,
+                      const iv_task_format *format); /* looks at no body. NULL: answered */
+/* Makes the children and gives them to the engine. Reports do the rest. */
+iv_status iv_task_submit(iv_task *t, iv_error *err);
+/* Renders t->conversation, in place of what the only prompt was before. On any thread. */
+iv_status iv_task_render(iv_task *t, iv_error *err);
 
 double iv_api_now(void); /* seconds of a steady clock */
 

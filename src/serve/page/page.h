@@ -23,6 +23,6 @@ iv_status iv_page_check_peers(const char *peers, iv_error *err);
 iv_status iv_page_policy(const char *peers, char out[IV_PAGE_POLICY_MAX], iv_error *err);
 
 /* The route: GET /. */
-void iv_page_handle(void *user, iv_http_request *x);
+void iv_page_handle(void *user, iv_http_request *q);
 
 #endif

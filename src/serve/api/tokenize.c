@@ -1,64 +1,22 @@
-/* openai_text.c: the small routes: models, tokenizer, health, version, metrics. None waits for the engine; what grows
- * with the body is done beside the loop. */
+/* tokenize.c: the routes of the tokenizer. What grows with the body is done in a job. */
+#include "serve/api/handlers.h"
 #include "base/file.h"
 #include "format/json.h"
 #include "serve/api/job.h"
-#include "serve/api/handlers.h"
-#include "serve/api/render.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
-#include "serve/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { TOKENIZER_CONFIG_BYTES_MAX = 16 << 20 };
-
-/* ---- models -------------------------------------------------------------------------------------------- */
-
-static void out_model(const iv_server *s, iv_json_out *o) {
-    const iv_engine_info *info = iv_bridge_info(s->bridge);
-    iv_out_open(o, '{');
-    iv_out_kv_text(o, "id", s->model_name);
-    iv_out_kv_text(o, "object", "model");
-    iv_out_kv_uint(o, "created", (uint64_t)time(NULL));
-    iv_out_kv_text(o, "owned_by", "invar");
-    iv_out_kv_text(o, "root", s->o->bridge.engine.model);
-    iv_out_kv_null(o, "parent");
-    iv_out_kv_uint(o, "max_model_len", info->max_model_len);
-    iv_out_close(o, '}');
-}
-
-void iv_handle_models(void *user, iv_http_request *x) {
-    static const char prefix[] = "/v1/models/";
-    iv_server *s = user;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    iv_error err = {0};
-    const char *path = iv_http_request_path(x);
-    if (strncmp(path, prefix, strlen(prefix)) == 0 && path[strlen(prefix)]) {
-        if (iv_api_check_model(s, path + strlen(prefix), &err) != IV_OK) {
-            iv_api_reply_error(s, x, &err);
-            return;
-        }
-        out_model(s, &o);
-    } else {
-        iv_out_open(&o, '{');
-        iv_out_kv_text(&o, "object", "list");
-        iv_out_key(&o, "data"), iv_out_open(&o, '[');
-        out_model(s, &o);
-        iv_out_close(&o, ']'), iv_out_close(&o, '}');
-    }
-    iv_api_reply_json(x, 200, &o);
-}
 
 /* ---- tokenizer ----------------------------------------------------------------------------------------- */
 
 /* A body on its way to an answer. */
 typedef struct wording {
-    iv_api_job aside; /* first */
-    iv_http_request *x;
+    iv_api_job job; /* first */
+    iv_http_request *http_request;
     iv_request defaults;
     iv_buf body, out;
     size_t bytes; /* of the body, as it came */
@@ -70,21 +28,21 @@ typedef struct wording {
 } wording;
 
 static void free_wording(wording *w) {
-    w->aside.server->freed_bytes += w->bytes;
+    w->job.server->freed_bytes += w->bytes;
     iv_buf_free(&w->body), iv_buf_free(&w->out);
     free(w);
 }
 
-static void drop(iv_api_job *a) { free_wording((wording *)a); }
+static void drop(iv_api_job *j) { free_wording((wording *)j); }
 
 static void wording_left(void *user) {
     wording *w = user;
-    if (iv_api_job_abandon(&w->aside)) free_wording(w);
+    if (iv_api_job_abandon(&w->job)) free_wording(w);
 }
 
-static void make_words(iv_api_job *a) {
-    wording *w = (wording *)a;
-    const iv_server *s = a->server;
+static void make_words(iv_api_job *j) {
+    wording *w = (wording *)j;
+    const iv_server *s = j->server;
     iv_api_params p;
     json_t *body = NULL;
     iv_json_out o = {.buf = &w->out};
@@ -100,35 +58,35 @@ static void make_words(iv_api_job *a) {
     iv_buf_free(&w->body);
 }
 
-static void say_words(iv_api_job *a) {
-    wording *w = (wording *)a;
-    iv_http_request *x = w->x;
+static void say_words(iv_api_job *j) {
+    wording *w = (wording *)j;
+    iv_http_request *q = w->http_request;
     iv_json_out o = {.buf = &w->out, .failed = w->lost};
     if (w->status == IV_OK)
-        iv_api_reply_json(x, 200, &o);
+        iv_api_reply_json(q, 200, &o);
     else
-        iv_api_reply_error(a->server, x, &w->err);
+        iv_api_reply_error(j->server, q, &w->err);
     free_wording(w);
 }
 
 /* model: of `answer`, may wait for another thread also where the body is short. */
-static void handle_words(iv_server *s, iv_http_request *x, const wording *model, bool at_once) {
+static void handle_words(iv_server *s, iv_http_request *q, const wording *model, bool at_once) {
     iv_error err = {0};
     wording *w = malloc(sizeof *w);
     if (!w) {
         iv_fail(&err, IV_NO_MEMORY, "body: no memory");
-        iv_api_reply_error(s, x, &err);
+        iv_api_reply_error(s, q, &err);
         return;
     }
     *w = *model;
-    w->aside = (iv_api_job){.server = s, .work = make_words, .finished = say_words, .drop = drop};
-    w->x = x;
+    w->job = (iv_api_job){.server = s, .run = make_words, .finished = say_words, .drop = drop};
+    w->http_request = q;
     iv_bridge_request_init(s->bridge, &w->defaults);
-    iv_http_request_take_body(x, &w->body);
+    iv_http_request_take_body(q, &w->body);
     w->bytes = w->body.len;
-    w->aside.background = w->body.len > IV_API_JOB_BACKGROUND_BYTES;
-    iv_http_request_on_gone(x, wording_left, w);
-    iv_api_job_start(&w->aside, at_once && w->body.len <= IV_API_JOB_BYTES);
+    w->job.background = w->body.len > IV_API_JOB_BACKGROUND_BYTES;
+    iv_http_request_on_gone(q, wording_left, w);
+    iv_api_job_start(&w->job, at_once && w->body.len <= IV_API_JOB_BYTES);
 }
 
 static iv_status out_token_strings(const iv_server *s, const iv_ids *ids, iv_json_out *o, iv_error *err) {
@@ -168,7 +126,7 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
 }
 
 static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
-    const iv_textual *words = iv_bridge_text_model(s->bridge);
+    const iv_textual *text_model = iv_bridge_text_model(s->bridge);
     iv_text text = {0};
     iv_ids ids = {0};
     if (!p->prompt == !p->messages)
@@ -181,16 +139,16 @@ static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *bo
     const char *given = p->messages ? text.data : json_string_value(p->prompt);
     size_t bytes = p->messages ? text.bytes : json_string_length(p->prompt);
     iv_spelled split = !p->split_special ? IV_SPELLED_TOKENS : p->messages ? IV_SPELLED_MARKED : IV_SPELLED_TEXT;
-    iv_status status = iv_tokenize_as(words, given, bytes, special, split, &ids, err);
+    iv_status status = iv_tokenize_as(text_model, given, bytes, special, split, &ids, err);
     iv_text_free(&text);
     if (status == IV_OK) status = out_tokens(s, &ids, p->return_token_strings, o, err);
     iv_ids_free(&ids);
     return status;
 }
 
-void iv_handle_tokenize(void *user, iv_http_request *x) {
+void iv_handle_tokenize(void *user, iv_http_request *q) {
     static const wording model = {.answer = tokenize, .fields = IV_API_TOKENIZE};
-    handle_words(user, x, &model, false);
+    handle_words(user, q, &model, false);
 }
 
 /* As for prompts: rows that the model has beyond its tokenizer's tokens are ids without a text. */
@@ -220,9 +178,9 @@ static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *
     return IV_OK;
 }
 
-void iv_handle_detokenize(void *user, iv_http_request *x) {
+void iv_handle_detokenize(void *user, iv_http_request *q) {
     static const wording model = {.answer = detokenize, .fields = IV_API_DETOKENIZE};
-    handle_words(user, x, &model, true);
+    handle_words(user, q, &model, true);
 }
 
 /* A special token is a string, or an object that has it as "content". */
@@ -252,7 +210,7 @@ static void out_template(const char *model, const json_t *config, iv_json_out *o
     iv_buf_free(&path), iv_buf_free(&text);
 }
 
-void iv_handle_tokenizer_info(void *user, iv_http_request *x) {
+void iv_handle_tokenizer_info(void *user, iv_http_request *q) {
     iv_server *s = user;
     const char *model = s->o->bridge.engine.model;
     json_t *config = NULL;
@@ -264,7 +222,7 @@ void iv_handle_tokenizer_info(void *user, iv_http_request *x) {
         status = iv_json_read(path.data, TOKENIZER_CONFIG_BYTES_MAX, &config, &err);
     iv_buf_free(&path);
     if (status != IV_OK) {
-        iv_api_reply_error(s, x, &err);
+        iv_api_reply_error(s, q, &err);
         return;
     }
     iv_out_open(&o, '{');
@@ -276,50 +234,5 @@ void iv_handle_tokenizer_info(void *user, iv_http_request *x) {
     out_template(model, config, &o);
     iv_out_close(&o, '}');
     json_decref(config);
-    iv_api_reply_json(x, 200, &o);
-}
-
-/* ---- health, version, metrics -------------------------------------------------------------------------- */
-
-void iv_handle_health(void *user, iv_http_request *x) {
-    iv_server *s = user;
-    iv_bridge_stats stats;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    iv_bridge_get_stats(s->bridge, &stats);
-    bool ready = !stats.failed && !stats.loading && !s->draining;
-    iv_out_open(&o, '{');
-    iv_out_kv_text(&o, "status", stats.failed ? "failed" : stats.loading ? "loading" : s->draining ? "draining" : "ok");
-    if (stats.failed) iv_out_kv_text(&o, "why", stats.why);
-    iv_out_close(&o, '}');
-    if (!ready) iv_http_request_add_header(x, "Retry-After", "1");
-    iv_api_reply_json(x, ready ? 200 : 503, &o);
-}
-
-void iv_handle_version(void *user, iv_http_request *x) {
-    iv_server *s = user;
-    iv_bridge_stats stats;
-    iv_buf out = {0};
-    iv_json_out o = {.buf = &out};
-    iv_bridge_get_stats(s->bridge, &stats);
-    iv_out_open(&o, '{');
-    iv_out_kv_text(&o, "version", iv_version());
-    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
-    iv_out_close(&o, '}');
-    iv_api_reply_json(x, 200, &o);
-}
-
-void iv_handle_metrics(void *user, iv_http_request *x) {
-    iv_server *s = user;
-    iv_bridge_stats stats;
-    iv_buf out = {0};
-    iv_error err = {0};
-    iv_bridge_get_stats(s->bridge, &stats);
-    if (iv_metrics_write(s->metrics, &stats, iv_bridge_info(s->bridge), &out)) {
-        iv_http_request_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
-    } else {
-        iv_fail(&err, IV_NO_MEMORY, "metrics: no memory");
-        iv_api_reply_error(s, x, &err);
-    }
-    iv_buf_free(&out);
+    iv_api_reply_json(q, 200, &o);
 }

@@ -1,0 +1,205 @@
+/* info.c: the routes that show what this server is: models, health, version, metrics, settings, the page. None waits
+ * for the engine. */
+#include "serve/api/handlers.h"
+#include "serve/api/reply.h"
+#include "serve/metrics.h"
+#include "serve/page/page.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- models -------------------------------------------------------------------------------------------- */
+
+static void out_model(const iv_server *s, iv_json_out *o) {
+    const iv_engine_info *info = iv_bridge_info(s->bridge);
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "id", s->model_name);
+    iv_out_kv_text(o, "object", "model");
+    iv_out_kv_uint(o, "created", (uint64_t)time(NULL));
+    iv_out_kv_text(o, "owned_by", "invar");
+    iv_out_kv_text(o, "root", s->o->bridge.engine.model);
+    iv_out_kv_null(o, "parent");
+    iv_out_kv_uint(o, "max_model_len", info->max_model_len);
+    iv_out_close(o, '}');
+}
+
+void iv_handle_models(void *user, iv_http_request *q) {
+    static const char prefix[] = "/v1/models/";
+    iv_server *s = user;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_error err = {0};
+    const char *path = iv_http_request_path(q);
+    if (strncmp(path, prefix, strlen(prefix)) == 0 && path[strlen(prefix)]) {
+        if (iv_api_check_model(s, path + strlen(prefix), &err) != IV_OK) {
+            iv_api_reply_error(s, q, &err);
+            return;
+        }
+        out_model(s, &o);
+    } else {
+        iv_out_open(&o, '{');
+        iv_out_kv_text(&o, "object", "list");
+        iv_out_key(&o, "data"), iv_out_open(&o, '[');
+        out_model(s, &o);
+        iv_out_close(&o, ']'), iv_out_close(&o, '}');
+    }
+    iv_api_reply_json(q, 200, &o);
+}
+
+/* ---- health, version, metrics -------------------------------------------------------------------------- */
+
+void iv_handle_health(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    bool ready = !stats.failed && !stats.loading && !s->draining;
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "status", stats.failed ? "failed" : stats.loading ? "loading" : s->draining ? "draining" : "ok");
+    if (stats.failed) iv_out_kv_text(&o, "why", stats.why);
+    iv_out_close(&o, '}');
+    if (!ready) iv_http_request_add_header(q, "Retry-After", "1");
+    iv_api_reply_json(q, ready ? 200 : 503, &o);
+}
+
+void iv_handle_version(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "version", iv_version());
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(q, 200, &o);
+}
+
+void iv_handle_metrics(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_error err = {0};
+    iv_bridge_get_stats(s->bridge, &stats);
+    if (iv_metrics_write(s->metrics, &stats, iv_bridge_info(s->bridge), &out)) {
+        iv_http_request_reply(q, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.len);
+    } else {
+        iv_fail(&err, IV_NO_MEMORY, "metrics: no memory");
+        iv_api_reply_error(s, q, &err);
+    }
+    iv_buf_free(&out);
+}
+
+/* ---- what this server is ------------------------------------------------------------------------------- */
+
+static void out_version(const iv_server *s, const iv_bridge_stats *stats, iv_json_out *o) {
+    char number[IV_WEIGHT_NUMBER_BYTES];
+    iv_out_kv_text(o, "weight_version", iv_weight_name(&s->weight_names, stats->weight_version, number));
+}
+
+void iv_handle_model_info(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "model_path", s->o->bridge.engine.model);
+    iv_out_kv_text(&o, "tokenizer_path", s->o->bridge.engine.model);
+    iv_out_kv_bool(&o, "is_generation", true);
+    iv_out_kv_text(&o, "model_type", iv_bridge_info(s->bridge)->model_type);
+    out_version(s, &stats, &o);
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(q, 200, &o);
+}
+
+static void out_identity(const iv_engine_info *i, iv_json_out *o) {
+    iv_out_kv_text(o, "numerics", i->numerics);
+    iv_out_kv_uint(o, "numerics_version", (uint64_t)i->numerics_version);
+    iv_out_kv_text(o, "arithmetic", i->arithmetic);
+    iv_out_kv_text(o, "dtype", i->dtype);
+    iv_out_kv_text(o, "device", i->device);
+    iv_out_kv_text(o, "gpu", i->gpu);
+    iv_out_kv_text(o, "rank_transport", i->rank_transport);
+    iv_out_kv_text(o, "isa", i->isa);
+    iv_out_kv_text(o, "model_type", i->model_type);
+    iv_out_kv_text(o, "configuration_digest", i->configuration_digest);
+    iv_out_kv_text(o, "tokenizer_digest", i->tokenizer_digest);
+    iv_out_kv_text(o, "template_digest", i->template_digest);
+    iv_out_kv_uint(o, "threads", i->threads);
+    iv_out_kv_uint(o, "tp_size", i->tensor_parallel_size);
+    iv_out_kv_uint(o, "vocab_size", i->vocab_size);
+    iv_out_kv_uint(o, "max_model_len", i->max_model_len);
+    iv_out_kv_uint(o, "context_length", i->max_model_len);
+    iv_out_kv_uint(o, "max_running_requests", i->max_num_seqs);
+    iv_out_kv_uint(o, "max_num_batched_tokens", i->max_num_batched_tokens);
+    iv_out_kv_uint(o, "max_total_num_tokens", i->kv_tokens);
+    iv_out_kv_uint(o, "weight_bytes", i->weight_bytes);
+}
+
+static void out_peers(const char *peers, iv_json_out *o) {
+    const char *origin;
+    iv_out_key(o, "proof_urls"), iv_out_open(o, '[');
+    for (size_t n; (n = iv_page_next_peer(&peers, &origin)) != 0;) iv_out_string(o, origin, n);
+    iv_out_close(o, ']');
+}
+
+void iv_handle_server_info(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    const iv_engine_options *e = &s->o->bridge.engine;
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "version", iv_version());
+    iv_out_kv_text(&o, "model_path", e->model);
+    iv_out_kv_text(&o, "served_model_name", s->model_name);
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    out_version(s, &stats, &o);
+    out_identity(iv_bridge_info(s->bridge), &o);
+    iv_out_kv_bool(&o, "disable_radix_cache", !e->prefix_caching);
+    iv_out_kv_text(&o, "speculative", e->speculative ? e->speculative : "off");
+    iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
+    iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
+    iv_out_kv_bool(&o, "admin", s->o->http.admin_key || s->o->http.admin_key_file);
+    out_peers(s->o->proof_urls, &o);
+    iv_out_kv_bool(&o, "paused", stats.paused);
+    iv_out_kv_uint(&o, "running", stats.engine.running);
+    iv_out_kv_uint(&o, "waiting", stats.engine.waiting + stats.queued);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(q, 200, &o);
+}
+
+void iv_handle_weight_version(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    iv_bridge_get_stats(s->bridge, &stats);
+    iv_out_open(&o, '{');
+    out_version(s, &stats, &o);
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    iv_out_close(&o, '}');
+    iv_api_reply_json(q, 200, &o);
+}
+
+/* ---- the page ----------------------------------------------------------------------------------------------- */
+
+void iv_page_handle(void *user, iv_http_request *q) {
+    char policy[IV_PAGE_POLICY_MAX];
+    iv_error err;
+    const iv_server *s = user;
+    if (iv_page_policy(s->o->proof_urls, policy, &err) != IV_OK) {
+        iv_http_request_reply(q, 500, "text/plain", err.message, strlen(err.message));
+        return;
+    }
+    iv_http_request_add_header(q, "Content-Security-Policy", policy);
+    iv_http_request_add_header(q, "X-Content-Type-Options", "nosniff");
+    iv_http_request_add_header(q, "Referrer-Policy", "no-referrer");
+    iv_http_request_add_header(q, "Cache-Control", "no-cache"); /* another version of the program has another page */
+    iv_http_request_reply(q, 200, "text/html; charset=utf-8", iv_page, iv_page_bytes);
+}
