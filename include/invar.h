@@ -229,6 +229,9 @@ typedef enum iv_reasoning {
 /* A smaller temperature is 0: greedy. */
 #define IV_TEMPERATURE_MIN 1e-4f
 
+/* Most entries of a request: stop strings, stop ids, biases, alternatives of a token. */
+enum { IV_STOPS_MAX = 16, IV_STOP_IDS_MAX = 64, IV_LOGIT_BIAS_MAX = 4096, IV_LOGPROBS_MAX = 20 };
+
 /* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
 typedef struct iv_request {

@@ -21,12 +21,8 @@ enum {
     IV_BATCHED_TOKENS_MAX = 65536,
     IV_WAITING_MAX = 4096, /* requests queued before IV_BUSY */
     IV_EVENT_STEPS = 16,   /* full steps whose events may wait to be taken */
-    IV_STOPS_MAX = 16,
     IV_STOP_BYTES_MAX = 256,
-    IV_STOP_IDS_MAX = 64,
     IV_SHOW_IDS_MAX = 8,
-    IV_LOGIT_BIAS_MAX = 4096,
-    IV_LOGPROBS_MAX = 20,
     IV_LOGITS_MIN = 128, /* rows of logits that there is room for at once, or more */
     IV_FINGERPRINT_BYTES = 96
 };

@@ -7,8 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { STOPS_MAX = 16, STOP_IDS_MAX = 64, BIAS_MAX = 1024 };
-
 typedef enum kind {
     INT,
     FLOAT,
@@ -103,8 +101,8 @@ static const field fields[] = {
     {IV_API_COMPLETIONS, "echo", BOOL, AT(echo), 0, 0, NULL},
     {IV_API_CHAT, "echo", ONLY, 0, 0, 0, "|false|"},
     {OPENAI, "logprobs", JSON, AT(logprobs), 0, 0, "|integer|true|false|"},
-    {CHATS, "top_logprobs", INT, AT(top_logprobs), 0, 20, NULL},
-    {OPENAI, "prompt_logprobs", INT, AT(prompt_logprobs), 0, 20, NULL},
+    {CHATS, "top_logprobs", INT, AT(top_logprobs), 0, IV_LOGPROBS_MAX, NULL},
+    {OPENAI, "prompt_logprobs", INT, AT(prompt_logprobs), 0, IV_LOGPROBS_MAX, NULL},
     {OPENAI | IV_API_GENERATE, "return_sampling_logprobs", BOOL, AT(sampling_logprobs), 0, 0, NULL},
     {OPENAI | IV_API_GENERATE, "return_receipt", BOOL, AT(return_receipt), 0, 0, NULL},
     {OPENAI, "return_token_ids", BOOL, AT(return_token_ids), 0, 0, NULL},
@@ -264,8 +262,8 @@ static iv_status no_memory(const char *name, iv_error *err) {
 static iv_status read_stop(iv_api_params *p, const char *name, const json_t *v, iv_error *err) {
     size_t count = json_is_array(v) ? json_array_size(v) : 1;
     if (!json_is_string(v) && !json_is_array(v)) return wrong(name, "a string or a list of strings", v, err);
-    if (count > STOPS_MAX)
-        return iv_fail(err, IV_INVALID, "%s: wanted at most %d strings, found %zu", name, STOPS_MAX, count);
+    if (count > IV_STOPS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d strings, found %zu", name, IV_STOPS_MAX, count);
     const char **stop = IV_ARENA_NEW(&p->arena, count + 1, const char *);
     for (size_t i = 0; stop && i < count; i++) {
         const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
@@ -281,8 +279,8 @@ static iv_status read_stop(iv_api_params *p, const char *name, const json_t *v, 
 static iv_status read_stop_ids(iv_api_params *p, const char *name, const json_t *v, iv_error *err) {
     size_t count = json_array_size(v);
     if (!json_is_array(v)) return wrong(name, "a list of token ids", v, err);
-    if (count > STOP_IDS_MAX)
-        return iv_fail(err, IV_INVALID, "%s: wanted at most %d ids, found %zu", name, STOP_IDS_MAX, count);
+    if (count > IV_STOP_IDS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d ids, found %zu", name, IV_STOP_IDS_MAX, count);
     int32_t *ids = IV_ARENA_NEW(&p->arena, count + 1, int32_t);
     if (!ids) return no_memory(name, err);
     for (size_t i = 0; i < count; i++) {
@@ -308,8 +306,8 @@ static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_err
     json_t *value;
     size_t count = 0;
     if (!json_is_object(v)) return wrong(name, "an object of token ids and numbers", v, err);
-    if (json_object_size(v) > BIAS_MAX)
-        return iv_fail(err, IV_INVALID, "%s: wanted at most %d entries, found %zu", name, BIAS_MAX,
+    if (json_object_size(v) > IV_LOGIT_BIAS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d entries, found %zu", name, IV_LOGIT_BIAS_MAX,
                        json_object_size(v));
     iv_logit_bias *bias = IV_ARENA_NEW(&p->arena, json_object_size(v) + 1, iv_logit_bias);
     if (!bias) return no_memory(name, err);
@@ -462,7 +460,7 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
         if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     } else if (p->logprobs && !json_is_false(p->logprobs)) {
         int64_t n = 0;
-        IV_TRY(iv_api_read_int("logprobs", p->logprobs, 0, 20, &n, err));
+        IV_TRY(iv_api_read_int("logprobs", p->logprobs, 0, IV_LOGPROBS_MAX, &n, err));
         p->want_logprobs = true, p->request.logprobs = (int)n;
     }
     p->request.priority = (int32_t)p->priority;

@@ -114,7 +114,8 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
     json_t *one = is_batch(p) ? json_array_get(v, i) : v;
     IV_TRY(read_number(p->logprob_start_lens, "logprob_start_len", i, t->prompt_count, -1, INT32_MAX,
                        &p->logprob_start_len, err));
-    IV_TRY(read_number(p->top_logprobs_nums, "top_logprobs_num", i, t->prompt_count, 0, 20, &p->top_logprobs, err));
+    IV_TRY(read_number(p->top_logprobs_nums, "top_logprobs_num", i, t->prompt_count, 0, IV_LOGPROBS_MAX,
+                       &p->top_logprobs, err));
     IV_TRY(read_sampling(t, i, text, &prompt->request, err));
     prompt->seed_unsigned = p->seed_unsigned;
     iv_task_prompt_name(t, i, name);
