@@ -17,12 +17,12 @@ static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "
 static bool open_words(void) {
     static char path[4096];
     iv_error err;
-    if (bridge.words) return true;
+    if (bridge.text_model) return true;
     const char *slash = strrchr(__FILE__, '/');
     snprintf(path, sizeof path, "%.*s/../models/tiny-math", slash ? (int)(slash - __FILE__) : 1,
              slash ? __FILE__ : ".");
     options.bridge.engine.model = path;
-    return iv_textual_open(path, &bridge.words, &err) == IV_OK;
+    return iv_textual_open(path, &bridge.text_model, &err) == IV_OK;
 }
 
 static void check_json(const char *text, size_t n) {
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     IV_ASSERT(body);
     memcpy(body, data + 1, size - 1);
     body[size - 1] = 0;
-    bridge.count = 0, bridge.capacity = data[0] & 64 ? 2 : FAKE_CHILDREN_MAX, bridge.order_owner = NULL;
+    bridge.count = 0, bridge.capacity = data[0] & 64 ? 2 : FAKE_CHILDREN_MAX, bridge.command_owner = NULL;
     bridge.info.max_model_len = 2048;
     snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
     fake_call(&s, &q, paths[data[0] & 7], body, size - 1);
@@ -67,9 +67,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fake_token(&s, i, 200, mistral ? "CALLS]f[ARGS]{}" : "call>{\"name\":\"f\"}</tool_call>");
         if (!q.ended) fake_done(&s, i, data[0] & 32 ? IV_FINISH_ERROR : IV_FINISH_STOP);
     }
-    if (bridge.order_owner) {
+    if (bridge.command_owner) {
         iv_bridge_event r = {
-            .kind = IV_BRIDGE_EVENT_COMMAND, .owner = bridge.order_owner, .status = IV_BUSY, .message = "later"};
+            .kind = IV_BRIDGE_EVENT_COMMAND, .owner = bridge.command_owner, .status = IV_BUSY, .message = "later"};
         iv_server_take_event(&s, &r);
     }
     IV_ASSERT(q.ended || q.gone_called);

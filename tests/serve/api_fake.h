@@ -42,7 +42,7 @@ typedef struct fake_child {
 } fake_child;
 
 struct iv_bridge {
-    iv_textual *words;
+    iv_textual *text_model;
     iv_engine_info info;
     iv_bridge_stats stats;
     fake_child children[FAKE_CHILDREN_MAX];
@@ -50,8 +50,8 @@ struct iv_bridge {
     size_t cancelled;
     size_t compiled[2]; /* slowly, quickly */
     bool slow_compile, refuse_compile;
-    iv_command last_order;
-    void *order_owner;
+    iv_command last_command;
+    void *command_owner;
 };
 
 /* ---- exchanges ---- */
@@ -116,7 +116,7 @@ void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void 
 /* ---- the bridge ---- */
 
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
-const iv_textual *iv_bridge_text_model(const iv_bridge *b) { return b->words; }
+const iv_textual *iv_bridge_text_model(const iv_bridge *b) { return b->text_model; }
 void iv_bridge_request_init(iv_bridge *b, iv_request *r) {
     IV_ASSERT(b != NULL);
     *r = (iv_request){.add_special = true,
@@ -159,18 +159,18 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
     b->cancelled += b->children[id - 1].open;
     b->children[id - 1].open = false;
 }
-iv_status iv_bridge_command(iv_bridge *b, iv_command order, const char *text, void *owner, iv_error *err) {
+iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
     if (b->capacity == 0) return iv_fail(err, IV_BUSY, "queue: full");
-    IV_ASSERT(order != IV_COMMAND_UPDATE_WEIGHTS || text);
-    b->last_order = order, b->order_owner = owner;
+    IV_ASSERT(command != IV_COMMAND_UPDATE_WEIGHTS || text);
+    b->last_command = command, b->command_owner = owner;
     return IV_OK;
 }
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) { *stats = b->stats; }
 
 /* ---- reports ---- */
 
-static inline void fake_report(iv_server *s, size_t at, iv_bridge_event_kind kind, const iv_event *e, iv_status status,
-                               const char *message) {
+static inline void fake_event(iv_server *s, size_t at, iv_bridge_event_kind kind, const iv_event *e, iv_status status,
+                              const char *message) {
     fake_child *c = &s->bridge->children[at];
     if (!c->open) return; /* as the bridge promises */
     if (kind != IV_BRIDGE_EVENT_TOKEN) c->open = false;
@@ -196,7 +196,7 @@ static inline void fake_token(iv_server *s, size_t at, int32_t token, const char
                   .text = text,
                   .text_bytes = strlen(text),
                   .seed = s->bridge->children[at].seed};
-    fake_report(s, at, IV_BRIDGE_EVENT_TOKEN, &e, IV_OK, NULL);
+    fake_event(s, at, IV_BRIDGE_EVENT_TOKEN, &e, IV_OK, NULL);
 }
 
 static inline void fake_done(iv_server *s, size_t at, iv_finish finish) {
@@ -207,11 +207,11 @@ static inline void fake_done(iv_server *s, size_t at, iv_finish finish) {
                   .prompt_tokens = 3,
                   .text = "",
                   .seed = s->bridge->children[at].seed};
-    fake_report(s, at, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
+    fake_event(s, at, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
 }
 
 static inline void fake_refuse(iv_server *s, size_t at, iv_status status, const char *message) {
-    fake_report(s, at, IV_BRIDGE_EVENT_REFUSED, NULL, status, message);
+    fake_event(s, at, IV_BRIDGE_EVENT_REFUSED, NULL, status, message);
 }
 
 /* Runs the handler of a route. */
@@ -230,9 +230,9 @@ static inline void fake_call(iv_server *s, iv_http_request *q, const char *path,
 /* As new, but with the words that it has already. */
 static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge *b, const char *model) {
     iv_error err;
-    iv_textual *words = b->words;
-    if (!words) IV_TRY(iv_textual_open(model, &words, &err));
-    *b = (iv_bridge){.words = words, .capacity = FAKE_CHILDREN_MAX};
+    iv_textual *text_model = b->text_model;
+    if (!text_model) IV_TRY(iv_textual_open(model, &text_model, &err));
+    *b = (iv_bridge){.text_model = text_model, .capacity = FAKE_CHILDREN_MAX};
     b->info.max_model_len = 2048, b->info.vocab_size = 1024;
     snprintf(b->stats.fingerprint, sizeof b->stats.fingerprint, "iv1-test");
     o->bridge.engine.model = "tiny-math";

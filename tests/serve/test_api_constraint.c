@@ -1,23 +1,6 @@
 /* Structured outputs of the APIs: every way to ask becomes the constraint it means; every wrong way is refused by its
  * field. */
-#include "support.h"
-#include "api_fake.h"
-#include "format/json.h"
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int open_words(void **state) {
-    (void)state;
-    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
+#include "api_case.h"
 
 #define COMPLETIONS "/v1/completions"
 #define CHAT "/v1/chat/completions"
@@ -239,5 +222,5 @@ int main(void) {
         cmocka_unit_test(constraints_of_a_batch),
         cmocka_unit_test(wrong_ways_are_refused),
     };
-    return cmocka_run_group_tests(tests, open_words, close_words);
+    return cmocka_run_group_tests(tests, begin, close_text_model);
 }

@@ -1,7 +1,6 @@
 /* What one exchange wants, worked on beside the loop: it ends once, on the loop's thread, also where its owner leaves
  * before, while or after it is worked on, and names that are aborted before they are known. */
-#include "api_fake.h"
-#include "support.h"
+#include "api_case.h"
 
 #include "serve/api/job.h"
 #include "serve/api/task.h"
@@ -9,29 +8,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    iv_error err;
-    if (fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) != IV_OK) return -1;
-    return iv_jobs_open(1, &server.jobs, &err) == IV_OK ? 0 : -1;
-}
-
-static int end(void **state) {
-    (void)state;
-    iv_jobs_close(server.jobs);
-    return server.tasks != NULL;
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
 
 /* ---- one job ---- */
 
@@ -247,11 +223,12 @@ static void long_answers_are_written_elsewhere(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(leaving, begin, end),
-                                       cmocka_unit_test_setup_teardown(long_bodies_are_read_elsewhere, begin, end),
-                                       cmocka_unit_test_setup_teardown(errors_come_back, begin, end),
-                                       cmocka_unit_test_setup_teardown(ends, begin, end),
-                                       cmocka_unit_test_setup_teardown(aborted_before_it_is_read, begin, end),
-                                       cmocka_unit_test_setup_teardown(long_answers_are_written_elsewhere, begin, end)};
-    return cmocka_run_group_tests(tests, NULL, close_words);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(leaving, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(long_bodies_are_read_elsewhere, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(errors_come_back, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(ends, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(aborted_before_it_is_read, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(long_answers_are_written_elsewhere, begin_with_jobs, end_with_jobs)};
+    return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

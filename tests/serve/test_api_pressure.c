@@ -1,38 +1,8 @@
 /* What a task does when its client reads slowly or not at all, and when its constraint takes long; against exchanges
  * and a bridge of memory. */
-#include "support.h"
-#include "api_fake.h"
+#include "api_case.h"
 
 #include <poll.h>
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    iv_error err;
-    if (fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) != IV_OK) return -1;
-    return iv_jobs_open(1, &server.jobs, &err) == IV_OK ? 0 : -1;
-}
-
-static int end(void **state) {
-    (void)state;
-    iv_jobs_close(server.jobs);
-    return server.tasks != NULL; /* none may be left */
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
-
-static iv_http_request ask(const char *path, const char *body) {
-    return (iv_http_request){.writes_left = 1000, .path = path, .body = body};
-}
-
-static void run(iv_http_request *q) { fake_call(&server, q, q->path, q->body, strlen(q->body)); }
 
 static void wait_for_children(size_t count, const iv_http_request *q) {
     while (bridge.count < count && !q->ended) {
@@ -44,7 +14,7 @@ static void wait_for_children(size_t count, const iv_http_request *q) {
 /* All choices wait while the client does not read, and go on together. */
 static void slow_clients_hold_their_choices(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
     run(&q);
     assert_int_equal(bridge.count, 3);
     fake_token(&server, 0, 9, "one");
@@ -71,7 +41,7 @@ static void slow_clients_hold_their_choices(void **state) {
 /* A client that reads nothing gets an event that says why its stream ends, and its requests are cancelled. */
 static void stalled_clients_get_an_error_event(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
     run(&q);
     fake_token(&server, 0, 9, "one");
     q.full = true;
@@ -86,7 +56,7 @@ static void stalled_clients_get_an_error_event(void **state) {
 /* A constraint is compiled before the engine sees it, in the background if that takes long. */
 static void constraints_are_compiled_by_jobs(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
     bridge.slow_compile = true;
     run(&q);
     assert_int_equal(bridge.count, 0); /* not on this thread */
@@ -99,14 +69,14 @@ static void constraints_are_compiled_by_jobs(void **state) {
 
 static void refused_constraints_are_400(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"regex\":\"a+\",\"stream\":true}");
     bridge.refuse_compile = true;
     run(&q);
     wait_for_children(1, &q);
     assert_true(q.ended && q.status == 400 && bridge.count == 0);
     assert_non_null(strstr(q.out.data, "\"param\":\"regex\""));
     fake_close(&q);
-    q = ask("/generate", "{\"text\":\"a\",\"sampling_params\":{\"regex\":\"a+\"}}");
+    q = make_request("/generate", "{\"text\":\"a\",\"sampling_params\":{\"regex\":\"a+\"}}");
     run(&q);
     wait_for_children(1, &q);
     assert_true(q.ended && q.status == 400);
@@ -123,7 +93,7 @@ static void late_limits_are_400(void **state) {
         int status;
     } cases[] = {{IV_LIMIT, 400}, {IV_UNSUPPORTED, 400}, {IV_INVALID, 400}, {IV_FORMAT, 500}, {IV_NO_MEMORY, 500}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\"}");
+        iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\"}");
         bridge.count = 0;
         run(&q);
         fake_token(&server, 0, 9, "a");
@@ -133,17 +103,18 @@ static void late_limits_are_400(void **state) {
                       .error_status = cases[i].why,
                       .digest = "sha256:00",
                       .text = ""};
-        fake_report(&server, 0, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
+        fake_event(&server, 0, IV_BRIDGE_EVENT_DONE, &e, IV_OK, NULL);
         assert_int_equal(q.status, cases[i].status);
         fake_close(&q);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(slow_clients_hold_their_choices, begin, end),
-                                       cmocka_unit_test_setup_teardown(stalled_clients_get_an_error_event, begin, end),
-                                       cmocka_unit_test_setup_teardown(constraints_are_compiled_by_jobs, begin, end),
-                                       cmocka_unit_test_setup_teardown(refused_constraints_are_400, begin, end),
-                                       cmocka_unit_test_setup_teardown(late_limits_are_400, begin, end)};
-    return cmocka_run_group_tests(tests, NULL, close_words);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(slow_clients_hold_their_choices, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(stalled_clients_get_an_error_event, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(constraints_are_compiled_by_jobs, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(refused_constraints_are_400, begin_with_jobs, end_with_jobs),
+        cmocka_unit_test_setup_teardown(late_limits_are_400, begin_with_jobs, end_with_jobs)};
+    return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

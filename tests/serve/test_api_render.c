@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 static char folder[] = "/tmp/invar_render_XXXXXX";
-static iv_textual *words;
+static iv_textual *text_model;
 
 static int make_folder(void **state) {
     (void)state;
@@ -20,7 +20,7 @@ static int make_folder(void **state) {
 static int remove_folder(void **state) {
     (void)state;
     char command[64];
-    iv_textual_close(words);
+    iv_textual_close(text_model);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
 }
@@ -33,9 +33,9 @@ static void use_template(const char *text) {
     assert_non_null(file);
     fputs(text, file);
     fclose(file);
-    iv_textual_close(words);
-    words = NULL;
-    ASSERT_OK(iv_textual_open(folder, &words, &err), &err);
+    iv_textual_close(text_model);
+    text_model = NULL;
+    ASSERT_OK(iv_textual_open(folder, &text_model, &err), &err);
 }
 
 typedef struct seen {
@@ -50,10 +50,10 @@ static seen render(const iv_render_input *in) {
     iv_text text = {0};
     iv_ids ids = {0};
     iv_error err;
-    s.status = iv_render(words, in, &text, &s.inside, &err);
+    s.status = iv_render(text_model, in, &text, &s.inside, &err);
     snprintf(s.text, sizeof s.text, "%s", s.status == IV_OK ? text.data : err.message);
     assert_true(s.status != IV_OK || strlen(s.text) == text.bytes);
-    if (s.status == IV_OK) ASSERT_OK(iv_tokenize(words, text.data, text.bytes, false, &ids, &err), &err);
+    if (s.status == IV_OK) ASSERT_OK(iv_tokenize(text_model, text.data, text.bytes, false, &ids, &err), &err);
     s.ids = ids.count;
     iv_text_free(&text), iv_ids_free(&ids);
     return s;
@@ -169,7 +169,7 @@ static void same_as_variables(const char *messages, const char *tools) {
     snprintf(json, sizeof json, "{\"messages\":%s,\"add_generation_prompt\":true%s%s}", messages,
              tools ? ",\"tools\":" : "", tools ? tools : "");
     iv_status status = iv_server_chat_variables(json, strlen(json), NULL, &variables, &err);
-    if (status == IV_OK) status = iv_render_chat(words, variables.data, variables.bytes, NULL, &text, &err);
+    if (status == IV_OK) status = iv_render_chat(text_model, variables.data, variables.bytes, NULL, &text, &err);
     assert_int_equal(status, s.status);
     char shown[sizeof s.text];
     snprintf(shown, sizeof shown, "%s", status == IV_OK ? text.data : err.message);

@@ -1,30 +1,6 @@
 /* /v1/responses with tools: its items whole and as events, however the text was cut; items of the input as messages. */
-#include "support.h"
-#include "api_fake.h"
-#include "format/json.h"
+#include "api_case.h"
 #include "serve/api/handlers.h"
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
-
-static json_t *parse(const char *text, size_t n) {
-    iv_error err;
-    json_t *v = NULL;
-    ASSERT_OK(iv_json_parse("answer", text, n, &v, &err), &err);
-    return v;
-}
 
 static const char *word(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
@@ -111,7 +87,7 @@ static void expect_stream(const char *text, size_t piece, const char *wanted) {
     for (char *at = q.out.data; (at = strstr(at, "data: ")) != NULL;) {
         at += 6;
         size_t n = strcspn(at, "\n");
-        json_t *e = parse(at, n);
+        json_t *e = parse_json(at, n);
         take_event(&b, e, sequence++);
         json_decref(e);
         at += n;
@@ -139,7 +115,7 @@ static void items(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_http_request q = respond(cases[i].text, 1000, false, "");
         iv_buf found = {0};
-        json_t *answer = parse(q.out.data, q.out.len);
+        json_t *answer = parse_json(q.out.data, q.out.len);
         describe_output(answer, &found);
         assert_string_equal(found.data, cases[i].wanted);
         assert_string_equal(word(answer, "tool_choice"), "auto");
@@ -156,7 +132,7 @@ static void choices_of_tools(void **state) {
     (void)state;
     iv_buf found = {0};
     iv_http_request q = respond(CALL(1), 1000, false, ",\"tool_choice\":\"none\"");
-    json_t *answer = parse(q.out.data, q.out.len);
+    json_t *answer = parse_json(q.out.data, q.out.len);
     describe_output(answer, &found);
     assert_string_equal(found.data, "[message " CALL(1) "]");
     assert_string_equal(word(answer, "tool_choice"), "none");
@@ -164,7 +140,7 @@ static void choices_of_tools(void **state) {
     fake_close(&q);
     iv_buf_clear(&found);
     q = respond(CALL(1) CALL(2), 1000, false, ",\"parallel_tool_calls\":false");
-    answer = parse(q.out.data, q.out.len);
+    answer = parse_json(q.out.data, q.out.len);
     describe_output(answer, &found);
     assert_string_equal(found.data, "[call f {\"x\": 1} completed]");
     assert_true(json_is_false(json_object_get(answer, "parallel_tool_calls")));
@@ -201,7 +177,7 @@ static void logprobs(void **state) {
                  {"<think>abc", 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_http_request q = respond(cases[i].text, cases[i].piece, false, LOGPROBS);
-        json_t *answer = parse(q.out.data, q.out.len), *output = json_object_get(answer, "output");
+        json_t *answer = parse_json(q.out.data, q.out.len), *output = json_object_get(answer, "output");
         json_t *message = json_array_get(output, json_array_size(output) - 1);
         assert_int_equal(logprobs_of(json_array_get(json_object_get(message, "content"), 0)), cases[i].wanted);
         json_decref(answer);
@@ -210,7 +186,7 @@ static void logprobs(void **state) {
         size_t told = 0, whole = 0;
         for (char *at = q.out.data; (at = strstr(at, "data: ")) != NULL;) {
             size_t n = strcspn(at += 6, "\n");
-            json_t *e = parse(at, n);
+            json_t *e = parse_json(at, n);
             if (strcmp(word(e, "type"), "response.output_text.delta") == 0) told += logprobs_of(e);
             if (strcmp(word(e, "type"), "response.output_text.done") == 0) whole = logprobs_of(e);
             json_decref(e);
@@ -266,7 +242,7 @@ static void input_becomes_messages(void **state) {
         "{\"content\":[{\"text\":\"y\",\"type\":\"input_text\"}],\"role\":\"tool\",\"tool_call_id\":\"2\"},"
         "{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{}\",\"name\":\"f\"},\"id\":\"3\","
         "\"type\":\"function\"}]}]";
-    json_t *items = parse(input, strlen(input)), *list = json_array(), *instructions = json_string("i");
+    json_t *items = parse_json(input, strlen(input)), *list = json_array(), *instructions = json_string("i");
     iv_error err;
     ASSERT_OK(iv_responses_messages(items, instructions, list, &err), &err);
     char *found = json_dumps(list, JSON_COMPACT | JSON_SORT_KEYS);
@@ -291,7 +267,7 @@ static void messages_of_assistants(void **state) {
     static const char *const bad[] = {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"text\":\"a\"}]}]",
                                       "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
                                       "\"arguments\":\"7\"}}]}]"};
-    json_t *messages = parse(input, strlen(input)), *list = json_array();
+    json_t *messages = parse_json(input, strlen(input)), *list = json_array();
     iv_error err;
     ASSERT_OK(iv_api_read_messages(messages, list, &err), &err);
     char *found = json_dumps(list, JSON_COMPACT | JSON_SORT_KEYS);
@@ -299,7 +275,7 @@ static void messages_of_assistants(void **state) {
     free(found);
     json_decref(messages);
     for (size_t i = 0; i < 2; i++) {
-        messages = parse(bad[i], strlen(bad[i]));
+        messages = parse_json(bad[i], strlen(bad[i]));
         assert_int_equal(iv_api_read_messages(messages, list, &err), IV_INVALID);
         assert_non_null(strstr(err.message, ", found "));
         json_decref(messages);
@@ -361,7 +337,7 @@ static void refusals(void **state) {
         iv_http_request q = {.writes_left = 10};
         begin(NULL);
         fake_call(&server, &q, "/v1/responses", cases[i].body, strlen(cases[i].body));
-        json_t *answer = parse(q.out.data, q.out.len);
+        json_t *answer = parse_json(q.out.data, q.out.len);
         assert_int_equal(q.status, cases[i].status);
         assert_string_equal(word(json_object_get(answer, "error"), "param"), cases[i].param);
         json_decref(answer);
@@ -402,5 +378,5 @@ int main(void) {
                                        cmocka_unit_test(reasoning_is_counted),
                                        cmocka_unit_test(reasoning_is_counted),
                                        cmocka_unit_test(whole_bodies)};
-    return cmocka_run_group_tests(tests, begin, close_words);
+    return cmocka_run_group_tests(tests, begin, close_text_model);
 }

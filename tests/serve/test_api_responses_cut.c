@@ -1,29 +1,7 @@
 /* "truncation" of /v1/responses: what is dropped of a conversation that is too long, what never is, and what stays
  * refused. */
-#include "api_fake.h"
-#include "format/json.h"
+#include "api_case.h"
 #include "serve/api/handlers.h"
-#include "support.h"
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
-}
-
-static int end(void **state) {
-    (void)state;
-    return server.tasks != NULL;
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
 
 #define SYSTEM "{\"role\":\"system\",\"content\":\"short\"}"
 #define DEVELOPER "{\"role\":\"developer\",\"content\":\"shorter\"}"
@@ -32,13 +10,6 @@ static int close_words(void **state) {
 #define CALL(id) "{\"type\":\"function_call\",\"call_id\":\"" id "\",\"name\":\"f\",\"arguments\":\"{}\"}"
 #define RESULT(id) "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"7\"}"
 #define THINKS "{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\",\"text\":\"so\"}]}"
-
-static json_t *items(const char *text) {
-    iv_error err;
-    json_t *v = NULL;
-    ASSERT_OK(iv_json_parse("items", text, strlen(text), &v, &err), &err);
-    return v;
-}
 
 /* ---- where, and what is left ---- */
 
@@ -59,7 +30,7 @@ static void cuts(void **state) {
          "2 3 6 "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *input = items(cases[i].input);
+        json_t *input = parse_json(cases[i].input, strlen(cases[i].input));
         char found[80] = "";
         size_t *at, n;
         assert_true(iv_responses_cuts(input, &at, &n));
@@ -87,7 +58,8 @@ static void what_is_left(void **state) {
         {"[" USER("1") "," RESULT("z") "]", 0, 0, "[" USER("1") "," RESULT("z") "]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *input = items(cases[i].input), *wanted = items(cases[i].left);
+        json_t *input = parse_json(cases[i].input, strlen(cases[i].input)),
+               *wanted = parse_json(cases[i].left, strlen(cases[i].left));
         size_t dropped;
         json_t *left = iv_responses_left(input, cases[i].cut, &dropped);
         assert_true(left && json_equal(left, wanted));
@@ -100,15 +72,16 @@ static void what_is_left(void **state) {
 
 /* The tokens of a conversation as the template has it. */
 static iv_ids tokens_of(const char *input, const char *instructions) {
-    json_t *list = json_array(), *given = items(input), *said = instructions ? json_string(instructions) : NULL;
+    json_t *list = json_array(), *given = parse_json(input, strlen(input)),
+           *said = instructions ? json_string(instructions) : NULL;
     iv_text text = {0};
     iv_ids ids = {0};
     iv_error err;
     bool open;
     ASSERT_OK(iv_responses_messages(given, said, list, &err), &err);
     iv_render_input in = {.messages = list, .generation_prompt = true};
-    ASSERT_OK(iv_render(bridge.words, &in, &text, &open, &err), &err);
-    ASSERT_OK(iv_tokenize(bridge.words, text.data, text.bytes, false, &ids, &err), &err);
+    ASSERT_OK(iv_render(bridge.text_model, &in, &text, &open, &err), &err);
+    ASSERT_OK(iv_tokenize(bridge.text_model, text.data, text.bytes, false, &ids, &err), &err);
     json_decref(list), json_decref(given), json_decref(said);
     iv_text_free(&text);
     return ids;
@@ -227,5 +200,5 @@ int main(void) {
                                        cmocka_unit_test_setup_teardown(conversations, begin, end),
                                        cmocka_unit_test_setup_teardown(a_long_turn, begin, end),
                                        cmocka_unit_test_setup_teardown(what_stays_refused, begin, end)};
-    return cmocka_run_group_tests(tests, NULL, close_words);
+    return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

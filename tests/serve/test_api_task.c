@@ -1,35 +1,7 @@
 /* From reports to responses: order, refusals, readers that leave, aborts; against exchanges and a bridge of memory. */
-#include "support.h"
-#include "api_fake.h"
-#include "made_words.h"
-#include "format/json.h"
+#include "api_case.h"
+#include "made_tokenizer.h"
 #include "serve/metrics.h"
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
-}
-
-static int end(void **state) {
-    (void)state;
-    return server.tasks != NULL; /* none may be left */
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
-
-static iv_http_request ask(const char *path, const char *body) {
-    return (iv_http_request){.writes_left = 1000, .path = path, .body = body};
-}
-
-static void run(iv_http_request *q) { fake_call(&server, q, q->path, q->body, q->body ? strlen(q->body) : 0); }
 
 static json_t *answer(iv_http_request *q, int status) {
     iv_error err;
@@ -56,7 +28,7 @@ static void expect_error_answer(iv_http_request *q, int status, const char *type
 /* Children end in any order: choices keep theirs. */
 static void choices_keep_their_order(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
     run(&q);
     assert_int_equal(bridge.count, 4);
     for (size_t i = 0; i < 4; i++) assert_int_equal(bridge.children[i].seed, 5 + i % 2);
@@ -80,14 +52,14 @@ static void choices_keep_their_order(void **state) {
 /* The seed of every choice is one that a request can have. */
 static void seeds_of_choices_can_be_asked_for(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
     run(&q);
     assert_int_equal(bridge.count, 3);
     assert_true(bridge.children[0].seed == INT64_MAX - 1 && bridge.children[1].seed == INT64_MAX);
     assert_int_equal(bridge.children[2].seed, 0);
     for (size_t i = 0; i < 3; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
     json_decref(answer(&q, 200));
-    q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":-2}");
+    q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":-2}");
     run(&q);
     for (size_t i = 3; i < 6; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
     json_t *v = answer(&q, 200), *choices = json_object_get(json_object_get(v, "invar"), "choices");
@@ -100,7 +72,7 @@ static void seeds_of_choices_can_be_asked_for(void **state) {
 /* Above 63 bits it is told as it was asked, without a sign; in a list each has its own. */
 static void large_seeds_come_back(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
     run(&q);
     assert_true(bridge.children[0].seed == UINT64_MAX - 1 && bridge.children[1].seed == UINT64_MAX);
     for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
@@ -109,8 +81,9 @@ static void large_seeds_come_back(void **state) {
     assert_non_null(strstr(q.out.data, "\"seed\":18446744073709551615,"));
     fake_close(&q);
     begin(NULL);
-    q = ask("/generate", "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"sampling_seed\":9223372036854775809},"
-                         "{\"sampling_seed\":-1} , {\"top_p\":0.5,\"sampling_seed\":18446744073709551615}]}");
+    q = make_request("/generate",
+                     "{\"text\":[\"a\",\"b\",\"c\"],\"sampling_params\":[{\"sampling_seed\":9223372036854775809},"
+                     "{\"sampling_seed\":-1} , {\"top_p\":0.5,\"sampling_seed\":18446744073709551615}]}");
     run(&q);
     assert_true(bridge.children[0].seed == ((uint64_t)1 << 63) + 1 && bridge.children[1].seed == UINT64_MAX);
     assert_true(bridge.children[2].seed == UINT64_MAX);
@@ -121,7 +94,8 @@ static void large_seeds_come_back(void **state) {
     assert_non_null(strstr(q.out.data, "\"seed\":18446744073709551615,"));
     fake_close(&q);
     begin(NULL);
-    q = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":{\"sampling_seed\":9223372036854775809}}");
+    q = make_request("/generate",
+                     "{\"text\":[\"a\",\"b\"],\"sampling_params\":{\"sampling_seed\":9223372036854775809}}");
     run(&q);
     assert_true(bridge.count == 2 && bridge.children[1].seed == ((uint64_t)1 << 63) + 1);
     for (size_t i = 0; i < 2; i++) fake_token(&server, i, 9, "x"), fake_done(&server, i, IV_FINISH_STOP);
@@ -131,12 +105,12 @@ static void large_seeds_come_back(void **state) {
 /* As clients on Windows send them; what is read of the body's own text is still found. */
 static void a_body_may_begin_with_a_mark(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
+    iv_http_request q = make_request("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
     run(&q);
     assert_true(bridge.count == 1 && bridge.children[0].seed == UINT64_MAX);
     fake_token(&server, 0, 9, "x"), fake_done(&server, 0, IV_FINISH_STOP);
     fake_close(&q);
-    q = ask("/v1/completions", "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\":\"a\"}");
+    q = make_request("/v1/completions", "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\":\"a\"}");
     run(&q);
     assert_non_null(strstr(q.out.data, "body: not valid JSON: found a byte order mark (EF BB BF) at its beginning"));
     expect_error_answer(&q, 400, "invalid_request_error", "body");
@@ -146,7 +120,7 @@ static void refusals_say_what_was_found(void **state) {
     (void)state;
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
     static const struct {
-        const char *path, *body, *words;
+        const char *path, *body, *text_model;
     } cases[] = {{"/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{}}", "\\\"json_object\\\", found {}\""},
                  {"/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{\"json\":[1]}}",
                   "wanted a JSON schema, found [1]"},
@@ -170,17 +144,17 @@ static void refusals_say_what_was_found(void **state) {
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         assert_int_equal(q.status, 400);
-        if (!strstr(q.out.data, cases[i].words)) fail_msg("wanted \"%s\": %s", cases[i].words, q.out.data);
+        if (!strstr(q.out.data, cases[i].text_model)) fail_msg("wanted \"%s\": %s", cases[i].text_model, q.out.data);
         fake_close(&q);
     }
 }
 
 static void refusal_gets_its_status(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
     run(&q);
     fake_refuse(&server, 1, IV_INVALID, "prompt: wanted at least one token, found none");
     assert_int_equal(bridge.cancelled, 1);
@@ -206,7 +180,7 @@ static void prompts_have_the_names_of_fields(void **state) {
                  {"/generate", "{\"input_ids\":[[1],[2]]}", "input_ids[1]", 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         if (cases[i].refused != SIZE_MAX)
             fake_refuse(&server, cases[i].refused, IV_INVALID, "prompt: wanted at least one token, found none");
@@ -214,11 +188,11 @@ static void prompts_have_the_names_of_fields(void **state) {
     }
 }
 
-/* OpenAI's code and words, which clients look for; the counts are of the prompt that is too long. */
+/* OpenAI's code and text_model, which clients look for; the counts are of the prompt that is too long. */
 static void too_long_is_said_as_openai_does(void **state) {
     (void)state;
     static const struct {
-        const char *path, *body, *param, *words;
+        const char *path, *body, *param, *text_model;
         size_t refused;
     } cases[] = {
         {"/v1/completions", "{\"prompt\":[1,2,3],\"max_tokens\":7}", "prompt",
@@ -240,14 +214,14 @@ static void too_long_is_said_as_openai_does(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         fake_refuse(&server, cases[i].refused, IV_CONTEXT_LENGTH, "prompt: 1 tokens leave no room for an answer");
         json_t *v = answer(&q, 400), *e = json_object_get(v, "error");
         const char *message = json_string_value(json_object_get(e, "message"));
         static const char begins[] = "This model's maximum context length is 2048 tokens. However, you requested ";
-        if (strncmp(message, begins, sizeof begins - 1) != 0 || !strstr(message, cases[i].words))
-            fail_msg("wanted \"%s\": %s", cases[i].words, message);
+        if (strncmp(message, begins, sizeof begins - 1) != 0 || !strstr(message, cases[i].text_model))
+            fail_msg("wanted \"%s\": %s", cases[i].text_model, message);
         assert_string_equal(json_string_value(json_object_get(e, "type")), "invalid_request_error");
         assert_string_equal(json_string_value(json_object_get(e, "code")), "context_length_exceeded");
         assert_string_equal(json_string_value(json_object_get(e, "param")), cases[i].param);
@@ -273,7 +247,7 @@ static void sampling_has_the_names_of_fields(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         fake_refuse(&server, cases[i].refused, IV_INVALID, cases[i].said);
         expect_error_answer(&q, 400, "invalid_request_error", cases[i].param);
@@ -283,7 +257,7 @@ static void sampling_has_the_names_of_fields(void **state) {
 static void full_queue_is_429(void **state) {
     (void)state;
     bridge.capacity = 2;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"]}");
     run(&q);
     assert_int_equal(bridge.cancelled, 2);
     assert_non_null(strstr(q.headers.data, "Retry-After: "));
@@ -292,7 +266,7 @@ static void full_queue_is_429(void **state) {
 
 static void engine_error_should_not_be_retried(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\"}");
     run(&q);
     fake_token(&server, 0, 1, "x");
     fake_done(&server, 0, IV_FINISH_ERROR);
@@ -304,7 +278,7 @@ static void engine_error_should_not_be_retried(void **state) {
 static void late_error_is_an_event(void **state) {
     (void)state;
     iv_http_request q =
-        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
+        make_request("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
     run(&q);
     fake_token(&server, 0, 1, "x");
     assert_true(q.stream && !q.ended);
@@ -322,8 +296,9 @@ static void expect_prompt_tokens(iv_http_request *q, const char *want) {
 
 static void usage_of_streams_knows_the_prompt(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
-                                               "{\"include_usage\":true,\"continuous_usage_stats\":true}}");
+    iv_http_request q =
+        make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"stream\":true,\"stream_options\":"
+                                        "{\"include_usage\":true,\"continuous_usage_stats\":true}}");
     run(&q);
     static const size_t order[] = {1, 0, 3, 2};
     for (size_t i = 0; i < 4; i++) {
@@ -333,7 +308,7 @@ static void usage_of_streams_knows_the_prompt(void **state) {
     for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
     expect_prompt_tokens(&q, "\"prompt_tokens\":6,");
     fake_close(&q);
-    q = ask("/generate", "{\"text\":\"a\",\"stream\":true}");
+    q = make_request("/generate", "{\"text\":\"a\",\"stream\":true}");
     run(&q);
     fake_token(&server, 4, 1, "x");
     expect_prompt_tokens(&q, "\"prompt_tokens\":3,");
@@ -346,7 +321,7 @@ static void the_longest_of_the_answers_is_noted_once(void **state) {
     iv_error err;
     iv_buf page = {0};
     ASSERT_OK(iv_metrics_open(IV_METRICS_VLLM, "m", &server.metrics, &err), &err);
-    iv_http_request q = ask("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
+    iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}");
     run(&q);
     for (size_t i = 0; i < 7; i++) fake_token(&server, i % 4, 1, "x"); /* 2, 2; 2, 1 */
     for (size_t i = 0; i < 4; i++) fake_done(&server, i, IV_FINISH_STOP);
@@ -367,12 +342,12 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
     } cases[] = {{"\"ab\"", "abb", "[0,0,1,2]"},         /* <s> " a" "b" "b": the text has neither <s> nor space */
                  {"\"<s>ab\"", "<s>abb", "[0,3,3,4,5]"}, /* here it spells one of two */
                  {"[0,4,4]", "<s> a ab", "[0,3,5,7]"}};
-    iv_textual *before = bridge.words;
-    bridge.words = stripping_words();
+    iv_textual *before = bridge.text_model;
+    bridge.text_model = stripping_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];
         snprintf(body, sizeof body, "{\"prompt\":%s,\"echo\":true,\"logprobs\":0}", cases[i].prompt);
-        iv_http_request q = ask("/v1/completions", body);
+        iv_http_request q = make_request("/v1/completions", body);
         run(&q);
         fake_token(&server, i, 3, "b");
         fake_done(&server, i, IV_FINISH_STOP);
@@ -383,14 +358,14 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
         free(found);
         json_decref(v);
     }
-    iv_textual_close(bridge.words);
-    bridge.words = before;
+    iv_textual_close(bridge.text_model);
+    bridge.text_model = before;
 }
 
 static void streams_begin_with_the_first_token(void **state) {
     (void)state;
     iv_http_request q =
-        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
+        make_request("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}");
     run(&q);
     assert_int_equal(q.status, 0);
     fake_token(&server, 0, 1, "");
@@ -433,7 +408,7 @@ static void fields_that_ask_for_nothing(void **state) {
 #undef CHAT
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(NULL);
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         if (cases[i].param) {
             expect_error_answer(&q, 400, "invalid_request_error", cases[i].param);
@@ -449,8 +424,8 @@ static void fields_that_ask_for_nothing(void **state) {
 /* Each prompt's own; what the engine refuses is named as the body has it. */
 static void least_tokens_arrive(void **state) {
     (void)state;
-    iv_http_request q =
-        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":7,\"n\":2}");
+    iv_http_request q = make_request("/v1/chat/completions",
+                                     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":7,\"n\":2}");
     run(&q);
     assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 7 && bridge.children[1].min_tokens == 7);
     for (size_t k = 0; k < 2; k++) fake_token(&server, k, 1, "x"), fake_done(&server, k, IV_FINISH_LENGTH);
@@ -460,7 +435,7 @@ static void least_tokens_arrive(void **state) {
         7);
     json_decref(v);
     begin(NULL);
-    q = ask("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":3},{}]}");
+    q = make_request("/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"min_new_tokens\":3},{}]}");
     run(&q);
     assert_true(bridge.count == 2 && bridge.children[0].min_tokens == 3 && bridge.children[1].min_tokens == 0);
     fake_refuse(&server, 0, IV_INVALID, "min_tokens: wanted at most 2, found 3");
@@ -476,7 +451,7 @@ static void stop_reason_may_be_an_id(void **state) {
          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":3,\"stop_token_ids\":[7,9]}"}};
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
-        iv_http_request q = ask(bodies[i][0], bodies[i][1]);
+        iv_http_request q = make_request(bodies[i][0], bodies[i][1]);
         run(&q);
         fake_token(&server, 0, 9, ""), fake_done(&server, 0, IV_FINISH_STOP);
         fake_token(&server, 1, 8, ""), fake_done(&server, 1, IV_FINISH_STOP);
@@ -492,7 +467,8 @@ static void stop_reason_may_be_an_id(void **state) {
 /* Of all choices together, in a chat alone. */
 static void usage_counts_what_reasons(void **state) {
     (void)state;
-    iv_http_request q = ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
+    iv_http_request q =
+        make_request("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}");
     run(&q);
     static const char *const tokens[] = {"<think>", "a", "</think>", "b"};
     for (size_t i = 0; i < 4; i++) fake_token(&server, 0, 1, tokens[i]);
@@ -501,7 +477,7 @@ static void usage_counts_what_reasons(void **state) {
     assert_non_null(strstr(q.out.data, "\"completion_tokens\":6,"));
     assert_non_null(strstr(q.out.data, "\"completion_tokens_details\":{\"reasoning_tokens\":5}}"));
     fake_close(&q);
-    q = ask("/v1/completions", "{\"prompt\":\"a\"}");
+    q = make_request("/v1/completions", "{\"prompt\":\"a\"}");
     run(&q);
     fake_token(&server, 2, 1, "<think>a"), fake_done(&server, 2, IV_FINISH_STOP);
     assert_null(strstr(q.out.data, "reasoning_tokens"));
@@ -517,7 +493,7 @@ static void tool_calls(void **state) {
     char body[300];
     for (int stream = 0; stream < 2; stream++) {
         snprintf(body, sizeof body, tools_body, stream ? ",\"stream\":true" : "");
-        iv_http_request q = ask("/v1/chat/completions", body);
+        iv_http_request q = make_request("/v1/chat/completions", body);
         begin(NULL);
         run(&q);
         fake_token(&server, 0, 1, "<think>hm</think>\n\n<tool_call>{\"name\": \"f\", \"argu");
@@ -536,14 +512,14 @@ static void tool_calls(void **state) {
 static void readers_leave(void **state) {
     (void)state;
     static const char body[] = "{\"prompt\":[\"a\",\"b\",\"c\"],\"stream\":true}";
-    iv_http_request q = ask("/v1/completions", body);
+    iv_http_request q = make_request("/v1/completions", body);
     run(&q);
     fake_leave(&q);
     assert_int_equal(bridge.cancelled, 3);
     fake_close(&q);
 
     begin(NULL);
-    q = ask("/v1/completions", body);
+    q = make_request("/v1/completions", body);
     run(&q);
     fake_token(&server, 0, 1, "x");
     q.writes_left = 0;
@@ -553,7 +529,7 @@ static void readers_leave(void **state) {
     fake_close(&q);
 
     begin(NULL);
-    q = ask("/v1/completions", body);
+    q = make_request("/v1/completions", body);
     run(&q);
     q.writes_left = 0, q.late = true;
     fake_token(&server, 0, 1, "x");
@@ -571,8 +547,9 @@ static void aborts(void **state) {
                                          "{\"text\":[\"a\",\"b\"],\"rid\":[\"r1\",\"r2\"],\"stream\":true}"};
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
-        iv_http_request q = ask("/generate", bodies[i]), other = ask("/abort_request", "{\"rid\":\"nobody\"}"),
-                        right = ask("/abort_request", "{\"rid\":[\"r2\"]}");
+        iv_http_request q = make_request("/generate", bodies[i]),
+                        other = make_request("/abort_request", "{\"rid\":\"nobody\"}"),
+                        right = make_request("/abort_request", "{\"rid\":[\"r2\"]}");
         run(&q);
         fake_token(&server, 0, 1, "begun");
         run(&other);
@@ -606,7 +583,7 @@ static void names(void **state) {
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         begin(NULL);
-        iv_http_request q = ask(row[i].path, row[i].body), stop = ask("/abort_request", row[i].abort);
+        iv_http_request q = make_request(row[i].path, row[i].body), stop = make_request("/abort_request", row[i].abort);
         run(&q);
         run(&stop);
         json_t *v = answer(&stop, 200);
@@ -624,7 +601,7 @@ static void names(void **state) {
                                         "{\"prompt\":\"a\",\"request_id\":1}"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         begin(NULL);
-        iv_http_request q = ask("/v1/completions", wrong[i]);
+        iv_http_request q = make_request("/v1/completions", wrong[i]);
         run(&q);
         json_decref(answer(&q, 400));
         fake_close(&q);
@@ -634,13 +611,13 @@ static void names(void **state) {
 /* A stream whose reader has gone silently is aborted without harm, and not counted as over. */
 static void abort_of_a_leaving_reader(void **state) {
     (void)state;
-    iv_http_request q = ask("/generate", "{\"text\":\"a\",\"stream\":true}"),
-                    all = ask("/abort_request", "{\"abort_all\":true}");
+    iv_http_request q = make_request("/generate", "{\"text\":\"a\",\"stream\":true}"),
+                    all = make_request("/abort_request", "{\"abort_all\":true}");
     run(&q);
     q.writes_left = 0, q.late = true;
     run(&all);
     json_decref(answer(&all, 200));
-    all = ask("/abort_request", "{\"abort_all\":true}");
+    all = make_request("/abort_request", "{\"abort_all\":true}");
     run(&all);
     json_decref(answer(&all, 200));
     fake_leave(&q);
@@ -659,12 +636,12 @@ static void orders(void **state) {
                  {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_COMMAND_UPDATE_WEIGHTS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int busy = 0; busy < 3; busy++) {
-            iv_http_request q = ask(cases[i].path, cases[i].body);
+            iv_http_request q = make_request(cases[i].path, cases[i].body);
             run(&q);
-            assert_int_equal(bridge.last_order, cases[i].order);
+            assert_int_equal(bridge.last_command, cases[i].order);
             assert_false(q.ended);
             iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND,
-                                 .owner = bridge.order_owner,
+                                 .owner = bridge.command_owner,
                                  .status = busy ? IV_BUSY : IV_OK,
                                  .message = busy ? "requests run" : ""};
             if (busy == 2) fake_leave(&q);
@@ -674,7 +651,7 @@ static void orders(void **state) {
             else
                 json_decref(answer(&q, busy ? 409 : 200));
         }
-    iv_http_request q = ask("/pause", NULL);
+    iv_http_request q = make_request("/pause", NULL);
     q.query = "drain";
     run(&q);
     expect_error_answer(&q, 400, "invalid_request_error", "mode");
@@ -701,7 +678,7 @@ static void bodies_that_are_none(void **state) {
         {"/detokenize", "{\"tokens\":[1,1024]}", "tokens[1]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         if (q.status != 400) fail_msg("%s %s: %d", cases[i].path, cases[i].body, q.status);
         if (cases[i].param && strcmp(cases[i].param, "body") != 0)
@@ -727,14 +704,14 @@ static void null_is_absent(void **state) {
         {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"stream_interval\":null},\"extra_key\":null}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request q = ask(cases[i].path, cases[i].body);
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
         run(&q);
         if (bridge.count != i + 1) fail_msg("%s: %s", cases[i].body, q.out.data ? q.out.data : "nothing");
         fake_done(&server, i, IV_FINISH_STOP);
         json_decref(answer(&q, 200));
     }
     iv_http_request q =
-        ask("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
+        make_request("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":1}]}");
     run(&q);
     expect_error_answer(&q, 400, "invalid_request_error", "messages[0].phase");
 }
@@ -745,7 +722,7 @@ static void too_many_answers(void **state) {
     assert_true(iv_buf_puts(&b, "{\"n\":128,\"prompt\":[\"a\""));
     for (int i = 0; i < 8; i++) assert_true(iv_buf_puts(&b, ",\"a\""));
     assert_true(iv_buf_puts(&b, "]}"));
-    iv_http_request q = ask("/v1/completions", b.data);
+    iv_http_request q = make_request("/v1/completions", b.data);
     run(&q);
     expect_error_answer(&q, 400, "invalid_request_error", "n");
     iv_buf_free(&b);
@@ -783,5 +760,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(null_is_absent, begin, end),
         cmocka_unit_test_setup_teardown(too_many_answers, begin, end),
     };
-    return cmocka_run_group_tests(tests, NULL, close_words);
+    return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

@@ -1,29 +1,12 @@
 /* The forms of calls through the APIs: which is chosen, what forces them, how they come back whole and as events, what
  * they are named; and that what a real template writes for a call is what is forced and read. */
-#include "support.h"
-#include "api_fake.h"
-#include "format/json.h"
+#include "api_case.h"
 #include "grammar/grammar.h"
 #include "serve/api/chat_text.h"
 #include "serve/api/constraint.h"
 #include "text/jinja/template.h"
 
 #include <ctype.h>
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
 
 #define CHAT "/v1/chat/completions"
 #define RESPONSES "/v1/responses"
@@ -59,10 +42,10 @@ static void special_tokens_are_shown(void **state) {
     (void)state;
     const char *dir = shared_path("tokenizers/mistral_nemo");
     SKIP_WITHOUT(dir, "shared/tokenizers/mistral_nemo");
-    iv_textual *own = bridge.words, *words = NULL;
+    iv_textual *own = bridge.text_model, *words = NULL;
     iv_error err;
     ASSERT_OK(iv_textual_open(dir, &words, &err), &err);
-    bridge.words = words;
+    bridge.text_model = words;
     ASSERT_OK(iv_api_tools_open(&server, "hermes", &err), &err);
     assert_int_equal(server.tool_id_count, 0);
     ASSERT_OK(iv_api_tools_open(&server, NULL, &err), &err);
@@ -79,7 +62,7 @@ static void special_tokens_are_shown(void **state) {
         fake_done(&server, 0, IV_FINISH_STOP);
         fake_close(&q);
     }
-    bridge.words = own;
+    bridge.text_model = own;
     iv_textual_close(words);
 }
 
@@ -426,5 +409,5 @@ int main(void) {
         cmocka_unit_test_setup(calls_or_json, begin), cmocka_unit_test_setup(calls_or_json_of_responses, begin),
         cmocka_unit_test(what_templates_write),
     };
-    return cmocka_run_group_tests(tests, NULL, close_words);
+    return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

@@ -1,28 +1,6 @@
 /* truncate_prompt_tokens: which tokens are left, what is echoed of them, how many -1 is, and what is refused. */
-#include "support.h"
-#include "api_fake.h"
-#include "format/json.h"
-#include "made_words.h"
-
-static iv_bridge bridge;
-static iv_server_options options;
-static iv_server server;
-
-static int begin(void **state) {
-    (void)state;
-    return fake_begin(&server, &options, &bridge, source_path("models/tiny-math")) == IV_OK ? 0 : -1;
-}
-
-static int end(void **state) {
-    (void)state;
-    return server.tasks != NULL;
-}
-
-static int close_words(void **state) {
-    (void)state;
-    iv_textual_close(bridge.words);
-    return 0;
-}
+#include "api_case.h"
+#include "made_tokenizer.h"
 
 static iv_http_request q;
 
@@ -76,8 +54,8 @@ static void the_last_tokens_are_left(void **state) {
         {"\"prompt\":\"<s>abab\",\"truncate_prompt_tokens\":3", "0,2,3", "abb", "[0,0,1,2]"},
         {"\"prompt\":[0,4,3,2,3],\"truncate_prompt_tokens\":3", "3,2,3", "babb", "[0,1,2,3]"},
         {"\"prompt\":[0,4,3,2,3],\"truncate_prompt_tokens\":1", "3", "bb", "[0,1]"}};
-    iv_textual *before = bridge.words;
-    bridge.words = stripping_words();
+    iv_textual *before = bridge.text_model;
+    bridge.text_model = stripping_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];
         begin(NULL);
@@ -89,8 +67,8 @@ static void the_last_tokens_are_left(void **state) {
         expect_dump(json_object_get(json_object_get(choice, "logprobs"), "text_offset"), cases[i].offsets);
         json_decref(v);
     }
-    iv_textual_close(bridge.words);
-    bridge.words = before;
+    iv_textual_close(bridge.text_model);
+    bridge.text_model = before;
 }
 
 /* What stands behind a text stays too, whatever the text begins or ends with. */
@@ -103,8 +81,8 @@ static void both_ends_stay(void **state) {
         {"abab", "0,2,3,2,3,1", "abab", 6}, {"abab", "0,2,3,1", "ab", 4},  {"abab", "0,1", "", 2},
         {"abab", "1", "</s>", 1},           {"</s>abab", "0,3,1", "b", 3}, {"</s></s>ab", "0,1,2,3,1", "</s>ab", 5},
         {"ab<s>", "0,0,1", "<s>", 3},       {"</s>", "0,1", "", 2}};
-    iv_textual *before = bridge.words;
-    bridge.words = words_between();
+    iv_textual *before = bridge.text_model;
+    bridge.text_model = wrapping_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200], text[40];
         begin(NULL);
@@ -117,8 +95,8 @@ static void both_ends_stay(void **state) {
         assert_string_equal(json_string_value(json_object_get(choice, "text")), text);
         json_decref(v);
     }
-    iv_textual_close(bridge.words);
-    bridge.words = before;
+    iv_textual_close(bridge.text_model);
+    bridge.text_model = before;
 }
 
 /* A cut inside a character leaves U+FFFD of it, and each token's place behind that is its own. */
@@ -245,5 +223,5 @@ int main(void) {
                                        cmocka_unit_test_setup_teardown(chats_are_cut, begin, end),
                                        cmocka_unit_test_setup_teardown(as_many_as_there_is_room_for, begin, end),
                                        cmocka_unit_test_setup_teardown(what_is_refused, begin, end)};
-    return cmocka_run_group_tests(tests, NULL, close_words);
+    return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

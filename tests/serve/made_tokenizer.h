@@ -1,6 +1,6 @@
-/* made_words.h: small tokenizers for the tests of the APIs. */
-#ifndef IV_TESTS_MADE_WORDS_H
-#define IV_TESTS_MADE_WORDS_H
+/* made_tokenizer.h: small tokenizers for the tests of the APIs. */
+#ifndef IV_TESTS_MADE_TOKENIZER_H
+#define IV_TESTS_MADE_TOKENIZER_H
 
 #include "support.h"
 #include "format/scratch.h"
@@ -17,11 +17,11 @@ static inline void word_json(iv_buf *added, iv_buf *ids, int id, const char *tex
 }
 
 /* `around`: of every text, its beginning and its end (which may be NULL), tokens 0 and 1; `rest`: other members. */
-static inline iv_textual *made_words(const char *const around[2], const char *rest) {
+static inline iv_textual *made_tokenizer(const char *const around[2], const char *rest) {
     iv_buf added = {0}, ids = {0}, json = {0};
     scratch s;
     iv_error err;
-    iv_textual *words;
+    iv_textual *text_model;
     word_json(&added, &ids, 0, around[0]);
     if (around[1]) word_json(&added, &ids, 1, around[1]);
     assert_true(iv_buf_printf(&json,
@@ -33,29 +33,29 @@ static inline iv_textual *made_words(const char *const around[2], const char *re
     assert_true(iv_buf_printf(&json, "],\"pair\":[],\"special_tokens\":{%s}},%s}", ids.data, rest));
     scratch_open(&s);
     scratch_write(&s, "tokenizer.json", json.data, json.len);
-    ASSERT_OK(iv_textual_open(s.dir, &words, &err), &err);
+    ASSERT_OK(iv_textual_open(s.dir, &text_model, &err), &err);
     scratch_close(&s);
     iv_buf_free(&added), iv_buf_free(&ids), iv_buf_free(&json);
-    return words;
+    return text_model;
 }
 
 /* Words as Llama 2 has them: "<s>" before every text, and a space that the beginning of a text loses. */
-static inline iv_textual *stripping_words(void) {
+static inline iv_textual *stripping_tokenizer(void) {
     static const char *const around[2] = {"<s>", NULL};
-    return made_words(around, "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},"
-                              "\"decoder\":{\"type\":\"Sequence\",\"decoders\":["
-                              "{\"type\":\"Replace\",\"pattern\":{\"String\":\"_\"},\"content\":\" \"},"
-                              "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
-                              "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"_\":1,\"a\":2,\"b\":3,\"_a\":4},"
-                              "\"merges\":[\"_ a\"]}");
+    return made_tokenizer(around, "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},"
+                                  "\"decoder\":{\"type\":\"Sequence\",\"decoders\":["
+                                  "{\"type\":\"Replace\",\"pattern\":{\"String\":\"_\"},\"content\":\" \"},"
+                                  "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
+                                  "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"_\":1,\"a\":2,\"b\":3,\"_a\":4},"
+                                  "\"merges\":[\"_ a\"]}");
 }
 
 /* Words with "<s>" before every text and "</s>" behind it. */
-static inline iv_textual *words_between(void) {
+static inline iv_textual *wrapping_tokenizer(void) {
     static const char *const around[2] = {"<s>", "</s>"};
-    return made_words(around, "\"decoder\":{\"type\":\"Fuse\"},"
-                              "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"</s>\":1,\"a\":2,\"b\":3},"
-                              "\"merges\":[]}");
+    return made_tokenizer(around, "\"decoder\":{\"type\":\"Fuse\"},"
+                                  "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"</s>\":1,\"a\":2,\"b\":3},"
+                                  "\"merges\":[]}");
 }
 
 #endif
