@@ -1,7 +1,7 @@
-/* batch.c: lines through handlers, a window of them at once, and their answers out in order.
+/* batch.c: a window of lines runs through the handlers; answers are written in the order of the input.
  *
- * Invariant: a slot of the window is free, running (it has an exchange) or done (it has an answer); the slot of the
- * line that is next to be written is never reused before its answer is in the file. */
+ * Invariant: a slot of the window is free, running (it has an HTTP request) or done (it has an answer). The slot of
+ * the next line to write is not reused before its answer is in the file. */
 #include "serve/batch.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -25,7 +25,7 @@
 
 static const char answer_begins[] = "{\"id\":\"batch_req_"; /* as take_answer writes it */
 
-/* ---- the input ----------------------------------------------------------------------------------------- */
+/* ---- the input ---------------------------------------------------------------------------------------- */
 
 static bool blank(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -91,7 +91,7 @@ static iv_status wrong(const char *name, const char *wanted, const json_t *found
     return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, iv_json_shown(found, shown));
 }
 
-/* A line's custom_id, if no line before it has the same. */
+/* Reads a line's custom_id, which no earlier line may have. */
 static iv_status read_id(iv_batch_lines *l, size_t index, iv_batch_request *r, iv_error *err) {
     json_t *id = json_object_get(r->root, "custom_id");
     if (!json_is_string(id)) return wrong("custom_id", "a string", id, err);
@@ -103,7 +103,7 @@ static iv_status read_id(iv_batch_lines *l, size_t index, iv_batch_request *r, i
         if (json_object_setn_new(l->index_by_id, key, n, json_integer((json_int_t)index)) != 0)
             return iv_fail(err, IV_NO_MEMORY, "custom_id: no memory");
     } else if ((size_t)json_integer_value(known) != index) {
-        return iv_fail(err, IV_INVALID, "custom_id: wanted one of its own, found that of line %zu",
+        return iv_fail(err, IV_INVALID, "custom_id: wanted a unique one, found that of line %zu",
                        l->lines[json_integer_value(known)].number);
     }
     return IV_OK;
@@ -152,15 +152,15 @@ iv_status iv_batch_line_read(iv_batch_lines *l, size_t index, iv_batch_request *
     out->body = json_object_get(out->root, "body");
     if (!json_is_object(out->body)) return wrong("body", "a JSON object", out->body, err);
     if (json_is_true(json_object_get(out->body, "stream")))
-        return iv_fail(err, IV_UNSUPPORTED, "stream: wanted false, for a batch has nobody to stream to, found true");
+        return iv_fail(err, IV_UNSUPPORTED, "stream: wanted false in a batch, found true");
     if (!iv_json_member_text(line->text, line->bytes, "body", &out->body_text, &out->body_bytes))
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     return IV_OK;
 }
 
-/* ---- the output ---------------------------------------------------------------------------------------- */
+/* ---- the output --------------------------------------------------------------------------------------- */
 
-/* Is this line of the output the answer to the input's at `place`? */
+/* Whether this line of the output answers line `index` of the input. */
 static iv_status check_answer(const char *path, iv_batch_lines *l, size_t index, const char *text, size_t n,
                               iv_error *err) {
     json_t *answer = NULL;
@@ -180,7 +180,7 @@ static iv_status check_answer(const char *path, iv_batch_lines *l, size_t index,
                    path, index + 1, l->lines[index].number);
 }
 
-/* What a run that was cut leaves behind its last whole line. */
+/* Whether this is the beginning of an answer, as an interrupted run leaves it. */
 static bool cut_answer(const char *text, size_t n) {
     size_t most = sizeof answer_begins - 1;
     return memcmp(text, answer_begins, n < most ? n : most) == 0;
@@ -235,8 +235,8 @@ iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, siz
 
 enum {
     WINDOW_MIN = 64,
-    WINDOW_MAX = 1024, /* lines at work, or done and waiting for an earlier one */
-    WAIT_MS = 100      /* how long stop() may go unasked */
+    WINDOW_MAX = 1024, /* lines running, or done and waiting for an earlier one */
+    WAIT_MS = 100      /* longest time between two calls of stop() */
 };
 
 typedef enum slot_state { FREE, RUNNING, DONE } slot_state;
@@ -261,9 +261,9 @@ struct batch {
     iv_batch_counts *counts;
     int fd;
     size_t window, next; /* next: the line whose answer is next in the file */
-    slot *slots;         /* a line's is the one at index % window */
-    bool busy;           /* the bridge is full for now */
-    iv_status failed;    /* what ends the run */
+    slot *slots;         /* line i uses slot i % window */
+    bool busy;           /* the bridge's queue is full */
+    iv_status failed;    /* the error that ends the run */
     iv_error why;
 };
 
@@ -271,13 +271,13 @@ static void fail(batch *b, iv_status status, const char *message) {
     if (b->failed == IV_OK) b->failed = iv_fail(&b->why, status, "%s", message);
 }
 
-/* ---- a line -------------------------------------------------------------------------------------------- */
+/* ---- a line ------------------------------------------------------------------------------------------- */
 
 static void request_id(const slot *s, char out[48]) {
     snprintf(out, 48, "batch_req_%zu", s->b->lines.lines[s->index].number);
 }
 
-/* Keeps a line's answer: body is JSON. */
+/* Stores a line's answer; body is JSON. */
 static void take_answer(slot *s, int status, const void *body, size_t bytes) {
     char id[48];
     iv_json_out o = {.buf = &s->answer};
@@ -301,7 +301,7 @@ static void take_answer(slot *s, int status, const void *body, size_t bytes) {
     if (o.failed || !iv_buf_putc(&s->answer, '\n')) fail(s->b, IV_NO_MEMORY, "answer: no memory");
 }
 
-/* An engine that is lost, or memory that ran out, says nothing about the line: it is not its answer. */
+/* Errors of the server (lost engine, no memory) end the run; they are not the line's answer. */
 static void replied(void *user, int status, const void *body, size_t bytes) {
     slot *s = user;
     batch *b = s->b;
@@ -368,17 +368,17 @@ static void start(batch *b, size_t index) {
     json_decref(r.root);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------- */
+/* ---- the run ------------------------------------------------------------------------------------------ */
 
 static void write_line(batch *b, const slot *s) {
     for (size_t at = 0; at < s->answer.len;) {
         ssize_t n = write(b->fd, s->answer.data + at, s->answer.len - at);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) { /* somebody has made standard output so */
+        if (n < 0 && errno == EAGAIN) { /* another process has made standard output non-blocking */
             poll(&(struct pollfd){.fd = b->fd, .events = POLLOUT}, 1, WAIT_MS);
             continue;
         }
-        if (n < 0) { /* a reader that has gone is no news */
+        if (n < 0) { /* a closed pipe is not reported */
             bool gone = errno == EPIPE && iv_batch_is_standard(b->o->output);
             if (b->failed == IV_OK)
                 b->failed = gone ? iv_fail(&b->why, IV_IO, "%s", "")
@@ -395,7 +395,7 @@ static void write_line(batch *b, const slot *s) {
         b->counts->refused++;
 }
 
-/* What is done and next in order. */
+/* Writes all answers that are next in order. */
 static void write_done(batch *b) {
     while (b->failed == IV_OK && b->next < b->lines.count) {
         slot *s = &b->slots[b->next % b->window];
@@ -435,11 +435,11 @@ static void run(batch *b) {
 static iv_status open_batch(batch *b, iv_error *err) {
     iv_bridge_options *bridge = &b->server_options.bridge;
     *bridge = b->o->bridge;
-    bridge->queued_requests_max = IV_QUEUED_REQUESTS_MAX; /* one line with most choices fits always */
+    bridge->queued_requests_max = IV_QUEUED_REQUESTS_MAX; /* one line with the maximum number of choices always fits */
     iv_server_default_name(bridge->engine.model, b->model_name, sizeof b->model_name);
     b->server.o = &b->server_options;
     b->server.model_name = b->o->served_model_name ? b->o->served_model_name : b->model_name;
-    bool standard = iv_batch_is_standard(b->o->input); /* which is rank 0's alone */
+    bool standard = iv_batch_is_standard(b->o->input); /* only rank 0 has standard input */
     if (!standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));
     b->counts->other_rank = !b->server.bridge;

@@ -1,5 +1,5 @@
-/* bridge.c: opening and closing, and the server's side: submit, cancel, order, next, stats. None of it waits for more
- * than the mutex, which nobody holds for long. */
+/* bridge.c: opening and closing, and the server's side: submit, cancel, hold, command, next, stats. These calls wait
+ * for the mutex only, which is never held for long. */
 #include "base/size.h"
 #include "serve/bridge_state.h"
 
@@ -12,9 +12,9 @@
 
 enum { QUEUED_DEFAULT = 1024 };
 
-/* ---- opening and closing ------------------------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------------------------------------ */
 
-/* The engine's strings may go with its weights; these stay. */
+/* Copies the engine's strings, which may change with its weights. */
 static iv_status keep_info(iv_bridge *b, iv_error *err) {
     iv_engine_get_info(b->engine, &b->info);
     const char **const texts[] = {&b->info.fingerprint,
@@ -44,7 +44,7 @@ static iv_status keep_info(iv_bridge *b, iv_error *err) {
     return IV_OK;
 }
 
-/* Signals are for the server's thread. */
+/* The thread blocks all signals: the server's thread handles them. */
 static iv_status start_thread(iv_bridge *b, iv_error *err) {
     sigset_t all, before;
     sigfillset(&all);
@@ -127,7 +127,7 @@ void iv_bridge_close(iv_bridge *b) {
     free(b);
 }
 
-/* ---- facts --------------------------------------------------------------------------------------------- */
+/* ---- info and stats ----------------------------------------------------------------------------------- */
 
 int iv_bridge_fd(const iv_bridge *b) { return b->fd; }
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
@@ -147,7 +147,7 @@ void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
     pthread_mutex_unlock(&b->mutex);
 }
 
-/* ---- to the engine ------------------------------------------------------------------------------------- */
+/* ---- commands to the engine --------------------------------------------------------------------------- */
 
 static iv_inflight *new_inflight(void *owner, size_t text_room) {
     iv_inflight *f = malloc(sizeof *f + text_room);
@@ -158,7 +158,7 @@ static iv_inflight *new_inflight(void *owner, size_t text_room) {
     return NULL;
 }
 
-/* With the mutex held: may it enter? */
+/* With the mutex held: whether the entry may be queued. */
 static iv_status admit(const iv_bridge *b, const iv_inflight *f, iv_error *err) {
     bool command = !f->request;
     if (b->stats.failed) return iv_fail(err, IV_IO, "the engine is lost: %.900s", b->stats.why);
@@ -171,7 +171,7 @@ static iv_status admit(const iv_bridge *b, const iv_inflight *f, iv_error *err) 
         return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", b->queued_bytes,
                        IV_BRIDGE_QUEUED_BYTES_MAX);
     if (command && b->queued_commands >= IV_BRIDGE_COMMANDS_MAX)
-        return iv_fail(err, IV_BUSY, "orders: %zu wait already", b->queued_commands);
+        return iv_fail(err, IV_BUSY, "commands: %zu wait already", b->queued_commands);
     return IV_OK;
 }
 
@@ -211,9 +211,9 @@ iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick,
 iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
     size_t n = text ? strlen(text) : 0;
     if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
-        return iv_fail(err, IV_LIMIT, "order: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
+        return iv_fail(err, IV_LIMIT, "command: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
     iv_inflight *f = new_inflight(owner, n + 1);
-    if (!f) return iv_fail(err, IV_NO_MEMORY, "order: no memory");
+    if (!f) return iv_fail(err, IV_NO_MEMORY, "command: no memory");
     f->command = command;
     if (n) memcpy(f->text, text, n);
     f->text[n] = 0;
@@ -250,9 +250,9 @@ void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
     pthread_mutex_unlock(&b->mutex);
 }
 
-/* ---- from the engine ----------------------------------------------------------------------------------- */
+/* ---- events from the engine --------------------------------------------------------------------------- */
 
-/* With the mutex held: the oldest report whose owner still listens. */
+/* With the mutex held: the oldest event whose request is not cancelled. */
 static iv_queued_event *take_event(iv_bridge *b) {
     for (iv_queued_event *r; (r = iv_event_queue_take(&b->events));) {
         if (!r->inflight || !r->inflight->cancelled) return r;

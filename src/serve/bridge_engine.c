@@ -1,5 +1,5 @@
-/* bridge_engine.c: the engine's thread: cancel what is to be cancelled, take what was asked, make a step, publish what
- * came of it; sleep when there is nothing to do. The engine is touched here alone, and never with the mutex held. */
+/* bridge_engine.c: the engine's thread: cancel, take commands and requests, step, publish events; sleep when there
+ * is nothing to do. Only this file calls the engine, and never with the mutex held. */
 #include "base/size.h"
 #include "serve/bridge_state.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- a step and its events ----------------------------------------------------------------------------- */
+/* ---- a step and its events ---------------------------------------------------------------------------- */
 
 static void lose(iv_bridge *b, const iv_error *why) {
     if (!b->lost) b->why = *why;
@@ -23,7 +23,7 @@ static void take_events(iv_bridge *b) {
             continue;
         }
         iv_error why;
-        iv_fail(&why, IV_NO_MEMORY, "no memory for what the engine reports");
+        iv_fail(&why, IV_NO_MEMORY, "no memory for an event of the engine");
         lose(b, &why);
         return;
     }
@@ -46,13 +46,13 @@ static void step(iv_bridge *b) {
     if (status != IV_OK) lose(b, &err);
 }
 
-/* Something a step can do something about: not all is held. */
+/* Whether a step can make progress: some request is not held, or is cancelled. */
 static bool has_work(const iv_bridge *b) { return b->active > b->held || b->cancels > 0; }
 
-/* When all that is left was cancelled, a step computes nothing: it lets them go. */
+/* If all remaining requests are cancelled, a step computes nothing and releases them. */
 static bool only_cancelled(const iv_bridge *b) { return b->active > 0 && b->active == b->cancels; }
 
-/* ---- what was asked ------------------------------------------------------------------------------------ */
+/* ---- cancels, holds, requests, commands --------------------------------------------------------------- */
 
 static void cancel_in_engine(iv_bridge *b, iv_inflight *f) {
     iv_error unused;
@@ -114,7 +114,7 @@ static void submit(iv_bridge *b, iv_inflight *f) {
     iv_inflight_free_request(f);
 }
 
-/* Those behind the order in the queue are not meant. */
+/* Requests queued after the command are not aborted. */
 static void abort_all(iv_bridge *b) {
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++) {
         pthread_mutex_lock(&b->mutex);
@@ -165,8 +165,8 @@ static void run_command(iv_bridge *b, iv_inflight *f) {
     finish(b, f, IV_BRIDGE_EVENT_COMMAND, status, status == IV_OK ? "" : err.message);
 }
 
-/* With the mutex held: who is next. New weights wait until the requests before them have ended, and what is behind them
- * waits too, but for orders that may hasten or hinder that. */
+/* With the mutex held: the next entry to take. An update of weights waits until earlier requests have ended, and
+ * blocks later entries, except commands that may unblock it. */
 static iv_inflight *next_inflight(const iv_bridge *b) {
     iv_inflight *f = b->first;
     bool waits =
@@ -190,7 +190,7 @@ static iv_inflight *take_inflight(iv_bridge *b) {
     return f;
 }
 
-/* In the order they came in. Not all at once: those that run should not wait for a flood to be read. */
+/* In order of arrival, in limited batches, so that a burst of submissions does not delay running requests. */
 static void take_queued(iv_bridge *b) {
     iv_inflight *f;
     size_t bytes = 0;
@@ -208,7 +208,7 @@ static void take_queued(iv_bridge *b) {
     }
 }
 
-/* ---- publishing: with the mutex held ------------------------------------------------------------------- */
+/* ---- publishing: with the mutex held ------------------------------------------------------------------ */
 
 void iv_bridge_note_identity(iv_bridge *b) {
     iv_engine_info info;
@@ -218,7 +218,8 @@ void iv_bridge_note_identity(iv_bridge *b) {
     snprintf(b->stats.weights_digest, sizeof b->stats.weights_digest, "%s", info.weights_digest);
 }
 
-/* Hands one report over, or puts it aside when nobody listens. A request's last one takes it from the engine. */
+/* Publishes one event, or drops it if the request is cancelled. The last event of a request moves it out of the
+ * engine. */
 static void publish(iv_bridge *b, iv_queued_event *r, iv_event_queue *dropped) {
     if (r->head.kind == IV_BRIDGE_EVENT_COMMAND) {
         iv_event_queue_append(&b->events, r);
@@ -239,7 +240,7 @@ static void publish(iv_bridge *b, iv_queued_event *r, iv_event_queue *dropped) {
     iv_inflight_release(b, f);
 }
 
-/* The engine is lost: everybody who has not heard the end hears it now. */
+/* The engine is lost: every open request gets its last event. */
 static void end_all(iv_bridge *b, iv_event_queue *dropped) {
     b->stats.failed = true;
     snprintf(b->stats.why, sizeof b->stats.why, "%s", b->why.message);
@@ -283,9 +284,9 @@ static void publish_all(iv_bridge *b) {
     for (iv_queued_event *r; (r = iv_event_queue_take(&dropped));) free(r);
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------------- */
+/* ---- the thread --------------------------------------------------------------------------------------- */
 
-/* With the mutex held: may a step be made? */
+/* With the mutex held: whether a step may run. */
 static bool may_step(iv_bridge *b) {
     if (!has_work(b) || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
     bool room = b->events.count < b->events_max && b->events.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
@@ -293,7 +294,7 @@ static bool may_step(iv_bridge *b) {
     return room;
 }
 
-/* Sleeps until there is something to do. False: to end. */
+/* Sleeps until there is work. False: stop. */
 static bool await_work(iv_bridge *b) {
     pthread_mutex_lock(&b->mutex);
     while (!b->stop && (b->lost || (!b->cancel_first && !b->hold_first && !next_inflight(b))) && !may_step(b))

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- deep copies -------------------------------------------------------------------------------------------- */
+/* ---- deep copies -------------------------------------------------------------------------------------- */
 
 /* A copy and all it points to is one block: pointers first, then what needs four bytes of alignment, then bytes. */
 
@@ -15,7 +15,7 @@ static bool measure(size_t *total, size_t count, size_t each) {
     return iv_size_mul(count, each, &bytes) && iv_size_add(*total, bytes, total);
 }
 
-/* Copies bytes to *at, which moves on. NULL stays NULL: a request says by it which of two prompts it has. */
+/* Copies bytes to *at and advances it. NULL stays NULL: in a request it tells text and ids apart. */
 static void *put(char **at, const void *from, size_t bytes) {
     if (!from) return NULL;
     void *to = *at;
@@ -96,7 +96,7 @@ void iv_queued_event_fill(iv_queued_event *v, iv_bridge_event_kind kind, iv_stat
     v->head.kind = kind, v->head.status = status, v->head.message = put_text(&at, message, n);
 }
 
-/* ---- entries and lists of events ---------------------------------------------------------------------------- */
+/* ---- entries and lists of events ---------------------------------------------------------------------- */
 
 static iv_inflight **bucket_of(iv_bridge *b, uint64_t id) { return &b->buckets[id % IV_BRIDGE_BUCKETS]; }
 

@@ -1,4 +1,4 @@
-/* http.c: the server's loop: its work, watching, draining. */
+/* http.c: opening, running, draining and closing a server; its loop. */
 #include "serve/http_internal.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ void iv_http_options_init(iv_http_options *o) {
                            .stall_ms = 30000};
 }
 
-/* ---- the loop's own work */
+/* ---- the loop ----------------------------------------------------------------------------------------- */
 
 static void end_drain_if_done(iv_http *h) {
     if (!h->draining) return;
@@ -67,7 +67,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg) {
     if (read(fd, &count, sizeof count) == sizeof count) event_base_loopbreak(h->base);
 }
 
-/* ---- opening */
+/* ---- opening ------------------------------------------------------------------------------------------ */
 
 static iv_status check_options(const iv_http_options *o, iv_error *err) {
     if (!o->host || !*o->host) return iv_fail(err, IV_INVALID, "host: wanted an address");
@@ -153,7 +153,7 @@ size_t iv_http_connections_max(const iv_http *h) { return h->o.connections_max; 
 uint64_t iv_http_refused(const iv_http *h) { return h->refused_total; }
 uint64_t iv_http_files_short(const iv_http *h) { return h->files_short; }
 
-/* ---- running */
+/* ---- running ------------------------------------------------------------------------------------------ */
 
 iv_status iv_http_run(iv_http *h, iv_error *err) {
     if (event_base_loop(h->base, EVLOOP_NO_EXIT_ON_EMPTY) < 0)
@@ -164,7 +164,7 @@ iv_status iv_http_run(iv_http *h, iv_error *err) {
 void iv_http_stop(iv_http *h) {
     const uint64_t one = 1;
     ssize_t wrote = write(h->waker, &one, sizeof one);
-    (void)wrote; /* full means that it is awake */
+    (void)wrote; /* a full counter: already awake */
 }
 
 static void on_drain_end(evutil_socket_t fd, short what, void *arg) {
@@ -175,7 +175,7 @@ static void on_drain_end(evutil_socket_t fd, short what, void *arg) {
     h->drain_late = NULL;
     h->drain_passed = !late || event_add(h->drain_end, &last);
     if (late) late(h->drain_user);
-    iv_http_wake_work(h); /* sends what that wrote, and ends */
+    iv_http_wake_work(h); /* sends what `late` wrote, and ends */
 }
 
 void iv_http_drain(iv_http *h, uint32_t deadline_ms, void (*late)(void *user), void *user) {
@@ -198,13 +198,13 @@ static iv_status add_watcher(iv_http *h, int fd, short what, uint32_t ms, void (
                              iv_error *err) {
     struct timeval t = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
     iv_http_watcher *w = calloc(1, sizeof *w);
-    if (!w) return iv_fail(err, IV_NO_MEMORY, "no memory to watch something");
+    if (!w) return iv_fail(err, IV_NO_MEMORY, "no memory for a watcher");
     *w = (iv_http_watcher){.call = call, .user = user, .next = h->watchers};
     w->event = event_new(h->base, fd, (short)(what | EV_PERSIST), on_watched, w);
     if (!w->event || event_add(w->event, ms ? &t : NULL)) {
         if (w->event) event_free(w->event);
         free(w);
-        return iv_fail(err, IV_IO, "cannot watch a file, a signal or the time: %s", strerror(errno));
+        return iv_fail(err, IV_IO, "cannot add an event to the loop: %s", strerror(errno));
     }
     h->watchers = w;
     return IV_OK;
@@ -223,13 +223,13 @@ iv_status iv_http_signal(iv_http *h, int number, void (*caught)(void *user), voi
     return add_watcher(h, number, EV_SIGNAL, 0, caught, user, err);
 }
 
-/* Everybody who still waits for an answer is told that it will not come. */
+/* Pending requests end; their handlers are notified. */
 void iv_http_close(iv_http *h) {
     if (!h) return;
     iv_http_stop_listening(h);
     while (h->connections) iv_connection_lose(h->connections, false);
     while (h->work || h->gone) serve_work(h);
-    while (h->requests) iv_http_request_call_gone(h->requests); /* those that nobody wanted to hear of */
+    while (h->requests) iv_http_request_call_gone(h->requests); /* those without an on_gone callback */
     while (h->watchers) {
         iv_http_watcher *w = h->watchers;
         h->watchers = w->next;

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- host names ---------------------------------------------------------------------------------------- */
+/* ---- host names --------------------------------------------------------------------------------------- */
 
 enum { NAME_BYTES_MAX = 256 };
 
@@ -50,7 +50,7 @@ static bool matches(const char *name, const char *pattern, size_t n) {
 
 bool iv_http_host_allowed(const iv_http *h, const char *host) {
     char name[NAME_BYTES_MAX];
-    if (!host || h->api_keys.count > 0) return true; /* no browser; a page does not know the key */
+    if (!host || h->api_keys.count > 0) return true; /* not a browser, or a page that does not know the key */
     if (!take_name(host, name)) return false;
     if (is_address(name) || strcasecmp(name, "localhost") == 0 || matches(name, "*.localhost", 11)) return true;
     if (strcasecmp(name, h->host) == 0) return true;
@@ -84,7 +84,7 @@ iv_status iv_http_check_hosts(const char *list, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- keys ---------------------------------------------------------------------------------------------- */
+/* ---- keys --------------------------------------------------------------------------------------------- */
 
 /* SHA-256 of each key, compared in constant time. */
 enum { KEY_FILE_BYTES_MAX = 64 << 10 };
@@ -137,7 +137,7 @@ bool iv_keys_have(const iv_keys *keys, const char *given) {
     return have;
 }
 
-/* ---- paths and methods */
+/* ---- paths and methods -------------------------------------------------------------------------------- */
 
 static bool same_path(const iv_http_route *route, const char *path, bool *exact) {
     size_t n = strlen(route->path);
@@ -151,8 +151,8 @@ static bool same_method(const iv_http_route *route, const char *method) {
     return strcmp(route->method, method) == 0;
 }
 
-/* The route of path and method; an exact one before a prefix, the longest prefix before others. *known: the path
- * exists, perhaps with other methods. */
+/* Finds the route of path and method: exact before prefix, the longest prefix first. *known: the path exists,
+ * perhaps with other methods. */
 static const iv_http_route *find_route(const iv_http *h, const char *path, const char *method, bool *known) {
     const iv_http_route *best = NULL;
     *known = false;
@@ -168,7 +168,7 @@ static const iv_http_route *find_route(const iv_http *h, const char *path, const
     return best;
 }
 
-/* "GET, HEAD, POST, OPTIONS": what may be asked of a path; "*" asks for all. */
+/* Lists the allowed methods of a path, such as "GET, HEAD, POST, OPTIONS"; "*": of all paths. */
 static void allowed_methods(const iv_http *h, const char *path, char *out, size_t n) {
     static const char *const methods[] = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"};
     size_t at = 0;
@@ -182,7 +182,7 @@ static void allowed_methods(const iv_http *h, const char *path, char *out, size_
     snprintf(out + at, n - at, "OPTIONS");
 }
 
-/* 0, or the status to refuse with and *why. */
+/* 0, or the status of the refusal and *why. */
 static int check_key(const iv_http *h, const iv_http_request *q, unsigned access, const char **why) {
     bool cache = access == IV_HTTP_CACHE;
     if (cache) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
@@ -201,13 +201,13 @@ static int check_key(const iv_http *h, const iv_http_request *q, unsigned access
     bool admin = iv_keys_have(&h->admin_keys, given);
     bool user = iv_keys_have(&h->api_keys, given);
     if (admin || (user && access == IV_HTTP_KEY)) return 0;
-    *why = user ? "Authorization: this route wants the admin key" : "Authorization: this key is not known";
+    *why = user ? "Authorization: this route needs the admin key" : "Authorization: unknown key";
     return user ? 403 : 401;
 }
 
-/* ---- origins */
+/* ---- origins ------------------------------------------------------------------------------------------ */
 
-/* As browsers write one: SCHEME://HOST[:PORT] and nothing behind it, or null. Anything else would never be met. */
+/* As browsers spell it: SCHEME://HOST[:PORT] without a path, or null. Others would never match. */
 static bool is_origin(const char *s, size_t n) {
     const char *host = memmem(s, n, "://", 3);
     if (!host) return (n == 1 && *s == '*') || (n == 4 && strncmp(s, "null", 4) == 0);
@@ -228,10 +228,10 @@ iv_status iv_http_check_origins(const char *list, iv_error *err) {
     return IV_OK;
 }
 
-/* A page of this very server, as the browser names that, whichever of http and https is spoken in front of it. */
+/* Whether the origin is this server, over http or https in front of it. */
 static bool origin_is_own(const iv_http_request *q, const char *origin) {
     static const struct {
-        const char *scheme, *port; /* that both may leave out */
+        const char *scheme, *port; /* default port, which both may omit */
     } schemes[] = {{"http://", ":80"}, {"https://", ":443"}};
     const char *host = q->head.host;
     for (size_t i = 0; host && i < 2; i++) {
@@ -245,8 +245,8 @@ static bool origin_is_own(const iv_http_request *q, const char *origin) {
     return false;
 }
 
-/* Browsers send some requests of foreign pages without asking first (a POST of plain text, of a form), and only what
- * comes back is kept from the page: the work would be done. */
+/* Browsers send some cross-origin requests without a preflight (POST of plain text or of a form) and only hide the
+ * response from the page. The work would be done, so the server refuses them. */
 static bool may_ask(const iv_http_request *q, const char **origin) {
     const char *allowed = q->http->allowed_origins;
     *origin = iv_http_head_field(&q->head, "Origin");
@@ -266,23 +266,22 @@ static void answer_options(iv_http_request *q, const char *methods) {
     iv_http_request_reply(q, 204, NULL, NULL, 0);
 }
 
-/* ---- all of it */
+/* ---- admission ---------------------------------------------------------------------------------------- */
 
 static void cut_slash(iv_http_request *q) {
-    char *path = (char *)(uintptr_t)q->head.path; /* ours, but for the constant "/" */
+    char *path = (char *)(uintptr_t)q->head.path; /* writable, except the constant "/" */
     size_t n = strlen(path);
     if (n > 1 && path[n - 1] == '/') path[n - 1] = 0;
 }
 
-/* How much of a path an error shows: whole characters. */
+/* How many bytes of a path an error shows: whole characters. */
 static int shown_bytes(const char *path) {
     size_t n = strnlen(path, 100), bad = n;
     if (!iv_utf8_valid((const uint8_t *)path, n, &bad)) n = bad;
     return (int)n;
 }
 
-/* Clients put a path behind a base that has /v1 at its end, or has it not: the served path with it, or without, or "".
- */
+/* Clients may add a path to a base with or without /v1. Returns the served path with or without it, or "". */
 static const char *path_meant(const iv_http *h, const char *path, char out[128]) {
     bool known = false;
     if ((size_t)snprintf(out, 128, "/v1%s", path) < 128) find_route(h, out, "", &known);
@@ -309,7 +308,7 @@ bool iv_http_admit(iv_http_request *q) {
     cut_slash(q);
     if (!iv_http_host_allowed(h, q->head.host)) {
         snprintf(message, sizeof message,
-                 "Host: \"%.80s\" is no name of this server: it wants an address, localhost, or one of its "
+                 "Host: \"%.80s\" is not a name of this server: use an address, localhost, or one of its "
                  "--allowed-hosts",
                  q->head.host);
         iv_http_request_refuse(q, 403, unread, message);

@@ -1,5 +1,5 @@
-/* http_connection.c: the records of clients, connections and requests: made, counted, written out and freed. The files
- * above decide what happens to them. */
+/* http_connection.c: the records of clients, connections and requests: created, counted, flushed and freed. Calls
+ * none of the other files; they decide what happens to the records. */
 #include "serve/http_internal.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ uint64_t iv_http_now_us(void) {
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* ---- clients ------------------------------------------------------------------------------------------- */
+/* ---- clients ------------------------------------------------------------------------------------------ */
 
 struct iv_http_client {
     iv_http_client *next;
@@ -39,7 +39,7 @@ static bool take_address(const struct sockaddr *from, uint8_t out[16]) {
     return true;
 }
 
-/* The seed is secret, so that clients cannot choose addresses that meet in one bucket. */
+/* A secret seed, so that clients cannot choose addresses of one bucket. */
 static iv_http_client **bucket_of(iv_http *h, const uint8_t address[16]) {
     uint64_t z[2];
     memcpy(z, address, sizeof z);
@@ -56,7 +56,7 @@ bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_clien
     while (client && memcmp(client->address, address, sizeof address) != 0) client = client->next;
     if (client && client->connections >= h->o.client_connections_max) return false;
     if (!client) {
-        if (!(client = calloc(1, sizeof *client))) return true; /* uncounted: memory is short for other reasons */
+        if (!(client = calloc(1, sizeof *client))) return true; /* uncounted if there is no memory */
         memcpy(client->address, address, sizeof address);
         client->next = *bucket;
         *bucket = client;
@@ -74,10 +74,10 @@ void iv_http_client_leave(iv_http *h, iv_http_client *client) {
     free(client);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------ */
+/* ---- requests ----------------------------------------------------------------------------------------- */
 
 static void make_id(iv_http *h, char *out, size_t n) {
-    uint64_t z = h->id_state += 0x9e3779b97f4a7c15u; /* distinct, and no secret */
+    uint64_t z = h->id_state += 0x9e3779b97f4a7c15u; /* unique, not secret */
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     snprintf(out, n, "req-%016llx", (unsigned long long)(z ^ (z >> 31)));
@@ -112,7 +112,7 @@ static void free_request(iv_http_request *q) {
     free(q);
 }
 
-enum { STATUS_CLIENT_LEFT = 499 }; /* for the log: no such answer is sent */
+enum { STATUS_CLIENT_LEFT = 499 }; /* for the log; never sent */
 
 static void log_request(const iv_http_request *q, int status) {
     const iv_http *h = q->http;
@@ -162,7 +162,7 @@ void iv_http_request_call_gone(iv_http_request *q) {
     free_request(q);
 }
 
-/* ---- accepting ----------------------------------------------------------------------------------------- */
+/* ---- accepting ---------------------------------------------------------------------------------------- */
 
 void iv_http_begin_accepting(iv_http *h) {
     for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
@@ -176,7 +176,7 @@ void iv_http_resume_accept(iv_http *h) {
     iv_http_begin_accepting(h);
 }
 
-/* ---- connections --------------------------------------------------------------------------------------- */
+/* ---- connections -------------------------------------------------------------------------------------- */
 
 void iv_connection_free(iv_connection *c) {
     IV_ASSERT(c->state == IV_CONNECTION_DEAD && !c->request);
@@ -194,7 +194,7 @@ void iv_connection_queue(iv_connection *c) {
     iv_http_wake_work(c->http);
 }
 
-/* Closes the socket. A reset drops what the kernel still holds for a reader that does not read. */
+/* Closes the socket. A reset drops the kernel's send buffer. */
 void iv_connection_lose(iv_connection *c, bool reset) {
     if (c->state == IV_CONNECTION_DEAD) return;
     iv_http *h = c->http;
@@ -230,7 +230,7 @@ bool iv_connection_busy(const iv_connection *c) {
 }
 
 void iv_connection_count_output(iv_connection *c) {
-    c->http->unread_bytes += iv_connection_waiting(c) - c->out_counted; /* modulo 2^64, so it may fall too */
+    c->http->unread_bytes += iv_connection_waiting(c) - c->out_counted; /* unsigned wraparound: it may fall, too */
     c->out_counted = iv_connection_waiting(c);
 }
 
@@ -255,7 +255,7 @@ bool iv_connection_flush(iv_connection *c) {
         c->out_at = 0;
         iv_buf_clear(&c->out);
         if (c->out.cap > IV_HTTP_KEEP_BYTES) iv_buf_free(&c->out);
-    } else if (c->out_at >= waiting) { /* so that a buffer holds at most twice what waits */
+    } else if (c->out_at >= waiting) { /* so the buffer holds at most twice the unsent bytes */
         memmove(c->out.data, c->out.data + c->out_at, waiting);
         c->out.len = waiting;
         c->out_at = 0;

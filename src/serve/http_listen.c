@@ -1,5 +1,5 @@
-/* http_listen.c: the sockets of a server, one for each address of its host, all on one port; and how many connections
- * the limit of open files allows. */
+/* http_listen.c: the listening sockets of a server, one for each address of its host, all on one port; and the limit
+ * of open files. */
 #include "serve/http_internal.h"
 #include "base/size.h"
 
@@ -16,7 +16,7 @@
 
 enum { ACCEPTS_AT_ONCE = 64, PORT_TRIES = 16 };
 
-/* ---- accepting */
+/* ---- accepting ---------------------------------------------------------------------------------------- */
 
 static void stop_accepting(iv_http *h) {
     for (size_t i = 0; i < h->listener_count; i++) event_del(h->listeners[i].accepting);
@@ -33,7 +33,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         struct sockaddr_storage from = {0};
         socklen_t n = sizeof from;
-        if (!iv_http_has_room(h)) { /* they wait in the backlog until there is */
+        if (!iv_http_has_room(h)) { /* clients wait in the backlog */
             h->accept_paused = true;
             stop_accepting(h);
             return;
@@ -42,7 +42,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
         if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
             h->files_short++;
             struct timeval soon = {.tv_usec = IV_HTTP_ACCEPT_RETRY_MS * 1000};
-            /* They would fire at once, and again. */
+            /* their events would fire again at once */
             stop_accepting(h);
             event_add(h->accept_again, &soon);
             return;
@@ -72,10 +72,10 @@ void iv_http_stop_listening(iv_http *h) {
     h->accept_again = NULL;
 }
 
-/* ---- listening */
+/* ---- listening ---------------------------------------------------------------------------------------- */
 
-/* Options that accepted sockets inherit: no delay; a dead peer found within two minutes; and what a peer does not take
- * waits with us, who see it, rather than with the kernel. */
+/* Options inherited by accepted sockets: no delay, keep-alive that finds a dead peer within two minutes, and few
+ * unsent bytes in the kernel, so that the server sees slow readers. */
 static void set_options(int fd) {
     const int on = 1, idle_s = 60, between_s = 15, probes = 4, unsent = IV_HTTP_UNSENT_BYTES;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -92,7 +92,7 @@ static uint16_t *port_of(struct sockaddr *a) {
                                     : &((struct sockaddr_in *)(void *)a)->sin_port;
 }
 
-/* 0 and one listener more, or why not. */
+/* Adds a listener; 0, or errno. */
 static int listen_at(iv_http *h, const struct addrinfo *a, uint16_t port, bool alone) {
     struct sockaddr_storage to = {0};
     const int on = 1;
@@ -100,7 +100,7 @@ static int listen_at(iv_http *h, const struct addrinfo *a, uint16_t port, bool a
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), why = 0;
     if (fd < 0) return errno;
     set_options(fd);
-    /* "::" alone takes IPv4 too; beside 0.0.0.0 it must not. */
+    /* "::" alone takes IPv4 too; together with 0.0.0.0 it must not. */
     if (a->ai_family == AF_INET6 && !alone) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
     memcpy(&to, a->ai_addr, a->ai_addrlen);
     *port_of((struct sockaddr *)&to) = htons(port);
@@ -112,7 +112,7 @@ static int listen_at(iv_http *h, const struct addrinfo *a, uint16_t port, bool a
     return why;
 }
 
-/* A list may name an address twice. */
+/* getaddrinfo may list an address twice. */
 static bool is_repeated(const struct addrinfo *list, const struct addrinfo *a) {
     for (; list != a; list = list->ai_next)
         if (list->ai_addrlen == a->ai_addrlen && memcmp(list->ai_addr, a->ai_addr, a->ai_addrlen) == 0) return true;
@@ -121,7 +121,7 @@ static bool is_repeated(const struct addrinfo *list, const struct addrinfo *a) {
 
 static bool is_absent(int why) { return why == EADDRNOTAVAIL || why == EAFNOSUPPORT || why == EPROTONOSUPPORT; }
 
-/* All addresses on one port; 0, or what failed at *where. Port 0: the first address chooses. */
+/* Listens on all addresses with one port; 0, or errno and *where. Port 0: the first address chooses. */
 static int listen_at_all(iv_http *h, const struct addrinfo *list, uint16_t port, const struct addrinfo **where) {
     int why = 0;
     *where = list;
@@ -141,7 +141,7 @@ iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *
     const struct addrinfo *where = NULL;
     int code = getaddrinfo(host, service, &want, &found), why = EADDRINUSE;
     if (code) return iv_fail(err, IV_IO, "%s: %s", host, gai_strerror(code));
-    /* A port that one address had free may be taken on another. */
+    /* A port that is free on one address may be in use on another. */
     for (int i = 0; why == EADDRINUSE && i < (port ? 1 : PORT_TRIES); i++) {
         iv_http_stop_listening(h);
         why = listen_at_all(h, found, port, &where);
@@ -155,7 +155,7 @@ iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *
                    named ? ")" : "", (unsigned)port, strerror(why));
 }
 
-/* ---- where */
+/* ---- addresses ---------------------------------------------------------------------------------------- */
 
 static bool own_address(const iv_http *h, size_t i, struct sockaddr_storage *out, socklen_t *n) {
     *n = sizeof *out;
@@ -175,19 +175,19 @@ bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]
            getnameinfo((struct sockaddr *)&a, n, out, IV_HTTP_ADDRESS_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-/* ---- open files ---------------------------------------------------------------------------------------- */
+/* ---- open files --------------------------------------------------------------------------------------- */
 
 enum {
-    FILES_BESIDES = 128, /* asked for, beside connections */
-    LOOP_FILES = 6,      /* a listener, the loop's poll, pipe and waker, a look at a host's name */
-    SPARE_FILES = 4,     /* for what is read while the server runs */
+    FILES_BESIDES = 128, /* requested in addition to connections */
+    LOOP_FILES = 6,      /* a listener, the loop's poll, pipe and waker, a name lookup */
+    SPARE_FILES = 4,     /* for files read while the server runs */
     CONNECTIONS_MIN = 4,
-    REFUSALS_SHARE = 16, /* of what there is room for: one in so many for refusals, ... */
-    REFUSALS_FEW = 64,   /* ... but so many if they are no more than ... */
+    REFUSALS_SHARE = 16, /* one in so many of the free files for refusals, ... */
+    REFUSALS_FEW = 64,   /* ... but at least this many, if that is at most ... */
     FEW_SHARE = 4        /* ... one in four */
 };
 
-/* The usual limit of 1,024 is for programs that have few. */
+/* The usual limit of 1,024 is too low for a server. */
 static size_t raise_limit(size_t connections) {
     struct rlimit r, more;
     rlim_t want = (rlim_t)connections + IV_HTTP_REFUSALS_MAX + FILES_BESIDES;
@@ -197,7 +197,7 @@ static size_t raise_limit(size_t connections) {
     return r.rlim_cur < INT32_MAX ? (size_t)r.rlim_cur : INT32_MAX;
 }
 
-/* How many more files can be opened, but no more than `most` are counted. */
+/* Counts free file numbers, up to `most`. */
 static size_t count_free(size_t limit, size_t most) {
     size_t n = 0;
     for (size_t fd = 0; fd < limit && n < most; fd++) n += fcntl((int)fd, F_GETFD) < 0;
@@ -207,7 +207,7 @@ static size_t count_free(size_t limit, size_t most) {
 static iv_status need(size_t limit, size_t wanted, iv_error *err) {
     size_t enough = limit;
     if (count_free(limit, wanted) >= wanted) return IV_OK;
-    while (count_free(enough, wanted) < wanted) enough++; /* files may be open above the limit, too */
+    while (count_free(enough, wanted) < wanted) enough++; /* open files may lie above the limit, too */
     return iv_fail(err, IV_LIMIT, "open files: wanted a limit of at least %zu (ulimit -n), found %zu", enough, limit);
 }
 

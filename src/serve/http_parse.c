@@ -1,5 +1,4 @@
-/* http_parse.c: RFC 9112 without its tolerances: heads; chunked bodies, whose extensions and trailers are checked and
- * dropped. */
+/* http_parse.c: RFC 9112 without its tolerances. Chunk extensions and trailers are checked and dropped. */
 #include "serve/http_parse.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -7,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- the head ------------------------------------------------------------------------------------------ */
+/* ---- the head ----------------------------------------------------------------------------------------- */
 
 iv_http_scanned iv_http_head_scan(const char *bytes, size_t n, size_t *scanned, iv_error *err) {
     for (size_t i = *scanned; i < n; i++) {
@@ -49,7 +48,7 @@ static int hex_value(char c) {
     return -1;
 }
 
-/* Undoes percent-encoding in place. False: a broken escape, a NUL, not UTF-8. */
+/* Decodes percent-encoding in place. False: a broken escape, a NUL, or invalid UTF-8. */
 static bool decode(char *s, bool plus_is_space) {
     char *to = s;
     for (const char *from = s; *from; from++) {
@@ -112,7 +111,7 @@ static int parse_target(char *target, iv_http_head *head, iv_error *err) {
     if (scheme) {
         target += scheme;
         size_t authority = strcspn(target, "/?");
-        char *host = target - 1; /* over the last slash, so that there is room for its end */
+        char *host = target - 1; /* over the last slash, so that a NUL fits behind it */
         memmove(host, target, authority);
         host[authority] = 0;
         if (!is_host(host)) return iv_fail(err, IV_FORMAT, "request target: no host in its URI"), 400;
@@ -195,16 +194,16 @@ static int check_host(iv_http_head *head, iv_error *err) {
     const char *host = iv_http_head_field(head, "Host");
     if (!host) return head->minor == 0 ? 0 : (iv_fail(err, IV_FORMAT, "Host: missing"), 400);
     if (!is_host(host)) return iv_fail(err, IV_FORMAT, "Host: no host name in it"), 400;
-    if (!head->host) head->host = host; /* RFC 9112, 3.2.2: what the target says counts */
+    if (!head->host) head->host = host; /* RFC 9112, 3.2.2: the target takes precedence */
     return 0;
 }
 
-/* How long the body is: the one question that two servers in a row must answer alike. */
+/* Determines the body's length. All servers of a chain must agree on it. */
 static int check_framing(iv_http_head *head, iv_error *err) {
     const char *coding = iv_http_head_field(head, "Transfer-Encoding");
     const char *length = iv_http_head_field(head, "Content-Length");
     if (coding) {
-        if (length) return iv_fail(err, IV_FORMAT, "Content-Length beside Transfer-Encoding"), 400;
+        if (length) return iv_fail(err, IV_FORMAT, "Content-Length together with Transfer-Encoding"), 400;
         if (head->minor == 0) return iv_fail(err, IV_FORMAT, "Transfer-Encoding in an HTTP/1.0 request"), 400;
         if (strcasecmp(coding, "chunked") != 0)
             return iv_fail(err, IV_UNSUPPORTED, "Transfer-Encoding: wanted chunked and no other coding"), 400;
@@ -222,7 +221,7 @@ static int check_framing(iv_http_head *head, iv_error *err) {
     return 0;
 }
 
-/* A packed body is not unpacked: it could be a thousand times what its length says. */
+/* Compressed bodies are refused: they could expand a thousandfold. */
 static int check_coding(const iv_http_head *head, iv_error *err) {
     const char *coding = iv_http_head_field(head, "Content-Encoding");
     if (!coding || !*coding || strcasecmp(coding, "identity") == 0) return 0;
@@ -267,7 +266,7 @@ int iv_http_head_parse(char *text, size_t n, iv_http_head *head, iv_error *err) 
     return status;
 }
 
-/* ---- a chunked body ------------------------------------------------------------------------------------ */
+/* ---- a chunked body ----------------------------------------------------------------------------------- */
 
 enum {
     SIZE_LINE, /* hexadecimal digits */

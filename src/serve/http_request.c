@@ -1,4 +1,4 @@
-/* http_request.c: what handlers see of a request, and its answer: a reply, a stream, or an error as JSON. */
+/* http_request.c: accessors of a request, and its answer: a reply, a stream, or an error as JSON. */
 #include "serve/http_internal.h"
 #include "base/size.h"
 
@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <time.h>
 
-/* ---- life without a connection */
+/* ---- a request without a connection ------------------------------------------------------------------- */
 
 iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
                                        void *user) {
@@ -36,7 +36,7 @@ void iv_http_request_local_drop(iv_http_request *q) {
     free_local(q);
 }
 
-/* ---- the request */
+/* ---- the request -------------------------------------------------------------------------------------- */
 
 const char *iv_http_request_method(const iv_http_request *q) { return q->head.method; }
 const char *iv_http_request_path(const iv_http_request *q) { return q->head.path; }
@@ -74,7 +74,7 @@ void iv_http_request_take_id(iv_http_request *q) {
     if (given && good_id(given)) memcpy(q->id, given, strlen(given) + 1);
 }
 
-/* ---- the head of a response */
+/* ---- the head of a response --------------------------------------------------------------------------- */
 
 static const char *reason(int status) {
     static const struct {
@@ -111,7 +111,7 @@ void iv_http_request_add_header(iv_http_request *q, const char *name, const char
     IV_ASSERT(q->status == 0 && iv_http_is_token(name));
     size_t before = q->fields.len;
     if (!iv_buf_printf(&q->fields, "%s: %s\r\n", name, value)) return;
-    /* a value may hold what a client wrote: it must not begin a line of its own */
+    /* a value may contain client text: it must not begin a new line */
     for (size_t i = before; i + 2 < q->fields.len; i++) {
         char *c = &q->fields.data[i];
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
@@ -152,7 +152,7 @@ bool iv_http_origin_allowed(const char *allowed, const char *origin) {
     return false;
 }
 
-/* Appends the fields that let a browser read the answer. */
+/* Appends the CORS fields. */
 static bool put_origin(const iv_http_request *q, iv_buf *out) {
     const char *allowed = q->http->allowed_origins;
     if (!allowed || !*allowed) return true;
@@ -164,7 +164,7 @@ static bool put_origin(const iv_http_request *q, iv_buf *out) {
                          all ? "*" : origin);
 }
 
-/* Puts the head into the output. length: of the body, or NULL for one in pieces. */
+/* Appends the response head to the output. length: of the body; NULL: chunked. */
 static bool put_head(iv_http_request *q, int status, const char *type, const size_t *length) {
     iv_connection *c = q->connection;
     iv_buf *out = &c->out;
@@ -185,7 +185,7 @@ static bool put_head(iv_http_request *q, int status, const char *type, const siz
     return ok && iv_buf_puts(out, "\r\n");
 }
 
-/* ---- a reply */
+/* ---- a reply ------------------------------------------------------------------------------------------ */
 
 void iv_http_request_reply(iv_http_request *q, int status, const char *type, const void *body, size_t bytes) {
     IV_ASSERT(q->status == 0 && status >= 200 && status <= 599);
@@ -194,7 +194,7 @@ void iv_http_request_reply(iv_http_request *q, int status, const char *type, con
         free_local(q);
         return;
     }
-    q->handled = true; /* q is ours to end, also if the connection is lost in here */
+    q->handled = true; /* q is freed below, even if the connection is lost here */
     if (q->connection) {
         bool ok = put_head(q, status, type, &bytes);
         if (ok && bytes > 0 && !no_body(q) && !no_length(status)) {
@@ -220,7 +220,7 @@ void iv_http_request_refuse(iv_http_request *q, int status, bool unread, const c
     free(text);
 }
 
-/* ---- a stream */
+/* ---- a stream ----------------------------------------------------------------------------------------- */
 
 void iv_http_request_stream(iv_http_request *q, const char *type) {
     IV_ASSERT(q->status == 0 && !q->replied);
@@ -230,7 +230,7 @@ void iv_http_request_stream(iv_http_request *q, const char *type) {
         q->status = 200;
         return;
     }
-    if (strncmp(type, "text/event-stream", 17) == 0) { /* events are for now, also behind a proxy */
+    if (strncmp(type, "text/event-stream", 17) == 0) { /* events must not be cached or buffered by a proxy */
         if (!has_field(q, "Cache-Control")) iv_http_request_add_header(q, "Cache-Control", "no-cache");
         if (!has_field(q, "X-Accel-Buffering")) iv_http_request_add_header(q, "X-Accel-Buffering", "no");
     }
@@ -266,7 +266,7 @@ bool iv_http_request_is_full(iv_http_request *q) {
     iv_connection *c = q->connection;
     const iv_http *h = q->http;
     if (!c || q->full) return q->full;
-    /* What waits is sent together from the loop; only a reader that seems slow is asked here and now. */
+    /* Output is usually sent from the loop; only a seemingly slow reader is flushed here. */
     if (iv_connection_waiting(c) <= h->o.stream_bytes_max || !iv_connection_flush(c)) return false;
     q->full = iv_connection_waiting(c) > h->o.stream_bytes_max && h->unread_bytes > h->o.unread_bytes_max;
     return q->full;

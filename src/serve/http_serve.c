@@ -1,4 +1,4 @@
-/* http_serve.c: one connection served: bytes in, requests out of them, answers back, each with a deadline. */
+/* http_serve.c: serves one connection: reads bytes, parses requests, sends answers, each with a deadline. */
 #include "serve/http_internal.h"
 #include "base/size.h"
 
@@ -54,9 +54,9 @@ static void enter(iv_connection *c, iv_connection_state state) {
     c->since = iv_http_now_ms();
 }
 
-/* ---- output */
+/* ---- output ------------------------------------------------------------------------------------------- */
 
-/* Drops what waits behind the event that is being sent, which ends with an empty line; if none ends here, nothing. */
+/* Drops the buffered output behind the current event, which ends with an empty line; nothing if no event ends here. */
 static size_t drop_output(iv_connection *c) {
     const char *end = c->request && c->request->in_chunks ? "\n\n\r\n" : "\n\n";
     size_t waiting = iv_connection_waiting(c), n = strlen(end);
@@ -67,7 +67,7 @@ static size_t drop_output(iv_connection *c) {
     return dropped;
 }
 
-/* Its client reads nothing. One with a stream gets an error event, if it reads on. */
+/* The client reads nothing. A stream gets an error event as its last one. */
 static void cut(iv_connection *c) {
     iv_http *h = c->http;
     iv_http_request *q = c->request;
@@ -87,7 +87,7 @@ static void on_writable(evutil_socket_t fd, short what, void *arg) {
     iv_connection_serve(arg);
 }
 
-/* ---- input */
+/* ---- input -------------------------------------------------------------------------------------------- */
 
 static size_t in_left(const iv_connection *c) { return c->in.len - c->in_at; }
 
@@ -97,11 +97,11 @@ static void consume(iv_connection *c, size_t n) {
 }
 
 static void count_input(iv_connection *c) {
-    c->http->input_bytes += c->in.cap - c->in_counted; /* modulo 2^64, so it may fall too */
+    c->http->input_bytes += c->in.cap - c->in_counted; /* unsigned wraparound: it may fall, too */
     c->in_counted = c->in.cap;
 }
 
-/* Moves what is left to the front, or frees the memory: an idle connection holds none. */
+/* Moves unread input to the front, or frees the buffer: an idle connection holds no memory. */
 static void settle_input(iv_connection *c) {
     size_t left = in_left(c);
     if (left == 0) {
@@ -114,8 +114,8 @@ static void settle_input(iv_connection *c) {
     count_input(c);
 }
 
-/* While an answer is pending we read on, for that tells whether the client is still there: up to one more request
- * of the largest kind. */
+/* Reading continues while an answer is pending, to notice that the client leaves: up to one more request of the
+ * largest size. */
 static bool wants_pause(const iv_connection *c) {
     if (c->closing || (c->state != IV_CONNECTION_HANDLE && c->state != IV_CONNECTION_FLUSH)) return false;
     const iv_http *h = c->http;
@@ -156,11 +156,11 @@ static void on_readable(evutil_socket_t fd, short what, void *arg) {
     iv_connection_serve(c);
 }
 
-/* ---- deadlines */
+/* ---- deadlines ---------------------------------------------------------------------------------------- */
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* So that clients who are refused and do not leave cannot keep others waiting for their refusal. */
+/* Refused clients that stay connected must not delay the refusal of others. */
 static uint64_t linger_ms(const iv_connection *c) {
     bool crowded = c->refused && c->http->refused_count > c->http->refusals_max / 2;
     return crowded ? IV_HTTP_CROWDED_LINGER_MS : IV_HTTP_LINGER_MS;
@@ -180,7 +180,8 @@ static uint64_t stall_deadline(const iv_connection *c) {
     return iv_connection_waiting(c) > 0 ? c->progress + c->http->o.stall_ms : UINT64_MAX;
 }
 
-/* Nothing is read, so that only a look tells whether the client is gone. Soon after it ended its side, then rarely. */
+/* While reading is paused, only polling finds out whether the client is gone: soon after it ended its side, then
+ * rarely. */
 static uint64_t look_deadline(const iv_connection *c, uint64_t now) {
     if (c->paused) return now + IV_HTTP_LOOK_MS;
     if (!c->ended || c->state != IV_CONNECTION_HANDLE) return UINT64_MAX;
@@ -188,7 +189,7 @@ static uint64_t look_deadline(const iv_connection *c, uint64_t now) {
     return now + (past < IV_HTTP_FIRST_LOOK_MS ? IV_HTTP_FIRST_LOOK_MS : earlier(past, IV_HTTP_LOOK_MS));
 }
 
-/* A timer that fires too early looks again, so deadlines that move away cost nothing. */
+/* A timer that fires early is set again, so moving a deadline back costs nothing. */
 static void arm(iv_connection *c) {
     if (c->state == IV_CONNECTION_DEAD) return;
     uint64_t now = iv_http_now_ms(), at = earlier(state_deadline(c), stall_deadline(c));
@@ -200,16 +201,15 @@ static void arm(iv_connection *c) {
     c->armed = at;
 }
 
-/* 100 Continue, which a client may get at any time before its answer. */
+/* 100 Continue is allowed at any time before the answer. */
 static void put_continue(iv_connection *c) {
     static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
     if (iv_connection_waiting(c) == 0) c->progress = iv_http_now_ms();
     if (!iv_buf_append(&c->out, line, sizeof line - 1)) iv_connection_lose(c, true);
 }
 
-/* The client ended its side. It may go on reading (shutdown), or be gone (close): what is sent to it tells, for the
- * system of one that is gone answers with a reset. Of a stream that has begun the next event does it. True: something
- * is to be sent. */
+/* The client ended its side: by shutdown (it still reads) or by close. Data sent to a closed client is answered with
+ * a reset. In a stream the next event has that effect. True: there is output to send. */
 static bool probe(iv_connection *c) {
     iv_http_request *q = c->request;
     if (q->probed || q->status || q->head.minor == 0) return false;
@@ -224,7 +224,7 @@ static void look(iv_connection *c) {
     if (p.revents & (POLLHUP | POLLERR))
         iv_connection_lose(c, false);
     else if (c->state == IV_CONNECTION_HANDLE)
-        probe(c); /* its end stands behind what is not read */
+        probe(c); /* its FIN is queued behind unread input */
 }
 
 static void refuse_late(iv_connection *c, const char *message) {
@@ -249,9 +249,9 @@ static void on_timer(evutil_socket_t fd, short what, void *arg) {
     if (c->state == IV_CONNECTION_DEAD) return;
     if (now >= state_deadline(c)) {
         if (c->state == IV_CONNECTION_HEAD && c->begun) {
-            refuse_late(c, "the request's head did not come in time");
+            refuse_late(c, "timeout: the request's head is incomplete");
         } else if (c->state == IV_CONNECTION_BODY) {
-            refuse_late(c, "the request's body did not come in time");
+            refuse_late(c, "timeout: the request's body is incomplete");
         } else {
             iv_connection_lose(c, false);
             return;
@@ -260,9 +260,9 @@ static void on_timer(evutil_socket_t fd, short what, void *arg) {
     iv_connection_serve(c);
 }
 
-/* ---- requests */
+/* ---- requests ----------------------------------------------------------------------------------------- */
 
-/* Each step returns true if it brought the connection on. */
+/* Each step returns true if the connection made progress. */
 static bool fail_connection(iv_connection *c) {
     iv_connection_lose(c, true);
     return false;
@@ -272,7 +272,7 @@ static void ask_for_body(iv_connection *c, const iv_http_request *q) {
     if (q->head.expects_continue && in_left(c) == 0) put_continue(c);
 }
 
-/* The head's n bytes are there. */
+/* Takes a complete head of n bytes. */
 static bool take_head(iv_connection *c, size_t n) {
     iv_http_request *q = iv_http_request_new(c);
     if (!q || !(q->text = malloc(n + 1))) return fail_connection(c);
@@ -288,7 +288,8 @@ static bool take_head(iv_connection *c, size_t n) {
     }
     if (!iv_http_admit(q)) return true;
     q->body_left = q->head.length;
-    q->body.limit = q->head.chunked ? c->http->o.body_bytes_max : q->head.length; /* hence no memory beyond it */
+    q->body.limit =
+        q->head.chunked ? c->http->o.body_bytes_max : q->head.length; /* so the buffer does not grow beyond it */
     enter(c, IV_CONNECTION_BODY);
     if (q->head.chunked || q->body_left > 0) ask_for_body(c, q);
     return true;
@@ -304,7 +305,7 @@ static bool step_head(iv_connection *c) {
     iv_http_scanned found = IV_HTTP_SCAN_MORE;
     if (left > 0) found = iv_http_head_scan(c->in.data + c->in_at, iv_size_min(left, limit), &c->scanned, &err);
     if (found == IV_HTTP_SCAN_END && c->scanned > 2) return take_head(c, c->scanned);
-    if (found == IV_HTTP_SCAN_END) { /* an empty line before a request is skipped, not answered */
+    if (found == IV_HTTP_SCAN_END) { /* an empty line before a request is skipped */
         consume(c, c->scanned);
         return true;
     }
@@ -319,7 +320,7 @@ static bool step_head(iv_connection *c) {
     return true;
 }
 
-/* Bytes of the body that are there go to the request; 0, or the status to refuse it with. */
+/* Moves available bytes of the body to the request; 0, or the HTTP status of the refusal. */
 static int take_body(iv_connection *c, iv_http_request *q, bool *done, iv_error *err) {
     iv_http *h = c->http;
     const char *bytes = in_left(c) ? c->in.data + c->in_at : "";
@@ -357,7 +358,7 @@ static bool step_body(iv_connection *c) {
     if (done) {
         enter(c, IV_CONNECTION_HANDLE);
         q->handled = true;
-        q->route->handle(c->http->user, q); /* q may be gone now */
+        q->route->handle(c->http->user, q); /* q may be freed now */
         return true;
     }
     if (c->ended) iv_connection_lose(c, false);

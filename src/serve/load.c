@@ -1,7 +1,6 @@
 /* load.c: libevent's HTTP client and a pool of connections to one server.
  *
- * Invariant: a flight is idle or has one request under way; every request ends in exactly one call of `request_done`.
- */
+ * Invariant: a flight is idle or has one request; every request ends with exactly one call of `request_done`. */
 #include "serve/load.h"
 #include "base/size.h"
 #include "format/json.h"
@@ -26,7 +25,7 @@ static void fail(iv_load_result *r, const char *what, const char *more) {
     if (!r->error[0]) snprintf(r->error, sizeof r->error, "%s%s%.150s", what, more ? ": " : "", more ? more : "");
 }
 
-/* ---- the event stream --------------------------------------------------------------------------------------- */
+/* ---- the event stream --------------------------------------------------------------------------------- */
 
 static bool note_tokens(iv_load_events *e, iv_load_result *r, double now) {
     double before = e->last;
@@ -50,7 +49,7 @@ static size_t count_of(const json_t *object, const char *key) {
     return v > 0 ? (size_t)v : 0;
 }
 
-/* A chat's first event has its role alone. */
+/* A chat's first event has only the role. */
 static bool has_tokens(const json_t *delta) {
     static const char *const texts[] = {"content", "reasoning_content", "reasoning"};
     bool found = json_array_size(json_object_get(delta, "tool_calls")) > 0;
@@ -104,7 +103,7 @@ void iv_load_events_begin(iv_load_events *e) {
     e->last = 0, e->gap_room = 0, e->finished = false;
 }
 
-/* Where an event ends: an empty line, after line feeds alone or with carriage returns, as some servers write. */
+/* Finds the end of an event: an empty line, with line ends of LF or CR LF. */
 static const char *event_end(const char *from, size_t n, size_t *end_bytes) {
     const char *lf = memmem(from, n, "\n\n", 2);
     const char *crlf = memmem(from, lf ? (size_t)(lf - from) : n, "\r\n\r\n", 4);
@@ -137,10 +136,10 @@ enum { TICK_MS = 100, EVENT_BYTES_MAX = 64 << 20, PROBE_S = 10 };
 typedef struct load load;
 typedef struct flight { /* a connection and the request on it */
     load *l;
-    struct flight *next; /* of all */
+    struct flight *next; /* list of all */
     struct evhttp_connection *connection;
     iv_load_result *result; /* NULL: idle */
-    iv_load_events events;  /* of an answer that is no stream: all its bytes */
+    iv_load_events events;  /* a body that is not a stream: all its bytes */
     int status;
 } flight;
 
@@ -154,7 +153,7 @@ struct load {
     flight *flights;
     double begin, end;
     bool stopped, no_memory, sending;
-    char address[INET6_ADDRSTRLEN + 32]; /* of host: the first that takes connections, as digits */
+    char address[INET6_ADDRSTRLEN + 32]; /* of host: the first that accepts connections, in numeric form */
 };
 
 static double now_seconds(void) {
@@ -163,7 +162,7 @@ static double now_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- where --------------------------------------------------------------------------------------------- */
+/* ---- addresses ---------------------------------------------------------------------------------------- */
 
 static bool url_port(const char *text, size_t n, uint16_t *out) {
     unsigned value = 0;
@@ -180,7 +179,7 @@ bool iv_load_is_url(const char *text) {
     return n > 0 && strncmp(text + n, "://", 3) == 0;
 }
 
-/* Without slashes at its end, and without the API's own part. */
+/* Length without trailing slashes and without a trailing /v1. */
 static size_t base_bytes(const char *path) {
     size_t n = strlen(path);
     while (n && path[n - 1] == '/') n--;
@@ -194,11 +193,10 @@ iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err) {
     static const char scheme[] = "http://", tls[] = "https://";
     iv_status bad = iv_fail(err, IV_INVALID, "%.200s: wanted http://HOST[:PORT][/BASE]", url);
     if (strncasecmp(url, tls, strlen(tls)) == 0)
-        return iv_fail(
-            err, IV_INVALID,
-            "%.200s: wanted http://HOST[:PORT][/BASE], found https: TLS is not spoken here; give the server's "
-            "own address, behind the one that ends TLS",
-            url);
+        return iv_fail(err, IV_INVALID,
+                       "%.200s: wanted http://HOST[:PORT][/BASE], found https: TLS is not supported; use the server's "
+                       "address behind the TLS proxy",
+                       url);
     if (strncasecmp(url, scheme, strlen(scheme)) != 0) return bad;
     const char *host = url + strlen(scheme);
     bool bracket = *host == '[';
@@ -222,9 +220,9 @@ iv_status iv_load_url_parse(const char *url, iv_load_url *out, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- what comes back ----------------------------------------------------------------------------------- */
+/* ---- responses ---------------------------------------------------------------------------------------- */
 
-/* The message of an error's body, else the body. */
+/* Takes the message of the error body, else the body. */
 static void fail_with_body(flight *f) {
     json_t *body = NULL;
     iv_error ignored;
@@ -258,11 +256,11 @@ static void on_bytes(struct evhttp_request *q, void *user) {
     if (f->result) take_bytes(f, q);
 }
 
-/* ---- what goes out ------------------------------------------------------------------------------------- */
+/* ---- requests ----------------------------------------------------------------------------------------- */
 
 static void send_due(load *l);
 
-/* Also from inside evhttp_make_request, where a connection is refused at once. */
+/* Also called inside evhttp_make_request, if a connection is refused at once. */
 static void request_done(struct evhttp_request *q, void *user) {
     flight *f = user;
     load *l = f->l;
@@ -277,10 +275,10 @@ static void request_done(struct evhttp_request *q, void *user) {
         else if (!f->events.finished)
             fail(r, "the stream was cut", NULL);
         else if (!r->digest[0] && !l->o->other)
-            fail(r, "the answer has no digest: this is another server", NULL);
+            fail(r, "the answer has no digest: this is not an invar server", NULL);
     }
     r->done = !r->error[0];
-    if (r->generated == 0 && r->first > 0) r->generated = r->gap_count + 1; /* a server that counts nothing */
+    if (r->generated == 0 && r->first > 0) r->generated = r->gap_count + 1; /* the server reports no usage */
     f->result = NULL;
     l->in_flight--, l->ended++;
     l->end = now_seconds();
@@ -337,7 +335,7 @@ static bool write_body(const iv_load_options *options, const iv_load_request *r,
     return ok;
 }
 
-/* Gives the connection a request: a POST of `r`, or with NULL a GET. False: `done` was not and will not be called. */
+/* Sends a request: a POST of `r`, or a GET if NULL. False: `done` was not and will not be called. */
 static bool ask(const load *l, struct evhttp_connection *connection, const char *route, const iv_load_request *r,
                 void (*done)(struct evhttp_request *q, void *user), void *user) {
     const iv_load_options *o = l->o;
@@ -382,9 +380,9 @@ static void send_next(load *l) {
     if (!ask(l, f->connection, route, &l->requests[l->next++], request_done, f)) request_done(NULL, f);
 }
 
-/* Everything whose time has come and that has room; then sets the alarm for the next. */
+/* Sends every request that is due and has room, then sets the timer for the next. */
 static void send_due(load *l) {
-    if (l->sending) return; /* the loop below sees to it */
+    if (l->sending) return; /* the running call of send_due continues */
     l->sending = true;
     while (l->next < l->count && !l->no_memory && !(l->o->concurrency && l->in_flight >= l->o->concurrency)) {
         double wait = l->requests[l->next].at - (now_seconds() - l->begin);
@@ -413,7 +411,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     event_base_loopbreak(l->base);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------ */
 
 static int try_address(const struct addrinfo *a) {
     static const struct timeval patience = {PROBE_S, 0};
@@ -425,7 +423,7 @@ static int try_address(const struct addrinfo *a) {
     return why;
 }
 
-/* A name may have several addresses, and the server may listen on one of them. */
+/* A name may have several addresses, and the server may listen on only one. */
 static iv_status find_address(load *l, iv_error *err) {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
@@ -459,7 +457,7 @@ static iv_status open_load(load *l, iv_error *err) {
 static void close_load(load *l) {
     for (flight *f = l->flights, *next; f; f = next) {
         next = f->next;
-        f->result = NULL; /* what is cut now is nobody's result */
+        f->result = NULL; /* its result is no longer updated */
         evhttp_connection_free(f->connection);
         iv_buf_free(&f->events.bytes);
         free(f);
@@ -477,7 +475,7 @@ iv_status iv_load_run(const iv_load_options *o, const iv_load_request *requests,
     l.begin = l.end = now_seconds();
     if (status == IV_OK && count) {
         send_due(&l);
-        /* All may have failed at once, before there was a loop to break. */
+        /* All may have failed at once, before the loop ran. */
         if (l.ended < count && !l.no_memory) event_base_dispatch(l.base);
         if (l.no_memory) status = iv_fail(err, IV_NO_MEMORY, "load: no memory");
     }
@@ -490,7 +488,7 @@ void iv_load_results_free(iv_load_result *results, size_t count) {
     for (size_t i = 0; results && i < count; i++) free(results[i].gaps), results[i].gaps = NULL;
 }
 
-/* ---- one answer ---------------------------------------------------------------------------------------- */
+/* ---- a single GET ------------------------------------------------------------------------------------- */
 
 typedef struct getting {
     load l;
@@ -513,7 +511,7 @@ static void got(struct evhttp_request *q, void *user) {
     else if (status != 200)
         g->status = iv_fail(g->err, IV_IO, "%s, port %u: %s%s: wanted HTTP status 200, found %d%s", host, port,
                             g->l.o->path ? g->l.o->path : "", g->route, status,
-                            status == 401   ? ": an API key is wanted"
+                            status == 401   ? ": it needs an API key"
                             : status == 404 ? ": is it an OpenAI-compatible server?"
                                             : "");
     else

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- lines -------------------------------------------------------------------------------------------------- */
+/* ---- lines -------------------------------------------------------------------------------------------- */
 
 enum { LINE_BYTES_MAX = 2048, WORD_BYTES_MAX = 512, STAMP_BYTES = 32 };
 
@@ -31,7 +31,7 @@ static void stamp(char out[STAMP_BYTES]) {
     snprintf(out + n, STAMP_BYTES - n, ".%03dZ", (int)(now.tv_nsec / 1000000));
 }
 
-/* Printable ASCII as it is, all else as \xNN; cut where there is no more room. Returns out. */
+/* Copies printable ASCII, other bytes as \xNN; truncates to the room. Returns out. */
 static const char *shown(const char *text, char *out, size_t room) {
     static const char digits[] = "0123456789abcdef";
     size_t n = 0;
@@ -47,7 +47,7 @@ static const char *shown(const char *text, char *out, size_t room) {
     return out;
 }
 
-/* UTF-8 without control characters: "?" for those of ASCII, \\xNN for others and for what is not UTF-8. */
+/* Copies UTF-8; ASCII control characters become "?", other controls and invalid bytes \\xNN. */
 static void make_printable(const char *text, char *out, size_t room) {
     size_t n = 0;
     for (size_t left = strlen(text); left && n + 5 < room;) {
@@ -68,7 +68,7 @@ static void make_printable(const char *text, char *out, size_t room) {
 }
 
 static void write_json(const iv_log_sink *to, json_t *line) {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL; /* of a clock of microseconds */
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL; /* microsecond clock */
     if (text) to->write(to->user, text);
     free(text);
     json_decref(line);
@@ -84,7 +84,7 @@ void iv_log(const iv_log_sink *to, const char *level, const char *event, const c
     stamp(when);
     if (to->json) {
         size_t unused;
-        bool good = iv_utf8_valid((const uint8_t *)message, strlen(message), &unused); /* a path may be anything */
+        bool good = iv_utf8_valid((const uint8_t *)message, strlen(message), &unused); /* a path may hold any bytes */
         write_json(to, json_pack("{ss ss ss ss}", "time", when, "level", level, "event", event, "message",
                                  good ? message : shown(message, line, sizeof line)));
         return;
@@ -118,22 +118,22 @@ struct iv_log_writer {
     pthread_t thread;
     bool started;
 
-    /* The thread alone. */
+    /* The writer's thread only. */
     int fd;
     iv_log_sink own; /* the writer's own lines, into `line` */
     iv_buf taken, line;
-    uint64_t unlogged; /* dropped lines that no line has counted yet */
+    uint64_t unlogged; /* dropped lines not yet reported in the log */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     iv_buf pending;
-    uint64_t gap; /* lines dropped behind the last one in `pending` */
+    uint64_t gap; /* lines dropped after the last one in `pending` */
     uint64_t dropped;
-    size_t reopen_at; /* how much of `pending` belongs into the file as it was */
+    size_t reopen_at; /* bytes of `pending` that belong to the old file */
     bool stop, ended;
 };
 
-/* ---- the thread ---------------------------------------------------------------------------------------- */
+/* ---- the writer's thread ------------------------------------------------------------------------------ */
 
 static size_t count_lines(const char *bytes, size_t n) {
     size_t lines = 0;
@@ -141,7 +141,7 @@ static size_t count_lines(const char *bytes, size_t n) {
     return lines;
 }
 
-/* Only here the thread may be cancelled: it holds nothing. Standard error is shared, and may have been made
+/* The thread may be cancelled only here, where it holds no lock. Standard error is shared and may have been made
  * non-blocking by another process. */
 static ssize_t write_some(int fd, const char *bytes, size_t n) {
     int unused;
@@ -158,7 +158,7 @@ static ssize_t write_some(int fd, const char *bytes, size_t n) {
     return wrote;
 }
 
-/* Returns how many lines were lost. */
+/* Returns the number of lost lines. */
 static size_t write_all(const iv_log_writer *w, const char *lines, size_t bytes) {
     size_t at = 0;
     while (at < bytes) {
@@ -169,7 +169,7 @@ static size_t write_all(const iv_log_writer *w, const char *lines, size_t bytes)
     return at < bytes ? count_lines(lines + at, bytes - at) : 0;
 }
 
-/* Returns whether it was written. */
+/* Returns whether the line was written. */
 static bool write_line(iv_log_writer *w) {
     bool good = w->line.len && write_all(w, w->line.data, w->line.len) == 0;
     iv_buf_clear(&w->line);
@@ -205,7 +205,7 @@ static void reopen_file(iv_log_writer *w) {
     write_line(w);
 }
 
-/* A batch of lines, then the count of those that were dropped behind it. */
+/* Writes a batch of lines, then reports the lines dropped after it. */
 static void write_batch(iv_log_writer *w, uint64_t gap, size_t reopen_at) {
     log_unlogged(w);
     size_t first = reopen_at < w->taken.len ? reopen_at : w->taken.len;
@@ -244,7 +244,7 @@ static void *write_lines(void *user) {
     return NULL;
 }
 
-/* ---- for the others ------------------------------------------------------------------------------------ */
+/* ---- the writer's callers ----------------------------------------------------------------------------- */
 
 static iv_status start_thread(iv_log_writer *w, iv_error *err) {
     sigset_t all, before;

@@ -1,5 +1,5 @@
-/* metrics.c: one table says of each metric its names, its help and where its value comes from; the page is that table
- * walked once for each dialect. Buckets are cumulative only on the page. */
+/* metrics.c: a table gives each metric its names, help text and value; the page is that table, printed once per
+ * dialect. Buckets are cumulative only on the page. */
 #include "serve/metrics.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct histogram {
     double sum;
 } histogram;
 
-/* Requests take from a millisecond to an hour, gaps between tokens far less, prompts up to a million tokens. */
+/* Requests take a millisecond to an hour, gaps between tokens far less; prompts have up to a million tokens. */
 static const double long_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1,
                                      2.5,   5,      7.5,   10,   20,    40,   80,  160,  640, 2560};
 static const double gap_bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03,
@@ -49,7 +49,7 @@ struct iv_metrics {
     void *server_user;
 };
 
-/* ---- noting -------------------------------------------------------------------------------------------- */
+/* ---- recording ---------------------------------------------------------------------------------------- */
 
 static void use_bounds(histogram *h, const double *bounds, size_t count) {
     IV_ASSERT(count <= BUCKETS_MAX);
@@ -60,7 +60,7 @@ static void use_bounds(histogram *h, const double *bounds, size_t count) {
 static void note(histogram *h, double value) {
     size_t at = 0;
     if (!isfinite(value)) return;
-    if (value < 0) value = 0; /* clocks of two threads */
+    if (value < 0) value = 0; /* clocks of two threads differ */
     while (at < h->count && value > h->bounds[at]) at++;
     h->in[at]++;
     h->sum += value;
@@ -124,7 +124,7 @@ void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double no
     m->last_time = now, m->last_tokens = tokens;
 }
 
-/* ---- values of gauges and counters --------------------------------------------------------------------- */
+/* ---- values of gauges and counters -------------------------------------------------------------------- */
 
 typedef struct look {
     const iv_metrics *m;
@@ -158,7 +158,7 @@ static double v_accepted(const look *l) { return (double)l->s->engine.accepted_t
 static double v_throughput(const look *l) { return l->m->tokens_per_second; }
 static double v_requests(const look *l) { return (double)(l->m->requests + l->s->cancelled); }
 static double v_refused(const look *l) { return (double)l->m->refused; }
-/* By an order, or because the client left: of those nobody hears the end. */
+/* Including requests cancelled by a command or a lost client, which have no last event. */
 static uint64_t finished(const look *l, size_t finish) {
     return l->m->finished[finish - 1] + (finish == IV_FINISH_CANCELLED ? l->s->cancelled : 0);
 }
@@ -171,7 +171,7 @@ static double v_failed(const look *l) { return l->s->failed; }
 static double v_weight_version(const look *l) { return (double)l->s->weight_version; }
 
 typedef struct number {
-    const char *names[3]; /* by dialect; NULL: it has none */
+    const char *names[3]; /* by dialect; NULL: absent */
     const char *help;
     double (*value)(const look *l);
 } number;
@@ -192,7 +192,7 @@ static const number gauges[] = {
     {{NULL, NULL, "sglang:num_used_tokens"}, "Tokens of the KV cache that requests hold.", v_kv_tokens_used},
     {{NULL, NULL, "sglang:max_total_num_tokens"}, "Tokens that the KV cache has room for.", v_kv_tokens},
     {{NULL, NULL, "sglang:cache_hit_rate"}, "Part of prompt tokens found in the prefix cache.", v_hit_rate},
-    {{"invar_tokens_per_second", NULL, "sglang:gen_throughput"}, "Generated tokens a second, of late.", v_throughput},
+    {{"invar_tokens_per_second", NULL, "sglang:gen_throughput"}, "Recently generated tokens per second.", v_throughput},
     {{"invar_connections", NULL, NULL}, "Open connections.", v_connections},
     {{"invar_paused", NULL, NULL}, "1 while no step is made.", v_paused},
     {{"invar_failed", NULL, NULL}, "1 when the engine is lost.", v_failed},
@@ -219,9 +219,9 @@ static const number counters[] = {
     {{"invar_log_lines_dropped_total", NULL, NULL}, "Log lines that could not be written.", v_log_dropped},
     {{"invar_steps_total", NULL, NULL}, "Steps of the engine.", v_steps},
     {{"invar_step_seconds_total", NULL, NULL}, "Seconds spent in steps.", v_step_seconds},
-    {{"invar_computed_tokens_total", NULL, NULL}, "Tokens computed: prompts, answers, guesses.", v_computed},
-    {{"invar_drafted_tokens_total", NULL, NULL}, "Tokens guessed by speculation.", v_drafted},
-    {{"invar_accepted_tokens_total", NULL, NULL}, "Guessed tokens that came true.", v_accepted},
+    {{"invar_computed_tokens_total", NULL, NULL}, "Tokens computed: prompts, answers, drafts.", v_computed},
+    {{"invar_drafted_tokens_total", NULL, NULL}, "Tokens drafted by speculation.", v_drafted},
+    {{"invar_accepted_tokens_total", NULL, NULL}, "Drafted tokens that were accepted.", v_accepted},
 };
 
 static const struct {
@@ -248,7 +248,7 @@ static const struct {
     [T_LONGEST] = {{NULL, "vllm:request_max_num_generation_tokens", NULL}, "Tokens of the longest of n answers."},
 };
 
-/* ---- the page ------------------------------------------------------------------------------------------ */
+/* ---- the page ----------------------------------------------------------------------------------------- */
 
 typedef struct page {
     iv_buf *out;
@@ -310,12 +310,12 @@ static void print_finishes(page *p) {
               p->dialect == IV_METRICS_VLLM ? theirs[i] : own[i], (unsigned long long)finished(&p->look, i + 1));
 }
 
-/* What does not change, as labels of a constant. */
+/* Constant facts, as labels of a gauge of 1. */
 static void print_facts(page *p) {
     const iv_engine_info *info = p->look.info;
     const iv_bridge_stats *s = p->look.s;
     if (p->dialect == IV_METRICS_OWN) {
-        head(p, "invar_info", "What answers: the fingerprint stands for all that may change a bit.", "gauge");
+        head(p, "invar_info", "The server: its fingerprint covers everything that may change a bit.", "gauge");
         PRINT(p, "invar_info{%s,version=\"%s\",fingerprint=\"%s\",dtype=\"%s\",arithmetic=\"%s\",device=\"%s\"} 1\n",
               p->labels, iv_version(), s->fingerprint, info->dtype, info->arithmetic, info->device);
     }

@@ -1,5 +1,5 @@
-/* metrics.h: counts and histograms of the server, and their Prometheus text: our own names always, and on demand those
- * of vLLM or SGLang beside them, exactly as their dashboards want them. One thread. */
+/* metrics.h: counters and histograms of the server, printed as Prometheus text: invar's names always, and optionally
+ * those of vLLM or SGLang, exactly as their dashboards expect. One thread. */
 #ifndef IV_SERVE_METRICS_H
 #define IV_SERVE_METRICS_H
 
@@ -18,10 +18,10 @@ typedef struct iv_metrics_request {
 } iv_metrics_request;
 void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r);
 void iv_metrics_note_gap(iv_metrics *m, double seconds);    /* between two tokens of one request */
-void iv_metrics_note_longest(iv_metrics *m, size_t tokens); /* of the answers to one prompt, once all are there */
+void iv_metrics_note_longest(iv_metrics *m, size_t tokens); /* of the answers to one prompt, once all have ended */
 void iv_metrics_note_refused(iv_metrics *m);                /* 429 */
 
-/* What the server counts itself. `count` is called when a page is written. */
+/* Counters kept by the server. `count` is called when a page is written. */
 typedef struct iv_metrics_server {
     uint64_t log_lines_dropped;
     size_t connections;
@@ -29,7 +29,7 @@ typedef struct iv_metrics_server {
 } iv_metrics_server;
 void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user);
 
-/* The engine's counts at some time (seconds, any clock): what rates are made of. Call it about once a second. */
+/* Samples the engine's counters at `now` (seconds, any clock), for rates. Call it about once a second. */
 void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double now);
 
 /* Appends the page. */

@@ -1,5 +1,5 @@
-/* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal when what was accepted is
- * answered, or when the engine is lost. All of it on one thread but the engine. */
+/* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal once accepted requests are
+ * answered, or when the engine is lost. Everything but the engine runs on one thread. */
 #include "serve/server.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
@@ -20,20 +20,20 @@
 #include <time.h>
 
 enum {
-    PUMP_MAX = 4096, /* reports taken before the loop looks at its connections again */
+    PUMP_MAX = 4096, /* events taken before the loop serves its connections again */
     TICK_MS = 1000,
     FILES_EVERY_S = 60,
-    FILES_BEFORE = 2, /* that are opened before the listener: the wakers of bridge and work */
+    FILES_BEFORE = 2, /* opened before the listener: the wakers of bridge and jobs */
     JOB_THREADS = 4,  /* for chat templates: mostly idle */
     GIVE_BACK_BYTES = 1 << 20,
-    LOST_DRAIN_MS = 2000, /* for the answers that say so */
+    LOST_DRAIN_MS = 2000, /* to send the error answers */
     LAUNCHER_MS = 100,    /* mpirun kills one second after its SIGTERM */
-    LOG_END_MS = 1000,    /* for the last lines to be written */
+    LOG_END_MS = 1000,    /* to write the last lines */
     QUEUED_REQUESTS = 1024
 };
 
 typedef struct loop {
-    iv_server server; /* first: what handlers get */
+    iv_server server; /* first: the `user` of handlers */
     char model_name[IV_MODEL_NAME_BYTES];
     bool lost;
     bool job_ended;   /* by mpirun */
@@ -56,16 +56,15 @@ void iv_server_options_init(iv_server_options *o) {
     o->bridge.queued_requests_max = QUEUED_REQUESTS;
 }
 
-/* ---- what happens on the loop -------------------------------------------------------------------------- */
+/* ---- events of the loop ------------------------------------------------------------------------------- */
 
 /* Pending requests end with an error instead of a reset. */
 static void on_late(void *user) {
     loop *l = user;
     iv_error err;
-    iv_fail(&err, IV_NO_MEMORY, "the server is shutting down, and had no time left for this request"); /* 503 */
+    iv_fail(&err, IV_NO_MEMORY, "the server is shutting down and has no time left for this request"); /* 503 */
     size_t failed = iv_task_fail_all(&l->server, &err);
-    if (failed)
-        iv_log(&l->server.log, "warning", "late", "%zu requests were not finished, and end with an error", failed);
+    if (failed) iv_log(&l->server.log, "warning", "late", "%zu unfinished requests end with an error", failed);
 }
 
 /* When the engine is lost, the program ends once every request has its error. */
@@ -92,7 +91,7 @@ static void on_events(void *user) {
 
 static void on_jobs(void *user) { iv_jobs_collect(((loop *)user)->server.jobs); }
 
-/* Who sent SIGTERM: the loop's own handler does not say. */
+/* Records the sender of SIGTERM, which the loop's handler does not report. */
 static atomic_int term_sender;
 static void (*term_handler)(int number);
 
@@ -102,7 +101,7 @@ static void note_sender(int number, siginfo_t *info, void *context) {
     term_handler(number);
 }
 
-/* Goes in front of the loop's handler; the loop restores what was there before both. */
+/* Installed in front of the loop's handler; the loop restores the original one. */
 static void note_senders(void) {
     struct sigaction here, before;
     if (sigaction(SIGTERM, NULL, &before)) return;
@@ -129,11 +128,11 @@ static void on_signal(void *user) {
         iv_http_drain(l->server.http, LAUNCHER_MS, on_late, l);
         return;
     }
-    iv_log(&l->server.log, "info", "drain", "draining: what was accepted may take %.3g s more", o->drain_ms / 1000.0);
+    iv_log(&l->server.log, "info", "drain", "draining: accepted requests may take %.3g s more", o->drain_ms / 1000.0);
     iv_http_drain(l->server.http, o->drain_ms, on_late, l);
 }
 
-/* SIGHUP: files that may have been replaced. What cannot be read leaves things as they are. */
+/* SIGHUP: reopens files that may have been replaced. On an error the old ones stay in use. */
 static void on_hangup(void *user) {
     loop *l = user;
     const iv_http_options *o = &l->server.o->http;
@@ -151,7 +150,7 @@ static void on_hangup(void *user) {
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-/* A line about the last interval, unless nothing happened in it. */
+/* Logs the last interval, unless nothing happened. */
 static void log_status(loop *l, const iv_bridge_stats *stats, double now) {
     const iv_engine_stats *s = &stats->engine, *before = &l->status_stats;
     double seconds = now - l->status_at;
@@ -170,7 +169,7 @@ static void log_status(loop *l, const iv_bridge_stats *stats, double now) {
     l->status_at = now, l->status_stats = *s;
 }
 
-/* Once in a while: it may last. */
+/* At intervals: the shortage may last. */
 static void log_files(loop *l, double now) {
     uint64_t count = iv_http_files_short(l->server.http);
     if (count == l->files_short || (l->files_logged_at > 0 && now < l->files_logged_at + FILES_EVERY_S)) return;
@@ -179,7 +178,7 @@ static void log_files(loop *l, double now) {
            iv_http_connections(l->server.http));
 }
 
-/* What large bodies needed: the C library keeps freed memory for itself. */
+/* Returns the freed memory of large bodies, which the C library keeps. */
 static void give_back(iv_server *s) {
     if (s->freed_bytes < GIVE_BACK_BYTES) return;
     s->freed_bytes = 0;
@@ -219,9 +218,9 @@ static void on_cut(void *user, const iv_http_request *q, size_t dropped) {
            q ? iv_http_request_id(q) : "an answer", s->o->http.stall_ms / 1000.0, dropped);
 }
 
-/* ---- beginning ----------------------------------------------------------------------------------------- */
+/* ---- starting ----------------------------------------------------------------------------------------- */
 
-/* Where a path's last part begins, and *end. */
+/* The start of a path's last component, and *end. */
 static size_t last_part(const char *path, size_t *end) {
     size_t start;
     for (*end = strlen(path); *end > 1 && path[*end - 1] == '/';) --*end;
@@ -229,7 +228,7 @@ static size_t last_part(const char *path, size_t *end) {
     return start;
 }
 
-/* "." or "..": a place that says no name. */
+/* "." or "..", which give no name. */
 static bool is_step(const char *path) {
     size_t end, start = last_part(path, &end);
     return end - start <= 2 && strncmp(path + start, "..", end - start) == 0;
@@ -248,7 +247,7 @@ static void name_model(loop *l) {
     l->server.model_name = o->served_model_name ? o->served_model_name : l->model_name;
 }
 
-/* What the model's authors suggest is used where a request is silent; nobody should have to guess that. */
+/* Logs the defaults of generation_config.json, which apply where a request sets nothing. */
 static void log_defaults(const loop *l) {
     iv_request r;
     iv_bridge_request_init(l->server.bridge, &r);
@@ -275,7 +274,7 @@ static void log_defaults(const loop *l) {
                "generation_config.json sets %s, where a request does not; /generate begins from neutral values", line);
 }
 
-/* What a name stood for: " (127.0.0.1, ::1)". */
+/* The addresses of the host's name: " (127.0.0.1, ::1)". */
 static void list_addresses(const loop *l, char *out, size_t room) {
     char address[IV_HTTP_ADDRESS_BYTES];
     size_t n = 0;
@@ -301,7 +300,7 @@ static void log_start(const loop *l) {
     log_defaults(l);
     if (!o->http.api_key && !o->http.api_key_file && strcmp(o->http.host, "127.0.0.1") != 0 &&
         strcmp(o->http.host, "::1") != 0 && strcmp(o->http.host, "localhost") != 0)
-        iv_log(&l->server.log, "warning", "open", "no API key: whoever reaches this address may use it");
+        iv_log(&l->server.log, "warning", "open", "no API key: anyone who reaches this address may use it");
     size_t connections = iv_http_connections_max(l->server.http);
     if (connections < o->http.connections_max)
         iv_log(&l->server.log, "warning", "files",
@@ -329,8 +328,8 @@ static iv_status open_loop(loop *l, iv_error *err) {
     if (o->log_requests) http.log = on_http_request;
     http.cut = on_cut;
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
-    IV_TRY(
-        iv_http_check_files(o->http.connections_max, FILES_BEFORE, err)); /* not first when the model has been loaded */
+    IV_TRY(iv_http_check_files(o->http.connections_max, FILES_BEFORE,
+                               err)); /* before the model is loaded, to fail early */
     IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
@@ -350,8 +349,8 @@ static iv_status open_loop(loop *l, iv_error *err) {
     return IV_OK;
 }
 
-/* Large buffers are the system's again as soon as they are freed; the C library would keep more and more of them. */
-static void keep_little(void) {
+/* Large buffers return to the system when freed; otherwise the C library would keep them. */
+static void limit_malloc_cache(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, GIVE_BACK_BYTES);
     mallopt(M_TRIM_THRESHOLD, GIVE_BACK_BYTES);
@@ -359,7 +358,7 @@ static void keep_little(void) {
 }
 
 iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
-    keep_little();
+    limit_malloc_cache();
     loop l = {.server = {.o = o}};
     name_model(&l);
     iv_status status = open_loop(&l, err);
@@ -375,11 +374,11 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     }
     if (status == IV_OK && !l.lost && l.job_ended)
         status = iv_fail(err, IV_IO, "mpirun ended the job: another rank was lost, or mpirun got a signal");
-    iv_http_close(l.server.http); /* its exchanges may still cancel what they asked of the bridge */
-    iv_jobs_close(l.server.jobs); /* what it still does uses the bridge's text_model */
+    iv_http_close(l.server.http); /* its requests may still cancel entries of the bridge */
+    iv_jobs_close(l.server.jobs); /* running jobs use the bridge's text model */
     iv_token_texts_close(l.server.token_texts);
     iv_bridge_close(l.server.bridge);
-    iv_admin_close(&l.server); /* no report comes any more */
+    iv_admin_close(&l.server); /* no more events come */
     iv_metrics_close(l.server.metrics);
     if (status == IV_OK && l.server.draining) iv_log(&l.server.log, "info", "end", "drained");
     iv_log_writer_close(l.server.log_writer, LOG_END_MS);

@@ -204,7 +204,7 @@ static void wrong_lines_are_answered(void **state) {
                   {"b", 400, "\"/v1/responses\", found \"/v1/embeddings\""},
                   {"c", 400, "body: wanted a JSON object, found []"},
                   {"d", 400, "temperature: wanted"},
-                  {"e", 400, "stream: wanted false, for a batch has nobody to stream to, found true"},
+                  {"e", 400, "stream: wanted false in a batch, found true"},
                   {"f", 404, "model: wanted \"tiny-math\""},
                   {"g", 400, "999999999"},
                   {"h", 400, "method: wanted \"POST\", found \"GET\""},

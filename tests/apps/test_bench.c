@@ -149,7 +149,7 @@ static void serve_running(void **state) {
     expect_ok();
     expect_out("checked  6 of 6 digests");
     RUN("bench", "serve", url, "--num-prompts", "6");
-    expect_error(1, "/v1/models: wanted HTTP status 200, found 401: an API key is wanted");
+    expect_error(1, "/v1/models: wanted HTTP status 200, found 401: it needs an API key");
     char elsewhere[96];
     snprintf(elsewhere, sizeof elsewhere, "%.60snowhere", url);
     RUN("bench", "serve", elsewhere, "--num-prompts", "6", "--api-key", "k");
@@ -172,7 +172,7 @@ static void serve_refuses(void **state) {
     RUN("bench", "serve", "http://127.0.0.1:99999");
     expect_error(2, "wanted http://HOST[:PORT]");
     RUN("bench", "serve", "https://127.0.0.1:1/v1");
-    expect_error(2, "found https: TLS is not spoken here");
+    expect_error(2, "found https: TLS is not supported");
     RUN("bench", "serve", "ws://127.0.0.1:1");
     expect_error(2, "ws://127.0.0.1:1: wanted http://HOST[:PORT]");
     RUN("bench", "serve", "localhost:8000");

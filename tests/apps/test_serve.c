@@ -192,7 +192,7 @@ static void foreign_names(void **state) {
     pid = serve(&port, (const char *const[]){"--allowed-hosts", "llm.example.org", NULL});
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         assert_int_equal(ask_host(port, "evil.example", paths[i], "Origin: http://evil.example\r\n"), 403);
-        assert_non_null(strstr(reply, "Host: \\\"evil.example\\\" is no name of this server"));
+        assert_non_null(strstr(reply, "Host: \\\"evil.example\\\" is not a name of this server"));
         assert_non_null(strstr(reply, "--allowed-hosts"));
         assert_int_equal(ask_host(port, "llm.example.org", paths[i], ""), i < 4 ? 200 : 404);
     }

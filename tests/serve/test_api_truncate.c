@@ -201,7 +201,7 @@ static void what_is_refused(void **state) {
                  {"/v1/completions", "\"prompt\":[1],\"truncate_prompt_tokens\":-2", "found -2"},
                  {"/v1/completions", "\"prompt\":[1],\"truncate_prompt_tokens\":\"2\"", "found \\\"2\\\""},
                  {"/v1/completions", "\"prompt\":[1],\"truncate_prompt_tokens\":-1,\"max_tokens\":2048",
-                  "wanted max_tokens below 2048 (the model's length) beside -1, found 2048"},
+                  "wanted max_tokens below 2048 (the model's length) with -1, found 2048"},
                  {"/v1/chat/completions", MESSAGES ",\"truncate_prompt_tokens\":0", "found 0"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];

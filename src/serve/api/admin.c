@@ -1,6 +1,6 @@
-/* admin.c: flush, pause, continue, new weights, abort. Every route here needs the admin key (routes.c).
+/* admin.c: flush, pause, continue, update of weights, abort. All routes here need the admin key (routes.c).
  *
- * An order outlives its client: if that leaves, the order is carried out all the same and its report answers nobody. */
+ * A command outlives its client: if the client leaves, the command is still carried out and its event is dropped. */
 #include "serve/api/handlers.h"
 #include "format/json.h"
 #include "serve/api/reply.h"
@@ -13,7 +13,7 @@ struct iv_admin_command {
     iv_admin_command *next, **link; /* in server->commands */
     iv_http_request *http_request;  /* NULL: the client has left */
     iv_command command;
-    char *weights; /* what new ones will be called; NULL: by their number */
+    char *weights; /* name of the new weights; NULL: their number */
 };
 
 static void free_command(iv_admin_command *a) {
@@ -24,7 +24,7 @@ static void free_command(iv_admin_command *a) {
 
 static void left(void *user) { ((iv_admin_command *)user)->http_request = NULL; }
 
-/* Conflicts are this route's 409: a client that repeats the order at once would find the same. */
+/* Conflicts are 409 here: an immediate retry would fail again. */
 static void reply_command(iv_server *s, iv_http_request *q, iv_command command, iv_status status, const char *message) {
     iv_bridge_stats stats;
     iv_buf out = {0};
@@ -45,7 +45,7 @@ static void reply_command(iv_server *s, iv_http_request *q, iv_command command, 
     iv_api_reply_json(q, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
 }
 
-/* weights: a name for those that the order loads, or NULL. */
+/* weights: name of the loaded weights, or NULL. */
 static void send_command(iv_server *s, iv_http_request *q, iv_command command, const char *text, const char *weights) {
     iv_error err = {0};
     iv_admin_command *a = calloc(1, sizeof *a);
@@ -86,7 +86,7 @@ void iv_admin_close(iv_server *s) {
     iv_weight_names_free(&s->weight_names);
 }
 
-/* Reads a body that may be empty; on an error it is answered. */
+/* Reads a body that may be empty; errors are answered here. */
 static bool read_body(iv_server *s, iv_http_request *q, unsigned body, iv_api_params *p, json_t **json) {
     iv_error err = {0};
     iv_request none = {0};
@@ -103,11 +103,11 @@ static bool read_body(iv_server *s, iv_http_request *q, unsigned body, iv_api_pa
     return false;
 }
 
-/* ---- abort --------------------------------------------------------------------------------------------- */
+/* ---- routes ------------------------------------------------------------------------------------------- */
 
 void iv_handle_flush(void *user, iv_http_request *q) { send_command(user, q, IV_COMMAND_FLUSH, NULL, NULL); }
 
-/* How long a client may choose what becomes of running requests: keep them (what pausing is), or abort them first. */
+/* mode: what happens to running requests: they are kept, or aborted first. */
 void iv_handle_pause(void *user, iv_http_request *q) {
     iv_server *s = user;
     iv_error err = {0};

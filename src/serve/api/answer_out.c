@@ -1,4 +1,4 @@
-/* answer_out.c: writers of shared parts. A log-probability is printed from one float wherever it appears. */
+/* answer_out.c: writers of shared parts of answers. A log-probability is printed from the same float everywhere. */
 #include "serve/api/answer_out.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -52,7 +52,8 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     for (size_t i = 0; i < t->child_count; i++) {
         const iv_child *c = &t->children[i];
         if (i % n == 0) known = 0, cached += c->cached_tokens;
-        if (c->prompt_tokens > known) prompt += c->prompt_tokens - known, known = c->prompt_tokens; /* any choice's */
+        if (c->prompt_tokens > known)
+            prompt += c->prompt_tokens - known, known = c->prompt_tokens; /* the same for all choices */
         generated += c->tokens.count, reasoned += iv_answer_reasoning_tokens(c);
     }
     iv_out_key(o, "usage"), iv_out_open(o, '{');
@@ -70,7 +71,7 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
-/* As they were carried out, whoever set them: the request, the model's defaults, or ours. */
+/* The parameters in effect, set by the request, the model's defaults, or ours. */
 static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o) {
     const iv_api_params *p = &t->params;
     iv_out_key(o, "parameters"), iv_out_open(o, '{');
@@ -105,7 +106,7 @@ static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o
 }
 
 static void out_outcome(const iv_child *c, iv_json_out *o) {
-    iv_out_key(o, "seed"); /* as it was asked for: params.c */
+    iv_out_key(o, "seed"); /* spelled as requested: see params.c */
     if (c->seed_unsigned)
         iv_out_uint(o, c->seed);
     else
@@ -136,7 +137,7 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
-/* ---- log-probabilities --------------------------------------------------------------------------------- */
+/* ---- log-probabilities -------------------------------------------------------------------------------- */
 
 typedef struct namer {
     const iv_task *t;
@@ -157,7 +158,7 @@ static void out_name(const namer *n, iv_json_out *o) {
     iv_out_string(o, n->name.data ? n->name.data : "", n->name.len);
 }
 
-/* Entry k of a token: itself first, then the likeliest that are not itself. NULL when there are no more. */
+/* Entry k of a token: the token itself, then the top alternatives without it. NULL: no more. */
 static const iv_logprob *entry(const iv_token_list *l, size_t i, size_t k, iv_logprob *self) {
     *self = (iv_logprob){.id = l->ids[i], .logprob = l->logprobs[i]};
     if (k == 0) return self;
@@ -166,7 +167,7 @@ static const iv_logprob *entry(const iv_token_list *l, size_t i, size_t k, iv_lo
     return NULL;
 }
 
-/* {"name": logprob, ...}; of two tokens that look alike the second gets its id for a name. */
+/* {"name": logprob, ...}; a token whose name is already taken is named by its id. */
 static void out_top_object(namer *n, const iv_token_list *l, size_t i, iv_json_out *o) {
     enum { NAMES_MAX = 24 };
     char *names[NAMES_MAX];
@@ -190,9 +191,9 @@ static void out_top_object(namer *n, const iv_token_list *l, size_t i, iv_json_o
     for (size_t k = 0; k < count; k++) free(names[k]);
 }
 
-/* How many of `left` bytes, the rest of an echoed prompt, are the named token's: none of one that was put there and
- * that the text does not spell ("<s>"), all but the space of one that lost it to the text's beginning, and U+FFFD of
- * one whose character the prompt's beginning or another token cut. */
+/* How many of the `left` remaining bytes of an echoed prompt belong to the named token: none for a special token
+ * that the text does not contain ("<s>"), all but a space that the start of the text lost, and U+FFFD for a cut
+ * character. */
 static size_t bytes_in(const namer *n, int32_t id, const char *text, size_t left) {
     const char *s = n->bytes.data;
     static const char cut[] = "\xef\xbf\xbd";
@@ -209,7 +210,7 @@ static size_t bytes_in(const namer *n, int32_t id, const char *text, size_t left
     return special ? 0 : iv_size_min(length, left);
 }
 
-/* Where the prompt's tokens begin in the echoed text. */
+/* The offsets of the prompt's tokens in the echoed text. */
 static void out_prompt_offsets(namer *n, const iv_ids *ids, const iv_text *text, iv_json_out *o) {
     size_t at = 0, characters = 0;
     for (size_t i = 0; i < ids->count; i++) {
@@ -222,7 +223,7 @@ static void out_prompt_offsets(namer *n, const iv_ids *ids, const iv_text *text,
     }
 }
 
-/* The prompt's tokens, or none: position i has its log-probability at scored[i - 1]. */
+/* The prompt's tokens, or none: the log-probability of position i is scored[i - 1]. */
 static const iv_ids *prompt_ids(const iv_task *t, const iv_child *c, bool echo) {
     static const iv_ids none;
     return echo ? &t->prompts[c->prompt].ids : &none;
@@ -297,7 +298,7 @@ void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_j
     iv_out_close(o, '}');
 }
 
-/* Rank among all tokens: known of those that are among the likeliest. */
+/* Rank among all tokens, if it is among the top ones; else 0. */
 static size_t rank_of(const iv_token_list *l, size_t i, int32_t id) {
     for (size_t at = l->top_at[i]; at < l->top_at[i + 1]; at++)
         if (l->top[at].id == id) return at - l->top_at[i] + 1;

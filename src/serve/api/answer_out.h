@@ -7,26 +7,25 @@
 /* "stop", "length", "abort"; NULL for none. */
 const char *iv_answer_finish(iv_finish finish);
 
-/* "stop_reason": what the request named that ended the answer, a string or a token id; null for all else, as in vLLM.
- */
+/* "stop_reason": the stop string or token id of the request that ended the answer; null otherwise, as in vLLM. */
 void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_out *o);
 
-/* Of a chat: the first token that is behind the reasoning, with a part of its text at least. */
+/* For chats: the first token with text behind the reasoning. */
 size_t iv_answer_first_behind(const iv_child *c);
-/* The tokens before it, tags included, if the child reasons at all. */
+/* The number of tokens before it, tags included; 0 without reasoning. */
 size_t iv_answer_reasoning_tokens(const iv_child *c);
 
-/* "usage": {...} of all children, as far as they are. */
+/* "usage": {...} of all children so far. */
 void iv_out_usage(const iv_task *t, iv_json_out *o);
 
-/* "invar": {...}: what is needed to get the same answer again. c: one choice, or NULL: all of them. */
+/* "invar": {...}: what is needed to reproduce the answer. c: one choice; NULL: all. */
 void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o);
 
-/* OpenAI's completions: an object of the tokens from `from` on, with the prompt's before if echo. */
+/* OpenAI's completions: an object of the tokens from `from` on, after the prompt's if echo. */
 void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bool echo, iv_json_out *o);
 /* OpenAI's chat: {"content": [...]} of the tokens from `from` on. */
 void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o);
-void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o); /* its entries alone */
+void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o); /* only its entries */
 /* vLLM's: [null, {"id": {...}}, ...] of the prompt. */
 void iv_out_prompt_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o);
 

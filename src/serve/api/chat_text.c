@@ -1,4 +1,4 @@
-/* chat_text.c: a small machine over the text: tags are looked for only where they can begin. */
+/* chat_text.c: a state machine over the text; tags are searched only where they can begin. */
 #include "serve/api/chat_text.h"
 
 #include <string.h>
@@ -6,9 +6,9 @@
 static const char THINK[] = "<think>", THOUGHT[] = "</think>", CALL[] = "<tool_call>", CALLED[] = "</tool_call>",
                   FUNCTION[] = "<function=";
 
-typedef const char *const *tags; /* up to NULL */
+typedef const char *const *tags; /* NULL-terminated */
 
-/* What announces a call. */
+/* The tags that begin a call. */
 static tags signs_of(const iv_chat_text *c) {
     static const char *const hermes[] = {CALL, NULL}, *const llama[] = {"<|python_tag|>", NULL},
                              *const mistral[] = {"[TOOL_CALLS]", NULL}, *const coder[] = {CALL, FUNCTION, NULL};
@@ -39,7 +39,7 @@ static void add(iv_chat_text *c, iv_buf *to, const char *s, size_t n) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* What is pending. */
+/* The text not decided yet. */
 typedef struct rest {
     const char *s;
     size_t n;
@@ -54,7 +54,7 @@ static void drop(iv_chat_text *c, size_t n) {
     if (c->taken == c->pending.len) iv_buf_clear(&c->pending), c->taken = 0;
 }
 
-/* Once for each new text, however many parts it has. */
+/* Once per push, however many parts it has. */
 static void close_up(iv_chat_text *c) {
     iv_buf *b = &c->pending;
     if (c->taken == 0) return;
@@ -63,7 +63,7 @@ static void close_up(iv_chat_text *c) {
     b->data[b->len] = 0;
 }
 
-/* With tools, white space around calls is no content: it waits for what follows. */
+/* With tools, white space around calls is dropped: it is content only if content follows. */
 static void add_content(iv_chat_text *c, const char *s, size_t n) {
     while (c->trimming && n && *s == '\n') s++, n--, c->begun++;
     if (n == 0) return;
@@ -79,7 +79,7 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
     add(c, &c->space, s + solid, n - solid);
 }
 
-/* ---- tool calls ---------------------------------------------------------------------------------------- */
+/* ---- tool calls --------------------------------------------------------------------------------------- */
 
 static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     iv_chat_call call;
@@ -91,7 +91,7 @@ static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     return true;
 }
 
-/* Where a call's text ends: at the first end tag that is not inside a string of it. */
+/* Finds the end of a call's text: the first end tag outside its strings. */
 static bool find_call_end(iv_chat_text *c, size_t *n) {
     size_t tag = strlen(CALLED);
     const rest p = pending(c);
@@ -113,8 +113,8 @@ static bool find_call_end(iv_chat_text *c, size_t *n) {
     return false;
 }
 
-/* The text of a call is over: `closed` if its end tag was there. What is no call may have a quote too few, and ends at
- * the first tag of all. That is looked for once in a text: each time, it could be all of the rest. */
+/* Ends the text of a call; `closed`: its end tag was found. A text that is no call may have an unmatched quote; it
+ * ends at its first end tag. That is searched once per text, because each search may cost the whole rest. */
 static void end_call(iv_chat_text *c, size_t n, bool closed) {
     const char *s = pending(c).s;
     if (take_call(c, s, n)) {
@@ -130,7 +130,7 @@ static void end_call(iv_chat_text *c, size_t n, bool closed) {
     c->state = IV_CHAT_CONTENT;
 }
 
-/* The other forms' calls are looked for from here on. sign: what announces them and was there; NULL: nothing. */
+/* From here on calls of the other forms are searched. sign: the tag that was found; NULL: none. */
 static void begin_calls(iv_chat_text *c, const char *sign) {
     c->found = (iv_chat_calls){.llama = c->form == IV_TOOL_FORM_LLAMA3_JSON};
     c->coder = (iv_coder_call){.tools = c->schemas, .bare = sign == FUNCTION};
@@ -140,7 +140,7 @@ static void begin_calls(iv_chat_text *c, const char *sign) {
 
 static size_t room(const iv_chat_text *c) { return IV_CHAT_CALLS_MAX - c->call_count; }
 
-/* Takes what was found in s: how many, and how far they reach. */
+/* Takes the calls found in s: their count and their bytes. */
 static size_t take_calls(iv_chat_text *c, const char *s, size_t *bytes) {
     *bytes = c->form == IV_TOOL_FORM_QWEN3_CODER ? c->coder.at : c->found.at;
     if (c->form != IV_TOOL_FORM_QWEN3_CODER) return iv_chat_calls_take(&c->found, s, c->calls + c->call_count, room(c));
@@ -150,7 +150,7 @@ static size_t take_calls(iv_chat_text *c, const char *s, size_t *bytes) {
     return 0;
 }
 
-/* What is pending may be calls; if not, it is content like any other. False: more text is needed. */
+/* The pending text may be calls; otherwise it becomes content. False: more text is needed. */
 static bool turn_calls(iv_chat_text *c, bool last) {
     const rest p = pending(c);
     bool coder = c->form == IV_TOOL_FORM_QWEN3_CODER;
@@ -167,8 +167,7 @@ static bool turn_calls(iv_chat_text *c, bool last) {
     } else if (c->sign) {
         add_content(c, c->sign, strlen(c->sign));
     }
-    /* No call is looked for in a value without an end, nor in a call too many: each time it could be all of the rest.
-     */
+    /* No search inside an unfinished value or beyond the maximum number of calls: each could cost the whole rest. */
     size_t text = !coder || count ? 0 : found == IV_CALLS_DONE ? bytes : c->coder.cut ? p.n : 0;
     add_content(c, p.s, text);
     drop(c, text);
@@ -176,9 +175,9 @@ static bool turn_calls(iv_chat_text *c, bool last) {
     return c->pending.len > 0;
 }
 
-/* ---- the machine --------------------------------------------------------------------------------------- */
+/* ---- the state machine -------------------------------------------------------------------------------- */
 
-/* How many last bytes may be the beginning of the tag. */
+/* How many trailing bytes may begin the tag. */
 static size_t held(rest p, const char *tag) {
     size_t n = strlen(tag) - 1;
     if (n > p.n) n = p.n;
@@ -186,7 +185,7 @@ static size_t held(rest p, const char *tag) {
     return n;
 }
 
-/* Where the first of the tags begins; *found: which. NULL: where none has begun. */
+/* Finds the first of the tags; *found: which one. NULL: none yet. */
 static size_t find_tag(rest p, tags list, bool last, const char **found) {
     size_t first = p.n, open = p.n;
     *found = NULL;
@@ -223,7 +222,7 @@ static iv_calls_found begins_with(const char *s, size_t n, tags list) {
     return best;
 }
 
-/* Calls or JSON? False: more text is needed. */
+/* Decides between calls and JSON. False: more text is needed. */
 static bool settle_either(iv_chat_text *c, bool last) {
     const rest p = pending(c);
     size_t from = 0;
@@ -235,7 +234,7 @@ static bool settle_either(iv_chat_text *c, bool last) {
     return found != IV_CALLS_MORE || last;
 }
 
-/* Llama's calls may begin the content without any sign. */
+/* Llama's calls may begin the content without a tag. */
 static bool turn_begin(iv_chat_text *c, bool last) {
     if (c->either && looks_for_calls(c) && !settle_either(c, last)) return false;
     const rest p = pending(c);
@@ -256,7 +255,7 @@ static bool turn_call(iv_chat_text *c, bool last) {
     return c->pending.len > 0;
 }
 
-/* Reasoning and content go on up to the next tag. */
+/* Passes reasoning or content on, up to the next tag. */
 static bool turn_text(iv_chat_text *c, bool last) {
     static const char *const thought[] = {THOUGHT, NULL};
     const rest p = pending(c);
@@ -280,7 +279,7 @@ static bool turn_text(iv_chat_text *c, bool last) {
     return true;
 }
 
-/* One turn in the present state; false: more text is needed. */
+/* One step in the current state; false: more text is needed. */
 static bool turn(iv_chat_text *c, bool last) {
     switch (c->state) {
     case IV_CHAT_START: return turn_start(c, last);

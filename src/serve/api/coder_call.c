@@ -1,5 +1,4 @@
-/* coder_call.c: Qwen3-Coder's form. Tags are matched where they may begin, and again from there when too little of them
- * had come. */
+/* coder_call.c: Qwen3-Coder's form. Incomplete tags are matched again from their start when more text has come. */
 #include "serve/api/tool_calls.h"
 #include "format/json.h"
 #include "format/json_schema.h"
@@ -9,11 +8,11 @@
 #include <string.h>
 #include <strings.h>
 
-enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256, LOOKS_MAX = 1 << 23 /* at schemas, for a call */ };
+enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256, LOOKS_MAX = 1 << 23 /* schema nodes visited per call */ };
 
-/* ---- tags ---------------------------------------------------------------------------------------------- */
+/* ---- tags --------------------------------------------------------------------------------------------- */
 
-/* Whether something stands at a place; MAYBE: the text ends before that is known. */
+/* Result of a match; MAYBE: the text ends too early. */
 typedef enum match { NO, MAYBE, YES } match;
 
 typedef struct cursor {
@@ -28,7 +27,7 @@ static void skip_space(cursor *c) {
     while (c->at < c->n && c->at < most && is_space(c->s[c->at])) c->at++;
 }
 
-/* Goes behind it on YES. */
+/* Advances behind the text on YES. */
 static match take(cursor *c, const char *what) {
     size_t n = strlen(what), left = c->n - c->at;
     if (memcmp(c->s + c->at, what, left < n ? left : n) != 0) return NO;
@@ -37,7 +36,7 @@ static match take(cursor *c, const char *what) {
     return YES;
 }
 
-/* A name and the > behind it. */
+/* Takes a name and the > behind it. */
 static match take_name(cursor *c, size_t *from, size_t *end) {
     *from = c->at;
     for (*end = c->at; *end < c->n; ++*end) {
@@ -53,7 +52,7 @@ static match take_name(cursor *c, size_t *from, size_t *end) {
 
 typedef enum tag { PARAMETER, FUNCTION_END, CALL_END } tag;
 
-/* The next tag of a call behind white space; from, end: of a parameter's name. */
+/* Takes the next tag after white space; from, end: a parameter's name. */
 static match take_tag(cursor *c, tag *which, size_t *from, size_t *end) {
     static const char *const tags[] = {"<parameter=", "</function>", "</tool_call>"};
     match best = NO;
@@ -68,9 +67,9 @@ static match take_tag(cursor *c, tag *which, size_t *from, size_t *end) {
     return best;
 }
 
-/* ---- the tools ----------------------------------------------------------------------------------------- */
+/* ---- the tools ---------------------------------------------------------------------------------------- */
 
-/* Whether there is one with this name; its parameters. */
+/* Whether a tool has this name; its parameters. */
 static bool find_tool(const json_t *tools, const char *name, size_t n, json_t **parameters) {
     json_t *one;
     size_t i;
@@ -100,7 +99,7 @@ static bool is_property(const iv_coder_call *k, const char *name, size_t n) {
     return json_object_get(json_object_get(k->parameters, "properties"), own.text) != NULL;
 }
 
-/* A schema that takes more looks than any that is meant well has strings from there on. */
+/* Beyond the limit on schema nodes, values are strings. */
 static unsigned kinds_of(iv_coder_call *k, const char *name, size_t n) {
     own_name own = name_of(name, n);
     size_t looks;
@@ -110,9 +109,9 @@ static unsigned kinds_of(iv_coder_call *k, const char *name, size_t n) {
     return kinds;
 }
 
-/* ---- values -------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------- */
 
-/* </parameter> and what must follow; *behind: it itself. */
+/* </parameter> and the tag that must follow; *behind: the end of </parameter>. */
 static match take_value_end(const char *s, size_t n, size_t at, size_t *behind) {
     cursor c = {s, n, at};
     tag unused;
@@ -122,7 +121,7 @@ static match take_value_end(const char *s, size_t n, size_t at, size_t *behind) 
     return m == YES ? take_tag(&c, &unused, &from, &end) : m;
 }
 
-/* The next tag without it, at the beginning of a line. */
+/* The next tag at the start of a line, where </parameter> is missing. */
 static match take_forgotten_end(const iv_coder_call *k, const char *s, size_t n, size_t at) {
     cursor c = {s, n, at};
     size_t from, end;
@@ -141,7 +140,7 @@ static void end_value(iv_coder_call *k, const char *s, size_t end, size_t at) {
     k->value_end = end, k->at = at, k->step = IV_CODER_TAG;
 }
 
-/* An object or a list: up to where its brackets close, then to the end of the value. NO: it is text after all. */
+/* An object or list: up to its closing bracket, then to the end of the value. NO: it is text. */
 static match look_json(iv_coder_call *k, const char *s, size_t n) {
     for (; k->look == IV_CODER_JSON && k->scanned < n; k->scanned++) {
         iv_json_scanned found = iv_json_scan_byte(&k->scan, s[k->scanned]);
@@ -191,7 +190,7 @@ static match look_value(iv_coder_call *k, const char *s, size_t n, bool last) {
     return look_text(k, s, n, last);
 }
 
-/* ---- the machine --------------------------------------------------------------------------------------- */
+/* ---- the state machine -------------------------------------------------------------------------------- */
 
 static match look_open(iv_coder_call *k, cursor *c) {
     if (!k->bare) skip_space(c);
@@ -229,7 +228,7 @@ static match look_behind(iv_coder_call *k, cursor *c, bool last) {
     return YES;
 }
 
-/* YES: it went on. */
+/* YES: it advanced. */
 static match go_on(iv_coder_call *k, const char *s, size_t n, bool last) {
     cursor c = {s, n, k->at};
     switch (k->step) {
@@ -254,19 +253,19 @@ iv_calls_found iv_coder_call_look(iv_coder_call *k, const char *s, size_t n, boo
     return IV_CALLS_DONE;
 }
 
-/* ---- the JSON of a value ------------------------------------------------------------------------------- */
+/* ---- the JSON of a value ------------------------------------------------------------------------------ */
 
 static bool is_word(const char *s, size_t n, const char *word) {
     return n == strlen(word) && strncasecmp(s, word, n) == 0;
 }
 
-/* Of JSON; 0: it is none. */
+/* The kind of a JSON value; 0: not JSON. */
 static unsigned kind_of(const char *s, size_t n) {
     iv_error unused;
     json_t *v = NULL;
     if (n == 0 || iv_json_parse_repeating("value", s, n, &v, &unused) != IV_OK) return 0;
     unsigned kind = iv_json_kind_of(v);
-    if (json_is_real(v)) { /* an integer beyond 64 bits is one */
+    if (json_is_real(v)) { /* integers beyond 64 bits are parsed as reals */
         bool fraction = memchr(s, '.', n) || memchr(s, 'e', n) || memchr(s, 'E', n);
         kind = fraction ? IV_KIND_NUMBER : IV_KIND_INTEGER;
     }
@@ -305,7 +304,7 @@ bool iv_coder_value_write(unsigned kinds, const char *text, size_t n, iv_buf *ou
     return kind_of(s, bytes) ? iv_buf_append(out, s, bytes) : write_string(text, n, out);
 }
 
-/* ---- taking -------------------------------------------------------------------------------------------- */
+/* ---- the finished call -------------------------------------------------------------------------------- */
 
 static bool keep_value(const iv_coder_call *k, const char *s, json_t *values) {
     own_name own = name_of(s + k->key, k->key_end - k->key);
@@ -316,7 +315,7 @@ static bool keep_value(const iv_coder_call *k, const char *s, json_t *values) {
     return ok;
 }
 
-/* Spaces as most writers of such arguments have them. */
+/* With the spaces that most writers of arguments use. */
 static bool write_arguments(json_t *values, iv_buf *out) {
     const char *key;
     json_t *v;

@@ -1,5 +1,4 @@
-/* constraint.c: the fields that constrain an answer, each checked member by member; tools, the form of calls and their
- * ids. */
+/* constraint.c: checks the fields that constrain an answer; tools, the format of calls, and call ids. */
 #include "serve/api/constraint.h"
 #include "base/buf.h"
 #include "base/digest.h"
@@ -9,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- structured outputs ------------------------------------------------------------------------------------- */
+/* ---- structured outputs ------------------------------------------------------------------------------- */
 
 typedef struct reader {
     iv_api_params *p;
     iv_request *r;
     const char *prefix;
-    const char *by; /* the field that has set a constraint; NULL: none yet */
+    const char *by; /* field that set a constraint; NULL: none */
     iv_error *err;
 } reader;
 
@@ -73,7 +72,7 @@ static iv_status only(const reader *w, const char *field, json_t *object, const 
     json_t *value;
     json_object_foreach(object, key, value) {
         const char *const *name = names;
-        if (json_is_null(value)) continue; /* as if absent */
+        if (json_is_null(value)) continue; /* null is treated as absent */
         while (*name && strcmp(*name, key) != 0) name++;
         if (!*name)
             return iv_fail(w->err, IV_INVALID, "%s%s.%.60s: this field is not known here", w->prefix, field, key);
@@ -81,7 +80,7 @@ static iv_status only(const reader *w, const char *field, json_t *object, const 
     return IV_OK;
 }
 
-/* {"type": "json_schema", ...}: the schema's own members are in `inner`. strict says what happens anyway. */
+/* {"type": "json_schema", ...}: the schema's members are in `inner`. `strict` is always in effect. */
 static iv_status read_named_schema(reader *w, const char *field, json_t *inner) {
     const json_t *schema = json_object_get(inner, "schema"), *name = json_object_get(inner, "name");
     const json_t *strict = json_object_get(inner, "strict");
@@ -108,7 +107,7 @@ static iv_status read_format(reader *w, const char *field, json_t *v, bool flat)
     IV_TRY(only(w, field, v, flat ? flat_names : nested));
     if (flat) return read_named_schema(w, field, v);
     json_t *inner = json_object_get(v, "json_schema");
-    if (!json_is_object(inner)) return wanted(w, field, "\"json_schema\", an object, beside its type", inner);
+    if (!json_is_object(inner)) return wanted(w, field, "\"json_schema\", an object, next to its type", inner);
     IV_TRY(only(w, field, inner, flat_names + 1));
     return read_named_schema(w, field, inner);
 }
@@ -146,7 +145,7 @@ static iv_status read_structured(reader *w, json_t *v) {
     json_t *value;
     json_object_foreach(v, key, value) {
         bool disable = strncmp(key, "disable_", 8) == 0;
-        if (json_is_null(value) || (disable && json_is_false(value))) continue; /* asks for nothing */
+        if (json_is_null(value) || (disable && json_is_false(value))) continue; /* requests nothing */
         for (size_t i = FIRST_UNSUPPORTED; names[i]; i++)
             if (strcmp(key, names[i]) == 0)
                 return iv_fail(w->err, IV_UNSUPPORTED,
@@ -184,7 +183,7 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     return p->regex ? set_text(&w, "regex", IV_CONSTRAINT_REGEX, p->regex) : IV_OK;
 }
 
-/* Hermes' form needs no word. */
+/* Hermes' form is the default. */
 static iv_status set_calls(reader *w, iv_constraint_kind kind, iv_tool_form form, json_t *list) {
     if (form == IV_TOOL_FORM_HERMES) return set_json(w, "tool_choice", kind, list);
     json_t *formed = json_pack("{s:s, s:O}", "form", iv_tool_form_name(form), "tools", list);
@@ -193,7 +192,7 @@ static iv_status set_calls(reader *w, iv_constraint_kind kind, iv_tool_form form
     return status;
 }
 
-/* The tools, or the one that is named, as a constraint has them. */
+/* The tools, or the named one, in the format of a constraint. */
 static iv_status list_tools(json_t *tools, const char *name, json_t **out, iv_error *err) {
     json_t *list = json_array(), *tool;
     size_t i;
@@ -223,7 +222,7 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
                                   iv_error *err) {
     reader w = {.p = p, .r = r, .prefix = "", .err = err};
     json_t *list;
-    /* A format is that of the message, and what is forced to call has none. */
+    /* A format applies to the message; a forced call has none. */
     if (r->constraint != IV_CONSTRAINT_NONE && !p->format_holds) w.by = iv_constraint_name(r->constraint);
     IV_TRY(list_tools(tools, name, &list, err));
     bool one = p->one_tool_call || name;
@@ -234,7 +233,7 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
 
 iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r, iv_error *err) {
     reader w = {.p = p, .r = r, .prefix = "", .err = err};
-    bool object = r->constraint == IV_CONSTRAINT_JSON_OBJECT; /* as a schema */
+    bool object = r->constraint == IV_CONSTRAINT_JSON_OBJECT; /* for the schema of any object */
     iv_buf text = {0};
     json_t *list;
     IV_TRY(list_tools(tools, NULL, &list, err));
@@ -249,14 +248,13 @@ iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form
     free(listed), iv_buf_free(&text);
     return status;
 }
-/* ---- tools: the form of calls
- * ------------------------------------------------------------------------------------------ */
+/* ---- tools: the format of calls ----------------------------------------------------------------------- */
 
 static bool is_mistral(iv_tool_form form) {
     return form >= IV_TOOL_FORM_MISTRAL && form <= IV_TOOL_FORM_MISTRAL_CALL_ID;
 }
 
-/* A special token that the model can draw, and that is in its texts only if that is asked for. */
+/* Finds a special token that the model can generate and that texts omit by default. */
 static bool find_special(const iv_bridge *b, const char *spelling, int32_t *id) {
     const iv_textual *text_model = iv_bridge_text_model(b);
     iv_error unused;
@@ -302,13 +300,13 @@ iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err) {
             "tool-call-parser: wanted auto, hermes, llama3_json, mistral, qwen3_coder, qwen3_xml or none, found "
             "\"%.40s\"",
             name);
-    /* How the forced ones of Mistral's are written is still the template's business. */
+    /* Mistral's variant follows from the template. */
     if (s->tool_form == IV_TOOL_FORM_MISTRAL && is_mistral(own)) s->tool_form = own;
     find_specials(s);
     return IV_OK;
 }
 
-/* ---- tools: the fields ---------------------------------------------------------------------------------------- */
+/* ---- tools: the fields -------------------------------------------------------------------------------- */
 
 static iv_status check_types(const json_t *tools, iv_error *err) {
     for (size_t i = 0; i < json_array_size(tools); i++) {
@@ -323,7 +321,7 @@ static iv_status check_types(const json_t *tools, iv_error *err) {
 iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *err) {
     const char *choice = json_string_value(p->tool_choice), *name = NULL;
     if (json_is_object(p->tool_choice)) {
-        json_t *named = json_object_get(p->tool_choice, "function"); /* a chat has the name in there */
+        json_t *named = json_object_get(p->tool_choice, "function"); /* in a chat the name is nested */
         name = json_string_value(json_object_get(named ? named : p->tool_choice, "name"));
         choice = name ? json_string_value(json_object_get(p->tool_choice, "type")) : NULL;
     }
@@ -334,15 +332,15 @@ iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *er
                        "tool_choice: wanted \"auto\", \"none\", \"required\" or a function's name in "
                        "{\"type\": \"function\", ...}, found %s%.40s",
                        json_is_string(p->tool_choice) ? "" : "an object of type ", type ? type : "nothing");
-    bool needless = choice && !forced && (strcmp(choice, "none") == 0 || p->tools); /* "auto" beside an empty list */
+    bool needless = choice && !forced && (strcmp(choice, "none") == 0 || p->tools); /* "auto" with an empty list */
     if (choice && !needless && json_array_size(p->tools) == 0)
-        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" beside \"%s\", found none", choice);
+        return iv_fail(err, IV_INVALID, "tool_choice: wanted \"tools\" with \"%s\", found none", choice);
     if (choice && strcmp(choice, "none") == 0) p->tools = NULL;
     if (json_array_size(p->tools) == 0) p->tools = NULL;
     IV_TRY(check_types(p->tools, err));
     if (forced && s->tool_form == IV_TOOL_FORM_NONE)
         return iv_fail(err, IV_UNSUPPORTED,
-                       "tool_choice: wanted \"auto\" or \"none\": this server looks for no calls (its "
+                       "tool_choice: wanted \"auto\" or \"none\": this server parses no calls (its "
                        "--tool-call-parser is none)");
     if (p->tools) p->request.show_ids = s->tool_ids, p->request.show_id_count = s->tool_id_count;
     if (forced) return iv_api_constraint_force(p, p->tools, name, s->tool_form, &p->request, err);
@@ -350,7 +348,7 @@ iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *er
     return either ? iv_api_constraint_either(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
 }
 
-/* ---- ids of calls ----------------------------------------------------------------------------------------------- */
+/* ---- ids of calls ------------------------------------------------------------------------------------- */
 
 void iv_api_call_id(const iv_server *s, const char *response, size_t choice, size_t i, char out[IV_CALL_ID_BYTES]) {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

@@ -1,4 +1,4 @@
-/* handlers.h: what routes.c puts into its table, and what the handlers' files share. */
+/* handlers.h: the handlers of routes.c's table, and functions that their files share. */
 #ifndef IV_SERVE_API_HANDLERS_H
 #define IV_SERVE_API_HANDLERS_H
 
@@ -30,64 +30,65 @@ void iv_handle_pause(void *user, iv_http_request *q);
 void iv_handle_continue(void *user, iv_http_request *q);
 void iv_handle_update_weights(void *user, iv_http_request *q);
 void iv_handle_abort(void *user, iv_http_request *q);
-/* A report of kind IV_BRIDGE_EVENT_COMMAND. */
+/* Takes an event of kind IV_BRIDGE_EVENT_COMMAND. */
 void iv_admin_take_event(iv_server *s, const iv_bridge_event *event);
 
-/* When no report can come any more: forgets the orders that still waited for one. Their exchanges are gone. */
+/* After the last event: frees pending commands, whose HTTP requests have ended. */
 void iv_admin_close(iv_server *s);
 
-/* The task's prompt at this place, text or a list of token ids. one: the field holds no list of prompts. */
+/* Reads prompt `at`, text or token ids. one: the field is not a list of prompts. */
 iv_status iv_api_read_prompt(iv_task *t, size_t at, bool one, json_t *v, iv_error *err);
 
-/* messages.c. Appends the messages, checked and as templates expect them, to `out`. */
+/* messages.c. Checks the messages and appends them to `out` in the form of chat templates. */
 iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err);
-/* What a message says, a string or a list of parts, as one string. `name` heads errors. */
+/* Joins the content of a message, a string or a list of parts, into a string. `name` prefixes errors. */
 iv_status iv_api_read_content(const char *name, json_t *content, json_t **out, iv_error *err);
-/* The role of the message FIELD[at], as templates know it. */
+/* Reads the role of the message FIELD[at], as named in templates. */
 iv_status iv_api_read_role(const char *field, size_t at, const json_t *message, const char **out, iv_error *err);
-/* An object as text; no text is that of a function without arguments. tree: of all that are read. NULL: anything else,
- * or more than may be read. */
+/* Parses the text of an object; an empty text is an empty object. tree: total cost. NULL: not an object, or too
+ * large. */
 json_t *iv_api_parse_arguments(const json_t *text, iv_body_tree *tree);
 
-/* ---- a conversation as a prompt: messages.c ----------------------------------------------------------------- */
+/* ---- a conversation as a prompt: messages.c ----------------------------------------------------------- */
 
-/* a conversation -> the prompt. A template may compute for long: on any thread but the loop's. */
+/* Renders a conversation into the prompt. A template may run for long: not on the loop's thread. */
 typedef struct iv_render_input {
-    json_t *messages, *tools, *kwargs; /* tools, kwargs: NULL: none */
-    json_t *effort;                    /* of reasoning: a string, or NULL */
-    bool split_special; /* special tokens in all strings become text: the prompt has marks (iv_mark_special) */
+    json_t *messages, *tools, *kwargs; /* tools, kwargs: may be NULL */
+    json_t *effort;                    /* reasoning effort: a string, or NULL */
+    bool split_special; /* special tokens in strings are plain text: the prompt contains marks (iv_mark_special) */
     bool generation_prompt;
-    bool continue_final; /* the prompt ends where the text of the last message does */
+    bool continue_final; /* the prompt ends with the text of the last message */
 } iv_render_input;
 
-/* reasoning_open: the answer begins inside of reasoning: templates of some models open <think> themselves. */
+/* reasoning_open: the template has opened <think>, so the answer begins inside reasoning. */
 iv_status iv_render(const iv_textual *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
                     iv_error *err);
 
-/* ---- the input of /v1/responses: responses_input.c ---------------------------------------------------------- */
+/* ---- the input of /v1/responses: responses_input.c ---------------------------------------------------- */
 
-/* the conversation and the tools of /v1/responses as those of a chat. */
-/* Appends messages to `list`: the instructions (NULL: none) as the system's; the input, a string or a list of items.
- * What reasons, what says and what calls becomes one message of the assistant where they follow each other. */
+/* Converts the conversation and the tools of /v1/responses to those of a chat. */
+/* Appends messages to `list`: the instructions (NULL: none) as a system message, then the input, a string or a list
+ * of items. Consecutive reasoning, text and calls of the assistant become one message. */
 iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_error *err);
 
-/* [{"type": "function", "name": ...}, ...] -> [{"type": "function", "function": {"name": ...}}, ...], the caller's. */
+/* [{"type": "function", "name": ...}, ...] -> [{"type": "function", "function": {"name": ...}}, ...], owned by the
+ * caller. */
 iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err);
 
-/* "truncation": "auto" of /v1/responses: items are dropped from the beginning of a conversation that
- * is longer than the model's context, until it fits.
+/* "truncation": "auto" of /v1/responses: drops items from the beginning of a conversation until it fits the model's
+ * context.
  *
- * A conversation that fits stays whole, so that it is answered as without the field. What the system or a developer
- * says is never dropped, nor is the last item. What is left begins with a message of the user, as templates want it,
- * and only inside of the last turn, where that alone is too long, elsewhere; results of calls go with their calls. */
-/* For a task whose whole conversation has been rendered: renders what is left of it. */
+ * A conversation that fits is unchanged. Messages of the system or a developer and the last item are never dropped.
+ * The rest begins with a user message, as templates expect; only if the last turn alone is too long, elsewhere.
+ * Results of calls are dropped with their calls. */
+/* After the whole conversation was rendered: renders the remaining items if it is too long. */
 iv_status iv_responses_cut(iv_task *t, iv_error *err);
 
-/* ---- between the files of this folder, and for tests */
-/* The items that are left (the caller's) where those before `cut` are dropped; *dropped: how many these are. NULL: no
- * memory. */
+/* for tests */
+/* The remaining items (owned by the caller) after a cut before item `cut`; *dropped: number of dropped items. NULL:
+ * no memory. */
 json_t *iv_responses_left(const json_t *input, size_t cut, size_t *dropped);
-/* Where a conversation may be cut, in order: n indices in *out, which the caller frees. False: no memory. */
+/* The possible cuts in ascending order: n indices in *out, freed by the caller. False: no memory. */
 bool iv_responses_cuts(const json_t *input, size_t **out, size_t *n);
 
 #endif

@@ -1,5 +1,4 @@
-/* info.c: the routes that show what this server is: models, health, version, metrics, settings, the page. None waits
- * for the engine. */
+/* info.c: routes about the server: models, health, version, metrics, settings, the page. None waits for the engine. */
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/metrics.h"
@@ -9,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- models -------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------- */
 
 static void out_model(const iv_server *s, iv_json_out *o) {
     const iv_engine_info *info = iv_bridge_info(s->bridge);
@@ -47,7 +46,7 @@ void iv_handle_models(void *user, iv_http_request *q) {
     iv_api_reply_json(q, 200, &o);
 }
 
-/* ---- health, version, metrics -------------------------------------------------------------------------- */
+/* ---- health, version, metrics ------------------------------------------------------------------------- */
 
 void iv_handle_health(void *user, iv_http_request *q) {
     iv_server *s = user;
@@ -92,7 +91,7 @@ void iv_handle_metrics(void *user, iv_http_request *q) {
     iv_buf_free(&out);
 }
 
-/* ---- what this server is ------------------------------------------------------------------------------- */
+/* ---- settings ----------------------------------------------------------------------------------------- */
 
 static void out_version(const iv_server *s, const iv_bridge_stats *stats, iv_json_out *o) {
     char number[IV_WEIGHT_NUMBER_BYTES];
@@ -164,7 +163,7 @@ void iv_handle_server_info(void *user, iv_http_request *q) {
     iv_out_kv_bool(&o, "disable_radix_cache", !e->prefix_caching);
     iv_out_kv_text(&o, "speculative", e->speculative ? e->speculative : "off");
     iv_out_kv_bool(&o, "enable_deterministic_inference", strcmp(iv_bridge_info(s->bridge)->numerics, "invar") == 0);
-    iv_out_kv_null(&o, "random_seed"); /* a seed is drawn for each request that has none, and returned */
+    iv_out_kv_null(&o, "random_seed"); /* requests without a seed get a random one, which is returned */
     iv_out_kv_bool(&o, "admin", s->o->http.admin_key || s->o->http.admin_key_file);
     out_peers(s->o->proof_urls, &o);
     iv_out_kv_bool(&o, "paused", stats.paused);
@@ -187,7 +186,7 @@ void iv_handle_weight_version(void *user, iv_http_request *q) {
     iv_api_reply_json(q, 200, &o);
 }
 
-/* ---- the page ----------------------------------------------------------------------------------------------- */
+/* ---- the page ----------------------------------------------------------------------------------------- */
 
 void iv_page_handle(void *user, iv_http_request *q) {
     char policy[IV_PAGE_POLICY_MAX];

@@ -1,4 +1,4 @@
-/* aside.c: a job that knows whether somebody still waits for it. */
+/* job.c: the state of a job and of its owner. */
 #include "serve/api/job.h"
 
 static bool run(iv_job *job) {
@@ -15,7 +15,7 @@ static void done(iv_job *job, bool ran) {
         j->drop(j);
         return;
     }
-    IV_ASSERT(ran); /* the threads end after the last exchange */
+    IV_ASSERT(ran); /* the pool is closed after the last request */
     j->finished(j);
 }
 

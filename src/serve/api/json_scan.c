@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the end of a value ------------------------------------------------------------------------------------- */
+/* ---- the end of a value ------------------------------------------------------------------------------- */
 
 /* A stack of brackets as bits, and strings. */
 
@@ -43,7 +43,7 @@ iv_json_scanned iv_json_scan_byte(iv_json_scan *j, char c) {
         j->in_string = true;
         return IV_JSON_MORE;
     }
-    /* What numbers and text_model are made of, and what stands between values. */
+    /* Bytes of numbers and literals, and those between values. */
     return c && strchr(" \t\r\n,:0123456789+-.Eaeflnrstu", c) ? IV_JSON_MORE : IV_JSON_WRONG;
 }
 
@@ -56,22 +56,22 @@ size_t iv_json_scan_end(const char *s, size_t n) {
     return 0;
 }
 
-/* ---- a body ------------------------------------------------------------------------------------------------- */
+/* ---- a body ------------------------------------------------------------------------------------------- */
 
-/* What jansson and the C library's allocator take for a value, with its place in a list or object: rounded up. */
+/* Rounded-up memory of a value in jansson and the allocator, including its slot in a list or object. */
 enum { OBJECT_BYTES = 248, LIST_BYTES = 152, STRING_BYTES = 104, PLAIN_BYTES = 56, MEMBER_BYTES = 48 };
 enum { NAME_BYTES = 100 };
 
 typedef struct body {
-    const char *name; /* of what is scanned, for errors */
+    const char *name; /* of the text, for errors */
     const char *s;
     size_t n, i, depth, cost, most;
-    char *blanked; /* s, where lists of ids may be taken from it */
+    char *blanked; /* s, if lists of ids may be blanked in it */
     const iv_body_form *form;
     iv_body_lists *lists;
-    bool key;        /* a name comes next: in the body itself, no deeper */
-    bool ids_field;  /* inside the field that holds ids */
-    size_t elements; /* of that field, before this one */
+    bool key;        /* a name comes next, at the top level */
+    bool ids_field;  /* inside the field of ids */
+    size_t elements; /* of that field, before the current one */
 } body;
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -90,9 +90,9 @@ static iv_status pay(body *b, size_t bytes, iv_error *err) {
                    b->name, b->most, IV_BODY_TREE_BYTES >> 20, IV_BODY_TREE_TIMES);
 }
 
-/* ---- lists of ids -------------------------------------------------------------------------------------- */
+/* ---- lists of ids ------------------------------------------------------------------------------------- */
 
-/* One id at i, and *next behind it. False: it is none, or not spelled as JSON has numbers. */
+/* Reads one id at i; *next is behind it. False: not an id in JSON's spelling. */
 static bool read_id(const body *b, size_t i, size_t *next, int32_t *out) {
     int64_t id = 0;
     size_t from = i;
@@ -101,7 +101,7 @@ static bool read_id(const body *b, size_t i, size_t *next, int32_t *out) {
     return i > from && id <= INT32_MAX && (b->s[from] != '0' || i == from + 1);
 }
 
-/* The list that begins at b->i: how many ids it has, and *end behind it. 0: other things are in it. */
+/* Counts the ids of the list at b->i; *end is behind it. 0: it holds other values. */
 static size_t count_ids(const body *b, size_t *end) {
     size_t count = 0, i = b->i;
     int32_t id;
@@ -129,7 +129,7 @@ static iv_body_ids *add_list(iv_body_lists *l, size_t count) {
     return added;
 }
 
-/* Takes a list of ids that begins here. */
+/* Takes a list of ids at the current position. */
 static iv_status take_ids(body *b, bool *taken, iv_error *err) {
     size_t end, count = count_ids(b, &end), at = b->depth == 1 ? IV_BODY_WHOLE : b->elements;
     *taken = count >= IV_BODY_IDS_MIN;
@@ -144,7 +144,7 @@ static iv_status take_ids(body *b, bool *taken, iv_error *err) {
         if (!first_end) first_end = i;
     }
     for (size_t i = first_end; i < end - 1; i++)
-        if (!is_space(b->s[i])) b->blanked[i] = ' '; /* line ends stay: errors name lines */
+        if (!is_space(b->s[i])) b->blanked[i] = ' '; /* keeps line ends, because errors name lines */
     b->i = end;
     return IV_OK;
 }
@@ -165,9 +165,9 @@ void iv_body_lists_free(iv_body_lists *lists) {
     *lists = (iv_body_lists){0};
 }
 
-/* ---- the pass ------------------------------------------------------------------------------------------ */
+/* ---- the scan ----------------------------------------------------------------------------------------- */
 
-/* The name of a member of the body, between quotes. One with escapes is left for the parser. */
+/* Checks the name of a top-level member. Names with escapes are left for the parser. */
 static iv_status take_name(body *b, size_t from, size_t end, iv_error *err) {
     char name[NAME_BYTES];
     size_t n = end - from, value = skip_space(b, end + 1);
@@ -217,7 +217,7 @@ static iv_status step(body *b, iv_error *err) {
     case '\t':
     case '\r':
     case '\n': break;
-    default: /* a number or a word */
+    default: /* a number or a literal */
         while (b->i + 1 < b->n && !memchr("{}[]\",: \t\r\n", b->s[b->i + 1], 11)) b->i++;
         IV_TRY(pay(b, PLAIN_BYTES, err));
     }
@@ -225,7 +225,7 @@ static iv_status step(body *b, iv_error *err) {
     return IV_OK;
 }
 
-/* From what the tree has cost already to what it costs then. */
+/* Scans the text and adds its cost to the tree. */
 static iv_status scan(body *b, iv_body_tree *tree, iv_error *err) {
     b->cost = tree->cost;
     if (!iv_size_add(tree->bytes, b->n, &tree->bytes) || !iv_size_mul(tree->bytes, IV_BODY_TREE_TIMES, &b->most) ||

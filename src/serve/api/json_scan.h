@@ -1,5 +1,4 @@
-/* json_scan.h: passes over the bytes of JSON before a parser sees them: where a value ends, and what a body would cost.
- */
+/* json_scan.h: scans the bytes of JSON before it is parsed: the end of a value, and the cost of a body. */
 #ifndef IV_SERVE_API_JSON_SCAN_H
 #define IV_SERVE_API_JSON_SCAN_H
 
@@ -9,12 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- the end of a value ------------------------------------------------------------------------------------- */
+/* ---- the end of a value ------------------------------------------------------------------------------- */
 
-/* finds where an object or a list of JSON ends, byte by byte, while it comes.
+/* Finds the end of an object or a list of JSON, byte by byte.
  *
- * What it says is wrong is no JSON, however it goes on; what it says is done has its brackets in pairs and no more:
- * whether it is JSON is then for a parser. */
+ * WRONG: not JSON, whatever follows. DONE: its brackets match; whether it is JSON is decided by the parser. */
 enum { IV_JSON_SCAN_DEPTH_MAX = 1024 };
 
 typedef enum iv_json_scanned { IV_JSON_MORE, IV_JSON_DONE, IV_JSON_WRONG } iv_json_scanned;
@@ -27,56 +25,55 @@ typedef struct iv_json_scan {
 } iv_json_scan;
 
 iv_json_scanned iv_json_scan_byte(iv_json_scan *j, char c);
-/* Where the value that begins at s ends, 0 if it does not. */
+/* Length of the value at s; 0: incomplete or wrong. */
 size_t iv_json_scan_end(const char *s, size_t n);
 
-/* ---- a body ------------------------------------------------------------------------------------------------- */
+/* ---- a body ------------------------------------------------------------------------------------------- */
 
-/* a pass over the bytes of a body before they are parsed, so that parsing it costs no more memory than a
- * request can need.
+/* Scans a body before it is parsed, to bound the parser's memory.
  *
- * The parser builds a value of its own for each object, list, string and number: `{}` takes 3 bytes of a body and more
- * than 200 of memory. The scan adds up what will be built and refuses a body that is not worth it. A field that is not
- * known is refused here too. Long lists of token ids, which may have millions of elements, are read here; in the text
- * they become lists of their first id. What is not JSON is left for the parser. */
+ * The parser allocates a value for each object, list, string and number: `{}` takes 3 bytes of a body and more than
+ * 200 of memory. The scan adds up this cost and refuses a body that exceeds its limit. Unknown fields are refused
+ * here, too. Long lists of token ids, which may have millions of elements, are read here and shortened to their
+ * first id in the text. Other syntax errors are left for the parser. */
 enum {
-    IV_BODY_TREE_BYTES = 8 << 20, /* any body may become values of this size, ... */
-    IV_BODY_TREE_TIMES = 4,       /* ... and of this many times its own size more */
-    IV_BODY_IDS_MIN = 16          /* ids of a list that is read here */
+    IV_BODY_TREE_BYTES = 8 << 20, /* every body may use this much memory, ... */
+    IV_BODY_TREE_TIMES = 4,       /* ... plus this multiple of its size */
+    IV_BODY_IDS_MIN = 16          /* shorter lists are left for the parser */
 };
 
-#define IV_BODY_WHOLE SIZE_MAX /* the field is the list itself, not one of its elements */
+#define IV_BODY_WHOLE SIZE_MAX /* the field itself is the list, not one of its elements */
 
-/* One list of ids that was read. */
+/* One list of ids. */
 typedef struct iv_body_ids {
-    size_t at; /* which element of the field, or IV_BODY_WHOLE */
+    size_t at; /* index of the field's element, or IV_BODY_WHOLE */
     iv_ids ids;
 } iv_body_ids;
 
-/* All of a body, in order. Zero-initialise. */
+/* All lists of a body, in order. Zero-initialise. */
 typedef struct iv_body_lists {
     iv_body_ids *items;
     size_t count, capacity;
 } iv_body_lists;
 
-/* What a body may have. */
+/* The fields of a body. */
 typedef struct iv_body_form {
-    bool (*known)(const void *user, const char *name); /* NULL: any field is left for the parser */
+    bool (*known)(const void *user, const char *name); /* NULL: unknown fields are left for the parser */
     const void *user;
-    const char *ids; /* the field that holds ids; NULL: none */
+    const char *ids; /* field that holds ids; NULL: none */
 } iv_body_form;
 
-/* Lists of ids go to *lists, and in the text white space takes their place behind the first id. */
+/* Moves long lists of ids to *lists, and blanks them in the text behind their first id. */
 iv_status iv_body_scan(char *text, size_t bytes, const iv_body_form *form, iv_body_lists *lists, iv_error *err);
 
-/* Texts inside a body that are parsed as well, all together. Zero-initialise. */
+/* Total cost of texts inside a body that are parsed, too. Zero-initialise. */
 typedef struct iv_body_tree {
     size_t bytes, cost;
 } iv_body_tree;
-/* Whether this one may be parsed too; `name` heads the error. */
+/* Checks whether this text may be parsed, too; `name` prefixes errors. */
 iv_status iv_body_tree_add(iv_body_tree *tree, const char *name, const char *text, size_t bytes, iv_error *err);
 
-/* Moves a list into *out; false if it was not read here. */
+/* Moves a list to *out; false: it was not read here. */
 bool iv_body_lists_take(iv_body_lists *lists, size_t at, iv_ids *out);
 void iv_body_lists_free(iv_body_lists *lists);
 

@@ -1,21 +1,21 @@
-/* messages.c: a conversation as clients send it -> as chat templates expect it.
+/* messages.c: converts a conversation from the API's form to that of chat templates, and renders it.
  *
- * Text parts are joined with a newline; arguments of earlier tool calls become objects, as templates expect; the role
- * "developer" is "system" to every template. What a template could not see is refused by name. */
+ * Text parts are joined with a newline; arguments of earlier tool calls become objects; the role "developer" becomes
+ * "system". Fields that a template could not see are refused by name. */
 #include "serve/api/handlers.h"
 #include "format/json.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- reading ------------------------------------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------------------------------------ */
 
 enum { MESSAGES_MAX = 4096 };
 
 static const char *const roles[] = {"system", "user", "assistant", "tool"};
 static const char *const fields[] = {"role",      "content",           "name",    "tool_calls", "tool_call_id",
                                      "reasoning", "reasoning_content", "refusal", "audio",      "function_call"};
-/* What clients hang on messages for themselves and other servers; no template sees it. */
+/* Fields that clients add for themselves or other servers; templates do not see them. */
 static const char *const labels[] = {"annotations", "cache_control", "provider_specific_fields"};
 
 static const char *const types[] = {"text", "input_text", "output_text", "refusal"}; /* of parts */
@@ -33,7 +33,7 @@ static iv_status join_parts(const char *name, json_t *parts, iv_buf *out, iv_err
     for (size_t i = 0; i < json_array_size(parts); i++) {
         json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
-        bool refusal = type && strcmp(type, "refusal") == 0; /* what an assistant said, too */
+        bool refusal = type && strcmp(type, "refusal") == 0; /* assistants may have refused */
         json_t *text = json_object_get(part, refusal ? "refusal" : "text");
         if (json_is_string(part)) text = part, type = "text";
         if (!type || !one_of(type, types, sizeof types / sizeof *types))
@@ -75,7 +75,7 @@ static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *
 
 json_t *iv_api_parse_arguments(const json_t *text, iv_body_tree *tree) {
     json_t *parsed = NULL;
-    iv_error ignored; /* a model wrote them: names may be repeated */
+    iv_error ignored; /* written by a model: names may be repeated */
     size_t n = json_string_length(text);
     if (n == 0) return json_object();
     if (iv_body_tree_add(tree, "arguments", json_string_value(text), n, &ignored) != IV_OK) return NULL;
@@ -120,7 +120,7 @@ static iv_status set_strings(size_t at, json_t *message, json_t *out, iv_error *
         if (!json_is_string(v))
             return iv_fail(err, IV_INVALID, "messages[%zu].%s: wanted a string, found %s", at, strings[i],
                            iv_json_type_name(v));
-        const char *name = i == 3 ? "reasoning_content" : strings[i]; /* what templates call it */
+        const char *name = i == 3 ? "reasoning_content" : strings[i]; /* name in templates */
         if (json_object_set(out, name, v) != 0) return no_memory(err);
     }
     return IV_OK;
@@ -149,7 +149,7 @@ static iv_status read_message(size_t at, json_t *message, iv_body_tree *tree, js
         return iv_fail(err, IV_INVALID, "messages[%zu]: wanted an object, found %s", at, iv_json_type_name(message));
     json_object_foreach(message, key, value) {
         if (json_is_null(value) || one_of(key, labels, sizeof labels / sizeof *labels))
-            continue; /* null: as if absent: clients send whole objects back */
+            continue; /* null is treated as absent: clients send whole objects back */
         if (!one_of(key, fields, sizeof fields / sizeof *fields))
             return iv_fail(err, IV_INVALID, "messages[%zu].%.60s: this field is not known here", at, key);
         bool unseen = strcmp(key, "refusal") == 0 || strcmp(key, "audio") == 0 || strcmp(key, "function_call") == 0;
@@ -180,14 +180,13 @@ iv_status iv_api_read_messages(json_t *messages, json_t *out, iv_error *err) {
     return IV_OK;
 }
 
-/* Stands behind the text that is to be continued, so that its end can be found in what the template makes of it. The
- * space tells whether the template cuts white space off. */
+/* Marks the end of the text to be continued in the template's output. The trailing space shows whether the template
+ * strips white space. */
 static const char MARK[] = "[[invar: continue here]] ";
 
-/* ---- rendering: variables
- * -------------------------------------------------------------------------------------------- */
+/* ---- rendering: variables ----------------------------------------------------------------------------- */
 
-/* The last of these appears, and its end does not. */
+/* Whether the last `begin` has no `end` behind it. */
 static bool has_open(const char *text, const char *begin, const char *end) {
     const char *at = NULL;
     for (const char *next = text; (next = strstr(next, begin)) != NULL; next++) at = next;
@@ -221,7 +220,7 @@ static iv_status merge_kwargs(json_t *variables, json_t *kwargs, iv_error *err) 
     return IV_OK;
 }
 
-/* Templates ask how much to think, or whether at all. An enable_thinking of the caller's own stands. */
+/* Reasoning effort for templates, and whether to think at all. An explicit enable_thinking takes precedence. */
 static iv_status set_effort(json_t *variables, json_t *effort, const json_t *kwargs, iv_error *err) {
     bool think = strcmp(json_string_value(effort), "none") != 0;
     if (json_object_set(variables, "reasoning_effort", effort) != 0) return no_memory(err);
@@ -229,7 +228,7 @@ static iv_status set_effort(json_t *variables, json_t *effort, const json_t *kwa
     return json_object_set_new(variables, "enable_thinking", json_boolean(think)) == 0 ? IV_OK : no_memory(err);
 }
 
-/* All strings and keys of a value, marked. NULL: *err says why. */
+/* Marks all strings and keys of a value. NULL: see *err. */
 static json_t *marked(const iv_textual *text_model, json_t *v, iv_error *err);
 
 static json_t *marked_string(const iv_textual *text_model, const char *text, size_t n, iv_error *err) {
@@ -291,7 +290,7 @@ static iv_status make_variables(const iv_textual *text_model, const iv_render_in
 
 static iv_status read_given(json_t *variables, iv_error *err) {
     json_t *given = json_object_get(variables, "messages"), *list = json_array();
-    bool any = json_array_size(given) > 0; /* else there is nothing to change */
+    bool any = json_array_size(given) > 0; /* nothing to change otherwise */
     iv_status status = !list ? no_memory(err) : any ? iv_api_read_messages(given, list, err) : IV_OK;
     if (status == IV_OK && any && json_object_set(variables, "messages", list) != 0) status = no_memory(err);
     json_decref(list);
@@ -319,12 +318,11 @@ iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_text
     return status;
 }
 
-/* ---- rendering: the prompt
- * --------------------------------------------------------------------------------------------- */
+/* ---- rendering: the prompt ---------------------------------------------------------------------------- */
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* Cuts the prompt behind the text that is to be continued. */
+/* Cuts the prompt behind the text to be continued. */
 static iv_status cut_at_mark(iv_text *text, iv_error *err) {
     size_t solid = strlen(MARK) - 1;
     char *at = NULL;
@@ -338,7 +336,7 @@ static iv_status cut_at_mark(iv_text *text, iv_error *err) {
                        "continue_final_message: the chat template does not show the text of the last message");
     size_t n = (size_t)(at - text->data);
     bool kept = n + solid < text->bytes && at[solid] == ' ';
-    while (!kept && n && is_space(text->data[n - 1])) n--; /* as it would have without the mark */
+    while (!kept && n && is_space(text->data[n - 1])) n--; /* as without the mark */
     text->bytes = n;
     text->data[n] = 0;
     return IV_OK;
@@ -359,7 +357,7 @@ iv_status iv_render(const iv_textual *text_model, const iv_render_input *in, iv_
     iv_status status = make_variables(text_model, in, &variables, &inside, err);
     if (status == IV_OK) status = iv_render_chat(text_model, variables, strlen(variables), NULL, &text, err);
     free(variables);
-    /* What a template raises is about the messages; that there is no template, about the route. */
+    /* Errors raised by a template concern the messages; a missing template concerns the route. */
     if (status == IV_NOT_FOUND) status = err->status = IV_UNSUPPORTED;
     if (status == IV_OK && in->continue_final) status = cut_at_mark(&text, err);
     if (status != IV_OK) {

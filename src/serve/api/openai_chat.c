@@ -8,12 +8,12 @@
 
 #include <string.h>
 
-/* ---- the body ------------------------------------------------------------------------------------------ */
+/* ---- the body ----------------------------------------------------------------------------------------- */
 
 static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_request *r = &p->request;
-    p->add_special = false; /* the template has them */
+    p->add_special = false; /* the template adds them */
     IV_TRY(iv_api_params_read(p, IV_API_CHAT, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
@@ -30,7 +30,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the answer ---------------------------------------------------------------------------------------- */
+/* ---- the answer --------------------------------------------------------------------------------------- */
 
 static const char *finish_name(const iv_child *c) {
     return c->finish == IV_FINISH_STOP && c->chat->call_count ? "tool_calls" : iv_answer_finish(c->finish);
@@ -63,7 +63,7 @@ static void out_calls(const iv_task *t, const iv_child *c, size_t from, bool wit
     iv_out_close(o, ']');
 }
 
-/* Two names for one thing: clients of other servers know one or the other. */
+/* Both names are in use by clients of other servers. */
 static void out_reasoning(const iv_buf *reasoning, size_t from, iv_json_out *o) {
     static const char *const keys[] = {"reasoning_content", "reasoning"};
     for (size_t k = 0; k < 2; k++) {

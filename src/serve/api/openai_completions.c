@@ -1,4 +1,4 @@
-/* openai_completions.c: POST /v1/completions: prompts as text or tokens, echo, scores of prompts, streams. */
+/* openai_completions.c: POST /v1/completions: prompts as text or tokens, echo, prompt scoring, streams. */
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-enum { MAX_TOKENS_DEFAULT = 16 }; /* as this API has it */
+enum { MAX_TOKENS_DEFAULT = 16 }; /* the default of this API */
 
-/* ---- the body ------------------------------------------------------------------------------------------ */
+/* ---- the body ----------------------------------------------------------------------------------------- */
 
 static iv_status set_text(iv_api_prompt *p, const json_t *string, iv_error *err) {
     iv_buf b = {0};
@@ -41,7 +41,7 @@ static iv_status read_prompts(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-/* What is echoed: the text as given, or what the ids say. */
+/* Prepares the echoed text: the prompt as given, or its ids detokenized. */
 static iv_status prepare_echo(iv_task *t, iv_api_prompt *p, iv_error *err) {
     const iv_textual *text_model = iv_bridge_text_model(t->server->bridge);
     if (!p->text.data) IV_TRY(iv_detokenize(text_model, p->ids.data, p->ids.count, true, &p->text, err));
@@ -59,7 +59,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_params_seed(r, err));
     if (p->max_tokens == 0 && !p->echo && p->prompt_logprobs < 0)
         return iv_fail(err, IV_INVALID,
-                       "max_tokens: wanted 1 or more, or \"echo\" or \"prompt_logprobs\" beside 0, found neither");
+                       "max_tokens: wanted 1 or more, or \"echo\" or \"prompt_logprobs\" with 0, found neither");
     r->score_only = p->max_tokens == 0;
     r->max_tokens = p->max_tokens < 0 ? MAX_TOKENS_DEFAULT : (size_t)p->max_tokens;
     r->min_tokens = (size_t)p->min_tokens;
@@ -80,7 +80,7 @@ static iv_status prepare(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the answer ---------------------------------------------------------------------------------------- */
+/* ---- the answer --------------------------------------------------------------------------------------- */
 
 static void out_head(const iv_task *t, iv_json_out *o) {
     iv_out_open(o, '{');
@@ -90,7 +90,7 @@ static void out_head(const iv_task *t, iv_json_out *o) {
     iv_out_kv_text(o, "model", t->server->model_name);
 }
 
-/* The part of a choice that was not sent yet. */
+/* Writes the unsent part of a choice. */
 static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
     const iv_api_prompt *p = &t->prompts[c->prompt];
     bool first = !c->began, echo = t->params.echo && first;
@@ -137,7 +137,7 @@ static void whole(iv_task *t, iv_json_out *o) {
 
 static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     bool tokens = (t->params.want_logprobs || t->params.return_token_ids) && c->tokens.count > c->sent_tokens;
-    if (!done && c->began && c->text.len == c->sent_text && !tokens) return; /* a character is not whole yet */
+    if (!done && c->began && c->text.len == c->sent_text && !tokens) return; /* an incomplete character */
     iv_json_out o = iv_sse_begin(out);
     out_head(t, &o);
     iv_out_key(&o, "choices"), iv_out_open(&o, '[');

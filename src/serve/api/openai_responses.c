@@ -1,8 +1,7 @@
-/* openai_responses.c: POST /v1/responses, stateless: nothing is stored, nothing is remembered. Whole, or as the events
- * of this API.
+/* openai_responses.c: POST /v1/responses, stateless: nothing is stored. Whole, or as this API's events.
  *
- * Invariant: the output is what reasons, then the message and the calls in the order in which they began; what calls
- * and says nothing has no message. An item's place does not depend on how the text came. */
+ * Invariant: the output is the reasoning, then the message and the calls in the order in which they began; without
+ * content but with calls there is no message. Positions of items do not depend on how the text was cut. */
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
@@ -10,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the body ------------------------------------------------------------------------------------------ */
+/* ---- the body ----------------------------------------------------------------------------------------- */
 
-/* What the answer repeats of the body, and what the template gets for it. */
+/* Tools: the text repeated in the answer, and the template's form. */
 static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t **tools, iv_error *err) {
     if (json_array_size(p->tools) == 0) p->tools = NULL;
-    if (!p->tools) { /* then "auto" says nothing */
+    if (!p->tools) { /* then "auto" has no effect */
         const char *choice = json_string_value(p->tool_choice);
         if (choice && strcmp(choice, "auto") == 0) p->tool_choice = NULL;
         return iv_api_tools_settle(s, p, err);
@@ -52,14 +51,14 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     return status;
 }
 
-/* ---- the answer ---------------------------------------------------------------------------------------- */
+/* ---- the answer --------------------------------------------------------------------------------------- */
 
 static const char *status_name(const iv_child *c) {
     if (c->finish == IV_FINISH_NONE) return "in_progress";
     return c->finish == IV_FINISH_STOP ? "completed" : "incomplete";
 }
 
-/* Of tokens from `from` on; SIZE_MAX: of none, nor of any that was not asked for. */
+/* From token `from` on, if requested; SIZE_MAX: none. */
 static void out_logprobs(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
     iv_out_key(o, "logprobs");
     if (t->params.want_logprobs && from != SIZE_MAX)
@@ -90,7 +89,7 @@ static void out_item_id(const iv_task *t, const char *key, const char *prefix, i
     iv_out_kv_text(o, key, id);
 }
 
-/* An item as it is now; `filled`: with its text. */
+/* The current state of an item; `filled`: with its text. */
 static void out_reasoning_item(const iv_task *t, const iv_child *c, bool filled, iv_json_out *o) {
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", "reasoning");
@@ -133,7 +132,7 @@ static void out_call_item(const iv_task *t, const iv_child *c, size_t i, bool fi
     iv_out_close(o, '}');
 }
 
-/* Places in the output. */
+/* Positions in the output. */
 static bool has_message(const iv_child *c) { return c->chat->content.len || !c->chat->call_count; }
 static size_t message_index(const iv_child *c) {
     const iv_chat_text *chat = c->chat;
@@ -216,9 +215,9 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
 
 static void whole(iv_task *t, iv_json_out *o) { out_response(t, true, o); }
 
-/* ---- as events ----------------------------------------------------------------------------------------- */
+/* ---- as events ---------------------------------------------------------------------------------------- */
 
-/* "event: NAME", and the begin of its object. */
+/* "event: NAME" and the start of its object. */
 static iv_json_out begin_event(iv_task *t, const char *name, iv_buf *out) {
     t->lost |= !iv_buf_printf(out, "event: %s\n", name);
     iv_json_out o = iv_sse_begin(out);
@@ -250,8 +249,8 @@ static void item_event(iv_task *t, const iv_child *c, const char *name, bool mes
     end_event(t, &o);
 }
 
-/* An event about the only part of an item: `key` and text are what it carries; `from`: the first token of a message's
- * text that it tells about. */
+/* An event about the only part of an item: `key` and text are its content; `from`: the first token of a message's
+ * text in it. */
 static void part_event(iv_task *t, const iv_child *c, const char *name, bool message, const char *key, const char *text,
                        size_t n, size_t from, iv_buf *out) {
     iv_json_out o = begin_event(t, name, out);
@@ -277,7 +276,7 @@ static void reasoning_events(iv_task *t, iv_child *c, iv_buf *out) {
     c->sent_reasoning = r->len;
 }
 
-/* It ends where something else begins. */
+/* Reasoning ends where another item begins. */
 static void end_reasoning(iv_task *t, iv_child *c, iv_buf *out) {
     const iv_buf *r = &c->chat->reasoning;
     if (!r->len || c->reasoning_ended) return;
@@ -314,12 +313,12 @@ static void call_arguments_event(iv_task *t, const iv_child *c, const char *name
     iv_json_out o = begin_event(t, name, out);
     out_item_of_call(t, "item_id", i, &o);
     iv_out_kv_uint(&o, "output_index", call_index(c, i));
-    if (strcmp(key, "arguments") == 0) iv_out_kv_text(&o, "name", c->chat->calls[i].name); /* the last one */
+    if (strcmp(key, "arguments") == 0) iv_out_kv_text(&o, "name", c->chat->calls[i].name); /* in the last one */
     iv_out_kv_text(&o, key, c->chat->calls[i].arguments);
     end_event(t, &o);
 }
 
-/* Calls up to `end`, each whole: only then it is known to be one. */
+/* Sends complete calls up to `end`. */
 static void call_events(iv_task *t, iv_child *c, size_t end, iv_buf *out) {
     for (; c->sent_calls < end; c->sent_calls++) {
         size_t i = c->sent_calls;
@@ -335,7 +334,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     const iv_buf *text = &c->chat->content;
     if (!c->began) {
         iv_finish finish = c->finish;
-        c->finish = IV_FINISH_NONE; /* these two are about the beginning */
+        c->finish = IV_FINISH_NONE; /* these two describe the start */
         response_event(t, "response.created", false, out);
         response_event(t, "response.in_progress", false, out);
         c->finish = finish, c->began = true;

@@ -10,20 +10,20 @@
 typedef enum kind {
     INT,
     FLOAT,
-    TEMPERATURE, /* a FLOAT; what is too small is 0 */
+    TEMPERATURE, /* a FLOAT; tiny values become 0 */
     BOOL,
-    NOT_BOOL, /* the field says the opposite of the member */
+    NOT_BOOL, /* the inverse of the member */
     STRING,
     JSON,
     SEED,
     STOP,
     STOP_IDS,
     BIAS,
-    TOP_K,  /* -1 means off, too */
-    ACCEPT, /* says nothing that could change an answer */
-    ONLY,   /* one of the values in `only`, which mean what happens anyway */
-    ONE_OF, /* one of the values in `only`, kept */
-    EACH_OF /* a list of values in `only`, kept */
+    TOP_K,  /* -1 also means off */
+    ACCEPT, /* accepted without effect on the answer */
+    ONLY,   /* one of the values in `only`, which are in effect anyway */
+    ONE_OF, /* one of the values in `only`, stored */
+    EACH_OF /* a list of values in `only`, stored */
 } kind;
 
 typedef struct field {
@@ -32,7 +32,7 @@ typedef struct field {
     kind kind;
     size_t at; /* of the member */
     double min, max;
-    const char *only; /* JSON values between bars; for JSON: the types that are wanted */
+    const char *only; /* JSON values between bars; for JSON: the allowed types */
 } field;
 
 #define AT(member) offsetof(iv_api_params, member)
@@ -41,12 +41,12 @@ typedef struct field {
 #define EVERY (OPENAI | IV_API_SAMPLING)
 #define EFFORTS "|\"none\"|\"minimal\"|\"low\"|\"medium\"|\"high\"|\"xhigh\"|\"max\"|"
 #define LOGPROBS "message.output_text.logprobs"
-/* Reasoning comes as it is, not encrypted too; the others are about tools that are refused. */
+/* Reasoning is returned in plain text, not encrypted; the other values are about unsupported tools. */
 #define INCLUDES                                                                                                  \
     "|\"" LOGPROBS "\"|\"reasoning.encrypted_content\"|\"file_search_call.results\"|\"web_search_call.results\"|" \
     "\"web_search_call.action.sources\"|\"message.input_image.image_url\"|"                                       \
     "\"computer_call_output.output.image_url\"|\"code_interpreter_call.outputs\"|"
-#define SUMMARIES "|\"auto\"|\"concise\"|\"detailed\"|" /* the reasoning itself comes, which is more */
+#define SUMMARIES "|\"auto\"|\"concise\"|\"detailed\"|" /* the complete reasoning is returned */
 
 static const field fields[] = {
     /* sampling */
@@ -64,7 +64,7 @@ static const field fields[] = {
     {EVERY | IV_API_RESPONSES, "stop_token_ids", STOP_IDS, 0, 0, 0, NULL},
     {EVERY | IV_API_RESPONSES, "ignore_eos", BOOL, AT(request.ignore_eos), 0, 0, NULL},
     {EVERY | IV_API_RESPONSES, "skip_special_tokens", NOT_BOOL, AT(request.keep_special), 0, 0, NULL},
-    /* only slow tokenizers put any there: docs/formats/tokenizer.md */
+    /* only slow tokenizers add spaces: docs/formats/tokenizer.md */
     {EVERY, "spaces_between_special_tokens", ONLY, 0, 0, 0, "|true|false|"},
     {EVERY, "n", INT, AT(n), 1, IV_API_CHOICES_MAX, NULL},
     {IV_API_COMPLETIONS, "max_tokens", INT, AT(max_tokens), 0, INT32_MAX, NULL},
@@ -96,7 +96,7 @@ static const field fields[] = {
     {IV_API_SAMPLING, "stop_regex", ONLY, 0, 0, 0, "|null|[]|"},
     {IV_API_SAMPLING, "custom_params", ONLY, 0, 0, 0, "|null|{}|"},
     {EVERY, "no_stop_trim", BOOL, AT(no_stop_trim), 0, 0, NULL},
-    /* what comes back */
+    /* output */
     {OPENAI | IV_API_GENERATE | IV_API_RESPONSES, "stream", BOOL, AT(stream), 0, 0, NULL},
     {IV_API_COMPLETIONS, "echo", BOOL, AT(echo), 0, 0, NULL},
     {IV_API_CHAT, "echo", ONLY, 0, 0, 0, "|false|"},
@@ -180,14 +180,14 @@ static const field fields[] = {
     {OPENAI | IV_API_RESPONSES, "user", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_RESPONSES, "metadata", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_RESPONSES, "service_tier", ACCEPT, 0, 0, 0, NULL},
-    {CHATS, "store", ONLY, 0, 0, 0, "|true|false|"}, /* nothing is: an answer says so */
+    {CHATS, "store", ONLY, 0, 0, 0, "|true|false|"}, /* nothing is stored, as the answer reports */
     {CHATS, "safety_identifier", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_key", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_retention", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_options", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_GENERATE, "session_id", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_GENERATE, "custom_labels", ACCEPT, 0, 0, 0, NULL},
-    {IV_API_RESPONSES, "max_tool_calls", ACCEPT, 0, 0, 0, NULL}, /* of tools that are OpenAI's own */
+    {IV_API_RESPONSES, "max_tool_calls", ACCEPT, 0, 0, 0, NULL}, /* of OpenAI's own tools */
     /* administration */
     {IV_API_ABORT, "rid", JSON, AT(rid), 0, 0, "|string|array|"},
     {IV_API_ABORT, "abort_all", BOOL, AT(abort_all), 0, 0, NULL},
@@ -219,9 +219,9 @@ void iv_api_params_free(iv_api_params *p) {
     iv_arena_free(&p->arena);
 }
 
-/* ---- one value ----------------------------------------------------------------------------------------- */
+/* ---- one value ---------------------------------------------------------------------------------------- */
 
-/* name heads the error. */
+/* name prefixes the error. */
 static iv_status wrong(const char *name, const char *wanted, const json_t *v, iv_error *err) {
     char text[IV_JSON_SHOWN_BYTES];
     return iv_fail(err, IV_INVALID, "%s: wanted %s, found %s", name, wanted, iv_json_shown(v, text));
@@ -292,7 +292,7 @@ static iv_status read_stop_ids(iv_api_params *p, const char *name, const json_t 
     return IV_OK;
 }
 
-/* An id has one spelling, so that no two keys are of one token. */
+/* Ids have one spelling, so that no two keys name one token. */
 static bool spells_id(const char *key, size_t n, int32_t *id) {
     uint64_t value;
     if (!iv_json_unsigned(key, n, &value) || value > INT32_MAX || (key[0] == '0' && n > 1)) return false;
@@ -321,7 +321,7 @@ static iv_status read_bias(iv_api_params *p, const char *name, json_t *v, iv_err
     return IV_OK;
 }
 
-/* Negative, or up to 64 bits without sign: what jansson has as a real has lost digits, which the text has. */
+/* 64 bits, signed or unsigned. Larger values are reals in jansson, which lose digits; their text is read instead. */
 static iv_status read_seed(iv_api_params *p, const char *key, const char *name, const json_t *v, iv_error *err) {
     const char *text;
     size_t n;
@@ -392,7 +392,7 @@ static iv_status read_field(iv_api_params *p, const field *f, const char *name, 
     return IV_OK;
 }
 
-/* ---- an object ----------------------------------------------------------------------------------------- */
+/* ---- an object ---------------------------------------------------------------------------------------- */
 
 static const field *find_field(unsigned body, const char *name) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -418,7 +418,8 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
                        iv_json_type_name(object));
     json_object_foreach(object, key, value) {
         const field *f = find_field(body, key);
-        if (json_is_null(value)) continue; /* as if absent, whatever its name: clients send fields they leave alone */
+        if (json_is_null(value))
+            continue; /* null is treated as absent for any name: clients send fields they do not set */
         snprintf(name, sizeof name, "%s%.100s", prefix, key);
         if (!f) return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
         IV_TRY(read_field(p, f, name, value, err));
@@ -426,14 +427,14 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
     return IV_OK;
 }
 
-/* A response's log-probabilities are among what it is to include. */
+/* For responses, log-probabilities are requested by `include`. */
 static iv_status settle_response(iv_api_params *p, iv_error *err) {
     const json_t *item;
     size_t i;
     json_array_foreach(p->include, i, item) p->want_logprobs |= strcmp(json_string_value(item), LOGPROBS) == 0;
     if (p->top_logprobs > 0 && !p->want_logprobs)
         return iv_fail(err, IV_INVALID,
-                       "top_logprobs: wanted only beside \"" LOGPROBS "\" in \"include\", found %d without it",
+                       "top_logprobs: wanted only with \"" LOGPROBS "\" in \"include\", found %d without it",
                        (int)p->top_logprobs);
     if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     if (p->truncation) p->drop_items = strcmp(json_string_value(p->truncation), "auto") == 0;
@@ -442,11 +443,11 @@ static iv_status settle_response(iv_api_params *p, iv_error *err) {
 
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     json_t *options = p->sampling_params;                                        /* stream_options */
-    if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name, if both are there */
+    if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name takes precedence */
     unsigned options_of = body == IV_API_RESPONSES ? IV_API_RESPONSE_STREAM_OPTIONS : IV_API_STREAM_OPTIONS;
     if (options) IV_TRY(iv_api_params_read(p, options_of, "stream_options.", options, err));
     if (options && !p->stream)
-        return iv_fail(err, IV_INVALID, "stream_options: wanted only beside \"stream\": true, found without it");
+        return iv_fail(err, IV_INVALID, "stream_options: wanted only with \"stream\": true, found without it");
     if (p->best_of != 1 && p->best_of != p->n)
         return iv_fail(err, IV_INVALID, "best_of: wanted 1, or as many as n, %lld, found %lld", (long long)p->n,
                        (long long)p->best_of);
@@ -455,7 +456,7 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
         p->want_logprobs = json_is_true(p->logprobs);
         if (p->top_logprobs > 0 && !p->want_logprobs)
-            return iv_fail(err, IV_INVALID, "top_logprobs: wanted only beside \"logprobs\": true, found %d without it",
+            return iv_fail(err, IV_INVALID, "top_logprobs: wanted only with \"logprobs\": true, found %d without it",
                            (int)p->top_logprobs);
         if (p->want_logprobs) p->request.logprobs = p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     } else if (p->logprobs && !json_is_false(p->logprobs)) {
@@ -472,7 +473,7 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err) {
     if (!p->continue_final) return IV_OK;
     if (json_is_true(json_object_get(body, "add_generation_prompt")))
-        return iv_fail(err, IV_INVALID, "continue_final_message: wanted no \"add_generation_prompt\": true beside it");
+        return iv_fail(err, IV_INVALID, "continue_final_message: wanted no \"add_generation_prompt\": true with it");
     p->add_generation_prompt = false;
     return IV_OK;
 }

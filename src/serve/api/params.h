@@ -1,8 +1,8 @@
-/* params.h: the fields of a request's body, read by one table (params.c): every field is known, null or refused by
+/* params.h: the fields of a request's body, read with one table (params.c): every field is known, null or refused by
  * name.
  *
- * Invariant: what iv_api_params_read accepted is of the right type and in range; strings and arrays are copies in
- * the arena, so that the body may go; json_t members borrow from the body. */
+ * Invariant: values accepted by iv_api_params_read have the right type and are in range. Strings and arrays are
+ * copies in the arena, so the body may be freed; json_t members borrow from the body. */
 #ifndef IV_SERVE_API_PARAMS_H
 #define IV_SERVE_API_PARAMS_H
 
@@ -17,7 +17,7 @@ enum {
     IV_API_CHILDREN_MAX = 1024 /* prompts times n */
 };
 
-/* Which body a field belongs to: a mask in the table. */
+/* Bodies of a field: a mask in the table. */
 enum {
     IV_API_COMPLETIONS = 1 << 0,
     IV_API_CHAT = 1 << 1,
@@ -35,63 +35,64 @@ enum {
 
 typedef struct iv_api_params {
     iv_arena arena;
-    iv_request request;                        /* without prompt; max_tokens below */
-    const char *text;                          /* of the object that is read, NULL: unknown. Seeds above 63 bits ... */
-    size_t bytes;                              /* ... are read there: JSON values have no room for them */
-    iv_body_lists lists;                       /* of ids that were read before the body was parsed */
-    bool seed_unsigned;                        /* it was such a one, and is told so */
+    iv_request request;                        /* without prompt; max_tokens is below */
+    const char *text;                          /* of the object being read; NULL: unknown. Seeds above 63 bits ... */
+    size_t bytes;                              /* ... are read from it, because JSON values cannot hold them */
+    iv_body_lists lists;                       /* lists of ids read before the body was parsed */
+    bool seed_unsigned;                        /* such a seed, reported in the same form */
     int64_t max_tokens, max_completion_tokens; /* -1: not given */
     int64_t n, best_of, min_tokens;
     int64_t top_logprobs, prompt_logprobs; /* -1: not given */
     int64_t logprob_start_len, priority;
-    int64_t truncate; /* how many tokens of a prompt are read: -1: as many as there is room for; -2: all (truncate.h) */
+    int64_t truncate;   /* tokens of a prompt that are read: -1: as many as fit; -2: all (iv_api_truncates) */
     bool want_logprobs; /* of generated tokens */
     bool echo, stream, include_usage, usage_always;
     bool return_token_ids, tokens_as_ids, return_receipt, sampling_logprobs, return_token_strings;
     bool separate_reasoning, one_tool_call, no_stop_trim, text_in_logprobs;
     bool add_generation_prompt, continue_final, abort_all;
     bool reasoning_open; /* by the rendered prompt */
-    bool format_holds;   /* the constraint is that of response_format, or of text.format */
+    bool format_holds;   /* the constraint came from response_format or text.format */
     bool add_special;
-    bool split_special; /* special tokens that a client spells are text */
-    bool drop_items;    /* of a response's input, where it is too long */
+    bool split_special; /* special tokens spelled by a client are plain text */
+    bool drop_items;    /* from a response's input, if it is too long */
     const char *model, *weights, *weights_name;
-    const char *request_id; /* in the answer's id, behind its prefix */
-    const char *tools_text; /* of a response: the tools as JSON, as they were given */
+    const char *request_id; /* used in the answer's id, after its prefix */
+    const char *tools_text; /* of a response: the tools as given, as JSON */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;
     json_t *return_logprob, *instructions, *logprobs;
     json_t *include, *truncation; /* of a response */
-    json_t *reasoning, *effort;   /* effort: how much the model is to think, for the template */
+    json_t *reasoning, *effort;   /* effort: reasoning effort for the template */
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
         *guided_grammar, *grammar;
     json_t *json_schema, *regex, *ebnf;             /* of sampling_params */
-    json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one for each prompt */
+    json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one per prompt */
 } iv_api_params;
 
-/* Everything absent; `defaults` is what the request's sampling fields start from. */
+/* Sets all fields to absent; `defaults`: initial sampling fields of the request. */
 void iv_api_params_init(iv_api_params *p, const iv_request *defaults);
 void iv_api_params_free(iv_api_params *p);
 
 /* Reads an object's members. `body`: one of the masks above. `prefix`: of names in errors, "" or "stream_options.". */
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err);
 
-/* What OpenAI's two bodies have in common after reading: logprobs, max_tokens and prompt_logprobs into the request. */
+/* After reading OpenAI's bodies: moves logprobs, max_tokens and prompt_logprobs into the request. */
 iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
 
-/* A whole number, 2.0 too. */
+/* Reads an integer; 2.0 is one, too. */
 iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err);
-/* Whether a body, or one of several, has a field of this name. */
+/* Whether one of the bodies has a field of this name. */
 bool iv_api_params_has(unsigned body, const char *name);
-/* The field of a body that holds token ids; NULL: none. */
+/* The field of a body with token ids; NULL: none. */
 const char *iv_api_params_ids(unsigned body);
 
-/* A message that is continued has no prompt for another one: off unless the body asks for both, which is refused. */
+/* A continued message excludes a generation prompt, which is switched off, or refused if requested. */
 iv_status iv_api_params_continue(iv_api_params *p, const json_t *body, iv_error *err);
 
-/* Draws a seed if none was given: 53 bits, so that every reader of JSON can hold it. */
+/* Draws a random seed if none was given: 53 bits, which every JSON reader can hold. */
 iv_status iv_api_params_seed(iv_request *r, iv_error *err);
 
-/* A list of token ids into ids (freed by the caller). at: which element of the body's field it is, or IV_BODY_WHOLE. */
+/* Reads a list of token ids into *out (freed by the caller). at: index of the element of the body's field, or
+ * IV_BODY_WHOLE. */
 iv_status iv_api_read_ids(iv_api_params *p, size_t at, const char *name, json_t *list, iv_ids *out, iv_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* reply.c: how errors and small answers look on the wire. */
+/* reply.c: writes errors and small answers, parses bodies, and keeps names of weights. */
 #include "serve/api/reply.h"
 #include "base/utf8.h"
 #include "format/json.h"
@@ -26,14 +26,14 @@ int iv_api_http_status(iv_status status) {
     return 500;
 }
 
-/* "temperature: wanted ..." is about the field temperature. */
+/* "temperature: wanted ..." concerns the field temperature. */
 static size_t field_name(const char *message) {
     size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]");
     return message[n] == ':' ? n : 0;
 }
 
-/* Clients know a prompt that is too long by OpenAI's code and by the first text_model of its message, and OpenAI has no
- * place in a list in "param". */
+/* Clients recognize a prompt that is too long by OpenAI's code and by the start of its message; OpenAI's "param" has
+ * no list index. */
 void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     int status = iv_api_http_status(err->status);
     size_t field = status == 400 || status == 404 ? field_name(err->message) : 0;
@@ -64,7 +64,7 @@ void iv_api_reply_error(iv_server *s, iv_http_request *q, const iv_error *err) {
     int status = iv_api_http_status(err->status);
     if (status == 429 && s->metrics) iv_metrics_note_refused(s->metrics);
     if (status == 429 || status == 503) iv_http_request_add_header(q, "Retry-After", "1");
-    /* A request that failed half way may have been answered differently by another try: the client should know. */
+    /* A retry of a request that failed midway might be answered differently: clients should decide. */
     if (status == 500) iv_http_request_add_header(q, "x-should-retry", "false");
     iv_api_write_error(&o, err);
     iv_api_reply_json(q, status, &o);
@@ -80,7 +80,7 @@ void iv_api_reply_json(iv_http_request *q, int status, iv_json_out *o) {
     iv_buf_free(o->buf);
 }
 
-/* ---- bodies -------------------------------------------------------------------------------------------- */
+/* ---- bodies ------------------------------------------------------------------------------------------- */
 
 static bool known_field(const void *user, const char *name) { return iv_api_params_has(*(const unsigned *)user, name); }
 
@@ -113,7 +113,7 @@ iv_status iv_api_body(iv_http_request *q, unsigned fields, json_t **out, iv_erro
     return status;
 }
 
-/* ---- names of weights --------------------------------------------------------------------------------------- */
+/* ---- names of weights --------------------------------------------------------------------------------- */
 
 void iv_weight_names_add(iv_weight_names *w, uint64_t number, char *name) {
     free(w->kept[w->next].name);

@@ -1,5 +1,5 @@
-/* responses_input.c: the input of /v1/responses as the conversation of a chat, and "truncation": "auto". Labels (id,
- * status) mean nothing to a template; what a template could not see is refused by name. */
+/* responses_input.c: converts the input of /v1/responses to the conversation of a chat; "truncation": "auto". Labels
+ * (id, status) are ignored; fields that a template could not see are refused by name. */
 #include "serve/api/handlers.h"
 #include "base/buf.h"
 #include "format/json.h"
@@ -14,7 +14,7 @@ static iv_status add_message(json_t *list, const char *role, json_t *content, iv
     return json_array_append_new(list, message) == 0 ? IV_OK : no_memory(err);
 }
 
-/* ---- items --------------------------------------------------------------------------------------------- */
+/* ---- items -------------------------------------------------------------------------------------------- */
 
 static iv_status check_keys(const char *what, size_t at, json_t *object, const char *known, iv_error *err) {
     const char *key;
@@ -22,7 +22,7 @@ static iv_status check_keys(const char *what, size_t at, json_t *object, const c
     char bars[64];
     json_object_foreach(object, key, value) {
         snprintf(bars, sizeof bars, "|%.60s|", key);
-        if (!json_is_null(value) && !strstr(known, bars)) /* null: as if absent */
+        if (!json_is_null(value) && !strstr(known, bars)) /* null is treated as absent */
             return iv_fail(err, IV_INVALID, "%s[%zu].%.60s: this field is not known here", what, at, key);
     }
     return IV_OK;
@@ -35,7 +35,7 @@ static iv_status need_string(size_t at, json_t *item, const char *key, json_t **
                    *out ? iv_json_type_name(*out) : "nothing");
 }
 
-/* The message of the assistant that is being put together: the last of the list; else a new one. */
+/* The assistant's message under construction: the last of the list, or a new one. */
 static json_t *open_message(json_t *list, const char *closed_by) {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
@@ -44,7 +44,7 @@ static json_t *open_message(json_t *list, const char *closed_by) {
     return json_array_append_new(list, last) == 0 ? last : NULL;
 }
 
-/* Looked at here, where its place in the input is known, and read with the whole conversation. */
+/* Checks content here, where its index is known; it is read with the whole conversation. */
 static iv_status check_content(size_t at, const char *key, json_t *content, iv_error *err) {
     char name[48];
     json_t *text;
@@ -79,7 +79,7 @@ static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err)
     IV_TRY(need_string(at, item, "call_id", &id, err));
     IV_TRY(need_string(at, item, "name", &name, err));
     IV_TRY(need_string(at, item, "arguments", &arguments, err));
-    iv_body_tree tree = {0}; /* this one is freed again, and read with all others later */
+    iv_body_tree tree = {0}; /* freed again here; parsed later with all others */
     json_t *parsed = iv_api_parse_arguments(arguments, &tree);
     if (!parsed)
         return iv_fail(err, IV_INVALID, "input[%zu].arguments: wanted a JSON object as text, found %.60s", at,
@@ -108,7 +108,7 @@ static iv_status read_call_output(size_t at, json_t *item, json_t *list, iv_erro
     return json_array_append_new(list, message) == 0 ? IV_OK : no_memory(err);
 }
 
-/* The texts of parts, one after another. */
+/* Joins the texts of parts. */
 static iv_status join_texts(size_t at, json_t *parts, iv_buf *out, iv_error *err) {
     for (size_t i = 0; i < json_array_size(parts); i++) {
         json_t *text = json_object_get(json_array_get(parts, i), "text");
@@ -121,7 +121,7 @@ static iv_status join_texts(size_t at, json_t *parts, iv_buf *out, iv_error *err
     return IV_OK;
 }
 
-/* Its content, or where there is none its summary. */
+/* Its content or, without any, its summary. */
 static iv_status read_reasoning(size_t at, json_t *item, json_t *list, iv_error *err) {
     IV_TRY(check_keys("input", at, item, "|type|id|status|summary|content|encrypted_content|", err));
     json_t *hidden = json_object_get(item, "encrypted_content"), *parts = json_object_get(item, "content");
@@ -167,7 +167,7 @@ iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *lis
     return IV_OK;
 }
 
-/* ---- tools --------------------------------------------------------------------------------------------- */
+/* ---- tools -------------------------------------------------------------------------------------------- */
 
 iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err) {
     static const char *const copied[] = {"name", "description", "parameters"};
@@ -201,12 +201,11 @@ iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err) {
     return status;
 }
 
-/* ---- truncation: items ---------------------------------------------------------------------------------------------
- */
+/* ---- truncation: items -------------------------------------------------------------------------------- */
 
-typedef enum speaker { SYSTEM, USER, ASSISTANT, TOOL } speaker; /* TOOL: what a call came to */
+typedef enum speaker { SYSTEM, USER, ASSISTANT, TOOL } speaker; /* TOOL: the result of a call */
 
-/* Of an item that has been read as one. */
+/* For an item that has been checked. */
 static speaker speaker_of(const json_t *item) {
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *role = json_string_value(json_object_get(item, "role"));
@@ -221,17 +220,17 @@ bool iv_responses_cuts(const json_t *input, size_t **out, size_t *n) {
     size_t *cuts = malloc((count + 1) * sizeof *cuts);
     *out = cuts, *n = 0;
     if (!cuts) return false;
-    while (first < count && speaker_of(json_array_get(input, first)) == SYSTEM) first++; /* nothing to drop before */
+    while (first < count && speaker_of(json_array_get(input, first)) == SYSTEM) first++; /* nothing to drop before it */
     for (size_t i = first + 1; i < count; i++)
         if (speaker_of(json_array_get(input, i)) == USER) cuts[(*n)++] = last_user = i;
-    /* Inside of the last turn: where the assistant begins to speak. */
+    /* Inside the last turn: where the assistant begins. */
     for (size_t i = (last_user > first ? last_user : first) + 1; i < count; i++)
         if (speaker_of(json_array_get(input, i)) == ASSISTANT && speaker_of(json_array_get(input, i - 1)) != ASSISTANT)
             cuts[(*n)++] = i;
     return true;
 }
 
-/* A result whose call is not in `calls`, though it names one. */
+/* Whether a result names a call that is not in `calls`. */
 static bool is_orphan(const json_t *item, const json_t *calls) {
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *id = json_string_value(json_object_get(item, "call_id"));
@@ -256,10 +255,9 @@ json_t *iv_responses_left(const json_t *input, size_t cut, size_t *dropped) {
     return NULL;
 }
 
-/* ---- truncation: the cut -------------------------------------------------------------------------------------------
- */
+/* ---- truncation: the cut ------------------------------------------------------------------------------ */
 
-/* Renders what is left behind a cut; *tokens of it. */
+/* Renders the items after a cut; *tokens: its length. */
 static iv_status try_cut(iv_task *t, size_t cut, size_t *tokens, iv_error *err) {
     const iv_api_params *p = &t->params;
     json_t *talk = json_array(), *left = iv_responses_left(p->prompt, cut, &t->dropped);
@@ -275,17 +273,17 @@ static iv_status try_cut(iv_task *t, size_t cut, size_t *tokens, iv_error *err) 
     return status;
 }
 
-/* The first of the cuts that leaves at most `most` tokens, found by halving: *found, and rendered. What a template does
- * not take does not fit. */
+/* Finds the first cut that leaves at most `most` tokens, by bisection, and renders it. A conversation that the
+ * template refuses does not fit. */
 static iv_status find_cut(iv_task *t, const size_t *cuts, size_t n, size_t most, bool *found, iv_error *err) {
-    size_t low = 0, high = n, tokens, tried = n; /* those from high on fit */
+    size_t low = 0, high = n, tokens, tried = n; /* cuts from high on fit */
     *found = false;
     while (low < high) {
         size_t middle = tried == n ? n - 1 : low + (high - low) / 2;
         iv_status status = try_cut(t, cuts[middle], &tokens, err);
         if (status == IV_NO_MEMORY) return status;
         bool fits = status == IV_OK && tokens <= most;
-        if (!fits && tried == n) return IV_OK; /* not even the last */
+        if (!fits && tried == n) return IV_OK; /* even the last cut is too long */
         tried = middle;
         if (fits)
             high = middle;
@@ -304,9 +302,9 @@ iv_status iv_responses_cut(iv_task *t, iv_error *err) {
     if (!t->params.drop_items) return IV_OK;
     IV_TRY(iv_task_need_ids(t, &t->prompts[0], err));
     size_t tokens = t->prompts[0].ids.count;
-    if (tokens < length || !json_is_array(t->params.prompt)) return IV_OK; /* the engine says that a text is too long */
+    if (tokens < length || !json_is_array(t->params.prompt)) return IV_OK; /* for text, the engine reports the length */
     if (!iv_responses_cuts(t->params.prompt, &cuts, &n)) return no_memory(err);
-    /* With room for the answer that is asked for, where there can be. */
+    /* First with room for the requested answer, if possible. */
     if (answer && answer < length) status = find_cut(t, cuts, n, length - answer, &found, err);
     if (status == IV_OK && !found) status = find_cut(t, cuts, n, length - 1, &found, err);
     free(cuts);

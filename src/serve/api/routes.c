@@ -1,10 +1,10 @@
-/* routes.c: every route of the server and who may use it, and where the engine's events go. What changes the server
- * needs the admin key. */
+/* routes.c: all routes of the server and their access, and the dispatch of the engine's events. Routes that change
+ * the server need the admin key. */
 #include "serve/api/handlers.h"
 #include "serve/page/page.h"
 
 const iv_http_route iv_server_routes[] = {
-    {"GET", "/", IV_HTTP_OPEN, iv_page_handle}, /* holds no secret: what it asks for needs the key */
+    {"GET", "/", IV_HTTP_OPEN, iv_page_handle}, /* contains no secret; its API calls need the key */
     {"GET", "/health", IV_HTTP_OPEN | IV_HTTP_ALWAYS, iv_handle_health},
     {"GET", "/ping", IV_HTTP_OPEN | IV_HTTP_ALWAYS, iv_handle_health},
     {"GET", "/health_generate", IV_HTTP_KEY, iv_handle_health_generate},
@@ -32,7 +32,7 @@ const iv_http_route iv_server_routes[] = {
     {"POST", "/pause_generation", IV_HTTP_ADMIN, iv_handle_pause},
     {"POST", "/continue_generation", IV_HTTP_ADMIN, iv_handle_continue},
     {"POST", "/update_weights_from_disk", IV_HTTP_ADMIN, iv_handle_update_weights},
-    /* as other clients of RL name them */
+    /* names used by other RL clients */
     {"POST", "/reset_prefix_cache", IV_HTTP_CACHE, iv_handle_flush},
     {"POST", "/pause", IV_HTTP_ADMIN, iv_handle_pause},
     {"POST", "/resume", IV_HTTP_ADMIN, iv_handle_continue},

@@ -1,5 +1,5 @@
-/* sglang.c: POST /generate as SGLang has it: one prompt or a batch, cumulative streams, meta_info. Sampling starts from
- * neutral values here, not from the model's generation_config.json. */
+/* sglang.c: SGLang's POST /generate: one prompt or a batch, cumulative streams, meta_info; and /health_generate.
+ * Sampling starts from neutral values, not from the model's generation_config.json. */
 #include "base/utf8.h"
 #include "format/json.h"
 #include "serve/api/answer_out.h"
@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NEW_TOKENS_DEFAULT = 128 }; /* as this API has it */
+enum { MAX_NEW_TOKENS_DEFAULT = 128 }; /* the default of this API */
 
-/* ---- the body ------------------------------------------------------------------------------------------ */
+/* ---- the body ----------------------------------------------------------------------------------------- */
 
 static iv_status read_flag_list(iv_api_params *p, iv_error *err) {
     json_t *v = p->return_logprob;
@@ -30,7 +30,7 @@ static void set_neutral(iv_request *r) {
     r->repetition_penalty = 1.0f, r->presence_penalty = 0.0f, r->frequency_penalty = 0.0f;
 }
 
-/* Fields of the whole body that go into every request. */
+/* Applies fields of the whole body to a request. */
 static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
     r->priority = (int32_t)p->priority;
     r->logprobs = !p->want_logprobs ? -1 : p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
@@ -42,18 +42,18 @@ static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
     r->prompt_logprobs = -1;
     if (p->want_logprobs && p->logprob_start_len >= 0) {
         r->prompt_logprobs = r->logprobs;
-        r->prompt_logprobs_start = (size_t)p->logprob_start_len + 1; /* the first listed token has none */
+        r->prompt_logprobs_start = (size_t)p->logprob_start_len + 1; /* the first listed token has no log-probability */
     }
     return iv_api_params_seed(r, err);
 }
 
-/* The text of sampling_params, and how far its elements were taken. */
+/* The text of sampling_params, and the position behind the elements taken. */
 typedef struct sampling_text {
     const char *s;
     size_t n, at;
 } sampling_text;
 
-/* sampling_params: one object for all prompts, or a list with one for each. */
+/* sampling_params: one object for all prompts, or a list with one per prompt. */
 static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_request *out, iv_error *err) {
     iv_api_params *p = &t->params;
     json_t *v = p->sampling_params;
@@ -82,7 +82,7 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     return settle(p, out, err);
 }
 
-/* A number for all prompts, or one of a list; absent: as it was. */
+/* A number for all prompts, or one per prompt; unchanged if absent. */
 static iv_status read_number(const json_t *v, const char *name, size_t at, size_t count, double least, double most,
                              int64_t *out, iv_error *err) {
     const json_t *one = json_is_array(v) ? json_array_get(v, at) : v;
@@ -97,7 +97,7 @@ static bool is_batch(const iv_api_params *p) {
     return p->prompt ? json_is_array(p->prompt) : json_is_array(json_array_get(p->input_ids, 0));
 }
 
-/* n is needed before there are prompts, for its product is limited. */
+/* Reads n early: the number of prompts times n is limited. */
 static iv_status peek_n(iv_api_params *p, iv_error *err) {
     json_t *v = json_is_array(p->sampling_params) ? json_array_get(p->sampling_params, 0) : p->sampling_params;
     json_t *n = json_object_get(v, "n"), *only = n ? json_pack("{s:O}", "n", n) : NULL;
@@ -156,7 +156,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the answer ---------------------------------------------------------------------------------------- */
+/* ---- the answer --------------------------------------------------------------------------------------- */
 
 /* [logprob, id, text or null] */
 static void out_triple(const iv_task *t, const float *logprob, int32_t id, iv_json_out *o) {
@@ -301,7 +301,7 @@ static const iv_task_format format = {.id_prefix = "",
 
 void iv_handle_generate(void *user, iv_http_request *q) { iv_task_handle(user, q, &format); }
 
-/* ---- health by one token ------------------------------------------------------------------------------- */
+/* ---- health by one token ------------------------------------------------------------------------------ */
 
 static void whole_health(iv_task *t, iv_json_out *o) {
     (void)t;

@@ -1,4 +1,4 @@
-/* task.c: from reports to a response, and the ends of tasks. */
+/* task.c: from events to a response; the end of tasks. */
 #include "serve/api/task.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The characters are named: some clients take text of no name for Latin-1. */
+/* With a charset: some clients default to Latin-1. */
 static const char EVENTS[] = "text/event-stream; charset=utf-8";
 
 double iv_api_now(void) {
@@ -27,7 +27,7 @@ iv_json_out iv_sse_begin(iv_buf *out) {
 
 void iv_sse_end(iv_task *t, iv_json_out *o) { t->lost |= o->failed || !iv_buf_puts(o->buf, "\n\n"); }
 
-/* ---- beginning and end --------------------------------------------------------------------------------- */
+/* ---- beginning and end -------------------------------------------------------------------------------- */
 
 static void free_tokens(iv_token_list *l) {
     free(l->ids), free(l->logprobs), free(l->sampling), free(l->text_at), free(l->top_at), free(l->top);
@@ -102,7 +102,7 @@ size_t iv_task_fail_all(iv_server *s, const iv_error *err) {
     return count;
 }
 
-/* ---- what reports bring -------------------------------------------------------------------------------- */
+/* ---- taking events -------------------------------------------------------------------------------- */
 
 static bool grow(void **p, size_t size, size_t capacity) {
     size_t bytes;
@@ -143,14 +143,14 @@ static bool take_token(iv_child *c, const iv_event *e) {
     double now = iv_api_now();
     iv_server *s = c->task->server;
     if (e->kind == IV_EVENT_PROMPT) return add_token(&c->scored, e, 0);
-    if (c->tokens.count == 0) c->prompt_tokens = e->position; /* streams tell it before the end */
+    if (c->tokens.count == 0) c->prompt_tokens = e->position; /* streams report it before the end */
     if (c->last > 0 && s->metrics) iv_metrics_note_gap(s->metrics, now - c->last);
     if (c->first == 0) c->first = now;
     c->last = now;
     return add_token(&c->tokens, e, c->characters) && add_text(c, e);
 }
 
-/* no_stop_trim: the stop string belongs to the text. */
+/* no_stop_trim: the text includes the stop string. */
 static bool keep_stop(iv_child *c) {
     if (!c->task->params.no_stop_trim || !c->stop) return true;
     iv_event e = {.text = c->stop, .text_bytes = strlen(c->stop)};
@@ -172,7 +172,7 @@ static void note_request(const iv_child *c, const iv_event *e) {
                                                                             .decode = e->decode_seconds});
 }
 
-/* Once the last of a prompt's answers is there. */
+/* After the last answer to a prompt. */
 static void note_longest(const iv_child *c) {
     const iv_task *t = c->task;
     size_t n = (size_t)t->params.n, longest = 0;
@@ -195,9 +195,9 @@ static bool take_done(iv_child *c, const iv_event *e) {
     return ok && keep_stop(c);
 }
 
-/* ---- the response -------------------------------------------------------------------------------------- */
+/* ---- the response ------------------------------------------------------------------------------------- */
 
-/* What made the answer: new weights wait for requests to end, but not for their reports to be taken. */
+/* The weights behind the answer: an update waits for requests to end, but not for their events to be taken. */
 static void begin_response(iv_task *t, const char *fingerprint, uint64_t weight_version) {
     if (t->fingerprint[0]) return;
     snprintf(t->fingerprint, sizeof t->fingerprint, "%s", fingerprint);
@@ -208,8 +208,8 @@ static void begin_response(iv_task *t, const char *fingerprint, uint64_t weight_
 }
 
 enum {
-    REPLY_BYTES_MAX = 256 << 20, /* more is an error, not an answer */
-    ANSWER_AT_ONCE = 2048        /* so many tokens and alternatives are written in a few milliseconds */
+    REPLY_BYTES_MAX = 256 << 20, /* larger answers are an error */
+    ANSWER_AT_ONCE = 2048        /* tokens and alternatives that are written in a few milliseconds */
 };
 
 static void write_answer(iv_api_job *j) {
@@ -230,7 +230,7 @@ static void send_answer(iv_api_job *j) {
     iv_api_reply_json(q, 200, &o);
 }
 
-/* What an answer is made of: names, numbers, pieces of text. */
+/* Size of an answer: names, numbers, pieces of text. */
 static size_t answer_size(const iv_task *t) {
     size_t n = 0;
     for (size_t i = 0; i < t->child_count; i++) {
@@ -246,7 +246,7 @@ static void reply_whole(iv_task *t) {
     iv_api_job_start(&t->job, answer_size(t) <= ANSWER_AT_ONCE);
 }
 
-/* Sends what is new of a child; after it the task may be gone. */
+/* Sends a child's new output; may free the task. */
 static void stream_more(iv_task *t, iv_child *c, bool done) {
     iv_buf out = {0};
     iv_http_request *q = t->http_request;
@@ -352,7 +352,7 @@ static void take(iv_child *c, const iv_bridge_event *r) {
     }
 }
 
-/* Short texts were tokenized by the engine, which says in its own text_model that one is too long. */
+/* The engine tokenized a short text and reports in its own words that it is too long. */
 static void take_too_long(iv_child *c) {
     iv_task *t = c->task;
     iv_api_prompt *p = &t->prompts[c->prompt];

@@ -1,10 +1,10 @@
-/* task.h: one HTTP request that the engine answers: its prompts, its children (one for each prompt and choice), what
- * their reports brought, and the response, whole or as a stream of events. A long body is read on another thread; there
- * templates are rendered, long texts tokenized and long answers written (aside.h).
+/* task.h: an HTTP request answered by the engine: its prompts, its children (one per prompt and choice), their
+ * output so far, and the response, whole or as a stream of events. Long bodies are read by a job, as are templates
+ * rendered, long texts tokenized and long answers written (job.h).
  *
- * Invariants: a task is owned by its exchange: it ends with the reply, with the stream's end, or when the client
- * leaves, and then every open child is cancelled. A stream begins with the first report that is not a refusal, so
- * that what is refused gets an honest status. Only this file knows the engine's queues; formats only write. */
+ * Invariants: a task belongs to its HTTP request. It ends with the reply, with the end of the stream, or when the
+ * client leaves; then every open child is cancelled. A stream begins with the first event that is not a refusal, so
+ * that a refusal gets its HTTP status. Only task.c and task_begin.c submit, cancel and hold; formats only write. */
 #ifndef IV_SERVE_API_TASK_H
 #define IV_SERVE_API_TASK_H
 
@@ -14,12 +14,12 @@
 #include "serve/api/params.h"
 #include "serve/server.h"
 
-/* Tokens with what is known of each. */
+/* Tokens with their data. */
 typedef struct iv_token_list {
     int32_t *ids;
     float *logprobs, *sampling;
-    size_t *text_at; /* where its text begins in the child's text, in characters */
-    size_t *top_at;  /* where its entries begin in top */
+    size_t *text_at; /* start of its text in the child's text, in characters */
+    size_t *top_at;  /* start of its entries in top */
     size_t count, capacity;
     iv_logprob *top;
     size_t top_count, top_capacity;
@@ -29,152 +29,148 @@ typedef struct iv_task iv_task;
 
 typedef struct iv_child {
     iv_task *task;
-    size_t index, prompt; /* of task->children, of task->prompts */
+    size_t index, prompt; /* index in task->children, in task->prompts */
     uint64_t id, seed;
     bool seed_unsigned;
-    bool open; /* reports may still come */
+    bool open; /* further events are expected */
     iv_buf text;
     size_t characters;            /* of text */
-    size_t echo_characters;       /* of the prompt before it, if it is echoed */
-    iv_token_list tokens, scored; /* scored: of the prompt */
+    size_t echo_characters;       /* of the echoed prompt before it */
+    iv_token_list tokens, scored; /* scored: tokens of the prompt */
     iv_finish finish;
     char *stop, *receipt; /* NULL: none */
     char digest[80];      /* "": none */
     size_t prompt_tokens, cached_tokens;
-    double first, last; /* when tokens came; 0: none yet */
+    double first, last; /* times of the first and last token; 0: none yet */
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
-    bool began;                          /* something of it was sent */
-    bool reasoning_ended, message_began; /* responses: its items */
+    bool began;                          /* some output was sent */
+    bool reasoning_ended, message_began; /* for responses: items */
 } iv_child;
 
-/* One prompt: text, or ids, or both once text was tokenized here. */
+/* One prompt: text, or ids, or both after the text was tokenized here. */
 typedef struct iv_api_prompt {
-    iv_request request; /* everything but text, ids and seed of a choice */
+    iv_request request; /* without text, ids, and the seed of a choice */
     iv_text text;
     iv_ids ids;
-    bool as_ids; /* the engine gets the ids */
+    bool as_ids; /* submit the ids */
     iv_constraint *compiled;
     bool seed_unsigned;
     char *rid; /* NULL: none */
 } iv_api_prompt;
 
-/* How one API reads a task's body and writes its answer. */
+/* An API's format: reads the body and writes the answer. */
 typedef struct iv_task_format {
     const char *id_prefix;
     unsigned body; /* its fields: one of params.h's masks */
-    /* On any thread: the body's fields, which make the prompts; and then what else is to be done with their text_model.
-     */
+    /* On any thread. Reads the body's fields and makes the prompts; then prepares the prompts' text. */
     iv_status (*read)(iv_task *t, iv_error *err);
     iv_status (*prepare)(iv_task *t, iv_error *err); /* NULL: nothing */
     bool wants_chat; /* the prompt is a rendered conversation, and children split their text */
     void (*whole)(iv_task *t, iv_json_out *o); /* on any thread */
-    /* What is new of a child, as events; `done`: it has ended. May write nothing. */
+    /* Writes a child's new output as events; `done`: it has ended. May write nothing. */
     void (*chunk)(iv_task *t, iv_child *c, bool done, iv_buf *out);
     void (*close)(iv_task *t, iv_buf *out); /* the stream's last events */
 } iv_task_format;
 
 struct iv_task {
-    iv_api_job job; /* first: being read, or its answer being written */
+    iv_api_job job; /* first: reads the body or writes the answer */
     iv_server *server;
     iv_http_request *http_request;
     iv_task *next, **link; /* in server->tasks */
     const iv_task_format *format;
     iv_api_params params;
-    iv_buf text;          /* the body, and ... */
-    size_t bytes;         /* of the body, as it came */
-    json_t *body;         /* ... what is in it, until it has been read */
-    json_t *conversation; /* a chat's messages, which make its only prompt */
-    json_t *tools;        /* as the template gets them; answers are read by their schemas */
+    iv_buf text;          /* the body ... */
+    size_t bytes;         /* of the body, as received */
+    json_t *body;         /* ... and its values, until it has been read */
+    json_t *conversation; /* a chat's messages, which become the only prompt */
+    json_t *tools;        /* in the template's form; answers are parsed by their schemas */
     char *id;             /* of the response */
-    char *http_id;        /* the exchange's */
+    char *http_id;        /* id of the HTTP request */
     int64_t created;
     double arrived;
-    const char *prompt_name;               /* the field of the body that holds them */
-    bool sampling_within, sampling_listed; /* what says how to sample is in sampling_params: one for all, or a list */
+    const char *prompt_name;               /* field of the body with the prompts */
+    bool sampling_within, sampling_listed; /* sampling fields are in sampling_params: one for all, or a list */
     iv_api_prompt *prompts;
     size_t prompt_count;
     iv_child *children;
     size_t child_count, done_count;
-    iv_status status; /* of reading, and why */
+    iv_status status; /* of reading the body */
     iv_error why;
-    bool unread;     /* names and prompts are not known yet */
-    json_t *aborts;  /* names that are to be aborted: whether one is its own is seen then; NULL: none */
-    bool aborted;    /* before there were children */
-    bool began;      /* the stream has */
+    bool unread;     /* rid and prompts are not known yet */
+    json_t *aborts;  /* names to be aborted, checked once `unread` is cleared; NULL: none */
+    bool aborted;    /* before it had children */
+    bool began;      /* the stream has begun */
     bool lost;       /* no memory for an event: the stream must end */
-    bool held;       /* its client reads slowly: the engine holds its children */
+    bool held;       /* the client reads slowly: the engine holds its children */
     bool list;       /* the answer is a list (SGLang) */
     uint64_t events; /* sent so far (responses) */
-    size_t dropped;  /* items of the input (responses) */
-    iv_buf answer;   /* as it is written */
+    size_t dropped;  /* dropped items of the input (responses) */
+    iv_buf answer;   /* being written */
     bool answer_lost;
     char fingerprint[128];
-    char *weights; /* the name of those that answer; NULL: their number */
+    char *weights; /* name of the weights; NULL: their number */
     uint64_t weight_version;
 };
 
-/* ---- task_prompt.c: calls neither of the others */
-/* PREFIX and the id of the HTTP request; NULL: no memory. */
+/* ---- task_prompt.c: calls neither task.c nor task_begin.c --------------------------------------------- */
+/* PREFIX plus the id of the HTTP request; NULL: no memory. */
 char *iv_task_response_id(const char *prefix, const char *request);
-/* An array of `count` prompts, zeroed, each with the task's request, and the names that the client gave. name: the
- * field that holds them, a constant. */
+/* Makes an array of `count` zeroed prompts with the task's request and the client's names. name: the field with the
+ * prompts, a constant. */
 iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_error *err);
-/* How errors name a prompt: by its field and, of several, its place. */
+/* A prompt's name in errors: its field and, of several, its index. */
 enum { IV_PROMPT_NAME_BYTES = 48 };
 const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_NAME_BYTES]);
-/* Tokenizes a text prompt here, so that the answer can show its ids. */
+/* Tokenizes a text prompt here, so that the answer can include its ids. */
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
-/* Fails with IV_CONTEXT_LENGTH in OpenAI's text_model, which clients look for: prompt `at`, of so many tokens, is too
- * long.
- */
+/* Fails with IV_CONTEXT_LENGTH and OpenAI's message, which clients recognize: prompt `at` has too many tokens. */
 iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err);
-/* A model's name in a body: none, or the served one; else IV_NOT_FOUND. */
+/* Checks a body's model name: absent, or the served one; else IV_NOT_FOUND. */
 iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
-/* Whether it is what a client calls so: by the id of a prompt (rid), of the exchange, or of the response. */
+/* Whether `name` is the id of a prompt (rid), of the HTTP request, or of the response. */
 bool iv_task_is_named(const iv_task *t, const char *name);
-/* Fills *err with an error of the engine about a prompt, which says where the body has what it names. Any thread. */
+/* Fills *err with the engine's error about a prompt, naming the field of the body. Any thread. */
 iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status, const char *message, iv_error *err);
 
-/* prompts of which only the last tokens are read (truncate_prompt_tokens), as in vLLM: tokens that the
- * tokenizer puts around a text stay, and count. */
-/* Whether the body asks for it; then p->truncate becomes how many tokens: -1 is what max_tokens leaves of the model's
- * length, or all but one where nobody says max_tokens. Wants the request with its limits. */
+/* truncate_prompt_tokens: only the last tokens of a prompt are read, as in vLLM; tokens that the tokenizer adds
+ * around a text are kept and counted. */
+/* Whether the body sets it; settle resolves -1 to the model's length minus max_tokens, or minus one without
+ * max_tokens. Needs the request's limits. */
 bool iv_api_truncates(const iv_api_params *p);
 iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error *err);
 
-/* Cuts a prompt that is longer; it has ids then. Its text, if it has one, becomes that of the tokens that are left,
- * without those around it. */
+/* Truncates a prompt that is longer; it has ids afterwards. Its text, if any, becomes that of the remaining tokens. */
 iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err);
 
 /* ---- task.c */
-void iv_task_take_event(const iv_bridge_event *event); /* its owner is a child */
-/* Cancels what is open and forgets the task; the exchange is the caller's business. */
+void iv_task_take_event(const iv_bridge_event *event); /* of a child */
+/* Cancels open children and frees the task; the HTTP request is left to the caller. */
 void iv_task_close(iv_task *t);
-/* Answers with an error (a stream that began gets it as an event) and ends the task. */
+/* Answers with an error (in a stream: as an event) and ends the task. */
 void iv_task_fail(iv_task *t, const iv_error *err);
-/* Holds what the engine does for it back, or lets it go on. */
+/* Holds or releases its children in the engine. */
 void iv_task_hold(iv_task *t, bool hold);
-/* All of the server's tasks; how many there were. */
+/* Fails all tasks; returns their number. */
 size_t iv_task_fail_all(iv_server *s, const iv_error *err);
-/* Ends what the engine still does for it; the client gets what there is. */
+/* Cancels its open children; the client gets the output so far. */
 void iv_task_abort(iv_task *t);
-/* Of all with this name, or of all (NULL); how many there were, as far as their bodies have been read. */
+/* Aborts all tasks of this name, or all (NULL); returns their number, without those still being read. */
 size_t iv_task_abort_named(iv_server *s, const char *name);
 
-/* ---- task_begin.c: calls task.c */
-/* Answers an exchange in this format. */
+/* ---- task_begin.c: calls task.c ----------------------------------------------------------------------- */
+/* Answers an HTTP request in this format. */
 void iv_task_handle(iv_server *s, iv_http_request *q, const iv_task_format *format);
 iv_task *iv_task_open(iv_server *s, iv_http_request *q,
-                      const iv_task_format *format); /* looks at no body. NULL: answered */
-/* Makes the children and gives them to the engine. Reports do the rest. */
+                      const iv_task_format *format); /* does not read the body. NULL: an error was answered */
+/* Makes the children and submits them; events do the rest. */
 iv_status iv_task_submit(iv_task *t, iv_error *err);
-/* Renders t->conversation, in place of what the only prompt was before. On any thread. */
+/* Renders t->conversation into the only prompt, replacing it. On any thread. */
 iv_status iv_task_render(iv_task *t, iv_error *err);
 
-double iv_api_now(void); /* seconds of a steady clock */
+double iv_api_now(void); /* monotonic, in seconds */
 
-/* "data: {...}\n\n" around what is written between the two. */
+/* "data: {...}\n\n" around an event. */
 iv_json_out iv_sse_begin(iv_buf *out);
 void iv_sse_end(iv_task *t, iv_json_out *o);
 

@@ -1,5 +1,5 @@
-/* task_begin.c: from a body to children: what a short body says is read at once, a long one's on another thread; so is
- * whatever takes long with the text_model of the prompts. */
+/* task_begin.c: from a body to children. Short bodies are read at once, long ones in a job, as is expensive work on
+ * the prompts' text. */
 #include "base/size.h"
 #include "format/json.h"
 #include "serve/api/handlers.h"
@@ -13,10 +13,10 @@ static void gone(void *user) { iv_task_close(user); }
 
 static void room(void *user) { iv_task_hold(user, false); }
 
-/* Its client has read nothing for long; it may still read why the rest does not come. */
+/* The client has stopped reading; it may still read the reason. */
 static void stalled(void *user) {
     iv_error err;
-    iv_fail(&err, IV_IO, "the client stopped reading, and the rest of its answer was dropped");
+    iv_fail(&err, IV_IO, "the client stopped reading; the rest of its answer was dropped");
     iv_task_fail(user, &err);
 }
 
@@ -43,13 +43,15 @@ iv_task *iv_task_open(iv_server *s, iv_http_request *q, const iv_task_format *fo
     return t;
 }
 
-/* ---- children ------------------------------------------------------------------------------------------ */
+/* ---- children ----------------------------------------------------------------------------------------- */
 
 static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *err) {
     const iv_api_prompt *p = &t->prompts[index / (size_t)t->params.n];
     iv_request r = p->request;
     c->task = t, c->index = index, c->prompt = index / (size_t)t->params.n;
-    uint64_t no_larger = r.seed > INT64_MAX ? UINT64_MAX : INT64_MAX; /* than a JSON integer: it may be asked again */
+    uint64_t no_larger = r.seed > INT64_MAX
+                             ? UINT64_MAX
+                             : INT64_MAX; /* stay within a JSON integer, so that the seed can be used again */
     r.seed = (r.seed + index % (size_t)t->params.n) & no_larger;
     c->seed = r.seed, c->seed_unsigned = p->seed_unsigned;
     if (p->as_ids)
@@ -61,14 +63,14 @@ static iv_status start_child(iv_task *t, iv_child *c, size_t index, iv_error *er
     return IV_OK;
 }
 
-/* JSON that was asked for is the answer, also where it looks like a call. */
+/* Requested JSON is the answer, even if it looks like a call. */
 static iv_tool_form form_of_calls(const iv_task *t) {
     iv_constraint_kind kind = t->params.request.constraint;
     bool json = kind == IV_CONSTRAINT_JSON_OBJECT || kind == IV_CONSTRAINT_JSON_SCHEMA;
     return json ? IV_TOOL_FORM_NONE : t->server->tool_form;
 }
 
-/* How the text of an answer is split. */
+/* Sets up how an answer's text is split. */
 static void begin_chat(const iv_task *t, iv_chat_text *c) {
     const iv_api_params *p = &t->params;
     iv_constraint_kind kind = p->request.constraint;
@@ -97,9 +99,9 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the body ------------------------------------------------------------------------------------------ */
+/* ---- the body ----------------------------------------------------------------------------------------- */
 
-/* A constraint holds from where the model has thought. A message that is continued has begun already. */
+/* A constraint applies after the reasoning. A continued message has already begun. */
 static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
     if (p->request.constraint == IV_CONSTRAINT_NONE) return IV_REASONING_NONE;
     if (t->params.reasoning_open) return IV_REASONING_OPEN;
@@ -107,7 +109,7 @@ static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
     return iv_reasoning_after(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes);
 }
 
-/* The ids of what was rendered, where marks say which special tokens are text. */
+/* Tokenizes a rendered prompt, whose marks show which special tokens are plain text. */
 static iv_status split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err) {
     IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
                           IV_SPELLED_MARKED, &p->ids, err));
@@ -140,8 +142,8 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     return t->format->read(t, err);
 }
 
-/* The engine would read a long text between two steps, and all would wait for it. And it would refuse more tokens than
- * there can be, but for that every choice would bring it a copy. */
+/* Long texts are tokenized here: the engine would do it between two steps and delay all requests. Too many tokens
+ * are refused here, before every choice copies them. */
 static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
     size_t most = iv_bridge_info(t->server->bridge)->max_model_len;
     for (size_t i = 0; i < t->prompt_count; i++) {
@@ -153,7 +155,7 @@ static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
     return IV_OK;
 }
 
-/* The engine would compile a constraint between two steps. */
+/* Compiled here: the engine would do it between two steps. */
 static iv_status compile_constraints(iv_task *t, bool quick, iv_error *err) {
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_api_prompt *p = &t->prompts[i];
@@ -197,7 +199,7 @@ static void read_and_prepare(iv_api_job *j) {
     prepare(j);
 }
 
-/* Whoever wanted to abort it while nobody knew how it is called. */
+/* Whether it was aborted before its name was known. */
 static bool is_aborted(const iv_task *t) {
     bool found = t->aborted;
     for (size_t i = 0; i < json_array_size(t->aborts); i++)

@@ -1,4 +1,4 @@
-/* task_prompt.c: the prompts of a task: their names, their ids, their limits, and how errors name them. */
+/* task_prompt.c: the prompts of a task: names, ids, limits, truncation, and names in errors. */
 #include "serve/api/task.h"
 #include "base/size.h"
 #include "format/json.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- names and prompts -------------------------------------------------------------------------------------- */
+/* ---- names and prompts -------------------------------------------------------------------------------- */
 
 char *iv_task_response_id(const char *prefix, const char *request) {
     iv_buf b = {0};
@@ -15,7 +15,7 @@ char *iv_task_response_id(const char *prefix, const char *request) {
     return NULL;
 }
 
-/* A prompt's name by `rid`, which is one for all or a list. */
+/* A prompt's name from `rid`, one for all or a list. */
 static iv_status read_rid(const json_t *rid, size_t at, size_t count, char **out, iv_error *err) {
     const json_t *v = json_is_array(rid) ? json_array_get(rid, at) : rid;
     char shown[IV_JSON_SHOWN_BYTES];
@@ -27,7 +27,7 @@ static iv_status read_rid(const json_t *rid, size_t at, size_t count, char **out
     return (*out = strdup(json_string_value(v))) ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rid: no memory");
 }
 
-/* How the client calls the request: by vLLM's name for that, or SGLang's. */
+/* The client's name of the request: vLLM's request_id or SGLang's rid. */
 static iv_status read_names(iv_task *t, iv_error *err) {
     const iv_api_params *p = &t->params;
     for (size_t i = 0; i < t->prompt_count; i++) IV_TRY(read_rid(p->rid, i, t->prompt_count, &t->prompts[i].rid, err));
@@ -80,12 +80,11 @@ iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
     if (p->as_ids) return IV_OK;
     IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
                           t->params.split_special ? IV_SPELLED_TEXT : IV_SPELLED_TOKENS, &p->ids, err));
-    p->as_ids = p->ids.count > 0; /* else it stays a text, which the engine refuses as an empty one */
+    p->as_ids = p->ids.count > 0; /* else it stays text, which the engine refuses as empty */
     return IV_OK;
 }
 
-/* The code comes at the end, too: openai 3 shows its callers the message alone, and langchain looks for the code in it.
- */
+/* The code is repeated in the message: openai 3 shows only the message, and langchain searches it for the code. */
 iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err) {
     char name[IV_PROMPT_NAME_BYTES];
     const iv_request *r = &t->prompts[at].request;
@@ -99,9 +98,9 @@ iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error 
                    name, iv_bridge_info(t->server->bridge)->max_model_len, sum, tokens, t->prompt_name, answer, name);
 }
 
-/* Where the body has what the engine's error names: a prompt by its own field, sampling perhaps in sampling_params. */
+/* The body's field for a name in an engine error: the prompt's field, or a member of sampling_params. */
 static void place_of(const iv_task *t, size_t prompt, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
-    if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* as all bodies call them */
+    if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* its name in all bodies */
     if (t->sampling_within && strcmp(name, "min_tokens") == 0) name = "min_new_tokens";
     bool sampling = iv_api_params_has(IV_API_SAMPLING, name);
     if (strcmp(name, "prompt") == 0)
@@ -121,9 +120,9 @@ iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status,
     return iv_fail(err, status, "%s%s", place, message + n);
 }
 
-/* ---- truncate_prompt_tokens --------------------------------------------------------------------------------- */
+/* ---- truncate_prompt_tokens --------------------------------------------------------------------------- */
 
-enum { ALL = -2 }; /* of iv_api_params_init */
+enum { ALL = -2 }; /* default in iv_api_params_init */
 
 bool iv_api_truncates(const iv_api_params *p) { return p->truncate != ALL; }
 
@@ -139,14 +138,14 @@ iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error 
     if (p->truncate > 0) return IV_OK;
     if (answer >= length)
         return iv_fail(err, IV_INVALID,
-                       "truncate_prompt_tokens: wanted max_tokens below %zu (the model's length) beside -1, found %zu",
+                       "truncate_prompt_tokens: wanted max_tokens below %zu (the model's length) with -1, found %zu",
                        length, answer);
     p->truncate = (int64_t)(length - answer);
     return IV_OK;
 }
 
-/* How many of the ids stand around the text: those that an empty text gets. first: of them, before it: those before
- * another text, too. (The prompt's own may begin with what stands behind.) */
+/* How many ids surround the text: those of an empty text. first: how many of them come before it, by comparison with
+ * another text. (The prompt itself may begin with the trailing ones.) */
 static iv_status find_around(const iv_task *t, const iv_api_prompt *p, size_t *around, size_t *first, iv_error *err) {
     const iv_textual *text_model = iv_bridge_text_model(t->server->bridge);
     iv_ids empty = {0}, other = {0};
@@ -166,7 +165,7 @@ iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err) {
     IV_TRY(iv_task_need_ids(t, p, err));
     if (p->ids.count <= most) return IV_OK;
     IV_TRY(find_around(t, p, &around, &first, err));
-    if (around > most) around = first = 0; /* no room for them all: the last tokens, whatever they are */
+    if (around > most) around = first = 0; /* no room for all: keeps just the last tokens */
     size_t cut = p->ids.count - most;
     p->ids.count = most;
     memmove(p->ids.data + first, p->ids.data + first + cut, (most - first) * sizeof *p->ids.data);

@@ -1,4 +1,4 @@
-/* token_text.c: bytes of single tokens, from the public calls of the tokenizer. */
+/* token_text.c: the bytes of single tokens, from the tokenizer's public functions. */
 #include "serve/api/token_text.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The byte that a character of a byte-level vocabulary stands for: printable Latin-1 stands for itself, the other 68
- * bytes are U+0100 and on, in order. -1: no such character. */
+/* The byte encoded by a character of a byte-level vocabulary: printable Latin-1 encodes itself, the other 68 bytes
+ * are U+0100 and up, in order. -1: none. */
 static int byte_of(uint32_t cp) {
     if ((cp >= 0x21 && cp <= 0x7e) || (cp >= 0xa1 && cp <= 0xac) || (cp >= 0xae && cp <= 0xff)) return (int)cp;
     if (cp < 0x100 || cp >= 0x100 + 68) return -1;
@@ -18,7 +18,7 @@ static int byte_of(uint32_t cp) {
     return 0xad;
 }
 
-/* "<0xE2>", as vocabularies with byte fallback have it. */
+/* "<0xE2>", the spelling of byte fallback. */
 static bool byte_fallback(const char *s, size_t n, uint8_t *byte) {
     static const char digits[] = "0123456789ABCDEF";
     if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return false;
@@ -28,7 +28,7 @@ static bool byte_fallback(const char *s, size_t n, uint8_t *byte) {
     return true;
 }
 
-/* The vocabulary's spelling read as byte-level characters. */
+/* Decodes the vocabulary's spelling as byte-level characters. */
 static bool byte_level(const char *s, size_t n, iv_buf *out) {
     iv_buf_clear(out);
     for (size_t i = 0; i < n;) {
@@ -52,7 +52,7 @@ static iv_status find_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_err
         if (!iv_buf_putc(out, (char)byte)) return iv_fail(err, IV_NO_MEMORY, "token text: no memory");
         return IV_OK;
     }
-    /* Twice in a row: the second is what the token adds in the middle of a text (a first one may lose its space). */
+    /* Decodes it twice in a row: the second one shows the bytes inside a text (the first may lose its space). */
     int32_t twice[2] = {id, id};
     iv_text one = {0}, two = {0};
     iv_status status = iv_detokenize(t, twice, 1, true, &one, err);
@@ -67,7 +67,7 @@ static iv_status find_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_err
     return status != IV_OK || ok ? status : iv_fail(err, IV_NO_MEMORY, "token text: no memory");
 }
 
-/* ---- what was found before ----------------------------------------------------------------------------- */
+/* ---- the cache ---------------------------------------------------------------------------------------- */
 
 typedef struct text {
     size_t n;
@@ -76,7 +76,7 @@ typedef struct text {
 
 struct iv_token_texts {
     size_t count;
-    _Atomic(text *) texts[]; /* NULL: not asked for yet; never changed after that */
+    _Atomic(text *) texts[]; /* NULL: not computed yet; immutable afterwards */
 };
 
 iv_status iv_token_texts_open(size_t vocab, iv_token_texts **out, iv_error *err) {
@@ -93,7 +93,7 @@ void iv_token_texts_close(iv_token_texts *texts) {
     free(texts);
 }
 
-/* Without memory it is found again the next time. Of two threads that found it one is late. */
+/* Without memory it is computed again next time. If two threads compute it, one result is dropped. */
 static void keep(_Atomic(text *) *at, const iv_buf *bytes) {
     text *none = NULL, *made = malloc(sizeof *made + bytes->len);
     if (!made) return;

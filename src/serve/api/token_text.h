@@ -1,19 +1,19 @@
-/* token_text.h: what one token is by itself: its bytes, and a name for logprobs.
+/* token_text.h: the bytes of a single token, and its name in logprobs.
  *
- * A token's bytes are those it adds in the middle of a text. A byte-level token may be part of a character: its bytes
- * are exact all the same, and its name is "bytes:\xNN...". */
+ * A token's bytes are those it adds inside a text. A byte-level token may be part of a character: its bytes are
+ * exact all the same, and its name is "bytes:\xNN...". */
 #ifndef IV_SERVE_API_TOKEN_TEXT_H
 #define IV_SERVE_API_TOKEN_TEXT_H
 
 #include "base/json_out.h"
 #include "base/status.h"
 
-/* Bytes that were asked for before, by any thread: finding them takes a decoder, and answers ask for thousands. */
+/* A thread-safe cache of token bytes: computing them needs a decoder, and answers need thousands. */
 typedef struct iv_token_texts iv_token_texts;
 iv_status iv_token_texts_open(size_t vocab, iv_token_texts **out, iv_error *err);
 void iv_token_texts_close(iv_token_texts *texts); /* NULL is fine */
 
-/* Replaces out. An id outside the vocabulary has no bytes. texts: NULL: nothing is kept. */
+/* Replaces out. Ids outside the vocabulary have no bytes. texts: NULL: no cache. */
 iv_status iv_token_bytes(const iv_textual *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err);
 
 /* Replaces `name`: the bytes if they are UTF-8, else "bytes:\xNN..."; "token_id:N" if as_id. */

@@ -1,4 +1,4 @@
-/* tokenize.c: the routes of the tokenizer. What grows with the body is done in a job. */
+/* tokenize.c: the tokenizer's routes. Work that grows with the body is done in a job. */
 #include "serve/api/handlers.h"
 #include "base/file.h"
 #include "format/json.h"
@@ -11,82 +11,82 @@
 
 enum { TOKENIZER_CONFIG_BYTES_MAX = 16 << 20 };
 
-/* ---- tokenizer ----------------------------------------------------------------------------------------- */
+/* ---- jobs --------------------------------------------------------------------------------------------- */
 
-/* A body on its way to an answer. */
-typedef struct wording {
+/* A request of these routes. */
+typedef struct tokenizer_call {
     iv_api_job job; /* first */
     iv_http_request *http_request;
     iv_request defaults;
     iv_buf body, out;
-    size_t bytes; /* of the body, as it came */
+    size_t bytes; /* of the body, as received */
     iv_status (*answer)(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err);
     unsigned fields;
     bool lost;
     iv_status status;
     iv_error err;
-} wording;
+} tokenizer_call;
 
-static void free_wording(wording *w) {
-    w->job.server->freed_bytes += w->bytes;
-    iv_buf_free(&w->body), iv_buf_free(&w->out);
-    free(w);
+static void free_call(tokenizer_call *c) {
+    c->job.server->freed_bytes += c->bytes;
+    iv_buf_free(&c->body), iv_buf_free(&c->out);
+    free(c);
 }
 
-static void drop(iv_api_job *j) { free_wording((wording *)j); }
+static void drop(iv_api_job *j) { free_call((tokenizer_call *)j); }
 
-static void wording_left(void *user) {
-    wording *w = user;
-    if (iv_api_job_abandon(&w->job)) free_wording(w);
+static void client_left(void *user) {
+    tokenizer_call *c = user;
+    if (iv_api_job_abandon(&c->job)) free_call(c);
 }
 
-static void make_words(iv_api_job *j) {
-    wording *w = (wording *)j;
+static void run_call(iv_api_job *j) {
+    tokenizer_call *c = (tokenizer_call *)j;
     const iv_server *s = j->server;
     iv_api_params p;
     json_t *body = NULL;
-    iv_json_out o = {.buf = &w->out};
-    iv_api_params_init(&p, &w->defaults);
+    iv_json_out o = {.buf = &c->out};
+    iv_api_params_init(&p, &c->defaults);
     p.split_special = s->o->split_special_tokens;
-    w->status = iv_api_parse_body(&p, w->fields, w->body.data, w->body.len, &body, &w->err);
-    if (w->status == IV_OK) w->status = iv_api_params_read(&p, w->fields, "", body, &w->err);
-    if (w->status == IV_OK) w->status = iv_api_check_model(s, p.model, &w->err);
-    if (w->status == IV_OK) w->status = w->answer(s, &p, body, &o, &w->err);
-    w->lost = o.failed;
+    c->status = iv_api_parse_body(&p, c->fields, c->body.data, c->body.len, &body, &c->err);
+    if (c->status == IV_OK) c->status = iv_api_params_read(&p, c->fields, "", body, &c->err);
+    if (c->status == IV_OK) c->status = iv_api_check_model(s, p.model, &c->err);
+    if (c->status == IV_OK) c->status = c->answer(s, &p, body, &o, &c->err);
+    c->lost = o.failed;
     json_decref(body);
     iv_api_params_free(&p);
-    iv_buf_free(&w->body);
+    iv_buf_free(&c->body);
 }
 
-static void say_words(iv_api_job *j) {
-    wording *w = (wording *)j;
-    iv_http_request *q = w->http_request;
-    iv_json_out o = {.buf = &w->out, .failed = w->lost};
-    if (w->status == IV_OK)
+static void send_answer(iv_api_job *j) {
+    tokenizer_call *c = (tokenizer_call *)j;
+    iv_http_request *q = c->http_request;
+    iv_json_out o = {.buf = &c->out, .failed = c->lost};
+    if (c->status == IV_OK)
         iv_api_reply_json(q, 200, &o);
     else
-        iv_api_reply_error(j->server, q, &w->err);
-    free_wording(w);
+        iv_api_reply_error(j->server, q, &c->err);
+    free_call(c);
 }
 
-/* model: of `answer`, may wait for another thread also where the body is short. */
-static void handle_words(iv_server *s, iv_http_request *q, const wording *model, bool at_once) {
+/* model: initial values. at_once: short bodies may be answered on the loop. */
+static void start_call(iv_server *s, iv_http_request *q, const tokenizer_call *model, bool at_once) {
     iv_error err = {0};
-    wording *w = malloc(sizeof *w);
-    if (!w) {
+    tokenizer_call *c = malloc(sizeof *c);
+    if (!c) {
         iv_fail(&err, IV_NO_MEMORY, "body: no memory");
         iv_api_reply_error(s, q, &err);
         return;
     }
-    *w = *model;
-    w->job = (iv_api_job){.server = s, .run = make_words, .finished = say_words, .drop = drop};
-    w->http_request = q;
-    iv_bridge_request_init(s->bridge, &w->defaults);
-    iv_http_request_take_body(q, &w->body);
-    w->bytes = w->body.len;
-    w->job.background = w->body.len > IV_API_JOB_BACKGROUND_BYTES;
-    iv_http_request_on_gone(q, wording_left, w);
-    iv_api_job_start(&w->job, at_once && w->body.len <= IV_API_JOB_BYTES);
+    *c = *model;
+    c->job = (iv_api_job){.server = s, .run = run_call, .finished = send_answer, .drop = drop};
+    c->http_request = q;
+    iv_bridge_request_init(s->bridge, &c->defaults);
+    iv_http_request_take_body(q, &c->body);
+    c->bytes = c->body.len;
+    c->job.background = c->body.len > IV_API_JOB_BACKGROUND_BYTES;
+    iv_http_request_on_gone(q, client_left, c);
+    iv_api_job_start(&c->job, at_once && c->body.len <= IV_API_JOB_BYTES);
 }
 
 static iv_status out_token_strings(const iv_server *s, const iv_ids *ids, iv_json_out *o, iv_error *err) {
@@ -134,7 +134,7 @@ static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *bo
                        p->prompt ? "both" : "neither");
     IV_TRY(iv_api_params_continue(p, body, err));
     if (p->messages) IV_TRY(render(s, p, &text, err));
-    /* Off for messages unless asked for: the template has them. */
+    /* Off for messages by default: the template adds them. */
     bool special = p->messages ? json_is_true(json_object_get(body, "add_special_tokens")) : p->add_special;
     const char *given = p->messages ? text.data : json_string_value(p->prompt);
     size_t bytes = p->messages ? text.bytes : json_string_length(p->prompt);
@@ -147,11 +147,11 @@ static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *bo
 }
 
 void iv_handle_tokenize(void *user, iv_http_request *q) {
-    static const wording model = {.answer = tokenize, .fields = IV_API_TOKENIZE};
-    handle_words(user, q, &model, false);
+    static const tokenizer_call model = {.answer = tokenize, .fields = IV_API_TOKENIZE};
+    start_call(user, q, &model, false);
 }
 
-/* As for prompts: rows that the model has beyond its tokenizer's tokens are ids without a text. */
+/* As for prompts: ids of the model beyond the tokenizer's vocabulary have no text. */
 static iv_status check_ids(const iv_server *s, const iv_ids *ids, iv_error *err) {
     size_t vocab = iv_bridge_info(s->bridge)->vocab_size;
     for (size_t i = 0; i < ids->count; i++)
@@ -179,11 +179,11 @@ static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *
 }
 
 void iv_handle_detokenize(void *user, iv_http_request *q) {
-    static const wording model = {.answer = detokenize, .fields = IV_API_DETOKENIZE};
-    handle_words(user, q, &model, true);
+    static const tokenizer_call model = {.answer = detokenize, .fields = IV_API_DETOKENIZE};
+    start_call(user, q, &model, true);
 }
 
-/* A special token is a string, or an object that has it as "content". */
+/* Writes a special token, which is a string or an object with "content". */
 static void out_special(const json_t *config, const char *key, iv_json_out *o) {
     const json_t *v = json_object_get(config, key);
     if (json_is_object(v)) v = json_object_get(v, "content");
@@ -194,7 +194,7 @@ static void out_special(const json_t *config, const char *key, iv_json_out *o) {
         iv_out_null(o);
 }
 
-/* The template as a file, or as the configuration has it. */
+/* The template from its file or from the configuration. */
 static void out_template(const char *model, const json_t *config, iv_json_out *o) {
     iv_buf path = {0}, text = {0};
     iv_error err;

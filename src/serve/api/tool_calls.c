@@ -1,5 +1,5 @@
-/* tool_calls.c: one call read from its JSON; and the forms of Llama and Mistral: a state machine over the bytes up to
- * where calls end, then a second look at what they are. */
+/* tool_calls.c: reads a call from JSON; finds calls in the forms of Llama and Mistral: a state machine finds the end
+ * of the calls, then they are parsed. */
 #include "serve/api/tool_calls.h"
 #include "format/json.h"
 
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one call ----------------------------------------------------------------------------------------------- */
+/* ---- one call ----------------------------------------------------------------------------------------- */
 
-/* Arguments are cut out of the text: parsed and written again, their numbers could differ. */
+/* Arguments are copied from the text: parsing and printing could change their numbers. */
 
 static bool is_json_object(const char *s, size_t n) {
     iv_error unused;
@@ -67,7 +67,7 @@ void iv_chat_call_free(iv_chat_call *call) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* ---- looking ------------------------------------------------------------------------------------------- */
+/* ---- finding calls ------------------------------------------------------------------------------------ */
 
 static iv_calls_found look_json(iv_chat_calls *k, char c) {
     iv_json_scanned found = iv_json_scan_byte(&k->scan, c);
@@ -83,7 +83,7 @@ static iv_calls_found begin_json(iv_chat_calls *k, char c) {
     return look_json(k, c);
 }
 
-/* [ARGS] or, once before it, [CALL_ID]. */
+/* [ARGS], or once before it [CALL_ID]. */
 static iv_calls_found look_bracket(iv_chat_calls *k, const char *s) {
     static const char args[] = "[ARGS]", call_id[] = "[CALL_ID]";
     size_t n = k->at - k->bracket;
@@ -149,9 +149,9 @@ iv_calls_found iv_chat_calls_look(iv_chat_calls *k, const char *s, size_t n, boo
     return whole ? IV_CALLS_DONE : IV_CALLS_WRONG;
 }
 
-/* ---- how they begin ------------------------------------------------------------------------------------ */
+/* ---- the start of a call ------------------------------------------------------------------------------ */
 
-/* Goes on over `what`, or so much of it as is there; false: something else is. */
+/* Advances over `what`, or the part of it that is available; false: other text. */
 static bool pass(const char **s, size_t *n, const char *what) {
     size_t some = strlen(what) < *n ? strlen(what) : *n;
     bool is = memcmp(*s, what, some) == 0;
@@ -163,7 +163,7 @@ static void pass_space(const char **s, size_t *n) {
     if (*n && **s == ' ') ++*s, --*n;
 }
 
-/* A byte of a name, escaped only where it must be, as src/grammar spells it. */
+/* A byte of a name, with the escapes that src/grammar writes. */
 static bool pass_spelled(const char **s, size_t *n, char c) {
     static const char marks[] = "\"\\\b\f\n\r\t", escapes[] = "\"\\bfnrt";
     const char *mark = strchr(marks, c);
@@ -200,9 +200,9 @@ iv_calls_found iv_chat_calls_open(const json_t *tools, const char *s, size_t n) 
     return best;
 }
 
-/* ---- taking -------------------------------------------------------------------------------------------- */
+/* ---- the finished calls ------------------------------------------------------------------------------- */
 
-/* Objects in s[at, end) with these between them. */
+/* Parses the objects in s[at, end), separated by bytes of `between`. */
 static size_t take_objects(const char *s, size_t at, size_t end, const char *between, bool whole, iv_chat_call *out,
                            size_t room) {
     size_t count = 0;

@@ -1,12 +1,12 @@
-/* page.c: the files of the page, one after another, and the policy that names their hashes. */
+/* page.c: concatenates the files of the page, and computes the policy with their hashes. */
 #include "serve/page/page.h"
 #include "base/digest.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The order is the whole build: top.html ends inside <style>, body.html inside <script>. Both compilers look for these
- * names where they look for headers. */
+/* The order matters: top.html ends inside <style>, body.html inside <script>. Compilers search these files like
+ * headers. */
 /* clang-format off */
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
@@ -54,7 +54,7 @@ static void base64(const uint8_t digest[32], char out[BASE64_BYTES + 1]) {
     out[BASE64_BYTES] = 0;
 }
 
-/* The hash of what stands between the first `open` and the `close` after it, as a browser takes it. */
+/* The hash of the text between the first `open` and the next `close`, as a browser computes it. */
 static bool hash_of_part(const char *open, const char *close, char out[BASE64_BYTES + 1]) {
     uint8_t digest[32];
     const char *start = strstr(iv_page, open);
@@ -66,7 +66,7 @@ static bool hash_of_part(const char *open, const char *close, char out[BASE64_BY
     return true;
 }
 
-/* ---- peers --------------------------------------------------------------------------------------------- */
+/* ---- peers -------------------------------------------------------------------------------------------- */
 
 size_t iv_page_next_peer(const char **list, const char **origin) {
     if (!*list) return 0;
@@ -77,7 +77,7 @@ size_t iv_page_next_peer(const char **list, const char **origin) {
     return n;
 }
 
-/* Nothing that could be another word of the policy: no quotes, semicolons, stars or paths. */
+/* Only bytes that cannot form another word of the policy: no quotes, semicolons, stars or paths. */
 static bool is_origin(const char *s, size_t n) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]";
     size_t scheme = strncmp(s, "http://", 7) == 0 ? 7 : strncmp(s, "https://", 8) == 0 ? 8 : 0;
