@@ -1,5 +1,5 @@
-/* fuzz_api_body.c: any body to any route is answered once, with JSON or events that parse, and leaves nothing behind.
- * Input: one byte that chooses the route and what the engine does, then the body. */
+/* fuzz_api_body.c: any body to any route gets exactly one answer, JSON or events that parse, and nothing leaks.
+ * Input: one byte that chooses the route and the engine's behaviour, then the body. */
 #include "../tests/serve/api_fake.h"
 #include "format/json.h"
 
@@ -13,7 +13,7 @@ static iv_server_options options;
 static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/generate",      "/tokenize",
                                     "/detokenize",     "/v1/responses",        "/abort_request", "/update_weights"};
 
-/* The model lies beside this folder. */
+/* The model is next to this folder. */
 static bool open_words(void) {
     static char path[4096];
     iv_error err;
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool mistral = data[0] & 128;
     s.tool_form = mistral ? IV_TOOL_FORM_MISTRAL : IV_TOOL_FORM_HERMES;
     iv_http_request q = {.writes_left = data[0] & 8 ? 1 : 1000};
-    char *body = malloc(size); /* NUL-terminated, as the real one is */
+    char *body = malloc(size); /* NUL-terminated, like the real one */
     IV_ASSERT(body);
     memcpy(body, data + 1, size - 1);
     body[size - 1] = 0;

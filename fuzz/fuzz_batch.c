@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     IV_ASSERT(iv_buf_append(&l.file, data, size));
     iv_status status = iv_batch_lines_split("fuzz", &l, &err);
     IV_ASSERT(status == IV_OK ? l.count > 0 : err.message[0] && l.count == 0);
-    for (size_t i = 0; i < 2 * l.count; i++) { /* twice: a line is no double of itself */
+    for (size_t i = 0; i < 2 * l.count; i++) { /* twice: a line does not repeat itself */
         iv_batch_request r;
         size_t index = i % l.count;
         const iv_batch_line *line = &l.lines[index];

@@ -1,7 +1,7 @@
 /* fuzz_http.c: a client and a handler that do anything in any order, on a real loop over a socket pair. Afterwards
- * nothing is left of them: no connection, no exchange, no byte that is counted.
+ * no connection, request or counted byte is left.
  *
- * The input is a script of steps: a byte that says what, a byte that says how much. */
+ * The input is a script of steps, two bytes each: an action and an amount. */
 #include "base/size.h"
 #include "serve/http_internal.h"
 
@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 typedef struct held {
     iv_http_request *http_request; /* NULL: free */
-    bool streaming, told;
+    bool streaming, notified;
 } held;
 
 typedef struct world {
@@ -31,7 +31,7 @@ static void check(bool good) {
 
 static void on_gone(void *user) {
     held *h = user;
-    check(h->http_request && h->told);
+    check(h->http_request && h->notified);
     *h = (held){0};
 }
 
@@ -47,8 +47,8 @@ static void handle_hold(void *user, iv_http_request *q) {
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w->held[i];
         if (h->http_request) continue;
-        *h = (held){.http_request = q, .told = !iv_http_request_query(q, "deaf")};
-        if (h->told) iv_http_request_on_gone(q, on_gone, h);
+        *h = (held){.http_request = q, .notified = !iv_http_request_query(q, "deaf")};
+        if (h->notified) iv_http_request_on_gone(q, on_gone, h);
         return;
     }
     iv_http_request_reply(q, 429, NULL, NULL, 0);
@@ -141,7 +141,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     }
     close(w.client);
     for (int i = 0; i < 20 && w.http->connections; i++) turn(&w);
-    if (w.http->connections) { /* only one that does not read has not seen it: its timer will */
+    if (w.http->connections) { /* unless the client is not reading: then its timer finds out */
         check(w.http->connections->paused || w.http->connections->ended);
         iv_connection_lose(w.http->connections, false);
     }
@@ -149,7 +149,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w.held[i];
         if (!h->http_request) continue;
-        check(!h->told); /* the others heard of it */
+        check(!h->notified); /* on_gone was called for the others */
         iv_http_request *q = h->http_request;
         bool streaming = h->streaming;
         *h = (held){0};

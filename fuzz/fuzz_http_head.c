@@ -1,10 +1,9 @@
-/* fuzz_http_head.c: what a client sends is refused, or a request that all later code may trust; and it is the same
- * wherever the network cut its bytes. */
+/* fuzz_http_head.c: input is refused, or becomes a request that later code may trust; the result does not depend on
+ * how the network cut its bytes. */
 #include "base/buf.h"
 #include "base/size.h"
 #include "base/utf8.h"
 #include "serve/http_parse.h"
-
 
 #include <stdlib.h>
 #include <string.h>

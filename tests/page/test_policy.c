@@ -1,4 +1,5 @@
-/* test_policy.c: the page inside the program is whole, names nothing outside itself, and its policy names its parts. */
+/* test_policy.c: the page in the program is complete, refers to nothing outside itself, and its policy has the
+ * hashes of its parts. */
 #include "base/digest.h"
 #include "serve/page/page.h"
 #include "support.h"
@@ -14,7 +15,7 @@ static void one_whole_document(void **state) {
     assert_int_equal(strlen(iv_page), iv_page_bytes);
     assert_int_equal(strncmp(iv_page, "<!doctype html>", 15), 0);
     assert_string_equal(iv_page + iv_page_bytes - 8, "</html>\n");
-    /* The policy's hashes are of the first of each: there must be no second. */
+    /* The policy hashes the first script and style: there must be only one of each. */
     assert_int_equal(count("<script"), 1);
     assert_int_equal(count("</script"), 1);
     assert_int_equal(count("<style"), 1);
@@ -30,12 +31,12 @@ static void nothing_from_outside(void **state) {
     assert_int_equal(count("src="), 0);
     assert_int_equal(count("@import"), 0);
     assert_int_equal(count("url("), 0);
-    /* What the policy forbids would only fail in a browser. */
+    /* What the policy forbids would fail only in a browser. */
     assert_int_equal(count(" style=\""), 0);
     assert_int_equal(count(" onclick=\""), 0);
 }
 
-/* The same hash by another way: base64 undone by hand. */
+/* The same hash computed differently: base64 decoded by hand. */
 static void hash_of(const char *open, const char *close, uint8_t out[32]) {
     const char *from = strstr(iv_page, open) + strlen(open);
     iv_digest_of(from, (size_t)(strstr(from, close) - from), out);
@@ -96,7 +97,7 @@ static void peers(void **state) {
         assert_int_equal(iv_page_check_peers(bad[i], &err), IV_INVALID);
         assert_int_equal(iv_page_policy(bad[i], policy, &err), IV_INVALID);
     }
-    /* As long as it may be, it fits; one more does not. */
+    /* The longest allowed list fits; a longer one does not. */
     for (size_t i = 0; i < IV_PAGE_PEERS_MAX; i++)
         snprintf(many + strlen(many), sizeof many - strlen(many), "%shttp://%080zu", i ? "," : "", i);
     assert_int_equal(iv_page_policy(many, policy, &err), IV_OK);

@@ -1,4 +1,4 @@
-/* api_case.h: one server over api_fake.h's bridge and tiny-math's tokenizer, as new for each test case. */
+/* api_case.h: a fresh server for each test case, over api_fake.h's bridge and tiny-math's tokenizer. */
 #ifndef IV_TESTS_API_CASE_H
 #define IV_TESTS_API_CASE_H
 
@@ -33,7 +33,7 @@ static inline int end_with_jobs(void **state) {
     return end(state);
 }
 
-/* Of the whole group. */
+/* Teardown of a group. */
 static inline int close_text_model(void **state) {
     (void)state;
     iv_textual_close(bridge.text_model);

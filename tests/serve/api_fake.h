@@ -1,5 +1,5 @@
-/* api_fake.h: exchanges and a bridge made of plain memory, under the names of the real ones: handlers run against
- * them without sockets or an engine, and a test says which report comes when. Include once in a program. */
+/* api_fake.h: HTTP requests and a bridge in plain memory, under the names of the real functions: handlers run
+ * without sockets or an engine, and a test triggers each event. Include once in a program. */
 #ifndef IV_TESTS_API_FAKE_H
 #define IV_TESTS_API_FAKE_H
 
@@ -13,14 +13,14 @@
 enum { FAKE_CHILDREN_MAX = 2048 };
 
 struct iv_http_request {
-    const char *path, *body, *query; /* query: the value of any name */
+    const char *path, *body, *query; /* query: the value of every name */
     size_t body_bytes;
     int status; /* 0: no response yet */
     iv_buf out, headers;
     const char *type; /* of a stream */
     bool stream, ended, gone_called, full;
     void (*room)(void *user), (*stalled)(void *user);
-    size_t writes_left; /* then the reader is gone */
+    size_t writes_left; /* then the client is gone */
     bool late;          /* on_gone is called by fake_leave, not inside the write */
     void (*gone)(void *user);
     void *user;
@@ -31,12 +31,12 @@ typedef struct fake_child {
     uint64_t id, seed;
     bool open, held;
     int32_t first_id; /* of ids; -1: text */
-    int32_t ids[16];  /* their beginning */
+    int32_t ids[16];  /* the first of them */
     size_t id_count;
     size_t max_tokens, min_tokens;
     iv_constraint_kind constraint;
     iv_reasoning reasoning;
-    char constraint_text[400]; /* its beginning */
+    char constraint_text[400]; /* truncated */
     int32_t show_ids[8];
     size_t show_id_count;
 } fake_child;
@@ -48,13 +48,13 @@ struct iv_bridge {
     fake_child children[FAKE_CHILDREN_MAX];
     size_t count, capacity; /* capacity: more are IV_BUSY */
     size_t cancelled;
-    size_t compiled[2]; /* slowly, quickly */
+    size_t compiled[2]; /* [quick] */
     bool slow_compile, refuse_compile;
     iv_command last_command;
     void *command_owner;
 };
 
-/* ---- exchanges ---- */
+/* ---- HTTP requests ---- */
 
 static inline void fake_leave(iv_http_request *q) {
     if (q->gone_called || q->ended || !q->gone) return;
@@ -167,12 +167,12 @@ iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, 
 }
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) { *stats = b->stats; }
 
-/* ---- reports ---- */
+/* ---- events ---- */
 
 static inline void fake_event(iv_server *s, size_t at, iv_bridge_event_kind kind, const iv_event *e, iv_status status,
                               const char *message) {
     fake_child *c = &s->bridge->children[at];
-    if (!c->open) return; /* as the bridge promises */
+    if (!c->open) return; /* as the bridge guarantees */
     if (kind != IV_BRIDGE_EVENT_TOKEN) c->open = false;
     iv_bridge_event r = {.kind = kind,
                          .owner = c->owner,
@@ -225,9 +225,9 @@ static inline void fake_call(iv_server *s, iv_http_request *q, const char *path,
     IV_ASSERT(!"a route");
 }
 
-/* ---- a server of tiny-math's words ---- */
+/* ---- a server with tiny-math's tokenizer ---- */
 
-/* As new, but with the words that it has already. */
+/* A fresh server; the text model is kept. */
 static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge *b, const char *model) {
     iv_error err;
     iv_textual *text_model = b->text_model;

@@ -1,4 +1,4 @@
-/* http_client.h: raw sockets against a server of http.h that runs on a thread of the test. */
+/* http_client.h: raw sockets to a server of http.h that runs on a thread of the test. */
 #ifndef IV_TESTS_HTTP_CLIENT_H
 #define IV_TESTS_HTTP_CLIENT_H
 
@@ -24,7 +24,7 @@ static inline double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* receive_bytes: of the socket's buffer, 0 for the system's own. */
+/* receive_bytes: size of the socket's buffer; 0: default. */
 static inline int dial_small(uint16_t port, int receive_bytes) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
@@ -41,13 +41,13 @@ static inline int dial(uint16_t port) { return dial_small(port, 0); }
 static inline void send_bytes(int fd, const char *bytes, size_t n) {
     while (n > 0) {
         ssize_t wrote = send(fd, bytes, n, MSG_NOSIGNAL);
-        if (wrote <= 0) return; /* the server has closed: what it said can still be read */
+        if (wrote <= 0) return; /* the server has closed: its output can still be read */
         bytes += wrote, n -= (size_t)wrote;
     }
 }
 static inline void send_text(int fd, const char *text) { send_bytes(fd, text, strlen(text)); }
 
-/* Reads until `end` was seen (its end is the end of what is read), the peer closed or *text is full. Returns bytes. */
+/* Reads until `end` was read, the peer closed or *text is full. Returns the bytes read. */
 static inline size_t hear_until(int fd, char *text, size_t size, const char *end, bool *closed) {
     size_t n = 0;
     *closed = false;
@@ -68,7 +68,7 @@ static inline size_t hear_until(int fd, char *text, size_t size, const char *end
 
 typedef struct answer {
     int status;
-    bool closed; /* before an answer was complete */
+    bool closed; /* before a complete answer */
     char head[8192];
     char body[1 << 16];
     size_t body_bytes;
@@ -132,7 +132,7 @@ static inline void hear_as(int fd, answer *a, bool head_only) {
 }
 static inline void hear(int fd, answer *a) { hear_as(fd, a, false); }
 
-/* Dials, says, hears and hangs up. */
+/* Connects, sends, reads the answer and closes. */
 static inline void ask(uint16_t port, const char *text, answer *a) {
     int fd = dial(port);
     send_text(fd, text);

@@ -1,4 +1,4 @@
-/* http_server.h: a server of http.h on a thread, whose handlers the test steers. */
+/* http_server.h: a server of http.h on a thread; the test controls its handlers. */
 #ifndef IV_TESTS_HTTP_SERVER_H
 #define IV_TESTS_HTTP_SERVER_H
 
@@ -21,19 +21,19 @@ struct served {
     pthread_t thread;
     int fd; /* an eventfd that is watched */
     pthread_mutex_t lock;
-    iv_http_request *held[HELD_MAX]; /* asked for /hold, not answered; NULL once gone */
+    iv_http_request *held[HELD_MAX]; /* requests to /hold without an answer; NULL once gone */
     holding holdings[HELD_MAX];
     size_t held_count;
     atomic_int handled, gone, woken, ticks, caught, logged, last_status, connections;
-    atomic_int order; /* what the loop's thread shall do when it is woken */
+    atomic_int posted; /* task for the loop's thread at the next wake-up */
     struct {
         iv_http_request *http_request;
         int name, next;
-    } ticking[TICKING_MAX]; /* streams that get a piece a tick */
+    } ticking[TICKING_MAX]; /* streams that get a piece per tick */
     size_t ticking_count;
 };
 
-enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_TOLD, STREAM_HELD, WRITE_HELD, END_HELD };
+enum { NOTHING, ANSWER_HELD, DRAIN, DRAIN_NOTIFIED, STREAM_HELD, WRITE_HELD, END_HELD };
 
 static inline void on_gone(void *user) {
     const holding *h = user;
@@ -79,13 +79,13 @@ static inline void handle_stream(void *user, iv_http_request *q) {
         char text[32];
         iv_http_request_write(q, text, (size_t)snprintf(text, sizeof text, "data: %d\n\n", i));
     }
-    iv_http_request_write(q, "", 0); /* nothing, and not the end */
+    iv_http_request_write(q, "", 0); /* no output and no end */
     iv_http_request_stream_end(q);
 }
 
 enum { GIANT = 3 << 20 };
 
-/* A first piece that is larger than all that may wait for a reader, and some behind it. */
+/* A first piece larger than all buffers for a reader, and more pieces. */
 static inline void handle_giant(void *user, iv_http_request *q) {
     (void)user;
     char *piece = malloc(GIANT);
@@ -98,7 +98,7 @@ static inline void handle_giant(void *user, iv_http_request *q) {
     free(piece);
 }
 
-/* Starts a stream that fits into the server's buffer but not into the socket's. */
+/* Starts a stream that fits into the server's buffer, but not into the socket's. */
 static inline void handle_stall(void *user, iv_http_request *q) {
     static const char piece[250000];
     handle_hold(user, q);
@@ -149,10 +149,10 @@ static inline void on_woken(void *user) {
     served *s = user;
     uint64_t count;
     assert_int_equal(read(s->fd, &count, sizeof count), sizeof count);
-    switch (atomic_exchange(&s->order, NOTHING)) {
+    switch (atomic_exchange(&s->posted, NOTHING)) {
     case ANSWER_HELD: answer_held(s); break;
     case DRAIN: iv_http_drain(s->http, 2000, NULL, NULL); break;
-    case DRAIN_TOLD: iv_http_drain(s->http, 300, answer_late, s); break;
+    case DRAIN_NOTIFIED: iv_http_drain(s->http, 300, answer_late, s); break;
     case END_HELD:
         for (size_t i = 0; i < s->held_count; i++)
             if (s->held[i]) iv_http_request_stream_end(s->held[i]);
@@ -210,7 +210,7 @@ static inline void start(served *s, const iv_http_options *options) {
     *s = (served){.fd = eventfd(0, EFD_NONBLOCK)};
     iv_error err;
     iv_http_options o = *options;
-    if (!o.allowed_hosts) o.allowed_hosts = "*"; /* tests of names say which */
+    if (!o.allowed_hosts) o.allowed_hosts = "*"; /* tests of host names set it */
     o.port = 0;
     o.log = on_log;
     ASSERT_OK(iv_http_open(&o, routes, sizeof routes / sizeof *routes, s, &s->http, &err), &err);
@@ -234,8 +234,8 @@ static inline void start_plain(served *s) {
     start(s, &o);
 }
 
-static inline void order(served *s, int what) {
-    atomic_store(&s->order, what);
+static inline void post(served *s, int what) {
+    atomic_store(&s->posted, what);
     assert_int_equal(eventfd_write(s->fd, 1), 0);
 }
 
@@ -246,7 +246,7 @@ static inline void wait_for(atomic_int *count, int wanted) {
     }
 }
 
-static inline void wait_for_nobody(served *s) {
+static inline void wait_for_no_connection(served *s) {
     wait_for(&s->ticks, atomic_load(&s->ticks) + 2);
     for (double end = seconds_now() + PATIENCE_MS * 1e-3; atomic_load(&s->connections) > 0;) {
         if (seconds_now() > end) fail_msg("%d connections are still there", atomic_load(&s->connections));

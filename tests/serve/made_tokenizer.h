@@ -1,11 +1,11 @@
-/* made_tokenizer.h: small tokenizers for the tests of the APIs. */
+/* made_tokenizer.h: small tokenizers for tests of the APIs. */
 #ifndef IV_TESTS_MADE_TOKENIZER_H
 #define IV_TESTS_MADE_TOKENIZER_H
 
 #include "support.h"
 #include "format/scratch.h"
 
-/* A token of its own, and a processor's piece for it. */
+/* An added token, and its piece in a processor. */
 static inline void word_json(iv_buf *added, iv_buf *ids, int id, const char *text) {
     const char *comma = added->len ? "," : "";
     assert_true(iv_buf_printf(added,
@@ -16,7 +16,7 @@ static inline void word_json(iv_buf *added, iv_buf *ids, int id, const char *tex
         iv_buf_printf(ids, "%s\"%s\":{\"id\":\"%s\",\"ids\":[%d],\"tokens\":[\"%s\"]}", comma, text, text, id, text));
 }
 
-/* `around`: of every text, its beginning and its end (which may be NULL), tokens 0 and 1; `rest`: other members. */
+/* `around`: tokens before and after every text (the latter may be NULL), with ids 0 and 1; `rest`: other members. */
 static inline iv_textual *made_tokenizer(const char *const around[2], const char *rest) {
     iv_buf added = {0}, ids = {0}, json = {0};
     scratch s;
@@ -39,7 +39,7 @@ static inline iv_textual *made_tokenizer(const char *const around[2], const char
     return text_model;
 }
 
-/* Words as Llama 2 has them: "<s>" before every text, and a space that the beginning of a text loses. */
+/* Like Llama 2: "<s>" before every text, and a space that the start of a text loses. */
 static inline iv_textual *stripping_tokenizer(void) {
     static const char *const around[2] = {"<s>", NULL};
     return made_tokenizer(around, "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},"
@@ -50,7 +50,7 @@ static inline iv_textual *stripping_tokenizer(void) {
                                   "\"merges\":[\"_ a\"]}");
 }
 
-/* Words with "<s>" before every text and "</s>" behind it. */
+/* "<s>" before every text and "</s>" after it. */
 static inline iv_textual *wrapping_tokenizer(void) {
     static const char *const around[2] = {"<s>", "</s>"};
     return made_tokenizer(around, "\"decoder\":{\"type\":\"Fuse\"},"

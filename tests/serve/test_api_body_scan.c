@@ -1,4 +1,4 @@
-/* Bodies before they are parsed: what is refused, and lists of ids that no value is built for. */
+/* Scans of bodies before parsing: refusals, and lists of ids that are not parsed as values. */
 #include "support.h"
 
 #include "serve/api/json_scan.h"
@@ -10,7 +10,7 @@ static bool known(const void *user, const char *name) {
 
 static const iv_body_form form = {.known = known, .ids = "prompt"};
 
-/* The text as the scan leaves it, and the lists. */
+/* The text after the scan, and the lists. */
 static iv_status scan(const char *text, char out[400], iv_body_lists *lists, iv_error *err) {
     *lists = (iv_body_lists){0};
     snprintf(out, 400, "%s", text);
@@ -28,7 +28,7 @@ static void test_lists(void **state) {
          "{\"prompt\":[1                                             ]}", 1, IV_BODY_WHOLE, 16, 2147483647},
         {"{\"prompt\": [[1, 2],[ 0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n]]}",
          "{\"prompt\": [[1, 2],[ 0                              \n]]}", 1, 1, 16, 0},
-        /* not these: too few, too large, not integers, another field, deeper */
+        /* not taken: too few, too large, not integers, another field, nested deeper */
         {"{\"prompt\":[1,2,3]}", NULL, 0, 0, 0, 0},
         {"{\"prompt\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2147483648]}", NULL, 0, 0, 0, 0},
         {"{\"prompt\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1.0]}", NULL, 0, 0, 0, 0},
@@ -76,7 +76,7 @@ static void test_fields(void **state) {
     for (size_t i = 0; i < sizeof left / sizeof *left; i++) ASSERT_OK(scan(left[i], text, &lists, &err), &err);
 }
 
-/* Small things in a large body; and as many of them in strings, which cost nothing more. */
+/* Many small values in a large body; the same inside strings costs nothing more. */
 static void test_tree(void **state) {
     (void)state;
     enum { BYTES = 3 << 20 };
@@ -100,7 +100,7 @@ static void test_tree(void **state) {
     free(text);
 }
 
-/* Texts that are parsed later are weighed together. */
+/* Texts that are parsed later count together. */
 static void test_texts(void **state) {
     (void)state;
     static char text[30000];

@@ -29,7 +29,7 @@ static const example examples[] = {
     {"<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"g\"}</tool_call>", "", "", "f({});", true, false,
      true, true},
     {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"k\\\":2}\"}", "", "", "f({\"k\":2});", true, false, true, false},
-    /* numbers, escapes, repeated names and white space as they are written; of repeated members the last one counts */
+    /* numbers, escapes, repeated names and white space are unchanged; of repeated members the last one counts */
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": 19.99,\"q\":0.1, \"r\": 100.10, \"e\": 1e-7}}</tool_call>",
      "", "", "f({\"p\": 19.99,\"q\":0.1, \"r\": 100.10, \"e\": 1e-7});", true, false, true, false},
     {"<tool_call>{\"arguments\" :\n{ \"id\": 12345678901234567890, \"n\": 5 } , \"name\":\"f\"}</tool_call>", "", "",
@@ -40,7 +40,7 @@ static const example examples[] = {
      "{}}"
      "</tool_call>",
      "", "", "g({});", true, false, true, false},
-    /* an end tag in a string is none, unless the string is never closed */
+    /* an end tag in a string is ignored, unless the string is never closed */
     {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\\\"</tool_call>\"}}</"
      "tool_call><tool_call>{\"name\":\"g\"}"
      "</tool_call>",
@@ -57,7 +57,7 @@ static const example examples[] = {
     {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>", "",
      "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>", "", true, false, true, false},
     {"<tool_call>", "", "<tool_call>", "", true, false, true, false},
-    /* arguments in a string are an object's text, or none */
+    /* arguments in a string are an object's text, or the call is invalid */
     {"<tool_call>{\"name\":\"f\",\"arguments\":\"\"}</tool_call>", "", "", "f({});", true, false, true, false},
     {"<tool_call>{\"name\":\"f\",\"arguments\":\"7\"}</tool_call>", "",
      "<tool_call>{\"name\":\"f\",\"arguments\":\"7\"}</tool_call>", "", true, false, true, false},
@@ -88,7 +88,7 @@ static const example llama_examples[] = {
     {"{\"type\": \"function\", \"name\": \"f\", \"arguments\": {\"a\": \"};{\\\"\"}}", "", "",
      "f({\"a\": \"};{\\\"\"});", USUAL},
     {"{\"name\": \"f\", \"parameters\": \"{\\\"k\\\": [2]}\"}", "", "", "f({\"k\": [2]});", USUAL},
-    /* what is not all of the answer, or no call, is its text */
+    /* calls that are not the whole answer, or invalid, stay text */
     {F " and more", "", F " and more", "", USUAL},
     {"So: " F, "", "So: " F, "", USUAL},
     {F F, "", F F, "", USUAL},
@@ -145,7 +145,7 @@ static const example mistral_examples[] = {
     {SIGN "[" I "]", "", SIGN "[" I "]", "", true, false, false, false},
 };
 
-/* What the tools of Qwen3-Coder's examples take. */
+/* The parameters of Qwen3-Coder's examples. */
 static const char coder_tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{"
     "\"s\":{\"type\":\"string\"},\"i\":{\"type\":\"integer\"},\"n\":{\"type\":\"number\"},\"b\":{\"type\":"
@@ -169,7 +169,7 @@ static const example coder_examples[] = {
     {"hm</think>" TC("g", ""), "hm", "", "g({});", true, true, true, false},
     {TC("f", "") " and so on", "", " and so on", "f({});", USUAL},
     {TC("unknown", P("x", "{}")), "", "", "unknown({\"x\": \"{}\"});", USUAL},
-    /* a string is what it is */
+    /* a string is taken literally */
     {TC("f", P("s", "two\n\n lines \"q\" \\ \t<b>&lt;")), "", "",
      "f({\"s\": \"two\\n\\n lines \\\"q\\\" \\\\ \\t<b>&lt;\"});", USUAL},
     {TC("f", P("s", "")), "", "", "f({\"s\": \"\"});", USUAL},
@@ -178,7 +178,7 @@ static const example coder_examples[] = {
     {"<tool_call><function=f><parameter=s>a b</parameter><parameter=i> 3 </parameter></function></tool_call>", "", "",
      "f({\"s\": \"a b\", \"i\": 3});", USUAL},
     {"<tool_call><function=f><parameter=s></parameter></function>", "", "", "f({\"s\": \"\"});", USUAL},
-    /* other types as the schema has them, byte for byte */
+    /* other types by the schema, byte for byte */
     {TC("f", P("n", "1.50") P("i", "12345678901234567890") P("b", "true") P("z", "null")), "", "",
      "f({\"n\": 1.50, \"i\": 12345678901234567890, \"b\": true, \"z\": null});", USUAL},
     {TC("f", P("b", "False") P("z", "None") P("i", "NULL")), "", "", "f({\"b\": false, \"z\": null, \"i\": null});",
@@ -195,7 +195,7 @@ static const example coder_examples[] = {
      "f({\"sn\": null});f({\"sn\": \"nil\"});f({\"si\": 7});f({\"si\": \"7 \"});", USUAL},
     {TC("f", P("si", "007") P("sn", "7") P("sa", "[x]") P("si", "1.5")), "", "",
      "f({\"si\": \"1.5\", \"sn\": \"7\", \"sa\": \"[x]\"});", USUAL}, /* the last of repeated ones */
-    /* tags inside of a string */
+    /* tags inside a string */
     {TC("f", P("s", "a </parameter> b </function> <parameter=i> c")), "", "",
      "f({\"s\": \"a </parameter> b </function> <parameter=i> c\"});", USUAL},
     {TC("f", P("s", "<x>\n</function>\n</x> <tool_call>")), "", "",
@@ -204,7 +204,7 @@ static const example coder_examples[] = {
     {TC("f", P("s", "a</parameter>\n<parameter=\n>")), "", "", "f({\"s\": \"a</parameter>\\n<parameter=\\n>\"});",
      USUAL},
     {TC("f", P("s", "</parameter </parameter>")), "", "", "f({\"s\": \"</parameter </parameter>\"});", USUAL},
-    /* tags that were forgotten */
+    /* omitted tags */
     {FN("f", P("s", "a")) "\n</tool_call>", "", "", "f({\"s\": \"a\"});", USUAL},
     {"So: " FN("f", P("s", "a")) FN("g", ""), "", "So:", "f({\"s\": \"a\"});g({});", USUAL},
     {TC("f", P("s", "a")) "\n" FN("g", ""), "", "", "f({\"s\": \"a\"});g({});", USUAL},
@@ -212,7 +212,7 @@ static const example coder_examples[] = {
     {"<tool_call>\n<function=f>\n" P("s", "a") "</tool_call>", "", "", "f({\"s\": \"a\"});", USUAL},
     {"<tool_call>\n" FN("f", P("s", "a")), "", "", "f({\"s\": \"a\"});", USUAL},
     {TC("f", "<parameter=s>\na\n<parameter=i>\n5\n"), "", "", "f({\"s\": \"a\", \"i\": 5});", USUAL},
-    /* what is none stays text, tags and all */
+    /* invalid calls stay text, with their tags */
     {"<function=h>\n</function>", "", "<function=h>\n</function>", "", USUAL},
     {"Write <function=f> so. ", "", "Write <function=f> so. ", "", USUAL},
     {"<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "", "<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "", USUAL},
@@ -221,7 +221,7 @@ static const example coder_examples[] = {
     {"<tool_call><function=></function></tool_call>", "", "<tool_call><function=></function></tool_call>", "", USUAL},
     {"<tool_call><function=a\nb></function>", "", "<tool_call><function=a\nb></function>", "", USUAL},
     {"<tool_call>\n<function=f>\n<x>", "", "<tool_call>\n<function=f>\n<x>", "", USUAL},
-    /* cut short, also where calls stand in the value */
+    /* cut short, also with calls inside a value */
     {"<tool_call>\n<function=f>\n<parameter=s>\nabc", "", "<tool_call>\n<function=f>\n<parameter=s>\nabc", "", USUAL},
     {"<tool_call>\n<function=f>\n<parameter=s>\nabc\n</parameter>\n", "",
      "<tool_call>\n<function=f>\n<parameter=s>\nabc\n</parameter>\n", "", USUAL},
@@ -316,7 +316,7 @@ static void cut_one(const example *e, iv_tool_form form, size_t round, uint64_t 
     iv_chat_text_free(&c);
 }
 
-/* Cut anywhere: the same parts, and what was given out once stays. */
+/* Cut anywhere: the parts are equal, and output is never taken back. */
 static void cut(void **state) {
     (void)state;
     uint64_t seed = 1;
@@ -325,7 +325,7 @@ static void cut(void **state) {
             for (size_t i = 0; i < tables[t].count; i++) cut_one(&tables[t].list[i], tables[t].form, round, &seed);
 }
 
-/* What never ends, announced again and again, with white space, with lists that do not close. */
+/* Unfinished calls, repeated start tags, white space, unclosed lists. */
 static void limits_of_tags(void **state) {
     (void)state;
     static const char *const parts[] = {"<tool_call>",
@@ -357,7 +357,7 @@ static void limits_of_tags(void **state) {
         }
 }
 
-/* A list is known to be calls once it ends; what is bare, at the end of the answer. */
+/* Lists are calls once they end; bare calls at the end of the answer. */
 static void as_soon_as_it_is_certain(void **state) {
     (void)state;
     iv_chat_text c;
@@ -370,19 +370,19 @@ static void as_soon_as_it_is_certain(void **state) {
     iv_chat_text_free(&c);
     iv_chat_text_init(&c, true, false, true, false);
     c.form = IV_TOOL_FORM_LLAMA3_JSON;
-    iv_chat_text_push(&c, "{\"a\": 1} b", 10); /* text at once, when it cannot be a call any more */
+    iv_chat_text_push(&c, "{\"a\": 1} b", 10); /* text as soon as it cannot be a call */
     assert_string_equal(view(&c.content), "{\"a\": 1} b");
     iv_chat_text_free(&c);
 }
 
-/* Deeper than is looked: text. And what is announced again and again takes no longer than it is long. */
+/* Nesting deeper than the limit is text. Repeated start tags take linear time. */
 static void limits(void **state) {
     (void)state;
     enum { DEPTH = IV_JSON_SCAN_DEPTH_MAX, SIGNS = SANITIZED ? 20000 : 100000 };
     iv_buf b = {0};
     iv_chat_text c;
     for (int extra = 0; extra < 2; extra++) {
-        int lists = DEPTH - 2 + extra; /* beside the list and the call */
+        int lists = DEPTH - 2 + extra; /* next to the list and the call */
         iv_buf_clear(&b);
         assert_true(iv_buf_puts(&b, SIGN "[{\"name\":\"f\",\"x\":"));
         for (int i = 0; i < lists; i++) assert_true(iv_buf_putc(&b, '['));
@@ -414,7 +414,7 @@ static void too_many_calls_stay_text(void **state) {
     static const struct {
         const char *one;
         iv_tool_form form;
-        bool all; /* one too many makes all of them text */
+        bool all; /* one too many turns all of them into text */
     } cases[] = {{"<tool_call>{\"name\":\"f\"}</tool_call>", IV_TOOL_FORM_HERMES, false},
                  {SIGN "f{}", IV_TOOL_FORM_MISTRAL, false},
                  {TC("f", ""), IV_TOOL_FORM_QWEN3_CODER, false},
@@ -432,7 +432,7 @@ static void too_many_calls_stay_text(void **state) {
     }
 }
 
-/* Nor are calls looked for in what is too many: each time, it could be all of the rest. */
+/* No search for calls beyond the limit: each could cost the whole rest. */
 static void a_call_too_many_is_read_once(void **state) {
     (void)state;
     enum { SIGNS = SANITIZED ? 5000 : 40000 };
@@ -453,7 +453,7 @@ static void a_call_too_many_is_read_once(void **state) {
     iv_buf_free(&b);
 }
 
-/* Where an answer is held to something, line ends behind the reasoning are not part of it. */
+/* With a constraint, line ends after the reasoning are dropped. */
 static void line_ends_behind_reasoning(void **state) {
     (void)state;
     static const char *const texts[] = {"<think>a</think>\n\n{}\n", "<think>a</think>{}\n", "{}\n"};

@@ -1,5 +1,5 @@
-/* Calls in Qwen3-Coder's form: each kind of value by itself, and that whatever is forced is read as arguments that
- * satisfy the tool's schema. */
+/* Calls in Qwen3-Coder's form: each kind of value; and every forced call is parsed into arguments that satisfy the
+ * tool's schema. */
 #include "support.h"
 #include "format/json.h"
 #include "format/json_schema.h"
@@ -70,7 +70,7 @@ static void values(void **state) {
     }
 }
 
-/* The value of any type may stand where the text ends, and where a NUL is in it. */
+/* Values of all types at the end of the text, and with a NUL. */
 static void any_bytes(void **state) {
     (void)state;
     iv_buf out = {0};
@@ -82,7 +82,7 @@ static void any_bytes(void **state) {
     iv_buf_free(&out);
 }
 
-/* A schema that never ends is looked at for so many parameters; whatever comes behind them is text. */
+/* An infinite schema is visited for a limited number of parameters; the values after them are text. */
 static void looks_have_an_end(void **state) {
     (void)state;
     static const size_t counts[] = {20, 400};
@@ -108,7 +108,7 @@ static void looks_have_an_end(void **state) {
 
 /* ---- what is forced is read ---------------------------------------------------------------------------- */
 
-/* Bytes, and what may go wrong in one piece, so that random answers meet it. */
+/* Bytes and error-prone pieces for random answers. */
 static const char *const pieces[] = {"</parameter>",
                                      "\n</parameter>\n",
                                      "</function>",

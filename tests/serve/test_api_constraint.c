@@ -1,5 +1,5 @@
-/* Structured outputs of the APIs: every way to ask becomes the constraint it means; every wrong way is refused by its
- * field. */
+/* Structured outputs of the APIs: every way to request them sets the right constraint; every invalid way is refused
+ * by its field. */
 #include "api_case.h"
 
 #define COMPLETIONS "/v1/completions"
@@ -75,7 +75,7 @@ static void every_way_to_ask(void **state) {
          "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
         {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
          IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
-        /* A format beside tools that may be called, or not. */
+        /* A format together with optional tools. */
         {CHAT, HI TOOLS "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_TOOL_CALLS_OR_JSON,
          "{\"form\":\"hermes\",\"tools\":[" F
          ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"type\":\"object\"}}"},
@@ -97,7 +97,7 @@ static void every_way_to_ask(void **state) {
         {CHAT, HI TOOLS "\"structured_outputs\":{\"regex\":\"a\"}}", IV_CONSTRAINT_REGEX, "a"},
         {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"},\"guided_choice\":[\"a\"]}", IV_CONSTRAINT_CHOICE,
          "[\"a\"]"},
-        /* A format is that of a message: agents send it along with calls that are forced first. */
+        /* A format applies to messages: agents send it along with forced calls. */
         {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
          IV_CONSTRAINT_TOOL_CALLS, "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
         {RESPONSES,
@@ -113,7 +113,7 @@ static void every_way_to_ask(void **state) {
         if (bridge.count != 1) fail_msg("%s: %s", cases[i].body, q.out.data);
         assert_int_equal(bridge.children[0].constraint, cases[i].kind);
         assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
-        /* tiny-math's vocabulary has both tags, and its template opens neither: a chat may reason first. */
+        /* tiny-math's vocabulary has both tags, and its template opens neither: a chat may begin with reasoning. */
         bool chat = strcmp(cases[i].path, CHAT) == 0 || strcmp(cases[i].path, RESPONSES) == 0;
         bool free = chat && cases[i].kind != IV_CONSTRAINT_NONE;
         assert_int_equal(bridge.children[0].reasoning, free ? IV_REASONING_OPTIONAL : IV_REASONING_NONE);
@@ -147,7 +147,7 @@ static void constraints_of_a_batch(void **state) {
 static void wrong_ways_are_refused(void **state) {
     (void)state;
     static const struct {
-        const char *path, *body, *param, *says; /* says: NULL: whatever */
+        const char *path, *body, *param, *says; /* says: NULL: any */
     } cases[] = {
         {COMPLETIONS, PROMPT "\"response_format\":{}}", "response_format.type", NULL},
         {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type", NULL},

@@ -1,5 +1,5 @@
-/* Calls beside a format: random answers of that constraint are calls or JSON by it, and are read as what they are,
- * however their text is cut. */
+/* Calls together with a format: random answers under that constraint are calls or JSON of the format, and are parsed
+ * accordingly, however their text is cut. */
 #include "grammar/random_walk.h"
 #include "serve/api/chat_text.h"
 #include "support.h"
@@ -11,7 +11,7 @@
     "\"a\"]}},{\"name\":\"add2\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":4}}}}," \
     "{\"name\":\"now\"}]"
 
-/* Bytes, and pieces with which a random text comes to look like a call. */
+/* Bytes, and pieces that make random texts resemble calls. */
 static const char *const pieces[] = {"{\"name\": \"add\"",
                                      "{\"name\":\"add2\",",
                                      "{\"name\":\"now\"",
@@ -58,18 +58,18 @@ static const char *const schemas[] = {
     "$defs/n\"}}}}}",
 };
 
-static iv_vocabulary words;
+static iv_vocabulary vocabulary;
 static json_t *tools;
 
 static int open_all(void **state) {
     (void)state;
-    open_pieces(pieces, PIECES, &words);
+    open_pieces(pieces, PIECES, &vocabulary);
     return (tools = json_loads(TOOLS, 0, NULL)) ? 0 : -1;
 }
 
 static int close_all(void **state) {
     (void)state;
-    iv_vocabulary_close(&words);
+    iv_vocabulary_close(&vocabulary);
     json_decref(tools);
     return 0;
 }
@@ -77,7 +77,7 @@ static int close_all(void **state) {
 static iv_grammar *compile(iv_constraint_kind kind, const char *text) {
     iv_grammar *g = NULL;
     iv_error err;
-    ASSERT_OK(iv_grammar_open(kind, text, IV_REASONING_NONE, &words, &g, &err), &err);
+    ASSERT_OK(iv_grammar_open(kind, text, IV_REASONING_NONE, &vocabulary, &g, &err), &err);
     return g;
 }
 
@@ -88,7 +88,7 @@ static bool matches(iv_grammar *g, const iv_buf *text) {
     return is;
 }
 
-/* step 0: of different sizes. What is content is given out as it comes. */
+/* step 0: varying sizes. Content is passed on as it comes. */
 static void read_text(iv_chat_text *c, iv_tool_form form, const iv_buf *text, size_t step) {
     iv_chat_text_init(c, true, false, true, false);
     c->form = form, c->schemas = tools, c->either = true;
@@ -132,7 +132,7 @@ static void read_as_what_they_are(void **state) {
             iv_grammar *json = compile(IV_CONSTRAINT_JSON_SCHEMA, schemas[i]);
             size_t before[2] = {calls, others};
             for (size_t round = 0; round < (SANITIZED ? 12 : 400); round++) {
-                if (!random_walk(either, &words, MOST, 5, &r, &text)) continue;
+                if (!random_walk(either, &vocabulary, MOST, 5, &r, &text)) continue;
                 bool is_call = matches(call, &text);
                 if (!is_call && !matches(json, &text)) fail_msg("%s: %s: neither: %s", name, schemas[i], text.data);
                 check_read((iv_tool_form)form, schemas[i], &text, is_call);
@@ -148,7 +148,7 @@ static void read_as_what_they_are(void **state) {
     iv_buf_free(&text);
 }
 
-/* By hand: where the two touch, and what is cut off. */
+/* Handwritten: borderline and truncated texts. */
 static void examples(void **state) {
     (void)state;
     static const struct {
@@ -199,7 +199,7 @@ static void examples(void **state) {
         }
 }
 
-/* A name is spelled in one way, whatever is in it. */
+/* Names have one spelling, whatever bytes they contain. */
 static void names_as_they_are_spelled(void **state) {
     (void)state;
     static const char *const names[] = {"f", "a b", "\"\\/", "\b\f\n\r\t\x01\x1f\x7f", "\xc3\xa9\xf0\x9f\x98\x80"};
@@ -210,7 +210,7 @@ static void names_as_they_are_spelled(void **state) {
         char *text = json_dumps(formed, 0);
         iv_grammar *g = compile(IV_CONSTRAINT_TOOL_CALL, text);
         iv_buf call = {0};
-        while (!random_walk(g, &words, MOST, 5, &r, &call)) {}
+        while (!random_walk(g, &vocabulary, MOST, 5, &r, &call)) {}
         assert_int_equal(iv_chat_calls_open(list, call.data, call.len), IV_CALLS_DONE);
         size_t begun = (size_t)(strstr(call.data, "\"parameters\":") - call.data) + 13;
         for (size_t n = 0; n < begun; n++) assert_int_equal(iv_chat_calls_open(list, call.data, n), IV_CALLS_MORE);

@@ -1,5 +1,5 @@
-/* What one exchange wants, worked on beside the loop: it ends once, on the loop's thread, also where its owner leaves
- * before, while or after it is worked on, and names that are aborted before they are known. */
+/* Jobs of HTTP requests: each ends once, on the loop's thread, even if its owner leaves before, during or after it;
+ * aborts by name before the name is known. */
 #include "api_case.h"
 
 #include "serve/api/job.h"
@@ -43,8 +43,8 @@ static void leaving(void **state) {
     iv_api_job_start(&runs.job, false);
     wait_for_begin(&runs);
     iv_api_job_start(&waits.job, false), iv_api_job_start(&stays.job, false), iv_api_job_start(&ended.job, false);
-    assert_false(iv_api_job_abandon(&runs.job)); /* a thread has it: it is dropped when that is over */
-    assert_true(iv_api_job_abandon(&waits.job)); /* nobody will ever work on it */
+    assert_false(iv_api_job_abandon(&runs.job)); /* running: dropped when it ends */
+    assert_true(iv_api_job_abandon(&waits.job)); /* never runs */
     atomic_store(&runs.held, false);
     wait_for_begin(&ended);
     while (ended.job.pending && !stays.finished) usleep(500), iv_jobs_collect(server.jobs);
@@ -52,7 +52,7 @@ static void leaving(void **state) {
     assert_true(runs.dropped == 1 && runs.finished == 0);
     assert_true(!waits.began && !waits.dropped && !waits.finished);
     assert_true(stays.finished == 1 && stays.dropped == 0 && !pthread_equal(stays.by, pthread_self()));
-    assert_true(iv_api_job_abandon(&stays.job)); /* it is back: the owner's again */
+    assert_true(iv_api_job_abandon(&stays.job)); /* finished: owned by the caller */
     assert_int_equal(ended.finished, 1);
     counted now = make(false);
     iv_api_job_start(&now.job, true);
@@ -73,7 +73,7 @@ static char *long_body(const char *before, const char *after, size_t n) {
 
 static iv_http_request q;
 
-/* A thread that is busy: what is asked waits for it. */
+/* Occupies the thread: the request waits behind it. */
 static void ask_behind(counted *first, const char *path, const char *body) {
     *first = make(true);
     iv_api_job_start(&first->job, false);
@@ -91,7 +91,7 @@ static void wait_for_child(void) {
     while (bridge.count == 0 && !q.ended) usleep(500), iv_jobs_collect(server.jobs);
 }
 
-/* Long texts and lists are not looked at here; short ones are. */
+/* Long texts and lists are read in jobs; short ones on the loop. */
 static void long_bodies_are_read_elsewhere(void **state) {
     (void)state;
     static const struct {
@@ -109,7 +109,7 @@ static void long_bodies_are_read_elsewhere(void **state) {
         bridge.count = 0, bridge.info.max_model_len = 1 << 20;
         ask_behind(&first, cases[i].path, body);
         assert_true(bridge.count == 0 && !q.ended);
-        free(body); /* the real one goes with its client */
+        free(body); /* the real one is freed with its client */
         let_go(&first);
         wait_for_child();
         assert_int_equal(bridge.count, 1);
@@ -140,7 +140,7 @@ static void errors_come_back(void **state) {
     assert_non_null(strstr(
         q.out.data, " in the prompt, 1 in the completion). Please reduce the length of the prompt[1] or completion."));
     assert_non_null(strstr(q.out.data, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\""));
-    assert_int_equal(bridge.count, 0); /* the engine is not bothered */
+    assert_int_equal(bridge.count, 0); /* the engine is not involved */
     free(many), fake_close(&q);
     char *body = long_body("{\"surplus\":1,\"prompt\":\"", "\"}", IV_API_JOB_BYTES);
     ask_behind(&first, "/v1/completions", body);
@@ -152,7 +152,7 @@ static void errors_come_back(void **state) {
     free(body), fake_close(&q);
 }
 
-/* The client goes, or the time is over, while its body waits or is read. */
+/* The client leaves, or the drain ends, while its body waits or is read. */
 static void ends(void **state) {
     (void)state;
     char *body = long_body("{\"rid\":\"me\",\"prompt\":\"", "\"}", 100 * IV_API_JOB_BYTES);
@@ -171,7 +171,7 @@ static void ends(void **state) {
         }
         assert_null(server.tasks);
         if (i % 2 == 0) let_go(&first);
-        first = make(false); /* behind it */
+        first = make(false); /* queued behind it */
         iv_api_job_start(&first.job, false), let_go(&first);
         assert_int_equal(bridge.count, 0);
         fake_close(&q);
@@ -179,7 +179,7 @@ static void ends(void **state) {
     free(body);
 }
 
-/* A name is known once the body is read: whoever aborted it before is heard. */
+/* The name is known once the body is read: earlier aborts are applied then. */
 static void aborted_before_it_is_read(void **state) {
     (void)state;
     counted first;
@@ -203,7 +203,7 @@ static void aborted_before_it_is_read(void **state) {
     free(body);
 }
 
-/* An answer of many tokens is written on the other thread, too. */
+/* Long answers are written on the other thread, too. */
 static void long_answers_are_written_elsewhere(void **state) {
     (void)state;
     static const char body[] = "{\"prompt\":[1,2],\"logprobs\":2,\"max_tokens\":3000}";

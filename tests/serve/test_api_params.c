@@ -1,4 +1,4 @@
-/* Fields of bodies: what is read, what is refused and by which name. */
+/* Fields of bodies: values, and refusals with their names. */
 #include "format/json.h"
 #include "serve/api/params.h"
 #include "support.h"
@@ -67,7 +67,7 @@ static void nothing_changes_what_is_absent(void **state) {
     iv_api_params_free(&p);
 }
 
-/* What no token can depend on, and what asks for nothing but what happens anyway. */
+/* Fields without effect, and values that request the default. */
 static void labels_are_accepted(void **state) {
     (void)state;
     static const struct {
@@ -97,7 +97,7 @@ static void labels_are_accepted(void **state) {
     }
 }
 
-/* Negative or without sign: the same bits, down to the last. */
+/* Signed and unsigned: the same bits. */
 static void seeds_have_64_bits(void **state) {
     (void)state;
     static const struct {
@@ -121,7 +121,7 @@ static void seeds_have_64_bits(void **state) {
     }
 }
 
-/* Clients that want greedy answers send small temperatures; in every body they mean 0. */
+/* Clients send small temperatures for greedy answers; all bodies treat them as 0. */
 static void small_temperatures_are_zero(void **state) {
     (void)state;
     static const unsigned bodies[] = {IV_API_COMPLETIONS, IV_API_CHAT, IV_API_RESPONSES, IV_API_SAMPLING};
@@ -222,7 +222,7 @@ static void refusals_name_the_field(void **state) {
     }
 }
 
-/* A hostile value must not make a long or broken message. */
+/* A hostile value must not make a message long or invalid. */
 static void long_values_are_cut(void **state) {
     (void)state;
     char text[20000];

@@ -1,5 +1,4 @@
-/* What a task does when its client reads slowly or not at all, and when its constraint takes long; against exchanges
- * and a bridge of memory. */
+/* Tasks whose client reads slowly or not at all, or whose constraint takes long, over a fake bridge. */
 #include "api_case.h"
 
 #include <poll.h>
@@ -11,7 +10,7 @@ static void wait_for_children(size_t count, const iv_http_request *q) {
     }
 }
 
-/* All choices wait while the client does not read, and go on together. */
+/* All choices are held while the client does not read, and released together. */
 static void slow_clients_hold_their_choices(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"stream\":true}");
@@ -23,13 +22,13 @@ static void slow_clients_hold_their_choices(void **state) {
     fake_token(&server, 1, 9, "two");
     for (size_t i = 0; i < 3; i++) assert_true(bridge.children[i].held);
     size_t before = q.out.len;
-    fake_token(&server, 2, 9, "three"); /* computed before the hold: nothing is lost */
+    fake_token(&server, 2, 9, "three"); /* computed before the hold: not lost */
     assert_true(q.out.len > before && strstr(q.out.data, "three"));
     fake_done(&server, 2, IV_FINISH_STOP);
     q.full = false;
     q.room(q.user);
     assert_true(!bridge.children[0].held && !bridge.children[1].held);
-    q.full = true; /* and again, with those that are left */
+    q.full = true; /* held again, those that are left */
     fake_token(&server, 0, 9, "four");
     assert_true(bridge.children[0].held && bridge.children[1].held);
     q.room(q.user);
@@ -38,7 +37,7 @@ static void slow_clients_hold_their_choices(void **state) {
     fake_close(&q);
 }
 
-/* A client that reads nothing gets an event that says why its stream ends, and its requests are cancelled. */
+/* A client that reads nothing gets an error event, and its requests are cancelled. */
 static void stalled_clients_get_an_error_event(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"stream\":true}");
@@ -53,7 +52,7 @@ static void stalled_clients_get_an_error_event(void **state) {
     fake_close(&q);
 }
 
-/* A constraint is compiled before the engine sees it, in the background if that takes long. */
+/* Constraints are compiled before submission, in the background if they take long. */
 static void constraints_are_compiled_by_jobs(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"regex\":\"a+\",\"n\":2}");
@@ -84,8 +83,8 @@ static void refused_constraints_are_400(void **state) {
     fake_close(&q);
 }
 
-/* What a constraint comes to in the middle of an answer: the request's fault is 400, which clients do not retry; the
- * model's is 500. */
+/* Errors of a constraint during the answer: the request's fault is 400, which clients do not retry; the model's is
+ * 500. */
 static void late_limits_are_400(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,4 @@
-/* Messages to prompts, over templates of several kinds: where a message that is continued ends. */
+/* Rendered messages, with templates of several kinds; the end of a continued message. */
 #include "support.h"
 #include "serve/api/handlers.h"
 #include "serve/server.h"
@@ -59,7 +59,7 @@ static seen render(const iv_render_input *in) {
     return s;
 }
 
-/* Renders one message of the user and `content`, which is continued. */
+/* Renders a user message and `content`, which is continued. */
 static seen go_on(const char *content) {
     json_t *messages =
         json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "u", "role", "assistant", "content", content);
@@ -78,7 +78,7 @@ static void plain(void **state) {
     assert_string_equal(go_on("</>").text, "<user>u</>\n<assistant></>");
     assert_string_equal(go_on("u").text, "<user>u</>\n<assistant>u");
     assert_true(go_on("so").ids > 3);
-    /* Not even the mark itself in the text can mislead it. */
+    /* The mark in the text does not confuse it. */
     assert_string_equal(go_on("[[invar: continue here]] and").text,
                         "<user>u</>\n<assistant>[[invar: continue here]] and");
 }
@@ -98,7 +98,7 @@ static void thinking(void **state) {
     assert_false(go_on("<think>\nhm</think>\n\nso").inside);
     assert_true(go_on("<think>a</think><think>b").inside);
     assert_true(go_on("<think>\n").inside);
-    /* As templates do that give the last message's thoughts a place of their own. */
+    /* Like templates that put the last message's reasoning elsewhere. */
     use_template(
         "{% for m in messages %}<{{ m.role }}>{% if '</think>' in m.content %}<think>"
         "{{ m.content.split('</think>')[0].split('<think>')[-1] }}</think>\n"
@@ -118,7 +118,7 @@ static void not_shown(void **state) {
     assert_true(s.status != IV_OK && strstr(s.text, "no assistant"));
 }
 
-/* What a model wrote comes back as the client got it. */
+/* A model's message comes back as the client received it. */
 static void calls_made_before(void **state) {
     (void)state;
     use_template("{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson }}{% endfor %}");
@@ -131,11 +131,11 @@ static void calls_made_before(void **state) {
     json_decref(messages);
 }
 
-/* How much to think, as templates ask for it; what the caller says of enable_thinking is not overruled. */
+/* Reasoning effort as templates expect it; the caller's enable_thinking takes precedence. */
 static void efforts(void **state) {
     (void)state;
     static const struct {
-        const char *effort, *kwargs, *wanted; /* wanted: or a part of the error */
+        const char *effort, *kwargs, *wanted; /* wanted: or part of the error */
     } cases[] = {
         {NULL, NULL, "-|-"},
         {"high", NULL, "high|True"},
@@ -159,7 +159,7 @@ static void efforts(void **state) {
     }
 }
 
-/* What `invar render` does with variables is what the server does with a body. */
+/* `invar render` treats variables as the server treats a body. */
 static void same_as_variables(const char *messages, const char *tools) {
     char json[4000];
     iv_text variables = {0}, text = {0};

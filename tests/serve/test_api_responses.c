@@ -1,4 +1,4 @@
-/* /v1/responses with tools: its items whole and as events, however the text was cut; items of the input as messages. */
+/* /v1/responses with tools: its items whole and as events, however the text was cut; input items as messages. */
 #include "api_case.h"
 #include "serve/api/handlers.h"
 
@@ -11,7 +11,7 @@ static const char *word(const json_t *object, const char *key) {
 #define TOOL "{\"type\":\"function\",\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}"
 #define CALL(q) "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": " #q "}}</tool_call>"
 
-/* Lets a model answer with `text`, in pieces. */
+/* Answers with `text`, in pieces. */
 static iv_http_request respond(const char *text, size_t piece, bool stream, const char *more) {
     static char body[1000];
     assert_true(strlen(text) < 200);
@@ -31,7 +31,7 @@ static iv_http_request respond(const char *text, size_t piece, bool stream, cons
 
 /* ---- what comes back ----------------------------------------------------------------------------------- */
 
-/* An item without what differs from run to run and from place to place. */
+/* An item without its variable members. */
 static void describe(const json_t *item, iv_buf *out) {
     const char *type = word(item, "type");
     json_t *part = json_array_get(json_object_get(item, "content"), 0);
@@ -47,7 +47,7 @@ static void describe_output(const json_t *response, iv_buf *out) {
     json_array_foreach(json_object_get(response, "output"), i, item) describe(item, out);
 }
 
-/* The events of a stream put together again: each item from its deltas, at its place. */
+/* The events of a stream reassembled: each item from its deltas, by index. */
 typedef struct rebuilt {
     char texts[16][400];
     size_t count;
@@ -62,7 +62,7 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
     assert_true(at < 16);
     size_t n = strlen(b->texts[at]);
     if (strcmp(type, "response.output_item.added") == 0) {
-        assert_int_equal(at, b->count); /* items begin in their order */
+        assert_int_equal(at, b->count); /* items begin in order */
         b->count++;
     } else if (strstr(type, ".delta")) {
         assert_true(at < b->count);
@@ -162,7 +162,7 @@ static size_t logprobs_of(const json_t *holder) {
     return json_array_size(list);
 }
 
-/* Those of a message are of the tokens behind the reasoning, however they came; a token that ends in it is one. */
+/* Log-probabilities of a message are of the tokens behind the reasoning, including one that ends it. */
 static void logprobs(void **state) {
     (void)state;
     static const struct {
@@ -183,20 +183,20 @@ static void logprobs(void **state) {
         json_decref(answer);
         fake_close(&q);
         q = respond(cases[i].text, cases[i].piece, true, LOGPROBS);
-        size_t told = 0, whole = 0;
+        size_t streamed = 0, whole = 0;
         for (char *at = q.out.data; (at = strstr(at, "data: ")) != NULL;) {
             size_t n = strcspn(at += 6, "\n");
             json_t *e = parse_json(at, n);
-            if (strcmp(word(e, "type"), "response.output_text.delta") == 0) told += logprobs_of(e);
+            if (strcmp(word(e, "type"), "response.output_text.delta") == 0) streamed += logprobs_of(e);
             if (strcmp(word(e, "type"), "response.output_text.done") == 0) whole = logprobs_of(e);
             json_decref(e);
         }
-        assert_true(told == cases[i].wanted && whole == cases[i].wanted);
+        assert_true(streamed == cases[i].wanted && whole == cases[i].wanted);
         fake_close(&q);
     }
 }
 
-/* Tokens up to the one that says something, tags included; the same in a chat. */
+/* Tokens before the first content, tags included; the same in a chat. */
 static void reasoning_is_counted(void **state) {
     (void)state;
     static const struct {
@@ -251,7 +251,7 @@ static void input_becomes_messages(void **state) {
     json_decref(items), json_decref(list), json_decref(instructions);
 }
 
-/* As OpenAI's schema has them: refusals among the parts, calls without arguments. */
+/* By OpenAI's schema: refusals among the parts, calls without arguments. */
 static void messages_of_assistants(void **state) {
     (void)state;
     static const char input[] =
@@ -345,7 +345,7 @@ static void refusals(void **state) {
     }
 }
 
-/* What clients and frameworks send of their own accord. */
+/* Fields that clients and frameworks add. */
 static void whole_bodies(void **state) {
     (void)state;
     static const char *const bodies[] = {

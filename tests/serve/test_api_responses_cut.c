@@ -1,5 +1,4 @@
-/* "truncation" of /v1/responses: what is dropped of a conversation that is too long, what never is, and what stays
- * refused. */
+/* "truncation" of /v1/responses: dropped items, items never dropped, and refusals. */
 #include "api_case.h"
 #include "serve/api/handlers.h"
 
@@ -52,7 +51,7 @@ static void what_is_left(void **state) {
         {"[" SYSTEM "," USER("1") "," SAYS("2") "," USER("3") "]", 3, 2, "[" SYSTEM "," USER("3") "]"},
         {"[" USER("1") "," SYSTEM "," DEVELOPER "," SAYS("2") "," USER("3") "]", 4, 2,
          "[" SYSTEM "," DEVELOPER "," USER("3") "]"},
-        /* A result that came late goes with its call; one of a call that is left stays. */
+        /* A late result is dropped with its call; the result of a remaining call stays. */
         {"[" USER("1") "," CALL("a") "," USER("3") "," RESULT("a") "," CALL("b") "," RESULT("b") "]", 2, 3,
          "[" USER("3") "," CALL("b") "," RESULT("b") "]"},
         {"[" USER("1") "," RESULT("z") "]", 0, 0, "[" USER("1") "," RESULT("z") "]"},
@@ -70,7 +69,7 @@ static void what_is_left(void **state) {
 
 /* ---- requests ---- */
 
-/* The tokens of a conversation as the template has it. */
+/* The tokens of a rendered conversation. */
 static iv_ids tokens_of(const char *input, const char *instructions) {
     json_t *list = json_array(), *given = parse_json(input, strlen(input)),
            *said = instructions ? json_string(instructions) : NULL;
@@ -123,7 +122,7 @@ static void conversations(void **state) {
     (void)state;
     iv_ids all = tokens_of("[" TALK "]", NULL), last = tokens_of("[" SYSTEM "," USER("five 5") "]", NULL);
     iv_ids some = tokens_of("[" SYSTEM "," USER("three 3") "," SAYS("four 4") "," USER("five 5") "]", NULL);
-    bridge.info.max_model_len = all.count + 1; /* it fits: nothing is dropped, whatever the answer may have */
+    bridge.info.max_model_len = all.count + 1; /* it fits: nothing is dropped, whatever max_output_tokens */
     ask("[" TALK "]", AUTO ",\"max_output_tokens\":30");
     expect_prompt("[" TALK "]", NULL, 0);
     bridge.info.max_model_len = all.count; /* no room for an answer */
@@ -140,7 +139,7 @@ static void conversations(void **state) {
     bridge.info.max_model_len = some.count;
     ask("[" TALK "]", AUTO);
     expect_prompt("[" SYSTEM "," USER("five 5") "]", NULL, 4);
-    bridge.info.max_model_len = last.count + 1; /* no room for so many, but for some */
+    bridge.info.max_model_len = last.count + 1; /* no room for all of it, but for some */
     ask("[" TALK "]", AUTO ",\"max_output_tokens\":30");
     expect_prompt("[" SYSTEM "," USER("five 5") "]", NULL, 4);
     bridge.info.max_model_len = all.count + 8;
@@ -149,7 +148,7 @@ static void conversations(void **state) {
     iv_ids_free(&all), iv_ids_free(&some), iv_ids_free(&last);
 }
 
-/* A turn that is too long by itself is cut where the assistant speaks; results go with their calls. */
+/* A single turn that is too long is cut where the assistant begins; results are dropped with their calls. */
 static void a_long_turn(void **state) {
     (void)state;
     static const char left[] = "[" SAYS("three") "," CALL("b") "," RESULT("b") "]";
@@ -181,7 +180,7 @@ static void what_stays_refused(void **state) {
     ask("[" SYSTEM "," USER("five 5") "]", AUTO);
     expect_error("No items could be dropped to make room.");
     static const char *const fields[] = {"", ",\"truncation\":\"disabled\"", ",\"truncation\":null"};
-    for (size_t i = 0; i < 3; i++) { /* whole, for the engine to refuse */
+    for (size_t i = 0; i < 3; i++) { /* whole; the engine refuses it */
         ask("[" TALK "]", fields[i]);
         assert_true(bridge.count == 1 && bridge.children[0].first_id == -1);
         fake_refuse(&server, 0, IV_CONTEXT_LENGTH, "prompt: 99 tokens leave no room for an answer in max_model_len 9");
@@ -189,7 +188,7 @@ static void what_stays_refused(void **state) {
         expect_error(" in the input, 1 in the completion). Please reduce the length of the input or completion. "
                      "(context_length_exceeded)\"");
     }
-    bridge.info.max_model_len = 5; /* a text is no list of items */
+    bridge.info.max_model_len = 5; /* a text has no items */
     ask("\"one two three four five\"", AUTO);
     expect_error("This model's maximum context length is 5 tokens. However, you requested ");
     iv_ids_free(&last);

@@ -1,4 +1,4 @@
-/* From reports to responses: order, refusals, readers that leave, aborts; against exchanges and a bridge of memory. */
+/* From events to responses: order, refusals, clients that leave, aborts; over a fake bridge. */
 #include "api_case.h"
 #include "made_tokenizer.h"
 #include "serve/metrics.h"
@@ -25,7 +25,7 @@ static void expect_error_answer(iv_http_request *q, int status, const char *type
     json_decref(v);
 }
 
-/* Children end in any order: choices keep theirs. */
+/* Children end in any order; choices keep theirs. */
 static void choices_keep_their_order(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":5}");
@@ -49,7 +49,7 @@ static void choices_keep_their_order(void **state) {
     json_decref(v);
 }
 
-/* The seed of every choice is one that a request can have. */
+/* Every choice's seed is a valid seed of a request. */
 static void seeds_of_choices_can_be_asked_for(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"seed\":9223372036854775806}");
@@ -69,7 +69,7 @@ static void seeds_of_choices_can_be_asked_for(void **state) {
     json_decref(v);
 }
 
-/* Above 63 bits it is told as it was asked, without a sign; in a list each has its own. */
+/* Seeds above 63 bits are reported as unsigned, as requested; each element of a list separately. */
 static void large_seeds_come_back(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"seed\":18446744073709551614}");
@@ -102,7 +102,7 @@ static void large_seeds_come_back(void **state) {
     fake_close(&q);
 }
 
-/* As clients on Windows send them; what is read of the body's own text is still found. */
+/* A byte order mark; values read from the body's text are still found. */
 static void a_body_may_begin_with_a_mark(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"a\",\"seed\":18446744073709551615}");
@@ -162,12 +162,12 @@ static void refusal_gets_its_status(void **state) {
     expect_error_answer(&q, 400, "invalid_request_error", "prompt[1]");
 }
 
-/* What the engine or a reader calls a prompt is in the body under this name; one of several has a place. */
+/* Engine errors about the prompt name the body's field, with an index if there are several. */
 static void prompts_have_the_names_of_fields(void **state) {
     (void)state;
     static const struct {
         const char *path, *body, *param;
-        size_t refused; /* which of the children; SIZE_MAX: none comes so far */
+        size_t refused; /* index of the child; SIZE_MAX: none is submitted */
     } cases[] = {{"/v1/completions", "{\"prompt\":\"\"}", "prompt", 0},
                  {"/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2}", "prompt[1]", 2},
                  {"/v1/completions", "{\"prompt\":[[1],[2,\"b\"]]}", "prompt[1]", SIZE_MAX},
@@ -188,7 +188,7 @@ static void prompts_have_the_names_of_fields(void **state) {
     }
 }
 
-/* OpenAI's code and text_model, which clients look for; the counts are of the prompt that is too long. */
+/* OpenAI's code and message, which clients recognize; the counts are of the prompt that is too long. */
 static void too_long_is_said_as_openai_does(void **state) {
     (void)state;
     static const struct {
@@ -229,7 +229,7 @@ static void too_long_is_said_as_openai_does(void **state) {
     }
 }
 
-/* So is what it says of sampling. */
+/* Errors about sampling fields, too. */
 static void sampling_has_the_names_of_fields(void **state) {
     (void)state;
     static const struct {
@@ -372,7 +372,7 @@ static void streams_begin_with_the_first_token(void **state) {
     assert_string_equal(q.type, "text/event-stream; charset=utf-8");
     assert_non_null(strstr(q.out.data, "\"role\":\"assistant\""));
     size_t before = q.out.len;
-    fake_token(&server, 0, 1, ""); /* half a character: nothing to say */
+    fake_token(&server, 0, 1, ""); /* an incomplete character: no event */
     assert_int_equal(q.out.len, before);
     fake_token(&server, 0, 1, "y");
     assert_non_null(strstr(q.out.data + before, "\"content\":\"y\""));
@@ -383,12 +383,12 @@ static void streams_begin_with_the_first_token(void **state) {
     fake_close(&q);
 }
 
-/* As many are made as are given out; of those that may be, no fewer than are wanted. */
+/* n is the number of answers; best_of must not be smaller. */
 static void fields_that_ask_for_nothing(void **state) {
     (void)state;
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
     static const struct {
-        const char *path, *body, *param; /* param: NULL: it is done */
+        const char *path, *body, *param; /* param: NULL: accepted */
     } cases[] = {
         {"/v1/completions", "{\"prompt\":\"a\",\"n\":3,\"best_of\":3}", NULL},
         {"/v1/completions", "{\"best_of\":2,\"prompt\":\"a\",\"n\":3}", "best_of"},
@@ -421,7 +421,7 @@ static void fields_that_ask_for_nothing(void **state) {
     }
 }
 
-/* Each prompt's own; what the engine refuses is named as the body has it. */
+/* Each prompt has its own limits; errors of the engine name the body's field. */
 static void least_tokens_arrive(void **state) {
     (void)state;
     iv_http_request q = make_request("/v1/chat/completions",
@@ -442,7 +442,7 @@ static void least_tokens_arrive(void **state) {
     expect_error_answer(&q, 400, "invalid_request_error", "sampling_params[0].min_new_tokens");
 }
 
-/* An id that the request named; another token that ended the answer is none of its business. */
+/* Stop ids of the request are reported; other final tokens are not. */
 static void stop_reason_may_be_an_id(void **state) {
     (void)state;
     static const char *const bodies[][2] = {
@@ -464,7 +464,7 @@ static void stop_reason_may_be_an_id(void **state) {
     }
 }
 
-/* Of all choices together, in a chat alone. */
+/* Over all choices, for chats only. */
 static void usage_counts_what_reasons(void **state) {
     (void)state;
     iv_http_request q =
@@ -508,7 +508,7 @@ static void tool_calls(void **state) {
     }
 }
 
-/* A reader that leaves: at once, in a write, or later; all children are cancelled, once. */
+/* A client leaves at once, during a write, or later; all children are cancelled, once. */
 static void readers_leave(void **state) {
     (void)state;
     static const char body[] = "{\"prompt\":[\"a\",\"b\",\"c\"],\"stream\":true}";
@@ -548,7 +548,7 @@ static void aborts(void **state) {
     for (size_t i = 0; i < 2; i++) {
         begin(NULL);
         iv_http_request q = make_request("/generate", bodies[i]),
-                        other = make_request("/abort_request", "{\"rid\":\"nobody\"}"),
+                        other = make_request("/abort_request", "{\"rid\":\"unknown\"}"),
                         right = make_request("/abort_request", "{\"rid\":[\"r2\"]}");
         run(&q);
         fake_token(&server, 0, 1, "begun");
@@ -568,7 +568,7 @@ static void aborts(void **state) {
     }
 }
 
-/* What a client calls its request is the answer's id, with vLLM's field behind the prefix, and aborts it. */
+/* The client's request id is the answer's id (vLLM's behind the prefix), and aborts it. */
 static void names(void **state) {
     (void)state;
     static const struct {
@@ -608,7 +608,7 @@ static void names(void **state) {
     }
 }
 
-/* A stream whose reader has gone silently is aborted without harm, and not counted as over. */
+/* Aborting a stream whose client has left is harmless, and is not counted. */
 static void abort_of_a_leaving_reader(void **state) {
     (void)state;
     iv_http_request q = make_request("/generate", "{\"text\":\"a\",\"stream\":true}"),
@@ -624,11 +624,11 @@ static void abort_of_a_leaving_reader(void **state) {
     fake_close(&q);
 }
 
-static void orders(void **state) {
+static void commands(void **state) {
     (void)state;
     static const struct {
         const char *path, *body;
-        iv_command order;
+        iv_command command;
     } cases[] = {{"/flush_cache", NULL, IV_COMMAND_FLUSH},
                  {"/pause", NULL, IV_COMMAND_PAUSE},
                  {"/pause_generation", "{\"mode\":\"in_place\"}", IV_COMMAND_PAUSE},
@@ -638,7 +638,7 @@ static void orders(void **state) {
         for (int busy = 0; busy < 3; busy++) {
             iv_http_request q = make_request(cases[i].path, cases[i].body);
             run(&q);
-            assert_int_equal(bridge.last_command, cases[i].order);
+            assert_int_equal(bridge.last_command, cases[i].command);
             assert_false(q.ended);
             iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND,
                                  .owner = bridge.command_owner,
@@ -689,7 +689,7 @@ static void bodies_that_are_none(void **state) {
     assert_int_equal(bridge.count, 0);
 }
 
-/* Whole objects of clients, with every field that they know: null is as good as absent, whatever its name. */
+/* Clients send whole objects: null is treated as absent for any name. */
 static void null_is_absent(void **state) {
     (void)state;
     static const struct {
@@ -755,7 +755,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(aborts, begin, end),
         cmocka_unit_test_setup_teardown(names, begin, end),
         cmocka_unit_test_setup_teardown(abort_of_a_leaving_reader, begin, end),
-        cmocka_unit_test_setup_teardown(orders, begin, end),
+        cmocka_unit_test_setup_teardown(commands, begin, end),
         cmocka_unit_test_setup_teardown(bodies_that_are_none, begin, end),
         cmocka_unit_test_setup_teardown(null_is_absent, begin, end),
         cmocka_unit_test_setup_teardown(too_many_answers, begin, end),

@@ -1,5 +1,5 @@
-/* The forms of calls through the APIs: which is chosen, what forces them, how they come back whole and as events, what
- * they are named; and that what a real template writes for a call is what is forced and read. */
+/* Formats of tool calls through the APIs: selection, forcing, output whole and as events, ids; and what a real
+ * template writes for a call is what is forced and parsed. */
 #include "api_case.h"
 #include "grammar/grammar.h"
 #include "serve/api/chat_text.h"
@@ -31,13 +31,13 @@ static void parsers(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ASSERT_OK(iv_api_tools_open(&server, cases[i].name, &err), &err);
         assert_int_equal(server.tool_form, cases[i].form);
-        assert_int_equal(server.tool_id_count, 0); /* tiny-math has none of the tokens */
+        assert_int_equal(server.tool_id_count, 0); /* tiny-math lacks these tokens */
     }
     assert_int_equal(iv_api_tools_open(&server, "pythonic", &err), IV_INVALID);
     assert_non_null(strstr(err.message, "found \"pythonic\""));
 }
 
-/* A model that has the token, by its own template or by the flag; nobody else asks for it to be shown. */
+/* A model with the token, by its template or by the flag; it is kept in texts only with tools. */
 static void special_tokens_are_shown(void **state) {
     (void)state;
     const char *dir = shared_path("tokenizers/mistral_nemo");
@@ -108,7 +108,7 @@ static void forced_calls(void **state) {
 
 /* ---- what comes back ----------------------------------------------------------------------------------- */
 
-/* All events of a stream put together, or a whole answer: "content|name(arguments);...|finish". */
+/* All events of a stream joined, or a whole answer: "content|name(arguments);...|finish". */
 static void gather(const iv_http_request *q, bool stream, iv_buf *out, iv_buf *ids) {
     iv_buf content = {0}, calls = {0};
     const char *at = q->out.data, *finish = "";
@@ -142,7 +142,7 @@ static void gather(const iv_http_request *q, bool stream, iv_buf *out, iv_buf *i
     iv_buf_free(&content), iv_buf_free(&calls);
 }
 
-/* What a chat's client gets of a text that comes in steps of so many bytes. */
+/* The client's view of a chat text that comes in steps of this many bytes. */
 static void expect_answer(const char *body, bool stream, const char *text, size_t step, const char *wanted) {
     iv_http_request q = {.writes_left = 1000};
     iv_buf found = {0}, ids = {0};
@@ -195,7 +195,7 @@ static void answers(void **state) {
         }
 }
 
-/* Calls or JSON beside a response_format, in chats, whole and as they come. */
+/* Calls or JSON with a response_format, in chats, whole and as events. */
 static void calls_or_json(void **state) {
     (void)state;
     static const struct {
@@ -231,7 +231,7 @@ static void calls_or_json(void **state) {
         }
 }
 
-/* The same of a response: its items, and what it says of the choice. */
+/* The same for responses: items, and tool_choice. */
 static void calls_or_json_of_responses(void **state) {
     (void)state;
     static const char body[] =
@@ -261,7 +261,7 @@ static void calls_or_json_of_responses(void **state) {
     }
 }
 
-/* Where no tool may be called, an answer that response_format holds to JSON is content, whatever it looks like. */
+/* Without callable tools, an answer constrained by response_format is content, whatever it looks like. */
 static void asked_for_json(void **state) {
     (void)state;
     static const char body[] = HI TOOLS ",\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}";
@@ -278,7 +278,7 @@ static void asked_for_json(void **state) {
     fake_close(&q);
 }
 
-/* Nine letters and digits where Mistral's templates will see them again; all different. */
+/* Nine letters and digits for Mistral's templates; all different. */
 static void ids_of_calls(void **state) {
     (void)state;
     char all[64][IV_CALL_ID_BYTES];
@@ -320,14 +320,14 @@ static void ids_of_calls(void **state) {
 static const struct {
     const char *model;
     iv_tool_form form;
-    const char *begin, *end; /* of what the assistant says */
+    const char *begin, *end; /* of the assistant's message */
     const char *arguments;
 } real[] = {
     {"tokenizer:mistral_nemo", IV_TOOL_FORM_MISTRAL, "[/INST]", "</s>", AS_WRITTEN},
     {"tokenizer:qwen3", IV_TOOL_FORM_HERMES, "</think>\n\n", "<|im_end|>", AS_WRITTEN},
     {"library/llama3.1:8b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>", AS_WRITTEN},
     {"library/llama3.2:3b", IV_TOOL_FORM_LLAMA3_JSON, "assistant<|end_header_id|>\n\n", "<|eot_id|>", AS_WRITTEN},
-    /* that template writes objects and lists as Python does, and the tool says nothing of them */
+    /* the template writes objects and lists as in Python, and the tool has no schema for them */
     {"library/qwen3-coder:30b", IV_TOOL_FORM_QWEN3_CODER, "<|im_start|>assistant\n", "<|im_end|>",
      "{\"city\": \"Z\xc3\xbcrich\", \"list\": \"[1, {'a': 2.5}]\"}"},
 };

@@ -1,4 +1,4 @@
-/* truncate_prompt_tokens: which tokens are left, what is echoed of them, how many -1 is, and what is refused. */
+/* truncate_prompt_tokens: the remaining tokens, their echo, the meaning of -1, and refusals. */
 #include "api_case.h"
 #include "made_tokenizer.h"
 
@@ -38,14 +38,14 @@ static void expect_dump(const json_t *v, const char *wanted) {
     free(found);
 }
 
-/* Of a text what the tokenizer puts before it stays, as with transformers, whose truncation counts it; ids are cut as
- * they are. The echo is of what is left. */
+/* Tokens that the tokenizer adds before a text stay and count, as in transformers; ids are simply cut. The echo is
+ * the rest. */
 static void the_last_tokens_are_left(void **state) {
     (void)state;
     static const struct {
         const char *fields, *ids, *text, *offsets;
     } cases[] = {
-        {"\"prompt\":\"abab\"", "0,4,3,2,3", "ababb", "[0,0,1,2,3,4]"}, /* a control: all */
+        {"\"prompt\":\"abab\"", "0,4,3,2,3", "ababb", "[0,0,1,2,3,4]"}, /* control: all tokens */
         {"\"prompt\":\"abab\",\"truncate_prompt_tokens\":5", "0,4,3,2,3", "ababb", "[0,0,1,2,3,4]"},
         {"\"prompt\":\"abab\",\"truncate_prompt_tokens\":4", "0,3,2,3", "babb", "[0,0,1,2,3]"},
         {"\"prompt\":\"abab\",\"truncate_prompt_tokens\":2", "0,3", "bb", "[0,0,1]"},
@@ -71,7 +71,7 @@ static void the_last_tokens_are_left(void **state) {
     bridge.text_model = before;
 }
 
-/* What stands behind a text stays too, whatever the text begins or ends with. */
+/* Tokens after a text stay too, whatever the text begins or ends with. */
 static void both_ends_stay(void **state) {
     (void)state;
     static const struct {
@@ -99,7 +99,7 @@ static void both_ends_stay(void **state) {
     bridge.text_model = before;
 }
 
-/* A cut inside a character leaves U+FFFD of it, and each token's place behind that is its own. */
+/* A cut character becomes U+FFFD, and offsets of later tokens follow. */
 static void characters_are_cut(void **state) {
     (void)state;
     static const struct {
@@ -120,7 +120,7 @@ static void characters_are_cut(void **state) {
     }
 }
 
-/* Each of several, and only those that are longer; a plain text stays one for the engine where nothing is asked. */
+/* Each of several prompts, only if it is longer; without the field a text stays text. */
 static void every_prompt_is_cut(void **state) {
     (void)state;
     ask("/v1/completions", "{\"prompt\":[[1,2,3],[4],[5,6]],\"truncate_prompt_tokens\":2,\"return_token_ids\":true}");
@@ -136,7 +136,7 @@ static void every_prompt_is_cut(void **state) {
     assert_int_equal(bridge.children[0].first_id, -1);
     json_decref(v);
     begin(NULL);
-    ask("/v1/completions", "{\"prompt\":\"\",\"truncate_prompt_tokens\":2}"); /* for the engine to refuse */
+    ask("/v1/completions", "{\"prompt\":\"\",\"truncate_prompt_tokens\":2}"); /* refused by the engine */
     json_decref(answer());
     begin(NULL);
     ask("/v1/completions", "{\"prompt\":\"1 + 2 =\"}");
@@ -147,7 +147,7 @@ static void every_prompt_is_cut(void **state) {
 
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
 
-/* A chat keeps its end: the template's, not the tokenizer's, is what stands around it. */
+/* A chat keeps the end of its template. */
 static void chats_are_cut(void **state) {
     (void)state;
     ask("/v1/chat/completions", "{" MESSAGES ",\"return_token_ids\":true}");
@@ -167,12 +167,12 @@ static void chats_are_cut(void **state) {
     json_decref(v), json_decref(whole);
 }
 
-/* -1: what the answer leaves of the model's 2,048. */
+/* -1: the model's 2,048 minus max_tokens. */
 static void as_many_as_there_is_room_for(void **state) {
     (void)state;
     static const struct {
         const char *path, *fields, *left;
-    } cases[] = {{"/v1/completions", "\"prompt\":[1]", "2032"}, /* this API's own 16 */
+    } cases[] = {{"/v1/completions", "\"prompt\":[1]", "2032"}, /* default of this API: 16 */
                  {"/v1/completions", "\"prompt\":[1],\"max_tokens\":2047", "1"},
                  {"/v1/completions", "\"prompt\":[1],\"max_tokens\":0,\"echo\":true", "2048"},
                  {"/v1/chat/completions", MESSAGES, "2047"},

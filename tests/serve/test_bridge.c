@@ -1,5 +1,5 @@
-/* The bridge: what goes over it comes back whole, in order and with the bits of a quiet engine; its bounds; cancelling;
- * orders; the loss of the engine. One thread is the server here, the other is the bridge's own. */
+/* The bridge: data passes it complete, in order and with the bits of an idle engine; limits; cancelling; commands;
+ * loss of the engine. The test is the server's thread. */
 #include "../engine/made_model.h"
 #include "model/cpu/cpu_model.h"
 #include "serve/bridge.h"
@@ -27,20 +27,20 @@ iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err
 
 /* ---- a server in small --------------------------------------------------------------------------------- */
 
-/* What a request or an order has heard. */
+/* Events of a request or a command. */
 typedef struct listener {
     answer answer;
     uint64_t id;
-    size_t reports, refusals, orders;
-    bool silent; /* must hear nothing more */
+    size_t events, refusals, commands;
+    bool silent; /* must receive no more events */
     iv_status status;
     char message[300];
     uint64_t weight_version; /* of its last event */
     char fingerprint[128];
 } listener;
 
-static iv_bridge *open_bridge(size_t queued, size_t reports, size_t seqs) {
-    iv_bridge_options o = {.engine = small_options(), .queued_requests_max = queued, .events_max = reports};
+static iv_bridge *open_bridge(size_t queued, size_t events, size_t seqs) {
+    iv_bridge_options o = {.engine = small_options(), .queued_requests_max = queued, .events_max = events};
     o.engine.max_num_seqs = seqs;
     iv_bridge *b = NULL;
     iv_error err;
@@ -59,8 +59,8 @@ static void hear(const iv_bridge_event *r) {
     listener *l = r->owner;
     assert_false(l->silent);
     assert_int_equal(r->id, l->id);
-    assert_int_equal(l->refusals, 0); /* nothing follows */
-    l->reports++;
+    assert_int_equal(l->refusals, 0); /* no event follows */
+    l->events++;
     switch (r->kind) {
     case IV_BRIDGE_EVENT_TOKEN:
     case IV_BRIDGE_EVENT_DONE:
@@ -72,7 +72,7 @@ static void hear(const iv_bridge_event *r) {
         snprintf(l->fingerprint, sizeof l->fingerprint, "%s", r->fingerprint);
         break;
     case IV_BRIDGE_EVENT_REFUSED: l->refusals++; break;
-    case IV_BRIDGE_EVENT_COMMAND: l->orders++; break;
+    case IV_BRIDGE_EVENT_COMMAND: l->commands++; break;
     }
     if (r->kind == IV_BRIDGE_EVENT_TOKEN || r->kind == IV_BRIDGE_EVENT_DONE) return;
     l->status = r->status;
@@ -84,15 +84,15 @@ static bool is_readable(iv_bridge *b, int wait_ms) {
     return poll(&fd, 1, wait_ms) == 1;
 }
 
-/* Takes what is there after waiting for something. */
+/* Waits for an event, then takes all. */
 static void pump(iv_bridge *b) {
     iv_bridge_event r;
-    if (!is_readable(b, WAIT_MS)) fail_msg("no report came");
+    if (!is_readable(b, WAIT_MS)) fail_msg("no event came");
     while (iv_bridge_next(b, &r)) hear(&r);
     assert_false(iv_bridge_next(b, &r));
 }
 
-static bool ended(const listener *l) { return l->answer.done_events || l->refusals || l->orders; }
+static bool ended(const listener *l) { return l->answer.done_events || l->refusals || l->commands; }
 
 static void finish(iv_bridge *b, listener *list, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -117,7 +117,7 @@ static void forget(listener *l, size_t n) {
     free(l);
 }
 
-static void order(iv_bridge *b, iv_command what, iv_status wanted, const char *words) {
+static void command(iv_bridge *b, iv_command what, iv_status wanted, const char *words) {
     listener *l = listeners(1);
     iv_error err;
     ASSERT_OK(iv_bridge_command(b, what, "models/none", l, &err), &err);
@@ -127,7 +127,7 @@ static void order(iv_bridge *b, iv_command what, iv_status wanted, const char *w
     forget(l, 1);
 }
 
-/* The request i of many: different prompts, lengths and seeds. */
+/* Request i of many: varying prompts, lengths and seeds. */
 static iv_request nth(iv_bridge *b, size_t i, char text[64]) {
     iv_request r;
     iv_bridge_request_init(b, &r);
@@ -142,10 +142,10 @@ static void ask_nth(iv_bridge *b, size_t i, listener *l) {
     iv_error err;
     iv_request r = nth(b, i, text);
     ASSERT_OK(iv_bridge_submit(b, &r, l, &l->id, &err), &err);
-    memset(text, '?', sizeof text); /* it is the bridge's own copy that counts */
+    memset(text, '?', sizeof text); /* the bridge uses its own copy */
 }
 
-/* A long one, that runs until it is ended. */
+/* A long request that runs until it is ended. */
 static void ask_long(iv_bridge *b, listener *l) {
     static const int32_t ids[] = {5, 6, 7};
     iv_request r;
@@ -156,7 +156,7 @@ static void ask_long(iv_bridge *b, listener *l) {
     ASSERT_OK(iv_bridge_submit(b, &r, l, &l->id, &err), &err);
 }
 
-/* The same on an engine of its own. */
+/* The same on a separate engine. */
 static answer *quiet(iv_engine *e, iv_bridge *b, size_t i) {
     char text[64];
     iv_request r = nth(b, i, text);
@@ -205,25 +205,25 @@ static void every_field_travels(void **state) {
     iv_engine_close(e);
 }
 
-/* A token's own alternatives and a receipt are there while their report is, and with the next call gone. */
+/* Alternatives and receipts are valid until the next call. */
 static void a_receipt_travels(void **state) {
     (void)state;
     iv_bridge *b = open_bridge(0, 0, 0);
     char text[64];
     iv_error err;
     uint64_t id;
-    iv_bridge_event report;
+    iv_bridge_event event;
     iv_request r = nth(b, 1, text);
     r.keep_receipt = true, r.keep_logits = true;
     ASSERT_OK(iv_bridge_submit(b, &r, b, &id, &err), &err);
     do {
         assert_true(is_readable(b, WAIT_MS));
-        assert_true(iv_bridge_next(b, &report));
-        assert_null(report.event->logits);
-    } while (report.kind != IV_BRIDGE_EVENT_DONE);
+        assert_true(iv_bridge_next(b, &event));
+        assert_null(event.event->logits);
+    } while (event.kind != IV_BRIDGE_EVENT_DONE);
     iv_receipt *receipt = NULL;
-    assert_non_null(report.event->receipt);
-    ASSERT_OK(iv_receipt_read("receipt", report.event->receipt, strlen(report.event->receipt), &receipt, &err), &err);
+    assert_non_null(event.event->receipt);
+    ASSERT_OK(iv_receipt_read("receipt", event.event->receipt, strlen(event.event->receipt), &receipt, &err), &err);
     iv_receipt_close(receipt);
     iv_bridge_close(b);
 }
@@ -241,7 +241,7 @@ static void refusals_are_reports(void **state) {
     finish(b, l, 2);
     assert_int_equal(l[0].status, IV_INVALID);
     assert_non_null(strstr(l[0].message, "temperature: wanted 0 to 100, found -1"));
-    assert_int_equal(l[0].reports, 1);
+    assert_int_equal(l[0].events, 1);
     assert_int_equal(l[1].answer.done_events, 1);
     assert_nothing_held(b);
     forget(l, 2);
@@ -250,20 +250,19 @@ static void refusals_are_reports(void **state) {
 
 /* ---- many ---------------------------------------------------------------------------------------------- */
 
-/* Requests come, are cancelled while they are queued, waiting, read or written, or end; who was not cancelled has the
- * answer of a quiet engine. */
-static void a_crowd_with_cancels(void **state) {
+/* Requests come, end, or are cancelled in any state; every other one has the answer of an idle engine. */
+static void concurrent_requests_with_cancels(void **state) {
     (void)state;
     enum { N = SANITIZED ? 40 : 200 };
-    rng random = rng_start("a_crowd_with_cancels");
+    rng random = rng_start("concurrent_requests_with_cancels");
     iv_engine *e = open_small();
     iv_bridge *b = open_bridge(N, 0, 8);
     listener *l = listeners(N);
-    iv_bridge_event report;
+    iv_bridge_event event;
     size_t kept = 0;
     for (size_t i = 0; i < N; i++) {
         ask_nth(b, i, &l[i]);
-        if (rng_below(&random, 4) == 0 && is_readable(b, 0) && iv_bridge_next(b, &report)) hear(&report);
+        if (rng_below(&random, 4) == 0 && is_readable(b, 0) && iv_bridge_next(b, &event)) hear(&event);
         iv_bridge_hold(b, l[rng_below(&random, i + 1)].id, rng_below(&random, 2)); /* or it has ended */
         size_t victim = rng_below(&random, i + 1);
         if (rng_below(&random, 2) || ended(&l[victim])) continue;
@@ -278,12 +277,12 @@ static void a_crowd_with_cancels(void **state) {
     for (size_t i = 0; i < N; i++) {
         if (l[i].silent) continue;
         answer *want = quiet(e, b, i);
-        assert_same_answer("in the crowd", want, &l[i].answer);
+        assert_same_answer("among concurrent requests", want, &l[i].answer);
         answers_free(want, 1);
         kept++;
     }
     assert_true(kept > N / 4 && kept < N);
-    order(b, IV_COMMAND_FLUSH, IV_OK, ""); /* and with it, the cancelled ones are gone */
+    command(b, IV_COMMAND_FLUSH, IV_OK, ""); /* with it the cancelled ones are gone */
     assert_nothing_held(b);
     assert_int_equal(stats_of(b).engine.kv_pages_cached, 0);
     assert_int_equal(stats_of(b).cancelled, N - kept);
@@ -298,7 +297,7 @@ static double cpu_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Others go on, the held one's reports stop, and where all are held the engine sleeps. */
+/* Other requests continue, events of the held one stop, and if all are held the engine sleeps. */
 static void held_requests_wait(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -306,11 +305,11 @@ static void held_requests_wait(void **state) {
     listener *l = listeners(3);
     iv_bridge_event r;
     ask_long(b, &l[0]);
-    while (l[0].reports < 3) pump(b);
+    while (l[0].events < 3) pump(b);
     iv_bridge_hold(b, l[0].id, true);
     ask_nth(b, 1, &l[1]);
     ask_nth(b, 2, &l[2]);
-    iv_bridge_hold(b, l[2].id, true); /* perhaps before the engine has seen it */
+    iv_bridge_hold(b, l[2].id, true); /* perhaps before submission to the engine */
     finish(b, l + 1, 1);
     answer *want = quiet(e, b, 1);
     assert_same_answer("next to held ones", want, &l[1].answer);
@@ -319,7 +318,7 @@ static void held_requests_wait(void **state) {
         calm = is_readable(b, 100) ? 0 : calm + 1;
         while (iv_bridge_next(b, &r)) hear(&r);
     }
-    size_t before = l[0].reports;
+    size_t before = l[0].events;
     double cpu = cpu_seconds();
     usleep(300000);
     assert_true(cpu_seconds() - cpu < 0.1);
@@ -329,10 +328,10 @@ static void held_requests_wait(void **state) {
     want = quiet(e, b, 2);
     assert_same_answer("held at first", want, &l[2].answer);
     answers_free(want, 1);
-    assert_int_equal(l[0].reports, before);
-    iv_bridge_cancel(b, l[0].id); /* while it is held: its memory is free all the same */
+    assert_int_equal(l[0].events, before);
+    iv_bridge_cancel(b, l[0].id); /* while held: its memory is freed all the same */
     l[0].silent = true;
-    order(b, IV_COMMAND_FLUSH, IV_OK, "");
+    command(b, IV_COMMAND_FLUSH, IV_OK, "");
     assert_nothing_held(b);
     forget(l, 3);
     iv_bridge_close(b);
@@ -346,14 +345,14 @@ static void the_queue_is_bounded(void **state) {
     listener *l = listeners(N + 2);
     char text[64];
     iv_error err;
-    order(b, IV_COMMAND_PAUSE, IV_OK, "");
+    command(b, IV_COMMAND_PAUSE, IV_OK, "");
     for (size_t i = 0; i < N; i++) ask_nth(b, i, &l[i]);
     iv_request r = nth(b, 9, text);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(iv_bridge_submit(b, &r, l, &l[N].id, &err), IV_BUSY);
         assert_non_null(strstr(err.message, "7 requests wait already"));
     }
-    order(b, IV_COMMAND_CONTINUE, IV_OK, "");
+    command(b, IV_COMMAND_CONTINUE, IV_OK, "");
     finish(b, l, N);
     ask_nth(b, 9, &l[N]);
     finish(b, l, N + 1);
@@ -362,8 +361,8 @@ static void the_queue_is_bounded(void **state) {
     iv_bridge_close(b);
 }
 
-/* A server that takes nothing stops the engine; taking lets it go on, and nothing is lost. */
-/* Few requests may be many bytes: each choice of one HTTP request has a copy of its prompt. */
+/* If the server takes no events, the engine stops; it continues afterwards, without a loss. */
+/* Few requests may hold many bytes: each choice of an HTTP request has its own prompt. */
 static void the_queues_prompts_are_bounded(void **state) {
     (void)state;
     enum { EACH = 64 << 20, N = 4 };
@@ -381,7 +380,7 @@ static void the_queues_prompts_are_bounded(void **state) {
     for (size_t i = 1; i <= N; i++) ASSERT_OK(iv_bridge_submit(b, &r, &l[i], &l[i].id, &err), &err);
     assert_int_equal(iv_bridge_submit(b, &r, l, &l[N + 1].id, &err), IV_BUSY);
     assert_non_null(strstr(err.message, "bytes wait already"));
-    char *schema = calloc(EACH + 1, 1); /* a constraint's text counts too */
+    char *schema = calloc(EACH + 1, 1); /* a constraint's text counts, too */
     assert_non_null(schema);
     memset(schema, ' ', EACH);
     iv_request small = r;
@@ -427,7 +426,7 @@ static void reports_are_bounded(void **state) {
     iv_bridge_close(b);
 }
 
-/* ---- orders -------------------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------------------- */
 
 static void pause_and_continue(void **state) {
     (void)state;
@@ -436,15 +435,15 @@ static void pause_and_continue(void **state) {
     listener *l = listeners(2);
     ask_long(b, &l[0]);
     while (l[0].answer.count < 3) pump(b);
-    order(b, IV_COMMAND_PAUSE, IV_OK, "");
+    command(b, IV_COMMAND_PAUSE, IV_OK, "");
     assert_true(stats_of(b).paused);
     size_t count = l[0].answer.count;
     ask_nth(b, 4, &l[1]);
-    assert_false(is_readable(b, 200)); /* nothing moves */
-    order(b, IV_COMMAND_FLUSH, IV_BUSY, "wait or run");
-    order(b, IV_COMMAND_PAUSE, IV_OK, "");
+    assert_false(is_readable(b, 200)); /* no progress */
+    command(b, IV_COMMAND_FLUSH, IV_BUSY, "wait or run");
+    command(b, IV_COMMAND_PAUSE, IV_OK, "");
     assert_int_equal(l[0].answer.count, count);
-    order(b, IV_COMMAND_CONTINUE, IV_OK, "");
+    command(b, IV_COMMAND_CONTINUE, IV_OK, "");
     finish(b, l, 2);
     answer *want = quiet(e, b, 4);
     assert_same_answer("after a pause", want, &l[1].answer);
@@ -454,7 +453,7 @@ static void pause_and_continue(void **state) {
     iv_engine_close(e);
 }
 
-/* Also while paused: those that are aborted say so, and their pages are free. */
+/* Also while paused: aborted requests get their last event and free their pages. */
 static void abort_all(void **state) {
     (void)state;
     for (int paused = 0; paused < 2; paused++) {
@@ -463,16 +462,16 @@ static void abort_all(void **state) {
         listener *l = listeners(N + 1);
         for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
         while (l[0].answer.count < 2) pump(b);
-        if (paused) order(b, IV_COMMAND_PAUSE, IV_OK, "");
-        order(b, IV_COMMAND_ABORT_ALL, IV_OK, "");
-        for (size_t i = 0; i < N; i++) { /* each had its end before the order had its */
+        if (paused) command(b, IV_COMMAND_PAUSE, IV_OK, "");
+        command(b, IV_COMMAND_ABORT_ALL, IV_OK, "");
+        for (size_t i = 0; i < N; i++) { /* each had its last event before the command */
             assert_int_equal(l[i].answer.done_events, 1);
             assert_int_equal(l[i].answer.finish, IV_FINISH_CANCELLED);
         }
         assert_nothing_held(b);
-        order(b, IV_COMMAND_FLUSH, IV_OK, "");
-        order(b, IV_COMMAND_ABORT_ALL, IV_OK, "");
-        if (paused) order(b, IV_COMMAND_CONTINUE, IV_OK, "");
+        command(b, IV_COMMAND_FLUSH, IV_OK, "");
+        command(b, IV_COMMAND_ABORT_ALL, IV_OK, "");
+        if (paused) command(b, IV_COMMAND_CONTINUE, IV_OK, "");
         ask_nth(b, 1, &l[N]);
         finish(b, l, N + 1);
         forget(l, N + 1);
@@ -480,7 +479,7 @@ static void abort_all(void **state) {
     }
 }
 
-/* The last one leaves during a pause: no step may compute, but its memory comes back. */
+/* The last request leaves during a pause: no step may compute, but its memory is freed. */
 static void cancelled_while_paused(void **state) {
     (void)state;
     iv_bridge *b = open_bridge(0, 0, 0);
@@ -488,17 +487,17 @@ static void cancelled_while_paused(void **state) {
     ask_long(b, &l[0]);
     ask_long(b, &l[1]);
     while (l[0].answer.count < 2 || l[1].answer.count < 2) pump(b);
-    order(b, IV_COMMAND_PAUSE, IV_OK, "");
+    command(b, IV_COMMAND_PAUSE, IV_OK, "");
     uint64_t computed = stats_of(b).engine.tokens_computed;
     for (size_t i = 0; i < 2; i++) iv_bridge_cancel(b, l[i].id), l[i].silent = true;
-    order(b, IV_COMMAND_FLUSH, IV_OK, "");
+    command(b, IV_COMMAND_FLUSH, IV_OK, "");
     assert_nothing_held(b);
     assert_int_equal(stats_of(b).engine.tokens_computed, computed);
     forget(l, 2);
     iv_bridge_close(b);
 }
 
-/* What cannot be loaded changes nothing. */
+/* A failed load changes nothing. */
 static void weights_stay(void **state) {
     (void)state;
     iv_bridge *b = open_bridge(0, 0, 0);
@@ -528,21 +527,21 @@ static void make_two(made_model *old, made_model *new) {
     made_write(old), made_write(new);
 }
 
-/* Pauses while some of n requests run; a busy machine may look away until all have ended. */
+/* Pauses while some of n requests run; on a busy machine all may have ended. */
 static void pause_amid(iv_bridge *b, listener *l, size_t n) {
     for (;;) {
         size_t done = 0;
         for (size_t i = 0; i < n; i++) ask_long(b, &l[i]);
         while (l[0].answer.count < 2) pump(b);
-        order(b, IV_COMMAND_PAUSE, IV_OK, "");
+        command(b, IV_COMMAND_PAUSE, IV_OK, "");
         for (size_t i = 0; i < n; i++) done += l[i].answer.done_events;
         if (done < n) return;
-        order(b, IV_COMMAND_CONTINUE, IV_OK, "");
+        command(b, IV_COMMAND_CONTINUE, IV_OK, "");
         start_again(l, n);
     }
 }
 
-/* Requests before the order end on the old weights, those behind it run on the new ones; orders may overtake. */
+/* Requests before the update end on the old weights, later ones run on the new; other commands may overtake. */
 static void new_weights(void **state) {
     (void)state;
     enum { N = 6 };
@@ -557,9 +556,9 @@ static void new_weights(void **state) {
     pause_amid(b, l, N);
     ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
     for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
-    while (!ended(update)) pump(b); /* it cannot be: they do not go on */
+    while (!ended(update)) pump(b); /* impossible: they do not continue */
     assert_int_equal(update->status, IV_BUSY);
-    order(b, IV_COMMAND_CONTINUE, IV_OK, "");
+    command(b, IV_COMMAND_CONTINUE, IV_OK, "");
     finish(b, l, 2 * N);
     assert_string_equal(l[0].answer.digest, l[N].answer.digest);
     *update = (listener){0};
@@ -567,7 +566,7 @@ static void new_weights(void **state) {
     for (size_t i = 0; i < N; i++) ask_long(b, &l[i]);
     ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, new.s.dir, update, &err), &err);
     for (size_t i = N; i < 2 * N; i++) ask_long(b, &l[i]);
-    while (stats_of(b).weight_version == 0) usleep(1000); /* reports of the old weights still wait */
+    while (stats_of(b).weight_version == 0) usleep(1000); /* events of the old weights are still queued */
     while (!ended(update)) pump(b);
     for (size_t i = 0; i < N; i++) assert_int_equal(l[i].answer.done_events, 1);
     assert_int_equal(update->status, IV_OK);
@@ -621,7 +620,7 @@ static void the_engine_is_lost(void **state) {
     atomic_store(&lost, false);
 }
 
-/* Closing with everything under way: queued, running, reported; whatever was taken last. */
+/* Closing in any state: queued, running, with events. */
 static void closing_in_the_middle(void **state) {
     (void)state;
     for (size_t round = 0; round < 4; round++) {
@@ -654,7 +653,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_travels),
                                        cmocka_unit_test(a_receipt_travels),
                                        cmocka_unit_test(refusals_are_reports),
-                                       cmocka_unit_test(a_crowd_with_cancels),
+                                       cmocka_unit_test(concurrent_requests_with_cancels),
                                        cmocka_unit_test(held_requests_wait),
                                        cmocka_unit_test(the_queue_is_bounded),
                                        cmocka_unit_test(the_queues_prompts_are_bounded),

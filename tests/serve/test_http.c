@@ -1,4 +1,4 @@
-/* test_http.c: requests: what is taken and what is refused, limits, deadlines, keys, as a raw socket sees it. */
+/* test_http.c: requests over raw sockets: accepted and refused ones, limits, deadlines, keys. */
 #include "http_server.h"
 
 /* ---- requests */
@@ -82,7 +82,7 @@ static const char *const broken[] = {
     "\x16\x03\x01\x02 TLS to a plain port",
 };
 
-/* Each is 400 as JSON, and the connection is closed behind it. */
+/* Each is 400 as JSON, and the connection is closed. */
 static void test_broken_requests(void **state) {
     (void)state;
     served s;
@@ -103,7 +103,7 @@ static void test_broken_requests(void **state) {
     finish(&s);
 }
 
-/* The same answer wherever the bytes are cut: in two at every place, and one by one. */
+/* The same answer wherever the bytes are cut: in two at every position, and singly. */
 static void test_fragments(void **state) {
     (void)state;
     static const char *const requests[] = {
@@ -155,7 +155,7 @@ static void test_pipelining(void **state) {
     wait_for(&s.handled, 1);
     usleep(20000);
     assert_int_equal(atomic_load(&s.handled), 1); /* the others wait for the first */
-    order(&s, ANSWER_HELD);
+    post(&s, ANSWER_HELD);
     hear(fd, &a);
     assert_string_equal(a.body, "late");
     for (int i = 0; i < COUNT; i++) {
@@ -181,7 +181,7 @@ static void test_methods(void **state) {
     send_text(fd, "HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
     hear_as(fd, &a, true);
     assert_int_equal(a.status, 200);
-    hear(fd, &a); /* the connection is still in step */
+    hear(fd, &a); /* the connection is still in sync */
     assert_int_equal(a.status, 404);
     assert_non_null(strstr(a.body, "\"code\":404"));
     assert_non_null(strstr(a.body, "\"GET /nowhere: no such path on this server\""));
@@ -263,7 +263,7 @@ static void test_expect_continue(void **state) {
     send_text(fd, "hi");
     hear(fd, &a);
     assert_string_equal(a.body, "POST /echo q=- agent=- 2:hi");
-    /* refused before the body is asked for */
+    /* refused before the body is requested */
     send_text(fd, "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
     hear(fd, &a);
     assert_int_equal(a.status, 404);
@@ -344,7 +344,7 @@ static void test_limits(void **state) {
     finish(&s);
 }
 
-/* A refused client that sends megabytes more still hears why. */
+/* A refused client that sends megabytes more still gets the reason. */
 static void test_refused_upload(void **state) {
     (void)state;
     served s;
@@ -356,7 +356,7 @@ static void test_refused_upload(void **state) {
     for (int i = 0; i < 8; i++) send_bytes(fd, junk, sizeof junk);
     hear(fd, &a);
     assert_int_equal(a.status, 413);
-    for (int i = 0; i < 3; i++, usleep(5000)) /* it is heard out, not reset */
+    for (int i = 0; i < 3; i++, usleep(5000)) /* it is read to the end, not reset */
         assert_int_equal(send(fd, junk, 1000, MSG_NOSIGNAL), 1000);
     char byte;
     assert_int_equal(recv(fd, &byte, 1, 0), 0);
@@ -375,7 +375,7 @@ static void test_deadlines(void **state) {
     double t = seconds_now();
     int fd = dial(s.port);
     send_text(fd, "GET / HT");
-    for (int i = 0; i < 15; i++) usleep(10000), send_text(fd, "T"); /* progress does not help */
+    for (int i = 0; i < 15; i++) usleep(10000), send_text(fd, "T"); /* progress does not extend the deadline */
     hear(fd, &a);
     assert_int_equal(a.status, 408);
     assert_true(is_closed(fd) && seconds_now() - t >= 0.19);
@@ -388,7 +388,7 @@ static void test_deadlines(void **state) {
     assert_true(seconds_now() - t >= 0.29);
     close(fd);
     t = seconds_now();
-    fd = dial(s.port); /* says nothing: closed without a word */
+    fd = dial(s.port); /* silent: closed without an answer */
     hear(fd, &a);
     assert_true(a.closed && !a.head[0] && seconds_now() - t >= 0.39);
     close(fd);
@@ -398,19 +398,19 @@ static void test_deadlines(void **state) {
     t = seconds_now();
     assert_true(is_closed(fd) && seconds_now() - t >= 0.3);
     close(fd);
-    /* a handler takes the time it takes */
+    /* handlers have no deadline */
     fd = dial(s.port);
     send_text(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     usleep(600000);
-    order(&s, ANSWER_HELD);
+    post(&s, ANSWER_HELD);
     hear(fd, &a);
     assert_string_equal(a.body, "late");
     close(fd);
     finish(&s);
 }
 
-/* A body has its time again for each 8 MiB of it that came. */
+/* Each 8 MiB of a body extend its deadline. */
 static void test_deadline_of_long_bodies(void **state) {
     (void)state;
     enum { ALL = 18 << 20, LATE = 1 << 20 };
@@ -459,7 +459,7 @@ static void test_connection_limit(void **state) {
     assert_int_equal(a.status, 503);
     assert_non_null(answer_field(&a, "Retry-After"));
     for (int i = 0; i < 3; i++) close(fd[i]);
-    do { /* soon there is room again */
+    do { /* room is free soon */
         usleep(1000);
         ask(s.port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", &a);
     } while (a.status != 200);
@@ -489,7 +489,7 @@ static void test_keys(void **state) {
     assert_int_equal(status_with(s.port, "POST /admin", NULL), 403);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer "), 403);
     assert_int_equal(status_with(s.port, "POST /cache", NULL), 403);
-    ask(s.port, "POST /admin HTTP/1.1\r\nHost: x\r\n\r\n", &a); /* what would open it is named */
+    ask(s.port, "POST /admin HTTP/1.1\r\nHost: x\r\n\r\n", &a); /* the error names the flag */
     assert_non_null(strstr(a.body, "without --admin-api-key\""));
     ask(s.port, "POST /cache HTTP/1.1\r\nHost: x\r\n\r\n", &a);
     assert_non_null(strstr(a.body, "with neither --admin-api-key nor --allow-flush\""));
@@ -551,7 +551,7 @@ static void test_origins(void **state) {
     ask(s.port, text, &a);
     assert_null(answer_field(&a, "Access-Control-Allow-Origin"));
     ask(s.port, "GET /keyed HTTP/1.1\r\nHost: x\r\nOrigin: http://a.b\r\n\r\n", &a);
-    assert_int_equal(a.status, 401); /* an error can be read by the page too */
+    assert_int_equal(a.status, 401); /* the page can read the error, too */
     assert_string_equal(answer_field(&a, "Access-Control-Allow-Origin"), "http://a.b");
     finish(&s);
     o.allowed_origins = "*";
@@ -561,7 +561,7 @@ static void test_origins(void **state) {
     finish(&s);
 }
 
-/* Whether a request that names the origin reaches a handler, whatever its body is called. */
+/* Whether a request from this origin reaches a handler, for every content type. */
 static int status_for(served *s, const char *host, const char *origin, const char *type) {
     char text[512];
     answer a;
@@ -638,12 +638,12 @@ static int status_by(uint16_t port, const char *target, const char *version, con
     return a.status;
 }
 
-/* A name that an attacker's DNS points to this machine is of the same origin for a browser: the server refuses it. */
+/* A name that an attacker's DNS points to this machine is same-origin for a browser: the server refuses it. */
 static void test_hosts(void **state) {
     (void)state;
     static const struct {
         const char *host;
-        int status; /* with the list below; without it what is not an address or of this machine is 403 */
+        int status; /* with the list below; without it, names other than localhost and addresses are 403 */
         int bare;
     } cases[] = {
         {"localhost", 200, 200},
@@ -692,20 +692,20 @@ static void test_hosts(void **state) {
             assert_int_equal(status_by(s.port, "/nowhere", "1.1", fields), wanted == 200 ? 404 : 403);
             assert_int_equal(status_by(s.port, "/", "1.0", fields), wanted);
             snprintf(fields, sizeof fields, "Host: %s\r\nOrigin: http://%s\r\n", cases[i].host, cases[i].host);
-            assert_int_equal(status_by(s.port, "/", "1.1", fields), wanted); /* as a page of that name asks */
+            assert_int_equal(status_by(s.port, "/", "1.1", fields), wanted); /* as a page of that name sends it */
             snprintf(target, sizeof target, "http://%s/", cases[i].host);
             assert_int_equal(status_by(s.port, target, "1.1", "Host: localhost\r\n"), wanted);
         }
-        assert_int_equal(status_by(s.port, "/", "1.0", ""), 200); /* no browser leaves it out */
+        assert_int_equal(status_by(s.port, "/", "1.0", ""), 200); /* browsers always send it */
         assert_int_equal(status_by(s.port, "http://localhost/", "1.1", "Host: evil.example\r\n"), 200);
-        /* a page's origin is compared with the host that counts */
+        /* origins are compared with the effective host */
         assert_int_equal(status_by(s.port, "http://localhost/", "1.1", "Host: a\r\nOrigin: http://localhost\r\n"), 200);
         assert_int_equal(status_by(s.port, "http://localhost/", "1.1", "Host: a\r\nOrigin: http://a\r\n"), 403);
         finish(&s);
     }
 }
 
-/* Any name does where a key is wanted, for no page of another name knows it; and the name that was listened on. */
+/* With an API key any name is accepted, because other pages do not know it; so is the name listened on. */
 static void test_hosts_beyond(void **state) {
     (void)state;
     served s;

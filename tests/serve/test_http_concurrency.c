@@ -1,5 +1,5 @@
-/* test_http_crowd.c: thousands of clients at once, more than there may be: each gets an answer, a refusal too, and no
- * reset. */
+/* test_http_concurrency.c: thousands of concurrent clients, more than the limit: each gets an answer or a refusal,
+ * and no reset. */
 #include "http_server.h"
 
 #include <sys/resource.h>
@@ -28,8 +28,8 @@ typedef struct tally {
     int good, busy, too_many;
 } tally;
 
-/* All dial, then all ask, then all hear: what was refused is heard although the request was sent behind it. */
-static tally crowd(uint16_t port, int fds[CLIENTS]) {
+/* All connect, then all send, then all read: a refusal is readable although the request was sent after it. */
+static tally ask_all(uint16_t port, int fds[CLIENTS]) {
     static answer a;
     tally t = {0};
     for (size_t i = 0; i < CLIENTS; i++) fds[i] = dial_from(port, i % ADDRESSES);
@@ -48,23 +48,23 @@ static tally crowd(uint16_t port, int fds[CLIENTS]) {
 
 static void hang_up_all(int fds[CLIENTS], served *s) {
     for (size_t i = 0; i < CLIENTS; i++) close(fds[i]);
-    wait_for_nobody(s);
+    wait_for_no_connection(s);
 }
 
-static void test_crowd(void **state) {
+static void test_concurrent_clients(void **state) {
     (void)state;
     static int fds[CLIENTS];
     served s;
     iv_http_options o;
     if (!raise_files(CLIENTS + ROOM + SPARE_FILES)) {
-        printf("  SKIPPED: crowd: needs %d open files (ulimit -n)\n", CLIENTS + ROOM + SPARE_FILES);
+        printf("  SKIPPED: concurrency: needs %d open files (ulimit -n)\n", CLIENTS + ROOM + SPARE_FILES);
         skip();
     }
     iv_http_options_init(&o);
     o.connections_max = ROOM;
     start(&s, &o);
-    for (int round = 0; round < 2; round++) { /* nothing is left behind that would make less room */
-        tally t = crowd(s.port, fds);
+    for (int round = 0; round < 2; round++) { /* no leaked connections */
+        tally t = ask_all(s.port, fds);
         assert_int_equal(t.good + t.busy, CLIENTS);
         assert_int_equal(t.good, ROOM);
         hang_up_all(fds, &s);
@@ -73,8 +73,8 @@ static void test_crowd(void **state) {
     finish(&s);
 }
 
-/* Each address has its part, and one that leaves makes room for another of the same address. */
-static void test_crowd_of_few(void **state) {
+/* The limit is per address; closing a connection frees its slot. */
+static void test_limit_per_address(void **state) {
     (void)state;
     enum { EACH = 50 };
     static int fds[CLIENTS];
@@ -82,14 +82,14 @@ static void test_crowd_of_few(void **state) {
     answer a;
     iv_http_options o;
     if (!raise_files(CLIENTS + ROOM + SPARE_FILES)) {
-        printf("  SKIPPED: crowd: needs %d open files (ulimit -n)\n", CLIENTS + ROOM + SPARE_FILES);
+        printf("  SKIPPED: concurrency: needs %d open files (ulimit -n)\n", CLIENTS + ROOM + SPARE_FILES);
         skip();
     }
     iv_http_options_init(&o);
     o.connections_max = ROOM, o.client_connections_max = EACH;
     start(&s, &o);
     for (int round = 0; round < 2; round++) {
-        tally t = crowd(s.port, fds);
+        tally t = ask_all(s.port, fds);
         assert_int_equal(t.good, ADDRESSES * EACH);
         assert_int_equal(t.too_many, CLIENTS - ADDRESSES * EACH);
         if (round == 0) {
@@ -98,7 +98,7 @@ static void test_crowd_of_few(void **state) {
             hear(other, &a);
             assert_int_equal(a.status, 200);
             close(other), close(fds[0]);
-            do { /* soon there is room again */
+            do { /* room is free soon */
                 usleep(1000);
                 fds[0] = dial_from(s.port, 0);
                 send_text(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -112,6 +112,7 @@ static void test_crowd_of_few(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_crowd), cmocka_unit_test(test_crowd_of_few)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_concurrent_clients),
+                                       cmocka_unit_test(test_limit_per_address)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Few open files: a server says what it lacks, or has as many connections as there is room for; and when files run out
- * while it runs, it neither ends nor spins, and goes on once there are some. Each test is a process of its own, for a
- * limit does not rise again. */
+/* Few open files: a server reports what it lacks, or limits its connections; if files run out while it runs, it
+ * neither ends nor spins, and continues later. Each test is a separate process, because limits cannot be raised
+ * again. */
 #include "http_server.h"
 #include "serve/server.h"
 
@@ -10,7 +10,7 @@
 
 enum { ALL_WELL = 42 };
 
-/* So many more can be opened. */
+/* Leaves this many free files. */
 static void limit_files(int more) {
     int end = 0;
     for (int left = more; left > 0; end++) left -= fcntl(end, F_GETFD) < 0;
@@ -39,7 +39,7 @@ static void in_a_process(void (*test)(void)) {
     assert_int_equal(WEXITSTATUS(status), ALL_WELL);
 }
 
-/* Before the model is looked for, which would be found out first otherwise. */
+/* Checked before the model is opened, whose error would come first otherwise. */
 static void server_without_files(void) {
     iv_server_options o;
     iv_error err = {0};
@@ -63,7 +63,7 @@ static void http_without_files(void) {
     CHECK(strncmp(err.message, "open files: ", 12) == 0);
 }
 
-/* As many as are wanted, and no more: a few connections. */
+/* Exactly as many as needed: a few connections. */
 static void just_enough(void) {
     iv_http_options o;
     iv_error err = {0};
@@ -85,7 +85,7 @@ static void just_enough(void) {
 
 static served s;
 
-/* One byte of an answer's status line, or 0 where none comes. */
+/* A byte of an answer's status line; 0: no answer. */
 static int status_of(int fd) {
     char text[4096];
     bool closed;
@@ -103,10 +103,10 @@ static double cpu_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* More clients than connections: some are told, and all others are answered. */
+/* More clients than connections: some are refused, all others are answered. */
 static void many_clients(void) {
     enum { CLIENTS = 40 };
-    int fds[CLIENTS], port[2], answered = 0, told = 0;
+    int fds[CLIENTS], port[2], answered = 0, refused = 0;
     char go;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, port) == 0);
     pid_t server = fork();
@@ -128,9 +128,9 @@ static void many_clients(void) {
     for (int i = 0; i < CLIENTS; i++) fds[i] = dial(at), send_text(fds[i], "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
     for (int i = 0; i < CLIENTS; i++) {
         int status = status_of(fds[i]);
-        answered += status == 200, told += status == 503;
+        answered += status == 200, refused += status == 503;
     }
-    CHECK(answered >= 4 && told >= 1);
+    CHECK(answered >= 4 && refused >= 1);
     for (int i = 0; i < CLIENTS; i++) close(fds[i]);
     usleep(50000);
     int again = dial(at);
@@ -142,7 +142,7 @@ static void many_clients(void) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == ALL_WELL);
 }
 
-/* Somebody else takes all that is left: clients wait, and are answered when there is room. */
+/* All free files are taken: clients wait, and are answered later. */
 static void files_that_run_out(void) {
     int taken[64], count = 0, port[2];
     char go;
@@ -153,7 +153,7 @@ static void files_that_run_out(void) {
         start_plain(&s);
         while (count < 64 && (taken[count] = open("/dev/null", O_RDONLY)) >= 0) count++;
         CHECK(write(port[1], &s.port, sizeof s.port) == sizeof s.port);
-        while (iv_http_files_short(s.http) < 3) usleep(1000); /* tries now and then */
+        while (iv_http_files_short(s.http) < 3) usleep(1000); /* retried at intervals */
         double before = cpu_seconds();
         usleep(500000);
         CHECK(cpu_seconds() - before < 0.25);

@@ -1,4 +1,4 @@
-/* A name with several addresses: all of them listen, on one port. */
+/* A name with several addresses: the server listens on all of them, on one port. */
 #include "support.h"
 
 #include "serve/http_internal.h"
@@ -12,7 +12,7 @@
 /* ---- a resolver that says what the test wants ---------------------------------------------------------- */
 
 enum { MANY = 8 };
-static const char *const *names; /* NULL at their end */
+static const char *const *names; /* NULL-terminated */
 
 int __wrap_getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out);
 void __wrap_freeaddrinfo(struct addrinfo *list);
@@ -84,14 +84,14 @@ static void all_addresses(void **state) {
     assert_true(port && reaches("127.0.0.1", port) && reaches("127.0.0.2", port) && !reaches("127.0.0.3", port));
     assert_true(iv_http_address(h, 0, address) && strcmp(address, "127.0.0.1") == 0);
     assert_true(iv_http_address(h, 1, address) && strcmp(address, "127.0.0.2") == 0);
-    assert_false(iv_http_address(h, 2, address));      /* named twice, there once */
-    assert_true(iv_http_host_allowed(h, "A-Name:80")); /* the name it listens on is one of its own */
+    assert_false(iv_http_address(h, 2, address));      /* listed twice, bound once */
+    assert_true(iv_http_host_allowed(h, "A-Name:80")); /* the host's own name is allowed */
     assert_false(iv_http_host_allowed(h, "another-name:80"));
     iv_http_close(h);
     assert_false(reaches("127.0.0.1", port));
 }
 
-/* One that this machine does not have is no reason to refuse the others. */
+/* An address that this machine lacks does not affect the others. */
 static void absent_addresses(void **state) {
     (void)state;
     iv_http *h;
@@ -103,7 +103,7 @@ static void absent_addresses(void **state) {
     assert_non_null(strstr(err.message, "cannot listen on a-name (203.0.113.2) port 0: "));
 }
 
-/* One that is taken is: clients of that address would reach somebody else. */
+/* An address in use is an error: its clients would reach another server. */
 static void taken_addresses(void **state) {
     (void)state;
     iv_http *other, *h;
@@ -112,7 +112,7 @@ static void taken_addresses(void **state) {
     uint16_t port = iv_http_port(other);
     assert_int_equal(open_at(LIST("127.0.0.1", "127.0.0.2"), port, &h, &err), IV_IO);
     assert_non_null(strstr(err.message, "cannot listen on a-name (127.0.0.2) port "));
-    assert_false(reaches("127.0.0.1", port)); /* and none is left half open */
+    assert_false(reaches("127.0.0.1", port)); /* and no listener is left open */
     iv_http_close(other);
 }
 

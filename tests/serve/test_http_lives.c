@@ -1,6 +1,5 @@
-/* test_http_lives.c: how exchanges and the server end: streams, clients that leave or do not read, drains, many at
- * once.
- */
+/* test_http_lives.c: how requests and the server end: streams, clients that leave or do not read, drains, many at
+ * once. */
 #include "http_server.h"
 
 #include <fcntl.h>
@@ -24,14 +23,14 @@ static void test_stream(void **state) {
     /* the head of a stream comes before its first piece */
     send_text(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
-    order(&s, STREAM_HELD);
+    post(&s, STREAM_HELD);
     hear_as(fd, &a, true);
     assert_int_equal(a.status, 200);
-    /* that its reader is gone shows with the next piece */
+    /* the loss of its client is found with the next piece */
     close(fd);
     usleep(50000);
     assert_int_equal(atomic_load(&s.gone), 0);
-    order(&s, WRITE_HELD);
+    post(&s, WRITE_HELD);
     wait_for(&s.gone, 1);
     finish(&s);
 }
@@ -66,10 +65,10 @@ static void test_client_leaves(void **state) {
         double t = seconds_now();
         int fd = dial(s.port);
         send_text(fd, "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
-        if (i == 2) send_bytes(fd, junk, sizeof junk); /* it must be read to see that nobody is there */
+        if (i == 2) send_bytes(fd, junk, sizeof junk); /* only a read finds out that the client is gone */
         wait_for(&s.handled, i + 1);
         if (i == 1) usleep(100000);
-        if (i == 3 || i == 5) { /* first no more to say, then gone; at once or later */
+        if (i == 3 || i == 5) { /* first a shutdown, then a close, at once or later */
             shutdown(fd, SHUT_WR);
             if (i == 5) usleep(300000);
             close(fd);
@@ -85,7 +84,7 @@ static void test_client_leaves(void **state) {
     finish(&s);
 }
 
-/* A client that has no more to say and goes on reading is answered, whatever it asked before it said so. */
+/* A client that shuts down its side and reads on is answered, at any time. */
 static void test_half_closed(void **state) {
     (void)state;
     static const char ask_1[] = "POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
@@ -94,7 +93,7 @@ static void test_half_closed(void **state) {
     served s;
     answer a;
     start_plain(&s);
-    for (int i = 0; i < 4; i++) { /* 0, 1: HTTP/1.0 and 1.1; 2: with more behind; 3: the end comes later */
+    for (int i = 0; i < 4; i++) { /* 0, 1: HTTP/1.0 and 1.1; 2: with more requests behind; 3: a later shutdown */
         int fd = dial(s.port);
         send_text(fd, i == 0 ? ask_0 : ask_1);
         if (i == 2) send_text(fd, next), send_text(fd, next);
@@ -105,10 +104,10 @@ static void test_half_closed(void **state) {
             hear(fd, &a);
             assert_int_equal(a.status, 100);
         }
-        usleep(300000); /* and nothing more until there is an answer */
+        usleep(300000); /* and nothing more before the answer */
         char more;
         assert_int_equal(recv(fd, &more, 1, MSG_DONTWAIT), -1);
-        order(&s, ANSWER_HELD);
+        post(&s, ANSWER_HELD);
         hear(fd, &a);
         assert_int_equal(a.status, 200);
         assert_string_equal(a.body, "late");
@@ -124,7 +123,7 @@ static void test_half_closed(void **state) {
     finish(&s);
 }
 
-/* A stream goes on for a reader that ended its side. */
+/* A stream continues after the client's shutdown. */
 static void test_half_closed_stream(void **state) {
     (void)state;
     served s;
@@ -142,7 +141,7 @@ static void test_half_closed_stream(void **state) {
     finish(&s);
 }
 
-/* Old clients that are gone show when they are answered; nothing waits for them, and nothing spins meanwhile. */
+/* The loss of HTTP/1.0 clients is found when they are answered; nothing waits or spins meanwhile. */
 static void test_half_closed_is_idle(void **state) {
     (void)state;
     served s;
@@ -166,13 +165,13 @@ static void test_half_closed_is_idle(void **state) {
     double spent = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
     assert_true(spent < 0.1);
     assert_int_equal(atomic_load(&s.gone), 0);
-    order(&s, ANSWER_HELD);
+    post(&s, ANSWER_HELD);
     wait_for(&s.logged, 20);
     finish(&s);
 }
 
-/* Somebody who did not ask to be told may answer into the void; what is left is freed at the end. */
-static void test_nobody_listens(void **state) {
+/* Without on_gone the answer is dropped; the rest is freed at the end. */
+static void test_without_on_gone(void **state) {
     (void)state;
     served s;
     start_plain(&s);
@@ -181,8 +180,8 @@ static void test_nobody_listens(void **state) {
         send_text(fd, "GET /hold?deaf HTTP/1.1\r\nHost: x\r\n\r\n");
         wait_for(&s.handled, i + 1);
         close(fd);
-        wait_for_nobody(&s);
-        if (i < 2) order(&s, ANSWER_HELD), wait_for(&s.woken, i + 1);
+        wait_for_no_connection(&s);
+        if (i < 2) post(&s, ANSWER_HELD), wait_for(&s.woken, i + 1);
     }
     assert_int_equal(atomic_load(&s.gone), 0);
     finish(&s);
@@ -197,23 +196,21 @@ static void test_slow_readers(void **state) {
     o.stall_ms = 300;
     start(&s, &o);
     int fd = dial_small(s.port, 4096);
-    send_text(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n"); /* a reply that is not read is dropped as well */
+    send_text(fd, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n"); /* unread replies are dropped as well */
     double t = seconds_now();
     usleep(20000);
-    wait_for_nobody(&s);
+    wait_for_no_connection(&s);
     assert_true(seconds_now() - t >= 0.29);
     close(fd);
 
     fd = dial_small(s.port, 4096);
-    send_text(
-        fd,
-        "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n"); /* nor does a stream whose writer has no more to say wait for ever */
+    send_text(fd, "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n"); /* so are streams without further output */
     t = seconds_now();
     wait_for(&s.gone, 1);
     assert_true(seconds_now() - t >= 0.29);
     close(fd);
 
-    /* a reader is not slow because one piece is large */
+    /* one large piece does not make a reader slow */
     static char giant[GIANT + 10000];
     bool closed;
     fd = dial_small(s.port, 4096);
@@ -251,7 +248,7 @@ static void test_drain(void **state) {
     hear(idle, &a);
     send_text(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 2);
-    order(&s, DRAIN);
+    post(&s, DRAIN);
     wait_for(&s.woken, 1);
     send_text(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     hear(idle, &a);
@@ -268,7 +265,7 @@ static void test_drain(void **state) {
     assert_int_equal(a.status, 200);
     assert_true(is_closed(fresh) && is_closed(always));
     close(fresh), close(always);
-    order(&s, ANSWER_HELD);
+    post(&s, ANSWER_HELD);
     hear(held, &a);
     assert_string_equal(a.body, "late");
     assert_true(is_closed(held));
@@ -278,7 +275,7 @@ static void test_drain(void **state) {
     close(held), close(idle), close(streaming);
 }
 
-/* What was written is also sent, and then nothing is waited for. */
+/* Output is sent first, then the loop ends at once. */
 static void test_drain_slow_reader(void **state) {
     (void)state;
     served s;
@@ -287,9 +284,9 @@ static void test_drain_slow_reader(void **state) {
     send_text(fd, "GET /stall HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     double t = seconds_now();
-    order(&s, DRAIN);
+    post(&s, DRAIN);
     wait_for(&s.woken, 1);
-    order(&s, END_HELD);
+    post(&s, END_HELD);
     wait_for(&s.woken, 2);
     static answer a;
     hear_as(fd, &a, true);
@@ -312,17 +309,17 @@ static void test_drain_deadline(void **state) {
     send_text(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     double t = seconds_now();
-    order(&s, DRAIN);
+    post(&s, DRAIN);
     pthread_join(s.thread, NULL);
     assert_true(seconds_now() - t >= 1.9);
     assert_int_equal(atomic_load(&s.gone), 0);
     iv_http_close(s.http);
-    assert_int_equal(atomic_load(&s.gone), 1); /* told at the end */
+    assert_int_equal(atomic_load(&s.gone), 1); /* notified at the end */
     close(s.fd);
     close(held);
 }
 
-/* Whoever still waits gets last words, and so much time as they need to be sent. */
+/* Pending clients get a last event, and time for it to be sent. */
 static void test_drain_tells_the_late(void **state) {
     (void)state;
     served s;
@@ -332,7 +329,7 @@ static void test_drain_tells_the_late(void **state) {
     send_text(held, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     wait_for(&s.handled, 1);
     double t = seconds_now();
-    order(&s, DRAIN_TOLD);
+    post(&s, DRAIN_NOTIFIED);
     hear(held, &a);
     assert_string_equal(a.body, "late");
     assert_true(is_closed(held));
@@ -349,7 +346,7 @@ static void test_watchers(void **state) {
     served s;
     start_plain(&s);
     for (int i = 0; i < 5; i++) {
-        order(&s, NOTHING);
+        post(&s, NOTHING);
         wait_for(&s.woken, i + 1);
     }
     wait_for(&s.ticks, 3);
@@ -403,7 +400,7 @@ static size_t resident_bytes(void) {
 
 enum { MANY = 1000 };
 
-/* Connections that have been used, and wait for more, are small. */
+/* Idle connections after a request hold little memory. */
 static void test_idle_connections(void **state) {
     (void)state;
     served s;
@@ -427,7 +424,7 @@ static void test_idle_connections(void **state) {
     finish(&s);
 }
 
-/* Streams that are all open at once, written to in turn: each client gets all of its own. */
+/* Many open streams, written in turn: each client gets its own data. */
 static void test_many_streams(void **state) {
     (void)state;
     served s;
@@ -451,7 +448,7 @@ static void test_many_streams(void **state) {
     finish(&s);
 }
 
-/* Those who never finish a head keep nobody else waiting, and all hear 408 at the deadline. */
+/* Clients that never finish a head delay nobody, and all get 408 at the deadline. */
 static void test_slowloris(void **state) {
     (void)state;
     enum { SLOW = 500 };
@@ -483,11 +480,11 @@ static void test_slowloris(void **state) {
     }
     assert_true(seconds_now() - t >= 0.95);
     close(good);
-    wait_for_nobody(&s);
+    wait_for_no_connection(&s);
     finish(&s);
 }
 
-/* A process that may open no more files accepts again when it may. */
+/* After running out of files, accepting continues once files are free. */
 static void test_no_more_files(void **state) {
     (void)state;
     enum { WAITING = 5 };
@@ -529,7 +526,7 @@ int main(void) {
         cmocka_unit_test(test_half_closed),
         cmocka_unit_test(test_half_closed_stream),
         cmocka_unit_test(test_half_closed_is_idle),
-        cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_without_on_gone),
         cmocka_unit_test(test_slow_readers),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_drain_slow_reader),

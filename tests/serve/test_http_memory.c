@@ -1,6 +1,5 @@
-/* test_http_memory.c: memory that runs out costs a client its connection and nobody else anything: each allocation of
- * the server's thread fails in turn. The linker puts our functions before those of the C library
- * (tests/CMakeLists.txt). */
+/* test_http_memory.c: running out of memory costs a client its connection and affects no others: each allocation of
+ * the server's thread fails in turn. The linker wraps the C library's functions (tests/CMakeLists.txt). */
 #include "http_server.h"
 
 void *__real_malloc(size_t n);
@@ -10,7 +9,7 @@ void *__wrap_malloc(size_t n);
 void *__wrap_calloc(size_t count, size_t n);
 void *__wrap_realloc(void *p, size_t n);
 
-static atomic_long until_failure = -1; /* allocations of the server's thread that still succeed; -1: all */
+static atomic_long until_failure = -1; /* allocations of the server's thread before the failure; -1: none fails */
 static atomic_int failures;
 static served server;
 
@@ -34,7 +33,7 @@ static const char *const scripts[] = {
     "close\r\n\r\n",
 };
 
-/* Says it, and hears whatever comes until the end. True if no allocation failed on the way. */
+/* Sends the script and reads to the end. True if no allocation failed. */
 static bool survives(const char *script, long k) {
     static char text[1 << 16];
     bool closed;
@@ -64,7 +63,7 @@ static void test_each_allocation_fails(void **state) {
             assert_int_equal(a.status, 200);
             assert_true(++k < 1000);
         }
-        assert_true(k > 3); /* the failures were real */
+        assert_true(k > 3); /* some allocation failed */
     }
     finish(&server);
 }

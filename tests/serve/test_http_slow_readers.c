@@ -1,5 +1,5 @@
-/* Streams whose clients read slowly: nothing is lost, writers learn when to pause and when to go on, and a client that
- * reads nothing at all is cut with a last event. */
+/* Streams with slow readers: nothing is lost, writers pause and continue, and a client that reads nothing is cut
+ * with a last event. */
 #include "http_client.h"
 
 #include "base/buf.h"
@@ -18,7 +18,7 @@ typedef struct served {
     atomic_size_t most_waiting, dropped, wrote;
 } served;
 
-/* An event of PIECE bytes that says its number. */
+/* An event of PIECE bytes with its number. */
 static void write_piece(char out[PIECE], size_t number) {
     int n = snprintf(out, PIECE, "data: %zu ", number);
     memset(out + n, 'x', PIECE - 2 - (size_t)n);
@@ -54,7 +54,7 @@ static void on_gone(void *user) {
 
 static void on_room(void *user) {
     served *s = user;
-    assert_true(atomic_exchange(&s->paused, false)); /* only once it was full, and once */
+    assert_true(atomic_exchange(&s->paused, false)); /* only after it was full, and once */
 }
 
 static void on_stalled(void *user) {
@@ -127,8 +127,8 @@ static void await(atomic_int *count, int wanted) {
         if (seconds_now() > end) fail_msg("waited for %d, found %d", wanted, atomic_load(count));
 }
 
-/* Reads to the end and takes the chunks apart: whole events, numbered from 0. Returns how many; *last: what else came
- * behind them. */
+/* Reads to the end and checks the chunks: whole events, numbered from 0. Returns their number; *last: further
+ * output. */
 static size_t hear_events(int fd, char last[PIECE], bool *ended) {
     static char raw[WHOLE + (WHOLE / PIECE + 100) * 16 + 4096], event[PIECE];
     bool closed;
@@ -164,11 +164,11 @@ static void pauses_lose_nothing(void **state) {
     served s;
     char last[PIECE];
     bool ended;
-    start(&s, 0); /* no stream may have more than its own 256 KiB waiting */
+    start(&s, 0); /* no stream may buffer more than 256 KiB */
     int fd = begin(&s);
     await(&s.pauses, 1);
     size_t wrote = atomic_load(&s.wrote);
-    assert_true(wrote > 256 << 10 && wrote < 1 << 20); /* what the kernel holds besides is not quite ours to say */
+    assert_true(wrote > 256 << 10 && wrote < 1 << 20); /* the kernel's buffers are not exactly known */
     usleep(STALL_MS * 1000 / 2);
     assert_true(atomic_load(&s.wrote) == wrote && !atomic_load(&s.ended));
     assert_int_equal(hear_events(fd, last, &ended), (WHOLE + PIECE - 1) / PIECE);
@@ -178,7 +178,7 @@ static void pauses_lose_nothing(void **state) {
     finish(&s);
 }
 
-/* While there is room for all connections together the writer need not wait for its reader. */
+/* While all connections together have room, the writer need not wait for its reader. */
 static void memory_comes_before_pauses(void **state) {
     (void)state;
     served s;
@@ -188,14 +188,14 @@ static void memory_comes_before_pauses(void **state) {
     int fd = begin(&s);
     for (double end = seconds_now() + PATIENCE_MS * 1e-3; !atomic_load(&s.ended); usleep(500))
         assert_true(seconds_now() < end);
-    usleep(STALL_MS * 1000 / 2); /* a pause that is no stall */
+    usleep(STALL_MS * 1000 / 2); /* a pause shorter than the stall limit */
     assert_int_equal(hear_events(fd, last, &ended), (WHOLE + PIECE - 1) / PIECE);
     assert_true(ended && last[0] == 0 && atomic_load(&s.pauses) == 0 && atomic_load(&s.cuts) == 0);
     close(fd);
     finish(&s);
 }
 
-/* A client that reads nothing is cut: what waits for it is dropped, but it may still read why. */
+/* A client that reads nothing is cut: buffered output is dropped, but it may still read the reason. */
 static void stalls_end_with_an_event(void **state) {
     (void)state;
     served s;
@@ -213,7 +213,7 @@ static void stalls_end_with_an_event(void **state) {
     assert_true(atomic_load(&s.gone) == 0 && atomic_load(&s.cuts) == 1);
     close(fd);
 
-    /* and if it does not read that either, its connection is reset */
+    /* otherwise its connection is reset */
     fd = begin(&s);
     await(&s.stalled, 2);
     t = seconds_now();
@@ -225,7 +225,7 @@ static void stalls_end_with_an_event(void **state) {
     finish(&s);
 }
 
-/* One that reads a little now and then is slow, and no more. */
+/* A client that reads a little at times is slow, not stalled. */
 static void slow_is_not_stalled(void **state) {
     (void)state;
     served s;
@@ -235,7 +235,7 @@ static void slow_is_not_stalled(void **state) {
     await(&s.pauses, 1);
     for (double end = seconds_now() + 4 * STALL_MS * 1e-3; seconds_now() < end; usleep(STALL_MS * 1000 / 10)) {
         ssize_t got = 0;
-        for (size_t n = 0; n < 100000; n += (size_t)got) /* enough that the kernel's window opens */
+        for (size_t n = 0; n < 100000; n += (size_t)got) /* enough to open the kernel's window */
             if ((got = recv(fd, piece, sizeof piece, MSG_DONTWAIT)) <= 0) break;
     }
     assert_true(atomic_load(&s.cuts) == 0 && atomic_load(&s.stalled) == 0 && atomic_load(&s.gone) == 0);

@@ -1,4 +1,4 @@
-/* Streams of events into results, URLs into parts, and what a client makes of servers that are not there. */
+/* Streams of events to results, parts of URLs, and errors of missing servers. */
 #include "serve/load.h"
 #include "support.h"
 
@@ -21,7 +21,7 @@ static void events(void **state) {
         for (size_t at = 0; at < n; at += piece)
             iv_load_events_feed(&e, &r, stream + at, n - at < piece ? n - at : piece, 1 + (double)at);
         assert_true(e.finished && !r.error[0] && e.bytes.len == 0);
-        /* The event with the reason for the end brings no token. */
+        /* The event with the finish reason has no token. */
         assert_int_equal(r.gap_count, 1);
         assert_true(r.first >= 1 && r.gaps[0] >= 0 && r.first + r.gaps[0] <= r.end);
         assert_true(piece > 40 || r.gaps[0] > 0);
@@ -102,7 +102,7 @@ static void urls(void **state) {
     }
 }
 
-static void nobody_there(void **state) {
+static void no_server(void **state) {
     (void)state;
     iv_load_options o = {.host = "127.0.0.1", .port = 1, .timeout_s = 5};
     iv_load_request request = {.ids = (const int32_t[]){1}, .id_count = 1, .max_tokens = 1};
@@ -124,7 +124,7 @@ int main(void) {
         cmocka_unit_test(events),
         cmocka_unit_test(broken_events),
         cmocka_unit_test(urls),
-        cmocka_unit_test(nobody_there),
+        cmocka_unit_test(no_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Log lines: one line each whatever is in them, and JSON that parses. */
+/* Log lines: one line each, whatever they contain, and valid JSON. */
 #include "support.h"
 #include "serve/log.h"
 
@@ -28,7 +28,7 @@ static void text_lines(void **state) {
     assert_non_null(strstr(said, "Z a?b?[31m?"));
     iv_log(&o, "info", "some", "mind");
     o.write = NULL;
-    iv_log(&o, "info", "some", "nobody listens");
+    iv_log(&o, "info", "some", "without a sink");
     assert_non_null(strstr(said, "mind"));
 }
 
@@ -57,11 +57,11 @@ static void json_lines(void **state) {
     endless[sizeof endless - 1] = 0;
     size_t plain = strlen(message_of(endless));
     assert_in_range(plain, 1000, sizeof endless - 1);
-    memset(endless, 0xc3, sizeof endless - 1); /* cut in the middle of nothing */
+    memset(endless, 0xc3, sizeof endless - 1); /* cut between characters */
     assert_in_range(strlen(message_of(endless)), 1000, sizeof endless);
 }
 
-/* What is full or gone loses lines, and counts them; when it is neither, a line says how many. */
+/* A full or missing file loses lines, which are counted; later a line reports how many. */
 static void lines_that_cannot_be_written(void **state) {
     (void)state;
     char folder[] = "/tmp/invar_log_XXXXXX", path[64], text[1000] = "";

@@ -1,4 +1,4 @@
-/* The metrics page: well-formed Prometheus text in each dialect, values where they belong, histograms that add up. */
+/* The metrics page: well-formed Prometheus text in each dialect, correct values, consistent histograms. */
 #include "support.h"
 #include "serve/metrics.h"
 
@@ -88,7 +88,7 @@ static size_t labels_length(const char *s) {
     }
 }
 
-/* Checks every line: a sample belongs to the family announced above it. Returns how many families there are. */
+/* Checks every line: a sample belongs to the family announced above it. Returns the number of families. */
 static size_t check_page(const char *page) {
     char family[128] = "", type[32] = "";
     size_t families = 0;
@@ -180,8 +180,8 @@ static void histograms_add_up(void **state) {
     assert_true(value_of(p, "invar_request_seconds_bucket", "le=\"+Inf\"") == 3);
     assert_true(value_of(p, "invar_request_seconds_count", "") == 3);
     assert_true(value_of(p, "invar_request_seconds_sum", "") == 10002);
-    assert_true(value_of(p, "invar_time_to_first_token_seconds_count", "") == 2);            /* one had none */
-    assert_true(value_of(p, "invar_time_to_first_token_seconds_bucket", "le=\"0.1\"") == 1); /* bounds are inside */
+    assert_true(value_of(p, "invar_time_to_first_token_seconds_count", "") == 2);            /* one had no token */
+    assert_true(value_of(p, "invar_time_to_first_token_seconds_bucket", "le=\"0.1\"") == 1); /* bounds are inclusive */
     assert_true(value_of(p, "invar_inter_token_seconds_bucket", "le=\"0.0005\"") == 1);
     assert_true(value_of(p, "invar_inter_token_seconds_bucket", "le=\"0.0025\"") == 5);
     assert_true(value_of(p, "invar_request_prompt_tokens_bucket", "le=\"1000000\"") ==
@@ -196,7 +196,7 @@ static void histograms_add_up(void **state) {
     iv_buf_free(&buf);
 }
 
-/* The names that dashboards of the two have, spelt out. */
+/* The names used by dashboards of the two. */
 static void other_dialects(void **state) {
     (void)state;
     static const char *const vllm[] = {"num_requests_running",
@@ -249,7 +249,7 @@ static void other_dialects(void **state) {
     assert_true(value_of(p, "vllm:request_max_num_generation_tokens_sum", "") == 9);
     assert_true(value_of(p, "vllm:request_max_num_generation_tokens_bucket", "le=\"5\"") == 0);
     assert_true(value_of(p, "vllm:prefix_cache_hits_total", "") == 50);
-    assert_true(value_of(p, "invar_requests_running", "") == 3); /* ours are there too */
+    assert_true(value_of(p, "invar_requests_running", "") == 3); /* ours are included */
     iv_metrics_close(m);
     m = open_metrics(IV_METRICS_SGLANG, "tiny");
     iv_bridge_stats s = some_stats();
@@ -271,7 +271,7 @@ static void other_dialects(void **state) {
     iv_buf_free(&buf);
 }
 
-/* A page that does not fit says so. */
+/* Reports a page that does not fit. */
 static void a_full_buffer(void **state) {
     (void)state;
     iv_metrics *m = open_metrics(IV_METRICS_OWN, "tiny");

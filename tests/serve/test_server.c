@@ -1,5 +1,5 @@
-/* The server as a whole, inside this process, where things can be made to go wrong: the queue is full, the engine is
- * lost while requests run, a template or a text takes long. */
+/* The whole server inside this process, with injected faults: a full queue, a lost engine while requests run, slow
+ * templates or texts. */
 #include "../engine/client.h"
 #include "base/file.h"
 #include "model/cpu/cpu_model.h"
@@ -27,7 +27,7 @@ iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err
 
 /* ---- a template that takes a second -------------------------------------------------------------------- */
 
-static atomic_bool slow, held; /* a second; and then until it is let go */
+static atomic_bool slow, held; /* a second; further ones until released */
 static atomic_int rendering;
 
 iv_status __real_iv_render_chat(const iv_textual *t, const char *variables, size_t bytes, const char *now, iv_text *out,
@@ -48,12 +48,12 @@ iv_status __wrap_iv_render_chat(const iv_textual *t, const char *variables, size
 /* ---- long texts ---------------------------------------------------------------------------------------- */
 
 enum { LONG_TEXT = 20000 };
-static atomic_bool text_held; /* until it is let go; but not a thread that serves others */
+static atomic_bool text_held; /* until released; but not a thread that serves others */
 static atomic_int reading;
-static atomic_int read_by_others; /* the loop's thread, the engine's */
+static atomic_int read_by_others; /* the loop's thread and the engine's */
 static pthread_t loop_thread;
 
-/* Before a text is read: who does that, and perhaps a wait. */
+/* Before a text is tokenized: records the thread, and may wait. */
 static bool text_begins(size_t bytes) {
     char name[16] = "";
     if (bytes < LONG_TEXT) return false;
@@ -141,7 +141,7 @@ static void *run_server(void *user) {
     return NULL;
 }
 
-static running *current; /* until it is freed */
+static running *current; /* until released */
 
 static running *start_server(size_t queued) {
     running *r = calloc(1, sizeof *r);
@@ -174,7 +174,7 @@ static void free_server(running *r) {
     free(r);
 }
 
-/* A test that failed leaves nothing to the next one. */
+/* A failed test leaves nothing to the next one. */
 static int stop_server(void **state) {
     (void)state;
     atomic_store(&lost, false), atomic_store(&slow, false), atomic_store(&held, false), atomic_store(&text_held, false);
@@ -217,7 +217,7 @@ static int read_reply(int fd, char reply[REPLY_MAX]) {
 #define LONG "{\"prompt\":[1,2,3],\"max_tokens\":200,\"ignore_eos\":true,\"seed\":1}"
 #define ADMIN "Authorization: Bearer admin\r\n"
 
-/* Two run, three wait; the others are told to come again, and are counted. Then all who got in are answered alike. */
+/* Two run, three wait; the others get 429 and are counted. All accepted ones get the same answer. */
 static void a_full_queue(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
@@ -226,7 +226,7 @@ static void a_full_queue(void **state) {
     size_t busy = 0;
     assert_int_equal(read_reply(post(r, "/pause", ADMIN, ""), reply), 200);
     for (size_t i = 0; i < MANY; i++) fds[i] = post(r, COMPLETIONS, "", LONG);
-    for (size_t i = 0; i < MANY; i++) { /* who was refused has a reply already; a paused server answers nobody else */
+    for (size_t i = 0; i < MANY; i++) { /* refused ones have their replies; a paused server sends no other */
         char first;
         struct timeval soon = {.tv_usec = 300000};
         assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
@@ -255,7 +255,7 @@ static void a_full_queue(void **state) {
     free_server(r);
 }
 
-/* Until so many requests wait for the engine. */
+/* Waits until this many requests wait for the engine. */
 static void wait_for_queue(const running *r, long count) {
     static char reply[REPLY_MAX];
     for (int i = 0; i < 3000; i++, usleep(10000)) {
@@ -267,8 +267,8 @@ static void wait_for_queue(const running *r, long count) {
     fail_msg("%ld requests do not wait", count);
 }
 
-/* Every request ends with the reason, the program ends too. All requests are there before the engine is lost: the
- * server closes its port then. */
+/* Every request ends with the reason, and the program ends. All requests are in before the engine is lost, because
+ * the server then closes its port. */
 static void the_engine_is_lost(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
@@ -291,7 +291,7 @@ static void the_engine_is_lost(void **state) {
     free_server(r);
 }
 
-/* What runs is said once in an interval, and nothing is said of quiet ones. */
+/* The status is logged once per interval, except for idle ones. */
 static void status_lines(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
@@ -331,8 +331,8 @@ static void copy_digest(const char *reply, char digest[80]) {
 
 static int fds[MANY];
 
-/* Others are answered while templates are rendered, however many; the slow ones get what they get otherwise. */
-static void slow_templates_stall_nobody(void **state) {
+/* Other requests are answered while templates are rendered; slow ones get their usual answers. */
+static void slow_templates_delay_no_other(void **state) {
     (void)state;
     static char reply[REPLY_MAX], tokens[REPLY_MAX];
     char quick[80], digest[80];
@@ -344,7 +344,7 @@ static void slow_templates_stall_nobody(void **state) {
     double begin = seconds();
     for (size_t i = 0; i < MANY; i++) fds[i] = post(r, i % 2 ? CHAT : "/tokenize", "", i % 2 ? HELLO : TOKENS);
     wait_for_renderings(4);
-    for (size_t i = 0; i < 5; i++) { /* would wait for ever */
+    for (size_t i = 0; i < 5; i++) { /* would never end */
         assert_int_equal(read_reply(post(r, COMPLETIONS, "", "{\"prompt\":[1,2],\"max_tokens\":2}"), reply), 200);
         assert_int_equal(read_reply(post(r, "/detokenize", "", "{\"tokens\":[17]}"), reply), 200);
     }
@@ -363,8 +363,8 @@ static void slow_templates_stall_nobody(void **state) {
     free_server(r);
 }
 
-/* Others are answered while long texts are read, whatever for; and those who sent them then get what they asked for. */
-static void long_texts_stall_nobody(void **state) {
+/* Other requests are answered while long texts are read; those then get their answers. */
+static void long_texts_delay_no_other(void **state) {
     (void)state;
     static char reply[REPLY_MAX], body[2 * LONG_TEXT], text[LONG_TEXT + 1];
     static const struct {
@@ -401,7 +401,7 @@ static void long_texts_stall_nobody(void **state) {
     free_server(r);
 }
 
-/* Clients that leave, aborts and the end of the server, while templates are rendered. */
+/* Clients that leave, aborts, and a drain, while templates are rendered. */
 static void ends_of_renderings(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
@@ -433,7 +433,7 @@ static void ends_of_renderings(void **state) {
     free_server(r);
 }
 
-/* At once: four are being rendered, four had no turn, and nobody is answered. */
+/* At once: four are being rendered, four are queued, none is answered. */
 static void two_signals_during_renderings(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
@@ -449,8 +449,8 @@ static void two_signals_during_renderings(void **state) {
     free_server(r);
 }
 
-/* While new weights are read: one signal lets them come and answers; two end it at once. Either way nothing is left
- * (what a leak checker sees), also of orders that had no turn. */
+/* While new weights are read: one signal lets the update finish and answer, two end it at once. Nothing leaks (see
+ * leak checkers), including queued commands. */
 static void signals_during_an_update(void **state) {
     (void)state;
     static char reply[REPLY_MAX];
@@ -461,7 +461,7 @@ static void signals_during_an_update(void **state) {
         for (size_t i = 0; i < 3; i++)
             fds[i] = post(r, i == 2 ? "/flush_cache" : "/update_weights", ADMIN, i == 2 ? "" : body);
         while (!atomic_load(&loading)) usleep(1000);
-        /* Who came later is answered: so these three have been taken in. */
+        /* Later requests are answered: so these three have been accepted. */
         assert_int_equal(read_reply(post(r, "/detokenize", "", "{\"tokens\":[17]}"), reply), 200);
         kill(getpid(), SIGTERM);
         if (signals == 2) usleep(50000), kill(getpid(), SIGTERM);
@@ -474,8 +474,8 @@ static void signals_during_an_update(void **state) {
     }
 }
 
-/* docs/CLI.md has a table of the routes: every one that is served stands in it. */
-static void every_route_is_told_of(void **state) {
+/* docs/CLI.md has a table of the routes: it lists every served one. */
+static void every_route_is_documented(void **state) {
     (void)state;
     iv_buf text = {0};
     iv_error err;
@@ -516,12 +516,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(a_full_queue, stop_server),
                                        cmocka_unit_test_teardown(the_engine_is_lost, stop_server),
                                        cmocka_unit_test_teardown(status_lines, stop_server),
-                                       cmocka_unit_test_teardown(slow_templates_stall_nobody, stop_server),
-                                       cmocka_unit_test_teardown(long_texts_stall_nobody, stop_server),
+                                       cmocka_unit_test_teardown(slow_templates_delay_no_other, stop_server),
+                                       cmocka_unit_test_teardown(long_texts_delay_no_other, stop_server),
                                        cmocka_unit_test_teardown(ends_of_renderings, stop_server),
                                        cmocka_unit_test_teardown(two_signals_during_renderings, stop_server),
                                        cmocka_unit_test_teardown(signals_during_an_update, stop_server),
-                                       cmocka_unit_test_teardown(every_route_is_told_of, stop_server),
+                                       cmocka_unit_test_teardown(every_route_is_documented, stop_server),
                                        cmocka_unit_test_teardown(a_models_name, stop_server)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
