@@ -1,4 +1,4 @@
-/* answer.js: an answer drawn as it grows, and what stands below it when it has ended. */
+/* answer.js: draws an answer while it grows, and the facts below it once it has ended. */
 
 function speed(a) {
   const n = a.tokens.length - a.given.length;
@@ -33,9 +33,9 @@ function digestMark(a) {
                            '');
 }
 
-/* ---- its text ------------------------------------------------------------------------------------------------ */
+/* ---- its text ----------------------------------------------------------------------------------------- */
 
-/* What is on the screen of an answer; kept, so that a growing answer costs what it grows by. */
+/* The drawn state of an answer, so that a growing answer costs only its growth. */
 const views = new WeakMap();
 function viewOf(a) {
   if (views.has(a)) return views.get(a);
@@ -45,24 +45,24 @@ function viewOf(a) {
     think: el('details', {class: 'think', open: true}, el('summary', {}, 'Thinking'), thought),
     thought,
     said,
-    reasoning: '', /* what is drawn */
+    reasoning: '', /* drawn text */
     text: '',
     markdown: new Markdown(said),
-    raw: false, /* as it was written */
+    raw: false, /* raw text */
     ended: false
   };
   views.set(a, view);
   return view;
 }
-/* What came of a text behind what is drawn of it; all of it (again) where that is no longer its start, which the lengths
- * tell: comparing would cost the whole length each time. */
+/* The part of a text behind what is drawn of it; the whole text if the drawn part is no longer its start, as the
+ * lengths show (comparing would cost the whole length each time). */
 function takeFresh(a, name, drawn) {
   const text = a[name], fresh = a.fresh[name];
   a.fresh[name] = '';
   const again = drawn.length + fresh.length !== text.length || (a.state === 'done' && drawn + fresh !== text);
   return {again, more: again ? text : fresh};
 }
-/* Brings the view up to what the answer is by now. */
+/* Updates the view to the current answer. */
 function growView(a) {
   const v = viewOf(a);
   const running = a.state === 'running' || a.state === 'new';

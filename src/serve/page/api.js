@@ -1,11 +1,11 @@
-/* api.js: requests to this server, which alone gets the keys, and to the peers that it names; an answer as it grows. */
+/* api.js: requests to this server, which alone gets the keys, and to its listed peers; an answer while it grows. */
 
 const keys = {
   api: stored('sessionStorage', 'invar-key'),
   admin: stored('sessionStorage', 'invar-admin')
 };
 
-/* Fields that other servers may lack: left out once one has been refused by name. */
+/* Fields that other servers may lack: omitted once one has been refused by name. */
 const extras = {
   return_sampling_logprobs: true,
   return_receipt: true
@@ -18,7 +18,7 @@ class ApiError extends Error {
   }
 }
 
-/* Seeds have up to 64 bits, JavaScript's numbers 53: they travel as digits, marked until the JSON is text. */
+/* Seeds have up to 64 bits, JavaScript's numbers 53: they are kept as digits, marked until the JSON is text. */
 const markSeed = (seed) => (/^-?\d+$/.test(seed) ? '@@' + seed + '@@' : seed);
 const unmarkSeeds = (json) => json.replace(/"seed":( ?)"@@(-?\d+)@@"/g, '"seed":$1$2');
 const writeJson = (body) =>
@@ -66,9 +66,9 @@ async function* lines(response) {
   if (rest) yield rest;
 }
 
-/* ---- an answer --------------------------------------------------------------------------------------- */
+/* ---- an answer ---------------------------------------------------------------------------------------- */
 
-/* path and body as they are sent, without `extras`. given: tokens that the prompt already holds of it (a fork). */
+/* path and body as sent, without `extras`. given: tokens of the answer that the prompt already holds (a fork). */
 function newAnswer(path, body, given) {
   return {
     path,
@@ -78,7 +78,7 @@ function newAnswer(path, body, given) {
     raw: '',
     text: '',
     reasoning: '',
-    fresh: {text: '', reasoning: ''}, /* what came of the two since they were drawn */
+    fresh: {text: '', reasoning: ''}, /* new parts of the two since they were drawn */
     promptIds: null,
     finish: null,
     invar: null,
@@ -92,7 +92,7 @@ function newAnswer(path, body, given) {
   };
 }
 
-const words = new Map(); /* id -> what a token looks like, as far as it is known */
+const words = new Map(); /* id -> visible text of a token, as far as known */
 const decoder = new TextDecoder('utf-8', {fatal: true});
 function bytesText(bytes) {
   try {
@@ -117,7 +117,7 @@ function readToken(entry, id) {
   if (token.text !== undefined && token.id !== undefined) words.set(token.id, token.text);
   return token;
 }
-/* The text of an id that came without its bytes. */
+/* The text of an id without bytes. */
 async function lookUp(id) {
   if (words.has(id)) return words.get(id);
   const text = (await postJson('/detokenize', {tokens: [id]})).prompt;
@@ -175,8 +175,8 @@ function takeChunk(answer, chunk, index) {
   }
 }
 
-/* A completion's text as it comes, thinking and answer told apart; what may become a tag or an end waits in `held`. The
- * whole is cut once more when it has ended, by splitRaw. */
+/* Splits a completion's text into thinking and answer while it comes; a possible start of a tag or an end waits in
+ * `held`. At the end splitRaw splits the whole text again. */
 function takeRaw(answer, more) {
   answer.cut ??= {held: answer.given.map((t) => t.text ?? '').join(''), to: 'text', ended: false};
   const c = answer.cut;
@@ -199,7 +199,7 @@ function takeRaw(answer, more) {
   put(c.held.slice(0, tail));
   c.held = c.held.slice(tail);
 }
-/* A completion holds its thinking and its end in the text: told apart as the chat route does. */
+/* A completion has its thinking and its end in the text: split as in the chat route. */
 function splitRaw(answer) {
   const whole = answer.given.map((t) => t.text ?? '').join('') + answer.raw;
   const end = whole.indexOf('</think>');
@@ -210,8 +210,8 @@ function splitRaw(answer) {
   answer.text = end < 0 ? '' : tidy(whole.slice(end + 8));
 }
 
-/* Asks, and fills the answer in; `changed` is called as it grows. Never throws: answer.state is 'done', 'stopped' or
- * 'failed'. index: which of several choices is meant. */
+/* Sends the request and fills in the answer, calling `changed` as it grows. Never throws: answer.state is 'done',
+ * 'stopped' or 'failed'. index: of the choice. */
 async function ask(answer, {signal, changed, stream = true, index, more} = {}) {
   answer.state = 'running';
   answer.started = performance.now();
@@ -221,7 +221,7 @@ async function ask(answer, {signal, changed, stream = true, index, more} = {}) {
       const optional = Object.fromEntries(Object.keys(extras).filter((k) => extras[k]).map((k) => [k, true]));
       const body = {...answer.body, ...optional, ...more};
       if (answer.path === '/v1/completions')
-        body.return_tokens_as_token_ids = true; /* its names of tokens may be ambiguous */
+        body.return_tokens_as_token_ids = true; /* token names may be ambiguous there */
       if (stream) Object.assign(body, {stream: true, stream_options: {include_usage: true}});
       try {
         const response = await send(answer.path, body, {signal});

@@ -1,4 +1,4 @@
-/* base.js: what every pane uses: elements, numbers as text, SHA-256. */
+/* base.js: shared by all panes: elements, numbers as text, SHA-256. */
 
 const $ = (id) => document.getElementById(id);
 
@@ -43,17 +43,17 @@ const shortDigest = (d) => (d || '').replace('sha256:', '').slice(0, 12);
 const plural = (n, one, many) => n + ' ' + (n === 1 ? one : many || one + 's');
 
 let toastTimer = 0;
-/* Empty and not hidden in between: a live region that appears with its text is not read out everywhere. */
+/* Emptied, not hidden, in between: some readers skip a live region that appears with its text. */
 function toast(text) {
   const t = $('toast');
   t.textContent = text;
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => (t.textContent = ''), 2200);
 }
-/* For screen readers alone. */
+/* For screen readers only. */
 const announce = (text) => ($('announce').textContent = text);
 
-/* What the browser keeps under a name; '' where it keeps nothing or forbids to look. */
+/* Reads the browser's storage; '' if empty or denied. */
 function stored(kind, name) {
   try {
     return window[kind].getItem(name) || '';
@@ -64,7 +64,7 @@ function stored(kind, name) {
 function store(kind, name, value) {
   try {
     window[kind].setItem(name, value);
-  } catch { /* kept for this page alone */
+  } catch { /* kept for this page only */
   }
 }
 async function copy(text, what) {
@@ -72,7 +72,7 @@ async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);
     done = true;
-  } catch { /* missing where the page came over plain HTTP from another machine */
+  } catch { /* missing if the page came over plain HTTP from another machine */
     const area = el('textarea', {class: 'away', 'aria-label': 'Copied text'}, text);
     const before = document.activeElement;
     document.body.append(area);
@@ -89,7 +89,7 @@ function save(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/* ---- bits -------------------------------------------------------------------------------------------- */
+/* ---- bits --------------------------------------------------------------------------------------------- */
 
 const floatView = new DataView(new ArrayBuffer(4));
 function floatBits(x) {
@@ -102,7 +102,7 @@ function bitsFloat(u) {
 }
 const hex8 = (u) => u.toString(16).padStart(8, '0');
 
-/* Here and not crypto.subtle: that is missing where the page came over plain HTTP from another machine. */
+/* Not crypto.subtle, which is missing if the page came over plain HTTP from another machine. */
 const shaK = (() => {
   const k = [];
   for (let n = 2; k.length < 64; n++) {
@@ -145,7 +145,7 @@ function sha256(bytes) {
   return h.map((x) => hex8(x >>> 0)).join('');
 }
 
-/* The output digest of NUMERICS.md, 10.8: of ids and log-probability bits, eight bytes a token. */
+/* The output digest of NUMERICS.md, 10.8: over ids and log-probability bits, eight bytes a token. */
 function digestOf(tokens) {
   if (tokens.some((t) => !(t.id >= 0) || typeof t.logprob !== 'number')) return null;
   const bytes = new Uint8Array(tokens.length * 8);

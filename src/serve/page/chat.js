@@ -3,8 +3,8 @@
 const chat = {
   turns: [],      /* {role: 'user', content} or {role: 'assistant', versions: [answer], at} */
   running: null,  /* {answer, abort, over: a promise} */
-  selected: null, /* the answer that Tokens shows */
-  id: null,       /* under which history keeps it */
+  selected: null, /* the answer shown in Tokens */
+  id: null,       /* its key in the history */
   title: ''
 };
 
@@ -17,7 +17,7 @@ function lastAnswer() {
   return null;
 }
 
-/* ---- asking -------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------- */
 
 function messagesBefore(index) {
   const list = [];
@@ -32,7 +32,7 @@ function messagesBefore(index) {
   return list;
 }
 
-/* Whether it was asked. */
+/* Returns whether it was sent. */
 function askAbout(text) {
   if (!text.trim() || chat.running || !checkSampling()) return false;
   chat.turns.push({role: 'user', content: text});
@@ -49,7 +49,7 @@ function askAbout(text) {
   return true;
 }
 
-/* The same request again, with the seed that it had: the same bits. */
+/* Repeats the request with its seed: the same bits. */
 function again(turn, answer) {
   const body = {...answer.body};
   if (answer.invar?.seed !== undefined) body.seed = answer.invar.seed;
@@ -58,12 +58,12 @@ function again(turn, answer) {
   runVersion(turn, next, answer.given.length ? answer.label : 'again, the same seed');
 }
 
-/* Token `at` of an answer becomes `token`, and the rest is generated anew with the same seed. */
+/* Replaces token `at` of an answer by `token`, and generates the rest again with the same seed. */
 function forkAt(answer, at, token) {
   const turn = chat.turns.findIndex((t) => t.versions?.includes(answer));
   if (turn < 0 || chat.running) return toast('Another answer is still running');
   if (!answer.promptIds || answer.tokens.slice(0, at).some((t) => t.id === undefined) || token.id === undefined) {
-    return toast('The server did not say the token ids');
+    return toast('The server did not return the token ids');
   }
   const given = [
     ...answer.tokens.slice(0, at), {...token, top: answer.tokens[at].top, forced: token.id !== answer.tokens[at].id}
@@ -88,7 +88,7 @@ function forkAt(answer, at, token) {
     skip_special_tokens: false,
     return_token_ids: true
   };
-  /* What is left: of the limit, or of the sequence; completions without a limit would end after 16. */
+  /* The remaining limit, or the rest of the context; completions without a limit would end after 16. */
   const most = answer.forkedFrom ? answer.body.max_tokens : answer.invar?.parameters?.max_tokens ?? max_tokens;
   body.max_tokens =
       Math.max(1, most ? most + answer.given.length - given.length : (server.maxLength || 2048) - prompt.length);
@@ -140,7 +140,7 @@ function showRunning() {
   $('send').classList.toggle('stop', busy);
 }
 
-/* ---- drawing -------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------ */
 
 const examples = [
   'Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. How many apples are left for Omar?',
@@ -154,8 +154,8 @@ function showChat() {
         $('messages'),
         el('div', {class: 'empty'}, el('h1', {}, 'Same request, same bits.'),
            el('p', {},
-              'Every answer here comes with its seed, the engine’s fingerprint and a digest over every token and every ' +
-                  'bit of its log-probability. Ask twice, ask in a crowd: the digest stays.'),
+              'Every answer comes with its seed, the engine’s fingerprint and a digest over every token and every ' +
+                  'bit of its log-probability. Ask twice, or among many requests: the digest stays.'),
            el('div', {class: 'examples'},
               examples.map((t) => el('button', {type: 'button', onclick: () => askAbout(t)}, t)))));
     return;

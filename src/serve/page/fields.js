@@ -1,4 +1,4 @@
-/* fields.js: the sampling fields, what is wrong with a field's value, and what was in effect. */
+/* fields.js: the sampling fields, errors of their values, and the values in effect. */
 
 const fields = [
   {name: 'seed', label: 'Seed', kind: 'seed', neutral: 'drawn, and returned'},
@@ -18,7 +18,7 @@ const fields = [
   {name: 'system', label: 'System prompt', kind: 'area', neutral: 'none'},
 ];
 
-/* ---- faults: a value that cannot be sent is shown at its field, and nothing is sent until it is corrected ---- */
+/* ---- faults: a value that cannot be sent is shown at its field, and nothing is sent until it is corrected  */
 
 const seedLeast = -(2n ** 63n), seedMost = 2n ** 64n - 1n;
 const quoted = (text) => '“' + (text.length > 40 ? text.slice(0, 40) + '…' : text) + '”';
@@ -31,7 +31,7 @@ function wantedOf(input) {
   if (input.min !== '' && input.max !== '') return `${whole} from ${input.min} to ${input.max}`;
   return input.min !== '' ? `${whole}, ${input.min} or more` : whole;
 }
-/* Why the field's value cannot be sent; '' if it can. An empty field is left out of the request. */
+/* Why the field's value cannot be sent; '' if it can. Empty fields are omitted from the request. */
 function faultOf(input) {
   const text = input.value.trim(), v = input.validity;
   const wanted = 'Wanted ' + wantedOf(input) + ', found ';
@@ -40,7 +40,7 @@ function faultOf(input) {
     const seed = /^-?\d{1,20}$/.test(text) ? BigInt(text) : null;
     return seed !== null && seed >= seedLeast && seed <= seedMost ? '' : wanted + quoted(text) + '.';
   }
-  if (input.dataset.kind === 'key') { /* what a header takes; the key itself is not shown */
+  if (input.dataset.kind === 'key') { /* allowed in a header; the key itself is not shown */
     const odd = [...text].find((c) => c < ' ' || c > '~');
     return odd ? `Wanted ${wantedOf(input)}, found U+${odd.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}.` :
                  '';
@@ -57,7 +57,7 @@ function checkField(input) {
   showFault(input, why);
   return !why;
 }
-/* Whether all can be sent; if not, the first that cannot gets the focus. `reveal` brings the fields to the screen. */
+/* Whether all fields can be sent; otherwise the first invalid one gets the focus. `reveal` shows the fields. */
 function checkFields(inputs, reveal) {
   const bad = inputs.filter((input) => !checkField(input));
   if (!bad.length) return true;
@@ -65,14 +65,14 @@ function checkFields(inputs, reveal) {
   bad[0].focus();
   return false;
 }
-/* A fault is shown when the field is left or filled by the page, and goes as soon as it is corrected. */
+/* An error is shown when the field loses focus or the page fills it, and disappears as soon as it is corrected. */
 function watchField(input) {
   input.addEventListener('change', () => checkField(input));
   input.addEventListener('input', () => {
     if (input.getAttribute('aria-invalid') === 'true') checkField(input);
   });
   if (input.type === 'number') {
-    /* Browsers drop what is no number without a word. */
+    /* Browsers silently drop text that is not a number. */
     const refuse = (e, data) => {
       const text = data?.getData('text/plain') || '';
       if (numberText.test(text)) return showFault(input, '');
@@ -86,7 +86,7 @@ function watchField(input) {
   }
 }
 
-/* Files cannot be sent anywhere from this page: the model takes text. */
+/* This page cannot send files: the model takes text. */
 const hasFiles = (data) => Boolean(data) && [...data.types].includes('Files') && !data.getData('text/plain');
 function refuseFiles(e, data) {
   if (!hasFiles(data)) return;
@@ -104,7 +104,7 @@ function watchFiles() {
   $('prompt').addEventListener('input', () => showFault($('prompt'), ''));
 }
 
-/* ---- the sampling fields ------------------------------------------------------------------------------------ */
+/* ---- the sampling fields ------------------------------------------------------------------------------ */
 
 const fieldInputs = () => fields.filter((f) => ['seed', 'number', 'integer'].includes(f.kind))
                               .map((f) => $('field-' + f.name));
@@ -146,13 +146,13 @@ function fieldOf(f) {
 }
 function keepSeed() {
   const a = lastAnswer();
-  if (a?.invar?.seed === undefined) return toast('No answer has told its seed yet');
+  if (a?.invar?.seed === undefined) return toast('No answer with a seed yet');
   $('field-seed').value = a.invar.seed;
   checkField($('field-seed'));
   showEffect();
 }
 
-/* The fields that are filled in, as a request has them; nothing is asked while one has a fault. */
+/* The filled-in fields in a request's form; nothing is sent while one is invalid. */
 function samplingBody() {
   const body = {};
   for (const f of fields) {
@@ -167,7 +167,7 @@ function samplingBody() {
   return body;
 }
 
-/* ---- what was in effect ---------------------------------------------------------------------------------- */
+/* ---- what was in effect ------------------------------------------------------------------------------- */
 
 const quietValues = {
   top_k: 0,
@@ -192,7 +192,7 @@ function effective(invar) {
 
 const spaced = (list) => list.flatMap((text, i) => [i ? ' · ' : '', el('span', {class: 'whole'}, text)]);
 
-/* The line above the message field: what the next answer will be asked with, and what the last one had. */
+/* The line above the message field: the parameters of the next answer and of the last one. */
 function showEffect() {
   const a = lastAnswer();
   const wanted = samplingBody();

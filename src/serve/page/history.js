@@ -1,10 +1,11 @@
 /* history.js: conversations kept in this browser: stored, listed, opened, renamed, deleted. */
 
-/* ---- A conversation as text: in the form that this browser keeps, and as the file that it exports. */
+/* ---- a conversation as text: in the browser's storage, and as an exported file ------------------------ */
 
 const recordVersion = 1;
 
-/* Tokens without their alternatives, which are most of an answer's bytes. Bytes only where the text does not give them. */
+/* Tokens without their alternatives, which are most of an answer's size. Bytes only if the text does not determine
+ * them. */
 function packTokens(tokens) {
   const odd = {};
   tokens.forEach((t, i) => {
@@ -61,7 +62,7 @@ function unpackAnswer(p, versions) {
   return a;
 }
 
-/* Its first line says what a list shows, so that nothing else has to be read for it. */
+/* The first line has the list entry, so that the list needs nothing else. */
 function packChat({title, turns}) {
   const head = {version: recordVersion, title, when: new Date().toISOString(), turns: turns.length};
   return JSON.stringify(head) + '\n' +
@@ -86,10 +87,10 @@ function unpackChat(text) {
   return {title, turns};
 }
 
-/* ---- the exported file ------------------------------------------------------------------------------------ */
+/* ---- the exported file -------------------------------------------------------------------------------- */
 
 const withSeed = (o) => ('seed' in o ? {...o, seed: markSeed(o.seed)} : o);
-/* All that it takes to ask again and to compare: the request with the seed that it had, and what the server returned. */
+/* Everything needed to repeat and compare: the request with its seed, and the server's answer. */
 function exportAnswer(a) {
   const own = a.tokens.slice(a.given.length);
   return {
@@ -113,7 +114,7 @@ function exportAnswer(a) {
     logprob_bits: own.map((t) => (typeof t.logprob === 'number' ? hex8(floatBits(t.logprob)) : '--------')).join('')
   };
 }
-/* A receipt stays as it came: its seed is a string. */
+/* A receipt is unchanged: its seed is a string. */
 function exportText({title, turns}) {
   const file = {
     page: 'invar chat 1',
@@ -126,10 +127,10 @@ function exportText({title, turns}) {
   return unmarkSeeds(JSON.stringify(file, null, 1)) + '\n';
 }
 
-/* ---- the list ---- */
+/* ---- storage ------------------------------------------------------------------------------------------ */
 
 const chatPrefix = 'invar-chat-';
-const historyMost = 4 * 2 ** 20; /* characters; browsers give an origin about 5 Mi */
+const historyMost = 4 * 2 ** 20; /* characters; browsers allow about 5 Mi per origin */
 const titleMost = 60;
 
 const sizeText = (n) => (n < 2 ** 20 ? Math.ceil(n / 1024) + ' KiB' : (n / 2 ** 20).toFixed(2) + ' MiB');
@@ -146,7 +147,7 @@ function showHistoryFault(text) {
   if ($('history-fault').textContent !== text) $('history-fault').textContent = text;
 }
 
-/* Newest first; one that cannot be read is listed too, so that it can be deleted. */
+/* Newest first; unreadable entries are listed too, so that they can be deleted. */
 function storedChats() {
   const list = [];
   for (let i = 0; i < localStorage.length; i++) {
@@ -171,7 +172,7 @@ function titleOf(text) {
   return line.length > titleMost ? line.slice(0, titleMost - 1).trimEnd() + '…' : line;
 }
 
-/* Stores the conversation as it is now. */
+/* Stores the current conversation. */
 function keepChat() {
   if (!chat.turns.length) return;
   chat.title ||= titleOf(chat.turns[0].content);
@@ -191,13 +192,13 @@ function keepChat() {
   }
 }
 
-/* ---- which conversation is on the screen -------------------------------------------------------------------- */
+/* ---- the current conversation ------------------------------------------------------------------------- */
 
 function showTitle() {
   $('chat-title').textContent = chat.title;
   $('chat-export').disabled = !chat.turns.length;
 }
-/* Ends what runs and shows these turns. */
+/* Stops the running answer and shows these turns. */
 async function showTurns({id = null, title = '', turns = []} = {}) {
   if (chat.running) {
     stopAnswer();
@@ -226,7 +227,7 @@ async function openChat(id) {
   }
 }
 
-/* ---- the list --------------------------------------------------------------------------------------------- */
+/* ---- the list ----------------------------------------------------------------------------------------- */
 
 const showListFault = (text) => ($('history-list-fault').textContent = text);
 
@@ -263,7 +264,7 @@ function historyItem(c) {
       twice(act('Delete', 'Delete', () => {}), 'Delete for good?', () => deleteChats([c.id])));
   return item;
 }
-/* A button that acts when it is pressed a second time. */
+/* A button that acts on the second press. */
 function twice(button, question, f) {
   const text = button.textContent, label = button.getAttribute('aria-label');
   let timer = 0;
@@ -298,7 +299,7 @@ function renameItem(item, c) {
   fill(item, input, el('button', {type: 'button', onclick: put}, 'Rename'));
   input.select();
 }
-/* Why not; '' if it was done. */
+/* The reason of the failure; '' on success. */
 function renameChat(id, title) {
   try {
     const key = chatPrefix + id, text = localStorage.getItem(key);
@@ -310,7 +311,7 @@ function renameChat(id, title) {
   }
   return '';
 }
-/* The one on the screen goes with its record: first, for an answer that is stopped is kept once more. */
+/* The current conversation is cleared before its record, because a stopped answer is stored once more. */
 async function deleteChats(ids) {
   if (ids.includes(chat.id)) await showTurns();
   let fault = '';

@@ -1,4 +1,4 @@
-/* live.js: /metrics read every second, and drawn. Three dialects of names are understood. */
+/* live.js: reads /metrics every second and draws it. Understands three dialects of names. */
 
 const live = {
   history: [],
@@ -81,7 +81,7 @@ async function readMetrics() {
   return sample;
 }
 
-/* The value below which a part p of what came between two looks lies, interpolated inside its bucket. */
+/* The p-quantile of the values between two samples, interpolated inside its bucket. */
 function quantile(now, before, p) {
   const was = new Map(before?.buckets || []);
   const counts = now.buckets.map(([le, n]) => [le, n - (was.get(le) || 0)]);
@@ -126,7 +126,7 @@ async function poll() {
   live.timer = setTimeout(poll, document.hidden ? 10000 : live.failures > 3 ? 5000 : 1000);
 }
 
-/* ---- drawing -------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------ */
 
 const charts = [
   {key: 'running', name: 'Running', unit: 'requests', show: rate, floor: 4},
@@ -144,7 +144,7 @@ function drawLive() {
   const note = $('live-note');
   note.hidden = !live.error;
   if (live.error)
-    note.textContent = live.status === 401 ? 'The server wants its API key: the key symbol above takes it.' :
+    note.textContent = live.status === 401 ? 'The server needs its API key: enter it with the key symbol above.' :
                                              live.error + '; trying again.';
   if (!s) return;
   if (!$('charts').children.length) {
@@ -217,7 +217,7 @@ function kvWords() {
   return `${thousands(s.held)} of ${thousands(s.pages)} pages, ${thousands(s.cachedPages)} cached`;
 }
 
-/* A bar a bucket, from the first that holds anything to the last. */
+/* A bar per bucket, from the first to the last that is not empty. */
 function drawHistogram(box, h) {
   const counts =
       h.buckets.map(([le, n], i) => ({le, n: n - (i ? h.buckets[i - 1][1] : 0), low: i ? h.buckets[i - 1][0] : 0}));

@@ -1,4 +1,4 @@
-/* main.js: panes, theme, keys, shortcuts; what is known of the server. */
+/* main.js: panes, theme, keys, shortcuts; facts about the server. */
 
 const server = {
   model: '',
@@ -46,7 +46,7 @@ function setTheme(theme) {
   store('localStorage', 'invar-theme', theme);
 }
 
-/* ---- the server ----------------------------------------------------------------------------------------- */
+/* ---- the server --------------------------------------------------------------------------------------- */
 
 function showFingerprint(fingerprint) {
   server.fingerprint = fingerprint;
@@ -54,7 +54,7 @@ function showFingerprint(fingerprint) {
   b.hidden = false;
   b.textContent = fingerprint;
   b.title =
-      'Fingerprint of all that may change a bit: numerics, arithmetic, type, weights, tokenizer, template. Click to copy';
+      'Fingerprint of everything that may change a bit: numerics, arithmetic, type, weights, tokenizer, template. Click to copy';
 }
 async function learnServer() {
   try {
@@ -77,7 +77,7 @@ async function learnServer() {
     if (info.max_running_requests > 1) server.together = info.max_running_requests;
     if (!$('proof-decoys').value) $('proof-decoys').value = Math.min(24, server.together - 1);
     if (info.version) $('model').title = 'invar ' + info.version;
-  } catch { /* an answer will tell */
+  } catch { /* known after the first answer */
   }
 }
 
@@ -94,7 +94,7 @@ function showStatus(s) {
       !state && s.waiting > 0 && el('span', {class: 'wide-only'}, `, ${s.waiting} waiting`));
 }
 
-/* ---- events --------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------- */
 
 function openSide(open) {
   document.body.classList.toggle('side-open', open);
@@ -102,7 +102,7 @@ function openSide(open) {
 }
 
 function shortcuts(e) {
-  if (document.querySelector('dialog[open]')) return; /* Esc closes it and nothing else */
+  if (document.querySelector('dialog[open]')) return; /* Esc closes it, without further effect */
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
   if (e.altKey && /^Digit[1-4]$/.test(e.code)) {
     e.preventDefault();
@@ -125,7 +125,7 @@ function shortcuts(e) {
   }
 }
 
-/* The keys of WAI-ARIA's tabs: arrows around, Home and End; the focus goes with them. */
+/* The keys of WAI-ARIA's tabs: arrows, Home and End; the focus follows. */
 function tabKeys(e) {
   if (e.ctrlKey || e.metaKey || e.altKey || e.shiftKey) return;
   const at = panes.indexOf(current), n = panes.length;
@@ -150,7 +150,7 @@ function start() {
   showTokens();
   go(location.hash.slice(1));
 
-  /* Some browsers give no focus to a button that is clicked: the arrow keys need it on the tab. */
+  /* Some browsers do not focus a clicked button: the arrow keys need the focus on the tab. */
   document.querySelectorAll('[role=tab]')
       .forEach((t) => t.addEventListener('click', () => (go(t.dataset.pane), t.focus())));
   document.querySelector('.tabs').addEventListener('keydown', tabKeys);
@@ -187,7 +187,7 @@ function start() {
   $('keys').querySelector('form').addEventListener(
       'submit', (e) => checkFields([$('api-key'), $('admin-key')]) || e.preventDefault());
   $('keys').addEventListener('close', () => {
-    /* Closed by Esc: a key with a fault is forgotten. */
+    /* Closed by Esc: an invalid key is cleared. */
     for (const [name, input] of [['api', $('api-key')], ['admin', $('admin-key')]]) {
       if (faultOf(input)) input.value = keys[name];
       checkField(input);

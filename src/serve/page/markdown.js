@@ -1,19 +1,19 @@
-/* markdown.js: Markdown as it comes, as DOM nodes; no text of a model is ever read as HTML.
+/* markdown.js: draws Markdown as DOM nodes while it comes; a model's text is never parsed as HTML.
  *
- * Each whole line is read once and never again. The unfinished last line is read on trial, and taken back when more
- * comes. Only the open paragraph is drawn anew, and it has at most `inlineMost` characters drawn as Markdown, so that
- * the work is linear in the text however it is cut. Depth and the number of blocks are bounded: beyond them text stays
- * as it was written. */
+ * Each complete line is read once. The unfinished last line is read provisionally and replaced when more comes. Only
+ * the open paragraph is redrawn, with at most `inlineMost` characters as Markdown, so that the work is linear in the
+ * text however it is cut. Depth and the number of blocks are bounded; beyond them text stays raw. */
 
-/* ---- the inside of a Markdown paragraph as DOM nodes: emphasis, code, links, line breaks.
- *
- * Time is linear in the text and depth bounded, whatever the text: openers that wait for their end are at most
- * `openersMost`, and a text longer than `inlineMost` stays as it was written. */
+/* ---- inside a paragraph ------------------------------------------------------------------------------- */
+
+/* Emphasis, code, links and line breaks as DOM nodes. Time is linear in the text and depth is bounded: at most
+ * `openersMost` openers wait for their end, and a text longer than `inlineMost` stays raw. */
 
 const inlineMost = 8000;
 const openersMost = 24;
 
-/* An address that may be followed, or null: absolute, http or https, without a user name that could pose as the host. */
+/* An address that may become a link, or null: absolute, http or https, without a user name that could pose as the
+ * host. */
 function safeAddress(text) {
   try {
     const url = new URL(text);
@@ -40,7 +40,7 @@ function matchAt(pattern, text, at) {
   return pattern.exec(text);
 }
 
-/* Where runs of so many backticks start; asked in rising order. */
+/* The starts of runs of so many backticks; queried in ascending order. */
 function tickRuns(text) {
   const runs = new Map();
   for (const m of text.matchAll(/`+/g)) {
@@ -55,7 +55,7 @@ function tickRuns(text) {
   };
 }
 
-/* Nodes and strings. Openers stand in `out` as strings; when their end comes, what lies behind them is wrapped. */
+/* Nodes and strings. Openers are strings in `out`; at their end, the nodes behind them are wrapped. */
 function inline(text) {
   if (text.length > inlineMost) return [text];
   const state = {text, out: [], openers: [], brackets: [], ticks: tickRuns(text)};
@@ -70,7 +70,7 @@ function inline(text) {
   return state.out.filter((x) => x !== '');
 }
 
-/* Takes the special character at `at`; where to go on. */
+/* Handles the special character at `at`; returns the next position. */
 function inlineAt(s, at) {
   const c = s.text[at], next = s.text[at + 1] || '';
   const literal = (n) => (s.out.push(s.text.slice(at, at + n)), at + n);
@@ -80,7 +80,7 @@ function inlineAt(s, at) {
   if (c === '`') return codeSpan(s, at);
   if (c === '*' || c === '_' || c === '~') return emphasis(s, at);
   if (c === '[' || (c === '!' && next === '[')) {
-    const n = c === '[' ? 1 : 2; /* pictures are not loaded: a link to them */
+    const n = c === '[' ? 1 : 2; /* images are not loaded, but linked */
     s.brackets.push(s.out.length);
     return literal(n);
   }
@@ -89,7 +89,7 @@ function inlineAt(s, at) {
   return literal(1);
 }
 
-/* As it was written: models mean the ends of their lines. */
+/* Line breaks are kept: models intend them. */
 function lineBreak(s, at) {
   const last = s.out.length - 1;
   if (typeof s.out[last] === 'string') s.out[last] = s.out[last].trimEnd();
@@ -142,7 +142,7 @@ function emphasis(s, at) {
   return end;
 }
 
-/* [text](address): a link where the address may be followed; else all of it stays as it was written. */
+/* [text](address): a link if the address is allowed; otherwise raw text. */
 function closeBracket(s, at) {
   const open = s.brackets.pop();
   const target = open === undefined ? null : matchAt(linkTarget, s.text, at + 1);
@@ -151,13 +151,13 @@ function closeBracket(s, at) {
   while (s.openers.at(-1)?.at > open) s.openers.pop();
   const children = s.out.splice(open + 1);
   s.out[open] = linkOf(href, children.length ? children : [href]);
-  s.brackets.length = 0; /* no link inside a link */
+  s.brackets.length = 0; /* no nested links */
   return at + 1 + target[0].length;
 }
 
 function address(s, at) {
   const angle = s.text[at] === '<';
-  /* Not behind what makes it a part of another address or word. */
+  /* Not after characters that make it part of another address or word. */
   const part = !angle && /[\w:/@]/.test(s.text[at - 1] ?? '');
   const m = part ? null : matchAt(angle ? angleAddress : bareAddress, s.text, at);
   if (!m) return s.out.push(s.text[at]), at + 1;
@@ -170,19 +170,19 @@ function address(s, at) {
   return at + end;
 }
 
-/* ---- blocks ---- */
+/* ---- blocks ------------------------------------------------------------------------------------------- */
 
 const depthMost = 12;
 const blocksMost = 20000;
 const columnsMost = 64;
-const lineMost = 4096; /* what comes of an unfinished line before it is taken as it is */
+const lineMost = 4096; /* replacement of an unfinished line that was drawn provisionally */
 const chunkMost = 4096;
 
 const fenceStart = /`{3,}|~{3,}/y;
 const headingStart = /#{1,6}(?= |$)/y;
 const itemStart = /([-+*]|\d{1,9}[.)])( +|$)/y;
 const rule = /^([-*_])(?: *\1){2,} *$/;
-/* The start of a line from which no one can tell yet what it becomes. */
+/* Whether the start of a line does not determine its kind yet. */
 const undecided = /^[ >]{0,40}(?:[-+*=_#|:~`]{1,9}|\d{1,9}[.)]?)? ?$/;
 
 class Markdown {
@@ -195,7 +195,7 @@ class Markdown {
     this.stack = []; /* open containers: {kind: 'quote' or 'item', el, indent, list, type} */
     this.leaf = null; /* the open block: {kind: 'para', 'fence' or 'table', el, depth, ...} */
     this.rest = '';   /* the unfinished line */
-    this.within = false; /* its start has been taken */
+    this.within = false; /* its start has been drawn */
     this.trial = null;
     this.blocks = 0;
   }
@@ -219,7 +219,7 @@ class Markdown {
     }
     this.draw();
   }
-  /* No more comes. */
+  /* End of the text. */
   end() {
     this.takeBack();
     if (this.rest) this.take(this.rest);
@@ -243,7 +243,7 @@ class Markdown {
     else
       this.line(line.replace(/^[ \t]+/, (s) => s.replaceAll('\t', '    ')));
   }
-  /* More of a line whose start has been taken. */
+  /* More of a line whose start has been drawn. */
   goOn(text) {
     if (!text) return;
     if (this.leaf?.kind === 'fence') return this.addCode(text);
@@ -251,7 +251,7 @@ class Markdown {
     this.addText(text);
   }
 
-  /* ---- the tree */
+  /* ---- the tree ----------------------------------------------------------------------------------------------- */
 
   add(parent, node) {
     parent.append(node);
@@ -268,7 +268,7 @@ class Markdown {
     this.draw();
     this.leaf = null;
   }
-  /* Draws the open paragraph, if it has changed. */
+  /* Redraws the open paragraph, if it has changed. */
   draw() {
     const l = this.leaf;
     if (l?.kind !== 'para' || l.long || !l.stale) return;
@@ -276,7 +276,7 @@ class Markdown {
     l.stale = false;
   }
 
-  /* ---- a line */
+  /* ---- a line ------------------------------------------------------------------------------------------------- */
 
   line(line) {
     if (this.blocks > blocksMost) return this.overflow(line);
@@ -294,7 +294,7 @@ class Markdown {
       [depth, at] = open;
     }
   }
-  /* How many open containers go on in this line, and where their inside starts. */
+  /* How many open containers continue in this line, and the start of their content. */
   matchContainers(line) {
     let at = 0, depth = 0;
     for (; depth < this.stack.length; depth++) {
@@ -307,14 +307,15 @@ class Markdown {
         if (n >= c.indent)
           at += c.indent;
         else if (n >= 2 && this.leaf?.kind !== 'fence' && matchAt(itemStart, line, at + n))
-          at += n; /* an inner list that is indented too little, as models write them */
+          at += n; /* a nested list with too little indentation, as models write it */
         else
           break;
       }
     }
     return [depth, at];
   }
-  /* The container that starts at `start`, behind the spaces from `from` on, is opened: its depth and its inside. */
+  /* Opens the container that starts at `start`, after the spaces from `from` on: its depth and the start of its
+   * content. */
   openContainer(line, from, start, depth) {
     if (depth >= depthMost) return null;
     if (line[start] === '>') {
@@ -325,7 +326,7 @@ class Markdown {
     const m = matchAt(itemStart, line, start);
     if (!m || isRule(line, start)) return null;
     const type = m[1].at(-1), number = m[1].length > 1 ? parseInt(m[1]) : 0, empty = start + m[0].length >= line.length;
-    /* A paragraph is not cut by a number that happens to stand at the start of a line. */
+    /* A number at the start of a line does not end a paragraph. */
     const inside = this.leaf?.kind === 'para' && depth === this.stack.length;
     if (inside && (empty || (m[1].length > 1 && number !== 1))) return null;
     const last = this.stack[depth];
@@ -356,7 +357,7 @@ class Markdown {
     this.openPara(taskMark(rest, this.place()));
   }
 
-  /* ---- paragraphs */
+  /* ---- paragraphs --------------------------------------------------------------------------------------------- */
 
   openPara(text) {
     this.leaf = {kind: 'para', el: this.add(this.place(), el('p')), text, long: false, stale: true};
@@ -369,7 +370,7 @@ class Markdown {
     l.stale = true;
     if (l.text.length > inlineMost) this.lengthen();
   }
-  /* Too long to be drawn anew each time: from here on as it was written. */
+  /* Too long to be redrawn each time: raw from here on. */
   lengthen() {
     const l = this.leaf;
     Object.assign(l, {long: true, last: null});
@@ -379,7 +380,7 @@ class Markdown {
     this.addChunk(l, l.el, l.text);
     l.text = '';
   }
-  /* Text behind text, in pieces, so that each addition costs what it adds. */
+  /* Appends text in pieces, so that each addition costs its own length. */
   addChunk(leaf, parent, text) {
     if (!text) return;
     if (!this.trial && leaf.last && leaf.last.length < chunkMost) return leaf.last.appendData(text);
@@ -419,7 +420,7 @@ class Markdown {
 
   /* ---- tables */
 
-  /* Whether the line is one of a table: the rule below its head, or a row. */
+  /* Whether the line belongs to a table: the rule below its head, or a row. */
   tableLine(rest, depth) {
     const l = this.leaf;
     if (!l || depth !== this.stack.length || !rest.includes('|')) return false;
@@ -436,7 +437,7 @@ class Markdown {
     this.leaf = {kind: 'table', el: box, body, align};
     return true;
   }
-  /* Cells beyond the head's go into the last. */
+  /* Further cells go into the last one. */
   addRow(cells) {
     const n = this.leaf.align.length;
     if (cells.length > n) cells.push(cells.splice(n - 1).join(' | '));
@@ -445,7 +446,7 @@ class Markdown {
   }
 }
 
-/* ---- parts of lines */
+/* ---- parts of lines ----------------------------------------------------------------------------------- */
 
 function indentOf(line, at) {
   let n = 0;
@@ -466,7 +467,7 @@ function taskMark(text, place) {
   const m = place.tagName === 'LI' && !place.firstChild && /^\[([ xX])\] /.exec(text);
   return m ? (m[1] === ' ' ? '☐ ' : '☑ ') + text.slice(4) : text;
 }
-/* The cells of a table's line; the last takes what is beyond `columnsMost`. */
+/* The cells of a table's line; the last one takes those beyond `columnsMost`. */
 function cellsOf(line) {
   const cells = [];
   let from = 0;
@@ -485,7 +486,7 @@ const rowOf = (cells, tag, align) =>
     el('tr', {},
        align.map((a, i) => el(tag, {class: a || undefined}, inline((cells[i] || '').replaceAll('\\|', '|')))));
 
-/* A block of code with its language and a button that copies it. */
+/* A code block with its language and a copy button. */
 function codeBox(language, code) {
   return el('div', {class: 'code'},
             el('div', {class: 'code-head'}, el('span', {}, language || 'text'),
@@ -493,7 +494,7 @@ function codeBox(language, code) {
             el('pre', {tabindex: 0, role: 'region', 'aria-label': language ? 'Code, ' + language : 'Code'}, code));
 }
 
-/* A whole text at once. */
+/* Draws a complete text. */
 function markdown(root, text) {
   const m = new Markdown(root);
   m.push(text);

@@ -1,6 +1,6 @@
-/* proof.js: one request run in many ways, each compared with the quiet run, token by token and bit by bit. */
+/* proof.js: runs one request in many ways, and compares each with the quiet run, token by token and bit by bit. */
 
-/* Longer than a page of the KV cache, so that there is something to keep and to cut. */
+/* Longer than a page of the KV cache, so that pages can be cached and cut. */
 const longExample =
     'Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. Then Omar buys 14 more. Omar gives away 11. ' +
     'Then Omar buys 7 more. Omar gives away 8. Then Omar buys 5 more. How many apples are left for Omar?';
@@ -13,7 +13,7 @@ const proof = {
   abort: null
 };
 
-/* What surrounds the request. Each is one HTTP request with many prompts: browsers open six connections at most. */
+/* The decoys. Each is one HTTP request with many prompts: browsers open at most six connections. */
 const decoyTexts = [
   'Ben has 51 stickers. Ben gives 17 to Ida and buys 30 more. How many stickers has Ben?',
   'What is 64 - 38?',
@@ -39,7 +39,7 @@ function decoyBody(count, tokens, from) {
     stream: true
   };
 }
-/* Prompts too long for one step, so that the step's room is shared out in chunks. */
+/* Prompts too long for one step, so that they are split into chunks. */
 function longBody(count) {
   const most = Math.max(64, Math.min(1500, Math.floor((server.maxLength || 2048) * 0.7)));
   const prompt =
@@ -63,9 +63,9 @@ function startDecoys(bodies) {
 }
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 
-/* ---- the ways -------------------------------------------------------------------------------------------- */
+/* ---- the ways ----------------------------------------------------------------------------------------- */
 
-/* Refused while requests run: cancelled decoys may take a step to go. */
+/* Refused while requests run: cancelled decoys may need another step. */
 async function flush() {
   for (let i = 0;; i++) {
     try {
@@ -101,12 +101,12 @@ async function runningNow() {
     return 0;
   }
 }
-/* Two loops may do this at once: no old value is kept across the wait. */
+/* Two loops may run at once: no old value is kept across the wait. */
 async function notePeak(row) {
   const now = await runningNow();
   row.peak = Math.max(row.peak, now);
 }
-/* The reference's token ids, if the server said them. */
+/* The reference's token ids, if the server returned them. */
 function quietIds() {
   const {promptIds, tokens} = proof.quiet;
   return promptIds && tokens.every((t) => t.id !== undefined) ? tokens.map((t) => t.id) : null;
@@ -137,7 +137,7 @@ const ways = [
   {
     name: 'As tokens',
     what: 'the prompt’s token ids through /v1/completions',
-    skip: () => !quietIds() && 'the server did not say the token ids',
+    skip: () => !quietIds() && 'the server did not return the token ids',
     run: (row) => {
       row.answer = newAnswer('/v1/completions', asCompletion(proof.quiet.promptIds, most()));
       return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
@@ -166,7 +166,7 @@ const ways = [
   {
     name: 'Resumed',
     what: 'its first half given as prompt, the rest generated',
-    skip: () => !quietIds()           ? 'the server did not say the token ids' :
+    skip: () => !quietIds()           ? 'the server did not return the token ids' :
         proof.quiet.tokens.length < 4 ? 'the answer is too short' :
         penalties()                   ? 'penalties count the prompt differently' :
         proof.body.stop               ? 'a stop string may cross the cut' :
@@ -187,8 +187,8 @@ const ways = [
   },
 ];
 
-/* Another server of the model, asked by this browser, without keys. What it says of itself is its word; the bits are
- * compared here. */
+/* Another server of the model, asked by this browser, without keys. Its description of itself is not verified; its
+ * bits are compared here. */
 class Skipped extends Error {}
 function peerWay(url) {
   const way = {
@@ -201,7 +201,7 @@ function peerWay(url) {
       way.said = info.device === 'cpu' ? `${ranks}, ${plural(info.threads, 'thread')}, ${info.isa}` :
                                          `${ranks}, ${info.gpu}`;
       if (info.fingerprint !== proof.quiet.fingerprint) throw new Skipped('computes something else: ' + info.fingerprint);
-      const {model, ...body} = proof.body; /* it may be called otherwise there */
+      const {model, ...body} = proof.body; /* it may have another name there */
       row.answer = newAnswer(url + '/v1/chat/completions', body);
       return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
     }
@@ -246,7 +246,7 @@ async function resumed(row) {
   return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
 }
 
-/* ---- running -------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------ */
 
 function proveAnswer(answer) {
   const messages = answer.body.messages;
@@ -322,7 +322,7 @@ async function runRow(row) {
     row.note = reason;
     return drawRow(row);
   }
-  for (let i = 0; i < 20 && (await runningNow()) > 0; i++) await wait(25); /* what the last row left */
+  for (let i = 0; i < 20 && (await runningNow()) > 0; i++) await wait(25); /* left by the last row */
   row.state = 'running';
   drawRow(row);
   showVerdict();
@@ -347,7 +347,7 @@ async function runRow(row) {
   showVerdict();
 }
 
-/* The whole digest of what came, a resumed answer's given half included. */
+/* The digest of the whole answer, including the given half of a resumed one. */
 function judge(row) {
   const a = row.answer;
   if (a.state !== 'done') {
@@ -370,7 +370,7 @@ function judge(row) {
   row.state = row.same !== Boolean(row.way.control) ? 'equal' : 'different';
 }
 
-/* ---- drawing -------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------ */
 
 let soon = 0;
 function drawSoon(row) {
@@ -380,7 +380,7 @@ function drawSoon(row) {
   });
 }
 
-/* A cell a token: green where id and bits are those of the quiet run. */
+/* A cell per token: green if id and bits are those of the quiet run. */
 function strip(row) {
   const a = row.answer;
   const q = proof.quiet?.tokens || a?.tokens || [];

@@ -1,16 +1,16 @@
-/* tokens.js: an answer token by token, shaded by probability; near-ties, the likeliest others, forks. */
+/* tokens.js: an answer token by token, shaded by probability; near-ties, top alternatives, forks. */
 
-const nearTie = 0.1; /* nats between the two likeliest */
+const nearTie = 0.1; /* nats between the top two */
 const view = {
   at: -1,
   answer: null
 };
 
-/* A token's text with what cannot be seen made visible. */
+/* A token's text with invisible characters made visible. */
 const visible = (text) => (text === '' ? '∅' : text.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/ /g, '␣'));
 const probability = (t) => (typeof t.logprob === 'number' ? Math.exp(t.logprob) : NaN);
 function isTie(t) { return t.top?.length > 1 && t.top[0].logprob - t.top[1].logprob < nearTie; }
-/* 0 for a certain token to 1 for one in a thousand or less. */
+/* 0 for a certain token, 1 for a probability of 0.001 or less. */
 const heat = (t) => (typeof t.logprob === 'number' ? Math.min(1, -t.logprob / Math.log(1000)) ** 0.65 : 0);
 
 function showTokens() {
@@ -46,7 +46,7 @@ function showTokens() {
   selectToken(Math.min(view.at, a.tokens.length - 1), false);
 }
 
-/* One bar a token: how surprising it was. */
+/* One bar per token: its surprise. */
 function drawRibbon(a) {
   const n = a.tokens.length;
   const svg = el('svg', {viewBox: `0 0 ${n} 1`, preserveAspectRatio: 'none'});
@@ -150,12 +150,12 @@ function topList(a, i, t) {
   if (!t.top?.length)
     return el(
         'p', {class: 'hint'},
-        a.kept ? 'History keeps no alternatives: Again, in Chat, asks for them anew.' : 'No others were asked for.');
+        a.kept ? 'History keeps no alternatives: Again, in Chat, requests them.' : 'No alternatives were requested.');
   return el(
       'div', {class: 'top-box'}, el('h3', {}, 'Likeliest here'), el('div', {class: 'top'}, topRows(a, i, t)),
       el('p', {class: 'hint'},
-         'Choose another and the rest is generated anew, with the same seed. ' +
-             'Choose the same one and the rest must come out equal.'));
+         'Choose another one to generate the rest again with the same seed. ' +
+             'With the same one the rest must be equal.'));
 }
 function topRows(a, i, t) {
   const list = t.top.slice();
