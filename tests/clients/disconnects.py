@@ -1,5 +1,5 @@
-"""Clients that leave at random moments, before, during and after their answers: nothing stays behind, and what others
-get does not change. INVAR_DISCONNECTS says how many (240)."""
+"""Clients that leave at random moments, before, during and after their answers: nothing leaks, and the
+answers of others do not change. INVAR_DISCONNECTS: their number (240)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The dspy package, unmodified: its language model by both of its engines, a typed prediction, its class for too long a prompt."""
+"""The dspy package, unmodified: its language model by both of its engines, a typed prediction, its exception for a prompt that is too long."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ def model(engine, **more):
     return dspy.LM("openai/tiny-math", api_base=BASE, api_key=API_KEY, cache=False, num_retries=0, engine=engine, **settings)
 
 
-# dspy asks for a schema where litellm's table of models says that it may.
+# dspy sends a schema if litellm's table of models allows it.
 litellm.register_model({"openai/tiny-math": {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}})
 ENGINES = ("lm15", "litellm")
 
@@ -40,7 +40,7 @@ def test_chat():
 
 
 def test_typed_prediction():
-    """The model has not learnt dspy's form: a schema has to hold it to that."""
+    """The model does not know dspy's format: a schema has to force it."""
     with dspy.context(lm=model("litellm", max_tokens=400), adapter=dspy.JSONAdapter()):
         r = dspy.Predict("question: str -> total: int")(question=QUESTION)
         check(isinstance(r.total, int), r)

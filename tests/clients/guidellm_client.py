@@ -1,5 +1,5 @@
-"""guidellm, unmodified: its program measures the server with chats, which it streams. torch, which it
-wants for a loop over its data, is more than two gigabytes and is not installed: a stand-in has the few names that it uses."""
+"""guidellm, unmodified: its program measures the server with streamed chats. torch, which it needs
+for a loop over its data, is larger than two gigabytes and is not installed: a stub provides the few names that it uses."""
 
 import importlib.util
 import json
@@ -54,7 +54,7 @@ def measure():
 
 
 def test_measures():
-    """What is too long is counted as an error, and nothing else is."""
+    """Prompts that are too long are counted as errors, and nothing else is."""
     requests = measure()["requests"]
     check(len(requests["errored"]) == 1 and len(requests["successful"]) == REQUESTS - 1, requests)
     asked = [e for e in posts() if e[1].get("stream")]

@@ -44,7 +44,7 @@ class Traffic:
         self.statuses[str(status)] += 1
 
     def lose(self, why):
-        """An answer that was owed and did not come."""
+        """A missing answer."""
         self.lost += 1
         self.problems[str(why)] += 1
 
@@ -54,7 +54,7 @@ class Traffic:
         self.problems[why] += 1
 
     async def ask(self, request, timeout=TAIL_S):
-        """One request on a connection of its own, counted."""
+        """One request on its own connection, counted."""
         try:
             answer = await wire.ask_once(self.port, request, timeout)
         except Lost as e:

@@ -1,4 +1,4 @@
-"""The inspect-ai package, unmodified: its providers for servers like this one, an evaluation, too long a prompt as its stop reason."""
+"""The inspect-ai package, unmodified: its providers for servers like this one, an evaluation, its stop reason for a prompt that is too long."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def test_chat():
 
 
 def test_stream():
-    """It joins the parts of a stream itself."""
+    """The client joins the parts of a stream."""
     async def run():
         async with get_model(PROVIDERS[0], base_url=BASE, config=GenerateConfig(**CONFIG), memoize=False, stream=True) as model:
             return await model.generate(QUESTION)

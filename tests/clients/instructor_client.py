@@ -1,4 +1,4 @@
-"""The instructor package, unmodified: models of pydantic by tools and by schemas, whole and in parts."""
+"""The instructor package, unmodified: pydantic models by tools and by schemas, whole and partial."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ def test_models():
 
 
 def test_parts():
-    """It asks for parts by another schema than for the whole."""
+    """The client uses different schemas for partial and whole results."""
     for mode in MODES:
         parts = list(client(mode).chat.completions.create_partial(response_model=Sum, max_retries=0, **ASKED))
         check(posts()[-1][1]["stream"] and isinstance(parts[-1].a, int) and isinstance(parts[-1].b, int), mode, parts)

@@ -1,4 +1,4 @@
-"""The langchain-openai package, unmodified: chats, streams, tools, structured output, its class for too long a prompt."""
+"""The langchain-openai package, unmodified: chats, streams, tools, structured output, its exception for a prompt that is too long."""
 
 import asyncio
 

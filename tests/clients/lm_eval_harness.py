@@ -94,7 +94,7 @@ def ids_of(text):
 
 
 def summed_rows(context, ids):
-    """The log-probability of what follows the context, from the rows of logits."""
+    """The log-probability of the continuation, from the rows of logits."""
     path = ROOM / "logits.safetensors"
     subprocess.run([BINARY, "logits", TINY_MATH, "--ids", ",".join(map(str, ids)), "--out", path], check=True,
                    stdout=subprocess.DEVNULL)
@@ -112,7 +112,7 @@ def summed_rows(context, ids):
 
 
 def offline_pairs():
-    """For each line the harness's two numbers: sums and greedy flags of both choices, by its own way of adding."""
+    """For each line the harness's two numbers: sums and greedy flags of both choices, added as the harness does."""
     pairs = [(line["context"], choice) for line in LINES for choice in line["choices"]]
     ids = [(ids_of(a), ids_of(a + b)) for a, b in pairs]
     choices = batch([{"prompt": whole, "temperature": 0, "max_tokens": 1, "logprobs": 1, "echo": True, "seed": 1234}
@@ -141,7 +141,7 @@ def test_harness():
 
 
 def test_other_sums_are_seen():
-    """A control: a server whose sums are cut in another way has other log-likelihoods."""
+    """A control: a server with another order of additions has other log-likelihoods."""
     with serving(TINY_MATH, "--numerics", "vanilla") as port:
         found = harness(port)
     online = [float(value) for s in found["choose"] for [[value, _]] in s["resps"]]

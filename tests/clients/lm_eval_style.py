@@ -1,4 +1,4 @@
-"""What lm-evaluation-harness's local-completions asks, and how it reads the answers."""
+"""The requests of lm-evaluation-harness's local-completions, and its reading of the answers."""
 
 from support import call, check, main, post
 
@@ -10,7 +10,7 @@ def ids_of(text):
 
 
 def parse(choice, context):
-    """The sum and the greedy flag of what follows the context; the last token is the generated one."""
+    """The sum and the greedy flag of the continuation; the last token is the generated one."""
     l = choice["logprobs"]
     values, tops = l["token_logprobs"][context:-1], l["top_logprobs"][context:-1]
     return sum(values), all(value == max(top.values()) for value, top in zip(values, tops))

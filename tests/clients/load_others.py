@@ -1,4 +1,4 @@
-"""`invar bench serve` against servers that are not invar's: small ones made here, which answer as vLLM and llama.cpp's server do."""
+"""`invar bench serve` against servers that are not invar's: small fakes that answer like vLLM and llama.cpp's server."""
 
 import http.server
 import json
@@ -65,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def bench(like_vllm, *flags):
-    """The report, standard error and what the server was asked."""
+    """The report, standard error and the requests to the server."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.like_vllm, server.bodies = like_vllm, []
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -103,7 +103,7 @@ def test_chat():
 
 
 def test_without_counts():
-    """Events with carriage returns and no usage: what came is counted."""
+    """Events with carriage returns and no usage: tokens are counted from events."""
     for flags in ((), ("--chat", "--model", "named")):
         report, _, bodies = bench(False, *flags)
         look(report, bodies, "/v1/chat/completions" if flags else "/v1/completions", "named" if flags else "their-model")

@@ -1,5 +1,5 @@
-"""Bodies made to cost memory: the server's peak stays below a multiple of what was sent, and the memory is given back.
-INVAR_MEMORY_BYTES says how long they are."""
+"""Bodies designed to cost memory: the server's peak stays below a multiple of their size, and the memory is freed.
+INVAR_MEMORY_BYTES: their size."""
 
 import http.client
 import json
@@ -96,7 +96,7 @@ def send(port, route, text, out):
 
 
 def settled(pid, most):
-    """What the process holds once it has given back what it can."""
+    """The memory of the process after it has freed what it can."""
     for _ in range(40):
         now = memory(pid, "VmRSS")
         if now <= most:

@@ -17,7 +17,7 @@ set_tracing_disabled(True)
 
 
 def models():
-    """A client belongs to the loop of one run."""
+    """A client is bound to the event loop of one run."""
     client = openai.AsyncOpenAI(base_url=BASE, api_key=API_KEY, max_retries=0)
     return OpenAIChatCompletionsModel(MODEL, client), OpenAIResponsesModel(MODEL, client)
 

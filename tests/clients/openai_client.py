@@ -297,7 +297,7 @@ def refused(wanted, **arguments):
 
 
 def test_small_temperatures():
-    """Clients send them for greedy answers. The control: from 0.0001 on the answer is drawn, and says so."""
+    """Clients send them for greedy answers. Control: from 0.0001 on the answer is sampled, and reports it."""
     asked = dict(model=MODEL, messages=QUESTION, max_tokens=12, seed=3)
     greedy = client.chat.completions.create(temperature=0, **asked).invar
     for temperature in (-0.0, 5e-324, 1e-10, 1e-7, 1e-6, 1e-5):
@@ -416,7 +416,7 @@ def test_responses_tools():
 
 
 def test_logprobs_of_responses():
-    """Of what stands behind the reasoning: the last of those that a chat has."""
+    """Of the tokens after the reasoning: the last ones of those that a chat has."""
     asked = dict(model=MODEL, input="What is 12 + 30?", max_output_tokens=60, include=["message.output_text.logprobs"], top_logprobs=2,
                  extra_body={"seed": 1})
     r = client.responses.create(**asked)
@@ -428,17 +428,17 @@ def test_logprobs_of_responses():
     check([(e.token, e.logprob) for e in part.logprobs] == [(e.token, e.logprob) for e in wanted[-len(part.logprobs):]])
     check(all(len(e.top_logprobs) == 2 for e in part.logprobs))
     check("".join(e.token for e in part.logprobs).startswith(part.text) or r.status == "incomplete", part)
-    told = []
+    streamed = []
     for event in client.responses.create(stream=True, **asked):
         if event.type == "response.output_text.delta":
-            told += [e.token for e in event.logprobs]
+            streamed += [e.token for e in event.logprobs]
         if event.type == "response.output_text.done":
-            check([e.token for e in event.logprobs][: len(told)] == told and event.text == part.text)
-    check(told, "nothing told while it came")
+            check([e.token for e in event.logprobs][: len(streamed)] == streamed and event.text == part.text)
+    check(streamed, "no log-probabilities while it came")
 
 
 def test_labels():
-    """What frameworks send for themselves and for other servers changes no bit."""
+    """Fields that frameworks add for themselves and for other servers change no bit."""
     asked = dict(model=MODEL, max_tokens=20, temperature=0)
     said = {"role": "assistant", "content": "42", "annotations": [], "provider_specific_fields": {"refusal": None}, "refusal": None,
             "audio": None, "function_call": None, "tool_calls": None}
@@ -459,7 +459,7 @@ def test_labels():
 
 
 def test_forced_call_beside_a_format():
-    """A format is that of a message: agents ask for one, and force their tools first."""
+    """A format applies to messages: agents request one together with forced tool calls."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"enum": [{"x": 1}]}}}]
     r = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=tools, tool_choice="required", max_tokens=300, seed=1,
                                        parallel_tool_calls=False, response_format={"type": "json_object"})
@@ -477,7 +477,7 @@ def test_sampling_of_responses():
 
 
 def test_continue_final_message():
-    """A message that is continued: the prompt ends with its text, and the answer goes on as it did."""
+    """A continued message: the prompt ends with its text, and the answer continues identically."""
     whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=60, temperature=0,
                                            extra_body={"return_token_ids": True})
     text = whole.choices[0].message.content
@@ -499,7 +499,7 @@ def test_continue_final_message():
 
 
 def test_prompt_logprobs_of_streams():
-    """In the first event of each choice, and nowhere else."""
+    """Only in the first event of each choice."""
     for create, more in ((client.completions.create, {"prompt": "2 + 2 = 4"}),
                          (client.chat.completions.create, {"messages": QUESTION})):
         arguments = dict(model=MODEL, max_tokens=4, temperature=0, extra_body={"prompt_logprobs": 2}, **more)

@@ -54,7 +54,7 @@ def test_outputs():
 
 
 def test_tools():
-    """The first request is forced to call; the second has the call's result in it."""
+    """The first request must call; the second contains the call's result."""
     called = []
     agent = Agent(chat, model_settings={"max_tokens": 400, "seed": 5, "temperature": 0.6})
 

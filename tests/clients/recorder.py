@@ -1,4 +1,4 @@
-"""A proxy before the server that keeps what passes: clients hide the fields of an answer that they do not know, its digest too."""
+"""A recording proxy in front of the server: clients hide unknown fields of an answer, such as its digest."""
 
 import http.client
 import json
@@ -59,7 +59,7 @@ def posts():
 
 
 def digest_of(text):
-    """Of an answer, whole or streamed; the last one of several choices."""
+    """The digest of an answer, whole or streamed; of several choices the last one."""
     events = [line[6:] for line in text.splitlines() if line.startswith("data: ") and line != "data: [DONE]"]
     digests = []
     for part in events or [text]:
@@ -80,21 +80,21 @@ def last_request():
 
 
 def direct_digest(path="/v1/chat/completions", **body):
-    """Of the same request as it is written by hand, past the client."""
+    """The digest of the same request without the client."""
     if path == "/v1/chat/completions":
         body = {"messages": MESSAGES} | body
     return post(path, {"model": MODEL} | body)["invar"]["digest"]
 
 
 def same_as_direct(**body):
-    """What the client was just answered has the bits of a request by hand; the control is another seed at a high temperature."""
+    """The client's last answer has the bits of a request without the client; the control is another seed at a high temperature."""
     check(last_digest() == direct_digest(**body), last_request(), body)
     hot = body | {"temperature": 5, "top_p": 1, "top_k": -1}
     check(direct_digest(**hot) != direct_digest(**hot | {"seed": hot.get("seed", 0) + 1}), "seeds change nothing")
 
 
 def expect_too_long(error_class, ask):
-    """The client's own class for a prompt that does not fit, and what the server said."""
+    """The client's exception for a prompt that does not fit, and the server's message."""
     try:
         ask()
     except error_class as error:

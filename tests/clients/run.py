@@ -40,7 +40,7 @@ class Offline(Exception):
 
 
 def command(*words, **more):
-    """Its output; Offline where the registry could not be reached."""
+    """Its output; Offline if the registry cannot be reached."""
     ran = subprocess.run(words, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                          timeout=INSTALL_S, **more)
     if ran.returncode == 0:
@@ -99,7 +99,7 @@ def ready(name, may_install):
 
 
 def run(name, client):
-    """Exit code and output of one client, against a server that is its own."""
+    """Exit code and output of one client, with its own server."""
     with serving(TINY_MATH, "--admin-api-key", "admin") as port:
         environment = os.environ | {"INVAR_URL": f"http://127.0.0.1:{port}", "INVAR_ADMIN_KEY": "admin", "PYTHONDONTWRITEBYTECODE": "1",
                                     "INVAR_SGLANG_TRIALS": os.environ.get("INVAR_SGLANG_TRIALS", "4")}

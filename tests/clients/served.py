@@ -146,12 +146,12 @@ class Served:
         return cpu_seconds(self.pid)
 
     async def context(self):
-        """How many tokens a sequence may have."""
+        """The maximum length of a sequence."""
         models = (await ask_once(self.port, get("/v1/models"))).json()
         return models["data"][0]["max_model_len"]
 
     async def warm(self, context):
-        """Touches the memory that any load touches: all pages of the KV cache, several sequences, worker threads."""
+        """Touches the memory used under load: all pages of the KV cache, several sequences, worker threads."""
         found = next((re.search(r"KV cache of (\d+) tokens", line) for line in self.lines if "KV cache of" in line), None)
         tokens = int(found[1]) if found else 32768
         length = context - 8

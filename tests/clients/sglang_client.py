@@ -1,5 +1,5 @@
 """SGLang's frontend language, unmodified: programs with gen, select and regular expressions over its RuntimeEndpoint. Its package's
-__init__ imports torch and the whole server, which the language does not use: the modules are imported without it."""
+__init__ imports torch and the whole server, which the language does not use: its modules are imported without it."""
 
 import importlib.util
 import sys
@@ -79,7 +79,7 @@ def test_stream():
 
 
 def test_select():
-    """By the method that it has when none is named. Its two others cannot read null, which SGLang's server too has for the first score."""
+    """With the default method. The two others cannot read null, which SGLang's server also returns for the first score."""
     state = choose.run()
     check(state["sum"] == " 15", state.error())
     scores = state.get_meta_info("sum")["normalized_prompt_logprobs"]
@@ -93,7 +93,7 @@ def test_constraints():
 
 
 def test_too_long():
-    """The frontend has one class for all errors, and gives what the server said."""
+    """The frontend has one exception for all errors, with the server's message."""
     error = add.run(a=TOO_LONG, b=1).error()
     check(posts()[-1][2] == 400 and "maximum context length is 2048 tokens" in str(error), error)
 

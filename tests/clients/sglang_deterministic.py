@@ -1,4 +1,4 @@
-"""The requests and assertions of SGLang's deterministic modes, by our own driver: single, mixed, prefix, radix_cache;
+"""The requests and assertions of SGLang's deterministic modes, with our own driver: single, mixed, prefix, radix_cache;
 and batches, cumulative streams, scores of prompts and aborts of its native API."""
 
 import json
@@ -24,7 +24,7 @@ def generate(body):
 
 
 def flush():
-    """Only with the admin key; without it the modes run on a cache that is warm."""
+    """Only with the admin key; without it the modes run on a warm cache."""
     if ADMIN_KEY:
         status, answer = call("POST", "/flush_cache", None, ADMIN_KEY)
         check(status == 200, answer)
@@ -94,7 +94,7 @@ def test_radix_cache():
 
 
 def test_scores_are_those_of_generation():
-    """What a prompt's tokens score is what they scored when they were generated."""
+    """Scored as a prompt, tokens have the log-probabilities of their generation."""
     ids = [17, 289, 220, 17, 265]
     params = {"temperature": 1, "sampling_seed": 3, "max_new_tokens": 40, "ignore_eos": True}
     first = generate({"input_ids": ids, "sampling_params": params, "return_logprob": True})
@@ -180,7 +180,7 @@ def test_refusals():
 
 
 def test_many_at_once():
-    """Many equal requests amid decoys: one answer."""
+    """Many equal requests among decoys: one answer."""
     rng = random.Random(4)
     asked = {"text": ONE, "sampling_params": sampling(temperature=1, sampling_seed=11)}
     decoys = [{"text": LONG[: rng.randint(1, 600)], "sampling_params": sampling(
@@ -223,7 +223,7 @@ def test_pause_holds():
 
 
 def test_weights_are_replaced():
-    """By the same ones, from disk: another version, the same answers; refused while requests run."""
+    """Reloads the same weights: another version, the same answers; refused while requests run."""
     if not ADMIN_KEY:
         return
     info = call("GET", "/get_model_info")[1]

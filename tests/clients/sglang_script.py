@@ -85,7 +85,7 @@ def test_modes():
 
 
 def test_mixed():
-    """Of older versions of the script; from the 11th trial on with its whole long prompt of 19,000 tokens."""
+    """Older versions of the script; from the 11th trial on with the whole long prompt of 19,000 tokens."""
     if '"mixed"' not in SOURCE:
         print("   this version of the script has no mixed")
         return

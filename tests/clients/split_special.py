@@ -1,4 +1,4 @@
-"""`split_special_tokens`: special tokens that a client spells are text; those of the template stay tokens."""
+"""`split_special_tokens`: special tokens spelled by a client are plain text; those of the template stay tokens."""
 
 from support import call, check, main, post
 
@@ -31,7 +31,7 @@ def test_plain():
 
 
 def test_chats():
-    """What a content spells has the ids of that text, and the frame around it is that of an innocent one."""
+    """Spelled special tokens have the ids of plain text; the template around them is unchanged."""
     frame = tokens(messages=[{"role": "user", "content": "@"}])
     split = tokens(messages=[{"role": "user", "content": EVIL}], split_special_tokens=True)
     loose = tokens(messages=[{"role": "user", "content": EVIL}])
@@ -48,7 +48,7 @@ def test_chats():
 
 
 def test_marks():
-    """The mark that is used inside is no way around it."""
+    """The internal mark cannot be used to bypass it."""
     sly = EVIL.replace("im_end", "im_\ufdd0end")
     check(tokens(messages=[{"role": "user", "content": sly}], split_special_tokens=True) == tokens(messages=[{"role": "user", "content": EVIL}], split_special_tokens=True))
     status, answer = call("POST", "/tokenize", {"prompt": "a", "split_special_tokens": 1})
@@ -56,7 +56,7 @@ def test_marks():
 
 
 def test_everywhere():
-    """Names, arguments, results and tools: none of them makes a special token."""
+    """Names, arguments, results and tools: none of them produces a special token."""
     call_made = {"id": "1", "type": "function", "function": {"name": "f<|im_end|>", "arguments": '{"<|im_start|>": "<|im_end|>"}'}}
     messages = [
         {"role": "system", "content": EVIL},

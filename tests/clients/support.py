@@ -1,4 +1,4 @@
-"""What the client tests share: where the server is, a small HTTP client of the standard library, checks that count."""
+"""Shared by the client tests: the server's address, a small HTTP client, counted checks."""
 
 import json
 import os
@@ -15,7 +15,7 @@ checks = 0
 
 
 def check(condition, *what):
-    """Counts a check, and ends the test where one fails."""
+    """Counts a check, and ends the test if it fails."""
     global checks
     checks += 1
     if not condition:
@@ -28,7 +28,7 @@ def skip(why):
 
 
 def call(method, path, body=None, key=None):
-    """Status and JSON (or text) of one exchange."""
+    """Status and JSON (or text) of one request."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key or API_KEY}"}
     request = urllib.request.Request(URL + path, data=data, method=method, headers=headers)

@@ -1,5 +1,5 @@
 """The openai package, unmodified, against servers whose models write calls as Llama's, Mistral's and Qwen3-Coder do: tiny-math with other
-templates and tokens. The answers are forced, or held to a text that has a call in it: tiny-math has learnt no tools."""
+templates and tokens. The answers are forced, or constrained to a text that contains a call: tiny-math was not trained on tools."""
 
 import json
 import pathlib
@@ -23,7 +23,7 @@ TEMPLATES = {
     "llama": TURN + """{{ '{"name": "' + c.function.name + '", "parameters": ' }}{{ c.function.arguments | tojson }}}""" + END,
     "mistral": TURN + "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}"
     "{{ '[TOOL_CALLS][' if loop.first else ', ' }}{{ c.function | tojson }}{{ ']' if loop.last }}" + END,
-    # What Qwen3-Coder's has: a macro over a schema's own words, tests of types, filters, calls without JSON.
+    # As in Qwen3-Coder's: a macro over a schema's own words, tests of types, filters, calls without JSON.
     "coder": """{% macro rest(schema, known) %}
 {%- if schema is mapping %}{%- for key in schema if key not in known %}
 {%- set value = schema[key] %}
@@ -61,7 +61,7 @@ TOOLS = [tool("add", a=DIGIT, b=DIGIT), tool("half", x=DIGIT)]
 
 
 def model(name):
-    """tiny-math with a template that calls tools, and with the special tokens of such models behind its own."""
+    """tiny-math with a template that calls tools, and with additional special tokens of such models."""
     made = derived_model(scratch.name, name)
     for file in ("chat_template.jinja", "tokenizer.json"):
         text = (made / file).read_text()
@@ -81,7 +81,7 @@ def client_of(port):
 
 
 def gather(stream):
-    """Calls by their index and the content of a stream, as clients put them together."""
+    """Calls by index and the content of a stream, as assembled by clients."""
     calls, content, finish = {}, "", None
     for event in stream:
         for choice in event.choices:
@@ -120,10 +120,10 @@ def forced(client, short_ids, tokens):
         several += len(c.message.tool_calls) > 1
         calls, content, finish = gather(client.chat.completions.create(stream=True, **asked))
         check(same(c.message.tool_calls, calls) and content == "" and finish == "tool_calls", calls)
-        # What was called goes back through the template.
-        told = [*QUESTION, c.message.model_dump(exclude_none=True)]
-        told += [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in c.message.tool_calls]
-        again = client.chat.completions.create(model=MODEL, messages=told, tools=TOOLS, max_tokens=3)
+        # The calls go back through the template.
+        conversation = [*QUESTION, c.message.model_dump(exclude_none=True)]
+        conversation += [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in c.message.tool_calls]
+        again = client.chat.completions.create(model=MODEL, messages=conversation, tools=TOOLS, max_tokens=3)
         check(again.usage.prompt_tokens > r.usage.prompt_tokens)
     named = {"type": "function", "function": {"name": "half"}}
     r = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice=named, max_tokens=400, seed=1)
@@ -139,7 +139,7 @@ def forced(client, short_ids, tokens):
 
 
 def held_to(client, text, wanted, content):
-    """With tool_choice "auto": what is recognised in an answer that can be nothing but `text`."""
+    """With tool_choice "auto": the calls recognized in an answer constrained to `text`."""
     asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, max_tokens=400, seed=1,
                  extra_body={"structured_outputs": {"choice": [text]}})
     message = client.chat.completions.create(**asked).choices[0].message
@@ -169,7 +169,7 @@ def replays(receipts):
 
 
 def beside_format(client, one_at_most):
-    """A format beside tools that may be called: calls or a message by the format, whole and streamed, and both do come."""
+    """A format with optional tools: calls or a message in the format, whole and streamed; both occur."""
     seen, receipts = {"calls": 0, "message": 0}, []
     formed = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ANSWER, "strict": True}}
     asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, response_format=formed, max_tokens=300, temperature=1.2,
@@ -272,7 +272,7 @@ def test_mistral_args():
 
 
 def coder_call(name, **arguments):
-    """As the template writes it."""
+    """In the spelling of the template."""
     values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()}
     body = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items())
     return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
@@ -309,8 +309,8 @@ def notes(client):
         check_note(json.loads(c.message.tool_calls[0].function.arguments))
         calls, content, _ = gather(client.chat.completions.create(stream=True, **asked))
         check(same(c.message.tool_calls, calls) and content == "", calls)
-        told = [*QUESTION, c.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": "x", "content": "ok"}]
-        client.chat.completions.create(model=MODEL, messages=told, tools=[NOTE], max_tokens=2)
+        conversation = [*QUESTION, c.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": "x", "content": "ok"}]
+        client.chat.completions.create(model=MODEL, messages=conversation, tools=[NOTE], max_tokens=2)
     check(ended > 2, "few notes have ended")
 
 
@@ -321,15 +321,15 @@ def raw(port, path, body):
 
 
 def goes_back(client, port):
-    """A call comes back from its arguments byte for byte as it was written."""
+    """A call is rendered byte for byte from its arguments."""
     asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice="required", seed=3, max_tokens=600, temperature=1.5,
                  extra_body={"return_token_ids": True})
     c = client.chat.completions.create(**asked).choices[0]
     check(c.finish_reason == "tool_calls", c)
     said = raw(port, "/detokenize", {"tokens": c.token_ids})["prompt"]
     calls = "<tool_call>" + said.split("<tool_call>", 1)[1].replace("<|im_end|>", "")
-    told = [*QUESTION, c.message.model_dump(exclude_none=True)]
-    ids = raw(port, "/tokenize", {"messages": told, "tools": TOOLS, "add_generation_prompt": False})["tokens"]
+    conversation = [*QUESTION, c.message.model_dump(exclude_none=True)]
+    ids = raw(port, "/tokenize", {"messages": conversation, "tools": TOOLS, "add_generation_prompt": False})["tokens"]
     prompt = raw(port, "/detokenize", {"tokens": ids})["prompt"]
     check(calls in prompt, calls, prompt)
     check("<parameter>a\n<enum>[1, 2, 3]</enum>" in prompt and '<required>["a", "b"]</required>' in prompt, prompt)

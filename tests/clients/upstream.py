@@ -1,4 +1,4 @@
-"""What the tests with other projects' own programs share: servers of their own, and models made for them from tiny-math."""
+"""Shared by the tests with other projects' programs: their servers, and models derived from tiny-math."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def wait_for_port(server, log):
 
 
 def derived_model(folder, name, with_weights=True, **changes):
-    """tiny-math with another configuration, in a folder of its own."""
+    """tiny-math with another configuration, in its own folder."""
     made = pathlib.Path(folder) / name
     made.mkdir()
     config = json.loads((TINY_MATH / "config.json").read_text()) | changes

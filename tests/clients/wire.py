@@ -32,7 +32,7 @@ def get(path):
 
 
 def status_of(raw):
-    """The status of a response, 0 where there is none."""
+    """The status of a response; 0: none."""
     return int(raw[9:12]) if raw[:7] == b"HTTP/1." and raw[9:12].isdigit() else 0
 
 
@@ -144,7 +144,7 @@ class Wire(asyncio.Protocol):
 
 
 async def ask_once(port, request, timeout=120):
-    """One request on a connection of its own."""
+    """One request on its own connection."""
     wire = await Wire.open(port)
     try:
         return await wire.ask(request, timeout)

@@ -1,4 +1,4 @@
-"""fake_server.py: stands in for `invar serve` while the page is tested: the same routes and shapes, no model.
+"""fake_server.py: replaces `invar serve` in tests of the page: the same routes and formats, no model.
 
 Answers are a pure function of the prompt's tokens, the seed and the position. `vanilla` makes log-probabilities depend
 on how many requests run, as other engines do: the page must see it. Serves the page as page.c lays it out."""
@@ -70,11 +70,11 @@ class Model:
         self.cache, self.first, self.gaps, self.flushes, self.requests = set(), [], [], 0, []
 
     def say(self, text):
-        """Answers with this text from now on."""
+        """Sets the text of all further answers."""
         self.script, self.ties = self.words.ids(text + END), False
 
     def row(self, ids, step, seed):
-        """The likeliest tokens after ids and the one that is chosen."""
+        """The top tokens after ids, and the chosen one."""
         h = hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).digest()
         own = self.script[step] if step < len(self.script) else self.others[h[0] % len(self.others)]
         if h[1] % 7 == 0:  # a near-tie
@@ -268,7 +268,7 @@ class Handler(BaseHTTPRequestHandler):
 
     @staticmethod
     def step_of(model, ids):
-        """How many tokens of the answer the prompt holds already."""
+        """How many tokens of the answer are already in the prompt."""
         mark = model.words.ids("<|im_start|>assistant\n")
         for at in range(len(ids) - len(mark), -1, -1):
             if ids[at : at + len(mark)] == mark:
@@ -427,7 +427,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request, client_address):
-        """Browsers leave as they please."""
+        """Browsers may disconnect at any time."""
 
 
 def start(

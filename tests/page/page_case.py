@@ -1,4 +1,4 @@
-"""page_case.py: a fresh browser context a test over fake_server.py, and the run of one file's classes.
+"""page_case.py: a fresh browser context per test, over fake_server.py, and the run of one file's classes.
 
 A browser error, an unhandled rejection or a breach of the page's policy fails whatever test saw it. Without Playwright or
 Chromium every test is skipped and the exit status is 77."""
@@ -95,7 +95,7 @@ class Case(unittest.TestCase):
 
 
 def main(missing=None):
-    """Runs the classes named on the command line, or all. missing: what else this file needs and the machine lacks."""
+    """Runs the classes named on the command line, or all. missing: further requirements of this file that the machine lacks."""
     loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
     suite = loader.loadTestsFromNames(sys.argv[1:], module) if sys.argv[1:] else loader.loadTestsFromModule(module)
     why = "Playwright for Python" if sync_playwright is None else "Chromium" if not CHROMIUM else missing

@@ -1,4 +1,4 @@
-"""test_fields.py: what a user types, pastes or drops and the page cannot send is said at the field; the tabs' keys.
+"""test_fields.py: invalid input, typed, pasted or dropped, is reported at its field; the tabs' keys.
 
 usage: test_fields.py [CLASS...]"""
 
@@ -14,7 +14,7 @@ class Faults(Case):
         return [body for path, body in self.model.requests if path in ANSWERS]
 
     def paste(self, selector, text=None, file=None, event="paste"):
-        """Pastes or drops; whether the browser was left to do it."""
+        """Pastes or drops; returns whether the browser's default action was allowed."""
         return self.page.evaluate(
             """([selector, text, file, event]) => {
               const data = new DataTransfer(), target = document.querySelector(selector);
@@ -134,7 +134,7 @@ class Refused(Faults):
         self.assertIn("found “many”", self.fault("#proof-max"))
 
     def test_the_browser_pastes(self):
-        """With the real clipboard: what it drops without a word, and what comes through."""
+        """With the real clipboard: text that the browser drops silently, and text that it inserts."""
         page = self.open()
         page.evaluate("() => navigator.clipboard.writeText('warm')")
         page.focus("#field-temperature")
@@ -163,7 +163,7 @@ class Refused(Faults):
         self.assertTrue(self.paste("#prompt", "some text"))
 
     def test_a_key_that_no_header_takes(self):
-        """fetch refuses it, which looked like a server that does not answer."""
+        """fetch refuses it, which would look like a server that does not answer."""
         page = self.open()
         page.click("#settings")
         page.fill("#api-key", "sk-“quoted”")
@@ -189,7 +189,7 @@ class Tabs(Case):
 
     def test_arrow_keys_after_the_mouse(self):
         page = self.open()
-        # As in the browsers that give a clicked button no focus.
+        # Like browsers that do not focus a clicked button.
         page.evaluate("() => document.addEventListener('mousedown', (e) => e.preventDefault())")
         page.click("#tab-proof")
         self.assertEqual(self.state(), ["proof"] * 3)

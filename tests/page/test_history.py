@@ -38,7 +38,7 @@ class HistoryCase(Case):
         return pathlib.Path(got.value.path()).read_text()
 
     def asked_again(self, text):
-        """Every answer of an export, asked again: (what it was, what it is)."""
+        """Repeats every answer of an export: (old, new)."""
         for turn in json.loads(text)["turns"]:
             for answer in turn.get("answers", []):
                 body = json.dumps(answer["request"]).encode()
@@ -190,7 +190,7 @@ class Full(HistoryCase):
         self.assertIn("The browser’s storage is full", self.fault())
 
     def test_storage_that_is_forbidden(self):
-        """The page works all the same, and says what does not."""
+        """The page still works, and reports what does not."""
         self.page.add_init_script(DENIED)
         page = self.open()
         self.ask("One")
@@ -201,7 +201,7 @@ class Full(HistoryCase):
         self.assertEqual(len(json.loads(self.export())["turns"]), 2)
 
     def test_records_that_are_no_records(self):
-        """Whatever stands under our names: listed, deletable, and the page goes on."""
+        """Any data under our names is listed and can be deleted, and the page continues."""
         page = self.open()
         bad = [
             "",

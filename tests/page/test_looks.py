@@ -184,7 +184,7 @@ class Contrast(LooksCase):
             self.fail("\n" + "\n".join(f"{min(v)} {k[0]} {k[1]!r} in {len(v)} states" for k, v in sorted(low.items())))
 
     def test_the_measure_itself(self):
-        """Known ratios, and that a pale text, a group's opacity and a placeholder are found."""
+        """Known ratios; a pale text, a group's opacity and a placeholder are found."""
         styles = ["color: #767676", "color: #777", "color: #000; opacity: 0.5", "color: rgb(0 0 0 / 0.5)"]
         page = self.page
         page.set_content("".join(f'<p id=p{i} style="background: #fff; {s}">x</p>' for i, s in enumerate(styles)))

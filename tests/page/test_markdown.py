@@ -1,4 +1,4 @@
-"""test_markdown.py: answers as Markdown: what is drawn, that hostile text stays text, and what it costs.
+"""test_markdown.py: answers as Markdown: the drawn elements, hostile text, and cost.
 
 usage: test_markdown.py [CLASS...]"""
 
@@ -9,7 +9,7 @@ import sys
 from page_case import Case, expect, main
 
 MEGABYTE = 1 << 20
-# Everything that the renderer may make, with its attributes.
+# All elements that the renderer may create, with their attributes.
 ALLOWED = {
     **{tag: set() for tag in "BLOCKQUOTE BR CODE DEL EM H3 H4 H5 H6 HR LI STRONG TABLE TBODY THEAD TR UL SPAN".split()},
     "P": {"class"},
@@ -42,7 +42,7 @@ class MarkdownCase(Case):
         )
 
     def made(self, text):
-        """[tag, attributes] of every element made of a text."""
+        """[tag, attributes] of every element created for a text."""
         return self.page.evaluate(
             """(text) => {
               const root = document.createElement('div');

@@ -212,11 +212,11 @@ class Proof(Case):
 
 
 class Vanilla(Case):
-    """The control: a server whose bits depend on the batch must be found out."""
+    """The control: a server whose bits depend on the batch must be detected."""
 
     options = {"vanilla": True}
 
-    def test_crowd_differs(self):
+    def test_batch_dependence_is_found(self):
         page = self.open("proof")
         self.prove()
         self.assertEqual(self.words("Warm"), "equal")
@@ -374,8 +374,8 @@ class Real(Case):
         expect(page.locator("#verdict")).to_have_class(re.compile("different"))
 
     def test_peers_with_other_ranks(self):
-        """Other servers, asked by the browser: equal with any number of ranks; what computes something else is not counted;
-        one that does not allow the page, or wants a key, fails and says so. Keys stay at home."""
+        """Other servers, asked by the browser: equal with any number of ranks; servers of another model are not counted; servers
+        that do not allow the page, or need a key, fail with a reason. Keys are sent to no other server."""
         peers = [
             real_server(self, "--tp", "2", "--allowed-origins", "*", "--served-model-name", "another-name"),
             real_server(self, "--tp", "4", "--threads", "1", "--allowed-origins", "*"),
