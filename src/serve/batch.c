@@ -43,7 +43,8 @@ static bool add_line(iv_batch_lines *l, const iv_batch_line *line) {
     return true;
 }
 
-bool iv_batch_is_standard(const char *path) { return strcmp(path, "-") == 0; }
+/* "-": standard input, or output. */
+static bool is_standard(const char *path) { return strcmp(path, "-") == 0; }
 
 static iv_status read_standard(iv_buf *out, iv_error *err) {
     char piece[1 << 16];
@@ -57,8 +58,9 @@ static iv_status read_standard(iv_buf *out, iv_error *err) {
     }
 }
 
-iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err) {
-    bool standard = iv_batch_is_standard(path);
+/* Reads the lines that are not blank; standard input up to its end. *out is zeroed. */
+static iv_status read_lines(const char *path, iv_batch_lines *out, iv_error *err) {
+    bool standard = is_standard(path);
     IV_TRY(standard ? read_standard(&out->file, err) : iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
     return iv_batch_lines_split(standard ? "standard input" : path, out, err);
 }
@@ -218,9 +220,11 @@ static iv_status prepare(const char *path, iv_batch_lines *l, int fd, size_t *ke
     return IV_OK;
 }
 
-iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err) {
+/* Opens and locks the output behind its last whole line. *kept: lines that answer the first lines of the input. Any
+ * other file is refused and left unchanged. Standard output is used as it is, and nothing is kept. */
+static iv_status open_output(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err) {
     *kept = 0;
-    if (iv_batch_is_standard(path)) {
+    if (is_standard(path)) {
         *fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
         return *fd >= 0 ? IV_OK : iv_fail(err, IV_IO, "standard output: %s", strerror(errno));
     }
@@ -379,12 +383,12 @@ static void write_line(batch *b, const slot *s) {
             continue;
         }
         if (n < 0) { /* a closed pipe is not reported */
-            bool gone = errno == EPIPE && iv_batch_is_standard(b->o->output);
+            bool gone = errno == EPIPE && is_standard(b->o->output);
             if (b->failed == IV_OK)
-                b->failed = gone ? iv_fail(&b->why, IV_IO, "%s", "")
-                                 : iv_fail(&b->why, IV_IO, "%s: %s",
-                                           iv_batch_is_standard(b->o->output) ? "standard output" : b->o->output,
-                                           strerror(errno));
+                b->failed =
+                    gone ? iv_fail(&b->why, IV_IO, "%s", "")
+                         : iv_fail(&b->why, IV_IO, "%s: %s",
+                                   is_standard(b->o->output) ? "standard output" : b->o->output, strerror(errno));
             return;
         }
         at += (size_t)n;
@@ -439,17 +443,17 @@ static iv_status open_batch(batch *b, iv_error *err) {
     iv_server_default_name(bridge->engine.model, b->model_name, sizeof b->model_name);
     b->server.o = &b->server_options;
     b->server.model_name = b->o->served_model_name ? b->o->served_model_name : b->model_name;
-    bool standard = iv_batch_is_standard(b->o->input); /* only rank 0 has standard input */
-    if (!standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
+    bool standard = is_standard(b->o->input); /* only rank 0 has standard input */
+    if (!standard) IV_TRY(read_lines(b->o->input, &b->lines, err));
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));
     b->counts->other_rank = !b->server.bridge;
     if (!b->server.bridge) return IV_OK;
     b->counts->index_unread = iv_bridge_info(b->server.bridge)->index_unread;
     IV_TRY(iv_api_tools_open(&b->server, b->o->tool_call_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(b->server.bridge)->vocab_size, &b->server.token_texts, err));
-    if (standard) IV_TRY(iv_batch_lines_read(b->o->input, &b->lines, err));
+    if (standard) IV_TRY(read_lines(b->o->input, &b->lines, err));
     b->counts->lines = b->lines.count;
-    IV_TRY(iv_batch_output_open(b->o->output, &b->lines, &b->fd, &b->counts->kept, err));
+    IV_TRY(open_output(b->o->output, &b->lines, &b->fd, &b->counts->kept, err));
     b->next = b->counts->kept;
     b->window = 4 * iv_bridge_info(b->server.bridge)->max_num_seqs;
     b->window = b->window < WINDOW_MIN ? WINDOW_MIN : b->window > WINDOW_MAX ? WINDOW_MAX : b->window;
@@ -468,7 +472,7 @@ static iv_status close_batch(batch *b, iv_error *err) {
     iv_bridge_close(b->server.bridge);
     iv_batch_lines_free(&b->lines);
     if (b->fd < 0) return IV_OK;
-    if (!iv_batch_is_standard(b->o->output) && fsync(b->fd) != 0)
+    if (!is_standard(b->o->output) && fsync(b->fd) != 0)
         status = iv_fail(err, IV_IO, "%s: %s", b->o->output, strerror(errno));
     close(b->fd);
     return status;

@@ -49,12 +49,7 @@ typedef struct iv_batch_lines {
     json_t *index_by_id; /* custom_id -> index of the first line that has it */
 } iv_batch_lines;
 
-/* "-": standard input, or output. */
-bool iv_batch_is_standard(const char *path);
-
-/* Reads the lines that are not blank; standard input up to its end. *out is zeroed. */
-iv_status iv_batch_lines_read(const char *path, iv_batch_lines *out, iv_error *err);
-/* The same once `file` holds the bytes. */
+/* Splits `file` into the lines that are not blank. `path` is for errors. */
 iv_status iv_batch_lines_split(const char *path, iv_batch_lines *out, iv_error *err);
 void iv_batch_lines_free(iv_batch_lines *l);
 
@@ -68,9 +63,5 @@ typedef struct iv_batch_request {
 
 /* root and id are valid even on an error; the caller frees root (json_decref, NULL is fine). */
 iv_status iv_batch_line_read(iv_batch_lines *l, size_t index, iv_batch_request *out, iv_error *err);
-
-/* Opens and locks the output behind its last whole line. *kept: lines that answer the first lines of the input. Any
- * other file is refused and left unchanged. Standard output is used as it is, and nothing is kept. */
-iv_status iv_batch_output_open(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err);
 
 #endif

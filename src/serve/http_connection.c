@@ -66,7 +66,7 @@ bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_clien
     return true;
 }
 
-void iv_http_client_leave(iv_http *h, iv_http_client *client) {
+static void leave_client(iv_http *h, iv_http_client *client) {
     if (!client || --client->connections > 0) return;
     iv_http_client **at = bucket_of(h, client->address);
     while (*at != client) at = &(*at)->next;
@@ -146,7 +146,7 @@ void iv_http_request_queue_gone(iv_http_request *q) {
     iv_http_wake_work(q->http);
 }
 
-void iv_http_request_leave(iv_http_request *q) {
+static void leave_request(iv_http_request *q) {
     q->connection = NULL;
     if (!q->handled) {
         log_request(q, STATUS_CLIENT_LEFT);
@@ -170,7 +170,7 @@ void iv_http_begin_accepting(iv_http *h) {
 
 bool iv_http_has_room(const iv_http *h) { return h->connection_count < h->o.connections_max + h->refusals_max; }
 
-void iv_http_resume_accept(iv_http *h) {
+static void resume_accept(iv_http *h) {
     if (!h->accept_paused || !iv_http_has_room(h)) return;
     h->accept_paused = false;
     iv_http_begin_accepting(h);
@@ -215,11 +215,11 @@ void iv_connection_lose(iv_connection *c, bool reset) {
     if (c->next) c->next->previous = c->previous;
     h->connection_count--;
     h->refused_count -= c->refused;
-    iv_http_client_leave(h, c->client);
-    iv_http_resume_accept(h);
+    leave_client(h, c->client);
+    resume_accept(h);
     iv_http_request *q = c->request;
     c->request = NULL;
-    if (q) iv_http_request_leave(q);
+    if (q) leave_request(q);
     iv_connection_queue(c);
 }
 

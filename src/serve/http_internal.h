@@ -164,19 +164,16 @@ static inline uint64_t iv_http_now_ms(void) { return iv_http_now_us() / 1000; }
 /* Schedules the loop's work: queued connections and lost clients. */
 static inline void iv_http_wake_work(iv_http *h) { event_active(h->working, EV_TIMEOUT, 0); }
 
-/* Counts a connection of the address; false: it has too many. *out: for iv_http_client_leave, may be NULL. */
+/* Counts a connection of the address; false: it has too many. *out may be NULL: uncounted. */
 bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_client **out);
-void iv_http_client_leave(iv_http *h, iv_http_client *client);
 
 iv_http_request *iv_http_request_new(iv_connection *c);
 void iv_http_request_end(iv_http_request *q);        /* the answer is complete: frees q, the connection goes on */
-void iv_http_request_leave(iv_http_request *q);      /* its connection is lost */
 void iv_http_request_queue_gone(iv_http_request *q); /* if the client has left and the handler is to be notified */
 void iv_http_request_call_gone(iv_http_request *q);  /* from the loop; frees it */
 
 bool iv_http_has_room(const iv_http *h); /* for another connection, if only to refuse it */
 void iv_http_begin_accepting(iv_http *h);
-void iv_http_resume_accept(iv_http *h); /* after a connection was closed */
 
 void iv_connection_queue(iv_connection *c); /* schedules iv_connection_serve */
 bool iv_connection_flush(iv_connection *c); /* sends what the socket takes; false: the client is gone */
