@@ -36,10 +36,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *text = (const char *)data + 2;
     size_t n = size - 2, at = 0;
     bool split = data[0] & 1, inside = data[0] & 2, tools = data[0] & 4, one = data[0] & 8;
-    bool either = data[1] & 128;
-    iv_chat_text_init(&whole, split || either, inside, tools, one);
-    iv_chat_text_init(&cut, split || either, inside, tools, one);
-    whole.either = cut.either = either, whole.joined = cut.joined = either && !split;
+    bool calls_or_json = data[1] & 128;
+    iv_chat_text_init(&whole, split || calls_or_json, inside, tools, one);
+    iv_chat_text_init(&cut, split || calls_or_json, inside, tools, one);
+    whole.calls_or_json = cut.calls_or_json = calls_or_json, whole.joined = cut.joined = calls_or_json && !split;
     whole.form = cut.form = data[0] & 64 ? IV_TOOL_FORM_QWEN3_CODER : forms[data[0] >> 4 & 3];
     if (data[0] & 128) whole.schemas = cut.schemas = schemas;
     iv_chat_text_push(&whole, text, n);

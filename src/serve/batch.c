@@ -220,7 +220,7 @@ static iv_status prepare(const char *path, iv_batch_lines *l, int fd, size_t *ke
     return IV_OK;
 }
 
-/* Opens and locks the output behind its last whole line. *kept: lines that answer the first lines of the input. Any
+/* Opens and locks the output after its last whole line. *kept: lines that answer the first lines of the input. Any
  * other file is refused and left unchanged. Standard output is used as it is, and nothing is kept. */
 static iv_status open_output(const char *path, iv_batch_lines *l, int *fd, size_t *kept, iv_error *err) {
     *kept = 0;

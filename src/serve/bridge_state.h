@@ -46,7 +46,7 @@ typedef struct iv_inflight {
     char text[]; /* of a command */
 } iv_inflight;
 
-/* One event, and behind it the data of its pointers. */
+/* One event, and after it the data of its pointers. */
 typedef struct iv_queued_event {
     struct iv_queued_event *next;
     iv_inflight *inflight; /* NULL: of a command */

@@ -111,7 +111,7 @@ static int parse_target(char *target, iv_http_head *head, iv_error *err) {
     if (scheme) {
         target += scheme;
         size_t authority = strcspn(target, "/?");
-        char *host = target - 1; /* over the last slash, so that a NUL fits behind it */
+        char *host = target - 1; /* over the last slash, so that a NUL fits after it */
         memmove(host, target, authority);
         host[authority] = 0;
         if (!is_host(host)) return iv_fail(err, IV_FORMAT, "request target: no host in its URI"), 400;

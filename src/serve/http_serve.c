@@ -56,7 +56,7 @@ static void enter(iv_connection *c, iv_connection_state state) {
 
 /* ---- output ------------------------------------------------------------------------------------------- */
 
-/* Drops the buffered output behind the current event, which ends with an empty line; nothing if no event ends here. */
+/* Drops the buffered output after the current event, which ends with an empty line; nothing if no event ends here. */
 static size_t drop_output(iv_connection *c) {
     const char *end = c->request && c->request->in_chunks ? "\n\n\r\n" : "\n\n";
     size_t waiting = iv_connection_waiting(c), n = strlen(end);
@@ -102,7 +102,7 @@ static void count_input(iv_connection *c) {
 }
 
 /* Moves unread input to the front, or frees the buffer: an idle connection holds no memory. */
-static void settle_input(iv_connection *c) {
+static void compact_input(iv_connection *c) {
     size_t left = in_left(c);
     if (left == 0) {
         iv_buf_free(&c->in);
@@ -224,7 +224,7 @@ static void look(iv_connection *c) {
     if (p.revents & (POLLHUP | POLLERR))
         iv_connection_lose(c, false);
     else if (c->state == IV_CONNECTION_HANDLE)
-        probe(c); /* its FIN is queued behind unread input */
+        probe(c); /* its FIN is queued after unread input */
 }
 
 static void refuse_late(iv_connection *c, const char *message) {
@@ -368,7 +368,7 @@ static bool step_body(iv_connection *c) {
 static bool step_flush(iv_connection *c) {
     if (iv_connection_waiting(c) > 0) return false;
     if (!c->closing && !c->http->draining) {
-        settle_input(c);
+        compact_input(c);
         enter(c, IV_CONNECTION_HEAD);
         c->begun = false;
         return true;
@@ -379,7 +379,7 @@ static bool step_flush(iv_connection *c) {
     }
     shutdown(c->fd, SHUT_WR);
     c->in_at = c->in.len;
-    settle_input(c);
+    compact_input(c);
     enter(c, IV_CONNECTION_LINGER);
     return true;
 }
@@ -404,7 +404,7 @@ void iv_connection_serve(iv_connection *c) {
     c->serving = false;
     if (c->state == IV_CONNECTION_DEAD) return;
     if (c->request) iv_http_request_call_room(c->request);
-    settle_input(c);
+    compact_input(c);
     pause_input(c, wants_pause(c));
     arm(c);
 }

@@ -126,54 +126,54 @@ void iv_metrics_note_time(iv_metrics *m, const iv_bridge_stats *stats, double no
 
 /* ---- values of gauges and counters -------------------------------------------------------------------- */
 
-typedef struct look {
+typedef struct sample {
     const iv_metrics *m;
     const iv_bridge_stats *s;
     const iv_engine_info *info;
     iv_metrics_server server;
-} look;
+} sample;
 
 static double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
-static double pages_held(const look *l) {
+static double pages_held(const sample *l) {
     return (double)(l->s->engine.kv_pages - l->s->engine.kv_pages_free - l->s->engine.kv_pages_cached);
 }
-static double v_running(const look *l) { return (double)l->s->engine.running; }
-static double v_waiting(const look *l) { return (double)(l->s->queued + l->s->engine.waiting); }
-static double v_kv_usage(const look *l) { return ratio(pages_held(l), (double)l->s->engine.kv_pages); }
-static double v_kv_pages(const look *l) { return (double)l->s->engine.kv_pages; }
-static double v_kv_held(const look *l) { return pages_held(l); }
-static double v_kv_cached(const look *l) { return (double)l->s->engine.kv_pages_cached; }
-static double v_kv_tokens(const look *l) { return (double)l->info->kv_tokens; }
-static double v_kv_tokens_used(const look *l) { return v_kv_usage(l) * (double)l->info->kv_tokens; }
-static double v_prompt(const look *l) { return (double)l->s->engine.prompt_tokens; }
-static double v_cached(const look *l) { return (double)l->s->engine.cached_tokens; }
-static double v_generated(const look *l) { return (double)l->s->engine.tokens_generated; }
-static double v_hit_rate(const look *l) { return ratio(v_cached(l), v_prompt(l)); }
-static double v_preemptions(const look *l) { return (double)l->s->engine.preemptions; }
-static double v_steps(const look *l) { return (double)l->s->engine.steps; }
-static double v_step_seconds(const look *l) { return l->s->engine.step_seconds; }
-static double v_computed(const look *l) { return (double)l->s->engine.tokens_computed; }
-static double v_drafted(const look *l) { return (double)l->s->engine.drafted_tokens; }
-static double v_accepted(const look *l) { return (double)l->s->engine.accepted_tokens; }
-static double v_throughput(const look *l) { return l->m->tokens_per_second; }
-static double v_requests(const look *l) { return (double)(l->m->requests + l->s->cancelled); }
-static double v_refused(const look *l) { return (double)l->m->refused; }
+static double v_running(const sample *l) { return (double)l->s->engine.running; }
+static double v_waiting(const sample *l) { return (double)(l->s->queued + l->s->engine.waiting); }
+static double v_kv_usage(const sample *l) { return ratio(pages_held(l), (double)l->s->engine.kv_pages); }
+static double v_kv_pages(const sample *l) { return (double)l->s->engine.kv_pages; }
+static double v_kv_held(const sample *l) { return pages_held(l); }
+static double v_kv_cached(const sample *l) { return (double)l->s->engine.kv_pages_cached; }
+static double v_kv_tokens(const sample *l) { return (double)l->info->kv_tokens; }
+static double v_kv_tokens_used(const sample *l) { return v_kv_usage(l) * (double)l->info->kv_tokens; }
+static double v_prompt(const sample *l) { return (double)l->s->engine.prompt_tokens; }
+static double v_cached(const sample *l) { return (double)l->s->engine.cached_tokens; }
+static double v_generated(const sample *l) { return (double)l->s->engine.tokens_generated; }
+static double v_hit_rate(const sample *l) { return ratio(v_cached(l), v_prompt(l)); }
+static double v_preemptions(const sample *l) { return (double)l->s->engine.preemptions; }
+static double v_steps(const sample *l) { return (double)l->s->engine.steps; }
+static double v_step_seconds(const sample *l) { return l->s->engine.step_seconds; }
+static double v_computed(const sample *l) { return (double)l->s->engine.tokens_computed; }
+static double v_drafted(const sample *l) { return (double)l->s->engine.drafted_tokens; }
+static double v_accepted(const sample *l) { return (double)l->s->engine.accepted_tokens; }
+static double v_throughput(const sample *l) { return l->m->tokens_per_second; }
+static double v_requests(const sample *l) { return (double)(l->m->requests + l->s->cancelled); }
+static double v_refused(const sample *l) { return (double)l->m->refused; }
 /* Including requests cancelled by a command or a lost client, which have no last event. */
-static uint64_t finished(const look *l, size_t finish) {
+static uint64_t finished(const sample *l, size_t finish) {
     return l->m->finished[finish - 1] + (finish == IV_FINISH_CANCELLED ? l->s->cancelled : 0);
 }
-static double v_aborted(const look *l) { return (double)finished(l, IV_FINISH_CANCELLED); }
-static double v_log_dropped(const look *l) { return (double)l->server.log_lines_dropped; }
-static double v_connections(const look *l) { return (double)l->server.connections; }
-static double v_connections_refused(const look *l) { return (double)l->server.connections_refused; }
-static double v_paused(const look *l) { return l->s->paused; }
-static double v_failed(const look *l) { return l->s->failed; }
-static double v_weight_version(const look *l) { return (double)l->s->weight_version; }
+static double v_aborted(const sample *l) { return (double)finished(l, IV_FINISH_CANCELLED); }
+static double v_log_dropped(const sample *l) { return (double)l->server.log_lines_dropped; }
+static double v_connections(const sample *l) { return (double)l->server.connections; }
+static double v_connections_refused(const sample *l) { return (double)l->server.connections_refused; }
+static double v_paused(const sample *l) { return l->s->paused; }
+static double v_failed(const sample *l) { return l->s->failed; }
+static double v_weight_version(const sample *l) { return (double)l->s->weight_version; }
 
 typedef struct number {
     const char *names[3]; /* by dialect; NULL: absent */
     const char *help;
-    double (*value)(const look *l);
+    double (*value)(const sample *l);
 } number;
 
 static const number gauges[] = {
@@ -252,7 +252,7 @@ static const struct {
 
 typedef struct page {
     iv_buf *out;
-    look look;
+    sample sample;
     iv_metrics_names dialect;
     char labels[NAME_BYTES_MAX + 64]; /* without braces */
     bool good;
@@ -269,7 +269,7 @@ static void numbers(page *p, const number *list, size_t count, const char *type)
         const char *name = list[i].names[p->dialect];
         if (!name) continue;
         head(p, name, list[i].help, type);
-        PRINT(p, "%s{%s} %.15g\n", name, p->labels, list[i].value(&p->look));
+        PRINT(p, "%s{%s} %.15g\n", name, p->labels, list[i].value(&p->sample));
     }
 }
 
@@ -288,7 +288,7 @@ static void print_histogram(page *p, const char *name, const char *help, const h
 
 static void print_steps(page *p) {
     static const char *const names[] = {"invar_step_tokens", "vllm:iteration_tokens_total", NULL};
-    const iv_bridge_stats *s = p->look.s;
+    const iv_bridge_stats *s = p->sample.s;
     double bounds[IV_STEP_BUCKETS];
     histogram h = {.bounds = bounds, .count = IV_STEP_BUCKETS - 1, .sum = (double)s->engine.tokens_computed};
     _Static_assert(IV_STEP_BUCKETS <= BUCKETS_MAX + 1, "a histogram holds them");
@@ -307,13 +307,13 @@ static void print_finishes(page *p) {
     for (size_t i = 0; i < FINISHES; i++)
         PRINT(p, "%s{%s,%s=\"%s\"} %llu\n", name, p->labels,
               p->dialect == IV_METRICS_VLLM ? "finished_reason" : "finish",
-              p->dialect == IV_METRICS_VLLM ? theirs[i] : own[i], (unsigned long long)finished(&p->look, i + 1));
+              p->dialect == IV_METRICS_VLLM ? theirs[i] : own[i], (unsigned long long)finished(&p->sample, i + 1));
 }
 
 /* Constant facts, as labels of a gauge of 1. */
 static void print_facts(page *p) {
-    const iv_engine_info *info = p->look.info;
-    const iv_bridge_stats *s = p->look.s;
+    const iv_engine_info *info = p->sample.info;
+    const iv_bridge_stats *s = p->sample.s;
     if (p->dialect == IV_METRICS_OWN) {
         head(p, "invar_info", "The server: its fingerprint covers everything that may change a bit.", "gauge");
         PRINT(p, "invar_info{%s,version=\"%s\",fingerprint=\"%s\",dtype=\"%s\",arithmetic=\"%s\",device=\"%s\"} 1\n",
@@ -327,7 +327,7 @@ static void print_facts(page *p) {
 }
 
 static void print_dialect(page *p, iv_metrics_names dialect) {
-    const iv_metrics *m = p->look.m;
+    const iv_metrics *m = p->sample.m;
     p->dialect = dialect;
     snprintf(p->labels, sizeof p->labels, "model_name=\"%s\"%s", m->model,
              dialect == IV_METRICS_VLLM ? ",engine=\"0\"" : "");
@@ -341,8 +341,8 @@ static void print_dialect(page *p, iv_metrics_names dialect) {
 }
 
 bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const iv_engine_info *info, iv_buf *out) {
-    page p = {.out = out, .look = {.m = m, .s = stats, .info = info}, .good = true};
-    if (m->count_server) m->count_server(m->server_user, &p.look.server);
+    page p = {.out = out, .sample = {.m = m, .s = stats, .info = info}, .good = true};
+    if (m->count_server) m->count_server(m->server_user, &p.sample.server);
     print_dialect(&p, IV_METRICS_OWN);
     if (m->names != IV_METRICS_OWN) print_dialect(&p, m->names);
     return p.good;

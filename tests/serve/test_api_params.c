@@ -17,7 +17,7 @@ static iv_status read_text(unsigned body, const char *text, iv_api_params *p, js
     p->text = text, p->bytes = strlen(text);
     ASSERT_OK(iv_json_parse("test", text, strlen(text), json, err), err);
     iv_status status = iv_api_params_read(p, body, "", *json, err);
-    if (status == IV_OK && body & (IV_API_COMPLETIONS | IV_API_CHAT)) status = iv_api_params_settle(p, body, err);
+    if (status == IV_OK && body & (IV_API_COMPLETIONS | IV_API_CHAT)) status = iv_api_params_finish(p, body, err);
     return status;
 }
 

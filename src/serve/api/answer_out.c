@@ -34,9 +34,9 @@ void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_
         iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
 }
 
-size_t iv_answer_first_behind(const iv_child *c) {
+size_t iv_answer_content_start(const iv_child *c) {
     const iv_token_list *l = &c->tokens;
-    size_t begun = iv_chat_text_begun(c->chat), characters = 0, i = 0;
+    size_t begun = iv_chat_text_reasoning_bytes(c->chat), characters = 0, i = 0;
     if (begun >= c->text.len) return l->count;
     for (size_t k = 0; k < begun; k++) characters += ((unsigned char)c->text.data[k] & 0xc0) != 0x80;
     while (i < l->count && (i + 1 < l->count ? l->text_at[i + 1] : c->characters) <= characters) i++;
@@ -44,7 +44,7 @@ size_t iv_answer_first_behind(const iv_child *c) {
 }
 
 size_t iv_answer_reasoning_tokens(const iv_child *c) {
-    return c->chat && iv_chat_text_begun(c->chat) ? iv_answer_first_behind(c) : 0;
+    return c->chat && iv_chat_text_reasoning_bytes(c->chat) ? iv_answer_content_start(c) : 0;
 }
 
 void iv_out_usage(const iv_task *t, iv_json_out *o) {

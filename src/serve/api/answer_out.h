@@ -10,8 +10,8 @@ const char *iv_answer_finish(iv_finish finish);
 /* "stop_reason": the stop string or token id of the request that ended the answer; null otherwise, as in vLLM. */
 void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_out *o);
 
-/* For chats: the first token with text behind the reasoning. */
-size_t iv_answer_first_behind(const iv_child *c);
+/* For chats: the first token with text after the reasoning. */
+size_t iv_answer_content_start(const iv_child *c);
 /* The number of tokens before it, tags included; 0 without reasoning. */
 size_t iv_answer_reasoning_tokens(const iv_child *c);
 

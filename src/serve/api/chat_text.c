@@ -9,7 +9,7 @@ static const char THINK[] = "<think>", THOUGHT[] = "</think>", CALL[] = "<tool_c
 typedef const char *const *tags; /* NULL-terminated */
 
 /* The tags that begin a call. */
-static tags signs_of(const iv_chat_text *c) {
+static tags start_tags(const iv_chat_text *c) {
     static const char *const hermes[] = {CALL, NULL}, *const llama[] = {"<|python_tag|>", NULL},
                              *const mistral[] = {"[TOOL_CALLS]", NULL}, *const coder[] = {CALL, FUNCTION, NULL};
     switch (c->form) {
@@ -65,7 +65,7 @@ static void close_up(iv_chat_text *c) {
 
 /* With tools, white space around calls is dropped: it is content only if content follows. */
 static void add_content(iv_chat_text *c, const char *s, size_t n) {
-    while (c->trimming && n && *s == '\n') s++, n--, c->begun++;
+    while (c->trimming && n && *s == '\n') s++, n--, c->reasoning_bytes++;
     if (n == 0) return;
     size_t solid = n;
     c->trimming = false;
@@ -130,11 +130,11 @@ static void end_call(iv_chat_text *c, size_t n, bool closed) {
     c->state = IV_CHAT_CONTENT;
 }
 
-/* From here on calls of the other forms are searched. sign: the tag that was found; NULL: none. */
-static void begin_calls(iv_chat_text *c, const char *sign) {
+/* From here on calls of the other forms are searched. start_tag: the tag that was found; NULL: none. */
+static void begin_calls(iv_chat_text *c, const char *start_tag) {
     c->found = (iv_chat_calls){.llama = c->form == IV_TOOL_FORM_LLAMA3_JSON};
-    c->coder = (iv_coder_call){.tools = c->schemas, .bare = sign == FUNCTION};
-    c->sign = sign;
+    c->coder = (iv_coder_call){.tools = c->schemas, .bare = start_tag == FUNCTION};
+    c->start_tag = start_tag;
     c->state = IV_CHAT_CALLS;
 }
 
@@ -155,7 +155,7 @@ static bool turn_calls(iv_chat_text *c, bool last) {
     const rest p = pending(c);
     bool coder = c->form == IV_TOOL_FORM_QWEN3_CODER;
     iv_calls_found found =
-        coder ? iv_coder_call_look(&c->coder, p.s, p.n, last) : iv_chat_calls_look(&c->found, p.s, p.n, last);
+        coder ? iv_coder_call_scan(&c->coder, p.s, p.n, last) : iv_chat_calls_scan(&c->found, p.s, p.n, last);
     if (found == IV_CALLS_MORE) return false;
     size_t count = 0, bytes = 0;
     if (found == IV_CALLS_DONE) count = take_calls(c, p.s, &bytes);
@@ -164,8 +164,8 @@ static bool turn_calls(iv_chat_text *c, bool last) {
         while (c->one_call && c->call_count > 1) iv_chat_call_free(&c->calls[--c->call_count]);
         iv_buf_clear(&c->space);
         drop(c, bytes);
-    } else if (c->sign) {
-        add_content(c, c->sign, strlen(c->sign));
+    } else if (c->start_tag) {
+        add_content(c, c->start_tag, strlen(c->start_tag));
     }
     /* No search inside an unfinished value or beyond the maximum number of calls: each could cost the whole rest. */
     size_t text = !coder || count ? 0 : found == IV_CALLS_DONE ? bytes : c->coder.cut ? p.n : 0;
@@ -223,20 +223,20 @@ static iv_calls_found begins_with(const char *s, size_t n, tags list) {
 }
 
 /* Decides between calls and JSON. False: more text is needed. */
-static bool settle_either(iv_chat_text *c, bool last) {
+static bool decide_calls_or_json(iv_chat_text *c, bool last) {
     const rest p = pending(c);
     size_t from = 0;
     while (from < p.n && is_space(p.s[from])) from++;
     bool llama = c->form == IV_TOOL_FORM_LLAMA3_JSON;
     iv_calls_found found = llama ? iv_chat_calls_open(c->schemas, p.s + from, p.n - from)
-                                 : begins_with(p.s + from, p.n - from, signs_of(c));
+                                 : begins_with(p.s + from, p.n - from, start_tags(c));
     c->no_calls = found == IV_CALLS_WRONG;
     return found != IV_CALLS_MORE || last;
 }
 
 /* Llama's calls may begin the content without a tag. */
 static bool turn_begin(iv_chat_text *c, bool last) {
-    if (c->either && looks_for_calls(c) && !settle_either(c, last)) return false;
+    if (c->calls_or_json && looks_for_calls(c) && !decide_calls_or_json(c, last)) return false;
     const rest p = pending(c);
     bool bare = looks_for_calls(c) && c->form == IV_TOOL_FORM_LLAMA3_JSON;
     size_t from = 0;
@@ -261,7 +261,7 @@ static bool turn_text(iv_chat_text *c, bool last) {
     const rest p = pending(c);
     bool reasoning = c->state == IV_CHAT_REASONING;
     const char *tag;
-    size_t n = find_tag(p, reasoning ? thought : signs_of(c), last, &tag);
+    size_t n = find_tag(p, reasoning ? thought : start_tags(c), last, &tag);
     if (reasoning && !c->joined)
         add(c, &c->reasoning, p.s, n);
     else
@@ -271,7 +271,7 @@ static bool turn_text(iv_chat_text *c, bool last) {
     if (reasoning && c->joined) add_content(c, tag, strlen(tag));
     c->trimming = c->trim && reasoning && !c->joined;
     if (reasoning)
-        c->state = IV_CHAT_BEGIN, c->begun = c->joined ? 0 : c->pushed - pending(c).n;
+        c->state = IV_CHAT_BEGIN, c->reasoning_bytes = c->joined ? 0 : c->pushed - pending(c).n;
     else if (c->form == IV_TOOL_FORM_HERMES)
         c->state = IV_CHAT_CALL;
     else
@@ -307,7 +307,7 @@ void iv_chat_text_end(iv_chat_text *c) {
     iv_buf_clear(&c->space);
 }
 
-size_t iv_chat_text_begun(const iv_chat_text *c) {
+size_t iv_chat_text_reasoning_bytes(const iv_chat_text *c) {
     if (c->joined) return 0;
-    return c->state == IV_CHAT_START || c->state == IV_CHAT_REASONING ? c->pushed : c->begun;
+    return c->state == IV_CHAT_START || c->state == IV_CHAT_REASONING ? c->pushed : c->reasoning_bytes;
 }

@@ -1,11 +1,11 @@
 /* chat_text.h: splits the text of a chat model, while it is generated, into reasoning (<think>...</think>), content
  * and tool calls in the model's form (iv_tool_form).
  *
- * Hermes' calls are between their tags, anywhere. Llama's are the whole answer behind its reasoning, or everything
+ * Hermes' calls are between their tags, anywhere. Llama's are the whole answer after its reasoning, or everything
  * after <|python_tag|>. Mistral's follow [TOOL_CALLS]. Qwen3-Coder's are between their tags, too, but are not JSON
  * (coder_call.c).
  *
- * If a constraint allows calls or JSON, the answer is calls if it begins with one behind the reasoning: with the
+ * If a constraint allows calls or JSON, the answer is calls if it begins with one after the reasoning: with the
  * form's tag or, in Llama's form, with a call of one of the tools. Otherwise it is content as a whole.
  *
  * Invariants: the parts do not depend on how the text was cut into pushes; output is never taken back; an invalid
@@ -22,27 +22,27 @@ enum { IV_CHAT_CALLS_MAX = 128 }; /* further calls stay text */
 typedef struct iv_chat_text {
     bool tools, one_call;  /* one_call: further calls are dropped */
     bool trim;             /* drop line ends between reasoning and content; set after init */
-    bool either;           /* the answer is calls from its beginning, or requested JSON without calls; set after init */
-    bool joined;           /* reasoning is content, too; only with `either`; set after init */
+    bool calls_or_json;    /* the answer is calls from its beginning, or requested JSON without calls; set after init */
+    bool joined;           /* reasoning is content, too; only with `calls_or_json`; set after init */
     iv_tool_form form;     /* of calls, with tools; Hermes' unless set after init */
     const json_t *schemas; /* the tools, for forms that need types; borrowed; NULL: unknown; set after init */
     bool trimming;
-    bool no_calls; /* `either`: the answer is JSON */
+    bool no_calls; /* `calls_or_json`: the answer is JSON */
     enum {
         IV_CHAT_START,
         IV_CHAT_REASONING,
         IV_CHAT_BEGIN, /* start of the content */
         IV_CHAT_CONTENT,
-        IV_CHAT_CALL, /* Hermes': behind the start tag */
+        IV_CHAT_CALL, /* Hermes': after the start tag */
         IV_CHAT_CALLS /* other forms: `found` or `coder` examines the pending text */
     } state;
     iv_chat_calls found;
     iv_coder_call coder;
-    const char *sign; /* start tag of such calls, already consumed; NULL: none */
-    iv_buf pending;   /* undecided text ... */
-    size_t taken;     /* ... behind this many bytes */
-    size_t pushed;    /* total bytes ... */
-    size_t begun;     /* ... and those before the content */
+    const char *start_tag;  /* start tag of such calls, already consumed; NULL: none */
+    iv_buf pending;         /* undecided text ... */
+    size_t taken;           /* ... after this many bytes */
+    size_t pushed;          /* total bytes ... */
+    size_t reasoning_bytes; /* ... and those before the content */
     /* In a call: bytes searched for an end tag outside strings; position plus one of an end tag inside a string. */
     size_t searched, quoted_end;
     bool in_string, escaped;
@@ -62,6 +62,6 @@ void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n);
 void iv_chat_text_end(iv_chat_text *c); /* no more text */
 
 /* Bytes of reasoning before the content: all so far, if it is still reasoning. */
-size_t iv_chat_text_begun(const iv_chat_text *c);
+size_t iv_chat_text_reasoning_bytes(const iv_chat_text *c);
 
 #endif

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256, LOOKS_MAX = 1 << 23 /* schema nodes visited per call */ };
+enum { SPACE_MAX = 256, NAME_MAX_BYTES = 256, SCHEMA_VISITS_MAX = 1 << 23 /* schema nodes visited per call */ };
 
 /* ---- tags --------------------------------------------------------------------------------------------- */
 
@@ -27,7 +27,7 @@ static void skip_space(cursor *c) {
     while (c->at < c->n && c->at < most && is_space(c->s[c->at])) c->at++;
 }
 
-/* Advances behind the text on YES. */
+/* Advances after the text on YES. */
 static match take(cursor *c, const char *what) {
     size_t n = strlen(what), left = c->n - c->at;
     if (memcmp(c->s + c->at, what, left < n ? left : n) != 0) return NO;
@@ -36,7 +36,7 @@ static match take(cursor *c, const char *what) {
     return YES;
 }
 
-/* Takes a name and the > behind it. */
+/* Takes a name and the > after it. */
 static match take_name(cursor *c, size_t *from, size_t *end) {
     *from = c->at;
     for (*end = c->at; *end < c->n; ++*end) {
@@ -102,22 +102,22 @@ static bool is_property(const iv_coder_call *k, const char *name, size_t n) {
 /* Beyond the limit on schema nodes, values are strings. */
 static unsigned kinds_of(iv_coder_call *k, const char *name, size_t n) {
     own_name own = name_of(name, n);
-    size_t looks;
-    if (!k->parameters || k->looks > LOOKS_MAX) return IV_KIND_STRING;
-    unsigned kinds = iv_json_parameter_kinds(k->parameters, own.text, &looks);
-    k->looks += looks;
+    size_t schema_visits;
+    if (!k->parameters || k->schema_visits > SCHEMA_VISITS_MAX) return IV_KIND_STRING;
+    unsigned kinds = iv_json_parameter_kinds(k->parameters, own.text, &schema_visits);
+    k->schema_visits += schema_visits;
     return kinds;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------- */
 
-/* </parameter> and the tag that must follow; *behind: the end of </parameter>. */
-static match take_value_end(const char *s, size_t n, size_t at, size_t *behind) {
+/* </parameter> and the tag that must follow; *after: the end of </parameter>. */
+static match take_value_end(const char *s, size_t n, size_t at, size_t *after) {
     cursor c = {s, n, at};
     tag unused;
     size_t from, end;
     match m = take(&c, "</parameter>");
-    *behind = c.at;
+    *after = c.at;
     return m == YES ? take_tag(&c, &unused, &from, &end) : m;
 }
 
@@ -141,31 +141,31 @@ static void end_value(iv_coder_call *k, const char *s, size_t end, size_t at) {
 }
 
 /* An object or list: up to its closing bracket, then to the end of the value. NO: it is text. */
-static match look_json(iv_coder_call *k, const char *s, size_t n) {
-    for (; k->look == IV_CODER_JSON && k->scanned < n; k->scanned++) {
+static match scan_json(iv_coder_call *k, const char *s, size_t n) {
+    for (; k->value_form == IV_CODER_JSON && k->scanned < n; k->scanned++) {
         iv_json_scanned found = iv_json_scan_byte(&k->scan, s[k->scanned]);
         if (found == IV_JSON_WRONG) return NO;
-        if (found == IV_JSON_DONE) k->look = IV_CODER_CLOSED;
+        if (found == IV_JSON_DONE) k->value_form = IV_CODER_CLOSED;
     }
-    if (k->look == IV_CODER_JSON) return MAYBE;
+    if (k->value_form == IV_CODER_JSON) return MAYBE;
     cursor c = {s, n, k->scanned};
-    size_t behind;
+    size_t after;
     skip_space(&c);
-    match m = take_value_end(s, n, c.at, &behind);
-    if (m == YES) end_value(k, s, c.at, behind);
+    match m = take_value_end(s, n, c.at, &after);
+    if (m == YES) end_value(k, s, c.at, after);
     return m;
 }
 
-static match look_text(iv_coder_call *k, const char *s, size_t n, bool last) {
+static match scan_text(iv_coder_call *k, const char *s, size_t n, bool last) {
     for (; k->at < n; k->at++) {
         const char *found = memchr(s + k->at, '<', n - k->at);
-        size_t behind;
+        size_t after;
         k->at = found ? (size_t)(found - s) : n;
         if (!found) break;
-        match m = take_value_end(s, n, k->at, &behind);
+        match m = take_value_end(s, n, k->at, &after);
         match forgotten = m == NO ? take_forgotten_end(k, s, n, k->at) : NO;
         if (m == YES || forgotten == YES) {
-            end_value(k, s, k->at, m == YES ? behind : k->at);
+            end_value(k, s, k->at, m == YES ? after : k->at);
             return YES;
         }
         if ((m == MAYBE || forgotten == MAYBE) && !last) return MAYBE;
@@ -173,33 +173,33 @@ static match look_text(iv_coder_call *k, const char *s, size_t n, bool last) {
     return MAYBE;
 }
 
-static match look_value(iv_coder_call *k, const char *s, size_t n, bool last) {
-    if (k->look == IV_CODER_UNKNOWN) {
+static match scan_value(iv_coder_call *k, const char *s, size_t n, bool last) {
+    if (k->value_form == IV_CODER_UNKNOWN) {
         while (k->scanned < n && is_space(s[k->scanned])) k->scanned++;
         if (k->scanned == n && !last) return MAYBE;
         char first = k->scanned < n ? s[k->scanned] : 0;
         bool json = (first == '{' && k->kinds & IV_KIND_OBJECT) || (first == '[' && k->kinds & IV_KIND_ARRAY);
-        k->look = json ? IV_CODER_JSON : IV_CODER_TEXT;
+        k->value_form = json ? IV_CODER_JSON : IV_CODER_TEXT;
         k->scan = (iv_json_scan){0};
     }
-    if (k->look != IV_CODER_TEXT) {
-        match m = look_json(k, s, n);
+    if (k->value_form != IV_CODER_TEXT) {
+        match m = scan_json(k, s, n);
         if (m == YES || (m == MAYBE && !last)) return m;
-        k->look = IV_CODER_TEXT;
+        k->value_form = IV_CODER_TEXT;
     }
-    return look_text(k, s, n, last);
+    return scan_text(k, s, n, last);
 }
 
 /* ---- the state machine -------------------------------------------------------------------------------- */
 
-static match look_open(iv_coder_call *k, cursor *c) {
+static match scan_open(iv_coder_call *k, cursor *c) {
     if (!k->bare) skip_space(c);
     match m = k->bare ? YES : take(c, "<function=");
     if (m == YES) k->at = c->at, k->step = IV_CODER_NAME;
     return m;
 }
 
-static match look_name(iv_coder_call *k, cursor *c) {
+static match scan_name(iv_coder_call *k, cursor *c) {
     match m = take_name(c, &k->name, &k->name_end);
     if (m != YES) return m;
     bool known = find_tool(k->tools, c->s + k->name, k->name_end - k->name, &k->parameters);
@@ -207,19 +207,19 @@ static match look_name(iv_coder_call *k, cursor *c) {
     return known || !k->bare ? YES : NO;
 }
 
-static match look_tag(iv_coder_call *k, cursor *c) {
+static match scan_tag(iv_coder_call *k, cursor *c) {
     tag which;
     match m = take_tag(c, &which, &k->key, &k->key_end);
     if (m != YES) return m;
     k->at = c->at;
-    k->step = which == PARAMETER ? IV_CODER_VALUE : which == FUNCTION_END ? IV_CODER_BEHIND : IV_CODER_WHOLE;
+    k->step = which == PARAMETER ? IV_CODER_VALUE : which == FUNCTION_END ? IV_CODER_AFTER : IV_CODER_WHOLE;
     if (which != PARAMETER) return YES;
-    k->value = k->scanned = k->at, k->look = IV_CODER_UNKNOWN;
+    k->value = k->scanned = k->at, k->value_form = IV_CODER_UNKNOWN;
     k->kinds = kinds_of(k, c->s + k->key, k->key_end - k->key);
     return YES;
 }
 
-static match look_behind(iv_coder_call *k, cursor *c, bool last) {
+static match scan_after(iv_coder_call *k, cursor *c, bool last) {
     skip_space(c);
     match m = take(c, "</tool_call>");
     if (m == MAYBE && !last) return MAYBE;
@@ -229,22 +229,22 @@ static match look_behind(iv_coder_call *k, cursor *c, bool last) {
 }
 
 /* YES: it advanced. */
-static match go_on(iv_coder_call *k, const char *s, size_t n, bool last) {
+static match advance(iv_coder_call *k, const char *s, size_t n, bool last) {
     cursor c = {s, n, k->at};
     switch (k->step) {
-    case IV_CODER_OPEN: return look_open(k, &c);
-    case IV_CODER_NAME: return look_name(k, &c);
-    case IV_CODER_TAG: return look_tag(k, &c);
-    case IV_CODER_VALUE: return look_value(k, s, n, last);
-    case IV_CODER_BEHIND: return look_behind(k, &c, last);
+    case IV_CODER_OPEN: return scan_open(k, &c);
+    case IV_CODER_NAME: return scan_name(k, &c);
+    case IV_CODER_TAG: return scan_tag(k, &c);
+    case IV_CODER_VALUE: return scan_value(k, s, n, last);
+    case IV_CODER_AFTER: return scan_after(k, &c, last);
     case IV_CODER_WHOLE: break;
     }
     return NO;
 }
 
-iv_calls_found iv_coder_call_look(iv_coder_call *k, const char *s, size_t n, bool last) {
+iv_calls_found iv_coder_call_scan(iv_coder_call *k, const char *s, size_t n, bool last) {
     while (k->step != IV_CODER_WHOLE) {
-        match m = go_on(k, s, n, last);
+        match m = advance(k, s, n, last);
         if (m == YES) continue;
         if (m == MAYBE && !last) return IV_CALLS_MORE;
         k->cut = m == MAYBE;
@@ -338,7 +338,7 @@ bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out
     bool ok = values != NULL;
     while (ok && again.step != IV_CODER_WHOLE) {
         bool in_value = again.step == IV_CODER_VALUE;
-        ok = go_on(&again, s, k->at, true) == YES && (!in_value || keep_value(&again, s, values));
+        ok = advance(&again, s, k->at, true) == YES && (!in_value || keep_value(&again, s, values));
     }
     ok = ok && write_arguments(values, &text);
     *out = (iv_chat_call){0};

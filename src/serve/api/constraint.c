@@ -231,7 +231,8 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     return status;
 }
 
-iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r, iv_error *err) {
+iv_status iv_api_constraint_calls_or_json(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r,
+                                          iv_error *err) {
     reader w = {.p = p, .r = r, .prefix = "", .err = err};
     bool object = r->constraint == IV_CONSTRAINT_JSON_OBJECT; /* for the schema of any object */
     iv_buf text = {0};
@@ -318,7 +319,7 @@ static iv_status check_types(const json_t *tools, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *err) {
+iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err) {
     const char *choice = json_string_value(p->tool_choice), *name = NULL;
     if (json_is_object(p->tool_choice)) {
         json_t *named = json_object_get(p->tool_choice, "function"); /* in a chat the name is nested */
@@ -344,8 +345,8 @@ iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *er
                        "--tool-call-parser is none)");
     if (p->tools) p->request.show_ids = s->tool_ids, p->request.show_id_count = s->tool_id_count;
     if (forced) return iv_api_constraint_force(p, p->tools, name, s->tool_form, &p->request, err);
-    bool either = p->tools && p->format_holds && s->tool_form != IV_TOOL_FORM_NONE;
-    return either ? iv_api_constraint_either(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
+    bool calls_or_json = p->tools && p->format_holds && s->tool_form != IV_TOOL_FORM_NONE;
+    return calls_or_json ? iv_api_constraint_calls_or_json(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
 }
 
 /* ---- ids of calls ------------------------------------------------------------------------------------- */

@@ -17,7 +17,8 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
                                   iv_error *err);
 
 /* r is constrained to a format and `tools` may be called, too: the answer is calls, or JSON of the format. */
-iv_status iv_api_constraint_either(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r, iv_error *err);
+iv_status iv_api_constraint_calls_or_json(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r,
+                                          iv_error *err);
 
 /* ---- tools -------------------------------------------------------------------------------------------- */
 
@@ -28,7 +29,7 @@ enum { IV_CALL_ID_BYTES = 80 };
 iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err);
 
 /* Checks tools and tool_choice, and forces a call if required; afterwards tools is NULL if none may be called. */
-iv_status iv_api_tools_settle(const iv_server *s, iv_api_params *p, iv_error *err);
+iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err);
 
 /* The id of call i of a choice: deterministic, given the response's id. Mistral's templates require nine letters and
  * digits. */

@@ -92,7 +92,7 @@ static iv_status pay(body *b, size_t bytes, iv_error *err) {
 
 /* ---- lists of ids ------------------------------------------------------------------------------------- */
 
-/* Reads one id at i; *next is behind it. False: not an id in JSON's spelling. */
+/* Reads one id at i; *next is after it. False: not an id in JSON's spelling. */
 static bool read_id(const body *b, size_t i, size_t *next, int32_t *out) {
     int64_t id = 0;
     size_t from = i;
@@ -101,7 +101,7 @@ static bool read_id(const body *b, size_t i, size_t *next, int32_t *out) {
     return i > from && id <= INT32_MAX && (b->s[from] != '0' || i == from + 1);
 }
 
-/* Counts the ids of the list at b->i; *end is behind it. 0: it holds other values. */
+/* Counts the ids of the list at b->i; *end is after it. 0: it holds other values. */
 static size_t count_ids(const body *b, size_t *end) {
     size_t count = 0, i = b->i;
     int32_t id;

@@ -63,7 +63,7 @@ typedef struct iv_body_form {
     const char *ids; /* field that holds ids; NULL: none */
 } iv_body_form;
 
-/* Moves long lists of ids to *lists, and blanks them in the text behind their first id. */
+/* Moves long lists of ids to *lists, and blanks them in the text after their first id. */
 iv_status iv_body_scan(char *text, size_t bytes, const iv_body_form *form, iv_body_lists *lists, iv_error *err);
 
 /* Total cost of texts inside a body that are parsed, too. Zero-initialise. */

@@ -186,7 +186,7 @@ static const char MARK[] = "[[invar: continue here]] ";
 
 /* ---- rendering: variables ----------------------------------------------------------------------------- */
 
-/* Whether the last `begin` has no `end` behind it. */
+/* Whether the last `begin` has no `end` after it. */
 static bool has_open(const char *text, const char *begin, const char *end) {
     const char *at = NULL;
     for (const char *next = text; (next = strstr(next, begin)) != NULL; next++) at = next;
@@ -322,7 +322,7 @@ iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_text
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* Cuts the prompt behind the text to be continued. */
+/* Cuts the prompt after the text to be continued. */
 static iv_status cut_at_mark(iv_text *text, iv_error *err) {
     size_t solid = strlen(MARK) - 1;
     char *at = NULL;

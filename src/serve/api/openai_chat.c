@@ -16,14 +16,14 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     p->add_special = false; /* the template adds them */
     IV_TRY(iv_api_params_read(p, IV_API_CHAT, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
-    IV_TRY(iv_api_params_settle(p, IV_API_CHAT, err));
+    IV_TRY(iv_api_params_finish(p, IV_API_CHAT, err));
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_continue(p, t->body, err));
-    IV_TRY(iv_api_tools_settle(t->server, p, err));
+    IV_TRY(iv_api_tools_apply(t->server, p, err));
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     r->min_tokens = (size_t)p->min_tokens;
-    IV_TRY(iv_api_truncate_settle(t->server, p, err));
+    IV_TRY(iv_api_truncate_resolve(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs, r->sampling_logprobs = p->sampling_logprobs;
     IV_TRY(iv_task_make_prompts(t, "messages", 1, err));
     t->conversation = json_incref(p->messages), t->tools = json_incref(p->tools);

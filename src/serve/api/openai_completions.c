@@ -54,7 +54,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_request *r = &p->request;
     IV_TRY(iv_api_params_read(p, IV_API_COMPLETIONS, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
-    IV_TRY(iv_api_params_settle(p, IV_API_COMPLETIONS, err));
+    IV_TRY(iv_api_params_finish(p, IV_API_COMPLETIONS, err));
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_seed(r, err));
     if (p->max_tokens == 0 && !p->echo && p->prompt_logprobs < 0)
@@ -63,7 +63,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     r->score_only = p->max_tokens == 0;
     r->max_tokens = p->max_tokens < 0 ? MAX_TOKENS_DEFAULT : (size_t)p->max_tokens;
     r->min_tokens = (size_t)p->min_tokens;
-    IV_TRY(iv_api_truncate_settle(t->server, p, err));
+    IV_TRY(iv_api_truncate_resolve(t->server, p, err));
     r->prompt_logprobs = (int)p->prompt_logprobs;
     if (p->echo && p->want_logprobs && r->logprobs > r->prompt_logprobs) r->prompt_logprobs = r->logprobs;
     r->sampling_logprobs = p->sampling_logprobs;

@@ -17,14 +17,14 @@ static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t **tools
     if (!p->tools) { /* then "auto" has no effect */
         const char *choice = json_string_value(p->tool_choice);
         if (choice && strcmp(choice, "auto") == 0) p->tool_choice = NULL;
-        return iv_api_tools_settle(s, p, err);
+        return iv_api_tools_apply(s, p, err);
     }
     char *text = json_dumps(p->tools, JSON_COMPACT | JSON_REAL_PRECISION(17));
     p->tools_text = text ? iv_arena_strndup(&p->arena, text, strlen(text)) : NULL;
     free(text);
     if (!p->tools_text) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     IV_TRY(iv_responses_tools(p->tools, tools, err));
-    iv_status status = iv_api_tools_settle(s, p, err);
+    iv_status status = iv_api_tools_apply(s, p, err);
     if (status == IV_OK && p->tools) return IV_OK;
     json_decref(*tools);
     *tools = NULL;
@@ -37,7 +37,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     p->add_special = false;
     IV_TRY(iv_api_params_read(p, IV_API_RESPONSES, "", t->body, err));
     IV_TRY(iv_api_check_model(t->server, p->model, err));
-    IV_TRY(iv_api_params_settle(p, IV_API_RESPONSES, err));
+    IV_TRY(iv_api_params_finish(p, IV_API_RESPONSES, err));
     IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
@@ -107,7 +107,7 @@ static void out_message_item(const iv_task *t, const iv_child *c, bool filled, i
     iv_out_kv_text(o, "status", status_name(c));
     iv_out_kv_text(o, "role", "assistant");
     iv_out_key(o, "content"), iv_out_open(o, '[');
-    if (filled) out_message_part(t, c, &c->chat->content, iv_answer_first_behind(c), o);
+    if (filled) out_message_part(t, c, &c->chat->content, iv_answer_content_start(c), o);
     iv_out_close(o, ']'), iv_out_close(o, '}');
 }
 
@@ -295,7 +295,7 @@ static void begin_message(iv_task *t, iv_child *c, iv_buf *out) {
 
 static void end_message(iv_task *t, const iv_child *c, iv_buf *out) {
     const iv_buf *text = &c->chat->content;
-    size_t from = iv_answer_first_behind(c);
+    size_t from = iv_answer_content_start(c);
     part_event(t, c, "response.output_text.done", true, "text", text->data, text->len, from, out);
     part_event(t, c, "response.content_part.done", true, "part", text->data, text->len, from, out);
     item_event(t, c, "response.output_item.done", true, true, out);
@@ -344,7 +344,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
         call_events(t, c, c->chat->calls_before, out);
         begin_message(t, c, out);
         part_event(t, c, "response.output_text.delta", true, "delta", text->data + c->sent_content,
-                   text->len - c->sent_content, c->sent_content ? c->sent_tokens : iv_answer_first_behind(c), out);
+                   text->len - c->sent_content, c->sent_content ? c->sent_tokens : iv_answer_content_start(c), out);
         c->sent_content = text->len, c->sent_tokens = c->tokens.count;
     }
     call_events(t, c, c->chat->call_count, out);

@@ -428,7 +428,7 @@ iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix
 }
 
 /* For responses, log-probabilities are requested by `include`. */
-static iv_status settle_response(iv_api_params *p, iv_error *err) {
+static iv_status finish_response(iv_api_params *p, iv_error *err) {
     const json_t *item;
     size_t i;
     json_array_foreach(p->include, i, item) p->want_logprobs |= strcmp(json_string_value(item), LOGPROBS) == 0;
@@ -441,7 +441,7 @@ static iv_status settle_response(iv_api_params *p, iv_error *err) {
     return p->reasoning ? iv_api_params_read(p, IV_API_REASONING, "reasoning.", p->reasoning, err) : IV_OK;
 }
 
-iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
+iv_status iv_api_params_finish(iv_api_params *p, unsigned body, iv_error *err) {
     json_t *options = p->sampling_params;                                        /* stream_options */
     if (p->max_completion_tokens >= 0) p->max_tokens = p->max_completion_tokens; /* the newer name takes precedence */
     unsigned options_of = body == IV_API_RESPONSES ? IV_API_RESPONSE_STREAM_OPTIONS : IV_API_STREAM_OPTIONS;
@@ -451,7 +451,7 @@ iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err) {
     if (p->best_of != 1 && p->best_of != p->n)
         return iv_fail(err, IV_INVALID, "best_of: wanted 1, or as many as n, %lld, found %lld", (long long)p->n,
                        (long long)p->best_of);
-    if (body == IV_API_RESPONSES) IV_TRY(settle_response(p, err));
+    if (body == IV_API_RESPONSES) IV_TRY(finish_response(p, err));
     if (body == IV_API_CHAT) {
         if (json_is_integer(p->logprobs)) return wrong("logprobs", "true or false", p->logprobs, err);
         p->want_logprobs = json_is_true(p->logprobs);

@@ -76,7 +76,7 @@ void iv_api_params_free(iv_api_params *p);
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err);
 
 /* After reading OpenAI's bodies: moves logprobs, max_tokens and prompt_logprobs into the request. */
-iv_status iv_api_params_settle(iv_api_params *p, unsigned body, iv_error *err);
+iv_status iv_api_params_finish(iv_api_params *p, unsigned body, iv_error *err);
 
 /* Reads an integer; 2.0 is one, too. */
 iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err);

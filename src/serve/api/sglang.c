@@ -31,7 +31,7 @@ static void set_neutral(iv_request *r) {
 }
 
 /* Applies fields of the whole body to a request. */
-static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
+static iv_status apply_params(iv_api_params *p, iv_request *r, iv_error *err) {
     r->priority = (int32_t)p->priority;
     r->logprobs = !p->want_logprobs ? -1 : p->top_logprobs > 0 ? (int)p->top_logprobs : 0;
     r->score_only = p->max_tokens == 0;
@@ -47,7 +47,7 @@ static iv_status settle(iv_api_params *p, iv_request *r, iv_error *err) {
     return iv_api_params_seed(r, err);
 }
 
-/* The text of sampling_params, and the position behind the elements taken. */
+/* The text of sampling_params, and the position after the elements taken. */
 typedef struct sampling_text {
     const char *s;
     size_t n, at;
@@ -79,7 +79,7 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     IV_TRY(iv_api_constraint_read(p, prefix, &p->request, err));
     *out = p->request;
     if (json_is_array(v)) p->request = start;
-    return settle(p, out, err);
+    return apply_params(p, out, err);
 }
 
 /* A number for all prompts, or one per prompt; unchanged if absent. */

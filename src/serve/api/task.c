@@ -197,7 +197,7 @@ static bool take_done(iv_child *c, const iv_event *e) {
 
 /* ---- the response ------------------------------------------------------------------------------------- */
 
-/* The weights behind the answer: an update waits for requests to end, but not for their events to be taken. */
+/* The weights of the answer: an update waits for requests to end, but not for their events to be taken. */
 static void begin_response(iv_task *t, const char *fingerprint, uint64_t weight_version) {
     if (t->fingerprint[0]) return;
     snprintf(t->fingerprint, sizeof t->fingerprint, "%s", fingerprint);

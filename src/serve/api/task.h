@@ -135,10 +135,10 @@ iv_status iv_task_place_error(const iv_task *t, size_t prompt, iv_status status,
 
 /* truncate_prompt_tokens: only the last tokens of a prompt are read, as in vLLM; tokens that the tokenizer adds
  * around a text are kept and counted. */
-/* Whether the body sets it; settle resolves -1 to the model's length minus max_tokens, or minus one without
+/* Whether the body sets it; resolve turns -1 into the model's length minus max_tokens, or minus one without
  * max_tokens. Needs the request's limits. */
 bool iv_api_truncates(const iv_api_params *p);
-iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error *err);
+iv_status iv_api_truncate_resolve(const iv_server *s, iv_api_params *p, iv_error *err);
 
 /* Truncates a prompt that is longer; it has ids afterwards. Its text, if any, becomes that of the remaining tokens. */
 iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err);

@@ -74,11 +74,11 @@ static iv_tool_form form_of_calls(const iv_task *t) {
 static void begin_chat(const iv_task *t, iv_chat_text *c) {
     const iv_api_params *p = &t->params;
     iv_constraint_kind kind = p->request.constraint;
-    bool either = kind == IV_CONSTRAINT_TOOL_CALL_OR_JSON || kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
-    iv_chat_text_init(c, p->separate_reasoning || either, p->reasoning_open, t->tools != NULL, p->one_tool_call);
+    bool calls_or_json = kind == IV_CONSTRAINT_TOOL_CALL_OR_JSON || kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
+    iv_chat_text_init(c, p->separate_reasoning || calls_or_json, p->reasoning_open, t->tools != NULL, p->one_tool_call);
     c->form = form_of_calls(t), c->schemas = t->tools;
     c->trim = kind != IV_CONSTRAINT_NONE;
-    c->either = either, c->joined = either && !p->separate_reasoning;
+    c->calls_or_json = calls_or_json, c->joined = calls_or_json && !p->separate_reasoning;
 }
 
 iv_status iv_task_submit(iv_task *t, iv_error *err) {
@@ -144,7 +144,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
 
 /* Long texts are tokenized here: the engine would do it between two steps and delay all requests. Too many tokens
  * are refused here, before every choice copies them. */
-static iv_status settle_long_prompts(iv_task *t, iv_error *err) {
+static iv_status tokenize_long_prompts(iv_task *t, iv_error *err) {
     size_t most = iv_bridge_info(t->server->bridge)->max_model_len;
     for (size_t i = 0; i < t->prompt_count; i++) {
         iv_api_prompt *p = &t->prompts[i];
@@ -180,7 +180,7 @@ static void prepare(iv_api_job *j) {
     json_decref(t->body), json_decref(t->conversation); /* nothing borrows from them any more */
     t->body = t->conversation = NULL;
     iv_buf_free(&t->text);
-    if (t->status == IV_OK) t->status = settle_long_prompts(t, &t->why);
+    if (t->status == IV_OK) t->status = tokenize_long_prompts(t, &t->why);
     if (t->status == IV_OK) t->status = compile_constraints(t, true, &t->why);
     if (t->status != IV_BUSY) return;
     j->run = compile_slowly;

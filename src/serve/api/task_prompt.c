@@ -126,7 +126,7 @@ enum { ALL = -2 }; /* default in iv_api_params_init */
 
 bool iv_api_truncates(const iv_api_params *p) { return p->truncate != ALL; }
 
-iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error *err) {
+iv_status iv_api_truncate_resolve(const iv_server *s, iv_api_params *p, iv_error *err) {
     const iv_request *r = &p->request;
     size_t length = iv_bridge_info(s->bridge)->max_model_len;
     size_t answer = r->score_only ? 0 : r->max_tokens ? r->max_tokens : 1;
@@ -146,7 +146,8 @@ iv_status iv_api_truncate_settle(const iv_server *s, iv_api_params *p, iv_error 
 
 /* How many ids surround the text: those of an empty text. first: how many of them come before it, by comparison with
  * another text. (The prompt itself may begin with the trailing ones.) */
-static iv_status find_around(const iv_task *t, const iv_api_prompt *p, size_t *around, size_t *first, iv_error *err) {
+static iv_status find_surrounding(const iv_task *t, const iv_api_prompt *p, size_t *around, size_t *first,
+                                  iv_error *err) {
     const iv_textual *text_model = iv_bridge_text_model(t->server->bridge);
     iv_ids empty = {0}, other = {0};
     *around = *first = 0;
@@ -164,7 +165,7 @@ iv_status iv_task_truncate(iv_task *t, iv_api_prompt *p, iv_error *err) {
     if (!iv_api_truncates(&t->params)) return IV_OK;
     IV_TRY(iv_task_need_ids(t, p, err));
     if (p->ids.count <= most) return IV_OK;
-    IV_TRY(find_around(t, p, &around, &first, err));
+    IV_TRY(find_surrounding(t, p, &around, &first, err));
     if (around > most) around = first = 0; /* no room for all: keeps just the last tokens */
     size_t cut = p->ids.count - most;
     p->ids.count = most;

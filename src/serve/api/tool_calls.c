@@ -69,22 +69,22 @@ static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c ==
 
 /* ---- finding calls ------------------------------------------------------------------------------------ */
 
-static iv_calls_found look_json(iv_chat_calls *k, char c) {
+static iv_calls_found scan_json(iv_chat_calls *k, char c) {
     iv_json_scanned found = iv_json_scan_byte(&k->scan, c);
     if (found == IV_JSON_WRONG) return IV_CALLS_WRONG;
     if (found == IV_JSON_MORE) return IV_CALLS_MORE;
-    k->values++, k->step = IV_CALLS_BEHIND;
+    k->values++, k->step = IV_CALLS_AFTER;
     return k->llama ? IV_CALLS_MORE : IV_CALLS_DONE;
 }
 
 static iv_calls_found begin_json(iv_chat_calls *k, char c) {
     k->step = IV_CALLS_JSON, k->json = k->at;
     k->scan = (iv_json_scan){0};
-    return look_json(k, c);
+    return scan_json(k, c);
 }
 
 /* [ARGS], or once before it [CALL_ID]. */
-static iv_calls_found look_bracket(iv_chat_calls *k, const char *s) {
+static iv_calls_found scan_bracket(iv_chat_calls *k, const char *s) {
     static const char args[] = "[ARGS]", call_id[] = "[CALL_ID]";
     size_t n = k->at - k->bracket;
     bool id = s[k->bracket + 1] == call_id[1] && !k->with_id;
@@ -101,7 +101,7 @@ static iv_calls_found begin_bracket(iv_chat_calls *k) {
     return IV_CALLS_MORE;
 }
 
-static iv_calls_found look_before(iv_chat_calls *k, char c) {
+static iv_calls_found scan_before(iv_chat_calls *k, char c) {
     if (is_space(c)) return IV_CALLS_MORE;
     if (c == (k->llama ? '{' : '[')) return begin_json(k, c);
     if (k->llama || !iv_tool_name_is_bare(&c, 1)) return IV_CALLS_WRONG;
@@ -109,7 +109,7 @@ static iv_calls_found look_before(iv_chat_calls *k, char c) {
     return IV_CALLS_MORE;
 }
 
-static iv_calls_found look_name(iv_chat_calls *k, char c) {
+static iv_calls_found scan_name(iv_chat_calls *k, char c) {
     bool goes_on = k->step == IV_CALLS_NAME && iv_tool_name_is_bare(&c, 1);
     if (goes_on) return IV_CALLS_MORE;
     if (k->step == IV_CALLS_NAME) k->name_end = k->at;
@@ -118,34 +118,34 @@ static iv_calls_found look_name(iv_chat_calls *k, char c) {
     return c == '{' ? begin_json(k, c) : c == '[' ? begin_bracket(k) : IV_CALLS_WRONG;
 }
 
-static iv_calls_found look_byte(iv_chat_calls *k, const char *s) {
+static iv_calls_found scan_byte(iv_chat_calls *k, const char *s) {
     char c = s[k->at];
     switch (k->step) {
-    case IV_CALLS_BEFORE: return look_before(k, c);
+    case IV_CALLS_BEFORE: return scan_before(k, c);
     case IV_CALLS_NAME:
-    case IV_CALLS_NAMED: return look_name(k, c);
-    case IV_CALLS_BRACKET: return look_bracket(k, s);
+    case IV_CALLS_NAMED: return scan_name(k, c);
+    case IV_CALLS_BRACKET: return scan_bracket(k, s);
     case IV_CALLS_ID:
         if (c == '[') return begin_bracket(k);
         return is_space(c) || iv_tool_name_is_bare(&c, 1) ? IV_CALLS_MORE : IV_CALLS_WRONG;
     case IV_CALLS_ARGS: return is_space(c) ? IV_CALLS_MORE : c == '{' ? begin_json(k, c) : IV_CALLS_WRONG;
-    case IV_CALLS_JSON: return look_json(k, c);
-    case IV_CALLS_BEHIND:
+    case IV_CALLS_JSON: return scan_json(k, c);
+    case IV_CALLS_AFTER:
         if (c == ';') k->step = IV_CALLS_BEFORE;
         return c == ';' || is_space(c) ? IV_CALLS_MORE : IV_CALLS_WRONG;
     }
     return IV_CALLS_WRONG;
 }
 
-iv_calls_found iv_chat_calls_look(iv_chat_calls *k, const char *s, size_t n, bool last) {
+iv_calls_found iv_chat_calls_scan(iv_chat_calls *k, const char *s, size_t n, bool last) {
     for (; k->at < n; k->at++) {
-        iv_calls_found found = look_byte(k, s);
+        iv_calls_found found = scan_byte(k, s);
         if (found == IV_CALLS_MORE) continue;
         if (found == IV_CALLS_DONE) k->at++;
         return found;
     }
     if (!last) return IV_CALLS_MORE;
-    bool whole = k->llama && k->values && (k->step == IV_CALLS_BEFORE || k->step == IV_CALLS_BEHIND);
+    bool whole = k->llama && k->values && (k->step == IV_CALLS_BEFORE || k->step == IV_CALLS_AFTER);
     return whole ? IV_CALLS_DONE : IV_CALLS_WRONG;
 }
 

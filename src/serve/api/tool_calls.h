@@ -43,7 +43,7 @@ typedef struct iv_chat_calls {
         IV_CALLS_ID,
         IV_CALLS_ARGS,
         IV_CALLS_JSON,
-        IV_CALLS_BEHIND
+        IV_CALLS_AFTER
     } step;
     size_t at;                            /* bytes of the text examined so far */
     size_t name, name_end, bracket, json; /* their start and end positions; json: the last value */
@@ -53,7 +53,7 @@ typedef struct iv_chat_calls {
 } iv_chat_calls;
 
 /* Examines the new part of the text s; `last`: it is complete. DONE: its first k->at bytes have the form of calls. */
-iv_calls_found iv_chat_calls_look(iv_chat_calls *k, const char *s, size_t n, bool last);
+iv_calls_found iv_chat_calls_scan(iv_chat_calls *k, const char *s, size_t n, bool last);
 /* Whether a text, either one of Llama's calls or other JSON, is a call of one of the tools (as in a chat's body): it
  * begins with {"name": "NAME", "parameters": as a constraint spells it. MORE: too short to decide. */
 iv_calls_found iv_chat_calls_open(const json_t *tools, const char *s, size_t n);
@@ -79,20 +79,20 @@ size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *o
 typedef struct iv_coder_call {
     const json_t *tools; /* as in a chat's body; NULL: unknown; borrowed */
     bool bare;           /* the text begins after <function=, else after <tool_call> */
-    enum { IV_CODER_OPEN, IV_CODER_NAME, IV_CODER_TAG, IV_CODER_VALUE, IV_CODER_BEHIND, IV_CODER_WHOLE } step;
+    enum { IV_CODER_OPEN, IV_CODER_NAME, IV_CODER_TAG, IV_CODER_VALUE, IV_CODER_AFTER, IV_CODER_WHOLE } step;
     size_t at; /* bytes of the text already parsed */
     size_t name, name_end, key, key_end, value, value_end;
-    json_t *parameters; /* schema of the tool's parameters; NULL: unknown */
-    unsigned kinds;     /* of the value */
-    size_t looks;       /* schema nodes visited for all values */
-    enum { IV_CODER_UNKNOWN, IV_CODER_TEXT, IV_CODER_JSON, IV_CODER_CLOSED } look;
+    json_t *parameters;   /* schema of the tool's parameters; NULL: unknown */
+    unsigned kinds;       /* of the value */
+    size_t schema_visits; /* schema nodes visited for all values */
+    enum { IV_CODER_UNKNOWN, IV_CODER_TEXT, IV_CODER_JSON, IV_CODER_CLOSED } value_form;
     size_t scanned; /* of a value that may be an object or a list */
     iv_json_scan scan;
     bool cut; /* with WRONG: the text ended too early to decide */
 } iv_coder_call;
 
 /* Examines the new part of the text s; `last`: it is complete. DONE: its first k->at bytes are a call. */
-iv_calls_found iv_coder_call_look(iv_coder_call *k, const char *s, size_t n, bool last);
+iv_calls_found iv_coder_call_scan(iv_coder_call *k, const char *s, size_t n, bool last);
 /* After DONE: the call, for iv_chat_call_free. Arguments keep their order; of repeated ones the last value counts,
  * at the first position. False: no memory. */
 bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out);

@@ -91,7 +91,7 @@ static bool matches(iv_grammar *g, const iv_buf *text) {
 /* step 0: varying sizes. Content is passed on as it comes. */
 static void read_text(iv_chat_text *c, iv_tool_form form, const iv_buf *text, size_t step) {
     iv_chat_text_init(c, true, false, true, false);
-    c->form = form, c->schemas = tools, c->either = true;
+    c->form = form, c->schemas = tools, c->calls_or_json = true;
     for (size_t at = 0, n; at < text->len; at += n) {
         n = step ? step : at % 7 + 1;
         if (n > text->len - at) n = text->len - at;
@@ -127,12 +127,12 @@ static void read_as_what_they_are(void **state) {
             const char *name = iv_tool_form_name((iv_tool_form)form);
             assert_true(
                 iv_buf_printf(&formed, "{\"form\":\"%s\",\"tools\":" TOOLS ",\"schema\":%s}", name, schemas[i]));
-            iv_grammar *either = compile(IV_CONSTRAINT_TOOL_CALLS_OR_JSON, formed.data);
+            iv_grammar *calls_or_json = compile(IV_CONSTRAINT_TOOL_CALLS_OR_JSON, formed.data);
             iv_grammar *call = compile(IV_CONSTRAINT_TOOL_CALLS, formed.data);
             iv_grammar *json = compile(IV_CONSTRAINT_JSON_SCHEMA, schemas[i]);
             size_t before[2] = {calls, others};
             for (size_t round = 0; round < (SANITIZED ? 12 : 400); round++) {
-                if (!random_walk(either, &vocabulary, MOST, 5, &r, &text)) continue;
+                if (!random_walk(calls_or_json, &vocabulary, MOST, 5, &r, &text)) continue;
                 bool is_call = matches(call, &text);
                 if (!is_call && !matches(json, &text)) fail_msg("%s: %s: neither: %s", name, schemas[i], text.data);
                 check_read((iv_tool_form)form, schemas[i], &text, is_call);
@@ -141,7 +141,7 @@ static void read_as_what_they_are(void **state) {
             if (!SANITIZED && (calls == before[0] || others == before[1]))
                 fail_msg("%s beside %s: %zu calls, %zu others", name, schemas[i], calls - before[0],
                          others - before[1]);
-            iv_grammar_close(either), iv_grammar_close(call), iv_grammar_close(json);
+            iv_grammar_close(calls_or_json), iv_grammar_close(call), iv_grammar_close(json);
             iv_buf_free(&formed);
         }
     print_message("%zu calls and %zu others were read\n", calls, others);
@@ -188,7 +188,7 @@ static void examples(void **state) {
             static iv_chat_text c;
             const char *text = cases[i].text;
             iv_chat_text_init(&c, true, false, true, false);
-            c.form = cases[i].form, c.schemas = tools, c.either = c.trim = true, c.joined = cases[i].joined;
+            c.form = cases[i].form, c.schemas = tools, c.calls_or_json = c.trim = true, c.joined = cases[i].joined;
             for (size_t at = 0, n = strlen(text); at < n; at += step)
                 iv_chat_text_push(&c, text + at, step < n - at ? step : n - at);
             iv_chat_text_end(&c);
