@@ -1,15 +1,9 @@
 /* fuzz_flags.c: any command line ends in a usage error, or in values that are all inside their table's ranges
  * and that, written out again, parse to the same. The input is split at NUL into words; the first names the
  * command. */
-#include "../apps/invar/engine_flags.c"
-#include "../apps/invar/batch_syntax.c"
-#include "../apps/invar/bench_syntax.c"
-#include "../apps/invar/eval_syntax.c"
 #include "../apps/invar/flags.c"
-#include "../apps/invar/serve_syntax.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"
-#include "../apps/invar/verify_syntax.c"
 
 enum { WORDS_MAX = 64 };
 

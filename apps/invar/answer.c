@@ -1,15 +1,16 @@
-/* answer.c: the loop of submit, step, events; chat variables. Invariant: signal dispositions are as before when
- * cli_answer_get returns. */
+/* answer.c: the loop of submit, step, events, for one request and for a workload; chat variables; signals. Invariants:
+ * signal dispositions are restored when cli_answer_get and cli_workload_run return; jobs enter the engine in order, at
+ * most `concurrency` at a time. */
 #include "answer.h"
-#include "interrupt.h"
 #include "output.h"
 #include "text.h"
 
 #include <jansson.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one request --------------------------------------------------------------------------------------- */
+/* ---- one request -------------------------------------------------------------------------------------- */
 
 typedef struct run {
     iv_engine *engine;
@@ -104,7 +105,7 @@ double cli_decode_rate(const cli_answer *answer) {
     return (double)(answer->id_count - 1) / answer->decode_seconds;
 }
 
-/* ---- chat variables ------------------------------------------------------------------------------------ */
+/* ---- chat variables ----------------------------------------------------------------------------------- */
 
 static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
     char found[CLI_SHOWN_BYTES];
@@ -139,3 +140,77 @@ int cli_chat_variables(const struct json_t *messages, const char *kwargs, char *
     json_decref(variables);
     return code;
 }
+
+/* ---- a workload --------------------------------------------------------------------------------------- */
+
+static int take_workload_events(const cli_workload *c, size_t *ended, iv_error *err) {
+    for (iv_event event; iv_engine_next_event(c->engine, &event);) {
+        int code = c->event(c->user, (size_t)event.request - 1, &event, err);
+        if (code != CLI_OK) return code;
+        *ended += event.kind == IV_EVENT_DONE;
+    }
+    return CLI_OK;
+}
+
+static int submit_job(const cli_workload *c, size_t job, size_t *ended, iv_error *err) {
+    iv_request request;
+    uint64_t id;
+    int code = c->request(c->user, job, &request, err);
+    if (code != CLI_OK) return code;
+    request.id = job + 1;
+    if (iv_engine_submit(c->engine, &request, &id, err) == IV_OK) return CLI_OK;
+    if (!c->refused) return CLI_FAILED;
+    ++*ended;
+    return c->refused(c->user, job, err);
+}
+
+static int run_workload(const cli_workload *c, iv_error *err) {
+    size_t submitted = 0, ended = 0;
+    while (ended < c->jobs) {
+        int code = CLI_OK;
+        bool busy;
+        while (submitted < c->jobs && submitted - ended < c->concurrency && code == CLI_OK)
+            code = submit_job(c, submitted++, &ended, err);
+        if (code != CLI_OK) return code;
+        if (cli_interrupt_caught()) return 128 + cli_interrupt_caught();
+        if (iv_engine_step(c->engine, &busy, err) != IV_OK) return CLI_FAILED;
+        code = take_workload_events(c, &ended, err);
+        if (code == CLI_OK && c->turn) code = c->turn(c->user, ended, err);
+        if (code != CLI_OK) return code;
+        if (!busy && ended < submitted)
+            return cli_fail(err, CLI_FAILED, "the engine stopped before all requests ended");
+    }
+    return CLI_OK;
+}
+
+int cli_workload_run(const cli_workload *workload, iv_error *err) {
+    cli_interrupt interrupt;
+    cli_interrupt_watch(&interrupt);
+    int code = run_workload(workload, err);
+    cli_interrupt_unwatch(&interrupt);
+    return code;
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------ */
+
+static const int watched[CLI_INTERRUPTS] = {SIGINT, SIGTERM, SIGHUP};
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number) { caught = number; }
+
+/* SA_RESETHAND: the second signal of a kind has its usual effect. */
+void cli_interrupt_watch(cli_interrupt *interrupt) {
+    caught = 0;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < CLI_INTERRUPTS; i++) {
+        sigaction(watched[i], NULL, &interrupt->before[i]);
+        if (interrupt->before[i].sa_handler != SIG_IGN) sigaction(watched[i], &action, NULL);
+    }
+}
+
+void cli_interrupt_unwatch(const cli_interrupt *interrupt) {
+    for (size_t i = 0; i < CLI_INTERRUPTS; i++) sigaction(watched[i], &interrupt->before[i], NULL);
+}
+
+int cli_interrupt_caught(void) { return caught; }

@@ -1,8 +1,12 @@
-/* answer.h: running one request to its end. */
+/* answer.h: running requests to their end: one, or many concurrently; the signals that end them. */
 #ifndef INVAR_CLI_ANSWER_H
 #define INVAR_CLI_ANSWER_H
 
 #include "flags.h"
+
+#include <signal.h>
+
+/* ---- one request -------------------------------------------------------------------------------------- */
 
 /* Called for every event in order; anything but CLI_OK ends the run. */
 typedef int (*cli_sink)(void *user, const iv_event *event, iv_error *err);
@@ -37,5 +41,42 @@ double cli_decode_rate(const cli_answer *answer);
  * or NULL), then messages. messages is a jansson array. The caller frees *out. */
 struct json_t;
 int cli_chat_variables(const struct json_t *messages, const char *kwargs, char **out, iv_error *err);
+
+/* ---- a workload --------------------------------------------------------------------------------------- */
+
+/* Many requests through one engine. Callbacks return CLI_OK to continue; any other code ends the run, with err filled.
+ */
+typedef struct cli_workload {
+    iv_engine *engine;
+    size_t jobs, concurrency; /* concurrency: requests in the engine at the same time, 1 or more */
+    void *user;
+    /* Fills the request of a job; it is copied before the next call. */
+    int (*request)(void *user, size_t job, iv_request *request, iv_error *err);
+    /* The engine refused the request: the job has ended. NULL: that ends the run. */
+    int (*refused)(void *user, size_t job, const iv_error *why);
+    int (*event)(void *user, size_t job, const iv_event *event, iv_error *err);
+    /* After every step, with the number of jobs that have ended. May be NULL. */
+    int (*turn)(void *user, size_t ended, iv_error *err);
+} cli_workload;
+
+/* Submits the jobs in order and runs each to its last event. SIGINT, SIGTERM and SIGHUP end it between steps with
+ * 128 + n. If it does not return CLI_OK, requests may remain in the engine, which can then only be closed. Job i has
+ * the request id i + 1. */
+int cli_workload_run(const cli_workload *workload, iv_error *err);
+
+/* ---- signals ------------------------------------------------------------------------------------------ */
+
+/* While SIGINT, SIGTERM and SIGHUP are watched, the first signal of a kind is only recorded; the second has its usual
+ * effect. A signal that was ignored (nohup) stays ignored. Watches do not nest. */
+enum { CLI_INTERRUPTS = 3 };
+typedef struct cli_interrupt {
+    struct sigaction before[CLI_INTERRUPTS];
+} cli_interrupt;
+
+void cli_interrupt_watch(cli_interrupt *interrupt);
+void cli_interrupt_unwatch(const cli_interrupt *interrupt); /* dispositions are as before */
+
+/* The number of the last signal since watching began, or 0. */
+int cli_interrupt_caught(void);
 
 #endif

@@ -1,19 +1,150 @@
-/* bench_serve.c: invar bench serve: requests at random moments, what their clients saw, and whether each got what it
- * gets when it is alone. */
-#include "bench_server.h"
-#include "bench_stats.h"
+/* bench_serve.c: invar bench serve: requests at random times, the latencies their clients measured, and a check that
+ * each answer equals that of the same request run alone. Given a MODEL, a child process serves it; a pipe carries its
+ * port, or the reason why it failed. */
 #include "commands.h"
-#include "engine_flags.h"
-#include "interrupt.h"
+#include "answer.h"
+#include "model.h"
 #include "output.h"
-#include "rank.h"
 #include "serve/load.h"
+#include "serve/server.h"
+#include "stats.h"
 #include "text.h"
 
+#include <errno.h>
 #include <math.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- a server of our own ------------------------------------------------------------------------------ */
+
+/* A server of MODEL in a child process, for as long as it is needed. */
+typedef struct own_server {
+    pid_t pid; /* 0: none */
+    uint16_t port;
+} own_server;
+
+enum { SAID_BYTES = 1100 };
+
+typedef struct child {
+    int pipe;
+} child;
+
+static void write_all(const child *c, const char *text) {
+    for (size_t at = 0, n = strlen(text); at < n;) {
+        ssize_t wrote = write(c->pipe, text + at, n - at);
+        if (wrote < 0 && errno != EINTR) return;
+        if (wrote > 0) at += (size_t)wrote;
+    }
+}
+
+static void ready(void *user, uint16_t port) {
+    char line[32];
+    snprintf(line, sizeof line, "port %u\n", (unsigned)port);
+    write_all(user, line);
+}
+
+static void drop_line(void *user, const char *line) { (void)user, (void)line; }
+
+/* What the child does: it never returns. */
+static void serve(const cli_args *args, char *model, int fd, pid_t parent) {
+    child c = {.pipe = fd};
+    iv_server_options o;
+    iv_error err = {0};
+    char line[SAID_BYTES];
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(CLI_FAILED); /* it ended before it could be noticed */
+    iv_server_options_init(&o);
+    o.http.port = 0;
+    o.log_requests = false, o.status_every_ms = 0;
+    o.bridge.queued_requests_max = IV_QUEUED_REQUESTS_MAX;
+    cli_engine_options(args, &o.bridge.engine);
+    o.bridge.engine.model = model;
+    o.ready = ready, o.log_line = drop_line, o.user = &c;
+    iv_status status = iv_server_run(&o, &err);
+    if (status != IV_OK) {
+        snprintf(line, sizeof line, "%s\n", err.message);
+        write_all(&c, line);
+    }
+    _exit(status == IV_OK ? CLI_OK : CLI_FAILED);
+}
+
+/* The first line from the pipe, without its end; false: none came. */
+static bool read_first_line(int fd, char out[SAID_BYTES]) {
+    size_t n = 0;
+    while (n + 1 < SAID_BYTES) {
+        ssize_t got = read(fd, out + n, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0 || out[n] == '\n') break;
+        n++;
+    }
+    out[n] = 0;
+    return n > 0;
+}
+
+/* The child says nothing of it. What is wrong with the files it will drop_line itself. */
+static void look_for_index(const cli_args *args, const char *model) {
+    iv_engine_options o;
+    iv_model_info info;
+    iv_error ignored;
+    iv_engine_options_init(&o);
+    cli_engine_options(args, &o);
+    if (strcmp(o.load_format, "dummy") == 0 || iv_inspect(model, o.dtype, &info, &ignored) != IV_OK) return;
+    if (info.index_unread) cli_warn_of_index(args->operands[0]);
+}
+
+/* Stops the server, if there is one, and waits. CLI_FAILED if it had failed. */
+static int stop_server(own_server *server, iv_error *err) {
+    int status = 0;
+    if (server->pid == 0) return CLI_OK;
+    kill(server->pid, SIGTERM);
+    while (waitpid(server->pid, &status, 0) < 0 && errno == EINTR) continue;
+    server->pid = 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == CLI_OK) return CLI_OK;
+    if (WIFSIGNALED(status)) return cli_fail(err, CLI_FAILED, "the server was ended by signal %d", WTERMSIG(status));
+    return cli_fail(err, CLI_FAILED, "the server failed");
+}
+
+/* Serves MODEL with the engine flags on a free port of 127.0.0.1; returns when it listens. Must run before any thread.
+ */
+static int start_server(const cli_args *args, own_server *out, iv_error *err) {
+    char model[CLI_PATH_BYTES], said[SAID_BYTES];
+    int ends[2];
+    unsigned port;
+    pid_t parent = getpid();
+    *out = (own_server){0};
+    int code = cli_model_path(args->operands[0], model, err);
+    if (code != CLI_OK) return code;
+    look_for_index(args, model);
+    if (pipe(ends) != 0) return cli_fail(err, CLI_FAILED, "a server: %s", strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        serve(args, model, ends[1], parent);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        return cli_fail(err, CLI_FAILED, "a server: %s", strerror(errno));
+    }
+    out->pid = pid;
+    bool heard = read_first_line(ends[0], said);
+    close(ends[0]);
+    if (heard && sscanf(said, "port %u", &port) == 1) {
+        out->port = (uint16_t)port;
+        return CLI_OK;
+    }
+    iv_error ignored;
+    stop_server(out, &ignored);
+    return cli_fail(err, CLI_FAILED, "%s", heard ? said : "a server: it ended before it listened");
+}
+
+/* ---- the plan ----------------------------------------------------------------------------------------- */
 
 enum { TIMEOUT_S = 600, KINDS = 4 };
 
@@ -43,7 +174,7 @@ static const struct {
     const char *name, *key;
 } kinds[KINDS] = {{"TTFT", "ttft"}, {"TPOT", "tpot"}, {"ITL", "itl"}, {"E2E", "e2el"}};
 
-/* ---- what to ask --------------------------------------------------------------------------------------- */
+/* ---- what to ask -------------------------------------------------------------------------------------- */
 
 static int read_rate(const cli_args *args, double *out, iv_error *err) {
     const char *text = cli_text(args, "request-rate", "inf");
@@ -74,7 +205,7 @@ static int read_plan(const cli_args *args, plan *p, iv_error *err) {
 /* A length near the middle; at least 1. */
 static size_t draw_length(size_t middle, double ratio, uint64_t *state) {
     double low = floor((double)middle * (1 - ratio)), high = ceil((double)middle * (1 + ratio));
-    double length = low + floor(cli_random_share(state) * (high - low + 1) * (1 - 0x1p-52));
+    double length = low + floor(cli_random_unit(state) * (high - low + 1) * (1 - 0x1p-52));
     return length < 1 ? 1 : (size_t)(length > high ? high : length);
 }
 
@@ -133,12 +264,12 @@ static int make_requests(plan *p, iv_error *err) {
         r->temperature = p->temperature;
         r->seed = cli_random(&state) >> 11; /* every reader of JSON holds it */
         r->at = when;
-        if (isfinite(p->rate)) when -= log(cli_random_share(&state)) / p->rate;
+        if (isfinite(p->rate)) when -= log(cli_random_unit(&state)) / p->rate;
     }
     return CLI_OK;
 }
 
-/* ---- the server ---------------------------------------------------------------------------------------- */
+/* ---- the server --------------------------------------------------------------------------------------- */
 
 static int engine_flag_without_model(const cli_args *args, iv_error *err) {
     for (size_t i = 0; i < args->value_count; i++)
@@ -242,7 +373,7 @@ static int drive(const iv_load_options *given, const plan *p, outcome *r, iv_err
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
-/* ---- what came ----------------------------------------------------------------------------------------- */
+/* ---- what came ---------------------------------------------------------------------------------------- */
 
 static bool add_times(outcome *r, const iv_load_result *one) {
     bool ok = cli_sample_add(&r->samples[0], one->first) && cli_sample_add(&r->samples[3], one->end);
@@ -356,7 +487,7 @@ static int report(const cli_args *args, const plan *p, const outcome *r, iv_erro
     return cli_page_out(&page, err);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------- */
+/* ---- all of it ---------------------------------------------------------------------------------------- */
 
 static int run(const cli_args *args, const iv_load_options *o, plan *p, outcome *r, iv_error *err) {
     iv_load_options asked = *o;
@@ -392,7 +523,7 @@ int cli_bench_serve(const cli_args *args, iv_error *err) {
     plan p = {0};
     outcome r = {0};
     iv_load_url url = {.host = "127.0.0.1"};
-    cli_own_server server = {0};
+    own_server server = {0};
     cli_interrupt before;
     iv_error closing = {0};
     int code = read_plan(args, &p, err);
@@ -404,13 +535,13 @@ int cli_bench_serve(const cli_args *args, iv_error *err) {
     if (code == CLI_OK && running && iv_load_url_parse(target, &url, err) != IV_OK) code = CLI_USAGE;
     if (code != CLI_OK) return code;
     cli_interrupt_watch(&before);
-    if (!running) code = cli_own_server_start(args, &server, err);
+    if (!running) code = start_server(args, &server, err);
     iv_load_options o = {.host = url.host, .path = url.path, .timeout_s = TIMEOUT_S};
     o.port = running ? url.port : server.port;
     o.api_key = running ? cli_text(args, "api-key", key && *key ? key : NULL) : NULL;
     o.concurrency = cli_count(args, "max-concurrency", 0);
     if (code == CLI_OK) code = run(args, &o, &p, &r, err);
-    int stopped = cli_own_server_stop(&server, &closing);
+    int stopped = stop_server(&server, &closing);
     int caught = cli_interrupt_caught();
     cli_interrupt_unwatch(&before);
     free_all(&p, &r);

@@ -1,5 +1,5 @@
-/* commands.h: what each command does. Each returns an exit code: CLI_OK, CLI_FAILED or CLI_USAGE with err
- * filled, or 128 + n when signal n ended it. None of them prints errors. */
+/* commands.h: the commands: what each does, and what each accepts, as data (syntax.c). A command returns an exit code:
+ * CLI_OK, CLI_FAILED or CLI_USAGE with err filled, or 128 + n after signal n. Commands print no errors. */
 #ifndef INVAR_CLI_COMMANDS_H
 #define INVAR_CLI_COMMANDS_H
 
@@ -24,5 +24,24 @@ int cli_help(const cli_args *args, iv_error *err);
 
 /* The page of one command, or with NULL of the whole program, on standard output. */
 int cli_help_show(const cli_syntax *syntax, iv_error *err);
+
+/* ---- what they accept --------------------------------------------------------------------------------- */
+
+extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax, cli_tokenize_syntax,
+    cli_render_syntax, cli_logits_syntax, cli_bench_syntax, cli_verify_syntax, cli_completion_syntax, cli_help_syntax,
+    cli_eval_syntax, cli_replay_syntax, cli_serve_syntax, cli_batch_syntax, cli_bench_serve_syntax,
+    cli_bench_latency_syntax;
+
+/* Sections that several commands share. */
+extern const cli_section cli_sampling_section, cli_stopping_section, cli_engine_section;
+
+/* All of them in the order of help, ending with NULL. */
+extern const cli_syntax *const cli_syntaxes[];
+
+/* By name; NULL if there is none. */
+const cli_syntax *cli_syntax_find(const char *name);
+
+/* "did you mean X?" behind an unknown command, or NULL. */
+const char *cli_syntax_nearest(const char *name);
 
 #endif

@@ -2,11 +2,8 @@
 #include "eval.h"
 #include "answer.h"
 #include "commands.h"
-#include "crowd.h"
-#include "engine_flags.h"
 #include "model.h"
 #include "output.h"
-#include "rank.h"
 #include "sampling.h"
 #include "text.h"
 
@@ -46,7 +43,7 @@ typedef struct eval {
     double started;
 } eval;
 
-/* ---- prompts ------------------------------------------------------------------------------------------- */
+/* ---- prompts ------------------------------------------------------------------------------------------ */
 
 static int render(const eval *e, const iv_textual *t, const cli_problem *p, iv_text *out, iv_error *err) {
     const char *system = cli_text(e->args, "system", NULL);
@@ -73,14 +70,16 @@ static int make_prompt(eval *e, const iv_textual *t, cli_problem *p, iv_error *e
     size_t n = chat ? text.bytes : strlen(p->question);
     if (iv_tokenize(t, bytes, n, !chat, &ids, err) != IV_OK) code = CLI_FAILED;
     iv_text_free(&text);
-    if (code == CLI_OK && ids.count) {
-        p->ids = calloc(ids.count, sizeof *p->ids);
-        if (p->ids) memcpy(p->ids, ids.data, ids.count * sizeof *p->ids);
+    if (code == CLI_OK && !ids.count) code = cli_fail(err, CLI_FAILED, "problem '%.60s': no tokens", p->id);
+    if (code == CLI_OK && !(p->ids = calloc(ids.count, sizeof *p->ids)))
+        code = cli_fail(err, CLI_FAILED, "out of memory");
+    if (code == CLI_OK) {
+        memcpy(p->ids, ids.data, ids.count * sizeof *p->ids);
         p->id_count = ids.count;
         if (ids.count > e->longest) e->longest = ids.count, e->longest_of = p;
     }
     iv_ids_free(&ids);
-    return code != CLI_OK || p->ids ? code : cli_fail(err, CLI_FAILED, "problem '%.60s': no tokens", p->id);
+    return code;
 }
 
 static int make_prompts(eval *e, iv_error *err) {
@@ -92,7 +91,7 @@ static int make_prompts(eval *e, iv_error *err) {
     return code;
 }
 
-/* ---- settings ------------------------------------------------------------------------------------------ */
+/* ---- settings ----------------------------------------------------------------------------------------- */
 
 /* A template may look at the clock: the same questions are not always the same prompts. */
 static uint64_t prompts_hash(const cli_dataset *d) {
@@ -150,7 +149,7 @@ static void make_sampling(eval *e, const iv_engine *engine) {
     r->keep_receipt = true;
 }
 
-/* ---- jobs ---------------------------------------------------------------------------------------------- */
+/* ---- jobs --------------------------------------------------------------------------------------------- */
 
 static int make_request(void *user, size_t index, iv_request *request, iv_error *err) {
     eval *e = user;
@@ -255,7 +254,7 @@ static int on_turn(void *user, size_t ended, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- configurations ------------------------------------------------------------------------------------ */
+/* ---- configurations ----------------------------------------------------------------------------------- */
 
 static int open_engine(const eval *e, size_t config, iv_engine **out, iv_error *err) {
     iv_engine_options o = e->configs.items[config].options;
@@ -278,14 +277,14 @@ static int run_config(eval *e, iv_engine *engine, iv_error *err) {
     if (!e->jobs) return cli_fail(err, CLI_FAILED, "out of memory");
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
-    cli_crowd crowd = {.engine = engine,
-                       .jobs = e->job_count,
-                       .most = info.max_num_seqs,
-                       .user = e,
-                       .request = make_request,
-                       .event = on_event,
-                       .turn = on_turn};
-    int code = cli_crowd_run(&crowd, err);
+    cli_workload workload = {.engine = engine,
+                             .jobs = e->job_count,
+                             .concurrency = info.max_num_seqs,
+                             .user = e,
+                             .request = make_request,
+                             .event = on_event,
+                             .turn = on_turn};
+    int code = cli_workload_run(&workload, err);
     for (size_t i = 0; i < e->job_count; i++) job_free(&e->jobs[i]);
     free(e->jobs);
     e->jobs = NULL;
@@ -328,7 +327,7 @@ static int run_configs(eval *e, iv_error *err) {
     return code;
 }
 
-/* ---- the report ---------------------------------------------------------------------------------------- */
+/* ---- the report --------------------------------------------------------------------------------------- */
 
 static int write_file(const char *dir, const char *name, void (*write)(const cli_study *, FILE *),
                       const cli_study *study, iv_error *err) {

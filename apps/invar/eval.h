@@ -1,9 +1,11 @@
-/* eval.h: the parts of an evaluation: problems, configurations, what came of each pair, and what that amounts to. */
+/* eval.h: the parts of an evaluation: problems, configurations, the result of each pair, scores and metrics. */
 #ifndef INVAR_CLI_EVAL_H
 #define INVAR_CLI_EVAL_H
 
 #include "flags.h"
-#include "score.h"
+
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 enum {
@@ -14,7 +16,7 @@ enum {
     CLI_EVAL_TOP = 5 /* likeliest tokens whose probabilities are compared */
 };
 
-/* ---- eval_dataset.c ------------------------------------------------------------------------------------ */
+/* ---- eval_dataset.c ----------------------------------------------------------------------------------- */
 
 typedef struct cli_problem {
     char *id;       /* as given, or the line's number */
@@ -40,7 +42,7 @@ void cli_dataset_free(cli_dataset *dataset);
 uint64_t cli_hash(uint64_t hash, const void *bytes, size_t n);
 #define CLI_HASH_START 0xcbf29ce484222325u
 
-/* ---- eval_configs.c ------------------------------------------------------------------------------------ */
+/* ---- eval_configs.c ----------------------------------------------------------------------------------- */
 
 typedef struct cli_config {
     char label[CLI_LABEL_BYTES];  /* "bs=8 tp=1" */
@@ -59,7 +61,7 @@ typedef struct cli_configs {
 int cli_configs_parse(const char *axes, const iv_engine_options *base, cli_configs *out, iv_error *err);
 void cli_configs_free(cli_configs *configs);
 
-/* ---- eval_records.c: results.jsonl --------------------------------------------------------------------- */
+/* ---- eval_records.c: results.jsonl -------------------------------------------------------------------- */
 
 /* What came of one problem in one configuration. */
 typedef struct cli_record {
@@ -107,7 +109,7 @@ int cli_results_add(cli_results *results, const cli_configs *configs, const cli_
                     const cli_result *result, iv_error *err);
 int cli_results_close(cli_results *results, iv_error *err); /* zeroed ones are fine */
 
-/* ---- eval_metrics.c ------------------------------------------------------------------------------------ */
+/* ---- eval_metrics.c ----------------------------------------------------------------------------------- */
 
 /* The configurations of one method, compared with each other over all problems. */
 typedef struct cli_method {
@@ -143,7 +145,7 @@ size_t cli_unique_digests(const cli_record *const *records, size_t n);
  * record does not list counts as its least listed one, which is at least as likely. */
 double cli_output_divergence(const cli_record *const *records, size_t n);
 
-/* ---- eval_report.c, eval_plot.c ------------------------------------------------------------------------ */
+/* ---- eval_report.c, eval_plot.c ----------------------------------------------------------------------- */
 
 typedef struct cli_study {
     const char *title, *model, *dataset_path, *settings;
@@ -156,5 +158,22 @@ typedef struct cli_study {
 void cli_study_markdown(const cli_study *study, FILE *out);
 void cli_study_json(const cli_study *study, FILE *out);
 void cli_study_svg(const cli_study *study, FILE *out);
+
+/* ---- eval_score.c ------------------------------------------------------------------------------------- */
+
+enum { CLI_SCORE_BYTES = 256 };
+
+/* The final answer of a text, in this order: what stands in its last \boxed{...}; what follows its last "####" on that
+ * line; its last number; else nothing (""). A text that thinks (</think>) is looked at behind its thoughts first, and
+ * as a whole only when nothing is found there. Cut to the buffer. Returns out. */
+const char *cli_score_extract(const char *text, char out[CLI_SCORE_BYTES]);
+
+/* The same for the answer that a dataset gives: boxed or ####, else the whole text without blanks around it. */
+const char *cli_score_reference(const char *text, char out[CLI_SCORE_BYTES]);
+
+/* Whether two final answers are the same: as exact rational numbers when both are numbers (1,234 and 1234.0; 1/2, 0.5
+ * and \frac{1}{2}; $18 and 18 dollars; 50% and 50), else as texts without blanks, dollar signs and a full stop at the
+ * end. */
+bool cli_score_equal(const char *found, const char *wanted);
 
 #endif

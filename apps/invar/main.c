@@ -1,9 +1,7 @@
 /* main.c: which command, its flags, its errors, its exit code. */
 #include "commands.h"
-#include "engine_flags.h"
+#include "model.h"
 #include "output.h"
-#include "rank.h"
-#include "syntax.h"
 #include "text.h"
 
 #include <fcntl.h>

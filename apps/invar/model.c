@@ -1,14 +1,13 @@
-/* model.c: from a MODEL operand to an open engine. */
+/* model.c: finding models, engine options from flags, opening engines; the ranks of mpirun. */
 #include "model.h"
-#include "engine_flags.h"
 #include "output.h"
-#include "rank.h"
 #include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static bool is_directory(const char *path) {
@@ -130,3 +129,64 @@ int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     return iv_textual_open(path, out, err) == IV_OK ? CLI_OK : CLI_FAILED;
 }
+
+/* ---- engine flags ------------------------------------------------------------------------------------- */
+
+const char *cli_device(const cli_args *args) {
+    const char *set = getenv("INVAR_DEVICE");
+    return cli_text(args, "device", set && *set ? set : "auto");
+}
+
+int cli_device_check(const cli_args *args, iv_error *err) {
+    const cli_flag *flag = cli_flag_find(args->syntax, "device");
+    const char *set = getenv("INVAR_DEVICE");
+    cli_value value;
+    iv_error ignored;
+    char found[CLI_SHOWN_BYTES];
+    if (!flag || !set || !*set || cli_has(args, "device")) return CLI_OK;
+    if (cli_parse_value(flag, set, &value, &ignored) == CLI_OK) return CLI_OK;
+    return cli_fail(err, CLI_USAGE, "$INVAR_DEVICE: wanted one of: %s, found '%s'", flag->choices,
+                    cli_shown(set, found));
+}
+
+void cli_engine_options(const cli_args *args, iv_engine_options *o) {
+    o->load_format = cli_text(args, "load-format", o->load_format);
+    o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
+    o->device = cli_device(args);
+    o->enforce_eager = cli_has(args, "enforce-eager");
+    o->dtype = cli_text(args, "dtype", o->dtype);
+    o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
+    o->numerics = cli_text(args, "numerics", o->numerics);
+    o->isa = cli_text(args, "isa", o->isa);
+    o->threads = cli_count(args, "threads", o->threads);
+    o->tensor_parallel_size = cli_count(args, "tensor-parallel-size", o->tensor_parallel_size);
+    o->rank_transport = cli_text(args, "rank-transport", o->rank_transport);
+    o->rank_timeout_ms = cli_count(args, "rank-timeout", o->rank_timeout_ms);
+    o->max_model_len = cli_count(args, "max-model-len", o->max_model_len);
+    o->max_num_seqs = cli_count(args, "max-num-seqs", o->max_num_seqs);
+    o->max_num_batched_tokens = cli_count(args, "max-num-batched-tokens", o->max_num_batched_tokens);
+    const cli_value *memory = cli_find(args, "kv-cache-memory");
+    if (memory) o->kv_bytes = memory->count, o->kv_fraction = (double)memory->real;
+    o->prefix_caching = !cli_has(args, "no-enable-prefix-caching");
+    o->speculative = cli_text(args, "speculative", o->speculative);
+    o->speculative_tokens = cli_count(args, "num-speculative-tokens", o->speculative_tokens);
+}
+
+/* ---- the ranks of mpirun ------------------------------------------------------------------------------ */
+
+static bool is_above(long least, const char *name) {
+    const char *text = getenv(name);
+    return text && strtol(text, NULL, 10) > least;
+}
+
+bool cli_is_other_rank(void) { return is_above(0, "OMPI_COMM_WORLD_RANK") || is_above(0, "PMI_RANK"); }
+
+bool cli_has_other_ranks(void) { return is_above(1, "OMPI_COMM_WORLD_SIZE") || is_above(1, "PMI_SIZE"); }
+
+int cli_serve_rank(iv_engine *engine, iv_error *err) {
+    iv_status status = iv_engine_serve_rank(engine, err);
+    iv_engine_close(engine);
+    return status == IV_OK ? CLI_SERVED : CLI_FAILED;
+}
+
+void cli_let_rank_0_speak(void) { nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); }

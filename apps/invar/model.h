@@ -1,4 +1,7 @@
-/* model.h: finding a model by name, opening an engine from flags. */
+/* model.h: from a MODEL operand and engine flags to an open engine.
+ *
+ * Under mpirun every process runs the same command up to the engine; from there rank 0 continues, and the others serve
+ * it and exit. They write nothing to standard output. */
 #ifndef INVAR_CLI_MODEL_H
 #define INVAR_CLI_MODEL_H
 
@@ -28,5 +31,31 @@ void cli_warn_of_generation(const char *unapplied);
 
 /* Opens the tokenizer and template of the MODEL operand. */
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
+
+/* ---- engine flags ------------------------------------------------------------------------------------- */
+
+/* --device, or what the environment says. */
+const char *cli_device(const cli_args *args);
+
+/* Where the environment stands for --device: is what it says a device? CLI_USAGE names the variable. */
+int cli_device_check(const cli_args *args, iv_error *err);
+
+/* Overwrites the options that were given. Strings point into args. */
+void cli_engine_options(const cli_args *args, iv_engine_options *options);
+
+/* ---- the ranks of mpirun ------------------------------------------------------------------------------ */
+
+/* Is this a process of mpirun other than the first? From the environment alone. */
+bool cli_is_other_rank(void);
+
+/* Is this one of several processes of mpirun, the first included? */
+bool cli_has_other_ranks(void);
+
+/* When something failed rank 0 tells it, and mpirun then ends everybody. Whoever is still here after this pause has to
+ * speak up itself: it may have failed alone, or rank 0 may be the one that is lost. */
+void cli_let_rank_0_speak(void);
+
+/* Serves until rank 0 closes its engine, which is CLI_SERVED. Closes the engine. */
+int cli_serve_rank(iv_engine *engine, iv_error *err);
 
 #endif

@@ -1,17 +1,273 @@
-/* replay.c: invar replay: receipts are gathered by maker, each maker is opened once, and lines come out in the order of
- * the file. */
-#include "replay.h"
+/* replay.c: invar replay: receipts are read, grouped by maker, and each maker is opened once; lines come out in the
+ * order of the file. Invariant: EQUAL means that every token, the bits of every log-probability, the digest and the
+ * reason for the end agree. */
 #include "commands.h"
-#include "crowd.h"
-#include "engine_flags.h"
+#include "answer.h"
+#include "divergence.h"
+#include "input.h"
+#include "base/json_out.h"
 #include "model.h"
 #include "output.h"
-#include "rank.h"
 #include "text.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { RECEIPTS_MAX = 1 << 20, RECEIPT_NAME_BYTES = 128 };
+
+typedef enum replay_verdict {
+    REPLAY_PENDING,
+    REPLAY_EQUAL,
+    REPLAY_DIFFERS,
+    REPLAY_OTHER_MAKER, /* the fingerprints differ: not computed */
+    REPLAY_FAILED       /* the request ended in an error */
+} replay_verdict;
+
+typedef struct replayed {
+    char name[RECEIPT_NAME_BYTES]; /* "FILE:LINE" */
+    size_t line;
+    iv_receipt *receipt;
+    replay_verdict verdict;
+    char *why; /* of OTHER_MAKER and FAILED; owned */
+    char digest[96];
+    size_t compared;  /* tokens that came so far */
+    bool has_first;   /* something differs, and this is the first of it: */
+    size_t position;  /* among the generated tokens */
+    int32_t token;    /* what came there; -1: nothing, the answer had ended */
+    float logprob;    /* of it */
+    uint64_t ulps;    /* between the log-probabilities; 0 when the tokens differ */
+    size_t unequal;   /* positions whose token or log-probability differ */
+    iv_finish finish; /* what came */
+    char *stop;       /* the stop string that was met, NULL: none; owned */
+} replayed;
+
+typedef struct replayed_list {
+    replayed *items;
+    size_t count;
+} replayed_list;
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+/* The receipt of a line of results: *inner is its text, NULL for a line that has none. CLI_OK with *inner NULL and
+ * *whole true: the line is itself to be read as a receipt. */
+static int unwrap(const char *name, const char *line, size_t n, char **inner, bool *whole, iv_error *err) {
+    json_error_t why;
+    json_t *value = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    *inner = NULL;
+    *whole = true;
+    if (!value) return CLI_OK; /* the reader of receipts says what is wrong with it */
+    json_t *nested = json_object_get(value, "receipt");
+    int code = CLI_OK;
+    if (json_is_object(nested)) {
+        *whole = false;
+        *inner = json_dumps(nested, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        if (!*inner) code = cli_fail(err, CLI_FAILED, "%s: out of memory", name);
+    } else if (json_is_object(value) && (json_object_get(value, "eval") || json_is_null(nested)))
+        *whole = false;
+    json_decref(value);
+    return code;
+}
+
+static int add_line(replayed_list *out, const char *path, size_t number, const char *line, size_t n, iv_error *err) {
+    replayed item = {.line = number};
+    size_t path_bytes = strlen(path), room = RECEIPT_NAME_BYTES - 24;
+    snprintf(item.name, sizeof item.name, "%s%s:%zu", path_bytes > room ? "..." : "",
+             path_bytes > room ? path + path_bytes - room + 3 : path, number);
+    char *inner;
+    bool whole;
+    int code = unwrap(item.name, line, n, &inner, &whole, err);
+    if (code != CLI_OK || (!whole && !inner)) return code;
+    const char *text = inner ? inner : line;
+    if (out->count == RECEIPTS_MAX)
+        code = cli_fail(err, CLI_FAILED, "%s: wanted at most %d receipts", item.name, RECEIPTS_MAX);
+    else if (iv_receipt_read(item.name, text, inner ? strlen(inner) : n, &item.receipt, err) != IV_OK)
+        code = CLI_FAILED;
+    free(inner);
+    if (code != CLI_OK) return code;
+    if ((out->count & (out->count + 1)) == 0) { /* grow at 0, 1, 3, 7, ... */
+        replayed *more = realloc(out->items, 2 * (out->count + 1) * sizeof *more);
+        if (!more) {
+            iv_receipt_close(item.receipt);
+            return cli_fail(err, CLI_FAILED, "%s: out of memory", path);
+        }
+        out->items = more;
+    }
+    out->items[out->count++] = item;
+    return CLI_OK;
+}
+
+static void free_receipts(replayed_list *replays) {
+    for (size_t i = 0; i < replays->count; i++) {
+        iv_receipt_close(replays->items[i].receipt);
+        free(replays->items[i].why);
+        free(replays->items[i].stop);
+    }
+    free(replays->items);
+    *replays = (replayed_list){0};
+}
+
+/* Reads receipts, one a line. Lines of an evaluation's results carry theirs as the member "receipt"; its other lines
+ * and empty ones are skipped. The first bad line is an error that names it; a file without receipts is an error. */
+static int read_receipts(const char *path, replayed_list *out, iv_error *err) {
+    cli_bytes file;
+    *out = (replayed_list){0};
+    int code = cli_read_file(path, false, &file, err);
+    if (code != CLI_OK) return code;
+    cli_lines l = {.text = file};
+    while (code == CLI_OK && cli_next_line(&l)) code = add_line(out, path, l.number, l.line, l.line_bytes, err);
+    free(file.data);
+    if (code == CLI_OK && out->count == 0) code = cli_fail(err, CLI_FAILED, "%s: wanted a receipt, found none", path);
+    if (code != CLI_OK) free_receipts(out);
+    return code;
+}
+
+/* ---- comparing ---------------------------------------------------------------------------------------- */
+
+static void request_of(const replayed *item, iv_request *out) {
+    iv_receipt_info info;
+    iv_receipt_get_info(item->receipt, &info);
+    iv_receipt_get_request(item->receipt, out);
+    out->max_tokens = info.id_count;
+    if (out->min_tokens > info.id_count) out->min_tokens = info.id_count; /* of one that was cut, or is of few words */
+    out->logprobs = -1;
+}
+
+static void note_first(replayed *item, size_t position, int32_t token, float logprob, uint64_t ulps) {
+    item->unequal++;
+    if (item->has_first) return;
+    item->has_first = true;
+    item->position = position;
+    item->token = token;
+    item->logprob = logprob;
+    item->ulps = ulps;
+}
+
+static bool same_end(iv_finish a, const char *a_stop, iv_finish b, const char *b_stop) {
+    return a == b && (a_stop == NULL) == (b_stop == NULL) && (!a_stop || strcmp(a_stop, b_stop) == 0);
+}
+
+static void note_end(replayed *item, const iv_receipt_info *want, const iv_event *event) {
+    item->finish = event->finish;
+    item->stop = event->stop ? strdup(event->stop) : NULL;
+    snprintf(item->digest, sizeof item->digest, "%s", event->digest ? event->digest : "");
+    if (event->finish == IV_FINISH_ERROR) {
+        item->verdict = REPLAY_FAILED;
+        item->why = strdup(event->error ? event->error : "the request ended in an error");
+        return;
+    }
+    if (item->compared < want->id_count) note_first(item, item->compared, -1, 0, 0);
+    /* A cancelled or failed answer was cut where nothing in the request says so. */
+    bool whole = want->finish == IV_FINISH_STOP || want->finish == IV_FINISH_LENGTH;
+    bool same = !item->has_first && (!whole || same_end(want->finish, want->stop, event->finish, event->stop)) &&
+                strcmp(want->digest, item->digest) == 0;
+    item->verdict = same ? REPLAY_EQUAL : REPLAY_DIFFERS;
+}
+
+static void note_event(replayed *item, const iv_event *event) {
+    iv_receipt_info want;
+    iv_receipt_get_info(item->receipt, &want);
+    if (event->kind == IV_EVENT_DONE) {
+        note_end(item, &want, event);
+        return;
+    }
+    size_t at = item->compared++;
+    if (at >= want.id_count) return;
+    uint64_t ulps = cli_ulp_distance(event->logprob, want.logprobs[at]);
+    if (event->token != want.ids[at])
+        note_first(item, at, event->token, event->logprob, 0);
+    else if (ulps)
+        note_first(item, at, event->token, event->logprob, ulps);
+}
+
+/* ---- reporting ---------------------------------------------------------------------------------------- */
+
+static const char *const verdict_names[] = {"pending", "equal", "differs", "other maker", "failed"};
+
+static void print_token(FILE *out, const iv_textual *textual, int32_t id) {
+    size_t n = 0;
+    const char *text = textual ? iv_token_string(textual, id, &n) : NULL;
+    fprintf(out, "%d", (int)id);
+    if (!text) return;
+    fputs(" '", out);
+    cli_print_safe(out, text, n, false);
+    fputc('\'', out);
+}
+
+/* "length"; "stop at 'x'"; "stop" at a token. */
+static void print_end(FILE *out, iv_finish finish, const char *stop) {
+    fputs(iv_finish_name(finish), out);
+    if (!stop) return;
+    fputs(" at '", out);
+    cli_print_safe(out, stop, strlen(stop), false);
+    fputc('\'', out);
+}
+
+static void print_item(const replayed *item, const iv_textual *textual, FILE *out) {
+    iv_receipt_info want;
+    iv_receipt_get_info(item->receipt, &want);
+    char digits[2][32], name[CLI_SHOWN_BYTES];
+    cli_shown(item->name, name);
+    cli_print_safe(out, name, strlen(name), false);
+    fprintf(out, "  %s", verdict_names[item->verdict]);
+    if (item->verdict == REPLAY_EQUAL) fprintf(out, "  %zu tokens  %s", want.id_count, want.digest);
+    if (item->why) {
+        fputs(": ", out);
+        cli_print_safe(out, item->why, strlen(item->why), false);
+    }
+    if (item->verdict == REPLAY_DIFFERS && item->has_first) {
+        size_t at = item->position;
+        fprintf(out, ": token %zu of %zu: wanted ", at + 1, want.id_count);
+        print_token(out, textual, want.ids[at]);
+        fprintf(out, " (%s), found ", iv_float_digits(want.logprobs[at], digits[0]));
+        if (item->token < 0)
+            fputs("the end", out);
+        else {
+            print_token(out, textual, item->token);
+            fprintf(out, " (%s)", iv_float_digits(item->logprob, digits[1]));
+        }
+        if (item->ulps) fprintf(out, ", %llu ulp apart", (unsigned long long)item->ulps);
+        fprintf(out, "; %zu positions differ", item->unequal);
+    } else if (item->verdict == REPLAY_DIFFERS) {
+        fprintf(out, ": the same %zu tokens, but wanted the end by ", want.id_count);
+        print_end(out, want.finish, want.stop);
+        fputs(", found ", out);
+        print_end(out, item->finish, item->stop);
+    }
+    fputc('\n', out);
+}
+
+static void json_item(const replayed *item, iv_json_out *json) {
+    iv_receipt_info want;
+    iv_receipt_get_info(item->receipt, &want);
+    iv_out_kv_open(json, NULL, '{');
+    iv_out_kv_uint(json, "line", item->line);
+    iv_out_kv_text(json, "verdict", verdict_names[item->verdict]);
+    iv_out_kv_uint(json, "tokens", want.id_count);
+    iv_out_kv_text(json, "digest", want.digest);
+    iv_out_kv_text(json, "found_digest", item->digest[0] ? item->digest : NULL);
+    if (item->why) iv_out_kv_text(json, "why", item->why);
+    if (item->verdict == REPLAY_DIFFERS) {
+        iv_out_kv_text(json, "finish", iv_finish_name(want.finish));
+        iv_out_kv_text(json, "found_finish", iv_finish_name(item->finish));
+        iv_out_kv_text(json, "stop", want.stop);
+        iv_out_kv_text(json, "found_stop", item->stop);
+        iv_out_kv_uint(json, "positions_that_differ", item->unequal);
+    }
+    if (item->has_first) {
+        iv_out_kv_open(json, "first_difference", '{');
+        iv_out_kv_uint(json, "position", item->position);
+        iv_out_kv_int(json, "token", want.ids[item->position]);
+        iv_out_kv_shortest(json, "logprob", want.logprobs[item->position]);
+        iv_out_kv_int(json, "found_token", item->token);
+        iv_out_kv_shortest(json, "found_logprob", item->logprob);
+        iv_out_kv_uint(json, "ulps", item->ulps);
+        iv_out_close(json, '}');
+    }
+    iv_out_close(json, '}');
+}
+
+/* ---- engines ------------------------------------------------------------------------------------------ */
 
 /* What tells engines apart. Strings point into receipts and flags. */
 typedef struct maker {
@@ -22,7 +278,7 @@ typedef struct maker {
 
 typedef struct replay {
     const cli_args *args;
-    cli_replays all;
+    replayed_list all;
     bool json, force;
     cli_progress progress;
     size_t shown; /* items whose line is out */
@@ -31,7 +287,7 @@ typedef struct replay {
     size_t *jobs, job_count, ended_before;
 } replay;
 
-/* ---- makers -------------------------------------------------------------------------------------------- */
+/* ---- makers ------------------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -50,12 +306,12 @@ static int find_model(const replay *r, const iv_receipt_info *info, char out[CLI
 }
 
 /* Its receipt cannot be computed here; the others can. */
-static void fail_item(cli_replayed *item, const iv_error *why) {
-    item->verdict = CLI_REPLAY_FAILED;
+static void fail_item(replayed *item, const iv_error *why) {
+    item->verdict = REPLAY_FAILED;
     item->why = strdup(why->message);
 }
 
-static int maker_of(const replay *r, const cli_replayed *item, maker *out, iv_error *err) {
+static int maker_of(const replay *r, const replayed *item, maker *out, iv_error *err) {
     iv_receipt_info info;
     iv_receipt_get_info(item->receipt, &info);
     *out = (maker){.arithmetic = cli_text(r->args, "arithmetic", info.maker.arithmetic),
@@ -84,7 +340,7 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
     size_t longest = 0;
     for (size_t i = 0; i < r->job_count; i++) {
         iv_request request;
-        cli_replay_request(&r->all.items[r->jobs[i]], &request);
+        request_of(&r->all.items[r->jobs[i]], &request);
         size_t tokens = request.id_count + request.max_tokens;
         if (tokens > longest) longest = tokens;
     }
@@ -92,30 +348,30 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
     return cli_engine_open_with(&o, r->args->operands[0], &r->engine, err);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------- */
+/* ---- the run ------------------------------------------------------------------------------------------ */
 
 static int show_ready(replay *r, iv_error *err) {
     if (r->json) return CLI_OK;
     cli_page page;
-    if (r->shown == r->all.count || r->all.items[r->shown].verdict == CLI_REPLAY_PENDING) return CLI_OK;
+    if (r->shown == r->all.count || r->all.items[r->shown].verdict == REPLAY_PENDING) return CLI_OK;
     if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
     cli_progress_end(&r->progress);
-    while (r->shown < r->all.count && r->all.items[r->shown].verdict != CLI_REPLAY_PENDING)
-        cli_replay_print(&r->all.items[r->shown++], r->engine ? iv_engine_textual(r->engine) : NULL, page.file);
+    while (r->shown < r->all.count && r->all.items[r->shown].verdict != REPLAY_PENDING)
+        print_item(&r->all.items[r->shown++], r->engine ? iv_engine_textual(r->engine) : NULL, page.file);
     return cli_page_out(&page, err);
 }
 
 static int make_request(void *user, size_t job, iv_request *request, iv_error *err) {
     const replay *r = user;
     (void)err;
-    cli_replay_request(&r->all.items[r->jobs[job]], request);
+    request_of(&r->all.items[r->jobs[job]], request);
     return CLI_OK;
 }
 
 static int on_event(void *user, size_t job, const iv_event *event, iv_error *err) {
     replay *r = user;
     (void)err;
-    cli_replay_note(&r->all.items[r->jobs[job]], event);
+    note_event(&r->all.items[r->jobs[job]], event);
     return CLI_OK;
 }
 
@@ -134,9 +390,9 @@ static int on_turn(void *user, size_t ended, iv_error *err) {
 }
 
 /* An answer that would be cut says nothing about its bits. */
-static bool too_long(const cli_replayed *item, const iv_engine_info *engine, iv_error *why) {
+static bool too_long(const replayed *item, const iv_engine_info *engine, iv_error *why) {
     iv_request request;
-    cli_replay_request(item, &request);
+    request_of(item, &request);
     size_t tokens = request.id_count + request.max_tokens;
     if (tokens <= engine->max_model_len) return false;
     cli_fail(why, CLI_FAILED, "max_model_len: wanted %zu or more, the tokens of its prompt and answer, found %zu",
@@ -150,16 +406,16 @@ static int sort_out(replay *r, iv_error *err) {
     iv_engine_info engine;
     iv_engine_get_info(r->engine, &engine);
     for (size_t i = 0; i < r->job_count; i++) {
-        cli_replayed *item = &r->all.items[r->jobs[i]];
+        replayed *item = &r->all.items[r->jobs[i]];
         iv_receipt_info info;
         iv_error why;
         iv_receipt_get_info(item->receipt, &info);
         if (!r->force && iv_receipt_match(item->receipt, r->engine, &why) != IV_OK) {
-            item->verdict = CLI_REPLAY_OTHER_MAKER;
+            item->verdict = REPLAY_OTHER_MAKER;
             item->why = strdup(why.message);
             if (!item->why) return cli_fail(err, CLI_FAILED, "out of memory");
         } else if (info.id_count == 0)
-            item->verdict = CLI_REPLAY_EQUAL;
+            item->verdict = REPLAY_EQUAL;
         else if (too_long(item, &engine, &why))
             fail_item(item, &why);
         else
@@ -190,15 +446,15 @@ static int run_group(replay *r, const maker *m, iv_error *err) {
     if (code == CLI_OK) code = sort_out(r, err);
     if (code == CLI_OK) code = show_ready(r, err);
     if (code == CLI_OK && r->job_count) {
-        cli_crowd crowd = {.engine = r->engine,
-                           .jobs = r->job_count,
-                           .most = cli_count(r->args, "max-num-seqs", 16),
-                           .user = r,
-                           .request = make_request,
-                           .refused = on_refused,
-                           .event = on_event,
-                           .turn = on_turn};
-        code = cli_crowd_run(&crowd, err);
+        cli_workload workload = {.engine = r->engine,
+                                 .jobs = r->job_count,
+                                 .concurrency = cli_count(r->args, "max-num-seqs", 16),
+                                 .user = r,
+                                 .request = make_request,
+                                 .refused = on_refused,
+                                 .event = on_event,
+                                 .turn = on_turn};
+        code = cli_workload_run(&workload, err);
     }
     r->ended_before += r->job_count;
     iv_engine_close(r->engine);
@@ -246,7 +502,7 @@ static int run_all(replay *r, iv_error *err) {
     return code;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------------------ */
 
 static int write_json(const replay *r, const size_t counts[], iv_error *err) {
     cli_page page;
@@ -254,9 +510,9 @@ static int write_json(const replay *r, const size_t counts[], iv_error *err) {
     iv_json_out json = {.spaced = true, .file = page.file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_uint(&json, "receipts", r->all.count);
-    iv_out_kv_uint(&json, "equal", counts[CLI_REPLAY_EQUAL]);
+    iv_out_kv_uint(&json, "equal", counts[REPLAY_EQUAL]);
     iv_out_kv_open(&json, "results", '[');
-    for (size_t i = 0; i < r->all.count; i++) cli_replay_json(&r->all.items[i], &json);
+    for (size_t i = 0; i < r->all.count; i++) json_item(&r->all.items[i], &json);
     iv_out_close(&json, ']');
     iv_out_close(&json, '}');
     fputc('\n', page.file);
@@ -264,24 +520,23 @@ static int write_json(const replay *r, const size_t counts[], iv_error *err) {
 }
 
 static int finish(replay *r, iv_error *err) {
-    size_t counts[CLI_REPLAY_FAILED + 1] = {0};
+    size_t counts[REPLAY_FAILED + 1] = {0};
     for (size_t i = 0; i < r->all.count; i++) counts[r->all.items[i].verdict]++;
     int code = r->json ? write_json(r, counts, err) : CLI_OK;
-    if (code != CLI_OK || counts[CLI_REPLAY_EQUAL] == r->all.count) return code;
+    if (code != CLI_OK || counts[REPLAY_EQUAL] == r->all.count) return code;
     return cli_fail(err, CLI_FAILED, "receipts: %zu equal, %zu differ, %zu from another maker%s, %zu failed",
-                    counts[CLI_REPLAY_EQUAL], counts[CLI_REPLAY_DIFFERS], counts[CLI_REPLAY_OTHER_MAKER],
-                    counts[CLI_REPLAY_OTHER_MAKER] ? " (--force computes them all the same)" : "",
-                    counts[CLI_REPLAY_FAILED]);
+                    counts[REPLAY_EQUAL], counts[REPLAY_DIFFERS], counts[REPLAY_OTHER_MAKER],
+                    counts[REPLAY_OTHER_MAKER] ? " (--force computes them all the same)" : "", counts[REPLAY_FAILED]);
 }
 
 int cli_replay(const cli_args *args, iv_error *err) {
     replay r = {.args = args, .json = cli_has(args, "json"), .force = cli_has(args, "force")};
-    int code = cli_replays_read(args->operands[0], &r.all, err);
+    int code = read_receipts(args->operands[0], &r.all, err);
     if (code != CLI_OK) return code;
     cli_progress_start(&r.progress, "replay");
     code = run_all(&r, err);
     cli_progress_end(&r.progress);
     if (code == CLI_OK) code = finish(&r, err);
-    cli_replays_free(&r.all);
+    free_receipts(&r.all);
     return code;
 }

@@ -53,7 +53,7 @@ static void escaped(FILE *file, const char *s) {
     }
 }
 
-/* ---- elements ------------------------------------------------------------------------------------------ */
+/* ---- elements ----------------------------------------------------------------------------------------- */
 
 void cli_svg_begin(FILE *file, double width, double height, const char *title, const char *description) {
     fprintf(file,
@@ -106,15 +106,9 @@ void cli_svg_line(FILE *file, const char *classes, double x1, double y1, double 
             y2);
 }
 
-void cli_svg_polyline(FILE *file, const char *classes, const cli_svg_point *points, size_t count) {
-    fprintf(file, "<polyline class=\"shape %s\" points=\"", classes);
-    for (size_t i = 0; i < count; i++) fprintf(file, "%s%.6g,%.6g", i ? " " : "", points[i].x, points[i].y);
-    fputs("\"/>\n", file);
-}
+/* ---- scales ------------------------------------------------------------------------------------------- */
 
-/* ---- scales -------------------------------------------------------------------------------------------- */
-
-double cli_svg_place(const cli_svg_scale *s, double value) {
+double cli_svg_position(const cli_svg_scale *s, double value) {
     double v = value, low = s->low, high = s->high;
     if (s->logarithmic) v = v > 0 ? log10(v) : -HUGE_VAL, low = log10(low), high = log10(high);
     double share = high > low ? (v - low) / (high - low) : 0;
@@ -152,7 +146,7 @@ void cli_svg_axis_x(FILE *file, const cli_svg_scale *scale, size_t wanted, doubl
     char digits[32];
     size_t n = cli_svg_ticks(scale, wanted, ticks);
     for (size_t i = 0; i < n; i++) {
-        double x = cli_svg_place(scale, ticks[i]);
+        double x = cli_svg_position(scale, ticks[i]);
         cli_svg_line(file, "stroke faint", x, y, x, y_far);
         cli_svg_text(file, "soft small middle", x, y > y_far ? y + 14 : y - 6, tick_label(ticks[i], digits));
     }
@@ -164,7 +158,7 @@ void cli_svg_axis_y(FILE *file, const cli_svg_scale *scale, size_t wanted, doubl
     char digits[32];
     size_t n = cli_svg_ticks(scale, wanted, ticks);
     for (size_t i = 0; i < n; i++) {
-        double y = cli_svg_place(scale, ticks[i]);
+        double y = cli_svg_position(scale, ticks[i]);
         cli_svg_line(file, "stroke faint", x, y, x_far, y);
         cli_svg_text(file, x < x_far ? "soft small end" : "soft small", x < x_far ? x - 6 : x + 6, y + 3.5,
                      tick_label(ticks[i], digits));
@@ -173,7 +167,7 @@ void cli_svg_axis_y(FILE *file, const cli_svg_scale *scale, size_t wanted, doubl
         cli_svg_text(file, "soft middle turned", x < x_far ? x - 44 : x + 52, (scale->from + scale->to) / 2, label);
 }
 
-/* ---- labels -------------------------------------------------------------------------------------------- */
+/* ---- labels ------------------------------------------------------------------------------------------- */
 
 double cli_svg_text_width(const char *text) {
     size_t characters = 0;

@@ -17,10 +17,6 @@
  *           hot0 ... hot5 (a scale from mild to grave), series0 ... series7 (told apart also by the colour-blind) */
 enum { CLI_SVG_HOT = 6, CLI_SVG_SERIES = 8, CLI_SVG_TICKS_MAX = 16 };
 
-typedef struct cli_svg_point {
-    double x, y;
-} cli_svg_point;
-
 /* begin writes the style sheet and the background; everything else is one element. title and description are for
  * screen readers. */
 void cli_svg_begin(FILE *file, double width, double height, const char *title, const char *description);
@@ -31,7 +27,6 @@ void cli_svg_rect(FILE *file, const char *classes, double x, double y, double wi
                   const char *tip);
 void cli_svg_circle(FILE *file, const char *classes, double x, double y, double radius, const char *tip);
 void cli_svg_line(FILE *file, const char *classes, double x1, double y1, double x2, double y2);
-void cli_svg_polyline(FILE *file, const char *classes, const cli_svg_point *points, size_t count);
 
 /* Maps value low to place from and high to place to, linear or, with positive low, in logarithms. */
 typedef struct cli_svg_scale {
@@ -39,7 +34,7 @@ typedef struct cli_svg_scale {
     bool logarithmic;
 } cli_svg_scale;
 /* The place of a value, held inside the scale. */
-double cli_svg_place(const cli_svg_scale *scale, double value);
+double cli_svg_position(const cli_svg_scale *scale, double value);
 /* Round values (1, 2 or 5 times a power of ten; powers of ten when logarithmic) inside the scale, about `wanted` of
  * them and at most CLI_SVG_TICKS_MAX. Returns how many. */
 size_t cli_svg_ticks(const cli_svg_scale *scale, size_t wanted, double out[CLI_SVG_TICKS_MAX]);

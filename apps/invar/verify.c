@@ -1,12 +1,9 @@
 /* verify.c: invar verify: the quiet run, then every configuration, then what was found. */
 #include "commands.h"
-#include "engine_flags.h"
-#include "interrupt.h"
 #include "model.h"
-#include "rank.h"
+#include "answer.h"
 #include "text.h"
-#include "verify_compare.h"
-#include "verify_report.h"
+#include "verify.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +24,7 @@ typedef struct verify {
     cli_style style;
 } verify;
 
-/* ---- setting up ---------------------------------------------------------------------------------------- */
+/* ---- setting up --------------------------------------------------------------------------------------- */
 
 static int open_job(const cli_args *args, const char *path, verify *v, iv_error *err) {
     verify_job *job = &v->job;
@@ -73,7 +70,7 @@ static int add_result(verify *v, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------ */
 
 /* A row goes out as soon as it is known: a long run shows what it has. */
 static int show_row(verify *v, const verify_config *config, const verify_result *result, bool first, iv_error *err) {
@@ -145,7 +142,7 @@ static int run_all(const cli_args *args, verify *v, iv_error *err) {
     return code == CLI_OK ? run_from(v, from, false, err) : code;
 }
 
-/* ---- what was found ------------------------------------------------------------------------------------ */
+/* ---- what was found ----------------------------------------------------------------------------------- */
 
 static int write_files(const verify *v, const verify_report *report, iv_error *err) {
     cli_page page;

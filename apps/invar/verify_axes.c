@@ -1,8 +1,8 @@
 /* verify_axes.c: axes from flags, configurations from axes. Invariant: no two configurations of a run are the same,
  * but for random ones of few axes. */
-#include "verify_axes.h"
+#include "verify.h"
+#include "stats.h"
 #include "text.h"
-#include "verify_prompts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static const struct {
     [VERIFY_ISA] = {"isa", {"scalar", "avx2", "avx512"}, NULL, 0, 0, {1, 2, 3}},
     [VERIFY_TP] = {"tp", {NULL}, "tp-sizes", 1, 8, {2, 4, 8}},
     [VERIFY_RESTART] = {"restart", {"midway"}, NULL, 0, 0, {1}},
-    [VERIFY_SAMPLING] = {"sampling", {"strangers", "leaving"}, NULL, 0, 0, {1, 2}},
+    [VERIFY_SAMPLING] = {"sampling", {"decoys", "leaving"}, NULL, 0, 0, {1, 2}},
     [VERIFY_LOGPROBS] = {"logprobs", {"0", "5", "20"}, NULL, 0, 0, {1, 2, 3}},
     [VERIFY_SPECULATIVE] = {"speculative", {"ngram"}, NULL, 0, 0, {1}},
     [VERIFY_DEVICE] = {"device", {"cpu", "cuda", "eager"}, NULL, 0, 0, {1, 2, 3}},
@@ -49,7 +49,7 @@ size_t verify_isa_value(const char *name) {
     return 0;
 }
 
-/* ---- from flags ---------------------------------------------------------------------------------------- */
+/* ---- from flags --------------------------------------------------------------------------------------- */
 
 static int unknown_axis(const char *word, size_t n, iv_error *err) {
     char found[CLI_SHOWN_BYTES], list[160] = "";
@@ -122,12 +122,12 @@ void verify_axes_drop(verify_axes *axes, verify_axis axis, size_t value) {
     axes->counts[axis] = kept;
 }
 
-/* ---- configurations ------------------------------------------------------------------------------------ */
+/* ---- configurations ----------------------------------------------------------------------------------- */
 
 size_t verify_config_width(const verify_config *c) {
     if (c->value[VERIFY_BATCH]) return c->value[VERIFY_BATCH];
-    if (c->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_MEMORY) return 2 * VERIFY_COMPANY;
-    return c->value[VERIFY_ORDER] || c->value[VERIFY_PREEMPT] || c->value[VERIFY_SAMPLING] ? VERIFY_COMPANY : 1;
+    if (c->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_MEMORY) return 2 * VERIFY_CONCURRENCY;
+    return c->value[VERIFY_ORDER] || c->value[VERIFY_PREEMPT] || c->value[VERIFY_SAMPLING] ? VERIFY_CONCURRENCY : 1;
 }
 
 static void name_config(verify_config *c) {
@@ -179,7 +179,7 @@ int verify_configs_random(const verify_axes *axes, size_t count, uint64_t seed, 
     for (size_t made = 0; code == CLI_OK && varied >= 2 && made < count;) {
         size_t value[VERIFY_AXES] = {0}, set = 0;
         for (size_t a = 0; a < VERIFY_AXES; a++) {
-            size_t pick = verify_random(&state) % (fast.counts[a] + 1);
+            size_t pick = cli_random(&state) % (fast.counts[a] + 1);
             if (pick) value[a] = fast.values[a][pick - 1], set++;
         }
         if (set < 2) continue;

@@ -1,21 +1,15 @@
 /* verify_prompts.c: built-in prompts and prompt files. Invariant: every request's ids lie inside the vocabulary, and
  * its prompt and answer inside the model's positions. */
-#include "verify_prompts.h"
+#include "verify.h"
 #include "answer.h"
 #include "input.h"
+#include "stats.h"
 #include "text.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-uint64_t verify_random(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 static iv_request plain_request(size_t max_tokens, uint64_t seed) {
     return (iv_request){.max_tokens = max_tokens,
@@ -54,7 +48,7 @@ static verify_prompt *add_prompt(verify_prompts *p, size_t tokens, iv_request re
     return item;
 }
 
-/* ---- built in ------------------------------------------------------------------------------------------ */
+/* ---- built in ----------------------------------------------------------------------------------------- */
 
 static void vary_sampling(iv_request *r, size_t i) {
     if (i % 3 == 0) return; /* greedy */
@@ -81,14 +75,14 @@ int verify_prompts_make(const iv_model_info *model, size_t max_tokens, verify_pr
         size_t fresh = i % 6 == 3 && lengths[i] > 7 ? 7 : SIZE_MAX; /* and others repeat, for drafts to come true */
         for (size_t t = 0; t < lengths[i]; t++)
             item->ids[t] =
-                t < fresh ? (int32_t)(verify_random(&state) % (uint64_t)model->vocab_size) : item->ids[t - fresh];
+                t < fresh ? (int32_t)(cli_random(&state) % (uint64_t)model->vocab_size) : item->ids[t - fresh];
     }
     if (out->count) return CLI_OK;
     return cli_fail(err, CLI_FAILED, "--max-tokens %zu: the model has %lld positions", max_tokens,
                     (long long)model->max_positions);
 }
 
-/* ---- from a file --------------------------------------------------------------------------------------- */
+/* ---- from a file -------------------------------------------------------------------------------------- */
 
 typedef struct reader {
     const char *path;

@@ -1,15 +1,132 @@
-/* verify_run.c: one configuration: its engine, its schedule of submissions, strangers, preemptions. Invariant: nothing
- * that is compared depends on a choice made here; if it does, that is the finding. */
-#include "verify_run.h"
-#include "interrupt.h"
+/* verify_run.c: one configuration: its engine, its schedule of submissions, decoy requests and preemptions, and the
+ * comparison of its events with the quiet run's. Invariants: nothing that is compared may depend on a choice made here
+ * (if it does, that is the finding); a cell keeps its first difference. */
+#include "verify.h"
+#include "answer.h"
+#include "divergence.h"
+#include "stats.h"
 #include "text.h"
-#include "verify_compare.h"
 
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, STRANGERS = 2, STRANGER_TOKENS_MAX = 40, RANDOM_PREEMPT_IN = 5, ARRIVAL_STEPS = 4, PRIORITIES = 3 };
+uint64_t verify_row_hash(const float *row, size_t n) {
+    uint64_t hash = n;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, row + i, sizeof bits);
+        hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* ---- the quiet run ------------------------------------------------------------------------------------ */
+
+int verify_record_token(const verify_job *job, verify_answer *answer, const iv_event *event, iv_error *err) {
+    size_t vocab = (size_t)job->model->vocab_size, at = answer->count;
+    if (!event->logits) return cli_fail(err, CLI_FAILED, "the engine gave no logits");
+    answer->tokens[at] = event->token;
+    answer->logprobs[at] = event->logprob;
+    answer->hashes[at] = verify_row_hash(event->logits, vocab);
+    if (at < job->kept) memcpy(answer->rows + at * vocab, event->logits, vocab * sizeof *event->logits);
+    answer->count++;
+    return CLI_OK;
+}
+
+int verify_record_end(const verify_job *job, verify_answer *answer, const iv_event *event, iv_error *err) {
+    (void)job;
+    if (event->finish == IV_FINISH_ERROR)
+        return cli_fail(err, CLI_FAILED, "%.800s", event->error ? event->error : "the request ended in an error");
+    answer->finish = event->finish;
+    snprintf(answer->digest, sizeof answer->digest, "%s", event->digest ? event->digest : "");
+    return CLI_OK;
+}
+
+/* ---- the others --------------------------------------------------------------------------------------- */
+
+static void differ(verify_cell *cell, verify_kind kind, size_t position, int32_t token, float want, float found) {
+    if (cell->kind != VERIFY_SAME) return;
+    cell->kind = kind;
+    cell->position = position;
+    cell->token = token;
+    cell->want = want;
+    cell->found = found;
+}
+
+static void compare_row(const verify_job *job, const verify_answer *answer, size_t at, const float *row,
+                        verify_cell *cell) {
+    size_t vocab = (size_t)job->model->vocab_size;
+    cell->rows++;
+    if (at >= job->kept) {
+        if (verify_row_hash(row, vocab) != answer->hashes[at]) differ(cell, VERIFY_LOGITS, at, -1, 0, 0);
+        return;
+    }
+    const float *want = answer->rows + at * vocab;
+    size_t first = cli_first_difference(want, row, vocab);
+    if (first == vocab) return;
+    differ(cell, VERIFY_LOGITS, at, (int32_t)first, want[first], row[first]);
+    double most = cli_probability_divergence(want, row, vocab);
+    if (most > cell->most) cell->most = most;
+    cell->top_sum += cli_top_divergence(want, row, vocab, VERIFY_TOP);
+}
+
+bool verify_compare_token(const verify_job *job, const verify_answer *answer, size_t at, const iv_event *event,
+                          verify_cell *cell) {
+    if (at >= answer->count || !event->logits) {
+        differ(cell, VERIFY_END, at, event->token, 0, 0);
+        if (at < cell->token_from) cell->token_from = at;
+        return false;
+    }
+    compare_row(job, answer, at, event->logits, cell);
+    if (cli_ulp_distance(answer->logprobs[at], event->logprob) != 0 && answer->tokens[at] == event->token)
+        differ(cell, VERIFY_LOGPROB, at, event->token, answer->logprobs[at], event->logprob);
+    if (answer->tokens[at] == event->token) return true;
+    differ(cell, VERIFY_TOKEN, at, event->token, 0, 0);
+    if (at < cell->token_from) cell->token_from = at;
+    return false;
+}
+
+void verify_compare_end(const verify_answer *answer, size_t count, const iv_event *event, verify_cell *cell) {
+    const char *digest = event->digest ? event->digest : "";
+    if (count != answer->count || event->finish != answer->finish || strcmp(digest, answer->digest) != 0)
+        differ(cell, VERIFY_END, count, -1, 0, 0);
+    if (count != answer->count && count < cell->token_from) cell->token_from = count;
+    if (!cell->ran || strcmp(cell->digest, answer->digest) == 0)
+        snprintf(cell->digest, sizeof cell->digest, "%s", digest);
+    cell->ran = true;
+}
+
+const char *verify_difference(const verify_cell *cell, char out[256]) {
+    char want[32], found[32];
+    unsigned long long ulps = cli_ulp_distance(cell->want, cell->found);
+    snprintf(want, sizeof want, "%.9g", (double)cell->want);
+    snprintf(found, sizeof found, "%.9g", (double)cell->found);
+    switch (cell->kind) {
+    case VERIFY_SAME: out[0] = 0; break;
+    case VERIFY_LOGITS:
+        if (cell->token < 0)
+            snprintf(out, 256, "position %zu: logits differ (known by hash only)", cell->position);
+        else
+            snprintf(out, 256, "position %zu, token %d: wanted logit %s, found %s, %llu ulp%s apart", cell->position,
+                     (int)cell->token, want, found, ulps, ulps == 1 ? "" : "s");
+        break;
+    case VERIFY_LOGPROB:
+        snprintf(out, 256, "position %zu, token %d: wanted log-probability %s, found %s, %llu ulp%s apart",
+                 cell->position, (int)cell->token, want, found, ulps, ulps == 1 ? "" : "s");
+        break;
+    case VERIFY_TOKEN:
+        snprintf(out, 256, "position %zu: found token %d from the same logits", cell->position, (int)cell->token);
+        break;
+    case VERIFY_END: snprintf(out, 256, "position %zu: the answer ends otherwise", cell->position); break;
+    }
+    return out;
+}
+
+/* ---- a configuration at work -------------------------------------------------------------------------- */
+
+enum { BLOCK = 64, DECOYS = 2, DECOY_TOKENS_MAX = 40, RANDOM_PREEMPT_IN = 5, ARRIVAL_STEPS = 4, PRIORITIES = 3 };
 
 typedef struct flight {
     uint64_t id;
@@ -28,13 +145,13 @@ typedef struct runner {
     iv_engine *engine;
     pass_kind kind;
     flight *flights;
-    size_t flying, width, strangers; /* strangers: of those flying */
-    size_t *order, count;            /* prompts that take part, in order of submission */
-    size_t preempted;                /* asked for; bounded, or long prompts in small chunks would never end */
-    uint64_t state;                  /* of random choices */
+    size_t flying, width, decoys; /* decoys: of those flying */
+    size_t *order, count;         /* prompts that take part, in order of submission */
+    size_t preempted;             /* asked for; bounded, or long prompts in small chunks would never end */
+    uint64_t state;               /* of random choices */
 } runner;
 
-static size_t below(runner *r, size_t n) { return (size_t)(verify_random(&r->state) % n); }
+static size_t below(runner *r, size_t n) { return (size_t)(cli_random(&r->state) % n); }
 
 static int fail_at(const runner *r, size_t prompt, iv_error *err) {
     iv_error why = *err;
@@ -45,7 +162,7 @@ static int fail_at(const runner *r, size_t prompt, iv_error *err) {
                     prompt, where, why.message);
 }
 
-/* ---- the engine ---------------------------------------------------------------------------------------- */
+/* ---- the engine --------------------------------------------------------------------------------------- */
 
 static size_t blocks(size_t tokens) { return (tokens + BLOCK - 1) / BLOCK; }
 
@@ -63,8 +180,8 @@ static iv_status open_engine(runner *r, iv_error *err) {
     verify_job *job = r->job;
     iv_engine_options o = job->options;
     char isa[24];
-    size_t longest = job->prompts->longest, seats = r->width + (c->value[VERIFY_SAMPLING] ? STRANGERS : 0);
-    o.max_model_len = longest > STRANGER_TOKENS_MAX ? longest : STRANGER_TOKENS_MAX;
+    size_t longest = job->prompts->longest, seats = r->width + (c->value[VERIFY_SAMPLING] ? DECOYS : 0);
+    o.max_model_len = longest > DECOY_TOKENS_MAX ? longest : DECOY_TOKENS_MAX;
     if (o.max_model_len > (size_t)job->model->max_positions) o.max_model_len = (size_t)job->model->max_positions;
     o.max_num_seqs = seats;
     o.max_num_batched_tokens = c->value[VERIFY_CHUNK] ? c->value[VERIFY_CHUNK] : longest > 512 ? longest : 512;
@@ -94,7 +211,7 @@ static void close_engine(runner *r) {
     r->engine = NULL;
 }
 
-/* ---- submissions --------------------------------------------------------------------------------------- */
+/* ---- submissions -------------------------------------------------------------------------------------- */
 
 static flight *add_flight(runner *r, uint64_t id, size_t prompt) {
     r->flights[r->flying] = (flight){.id = id, .prompt = prompt};
@@ -136,15 +253,15 @@ static int submit(runner *r, size_t prompt, bool *taken, iv_error *err) {
 }
 
 /* Another request in the batch, with parameters of its own. */
-static int submit_stranger(runner *r, iv_error *err) {
-    int32_t ids[STRANGER_TOKENS_MAX / 2];
+static int submit_decoy(runner *r, iv_error *err) {
+    int32_t ids[DECOY_TOKENS_MAX / 2];
     size_t vocab = (size_t)r->job->model->vocab_size, n = 1 + below(r, sizeof ids / sizeof *ids);
     if (n + 1 > (size_t)r->job->model->max_positions) n = 1;
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)below(r, vocab);
     const iv_logit_bias bias = {.id = ids[0], .bias = 3.5f};
     iv_request request = {.ids = ids,
                           .id_count = n,
-                          .max_tokens = 1 + below(r, STRANGER_TOKENS_MAX / 2),
+                          .max_tokens = 1 + below(r, DECOY_TOKENS_MAX / 2),
                           .temperature = 1.7f,
                           .top_p = 0.8f,
                           .top_k = 7,
@@ -155,7 +272,7 @@ static int submit_stranger(runner *r, iv_error *err) {
                           .logit_bias = &bias,
                           .logit_bias_count = 1,
                           .has_seed = true,
-                          .seed = verify_random(&r->state),
+                          .seed = cli_random(&r->state),
                           .logprobs = (int)below(r, 2),
                           .prompt_logprobs = -1,
                           .ignore_eos = true};
@@ -167,11 +284,11 @@ static int submit_stranger(runner *r, iv_error *err) {
     if (status == IV_BUSY) return CLI_OK;
     if (status != IV_OK) return CLI_FAILED;
     add_flight(r, id, SIZE_MAX);
-    r->strangers++;
+    r->decoys++;
     return CLI_OK;
 }
 
-/* ---- what happens between steps ------------------------------------------------------------------------ */
+/* ---- what happens between steps ----------------------------------------------------------------------- */
 
 /* IV_NOT_FOUND: it waits, or has just ended. */
 static int disturb(runner *r, iv_error *err) {
@@ -181,7 +298,7 @@ static int disturb(runner *r, iv_error *err) {
         if (status != IV_OK && status != IV_NOT_FOUND) return CLI_FAILED;
         r->preempted += status == IV_OK;
     }
-    if (r->config->value[VERIFY_SAMPLING] == VERIFY_LEAVING && r->strangers && below(r, 4) == 0)
+    if (r->config->value[VERIFY_SAMPLING] == VERIFY_LEAVING && r->decoys && below(r, 4) == 0)
         for (size_t i = 0; i < r->flying; i++) {
             if (r->flights[i].prompt != SIZE_MAX) continue;
             iv_status status = iv_engine_cancel(r->engine, r->flights[i].id, err);
@@ -203,7 +320,7 @@ static int take_end(runner *r, flight *f, const iv_event *event, iv_error *err) 
     size_t prompt = f->prompt, tokens = f->tokens;
     *f = r->flights[--r->flying];
     if (prompt == SIZE_MAX) {
-        r->strangers--;
+        r->decoys--;
         return CLI_OK;
     }
     r->out->cached += event->cached_tokens, r->out->preemptions += event->preemptions;
@@ -231,7 +348,7 @@ static int take_events(runner *r, iv_error *err) {
     return code;
 }
 
-/* ---- a pass: some prompts from submission to end ------------------------------------------------------- */
+/* ---- a pass: some prompts from submission to end ------------------------------------------------------ */
 
 static int one_step(runner *r, iv_error *err) {
     bool busy;
@@ -259,18 +376,17 @@ static int run_pass(runner *r, pass_kind kind, const size_t *order, size_t count
     size_t next = 0, wait = 0;
     int code = CLI_OK;
     r->kind = kind;
-    while (code == CLI_OK && (next < count || r->flying > r->strangers)) {
-        for (bool taken = true;
-             code == CLI_OK && taken && next < count && r->flying - r->strangers < r->width && !wait;) {
+    while (code == CLI_OK && (next < count || r->flying > r->decoys)) {
+        for (bool taken = true; code == CLI_OK && taken && next < count && r->flying - r->decoys < r->width && !wait;) {
             code = submit(r, order[next], &taken, err);
             if (taken) next++;
             if (spread) wait = below(r, ARRIVAL_STEPS);
         }
         if (wait) wait--;
-        while (code == CLI_OK && r->config->value[VERIFY_SAMPLING] && r->strangers < STRANGERS) {
-            size_t before = r->strangers;
-            code = submit_stranger(r, err);
-            if (r->strangers == before) break;
+        while (code == CLI_OK && r->config->value[VERIFY_SAMPLING] && r->decoys < DECOYS) {
+            size_t before = r->decoys;
+            code = submit_decoy(r, err);
+            if (r->decoys == before) break;
         }
         if (code == CLI_OK && r->flying) code = one_step(r, err);
     }
@@ -298,7 +414,7 @@ static int run_passes(runner *r, iv_error *err) {
     return code;
 }
 
-/* ---- a configuration ----------------------------------------------------------------------------------- */
+/* ---- a configuration ---------------------------------------------------------------------------------- */
 
 static void choose_order(runner *r) {
     size_t most = r->config->value[VERIFY_ISA] == VERIFY_SCALAR ? r->job->scalar_tokens : 0, used = 0;
@@ -349,7 +465,7 @@ static int open_runner(verify_job *job, const verify_config *config, verify_resu
     *out = (verify_result){.first = SIZE_MAX, .cells = calloc(prompts, sizeof *out->cells)};
     *r =
         (runner){.job = job, .config = config, .out = out, .width = verify_config_width(config), .state = config->seed};
-    r->flights = calloc(r->width + STRANGERS, sizeof *r->flights);
+    r->flights = calloc(r->width + DECOYS, sizeof *r->flights);
     r->order = calloc(prompts, sizeof *r->order);
     if (!out->cells || !r->flights || !r->order) return cli_fail(err, CLI_FAILED, "out of memory");
     for (size_t i = 0; i < prompts; i++) out->cells[i].token_from = SIZE_MAX;

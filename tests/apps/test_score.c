@@ -1,7 +1,7 @@
 /* Scoring: a table of answers as models and datasets write them. */
 #include "support.h"
 
-#include "score.h"
+#include "eval.h"
 
 static void finds_the_answer(void **state) {
     (void)state;

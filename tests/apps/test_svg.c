@@ -15,12 +15,11 @@ static void draw(const char *text) {
     assert_non_null(file);
     const cli_svg_scale x = {.low = 0, .high = 10, .from = 50, .to = 350};
     const cli_svg_scale y = {.low = 1e-6, .high = 1, .from = 150, .to = 20, .logarithmic = true};
-    const cli_svg_point line[] = {{50, 20}, {100.125, 30}, {350, 150}};
     const cli_svg_key keys[] = {{"fill same", text}, {"fill hot3", "other"}};
     cli_svg_begin(file, 400, 200, text, text);
     cli_svg_axis_x(file, &x, 5, 150, 20, text);
     cli_svg_axis_y(file, &y, 5, 50, 350, text);
-    cli_svg_polyline(file, "stroke series0", line, 3);
+    cli_svg_line(file, "stroke series0", 50, 20, 100.125, 30);
     cli_svg_rect(file, "fill same", 1, 2, 3, 4, 1, text);
     cli_svg_circle(file, "fill series1", 1, 2, 3, text);
     cli_svg_text(file, "ink mono turned", 10, 10, text);
@@ -91,7 +90,7 @@ static void ticks_are_round(void **state) {
         size_t n = cli_svg_ticks(&s, 1 + rng_below(&r, 40), ticks);
         assert_true(n <= CLI_SVG_TICKS_MAX);
         for (size_t t = 0; t < n; t++) {
-            double at = cli_svg_place(&s, ticks[t]);
+            double at = cli_svg_position(&s, ticks[t]);
             assert_true(at >= 0 && at <= 1);
             if (t > 0 && high - low > 1e-6 * fabs(low)) assert_true(ticks[t] > ticks[t - 1]);
         }
@@ -101,8 +100,8 @@ static void ticks_are_round(void **state) {
 static void places_stay_inside(void **state) {
     (void)state;
     const cli_svg_scale s = {.low = 1e-8, .high = 1, .from = 100, .to = 200, .logarithmic = true};
-    assert_true(fabs(cli_svg_place(&s, 1e-4) - 150) < 1e-9);
-    assert_true(cli_svg_place(&s, 0) == 100 && cli_svg_place(&s, 7) == 200 && cli_svg_place(&s, NAN) == 100);
+    assert_true(fabs(cli_svg_position(&s, 1e-4) - 150) < 1e-9);
+    assert_true(cli_svg_position(&s, 0) == 100 && cli_svg_position(&s, 7) == 200 && cli_svg_position(&s, NAN) == 100);
 }
 
 int main(void) {

@@ -4,7 +4,7 @@
 #include "random.h"
 #include "xml.h"
 
-#include "verify_compare.h"
+#include "verify.h"
 
 #include <math.h>
 

@@ -1,11 +1,11 @@
 /* score.c: finding and comparing final answers. Invariant: numbers are compared as integers times powers of ten, never
  * as floats. */
-#include "score.h"
+#include "eval.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* ---- numbers ------------------------------------------------------------------------------------------- */
+/* ---- numbers ------------------------------------------------------------------------------------------ */
 
 /* up / down; at most 18 digits each, so that products fit 128 bits. */
 typedef struct number {
@@ -101,7 +101,7 @@ static bool is_number(const char *s, number *out) {
     return true;
 }
 
-/* ---- finding ------------------------------------------------------------------------------------------- */
+/* ---- finding ------------------------------------------------------------------------------------------ */
 
 /* Without blanks around it; cut to whole UTF-8 characters. */
 static const char *take(const char *s, size_t n, char out[CLI_SCORE_BYTES]) {
@@ -178,7 +178,7 @@ const char *cli_score_reference(const char *text, char out[CLI_SCORE_BYTES]) {
     return take(text, strlen(text), out);
 }
 
-/* ---- comparing ----------------------------------------------------------------------------------------- */
+/* ---- comparing ---------------------------------------------------------------------------------------- */
 
 /* The next byte that counts, from *at on; 0 at the end. */
 static char next_byte(const char *s, size_t *at) {

@@ -8,7 +8,7 @@
 /* splitmix64: the next number of a stream. */
 uint64_t cli_random(uint64_t *state);
 /* In (0, 1]. */
-double cli_random_share(uint64_t *state);
+double cli_random_unit(uint64_t *state);
 
 /* Values in the order they came, until sorted. */
 typedef struct cli_sample {

@@ -1,5 +1,5 @@
 /* bench_stats.c: sorting, percentiles and bars. */
-#include "bench_stats.h"
+#include "stats.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ uint64_t cli_random(uint64_t *state) {
     return x ^ (x >> 31);
 }
 
-double cli_random_share(uint64_t *state) { return ((double)(cli_random(state) >> 11) + 1) * 0x1p-53; }
+double cli_random_unit(uint64_t *state) { return ((double)(cli_random(state) >> 11) + 1) * 0x1p-53; }
 
 bool cli_sample_add(cli_sample *s, double value) {
     if (s->count == s->room) {
