@@ -3,7 +3,7 @@
 #ifndef IV_GRAMMAR_BNF_H
 #define IV_GRAMMAR_BNF_H
 
-#include "grammar/codepoints.h"
+#include "grammar/spell.h"
 
 enum { IV_BNF_DEPTH_MAX = 200, IV_BNF_REPEATS_MAX = 100000 };
 

@@ -111,7 +111,7 @@ void iv_grammar_close(iv_grammar *g) {
 /* ---- masks --------------------------------------------------------------------------------------------- */
 
 /* One more place for a mask while there may be more, then the oldest one's. -1: no memory. */
-static int32_t mask_place(iv_grammar *g) {
+static int32_t mask_slot(iv_grammar *g) {
     if (g->mask_count == g->mask_capacity && g->mask_capacity < g->mask_most) {
         size_t n = iv_size_min(iv_size_max(2 * g->mask_capacity, 8), g->mask_most);
         uint64_t *masks = realloc(g->masks, n * g->words * sizeof *masks);
@@ -186,7 +186,7 @@ static iv_status find_mask(iv_grammar *g, int32_t state, uint64_t *mask, iv_erro
         return IV_OK;
     }
     IV_TRY(walk(g, state, mask, err));
-    if ((at = mask_place(g)) < 0) return IV_OK;
+    if ((at = mask_slot(g)) < 0) return IV_OK;
     memcpy(g->masks + (size_t)at * g->words, mask, g->words * sizeof *mask);
     g->mask_states[at] = state, g->machine.states[state].mask = at;
     return IV_OK;

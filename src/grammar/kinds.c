@@ -4,7 +4,6 @@
 #include "format/json.h"
 #include "grammar/bnf.h"
 #include "grammar/regular.h"
-#include "grammar/tool_calls.h"
 
 #include <string.h>
 
@@ -20,27 +19,6 @@ const char *iv_constraint_name(iv_constraint_kind kind) {
 }
 
 /* ---- the parts ----------------------------------------------------------------------------------------- */
-
-iv_status iv_kind_write_schema(iv_kind_maker *m, const char *name, json_t *root, json_t *schema, uint32_t from,
-                               uint32_t to, iv_error *err) {
-    iv_schema_set set;
-    int32_t rule;
-    IV_TRY(iv_schema_set_open(&set, name, root, &m->common, m->a, m->arena, err));
-    iv_status status = iv_schema_rule(&set, schema, "#", &rule, err);
-    if (status == IV_OK) iv_automaton_call(m->a, from, rule, to);
-    if (status == IV_OK) status = iv_schema_set_compile(&set, err);
-    iv_schema_set_close(&set);
-    return status;
-}
-
-iv_status iv_kind_write_object(iv_kind_maker *m, uint32_t from, uint32_t to, iv_error *err) {
-    iv_schema_set set;
-    IV_TRY(iv_schema_set_open(&set, "json_object", NULL, &m->common, m->a, m->arena, err));
-    int32_t rule = iv_schema_any_object(&set);
-    if (rule >= 0) iv_automaton_call(m->a, from, rule, to);
-    iv_schema_set_close(&set);
-    return IV_OK;
-}
 
 static iv_status write_regex(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
     iv_regular r;
@@ -115,13 +93,13 @@ static iv_status write_calls_or_json(iv_kind_maker *m, json_t *json, bool severa
     iv_automaton_skip(m->a, from, calls), iv_automaton_skip(m->a, from, m->format);
     if (!schema) return iv_fail(err, IV_INVALID, "tools: schema: wanted a JSON schema beside them, found nothing");
     IV_TRY(iv_tool_calls_write(m, json, several, calls, to, err));
-    return iv_kind_write_schema(m, FORMAT, schema, schema, m->format, to, err);
+    return iv_schema_write(&m->common, FORMAT, schema, schema, m->format, to, err);
 }
 
 static iv_status write_json_kind(iv_kind_maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
                                  iv_error *err) {
     if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, m->a, from, to, err);
-    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return iv_kind_write_schema(m, FORMAT, json, json, from, to, err);
+    if (kind == IV_CONSTRAINT_JSON_SCHEMA) return iv_schema_write(&m->common, FORMAT, json, json, from, to, err);
     if (kind >= IV_CONSTRAINT_TOOL_CALL_OR_JSON)
         return write_calls_or_json(m, json, kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON, from, to, err);
     return iv_tool_calls_write(m, json, kind == IV_CONSTRAINT_TOOL_CALLS, from, to, err);
@@ -130,7 +108,7 @@ static iv_status write_json_kind(iv_kind_maker *m, iv_constraint_kind kind, json
 iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
                           iv_arena *arena, iv_automaton *a, iv_error *err) {
     const char *name = iv_constraint_name(kind);
-    iv_kind_maker m = {.arena = arena, .a = a, .vocabulary = v};
+    iv_kind_maker m = {.arena = arena, .a = a, .vocabulary = v, .common = {.a = a, .arena = arena}};
     json_t *json = NULL;
     iv_status status;
     int32_t root = iv_automaton_rule(a, name);
@@ -139,7 +117,7 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     iv_automaton_end(a, end);
     uint32_t from = write_reasoning(a, reasoning, a->rules[root].start);
     if (kind == IV_CONSTRAINT_JSON_OBJECT) {
-        status = iv_kind_write_object(&m, from, end, err);
+        status = iv_schema_write(&m.common, name, NULL, NULL, from, end, err);
     } else if (kind == IV_CONSTRAINT_REGEX) {
         status = write_regex(&m, text, from, end, err);
     } else if (kind == IV_CONSTRAINT_GRAMMAR) {

@@ -1,5 +1,6 @@
-/* machine.h: an automaton run deterministically: its states are sets of places in the network, each with the calls it
- * is inside of, and are made when they are first met. Equal sets are one state, so what was computed for one is kept.
+/* machine.h: an automaton run deterministically: its states are sets of positions in the network, each with the calls
+ * it is inside of, and are made when they are first met. Equal sets are one state, so what was computed for one is
+ * kept.
  *
  * Not for several threads at once. States are numbers that hold until the machine is emptied. */
 #ifndef IV_GRAMMAR_MACHINE_H
@@ -16,9 +17,9 @@ enum {
 };
 
 /* A place: a state of the automaton, and the stack of calls it is inside of. */
-typedef struct iv_memspace {
+typedef struct iv_position {
     uint32_t state, stack;
-} iv_memspace;
+} iv_position;
 
 /* Where a call returns to, and what is below it. Stack 0 is empty. */
 typedef struct iv_frame {
@@ -26,7 +27,7 @@ typedef struct iv_frame {
 } iv_frame;
 
 typedef struct iv_machine_state {
-    uint32_t first, count; /* places */
+    uint32_t first, count; /* positions */
     int32_t mask;          /* for the owner's use; -1 */
     bool ends;             /* the text may end here */
 } iv_machine_state;
@@ -38,19 +39,19 @@ typedef struct iv_table {
 
 typedef struct iv_machine {
     const iv_automaton *a;
-    iv_memspace *places;
+    iv_position *positions;
     iv_frame *frames;
     iv_machine_state *states;
     int32_t (**next)[256]; /* blocks of IV_MACHINE_BLOCK tables: the state behind each byte */
-    size_t place_count, place_capacity, frame_count, frame_capacity, state_count, state_capacity, block_count,
+    size_t position_count, position_capacity, frame_count, frame_capacity, state_count, state_capacity, block_count,
         block_capacity;
     iv_table state_table, frame_table;
-    iv_memspace *work, *set; /* of the step that is being computed: places to follow, places reached */
+    iv_position *work, *set; /* of the step that is being computed: positions to follow, positions reached */
     size_t work_count, work_capacity, set_count, set_capacity;
     iv_table seen;
     uint32_t *stamps, stamp; /* of seen */
     bool ends;
-    uint64_t effort; /* places looked at so far */
+    uint64_t effort; /* positions looked at so far */
 } iv_machine;
 
 iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err);
@@ -61,7 +62,7 @@ iv_status iv_machine_empty(iv_machine *m, int32_t *keep, iv_error *err);
 /* Memory taken by states. */
 size_t iv_machine_bytes(const iv_machine *m);
 
-/* The state behind a byte. IV_LIMIT: too many places at once. */
+/* The state behind a byte. IV_LIMIT: too many positions at once. */
 iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err);
 /* The state behind a special token; not kept, as it is asked for seldom. */
 iv_status iv_machine_special(iv_machine *m, int32_t state, iv_special special, int32_t *out, iv_error *err);

@@ -1,5 +1,6 @@
-/* regular.c: a recursive descent straight into states and edges. What a quantifier repeats is read again for each
- * copy; before that it was read once without writing, to find where it ends. */
+/* regular.c: a recursive descent from an expression straight into states and edges; the product of such a machine with
+ * an Aho-Corasick automaton of forbidden words; the machine written into an automaton over bytes. A quantified atom is
+ * read once without writing, to find where it ends, and then again for each copy. */
 #include "grammar/regular.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -407,4 +408,238 @@ bool iv_regular_anything(iv_arena *arena, iv_regular *out) {
     bool ok = write_anything(&p, 0, &state) == IV_OK && add(&p, state, 1, NULL) == IV_OK && settle(&p, out);
     free(p.edges);
     return ok;
+}
+
+/* ---- without some words ------------------------------------------------------------------------------- */
+
+enum { NODES_MAX = 64, CHARACTERS = 128, ROOT = 0, BEGIN = 1 };
+
+/* The words as a tree; a node is how much of them the last characters were. */
+typedef struct aho_corasick {
+    uint8_t next[NODES_MAX][CHARACTERS]; /* ROOT: none */
+    bool is_word[NODES_MAX];             /* not to be reached */
+    size_t count;
+} aho_corasick;
+
+/* A node's edges lead on through the tree; then, nodes in the order of their depth, to where its longest proper end
+ * leads. */
+static void aho_corasick_build(const char *const *words, aho_corasick *f) {
+    uint8_t ends[NODES_MAX] = {0}, queue[NODES_MAX];
+    size_t queued = 0;
+    *f = (aho_corasick){.count = 2};
+    for (; *words; words++) {
+        size_t at = ROOT;
+        for (const char *c = *words; *c; c++) {
+            uint8_t *next = &f->next[at][(uint8_t)*c];
+            if (*next == ROOT) {
+                IV_ASSERT(f->count < NODES_MAX);
+                *next = (uint8_t)f->count++;
+            }
+            at = *next;
+        }
+        f->is_word[at] = true;
+    }
+    for (size_t c = 0; c < CHARACTERS; c++)
+        if (f->next[ROOT][c]) queue[queued++] = f->next[ROOT][c];
+    for (size_t i = 0; i < queued; i++) {
+        uint8_t node = queue[i];
+        f->is_word[node] |= f->is_word[ends[node]];
+        for (size_t c = 0; c < CHARACTERS; c++) {
+            uint8_t shorter = f->next[ends[node]][c], *next = &f->next[node][c];
+            if (*next)
+                ends[*next] = shorter, queue[queued++] = *next;
+            else
+                *next = shorter;
+        }
+    }
+}
+
+typedef struct avoid_product {
+    const iv_regular *m;
+    const aho_corasick *f;
+    const char *not_first;
+    iv_arena *arena;
+    uint32_t *numbers; /* [state][node]: of the new machine; 0: not made */
+    uint32_t *queue;   /* what each new state is ... */
+    uint32_t *firsts;  /* ... and its first edge */
+    size_t count;      /* of new states; the first is the end */
+    iv_regular_edge *edges;
+    size_t edge_count, edge_capacity;
+    bool full, failed;
+} avoid_product;
+
+static uint32_t avoid_state(avoid_product *p, uint32_t state, size_t node) {
+    uint32_t index = (uint32_t)(state * p->f->count + node);
+    if (state == p->m->end && p->m->firsts[state] == p->m->firsts[state + 1]) return 0; /* nothing follows */
+    if (p->numbers[index]) return p->numbers[index];
+    if (p->count == IV_REGULAR_STATES_MAX) {
+        p->full = true;
+        return 0;
+    }
+    p->queue[p->count] = index;
+    return p->numbers[index] = (uint32_t)p->count++;
+}
+
+static void avoid_edge(avoid_product *p, uint32_t from, uint32_t to, const iv_codepoints *set) {
+    if (p->edge_count == p->edge_capacity) {
+        size_t n = p->edge_capacity ? 2 * p->edge_capacity : 64;
+        iv_regular_edge *more = realloc(p->edges, n * sizeof *more);
+        if (!more) {
+            p->failed = true;
+            return;
+        }
+        p->edges = more, p->edge_capacity = n;
+    }
+    p->edges[p->edge_count++] = (iv_regular_edge){from, to, set};
+}
+
+static bool has(const iv_codepoints *set, uint32_t c) {
+    for (size_t i = 0; i < set->count; i++)
+        if (c >= set->ranges[i].low && c <= set->ranges[i].high) return true;
+    return false;
+}
+
+static iv_range beyond[] = {{CHARACTERS, 0xd7ff}, {0xe000, 0x10ffff}};
+const iv_codepoints iv_beyond_ascii = {.ranges = beyond, .count = 2};
+
+/* One edge, or, where all beyond ASCII are among them, one for these: a rule can stand there. */
+static bool add_others(avoid_product *p, uint32_t from, uint32_t to, const iv_codepoints *others) {
+    iv_codepoints *low = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
+    const iv_range *last = others->count > 1 ? &others->ranges[others->count - 2] : NULL;
+    bool all = last && last[0].low <= beyond[0].low && last[0].high == beyond[0].high && last[1].low == beyond[1].low &&
+               last[1].high == beyond[1].high;
+    for (size_t i = 0; low && all && i < others->count && others->ranges[i].low < CHARACTERS; i++) {
+        uint32_t high = others->ranges[i].high < CHARACTERS ? others->ranges[i].high : CHARACTERS - 1;
+        if (!iv_codepoints_add(low, p->arena, others->ranges[i].low, high)) return false;
+    }
+    if (all) avoid_edge(p, from, to, &iv_beyond_ascii);
+    if (low && (!all || low->count)) avoid_edge(p, from, to, all ? low : others);
+    return low != NULL;
+}
+
+/* The edges of one: a character that goes on with a word has its own, all others of the set share one. */
+static void avoid_set_edge(avoid_product *p, uint32_t from, size_t node, const iv_regular_edge *e) {
+    iv_codepoints *others = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
+    bool ok = others && iv_codepoints_add_set(others, p->arena, e->set) && iv_codepoints_settle(others, p->arena) &&
+              iv_codepoints_invert(others, p->arena); /* what is taken out is added to what is not in it */
+    for (uint32_t c = 0; ok && c < CHARACTERS; c++) {
+        uint8_t next = p->f->next[node == BEGIN ? p->f->next[ROOT]['\n'] : node][c];
+        bool banned = p->f->is_word[next] || (node == BEGIN && c && strchr(p->not_first, (int)c));
+        if (!banned && next == ROOT) continue;
+        ok = iv_codepoints_add(others, p->arena, c, c);
+        if (!ok || banned || !has(e->set, c)) continue;
+        iv_codepoints *one = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
+        ok = one && iv_codepoints_add(one, p->arena, c, c);
+        if (ok) avoid_edge(p, from, avoid_state(p, e->to, next), one);
+    }
+    ok = ok && iv_codepoints_settle(others, p->arena) && iv_codepoints_invert(others, p->arena);
+    if (ok && others->count) ok = add_others(p, from, avoid_state(p, e->to, ROOT), others);
+    if (!ok) p->failed = true;
+}
+
+static bool avoid_make(avoid_product *p, iv_regular *out) {
+    p->count = 1;
+    out->start = avoid_state(p, p->m->start, BEGIN), out->end = 0;
+    for (uint32_t i = 1; i < p->count && !p->failed && !p->full; i++) {
+        uint32_t state = (uint32_t)(p->queue[i] / p->f->count);
+        size_t node = p->queue[i] % p->f->count;
+        p->firsts[i] = (uint32_t)p->edge_count;
+        if (state == p->m->end) avoid_edge(p, i, 0, NULL);
+        for (uint32_t k = p->m->firsts[state]; k < p->m->firsts[state + 1] && !p->failed; k++) {
+            const iv_regular_edge *e = &p->m->edges[k];
+            if (e->set)
+                avoid_set_edge(p, i, node, e);
+            else
+                avoid_edge(p, i, avoid_state(p, e->to, node), NULL);
+        }
+    }
+    if (p->failed) return false;
+    p->firsts[p->count] = (uint32_t)p->edge_count;
+    out->state_count = p->count, out->edge_count = p->edge_count;
+    out->edges = IV_ARENA_NEW(p->arena, p->edge_count + 1, iv_regular_edge);
+    out->firsts = IV_ARENA_NEW(p->arena, p->count + 1, uint32_t);
+    if (!out->edges || !out->firsts) return false;
+    if (p->edge_count) memcpy(out->edges, p->edges, p->edge_count * sizeof *p->edges);
+    memcpy(out->firsts, p->firsts, (p->count + 1) * sizeof *p->firsts);
+    return true;
+}
+
+iv_status iv_regular_avoid(const char *where, const iv_regular *m, const char *const *words, const char *not_first,
+                           iv_arena *arena, iv_regular *out, iv_error *err) {
+    aho_corasick f;
+    aho_corasick_build(words, &f);
+    size_t all = m->state_count * f.count; /* of two small numbers */
+    avoid_product p = {.m = m, .f = &f, .not_first = not_first, .arena = arena};
+    *out = (iv_regular){.bytes_read = m->bytes_read};
+    p.numbers = calloc(all, sizeof *p.numbers);
+    p.queue = calloc(all + 2, sizeof *p.queue), p.firsts = calloc(all + 2, sizeof *p.firsts);
+    bool ok = p.numbers && p.queue && p.firsts && avoid_make(&p, out);
+    free(p.numbers), free(p.queue), free(p.firsts), free(p.edges);
+    if (p.full)
+        return iv_fail(err, IV_LIMIT, "%s: it needs more than %d states beside what may not be in it", where,
+                       IV_REGULAR_STATES_MAX);
+    return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", where);
+}
+
+/* ---- as bytes ----------------------------------------------------------------------------------------- */
+
+enum { PRODUCT_MAX = 1 << 22 };
+
+typedef struct spell_product {
+    const iv_regular *m;
+    iv_automaton *a;
+    size_t counts; /* numbers of characters that are told apart */
+    size_t min, max;
+    uint32_t *states;      /* [state_count][counts]: of the automaton, plus one; 0: not made */
+    iv_spell_tails *tails; /* the same shape */
+    size_t *queue, queued;
+} spell_product;
+
+static uint32_t spell_state(spell_product *p, uint32_t state, size_t count, size_t *index) {
+    *index = state * p->counts + count;
+    if (p->states[*index] == 0) {
+        p->states[*index] = iv_automaton_state(p->a) + 1;
+        p->queue[p->queued++] = *index;
+    }
+    return p->states[*index] - 1;
+}
+
+static void write_state(spell_product *p, size_t index, iv_writing how, uint32_t to) {
+    uint32_t s = (uint32_t)(index / p->counts), here = p->states[index] - 1;
+    size_t count = index % p->counts, target;
+    for (uint32_t i = p->m->firsts[s]; i < p->m->firsts[s + 1] && p->a->failed == IV_OK; i++) {
+        const iv_regular_edge *e = &p->m->edges[i];
+        if (!e->set) {
+            iv_automaton_skip(p->a, here, spell_state(p, e->to, count, &target));
+            continue;
+        }
+        if (p->max != SIZE_MAX && count == p->max) continue;
+        size_t next = iv_size_min(count + 1, p->counts - 1); /* without a most, all from the least on are one */
+        uint32_t there = spell_state(p, e->to, next, &target);
+        if (how.any_character >= 0)
+            iv_automaton_call(p->a, here, how.any_character, there);
+        else if (how.beyond_ascii && e->set == &iv_beyond_ascii)
+            iv_automaton_call(p->a, here, how.beyond_ascii - 1, there);
+        else
+            iv_codepoints_spell(e->set, p->a, how.spelling, here, there, &p->tails[target]);
+    }
+    if (s == p->m->end && count >= p->min) iv_automaton_skip(p->a, here, to);
+}
+
+iv_status iv_regular_spell(const char *where, const iv_regular *m, iv_automaton *a, iv_writing how, size_t min,
+                           size_t max, uint32_t from, uint32_t to, iv_error *err) {
+    spell_product p = {.m = m, .a = a, .min = min, .max = max};
+    size_t total, index, most = max != SIZE_MAX ? max : min;
+    if (min > max) return IV_OK; /* no path */
+    if (!iv_size_add(most, 1, &p.counts) || !iv_size_mul(m->state_count, p.counts, &total) || total > PRODUCT_MAX)
+        return iv_fail(err, IV_LIMIT, "%s: %zu characters of a pattern of %zu states are more than can be counted",
+                       where, most, m->state_count);
+    p.states = calloc(total, sizeof *p.states);
+    p.tails = calloc(total, sizeof *p.tails);
+    p.queue = calloc(total, sizeof *p.queue);
+    bool ok = p.states && p.tails && p.queue;
+    if (ok) iv_automaton_skip(a, from, spell_state(&p, m->start, 0, &index));
+    for (size_t i = 0; ok && i < p.queued && a->failed == IV_OK; i++) write_state(&p, p.queue[i], how, to);
+    free(p.states), free(p.tails), free(p.queue);
+    return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", where);
 }

@@ -3,7 +3,7 @@
 #ifndef IV_GRAMMAR_REGULAR_H
 #define IV_GRAMMAR_REGULAR_H
 
-#include "grammar/codepoints.h"
+#include "grammar/spell.h"
 
 enum {
     IV_REGULAR_BYTES_MAX = 1 << 16,

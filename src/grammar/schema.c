@@ -1,9 +1,11 @@
-/* schema.c: from a schema to its rule: references, combinations, and the rules that wait to be compiled. */
-#include "grammar/schema_parts.h"
+/* schema.c: from a schema to its rule: references, combinations, the kinds of values it allows, and the rules that wait
+ * to be compiled. Two sets of plain keywords merge into one that says what both say, or are refused. */
 #include "base/size.h"
-#include "grammar/number.h"
+#include "grammar/schema.h"
+#include "grammar/spell.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +14,6 @@ enum { REFERENCES_MAX = 64 /* one after another, with nothing in between */ };
 
 /* ---- the known keywords -------------------------------------------------------------------------------- */
 
-static const char *const labels[] = {"title",          "description",   "default",  "examples",    "example",
-                                     "$schema",        "$id",           "$comment", "deprecated",  "readOnly",
-                                     "writeOnly",      "discriminator", "$defs",    "definitions", "contentMediaType",
-                                     "contentEncoding"};
 static const char *const plain_words[] = {"type",
                                           "const",
                                           "enum",
@@ -47,211 +45,9 @@ static bool among(const char *key, const char *const *words, size_t count) {
 
 #define AMONG(key, words) among((key), (words), sizeof(words) / sizeof *(words))
 
-/* ---- words --------------------------------------------------------------------------------------------- */
-
-iv_status iv_schema_no_memory(const iv_schema_set *s, iv_error *err) {
-    return iv_fail(err, IV_NO_MEMORY, "%s: no memory", s->name);
-}
-
-iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *where, const char *text, iv_error *err) {
-    return iv_fail(err, status, "%s: %.300s: %s", s->name, where, text);
-}
-
-iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err) {
-    size_t all, most = s->a->effort_max ? s->a->effort_max : IV_AUTOMATON_EFFORT_MAX;
-    if (iv_size_mul(times, each, &all) && all <= most - s->a->effort) {
-        s->a->effort += all;
-        return IV_OK;
-    }
-    return iv_schema_fail(s, IV_LIMIT, where,
-                          "too much work: too many schemas, names, values or repetitions are combined", err);
-}
-
-/* As RFC 6901 has it: ~ and / are escaped. A place is for people: it is cut where it becomes long. */
-const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key) {
-    char text[400];
-    size_t n = iv_size_min(strlen(where), 300);
-    memcpy(text, where, n);
-    text[n++] = '/';
-    for (; *key && n < sizeof text - 3; key++) {
-        if (*key != '~' && *key != '/')
-            text[n++] = *key;
-        else
-            text[n++] = '~', text[n++] = *key == '~' ? '0' : '1';
-    }
-    const char *out = iv_arena_strndup(s->arena, text, n);
-    return out ? out : "";
-}
-
-const char *iv_schema_at_index(iv_schema_set *s, const char *where, const char *key, size_t index) {
-    char text[160];
-    snprintf(text, sizeof text, "%.100s/%zu", key, index);
-    size_t n = strlen(where) + strlen(text) + 2;
-    char *out = iv_arena_alloc(s->arena, n, 1);
-    if (out) snprintf(out, n, "%s/%s", where, text);
-    return out ? out : "";
-}
-
-/* ---- the set ------------------------------------------------------------------------------------------- */
-
-iv_status iv_schema_set_open(iv_schema_set *s, const char *name, json_t *root, iv_schema_common *common,
-                             iv_automaton *a, iv_arena *arena, iv_error *err) {
-    *s = (iv_schema_set){.a = a, .arena = arena, .name = name, .root = root, .common = common};
-    s->made = json_array(), s->known = json_object();
-    if (s->made && s->known) return IV_OK;
-    iv_schema_set_close(s);
-    return iv_schema_no_memory(s, err);
-}
-
-void iv_schema_set_close(iv_schema_set *s) {
-    json_decref(s->made), json_decref(s->known);
-    free(s->jobs);
-    s->made = s->known = NULL, s->jobs = NULL;
-}
-
-/* What a schema without schemas in it says, as a key: equal ones are one rule, however often they stand in a document.
- * NULL: it has some, or memory is out. For free(). */
-static char *leaf_key(json_t *schema) {
-    const char *key;
-    json_t *value, *one, *plain;
-    size_t i;
-    if (!json_is_object(schema) || !(plain = json_object())) return NULL;
-    bool leaf = true;
-    json_object_foreach(schema, key, value) {
-        leaf = leaf && !json_is_object(value) && strcmp(key, "$ref") != 0;
-        json_array_foreach(value, i, one) leaf = leaf && !json_is_object(one) && !json_is_array(one);
-        if (leaf && !AMONG(key, labels)) leaf = json_object_set(plain, key, value) == 0;
-    }
-    char *text = leaf ? json_dumps(plain, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    json_decref(plain);
-    return text;
-}
-
-/* A schema's address as a key, and its rule if it has one. */
-static bool known_at(const iv_schema_set *s, const json_t *schema, char key[32], int32_t *rule) {
-    snprintf(key, 32, "%" PRIxPTR, (uintptr_t)schema);
-    const json_t *known = json_object_get(s->known, key);
-    if (known) *rule = (int32_t)json_integer_value(known);
-    return known != NULL;
-}
-
-static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err);
-
-iv_status iv_schema_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err) {
-    char address[32];
-    if (known_at(s, schema, address, rule)) return IV_OK;
-    char *key = leaf_key(schema);
-    const json_t *known = key ? json_object_get(s->known, key) : NULL;
-    iv_status status = IV_OK;
-    if (known)
-        *rule = (int32_t)json_integer_value(known);
-    else
-        status = add_rule(s, schema, where, rule, err);
-    bool ok = json_is_boolean(schema) || json_object_set_new(s->known, address, json_integer(*rule)) == 0;
-    if (ok && key && !known) ok = json_object_set_new(s->known, key, json_integer(*rule)) == 0;
-    free(key);
-    return status != IV_OK || ok ? status : iv_schema_no_memory(s, err);
-}
-
-static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, int32_t *rule, iv_error *err) {
-    *rule = json_is_true(schema) ? iv_schema_any(s) : IV_NO_RULE;
-    if (*rule >= 0) return IV_OK;
-    if (s->job_count == s->job_capacity) {
-        size_t n = s->job_capacity ? 2 * s->job_capacity : 32;
-        struct iv_schema_job *more = realloc(s->jobs, n * sizeof *more);
-        if (!more) return iv_schema_no_memory(s, err);
-        s->jobs = more, s->job_capacity = n;
-    }
-    size_t bytes = strlen(s->name) + strlen(where) + 3;
-    char *full = iv_arena_alloc(s->arena, bytes, 1);
-    if (!full) return iv_schema_no_memory(s, err);
-    snprintf(full, bytes, "%s: %s", s->name, where);
-    *rule = iv_automaton_rule(s->a, full);
-    if (*rule < 0) return iv_automaton_finish(s->a, err); /* says what is full */
-    s->jobs[s->job_count++] = (struct iv_schema_job){schema, full + strlen(s->name) + 2, *rule};
-    return IV_OK;
-}
-
-/* ---- any value ----------------------------------------------------------------------------------------- */
-
-int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
-    int32_t rule = iv_automaton_rule(s->a, s->name);
-    *from = *to = 0;
-    if (rule < 0) return IV_NO_RULE;
-    *slot = rule + 1;
-    *from = s->a->rules[rule].start, *to = iv_automaton_state(s->a);
-    iv_automaton_end(s->a, *to);
-    return rule;
-}
-
-int32_t iv_schema_any_number(iv_schema_set *s) {
-    uint32_t from, to;
-    const iv_bound none = {0};
-    if (s->common->any_number) return s->common->any_number - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_number, &from, &to);
-    if (rule >= 0) iv_number_spell(s->a, false, &none, &none, from, to);
-    return rule;
-}
-
-int32_t iv_schema_any_array(iv_schema_set *s) {
-    uint32_t from, to;
-    if (s->common->any_array) return s->common->any_array - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_array, &from, &to);
-    int32_t any = rule >= 0 ? iv_schema_any(s) : IV_NO_RULE;
-    if (any < 0) return IV_NO_RULE;
-    uint32_t begin = iv_automaton_text(s->a, from, "["), more = iv_automaton_state(s->a);
-    iv_automaton_bytes(s->a, begin, ']', ']', to), iv_automaton_bytes(s->a, more, ']', ']', to);
-    iv_automaton_call(s->a, begin, any, more);
-    iv_automaton_call(s->a, iv_json_mark(s->a, more, ','), any, more);
-    return rule;
-}
-
-int32_t iv_schema_any_object(iv_schema_set *s) {
-    uint32_t from, to;
-    if (s->common->any_object) return s->common->any_object - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_object, &from, &to);
-    int32_t any = rule >= 0 ? iv_schema_any(s) : IV_NO_RULE;
-    int32_t string = any >= 0 ? iv_schema_any_string(s) : IV_NO_RULE;
-    if (string < 0) return IV_NO_RULE;
-    uint32_t begin = iv_automaton_text(s->a, from, "{"), key = iv_automaton_state(s->a),
-             more = iv_automaton_state(s->a);
-    iv_automaton_bytes(s->a, begin, '}', '}', to), iv_automaton_bytes(s->a, more, '}', '}', to);
-    iv_automaton_call(s->a, begin, string, key);
-    iv_automaton_call(s->a, iv_json_mark(s->a, key, ':'), any, more);
-    iv_automaton_call(s->a, iv_json_mark(s->a, more, ','), string, key);
-    return rule;
-}
-
-int32_t iv_schema_any(iv_schema_set *s) {
-    static const char *const words[] = {"true", "false", "null"};
-    uint32_t from, to;
-    if (s->common->any) return s->common->any - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any, &from, &to);
-    if (rule < 0) return IV_NO_RULE;
-    int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), iv_schema_any_array(s),
-                       iv_schema_any_object(s)};
-    for (size_t i = 0; i < 3; i++) iv_automaton_text_to(s->a, from, words[i], strlen(words[i]), to);
-    for (size_t i = 0; i < 4; i++)
-        if (parts[i] >= 0) iv_automaton_call(s->a, from, parts[i], to);
-    return s->a->failed == IV_OK ? rule : IV_NO_RULE;
-}
-
-uint32_t iv_json_mark(iv_automaton *a, uint32_t from, char mark) {
-    uint32_t behind = iv_automaton_state(a);
-    iv_automaton_bytes(a, from, (uint8_t)mark, (uint8_t)mark, behind);
-    return iv_json_space(a, behind);
-}
-
-uint32_t iv_json_space(iv_automaton *a, uint32_t from) {
-    uint32_t on = iv_automaton_state(a);
-    iv_automaton_bytes(a, from, ' ', ' ', on);
-    iv_automaton_skip(a, from, on);
-    return on;
-}
-
 /* ---- references ---------------------------------------------------------------------------------------- */
 
-static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where, json_t **out, const char **place,
+static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where, json_t **out, const char **out_where,
                          iv_error *err) {
     const char *text = json_string_value(ref);
     if (!text) return iv_schema_fail(s, IV_INVALID, where, "$ref: wanted a string", err);
@@ -260,8 +56,8 @@ static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where,
                               "$ref: wanted \"#\" or a JSON pointer in this document, \"#/...\"", err);
     *out = iv_json_pointer(s->root, text);
     if (!*out) return iv_fail(err, IV_INVALID, "%s: %.300s: $ref: \"%.100s\" is not there", s->name, where, text);
-    *place = iv_arena_strndup(s->arena, text, iv_size_min(strlen(text), 300));
-    return *place ? IV_OK : iv_schema_no_memory(s, err);
+    *out_where = iv_arena_strndup(s->arena, text, iv_size_min(strlen(text), 300));
+    return *out_where ? IV_OK : iv_schema_no_memory(s, err);
 }
 
 /* ---- keywords ------------------------------------------------------------------------------------------ */
@@ -272,8 +68,170 @@ static iv_status check_keywords(const iv_schema_set *s, json_t *schema, const ch
     if (!json_is_object(schema))
         return iv_schema_fail(s, IV_INVALID, where, "wanted a schema: an object, true or false", err);
     json_object_foreach(schema, key, value) {
-        if (AMONG(key, labels) || AMONG(key, plain_words) || AMONG(key, joining_words)) continue;
+        if (iv_schema_is_label(key) || AMONG(key, plain_words) || AMONG(key, joining_words)) continue;
         return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s/%.100s: this keyword is not supported", s->name, where, key);
+    }
+    return IV_OK;
+}
+
+/* ---- merging ------------------------------------------------------------------------------------------ */
+
+/* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */
+static json_t *both_of(iv_schema_set *s, json_t *x, json_t *y) {
+    json_t *schema = json_pack("{s:[O, O]}", "allOf", x, y);
+    return schema && json_array_append_new(s->made, schema) == 0 ? schema : NULL;
+}
+
+static iv_status set(const iv_schema_set *s, json_t *a, const char *key, json_t *value, iv_error *err) {
+    return json_object_set(a, key, value) == 0 ? IV_OK : iv_schema_no_memory(s, err);
+}
+
+static iv_status set_new(const iv_schema_set *s, json_t *a, const char *key, json_t *value, iv_error *err) {
+    return json_object_set_new(a, key, value) == 0 ? IV_OK : iv_schema_no_memory(s, err);
+}
+
+static iv_status cannot(const iv_schema_set *s, const char *where, const char *key, iv_error *err) {
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: two different \"%s\" cannot be combined", s->name, where, key);
+}
+
+/* ---- merging objects ------------------------------------------------------------------------------------------- */
+
+/* What b says of a property that it does not list. */
+static json_t *rest_of(json_t *b) { return json_object_get(b, "additionalProperties"); }
+
+static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err) {
+    json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties"), *value;
+    const char *key;
+    if ((pa && !json_is_object(pa)) || (pb && !json_is_object(pb)))
+        return iv_schema_fail(s, IV_INVALID, where, "properties: wanted an object", err);
+    IV_TRY(iv_schema_spend(s, json_object_size(pa) + json_object_size(pb), IV_EFFORT_MEMBER, where, err));
+    json_t *all = json_object();
+    if (!all) return iv_schema_no_memory(s, err);
+    bool ok = true;
+    json_object_foreach(pa, key, value) {
+        json_t *other = pb ? json_object_get(pb, key) : NULL;
+        if (!other) other = rest_of(b);
+        ok = ok && json_object_set(all, key, other ? both_of(s, value, other) : value) == 0;
+    }
+    json_object_foreach(pb, key, value) {
+        if (json_object_get(all, key)) continue;
+        json_t *other = rest_of(a);
+        ok = ok && json_object_set(all, key, other ? both_of(s, value, other) : value) == 0;
+    }
+    json_t *ra = rest_of(a), *rb = rest_of(b);
+    if (ok && (pa || pb)) ok = json_object_set(a, "properties", all) == 0;
+    json_decref(all);
+    if (ok && rb) ok = json_object_set(a, "additionalProperties", ra ? both_of(s, ra, rb) : rb) == 0;
+    return ok ? IV_OK : iv_schema_no_memory(s, err);
+}
+
+/* Each of y is compared with each of x. */
+static iv_status spend_on_pairs(iv_schema_set *s, const json_t *x, const json_t *y, const char *where, iv_error *err) {
+    return iv_schema_spend(s, json_array_size(y), IV_EFFORT_COMPARE * (1 + json_array_size(x)), where, err);
+}
+
+static iv_status merge_required(iv_schema_set *s, json_t *a, json_t *list, const char *where, iv_error *err) {
+    IV_TRY(spend_on_pairs(s, json_object_get(a, "required"), list, where, err));
+    json_t *all = json_copy(json_object_get(a, "required")), *name, *known;
+    size_t i, k;
+    bool ok = all && json_is_array(all) && json_is_array(list);
+    if (!ok) {
+        json_decref(all);
+        return iv_schema_fail(s, IV_INVALID, where, "required: wanted a list", err);
+    }
+    json_array_foreach(list, i, name) {
+        bool there = false;
+        json_array_foreach(all, k, known) there |= json_equal(known, name);
+        if (!there) ok = ok && json_array_append(all, name) == 0;
+    }
+    if (!ok) {
+        json_decref(all);
+        return iv_schema_no_memory(s, err);
+    }
+    return set_new(s, a, "required", all, err);
+}
+
+/* ---- merging values -------------------------------------------------------------------------------------------- */
+
+static json_t *common(json_t *x, json_t *y) {
+    json_t *out = json_array(), *one, *other;
+    size_t i, k;
+    json_array_foreach(x, i, one) json_array_foreach(y, k, other) if (json_equal(one, other))
+        json_array_append(out, one);
+    return out;
+}
+
+static iv_status merge_enum(iv_schema_set *s, json_t *a, json_t *y, const char *where, iv_error *err) {
+    json_t *x = json_object_get(a, "enum");
+    if (!json_is_array(x) || !json_is_array(y)) return iv_schema_fail(s, IV_INVALID, where, "enum: wanted a list", err);
+    IV_TRY(spend_on_pairs(s, x, y, where, err));
+    return set_new(s, a, "enum", common(x, y), err);
+}
+
+static iv_status merge_type(const iv_schema_set *s, json_t *a, json_t *y, const char *where, iv_error *err) {
+    static const struct {
+        unsigned bits;
+        const char *name;
+    } names[] = {{IV_KIND_NULL, "null"},     {IV_KIND_BOOLEAN, "boolean"}, {IV_KIND_INTEGER | IV_KIND_NUMBER, "number"},
+                 {IV_KIND_STRING, "string"}, {IV_KIND_ARRAY, "array"},     {IV_KIND_OBJECT, "object"}};
+    unsigned one, other;
+    IV_TRY(iv_schema_kinds(s, json_object_get(a, "type"), where, &one, err));
+    IV_TRY(iv_schema_kinds(s, y, where, &other, err));
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        unsigned both = one & other & names[i].bits;
+        if (both) json_array_append_new(list, json_string(both == IV_KIND_INTEGER ? "integer" : names[i].name));
+    }
+    return set_new(s, a, "type", list, err);
+}
+
+static iv_status merge_limit(const iv_schema_set *s, json_t *a, const char *key, json_t *y, bool larger,
+                             const char *where, iv_error *err) {
+    json_t *x = json_object_get(a, key);
+    if (!json_is_number(x) || !json_is_number(y))
+        return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted a number", s->name, where, key);
+    bool take = larger ? json_number_value(y) > json_number_value(x) : json_number_value(y) < json_number_value(x);
+    return take ? set(s, a, key, y, err) : IV_OK;
+}
+
+/* Both say something by this keyword. */
+static iv_status merge_word(iv_schema_set *s, json_t *a, const char *key, json_t *y, const char *where, iv_error *err) {
+    static const char *const least[] = {"minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum"};
+    static const char *const most[] = {"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"};
+    json_t *x = json_object_get(a, key);
+    if (json_equal(x, y)) return IV_OK;
+    for (size_t i = 0; i < 5; i++) {
+        if (strcmp(key, least[i]) == 0) return merge_limit(s, a, key, y, true, where, err);
+        if (strcmp(key, most[i]) == 0) return merge_limit(s, a, key, y, false, where, err);
+    }
+    if (strcmp(key, "type") == 0) return merge_type(s, a, y, where, err);
+    if (strcmp(key, "enum") == 0) return merge_enum(s, a, y, where, err);
+    if (strcmp(key, "required") == 0) return merge_required(s, a, y, where, err);
+    if (strcmp(key, "uniqueItems") == 0) return set(s, a, key, json_true(), err);
+    if (strcmp(key, "const") == 0) return set_new(s, a, "enum", json_array(), err); /* no value is both */
+    if (strcmp(key, "items") == 0) {
+        json_t *both = both_of(s, x, y);
+        return both ? set(s, a, key, both, err) : iv_schema_no_memory(s, err);
+    }
+    return cannot(s, where, key, err);
+}
+
+/* Adds the keywords of b to a, so that a requires what both require. New schemas stay in s->made. */
+static iv_status merge(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err) {
+    const char *key;
+    json_t *value;
+    if (json_object_size(a) == 0) return json_object_update(a, b) == 0 ? IV_OK : iv_schema_no_memory(s, err);
+    bool items = json_object_get(a, "items") || json_object_get(b, "items");
+    if (json_object_get(a, "prefixItems") || json_object_get(b, "prefixItems")) {
+        bool same = json_equal(json_object_get(a, "prefixItems"), json_object_get(b, "prefixItems"));
+        if (items && !same) return cannot(s, where, "prefixItems", err);
+    }
+    IV_TRY(merge_properties(s, a, b, where, err));
+    json_object_foreach(b, key, value) {
+        if (strcmp(key, "properties") == 0 || strcmp(key, "additionalProperties") == 0) continue;
+        iv_status status =
+            json_object_get(a, key) ? merge_word(s, a, key, value, where, err) : set(s, a, key, value, err);
+        if (status != IV_OK) return status;
     }
     return IV_OK;
 }
@@ -288,7 +246,7 @@ typedef struct parts {
 } parts;
 
 static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where, int depth, parts *out, iv_error *err) {
-    const char *key, *place;
+    const char *key, *target_where;
     json_t *value, *plain, *target;
     size_t i;
     if (depth > REFERENCES_MAX)
@@ -301,12 +259,12 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
     bool ok = true;
     json_object_foreach(schema, key, value) if (AMONG(key, plain_words)) ok =
         ok && json_object_set(plain, key, value) == 0;
-    iv_status status = ok ? iv_schema_merge(s, out->plain, plain, where, err) : iv_schema_no_memory(s, err);
+    iv_status status = ok ? merge(s, out->plain, plain, where, err) : iv_schema_no_memory(s, err);
     json_decref(plain);
     IV_TRY(status);
     if ((value = json_object_get(schema, "$ref"))) {
-        IV_TRY(resolve(s, value, where, &target, &place, err));
-        IV_TRY(take_apart(s, target, place, depth + 1, out, err));
+        IV_TRY(resolve(s, value, where, &target, &target_where, err));
+        IV_TRY(take_apart(s, target, target_where, depth + 1, out, err));
     }
     value = json_object_get(schema, "allOf");
     if (value && !json_is_array(value)) return iv_schema_fail(s, IV_INVALID, where, "allOf: wanted a list", err);
@@ -348,7 +306,7 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
                                iv_error *err) {
     json_t *first = json_array_get(p->choices, 0), *list = json_object_get(first, "list"), *branch;
     bool alone = json_object_size(p->plain) == 0 && json_array_size(p->choices) == 1;
-    const char *place = json_string_value(json_object_get(first, "at"));
+    const char *target_where = json_string_value(json_object_get(first, "at"));
     size_t i;
     json_array_foreach(list, i, branch) {
         int32_t rule;
@@ -357,7 +315,7 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
         IV_TRY(iv_schema_spend(s, json_array_size(p->choices), IV_EFFORT_MEMBER, where, err));
         json_t *one = alone ? branch : with_branch(s, p, branch);
         if (!one) return iv_schema_no_memory(s, err);
-        IV_TRY(iv_schema_rule(s, one, alone ? iv_schema_at(s, place, index) : where, &rule, err));
+        IV_TRY(iv_schema_rule(s, one, alone ? iv_schema_at(s, target_where, index) : where, &rule, err));
         iv_automaton_call(s->a, from, rule, to);
     }
     return IV_OK;
@@ -402,7 +360,7 @@ static bool is_reference(json_t *schema) {
     const char *key;
     json_t *value;
     if (!json_object_get(schema, "$ref")) return false;
-    json_object_foreach(schema, key, value) if (strcmp(key, "$ref") != 0 && !AMONG(key, labels)) return false;
+    json_object_foreach(schema, key, value) if (strcmp(key, "$ref") != 0 && !iv_schema_is_label(key)) return false;
     return true;
 }
 
@@ -414,10 +372,10 @@ static iv_status compile(iv_schema_set *s, const struct iv_schema_job *job, iv_e
     IV_TRY(check_keywords(s, schema, job->where, err));
     if (is_reference(schema)) {
         json_t *target;
-        const char *place;
+        const char *target_where;
         int32_t rule;
-        IV_TRY(resolve(s, json_object_get(schema, "$ref"), job->where, &target, &place, err));
-        IV_TRY(iv_schema_rule(s, target, place, &rule, err));
+        IV_TRY(resolve(s, json_object_get(schema, "$ref"), job->where, &target, &target_where, err));
+        IV_TRY(iv_schema_rule(s, target, target_where, &rule, err));
         iv_automaton_call(s->a, from, rule, to);
         return IV_OK;
     }
@@ -432,4 +390,20 @@ iv_status iv_schema_set_compile(iv_schema_set *s, iv_error *err) {
         IV_TRY(compile(s, &job, err));
     }
     return IV_OK;
+}
+
+iv_status iv_schema_write(iv_schema_common *common, const char *name, json_t *root, json_t *schema, uint32_t from,
+                          uint32_t to, iv_error *err) {
+    iv_schema_set s;
+    int32_t rule;
+    iv_status status = IV_OK;
+    IV_TRY(iv_schema_set_open(&s, name, root, common, err));
+    if (schema)
+        status = iv_schema_rule(&s, schema, "#", &rule, err);
+    else
+        rule = iv_schema_any_object(&s);
+    if (status == IV_OK && rule >= 0) iv_automaton_call(s.a, from, rule, to);
+    if (status == IV_OK) status = iv_schema_set_compile(&s, err);
+    iv_schema_set_close(&s);
+    return status;
 }

@@ -6,13 +6,267 @@
  *     mistral_name      [TOOL_CALLS]NAME{...}, again and again
  *     mistral_args      [TOOL_CALLS]NAME[ARGS]{...}
  *     mistral_call_id   [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}
- *     qwen3_coder <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n...</function>\n</tool_call>, one
- * to a line */
-#include "grammar/tool_calls.h"
+ *     qwen3_coder       <tool_call>\n<function=NAME>\n then for each argument
+ *                       <parameter=KEY>\nVALUE\n</parameter>\n and </function>\n</tool_call>, one to a line
+ *
+ * In the last form strings are written as they are, other values as JSON; src/serve/api reads them back as values that
+ * satisfy the schema. */
+#include "grammar/kinds.h"
 #include "format/json.h"
-#include "grammar/tool_parameters.h"
+#include "grammar/schema.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* ---- Qwen3-Coder's parameters ------------------------------------------------------------------------- */
+
+/* What ends a value for its reader: none of it may stand in one. */
+static const char *const ends[] = {"</parameter>", "\n<parameter=", "\n</function>", NULL};
+enum {
+    AVOID_EFFORT = 2560, /* for each state of a pattern, with those words */
+    LOOK_EFFORT = 8,     /* for each look at what kinds a parameter may have */
+    OPEN_NAME_BYTES = 64,
+    NAME_WRITABLE_BYTES_MAX = 256
+};
+
+typedef struct writer {
+    iv_kind_maker *m;
+    json_t *parameters; /* the schema of all */
+    uint32_t from, to;
+    unsigned kinds; /* of a value: as what its text is read */
+} writer;
+
+/* Whether a name can be in a tag: 1 to 256 bytes, no '<', '>' or control characters. */
+static bool name_is_writable(const char *name) {
+    size_t n = strlen(name);
+    for (const char *c = name; *c; c++)
+        if ((uint8_t)*c < 0x20 || *c == 0x7f || *c == '<' || *c == '>') return false;
+    return n > 0 && n <= NAME_WRITABLE_BYTES_MAX;
+}
+
+/* ---- values -------------------------------------------------------------------------------------------- */
+
+/* With what a text may not begin that would be read as another kind of value. There is one null, so that it may. */
+static void first_of_others(unsigned kinds, char out[20]) {
+    static const struct {
+        unsigned kinds;
+        const char *characters;
+    } firsts[] = {{IV_KIND_INTEGER | IV_KIND_NUMBER, "-0123456789"},
+                  {IV_KIND_BOOLEAN, "tf"},
+                  {IV_KIND_ARRAY, "["},
+                  {IV_KIND_OBJECT, "{"}};
+    *out = 0;
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++)
+        if (kinds & firsts[i].kinds) strcat(out, firsts[i].characters);
+}
+
+static bool is_writable_text(const char *text, const char *not_first) {
+    bool good = !*text || !strchr(not_first, *text);
+    for (const char *const *end = ends; *end; end++) {
+        bool begins = (*end)[0] == '\n' && strncmp(text, *end + 1, strlen(*end) - 1) == 0;
+        good = good && !begins && !strstr(text, *end);
+    }
+    return good;
+}
+
+/* A rule, plus one; 0: the automaton has failed. */
+static int32_t beyond_ascii(iv_schema_set *s) {
+    uint32_t from, to;
+    iv_spell_tails tails = {0};
+    int32_t *slot = &s->common->beyond_ascii;
+    if (!*slot && iv_schema_fresh(s, slot, &from, &to) >= 0)
+        iv_codepoints_spell(&iv_beyond_ascii, s->a, IV_SPELL_RAW, from, to, &tails);
+    return *slot;
+}
+
+static iv_status write_text(const writer *w, iv_schema_set *s, json_t *plain, const char *where, iv_error *err) {
+    iv_schema_text t;
+    iv_regular m;
+    char not_first[20];
+    uint32_t from = w->from, to = w->to;
+    IV_TRY(iv_schema_text_read(s, plain, where, &t, err));
+    first_of_others(w->kinds, not_first);
+    bool free = t.any && t.min == 0 && t.max == SIZE_MAX && !*not_first;
+    int32_t *common = &s->common->any_text;
+    if (free && *common) {
+        iv_automaton_call(s->a, w->from, *common - 1, w->to);
+        return IV_OK;
+    }
+    if (free) {
+        int32_t rule = iv_schema_fresh(s, common, &from, &to);
+        if (rule < 0) return IV_OK;
+        iv_automaton_call(s->a, w->from, rule, w->to);
+    }
+    IV_TRY(iv_schema_spend(s, t.m.state_count, AVOID_EFFORT, where, err));
+    IV_TRY(iv_regular_avoid(t.where, &t.m, ends, not_first, s->arena, &m, err));
+    iv_writing how = {IV_SPELL_RAW, IV_NO_RULE, beyond_ascii(s)};
+    return iv_regular_spell(t.where, &m, s->a, how, t.min, t.max, from, to, err);
+}
+
+/* Those of the values that are strings and can be written, as they are. */
+static iv_status write_values(const writer *w, iv_schema_set *s, json_t *plain, const char *where, iv_error *err) {
+    json_t *list, *v;
+    size_t i;
+    char not_first[20];
+    first_of_others(w->kinds, not_first);
+    IV_TRY(iv_schema_values(s, plain, where, &list, err));
+    json_array_foreach(list, i, v) {
+        const char *text = json_string_value(v);
+        if (!text)
+            IV_TRY(iv_schema_value(s, v, where, w->from, w->to, err));
+        else if (strlen(text) == json_string_length(v) && is_writable_text(text, not_first))
+            iv_automaton_text_to(s->a, w->from, text, strlen(text), w->to);
+    }
+    return IV_OK;
+}
+
+/* Without types a text, though it may be anything. */
+static iv_status write_value(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err) {
+    const writer *w = user;
+    json_t *type = json_object_get(plain, "type");
+    unsigned allowed = iv_json_keyword_kinds(plain);
+    if (json_object_get(plain, "enum") || json_object_get(plain, "const")) return write_values(w, s, plain, where, err);
+    if (type)
+        IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
+    else if (!allowed)
+        allowed = IV_KIND_STRING;
+    if (allowed & IV_KIND_STRING) IV_TRY(write_text(w, s, plain, where, err));
+    allowed &= ~(unsigned)IV_KIND_STRING;
+    if (!allowed) return IV_OK;
+    static const char *const names[] = {"null", "boolean", "number", "array", "object"};
+    json_t *others = json_copy(plain), *list = json_array();
+    bool ok = others && list && json_array_append(s->made, others) == 0;
+    for (size_t i = 0; ok && i < sizeof names / sizeof *names; i++) {
+        unsigned bits = iv_json_kind_named(names[i]) & allowed;
+        const char *name = bits == IV_KIND_INTEGER ? "integer" : names[i];
+        if (bits) ok = json_array_append_new(list, json_string(name)) == 0;
+    }
+    ok = json_object_set_new(others, "type", list) == 0 && ok;
+    json_decref(others); /* s->made has it */
+    return ok ? iv_schema_plain(s, others, where, w->from, w->to, err) : iv_schema_no_memory(s, err);
+}
+
+/* "<parameter=" is there; the name is. */
+static iv_status write_rest(const writer *w, iv_schema_set *s, json_t *schema, const char *name, const char *where,
+                            uint32_t from, uint32_t to, iv_error *err) {
+    size_t looks;
+    unsigned kinds = iv_json_parameter_kinds(w->parameters, name, &looks);
+    IV_TRY(iv_schema_spend(s, looks, LOOK_EFFORT, where, err));
+    writer value = {.m = w->m, .kinds = kinds, .from = iv_automaton_text(s->a, from, ">\n")};
+    value.to = iv_automaton_state(s->a);
+    iv_automaton_text_to(s->a, value.to, "\n</parameter>\n", 14, to);
+    return iv_schema_each(s, schema, where, write_value, &value, err);
+}
+
+/* ---- the parameters ------------------------------------------------------------------------------------ */
+
+static bool is_required(const json_t *required, const char *name) {
+    const json_t *one;
+    size_t i;
+    json_array_foreach(required, i,
+                       one) if (json_is_string(one) && strcmp(json_string_value(one), name) == 0) return true;
+    return false;
+}
+
+/* From *at on; *at is behind it then. */
+static iv_status write_named(const writer *w, iv_schema_set *s, const char *name, json_t *schema, bool required,
+                             const char *where, uint32_t *at, iv_error *err) {
+    uint32_t next = iv_automaton_state(s->a);
+    if (!name_is_writable(name))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: %.300s: the model's form of calls wants names of 1 to %d bytes without '<', '>' and "
+                       "control characters",
+                       s->name, where, NAME_WRITABLE_BYTES_MAX);
+    uint32_t named = iv_automaton_text(s->a, iv_automaton_text(s->a, *at, "<parameter="), name);
+    IV_TRY(write_rest(w, s, schema, name, where, named, next, err));
+    if (!required) iv_automaton_skip(s->a, *at, next);
+    *at = next;
+    return IV_OK;
+}
+
+/* Any that have names of letters, digits, '_', '-' and '.'. A name may come again, and counts once then. */
+static iv_status write_open(const writer *w, iv_schema_set *s, json_t *plain, json_t *rest, const char *where,
+                            uint32_t at, iv_error *err) {
+    static const char ranges[] = "azAZ09__--..";
+    size_t min = 0, max = SIZE_MAX;
+    iv_automaton *a = s->a;
+    const char *rest_where = iv_schema_at(s, where, "additionalProperties");
+    IV_TRY(iv_schema_count(s, plain, "minProperties", where, &min, err));
+    IV_TRY(iv_schema_count(s, plain, "maxProperties", where, &max, err));
+    if (min > 1)
+        return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                              "minProperties: the model's form of calls wants 0 or 1 without \"properties\"", err);
+    for (size_t i = 0; a->failed == IV_OK; i++) {
+        if (i >= min) iv_automaton_text_to(a, at, "</function>", 11, w->to);
+        if (i == max) return IV_OK;
+        bool last = max == SIZE_MAX && i >= min;
+        uint32_t name = iv_automaton_text(a, at, "<parameter="), next = last ? at : iv_automaton_state(a);
+        uint32_t named = iv_automaton_state(a);
+        for (size_t k = 0; k < OPEN_NAME_BYTES; k++) {
+            uint32_t on = iv_automaton_state(a);
+            for (size_t r = 0; r + 1 < sizeof ranges; r += 2)
+                iv_automaton_bytes(a, name, (uint8_t)ranges[r], (uint8_t)ranges[r + 1], on);
+            iv_automaton_skip(a, on, named);
+            name = on;
+        }
+        IV_TRY(write_rest(w, s, rest, "", rest_where, named, next, err));
+        if (last) return IV_OK;
+        at = next;
+    }
+    return IV_OK;
+}
+
+/* One of the ways in which the parameters may be. Others than the named ones are not written beside them. */
+static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err) {
+    const writer *w = user;
+    json_t *type = json_object_get(plain, "type"), *listed = json_object_get(plain, "properties");
+    json_t *rest = json_object_get(plain, "additionalProperties"), *required = json_object_get(plain, "required"), *v;
+    const char *name, *listed_where = iv_schema_at(s, where, "properties");
+    unsigned allowed = IV_KIND_OBJECT;
+    uint32_t at = w->from;
+    size_t i;
+    if (type) IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
+    if (!(allowed & IV_KIND_OBJECT)) return IV_OK;
+    if (json_object_get(plain, "enum") || json_object_get(plain, "const"))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                              "enum, const: not supported for arguments in the model's form of calls", err);
+    if ((listed && !json_is_object(listed)) || (required && !json_is_array(required)))
+        return iv_schema_fail(s, IV_INVALID, where, "wanted \"properties\", an object, and \"required\", a list", err);
+    bool open = rest ? !json_is_false(rest) : !listed, named = json_object_size(listed) || json_array_size(required);
+    if (!rest) rest = json_true();
+    if (!named && open) return write_open(w, s, plain, rest, where, at, err);
+    if (json_object_get(plain, "minProperties") || json_object_get(plain, "maxProperties"))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                              "minProperties, maxProperties: not supported beside \"properties\"", err);
+    IV_TRY(iv_schema_spend(s, 1 + json_object_size(listed), 1 + json_array_size(required), where, err));
+    json_object_foreach(listed, name, v) {
+        const char *at_name = iv_schema_at(s, listed_where, name);
+        IV_TRY(write_named(w, s, name, v, is_required(required, name), at_name, &at, err));
+    }
+    json_array_foreach(required, i, v) {
+        name = json_string_value(v);
+        if (!name) return iv_schema_fail(s, IV_INVALID, where, "required: wanted strings", err);
+        if (json_object_get(listed, name)) continue;
+        IV_TRY(write_named(w, s, name, rest, true, iv_schema_at(s, where, "required"), &at, err));
+    }
+    iv_automaton_text_to(s->a, at, "</function>", 11, w->to);
+    return IV_OK;
+}
+
+/* Up to and with </function>. parameters: their schema; NULL, null, true: any. `name` heads errors. */
+static iv_status write_parameters(iv_kind_maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
+                                  iv_error *err) {
+    iv_schema_set s;
+    bool none = !parameters || json_is_null(parameters);
+    writer w = {.m = m, .parameters = parameters, .from = from, .to = to};
+    IV_TRY(iv_schema_set_open(&s, name, parameters, &m->common, err));
+    iv_status status = iv_schema_each(&s, none ? json_true() : parameters, "#", write_object, &w, err);
+    if (status == IV_OK) status = iv_schema_set_compile(&s, err);
+    iv_schema_set_close(&s);
+    return status;
+}
+
+/* ---- calls -------------------------------------------------------------------------------------------- */
 
 enum { TOOLS_MAX = 512, TOOL_NAME_BYTES_MAX = 256, CALL_ID_CHARS = 9 };
 
@@ -40,14 +294,14 @@ static iv_status write_arguments(iv_kind_maker *m, const char *name, json_t *par
     size_t i;
     bool may = !type || (json_is_string(type) && strcmp(json_string_value(type), "object") == 0);
     if (!parameters || json_is_null(parameters) || json_is_true(parameters))
-        return iv_kind_write_object(m, from, to, err);
+        return iv_schema_write(&m->common, "json_object", NULL, NULL, from, to, err);
     json_array_foreach(type, i, one) may |= json_is_string(one) && strcmp(json_string_value(one), "object") == 0;
     if (!may) return iv_fail(err, IV_INVALID, "%s: #: type: wanted \"object\": arguments are one", name);
     if (json_is_string(type) || !json_is_object(parameters))
-        return iv_kind_write_schema(m, name, parameters, parameters, from, to, err);
+        return iv_schema_write(&m->common, name, parameters, parameters, from, to, err);
     json_t *object = json_copy(parameters);
     bool ok = object && json_object_set_new(object, "type", json_string("object")) == 0;
-    iv_status status = ok ? iv_kind_write_schema(m, name, parameters, object, from, to, err)
+    iv_status status = ok ? iv_schema_write(&m->common, name, parameters, object, from, to, err)
                           : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
     json_decref(object);
     return status;
@@ -73,7 +327,7 @@ static uint32_t write_call_id(iv_automaton *a, uint32_t from) {
 }
 
 /* {"name": "NAME", KEY: {...}}, Mistral's perhaps with an "id" at its end. */
-static iv_status write_object_call(iv_kind_maker *m, const iv_tool_place *place, const char *name, iv_tool_form form,
+static iv_status write_object_call(iv_kind_maker *m, const iv_tool_entry *entry, const char *name, iv_tool_form form,
                                    json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     bool bare = form == IV_TOOL_FORM_LLAMA3_JSON;
@@ -93,17 +347,17 @@ static iv_status write_object_call(iv_kind_maker *m, const iv_tool_place *place,
         id = write_call_id(a, iv_automaton_text(a, iv_json_mark(a, id, ':'), "\""));
         iv_automaton_text_to(a, id, "\"}", 2, to);
     }
-    m->tools[m->tool_count++] = (iv_tool_place){at, place->name};
-    return write_arguments(m, place->name, parameters, at, next, err);
+    m->tools[m->tool_count++] = (iv_tool_entry){at, entry->name};
+    return write_arguments(m, entry->name, parameters, at, next, err);
 }
 
 /* NAME{...} and what may stand between the two. A name is not escaped there, so that not every one can be written. */
-static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_place *place, iv_tool_form form, const char *name,
+static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_entry *entry, iv_tool_form form, const char *name,
                                  json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     if (!iv_tool_name_is_bare(name, strlen(name)))
         return iv_fail(err, IV_UNSUPPORTED,
-                       "%s: the model's form of calls wants a name of letters, digits, '_', '-' and '.'", place->name);
+                       "%s: the model's form of calls wants a name of letters, digits, '_', '-' and '.'", entry->name);
     uint32_t at = iv_automaton_text(a, from, name), next;
     if (form == IV_TOOL_FORM_MISTRAL_CALL_ID) {
         next = iv_automaton_state(a);
@@ -115,22 +369,22 @@ static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_place *place, i
         write_special(m, at, IV_SPECIAL_ARGS, next);
         at = next;
     }
-    m->tools[m->tool_count++] = (iv_tool_place){at, place->name};
-    return write_arguments(m, place->name, parameters, at, to, err);
+    m->tools[m->tool_count++] = (iv_tool_entry){at, entry->name};
+    return write_arguments(m, entry->name, parameters, at, to, err);
 }
 
 /* <function=NAME> and the parameters, each in a tag of its own. */
-static iv_status write_tagged_call(iv_kind_maker *m, const iv_tool_place *place, const char *name, json_t *parameters,
+static iv_status write_tagged_call(iv_kind_maker *m, const iv_tool_entry *entry, const char *name, json_t *parameters,
                                    uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
-    if (!iv_tool_name_is_writable(name))
+    if (!name_is_writable(name))
         return iv_fail(err, IV_UNSUPPORTED,
                        "%s: the model's form of calls wants a name without '<', '>' and control characters",
-                       place->name);
+                       entry->name);
     uint32_t at = iv_automaton_text(a, iv_automaton_text(a, from, "<function="), name);
     at = iv_automaton_text(a, at, ">\n");
-    m->tools[m->tool_count++] = (iv_tool_place){at, place->name};
-    return iv_tool_parameters_write(m, place->name, parameters, at, to, err);
+    m->tools[m->tool_count++] = (iv_tool_entry){at, entry->name};
+    return write_parameters(m, entry->name, parameters, at, to, err);
 }
 
 static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_tool_form form, uint32_t from, uint32_t to,
@@ -143,11 +397,11 @@ static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_too
         return iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string of 1 to %d bytes without NUL", index,
                        TOOL_NAME_BYTES_MAX);
     snprintf(where, sizeof where, "parameters of tool \"%s\"", name);
-    iv_tool_place place = {.name = iv_arena_strndup(m->arena, where, strlen(where))};
-    if (!place.name) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
-    if (form == IV_TOOL_FORM_QWEN3_CODER) return write_tagged_call(m, &place, name, parameters, from, to, err);
-    if (form > IV_TOOL_FORM_MISTRAL) return write_bare_call(m, &place, form, name, parameters, from, to, err);
-    return write_object_call(m, &place, name, form, parameters, from, to, err);
+    iv_tool_entry entry = {.name = iv_arena_strndup(m->arena, where, strlen(where))};
+    if (!entry.name) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    if (form == IV_TOOL_FORM_QWEN3_CODER) return write_tagged_call(m, &entry, name, parameters, from, to, err);
+    if (form > IV_TOOL_FORM_MISTRAL) return write_bare_call(m, &entry, form, name, parameters, from, to, err);
+    return write_object_call(m, &entry, name, form, parameters, from, to, err);
 }
 
 /* ---- the forms ----------------------------------------------------------------------------------------- */
@@ -205,7 +459,7 @@ iv_status iv_tool_calls_write(iv_kind_maker *m, const json_t *json, bool several
     if (!json_is_array(list) || count == 0 || count > TOOLS_MAX)
         return iv_fail(err, IV_INVALID, "tools: wanted a list of 1 to %d, found %s of %zu", TOOLS_MAX,
                        iv_json_type_name(list), count);
-    if (!(m->tools = IV_ARENA_NEW(m->arena, count, iv_tool_place)))
+    if (!(m->tools = IV_ARENA_NEW(m->arena, count, iv_tool_entry)))
         return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     write_around(m, form, several, from, to, &open, &close);
     json_array_foreach((json_t *)(uintptr_t)list, i, one) {

@@ -1,0 +1,625 @@
+/* schema_value.c: the values of one kind that plain keywords allow: strings, numbers, literals (enum, const), arrays
+ * and objects. */
+#include "base/size.h"
+#include "base/utf8.h"
+#include "grammar/schema.h"
+#include "grammar/spell.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- strings ------------------------------------------------------------------------------------------ */
+
+typedef struct format {
+    const char *name, *pattern; /* NULL: it says what the text is for, and any text will do */
+} format;
+
+#define DATE                                                                                             \
+    "(?:[1-9]\\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|" \
+    "02-(?:0[1-9]|1\\d|2[0-8]))|(?:[1-9]\\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)"
+#define TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+#define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+#define GROUP "[0-9a-fA-F]{1,4}"
+
+static const format formats[] = {
+    {"binary", NULL},
+    {"password", NULL},
+    {"path", NULL},
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "T" TIME},
+    {"duration", "P(?:\\d{1,4}W|\\d{1,4}D|\\d{1,4}Y(?:\\d{1,4}M(?:\\d{1,4}D)?)?|\\d{1,4}M(?:\\d{1,4}D)?|"
+                 "(?:\\d{1,4}D)?T(?:\\d{1,4}H(?:\\d{1,4}M(?:\\d{1,4}S)?)?|\\d{1,4}M(?:\\d{1,4}S)?|\\d{1,4}S))"},
+    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"email", "[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,31}){0,1}@(?:" LABEL "\\.){1,3}[A-Za-z]{2,12}"},
+    {"hostname", "(?:" LABEL "\\.){0,4}" LABEL},
+    {"ipv4", OCTET "(?:\\." OCTET "){3}"},
+    {"ipv6", "(?:(?:" GROUP ":){7}" GROUP "|::(?:" GROUP "(?::" GROUP "){0,5})?|" GROUP "::(?:" GROUP "(?::" GROUP
+             "){0,4})?|" GROUP ":" GROUP "::(?:" GROUP "(?::" GROUP "){0,3})?)"},
+    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,15}://" LABEL "(?:\\." LABEL "){0,4}(?::[1-9]\\d{0,3})?"
+            "(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*(?:\\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"
+            "(?:#[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"},
+};
+
+static const format *find_format(const char *name) {
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (strcmp(name, formats[i].name) == 0) return &formats[i];
+    return NULL;
+}
+
+static int32_t any_character(iv_schema_set *s) {
+    uint32_t from, to;
+    iv_spell_tails tails = {0};
+    if (s->common->any_character) return s->common->any_character - 1;
+    int32_t rule = iv_schema_fresh(s, &s->common->any_character, &from, &to);
+    if (rule >= 0) iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, from, to, &tails);
+    return rule;
+}
+
+/* A keyword's text without NUL; *out is NULL where the keyword is absent. */
+static iv_status read_text(const iv_schema_set *s, const json_t *schema, const char *key, const char *where,
+                           const char **out, iv_error *err) {
+    const json_t *v = json_object_get(schema, key);
+    *out = json_string_value(v);
+    if (!v || (*out && strlen(*out) == json_string_length(v))) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted a string without NUL", s->name, where, key);
+}
+
+iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *where, iv_schema_text *out, iv_error *err) {
+    const char *pattern, *name;
+    *out = (iv_schema_text){.max = SIZE_MAX};
+    IV_TRY(iv_schema_count(s, schema, "minLength", where, &out->min, err));
+    IV_TRY(iv_schema_count(s, schema, "maxLength", where, &out->max, err));
+    IV_TRY(read_text(s, schema, "pattern", where, &pattern, err));
+    IV_TRY(read_text(s, schema, "format", where, &name, err));
+    const format *known = name ? find_format(name) : NULL;
+    if (name && !known)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
+    if (known && !known->pattern) name = NULL;
+    if (pattern && name)
+        return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported beside \"format\"", err);
+    snprintf(out->where, sizeof out->where, "%.100s: %.300s/%s", s->name, where,
+             pattern ? "pattern"
+             : name  ? "format"
+                     : "length");
+    out->any = !pattern && !name;
+    if (out->any) return iv_regular_anything(s->arena, &out->m) ? IV_OK : iv_schema_no_memory(s, err);
+    if (name) pattern = known->pattern;
+    IV_TRY(iv_regular_parse(out->where, pattern, strlen(pattern), name != NULL, s->arena, &out->m, err));
+    return iv_schema_spend(s, out->m.bytes_read, IV_EFFORT_COMPARE / 2, where, err);
+}
+
+static iv_status write_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                              iv_error *err) {
+    iv_schema_text t;
+    IV_TRY(iv_schema_text_read(s, schema, where, &t, err));
+    if (t.any && t.min == 0 && t.max == SIZE_MAX) {
+        iv_automaton_call(s->a, from, iv_schema_any_string(s), to);
+        return IV_OK;
+    }
+    uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
+    iv_automaton_bytes(s->a, end, '"', '"', to);
+    iv_writing how = {IV_SPELL_JSON, t.any ? any_character(s) : IV_NO_RULE, 0};
+    return iv_regular_spell(t.where, &t.m, s->a, how, t.min, t.max, begin, end, err);
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------- */
+
+/* The tighter of an inclusive and an exclusive bound. */
+static iv_status read_bound(const iv_schema_set *s, const json_t *schema, const char *key, const char *exclusive_key,
+                            bool least, const char *where, iv_bound *out, iv_error *err) {
+    const json_t *plain = json_object_get(schema, key), *open = json_object_get(schema, exclusive_key);
+    *out = (iv_bound){0};
+    if ((plain && !json_is_number(plain)) || (open && !json_is_number(open)))
+        return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted a number", s->name, where,
+                       plain && !json_is_number(plain) ? key : exclusive_key);
+    if (!plain && !open) return IV_OK;
+    bool use_open = open != NULL;
+    if (plain && open) {
+        double x = json_number_value(plain), y = json_number_value(open);
+        use_open = least ? y >= x : y <= x;
+    }
+    if (iv_bound_read(use_open ? open : plain, least, use_open, out)) return IV_OK;
+    return iv_fail(err, IV_LIMIT, "%s: %.300s: %s: wanted less than 10^16 and at most 15 digits behind the point",
+                   s->name, where, use_open ? exclusive_key : key);
+}
+
+static iv_status write_number(iv_schema_set *s, json_t *schema, const char *where, bool whole, uint32_t from,
+                              uint32_t to, iv_error *err) {
+    iv_bound low, high;
+    IV_TRY(read_bound(s, schema, "minimum", "exclusiveMinimum", true, where, &low, err));
+    IV_TRY(read_bound(s, schema, "maximum", "exclusiveMaximum", false, where, &high, err));
+    if (low.given || high.given || whole)
+        iv_number_spell(s->a, whole, &low, &high, from, to);
+    else
+        iv_automaton_call(s->a, from, iv_schema_any_number(s), to);
+    return IV_OK;
+}
+
+enum { LITERAL_DEPTH_MAX = 64, LITERALS_MAX = 20000 };
+
+/* ---- which literals the other keywords allow --------------------------------------------------------- */
+
+static size_t length_of(const json_t *string) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_string_length(string); i++)
+        n += ((unsigned char)json_string_value(string)[i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* What a count or number of the value must be at least and at most. */
+typedef struct limit {
+    const char *key;
+    unsigned kinds;
+    bool least, open;
+} limit;
+
+static const limit limits[] = {
+    {"minLength", IV_KIND_STRING, true, false},
+    {"maxLength", IV_KIND_STRING, false, false},
+    {"minItems", IV_KIND_ARRAY, true, false},
+    {"maxItems", IV_KIND_ARRAY, false, false},
+    {"minProperties", IV_KIND_OBJECT, true, false},
+    {"maxProperties", IV_KIND_OBJECT, false, false},
+    {"minimum", IV_KIND_INTEGER | IV_KIND_NUMBER, true, false},
+    {"maximum", IV_KIND_INTEGER | IV_KIND_NUMBER, false, false},
+    {"exclusiveMinimum", IV_KIND_INTEGER | IV_KIND_NUMBER, true, true},
+    {"exclusiveMaximum", IV_KIND_INTEGER | IV_KIND_NUMBER, false, true},
+};
+
+static double measure(const json_t *v) {
+    if (json_is_string(v)) return (double)length_of(v);
+    if (json_is_array(v)) return (double)json_array_size(v);
+    if (json_is_object(v)) return (double)json_object_size(v);
+    return json_number_value(v);
+}
+
+static bool within(const json_t *schema, const json_t *v) {
+    double x = measure(v);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        const json_t *bound = json_object_get(schema, limits[i].key);
+        if (!json_is_number(bound) || !(iv_json_kind_of(v) & limits[i].kinds)) continue;
+        double y = json_number_value(bound);
+        if (limits[i].least ? x < y : x > y) return false;
+        if (limits[i].open && x == y) return false;
+    }
+    return true;
+}
+
+/* Keywords that would need more than a look at the value. */
+static const char *hard_keyword(const json_t *schema, unsigned kind) {
+    static const struct {
+        const char *key;
+        unsigned kinds;
+    } hard[] = {{"pattern", IV_KIND_STRING},
+                {"format", IV_KIND_STRING},
+                {"items", IV_KIND_ARRAY},
+                {"prefixItems", IV_KIND_ARRAY},
+                {"properties", IV_KIND_OBJECT},
+                {"required", IV_KIND_OBJECT},
+                {"additionalProperties", IV_KIND_OBJECT},
+                {"uniqueItems", IV_KIND_ARRAY}};
+    for (size_t i = 0; i < sizeof hard / sizeof *hard; i++)
+        if (hard[i].kinds & kind && json_object_get(schema, hard[i].key)) return hard[i].key;
+    return NULL;
+}
+
+static iv_status allows(const iv_schema_set *s, const json_t *schema, const json_t *v, const char *where, bool *out,
+                        iv_error *err) {
+    const json_t *type = json_object_get(schema, "type"), *only = json_object_get(schema, "const");
+    unsigned kind = iv_json_kind_of(v), allowed = IV_KIND_ALL;
+    if (type) IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
+    *out = kind & allowed && within(schema, v) && (!only || json_equal(only, v));
+    const char *hard = *out ? hard_keyword(schema, kind) : NULL;
+    if (!hard) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: %s: not supported beside \"enum\" or \"const\"", s->name, where,
+                   hard);
+}
+
+/* ---- literals ------------------------------------------------------------------------------------------- */
+
+static void literal_text(iv_automaton *a, const char *text, uint32_t from, uint32_t to) {
+    iv_automaton_text_to(a, from, text, strlen(text), to);
+}
+
+/* The fewest digits that read back as the same number. */
+static void literal_number(iv_automaton *a, const json_t *v, uint32_t from, uint32_t to) {
+    char text[40];
+    if (json_is_integer(v)) {
+        snprintf(text, sizeof text, "%" PRId64, (int64_t)json_integer_value(v));
+    } else {
+        int digits = 1;
+        double x = json_real_value(v);
+        if (x == floor(x) && fabs(x) < 1e15)
+            snprintf(text, sizeof text, "%.1f", x);
+        else
+            do snprintf(text, sizeof text, "%.*g", digits, x);
+            while (strtod(text, NULL) != x && digits++ < 17);
+    }
+    literal_text(a, text, from, to);
+}
+
+static iv_status literal_value(iv_schema_set *s, const json_t *v, const char *where, int depth, uint32_t from,
+                               uint32_t to, iv_error *err);
+
+static iv_status literal_array(iv_schema_set *s, const json_t *v, const char *where, int depth, uint32_t from,
+                               uint32_t to, iv_error *err) {
+    uint32_t at = iv_automaton_text(s->a, from, "[");
+    const json_t *one;
+    size_t i;
+    json_array_foreach(v, i, one) {
+        uint32_t next = iv_automaton_state(s->a);
+        if (i) at = iv_json_mark(s->a, at, ',');
+        IV_TRY(literal_value(s, one, where, depth + 1, at, next, err));
+        at = next;
+    }
+    iv_automaton_bytes(s->a, at, ']', ']', to);
+    return IV_OK;
+}
+
+static iv_status literal_object(iv_schema_set *s, const json_t *v, const char *where, int depth, uint32_t from,
+                                uint32_t to, iv_error *err) {
+    uint32_t at = iv_automaton_text(s->a, from, "{");
+    const char *key;
+    json_t *one;
+    bool first = true;
+    json_object_foreach((json_t *)(uintptr_t)v, key, one) {
+        uint32_t named = iv_automaton_state(s->a), next = iv_automaton_state(s->a);
+        if (!first) at = iv_json_mark(s->a, at, ',');
+        first = false;
+        iv_json_string_spell(s->a, key, strlen(key), at, named);
+        IV_TRY(literal_value(s, one, where, depth + 1, iv_json_mark(s->a, named, ':'), next, err));
+        at = next;
+    }
+    iv_automaton_bytes(s->a, at, '}', '}', to);
+    return IV_OK;
+}
+
+static iv_status literal_value(iv_schema_set *s, const json_t *v, const char *where, int depth, uint32_t from,
+                               uint32_t to, iv_error *err) {
+    if (depth > LITERAL_DEPTH_MAX)
+        return iv_fail(err, IV_LIMIT, "%s: %.300s: a value nested over %d deep", s->name, where, LITERAL_DEPTH_MAX);
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return literal_object(s, v, where, depth, from, to, err);
+    case JSON_ARRAY: return literal_array(s, v, where, depth, from, to, err);
+    case JSON_STRING: iv_json_string_spell(s->a, json_string_value(v), json_string_length(v), from, to); return IV_OK;
+    case JSON_INTEGER:
+    case JSON_REAL: literal_number(s->a, v, from, to); return IV_OK;
+    case JSON_TRUE: literal_text(s->a, "true", from, to); return IV_OK;
+    case JSON_FALSE: literal_text(s->a, "false", from, to); return IV_OK;
+    default: literal_text(s->a, "null", from, to); return IV_OK;
+    }
+}
+
+iv_status iv_schema_value(iv_schema_set *s, const json_t *v, const char *where, uint32_t from, uint32_t to,
+                          iv_error *err) {
+    return literal_value(s, v, where, 0, from, to, err);
+}
+
+iv_status iv_schema_values(iv_schema_set *s, const json_t *schema, const char *where, json_t **out, iv_error *err) {
+    json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const"), *v;
+    size_t i;
+    bool good, ok = true;
+    if (list && !json_is_array(list)) return iv_schema_fail(s, IV_INVALID, where, "enum: wanted a list", err);
+    if (json_array_size(list) > LITERALS_MAX)
+        return iv_fail(err, IV_LIMIT, "%s: %.300s: enum: %zu values, at most %d are read", s->name, where,
+                       json_array_size(list), LITERALS_MAX);
+    if (!(*out = json_array()) || json_array_append_new(s->made, *out) != 0) return iv_schema_no_memory(s, err);
+    if (!list) {
+        IV_TRY(allows(s, schema, only, where, &good, err));
+        ok = !good || json_array_append(*out, only) == 0;
+    }
+    if (list) IV_TRY(iv_schema_spend(s, json_array_size(list), IV_EFFORT_VALUE, where, err));
+    json_array_foreach(list, i, v) {
+        IV_TRY(allows(s, schema, v, where, &good, err));
+        ok = ok && (!good || json_array_append(*out, v) == 0);
+    }
+    return ok ? IV_OK : iv_schema_no_memory(s, err);
+}
+
+static iv_status write_literals(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                                iv_error *err) {
+    json_t *list, *v;
+    size_t i;
+    IV_TRY(iv_schema_values(s, schema, where, &list, err));
+    json_array_foreach(list, i, v) IV_TRY(literal_value(s, v, where, 0, from, to, err));
+    return IV_OK;
+}
+
+/* ---- arrays -------------------------------------------------------------------------------------------- */
+
+typedef struct array_shape {
+    json_t *prefix, *items;
+    size_t prefix_count, min, max;
+    int32_t *rules; /* of the prefix */
+    int32_t rest;   /* of the others */
+} array_shape;
+
+static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where, array_shape *w, iv_error *err) {
+    json_t *one, *unique = json_object_get(schema, "uniqueItems");
+    size_t i;
+    *w = (array_shape){
+        .prefix = json_object_get(schema, "prefixItems"), .items = json_object_get(schema, "items"), .max = SIZE_MAX};
+    if (unique && !json_is_false(unique))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where, "uniqueItems: only false is supported", err);
+    if (w->prefix && !json_is_array(w->prefix))
+        return iv_schema_fail(s, IV_INVALID, where, "prefixItems: wanted a list of schemas", err);
+    if (json_is_array(w->items))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where, "items: wanted a schema (lists are \"prefixItems\")", err);
+    IV_TRY(iv_schema_count(s, schema, "minItems", where, &w->min, err));
+    IV_TRY(iv_schema_count(s, schema, "maxItems", where, &w->max, err));
+    w->prefix_count = json_array_size(w->prefix);
+    IV_TRY(iv_schema_spend(s, w->prefix_count, IV_EFFORT_MEMBER, where, err));
+    w->rules = IV_ARENA_NEW(s->arena, w->prefix_count + 1, int32_t);
+    if (!w->rules) return iv_schema_no_memory(s, err);
+    json_array_foreach(w->prefix, i, one)
+        IV_TRY(iv_schema_rule(s, one, iv_schema_at_index(s, where, "prefixItems", i), &w->rules[i], err));
+    w->rest = iv_schema_any(s);
+    return w->items ? iv_schema_rule(s, w->items, iv_schema_at(s, where, "items"), &w->rest, err) : IV_OK;
+}
+
+static iv_status write_array(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                             iv_error *err) {
+    array_shape w;
+    IV_TRY(read_array(s, schema, where, &w, err));
+    if (w.min > w.max) return IV_OK; /* no array is so */
+    size_t unrolled = w.max != SIZE_MAX ? w.max : w.min > w.prefix_count ? w.min : w.prefix_count;
+    uint32_t at = iv_automaton_text(s->a, from, "[");
+    for (size_t i = 0;; i++) { /* `at`: behind i items */
+        if (s->a->failed != IV_OK) return IV_OK;
+        if (i >= w.min) iv_automaton_bytes(s->a, at, ']', ']', to);
+        if (i == w.max) return IV_OK;
+        uint32_t item = i == 0 ? at : iv_json_mark(s->a, at, ',');
+        int32_t rule = i < w.prefix_count ? w.rules[i] : w.rest;
+        if (i >= unrolled && i > 0) { /* all further ones are alike */
+            iv_automaton_call(s->a, item, rule, at);
+            return IV_OK;
+        }
+        uint32_t next = iv_automaton_state(s->a);
+        iv_automaton_call(s->a, item, rule, next);
+        at = next;
+    }
+}
+
+enum { NAME_CHARACTERS_MAX = 256 /* of a property beside which others are allowed */ };
+
+typedef struct property {
+    const char *name;
+    size_t bytes;
+    bool required;
+    int32_t rule;
+} property;
+
+typedef struct object_shape {
+    property *properties;
+    size_t count, min, max;
+    bool open;    /* others are allowed */
+    int32_t rest; /* their rule */
+} object_shape;
+
+/* ---- names that are not listed ------------------------------------------------------------------------- */
+
+typedef struct name {
+    const uint32_t *characters;
+    size_t count;
+} name;
+
+typedef struct namer {
+    iv_schema_set *s;
+    name *names; /* sorted */
+    uint32_t free, to;
+    iv_spell_tails free_tails;
+} namer;
+
+static int by_characters(const void *a, const void *b) {
+    const name *x = a, *y = b;
+    for (size_t i = 0; i < x->count && i < y->count; i++)
+        if (x->characters[i] != y->characters[i]) return x->characters[i] < y->characters[i] ? -1 : 1;
+    return (x->count > y->count) - (x->count < y->count);
+}
+
+/* From a state behind the first `depth` characters, which names[first..last) share. */
+static bool spell_others(namer *w, size_t first, size_t last, size_t depth, uint32_t from) {
+    iv_automaton *a = w->s->a;
+    iv_codepoints listed = {0};
+    bool listed_here = w->names[first].count == depth;
+    if (!listed_here) iv_automaton_bytes(a, from, '"', '"', w->to);
+    for (size_t i = first + listed_here; i < last && a->failed == IV_OK;) {
+        uint32_t c = w->names[i].characters[depth];
+        size_t end = i;
+        while (end < last && w->names[end].characters[depth] == c) end++;
+        iv_codepoints one = {0};
+        iv_spell_tails tails = {0};
+        uint32_t next = iv_automaton_state(a);
+        if (!iv_codepoints_add(&one, w->s->arena, c, c) || !iv_codepoints_add(&listed, w->s->arena, c, c)) return false;
+        iv_codepoints_spell(&one, a, IV_SPELL_JSON, from, next, &tails);
+        if (!spell_others(w, i, end, depth + 1, next)) return false;
+        i = end;
+    }
+    if (!iv_codepoints_settle(&listed, w->s->arena) || !iv_codepoints_invert(&listed, w->s->arena)) return false;
+    iv_codepoints_spell(&listed, a, IV_SPELL_JSON, from, w->free, &w->free_tails);
+    return true;
+}
+
+static iv_status read_name(iv_schema_set *s, const property *p, const char *where, name *out, iv_error *err) {
+    uint32_t *characters = IV_ARENA_NEW(s->arena, p->bytes + 1, uint32_t);
+    if (!characters) return iv_schema_no_memory(s, err);
+    *out = (name){.characters = characters};
+    for (size_t i = 0; i < p->bytes;)
+        i += iv_utf8_decode((const uint8_t *)p->name + i, p->bytes - i, &characters[out->count++]);
+    if (out->count <= NAME_CHARACTERS_MAX) return IV_OK;
+    return iv_fail(err, IV_LIMIT, "%s: %.300s: a property's name of %zu characters, at most %d beside others", s->name,
+                   where, out->count, NAME_CHARACTERS_MAX);
+}
+
+/* A rule of every name but the listed ones. In one spelling each: an escape would make them another text. */
+static iv_status make_names(iv_schema_set *s, const object_shape *w, const char *where, int32_t *rule, iv_error *err) {
+    if (w->count == 0) {
+        *rule = iv_schema_any_string(s);
+        return IV_OK;
+    }
+    iv_automaton *a = s->a;
+    namer n = {.s = s, .names = IV_ARENA_NEW(s->arena, w->count, name)};
+    if (!n.names) return iv_schema_no_memory(s, err);
+    for (size_t i = 0; i < w->count; i++) IV_TRY(read_name(s, &w->properties[i], where, &n.names[i], err));
+    qsort(n.names, w->count, sizeof *n.names, by_characters);
+    *rule = iv_automaton_rule(a, s->name);
+    if (*rule < 0) return iv_automaton_finish(a, err);
+    uint32_t begin = iv_automaton_text(a, a->rules[*rule].start, "\"");
+    n.free = iv_automaton_state(a), n.to = iv_automaton_state(a);
+    iv_automaton_end(a, n.to);
+    iv_codepoints all = {0};
+    bool ok = iv_codepoints_invert(&all, s->arena) && spell_others(&n, 0, w->count, 0, begin);
+    iv_codepoints_spell(&all, a, IV_SPELL_JSON, n.free, n.free, &n.free_tails);
+    iv_automaton_bytes(a, n.free, '"', '"', n.to);
+    return ok ? IV_OK : iv_schema_no_memory(s, err);
+}
+
+/* ---- objects ------------------------------------------------------------------------------------------- */
+
+static property *find(const object_shape *w, const char *text) {
+    for (size_t i = 0; i < w->count; i++)
+        if (strcmp(w->properties[i].name, text) == 0) return &w->properties[i];
+    return NULL;
+}
+
+/* Names of "required" that are not listed are as others are, but must be there. */
+static iv_status read_required(iv_schema_set *s, json_t *schema, const char *where, object_shape *w, bool said,
+                               iv_error *err) {
+    json_t *list = json_object_get(schema, "required"), *one;
+    size_t i;
+    if (list && !json_is_array(list)) return iv_schema_fail(s, IV_INVALID, where, "required: wanted a list", err);
+    json_array_foreach(list, i, one) {
+        const char *text = json_string_value(one);
+        IV_TRY(iv_schema_spend(s, 1 + w->count, IV_EFFORT_LOOK, where, err));
+        if (!text) return iv_schema_fail(s, IV_INVALID, where, "required: wanted strings", err);
+        property *p = find(w, text);
+        if (!p) {
+            p = &w->properties[w->count++];
+            *p = (property){.name = text, .bytes = strlen(text), .rule = said ? w->rest : iv_schema_any(s)};
+        }
+        p->required = true;
+    }
+    return IV_OK;
+}
+
+static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where, object_shape *w, iv_error *err) {
+    json_t *listed = json_object_get(schema, "properties"), *rest = json_object_get(schema, "additionalProperties"),
+           *value;
+    const char *key;
+    *w = (object_shape){.max = SIZE_MAX, .open = rest ? !json_is_false(rest) : !listed, .rest = IV_NO_RULE};
+    if (listed && !json_is_object(listed))
+        return iv_schema_fail(s, IV_INVALID, where, "properties: wanted an object", err);
+    IV_TRY(iv_schema_count(s, schema, "minProperties", where, &w->min, err));
+    IV_TRY(iv_schema_count(s, schema, "maxProperties", where, &w->max, err));
+    if (json_object_size(listed) && (w->min > 0 || w->max != SIZE_MAX))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                              "minProperties, maxProperties: not supported beside \"properties\"", err);
+    size_t most = json_object_size(listed) + json_array_size(json_object_get(schema, "required"));
+    w->properties = IV_ARENA_NEW(s->arena, most + 1, property);
+    if (!w->properties) return iv_schema_no_memory(s, err);
+    IV_TRY(iv_schema_spend(s, most, IV_EFFORT_MEMBER, where, err));
+    const char *listed_where = iv_schema_at(s, where, "properties");
+    json_object_foreach(listed, key, value) {
+        property *p = &w->properties[w->count++];
+        *p = (property){.name = key, .bytes = strlen(key)};
+        IV_TRY(iv_schema_rule(s, value, iv_schema_at(s, listed_where, key), &p->rule, err));
+    }
+    if (rest) IV_TRY(iv_schema_rule(s, rest, iv_schema_at(s, where, "additionalProperties"), &w->rest, err));
+    if (w->open && !rest) w->rest = iv_schema_any(s);
+    IV_TRY(read_required(s, schema, where, w, rest != NULL, err));
+    if (w->count && (w->min > 0 || w->max != SIZE_MAX))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                              "minProperties, maxProperties: not supported beside \"required\"", err);
+    return IV_OK;
+}
+
+/* ---- objects as paths ------------------------------------------------------------------------------------------- */
+
+/* Any number of pairs of other names, from min to max of them. none: a state behind "{" alone, some: behind a pair. */
+static void write_others(iv_schema_set *s, const object_shape *w, int32_t names, uint32_t none, uint32_t to) {
+    iv_automaton *a = s->a;
+    size_t unrolled = w->max != SIZE_MAX ? w->max : w->min;
+    uint32_t at = none;
+    for (size_t i = 0; a->failed == IV_OK; i++) {
+        if (i >= w->min) iv_automaton_bytes(a, at, '}', '}', to);
+        if (i == w->max) return;
+        uint32_t key = iv_automaton_state(a), next = i >= unrolled && i > 0 ? at : iv_automaton_state(a);
+        iv_automaton_call(a, i == 0 ? at : iv_json_mark(a, at, ','), names, key);
+        iv_automaton_call(a, iv_json_mark(a, key, ':'), w->rest, next);
+        if (next == at) return;
+        at = next;
+    }
+}
+
+static void write_pair(iv_schema_set *s, const property *p, uint32_t from, uint32_t to) {
+    uint32_t named = iv_automaton_state(s->a);
+    iv_json_string_spell(s->a, p->name, p->bytes, from, named);
+    iv_automaton_call(s->a, iv_json_mark(s->a, named, ':'), p->rule, to);
+}
+
+static iv_status write_object(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                              iv_error *err) {
+    object_shape w;
+    int32_t names = IV_NO_RULE;
+    iv_automaton *a = s->a;
+    IV_TRY(read_object(s, schema, where, &w, err));
+    if (w.open) IV_TRY(make_names(s, &w, where, &names, err));
+    uint32_t none = iv_automaton_text(a, from, "{"), some = iv_automaton_state(a);
+    if (w.count == 0 && w.open) {
+        write_others(s, &w, names, none, to);
+        return IV_OK;
+    }
+    if (w.min > 0) return IV_OK; /* no object without properties has any */
+    for (size_t i = 0; i < w.count && a->failed == IV_OK; i++) {
+        const property *p = &w.properties[i];
+        uint32_t none_next = iv_automaton_state(a), some_next = iv_automaton_state(a);
+        write_pair(s, p, none, some_next);
+        if (i > 0) write_pair(s, p, iv_json_mark(a, some, ','), some_next);
+        if (!p->required) iv_automaton_skip(a, none, none_next), iv_automaton_skip(a, some, some_next);
+        none = none_next, some = some_next;
+    }
+    iv_automaton_bytes(a, none, '}', '}', to), iv_automaton_bytes(a, some, '}', '}', to);
+    if (!w.open) return IV_OK;
+    uint32_t key = iv_automaton_state(a);
+    iv_automaton_call(a, none, names, key);
+    iv_automaton_call(a, iv_json_mark(a, some, ','), names, key);
+    iv_automaton_call(a, iv_json_mark(a, key, ':'), w.rest, some);
+    return IV_OK;
+}
+
+/* ---- plain schemas ----------------------------------------------------------------------------------- */
+
+static void write_words(iv_automaton *a, unsigned allowed, uint32_t from, uint32_t to) {
+    if (allowed & IV_KIND_NULL) iv_automaton_text_to(a, from, "null", 4, to);
+    if (allowed & IV_KIND_BOOLEAN) {
+        iv_automaton_text_to(a, from, "true", 4, to);
+        iv_automaton_text_to(a, from, "false", 5, to);
+    }
+}
+
+iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                          iv_error *err) {
+    const json_t *type = json_object_get(schema, "type");
+    unsigned allowed = IV_KIND_ALL;
+    if (json_object_get(schema, "const") || json_object_get(schema, "enum"))
+        return write_literals(s, schema, where, from, to, err);
+    if (type) {
+        IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
+    } else if (iv_json_keyword_kinds(schema)) {
+        allowed = iv_json_keyword_kinds(schema); /* who speaks of lengths means a string */
+    } else {
+        iv_automaton_call(s->a, from, iv_schema_any(s), to);
+        return IV_OK;
+    }
+    write_words(s->a, allowed, from, to);
+    if (allowed & (IV_KIND_INTEGER | IV_KIND_NUMBER))
+        IV_TRY(write_number(s, schema, where, !(allowed & IV_KIND_NUMBER), from, to, err));
+    if (allowed & IV_KIND_STRING) IV_TRY(write_string(s, schema, where, from, to, err));
+    if (allowed & IV_KIND_ARRAY) IV_TRY(write_array(s, schema, where, from, to, err));
+    return allowed & IV_KIND_OBJECT ? write_object(s, schema, where, from, to, err) : IV_OK;
+}
